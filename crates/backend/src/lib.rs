@@ -1,0 +1,1 @@
+//! The seam between Plan and devices: traits, op contracts, scalar reference

@@ -1,0 +1,1 @@
+//! SIMD kernels and thread pool: runs Plans on the CPU

@@ -1,0 +1,1 @@
+//! From a prompt to sampled tokens: sequences, KV bookkeeping, sampling

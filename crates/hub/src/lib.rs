@@ -1,0 +1,1 @@
+//! Downloads from Hugging Face repositories and the local model store

@@ -1,0 +1,1 @@
+//! What a Gemma is, as data: config, Plan, fusion, scratch memory, cost

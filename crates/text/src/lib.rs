@@ -1,0 +1,1 @@
+//! Tokenizers, chat templates, streaming detokenizer, stop strings

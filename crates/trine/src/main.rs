@@ -1,0 +1,3 @@
+//! The trine command line.
+
+fn main() {}

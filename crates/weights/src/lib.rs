@@ -1,0 +1,1 @@
+//! Model files as named tensors: GGUF, safetensors, block formats
