@@ -1,0 +1,129 @@
+//! Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0: blocks of 32 elements.
+//!
+//! | format | bytes | value |
+//! |---|---|---|
+//! | Q4_0 | f16 d, 16 B nibbles | d (q - 8) |
+//! | Q4_1 | f16 d, f16 m, 16 B nibbles | d q + m |
+//! | Q5_0 | f16 d, u32 high bits, 16 B nibbles | d (q - 16), q = nibble + 16 * bit j |
+//! | Q5_1 | f16 d, f16 m, u32 high bits, 16 B nibbles | d q + m |
+//! | Q8_0 | f16 d, 32 i8 | d q |
+//!
+//! The encoders take the element of largest magnitude (or the two extremes) onto the end of the
+//! integer range, as llama.cpp's reference does. Where its result would depend on whether the
+//! compiler fused a multiplication with an addition, the sum is taken in double precision.
+
+use super::{half_at, put_half};
+
+const N: usize = 32;
+
+/// Writes `value(j)` of the 5-bit or 4-bit integers to `out`; `high` holds the fifth bits.
+fn unpack(nibbles: &[u8], high: u32, out: &mut [f32; N], value: impl Fn(u8) -> f32) {
+    for (j, byte) in nibbles.iter().enumerate() {
+        let bit = |element: usize| (((high >> element) & 1) << 4) as u8;
+        out[j] = value((byte & 15) | bit(j));
+        out[j + N / 2] = value((byte >> 4) | bit(j + N / 2));
+    }
+}
+
+/// Stores the low four bits of 32 integers; gives their fifth bits.
+fn pack(integers: &[u8; N], nibbles: &mut [u8]) -> u32 {
+    for (j, byte) in nibbles.iter_mut().enumerate() {
+        *byte = (integers[j] & 15) | (integers[j + N / 2] & 15) << 4;
+    }
+    integers.iter().enumerate().fold(0, |bits, (j, &q)| bits | u32::from(q >> 4 & 1) << j)
+}
+
+fn u32_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+}
+
+pub(super) fn decode_q4_0(block: &[u8; 18], out: &mut [f32; N]) {
+    let d = half_at(block, 0);
+    unpack(&block[2..], 0, out, |q| d * (f32::from(q) - 8.0));
+}
+
+pub(super) fn decode_q4_1(block: &[u8; 20], out: &mut [f32; N]) {
+    let (d, m) = (half_at(block, 0), half_at(block, 2));
+    unpack(&block[4..], 0, out, |q| d * f32::from(q) + m);
+}
+
+pub(super) fn decode_q5_0(block: &[u8; 22], out: &mut [f32; N]) {
+    let d = half_at(block, 0);
+    unpack(&block[6..], u32_at(block, 2), out, |q| d * (f32::from(q) - 16.0));
+}
+
+pub(super) fn decode_q5_1(block: &[u8; 24], out: &mut [f32; N]) {
+    let (d, m) = (half_at(block, 0), half_at(block, 2));
+    unpack(&block[8..], u32_at(block, 4), out, |q| d * f32::from(q) + m);
+}
+
+pub(super) fn decode_q8_0(block: &[u8; 34], out: &mut [f32; N]) {
+    let d = half_at(block, 0);
+    for (out, &q) in out.iter_mut().zip(&block[2..]) {
+        *out = d * f32::from(q as i8);
+    }
+}
+
+/// The element of largest magnitude, the first of equals, with its sign.
+fn extreme(input: &[f32; N]) -> f32 {
+    input.iter().fold(0.0_f32, |kept, &value| if value.abs() > kept.abs() { value } else { kept })
+}
+
+fn reciprocal(d: f32) -> f32 {
+    // A scale so small that its reciprocal overflows stands for a block of zeros.
+    let inverse = 1.0 / d;
+    if d == 0.0 || inverse.is_infinite() { 0.0 } else { inverse }
+}
+
+/// 32 integers `trunc(x / d + middle + 0.5)` up to `2 middle - 1`.
+fn symmetric(input: &[f32; N], d: f32, middle: u8) -> [u8; N] {
+    let inverse = f64::from(reciprocal(d));
+    let shift = f64::from(middle) + 0.5;
+    input.map(|value| ((f64::from(value) * inverse + shift) as u8).min(2 * middle - 1))
+}
+
+pub(super) fn encode_q4_0(input: &[f32; N], block: &mut [u8; 18]) {
+    let d = extreme(input) / -8.0;
+    put_half(block, 0, d);
+    pack(&symmetric(input, d, 8), &mut block[2..]);
+}
+
+pub(super) fn encode_q5_0(input: &[f32; N], block: &mut [u8; 22]) {
+    let d = extreme(input) / -16.0;
+    put_half(block, 0, d);
+    let high = pack(&symmetric(input, d, 16), &mut block[6..]);
+    block[2..6].copy_from_slice(&high.to_le_bytes());
+}
+
+/// Scale, minimum and 32 integers `trunc((x - m) / d + 0.5)` up to `top`.
+fn with_minimum(input: &[f32; N], top: u8) -> (f32, f32, [u8; N]) {
+    let low = input.iter().copied().fold(f32::INFINITY, f32::min);
+    let high = input.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let d = (high - low) / f32::from(top);
+    let inverse = reciprocal(d);
+    (d, low, input.map(|value| (((value - low) * inverse + 0.5) as u8).min(top)))
+}
+
+pub(super) fn encode_q4_1(input: &[f32; N], block: &mut [u8; 20]) {
+    let (d, m, integers) = with_minimum(input, 15);
+    put_half(block, 0, d);
+    put_half(block, 2, m);
+    pack(&integers, &mut block[4..]);
+}
+
+pub(super) fn encode_q5_1(input: &[f32; N], block: &mut [u8; 24]) {
+    let (d, m, integers) = with_minimum(input, 31);
+    put_half(block, 0, d);
+    put_half(block, 2, m);
+    let high = pack(&integers, &mut block[8..]);
+    block[4..8].copy_from_slice(&high.to_le_bytes());
+}
+
+pub(super) fn encode_q8_0(input: &[f32; N], block: &mut [u8; 34]) {
+    let d = extreme(input).abs() / 127.0;
+    put_half(block, 0, d);
+    let inverse = reciprocal(d);
+    for (value, byte) in input.iter().zip(&mut block[2..]) {
+        *byte = (value * inverse).round() as i8 as u8;
+    }
+}

@@ -1,0 +1,51 @@
+//! Q2_K and Q3_K: 256 elements in 16 runs of 16.
+//!
+//! Q2_K, 84 bytes: 16 B (low nibble scale, high nibble minimum, one per run); 64 B of 2-bit
+//! integers; f16 d; f16 dmin. Value `d s q - dmin m`.
+//!
+//! Q3_K, 110 bytes: 32 B high bits; 64 B of low 2 bits; 12 B scales; f16 d. Value `d (s - 32) q`,
+//! `q = low - (high bit set ? 0 : 4)`. Scale j of 16: low 4 bits are a nibble of byte `j mod 8`
+//! (low nibble for j < 8), high 2 bits are in byte `8 + j mod 4`, shifted by `2 (j / 4)`.
+//!
+//! In both, each 32 bytes of 2-bit integers are 128 elements: four layers of 32, lowest bits first.
+
+use super::half_at;
+
+pub(super) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
+    let (scales, rest) = block.split_at(16);
+    let (quants, halves) = rest.split_at(64);
+    let (d, d_min) = (half_at(halves, 0), half_at(halves, 2));
+    for (run, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let scale = d * f32::from(scales[run] & 15);
+        let minimum = d_min * f32::from(scales[run] >> 4);
+        let (bytes, shift) = two_bit_run(quants, run);
+        for (out, byte) in out.iter_mut().zip(bytes) {
+            *out = scale * f32::from(byte >> shift & 3) - minimum;
+        }
+    }
+}
+
+pub(super) fn decode_q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
+    let (high, rest) = block.split_at(32);
+    let (quants, rest) = rest.split_at(64);
+    let (scales, half) = rest.split_at(12);
+    let d = half_at(half, 0);
+    for (run, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let low = scales[run % 8] >> (4 * (run / 8)) & 15;
+        let top = scales[8 + run % 4] >> (2 * (run / 4)) & 3;
+        let scale = d * (f32::from(low | top << 4) - 32.0);
+        let (bytes, shift) = two_bit_run(quants, run);
+        let high = &high[16 * (run % 2)..][..16];
+        let bit = run / 2; // one bit per 32 elements
+        for ((out, byte), high) in out.iter_mut().zip(bytes).zip(high) {
+            let q = (byte >> shift & 3) as i8 - if high >> bit & 1 == 1 { 0 } else { 4 };
+            *out = scale * f32::from(q);
+        }
+    }
+}
+
+/// The 16 bytes that hold run `run`, and the shift of its two bits.
+fn two_bit_run(quants: &[u8], run: usize) -> (&[u8], usize) {
+    let bytes = &quants[32 * (run / 8) + 16 * (run % 2)..][..16];
+    (bytes, 2 * (run % 8 / 2))
+}

@@ -1,0 +1,195 @@
+//! A model's tensors and metadata, wherever they come from.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::quoted;
+use crate::map::Mapping;
+use crate::tensor::Data;
+use crate::{DType, HuggingFaceMetadata, Tensor, WeightsError, gguf, huggingface};
+
+/// What a checkpoint says about itself, in the terms of its format.
+#[derive(Clone, Debug)]
+pub enum Metadata {
+    /// Keys and values of a GGUF file (of the first part, when split).
+    Gguf(gguf::Metadata),
+    /// The JSON files of a Hugging Face folder.
+    HuggingFace(HuggingFaceMetadata),
+}
+
+/// A tensor that the files hold in an element format that trine does not read (integers, FP8, ...).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableTensor {
+    /// Name as in the file.
+    pub name: String,
+    /// The format's name as in the file, for example `F8_E4M3`.
+    pub format: String,
+}
+
+/// An open model: named tensors over mapped files, and metadata.
+#[derive(Debug)]
+pub struct Checkpoint {
+    source: PathBuf,
+    mappings: Vec<Arc<Mapping>>,
+    tensors: Vec<Tensor>,
+    sorted: Vec<u32>, // indices into `tensors`, by name
+    unreadable: Vec<UnreadableTensor>,
+    metadata: Metadata,
+    file_bytes: u64,
+}
+
+impl Checkpoint {
+    /// Opens a GGUF file (whatever its extension; the other parts of a split model are found
+    /// beside it), a Hugging Face folder (`config.json` and safetensors, single or sharded), or a
+    /// safetensors file beside its `config.json`.
+    ///
+    /// Files are mapped, not read; the cost is that of the headers.
+    ///
+    /// # Errors
+    ///
+    /// When the path is no such thing, or a file breaks its format's rules.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightsError> {
+        let path = path.as_ref();
+        let label = path.display().to_string();
+        let facts = std::fs::metadata(path)
+            .map_err(|source| WeightsError::io(&label, "find the model", source))?;
+        if facts.is_dir() {
+            return Self::from_hugging_face(path, huggingface::open_folder(path)?);
+        }
+        let mapping = Mapping::open(path)?;
+        let has_extension =
+            |extension: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension));
+        let bytes = mapping.bytes();
+        if bytes.starts_with(&gguf::MAGIC) || has_extension("gguf") {
+            return Self::from_gguf_parts(path, gguf::open_parts(path, mapping)?);
+        }
+        if has_extension("safetensors") || looks_like_safetensors(bytes) {
+            return Self::from_hugging_face(path, huggingface::open_beside_config(path)?);
+        }
+        if let Some(refusal) = huggingface::refuse_pickle(path, bytes) {
+            return Err(refusal);
+        }
+        let shown = quoted(&bytes[..bytes.len().min(8)]);
+        let found = format!("starts with {shown}: neither a GGUF nor a safetensors file");
+        Err(WeightsError::not_a_model(&label, found))
+    }
+
+    /// A GGUF file that is part of the program's own image. Its tensors borrow the image.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are no sound GGUF file.
+    pub fn from_static(bytes: &'static [u8]) -> Result<Self, WeightsError> {
+        let label = "(embedded model)";
+        let layout = gguf::parse(bytes, label)?;
+        let tensors = layout
+            .tensors
+            .iter()
+            .map(|info| {
+                let data = Data::Static(&bytes[info.range.clone()]);
+                Tensor::build(&info.name, info.dtype, &info.shape, data)
+            })
+            .collect::<Result<_, _>>()?;
+        let metadata = Metadata::Gguf(layout.metadata);
+        Self::assemble(PathBuf::from(label), Vec::new(), tensors, Vec::new(), metadata)
+            .map(|checkpoint| Self { file_bytes: bytes.len() as u64, ..checkpoint })
+    }
+
+    fn from_gguf_parts(path: &Path, parts: gguf::Parts) -> Result<Self, WeightsError> {
+        let mut tensors = Vec::with_capacity(parts.tensor_count());
+        let mut mappings = Vec::new();
+        for (mapping, layout) in parts.parts {
+            for info in layout.tensors {
+                let data = Data::Mapped(Arc::clone(&mapping), info.range);
+                tensors.push(Tensor::build(&info.name, info.dtype, &info.shape, data)?);
+            }
+            mappings.push(mapping);
+        }
+        let metadata = Metadata::Gguf(parts.metadata);
+        Self::assemble(path.to_owned(), mappings, tensors, Vec::new(), metadata)
+    }
+
+    fn from_hugging_face(path: &Path, folder: huggingface::Folder) -> Result<Self, WeightsError> {
+        let metadata = Metadata::HuggingFace(folder.metadata);
+        let (mappings, tensors) = (folder.mappings, folder.tensors);
+        Self::assemble(path.to_owned(), mappings, tensors, folder.unreadable, metadata)
+    }
+
+    fn assemble(
+        source: PathBuf,
+        mappings: Vec<Arc<Mapping>>,
+        tensors: Vec<Tensor>,
+        unreadable: Vec<UnreadableTensor>,
+        metadata: Metadata,
+    ) -> Result<Self, WeightsError> {
+        let mut sorted: Vec<u32> = (0..tensors.len() as u32).collect();
+        sorted
+            .sort_unstable_by(|&a, &b| tensors[a as usize].name().cmp(tensors[b as usize].name()));
+        for pair in sorted.windows(2) {
+            let name = tensors[pair[0] as usize].name();
+            if name == tensors[pair[1] as usize].name() {
+                return Err(gguf::duplicate_tensor(&source.display().to_string(), name));
+            }
+        }
+        let file_bytes = mappings.iter().map(|mapping| mapping.bytes().len() as u64).sum();
+        let checkpoint =
+            Self { source, mappings, tensors, sorted, unreadable, metadata, file_bytes };
+        // A file cut while its header was read has been parsed from zero pages.
+        checkpoint.check_intact()?;
+        Ok(checkpoint)
+    }
+
+    /// All tensors, in file order.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
+        self.tensors.iter()
+    }
+
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        let name_of = |&index: &u32| self.tensors[index as usize].name();
+        let found = self.sorted.binary_search_by(|index| name_of(index).cmp(name)).ok()?;
+        Some(&self.tensors[self.sorted[found] as usize])
+    }
+
+    /// Tensors of the files that are not among [`Self::tensors`] because trine does not read their
+    /// element format. A model that needs one of them cannot run.
+    pub fn unreadable(&self) -> &[UnreadableTensor] {
+        &self.unreadable
+    }
+
+    /// What the files say about the model.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The path given to [`Self::open`]; `(embedded model)` for a static one.
+    pub fn source(&self) -> &Path {
+        &self.source
+    }
+
+    /// Bytes of all weight files together.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// Whether any tensor is stored as `dtype`.
+    pub fn uses(&self, dtype: DType) -> bool {
+        self.tensors.iter().any(|tensor| tensor.dtype() == dtype)
+    }
+
+    /// Confirms that no file was cut or rewritten since it was opened. One system call per file:
+    /// ask after work that read weights, before its results leave the program.
+    ///
+    /// # Errors
+    ///
+    /// [`WeightsError::Changed`] naming the file.
+    pub fn check_intact(&self) -> Result<(), WeightsError> {
+        self.mappings.iter().try_for_each(|mapping| mapping.check_intact())
+    }
+}
+
+/// A safetensors file starts with the length of its JSON header and the header's brace.
+fn looks_like_safetensors(bytes: &[u8]) -> bool {
+    bytes.get(8) == Some(&b'{')
+        && bytes[..8].iter().rev().skip_while(|&&byte| byte == 0).count() <= 4
+}

@@ -1,0 +1,270 @@
+//! The metadata of a GGUF file: an ordered list of unique keys with typed access.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::{Array, StringArray, Value};
+use crate::WeightsError;
+
+/// Keys and values in file order. Keys are unique.
+#[derive(Clone, Debug)]
+pub struct Metadata {
+    file: Arc<str>,
+    entries: Vec<(Box<str>, Value)>,
+    sorted: Vec<u32>, // indices into `entries`, by key
+}
+
+impl Default for Metadata {
+    fn default() -> Self {
+        Self::new("(metadata being built)")
+    }
+}
+
+impl Metadata {
+    /// No entries. `file` names the source in errors.
+    pub fn new(file: &str) -> Self {
+        Self { file: file.into(), entries: Vec::new(), sorted: Vec::new() }
+    }
+
+    /// Takes entries read from a file; fails with the key that appears twice.
+    pub(super) fn from_entries(
+        file: &str,
+        mut entries: Vec<(Box<str>, Value)>,
+    ) -> Result<Self, Box<str>> {
+        let mut sorted: Vec<u32> = (0..entries.len() as u32).collect();
+        sorted.sort_unstable_by(|&a, &b| entries[a as usize].0.cmp(&entries[b as usize].0));
+        for pair in sorted.windows(2) {
+            if entries[pair[0] as usize].0 == entries[pair[1] as usize].0 {
+                return Err(entries.swap_remove(pair[0] as usize).0);
+            }
+        }
+        Ok(Self { file: file.into(), entries, sorted })
+    }
+
+    /// Sets `key`, replacing the value it had.
+    pub fn insert(&mut self, key: &str, value: Value) {
+        match self.position(key) {
+            Ok(found) => self.entries[self.sorted[found] as usize].1 = value,
+            Err(place) => {
+                self.sorted.insert(place, self.entries.len() as u32);
+                self.entries.push((key.into(), value));
+            }
+        }
+    }
+
+    fn position(&self, key: &str) -> Result<usize, usize> {
+        self.sorted.binary_search_by(|&index| (*self.entries[index as usize].0).cmp(key))
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        let found = self.position(key).ok()?;
+        Some(&self.entries[self.sorted[found] as usize].1)
+    }
+
+    /// All entries in file order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
+        self.entries.iter().map(|(key, value)| (&**key, value))
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The file named in errors.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// An error about `key`, for callers that check values further.
+    pub fn error(&self, key: &str, problem: impl Into<String>) -> WeightsError {
+        WeightsError::Metadata {
+            file: self.file.to_string(),
+            key: key.to_owned(),
+            problem: problem.into(),
+        }
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, WeightsError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        convert(value).map(Some).ok_or_else(|| {
+            let shown = match value {
+                Value::String(_) | Value::Array(_) => value.kind().to_owned(),
+                scalar => format!("{scalar:?}"),
+            };
+            self.error(key, format!("expected {expected}, found {shown}"))
+        })
+    }
+
+    fn required<T>(&self, key: &str, found: Option<T>) -> Result<T, WeightsError> {
+        found.ok_or_else(|| self.error(key, "is missing"))
+    }
+
+    /// A whole number of any width, or a float without a fraction; `None` where the key is absent.
+    ///
+    /// # Errors
+    ///
+    /// When the value is negative, has a fraction, or is no number. (The other `optional_`
+    /// getters: when the value has another type.)
+    pub fn optional_u64(&self, key: &str) -> Result<Option<u64>, WeightsError> {
+        self.typed(key, "a whole number", Value::as_u64)
+    }
+
+    /// Like [`Self::optional_u64`], for a key that must be there.
+    ///
+    /// # Errors
+    ///
+    /// Also when the key is missing.
+    pub fn u64(&self, key: &str) -> Result<u64, WeightsError> {
+        self.optional_u64(key).and_then(|found| self.required(key, found))
+    }
+
+    /// Any number; `None` where the key is absent.
+    ///
+    /// # Errors
+    ///
+    /// When the value is no number.
+    pub fn optional_f64(&self, key: &str) -> Result<Option<f64>, WeightsError> {
+        self.typed(key, "a number", Value::as_f64)
+    }
+
+    /// Like [`Self::optional_f64`], for a key that must be there.
+    ///
+    /// # Errors
+    ///
+    /// Also when the key is missing.
+    pub fn f64(&self, key: &str) -> Result<f64, WeightsError> {
+        self.optional_f64(key).and_then(|found| self.required(key, found))
+    }
+
+    /// A text; `None` where the key is absent.
+    ///
+    /// # Errors
+    ///
+    /// When the value is no text.
+    pub fn optional_str(&self, key: &str) -> Result<Option<&str>, WeightsError> {
+        self.typed(key, "a string", Value::as_str)
+    }
+
+    /// Like [`Self::optional_str`], for a key that must be there.
+    ///
+    /// # Errors
+    ///
+    /// Also when the key is missing.
+    pub fn str(&self, key: &str) -> Result<&str, WeightsError> {
+        self.optional_str(key).and_then(|found| self.required(key, found))
+    }
+
+    /// A boolean; `None` where the key is absent.
+    ///
+    /// # Errors
+    ///
+    /// When the value is no boolean.
+    pub fn optional_bool(&self, key: &str) -> Result<Option<bool>, WeightsError> {
+        self.typed(key, "a boolean", Value::as_bool)
+    }
+
+    /// Like [`Self::optional_bool`], for a key that must be there.
+    ///
+    /// # Errors
+    ///
+    /// Also when the key is missing.
+    pub fn bool(&self, key: &str) -> Result<bool, WeightsError> {
+        self.optional_bool(key).and_then(|found| self.required(key, found))
+    }
+
+    /// An array of strings; `None` where the key is absent.
+    ///
+    /// # Errors
+    ///
+    /// When the value is no array of strings.
+    pub fn optional_strings(&self, key: &str) -> Result<Option<&StringArray>, WeightsError> {
+        self.typed(key, "an array of strings", |value| match value {
+            Value::Array(Array::String(strings)) => Some(strings),
+            _ => None,
+        })
+    }
+
+    /// Like [`Self::optional_strings`], for a key that must be there.
+    ///
+    /// # Errors
+    ///
+    /// Also when the key is missing.
+    pub fn strings(&self, key: &str) -> Result<&StringArray, WeightsError> {
+        self.optional_strings(key).and_then(|found| self.required(key, found))
+    }
+
+    /// An array of whole numbers of any width; `None` where the key is absent.
+    ///
+    /// # Errors
+    ///
+    /// When the value is no array of non-negative whole numbers.
+    pub fn optional_u64s(&self, key: &str) -> Result<Option<Vec<u64>>, WeightsError> {
+        self.typed(key, "an array of whole numbers", |value| {
+            let array = value.as_array()?;
+            (0..array.len()).map(|index| array.get(index)?.as_u64()).collect()
+        })
+    }
+
+    /// An array of numbers as single precision; borrowed where the file has them so; `None` where
+    /// the key is absent.
+    ///
+    /// # Errors
+    ///
+    /// When the value is no array of numbers.
+    pub fn optional_f32s(&self, key: &str) -> Result<Option<Cow<'_, [f32]>>, WeightsError> {
+        self.typed(key, "an array of numbers", |value| match value.as_array()? {
+            Array::F32(numbers) => Some(Cow::Borrowed(&numbers[..])),
+            array => (0..array.len())
+                .map(|index| Some(array.get(index)?.as_f64()? as f32))
+                .collect::<Option<Vec<_>>>()
+                .map(Cow::Owned),
+        })
+    }
+
+    /// An array of booleans; `None` where the key is absent.
+    ///
+    /// # Errors
+    ///
+    /// When the value is no array of booleans.
+    pub fn optional_bools(&self, key: &str) -> Result<Option<&[bool]>, WeightsError> {
+        self.typed(key, "an array of booleans", |value| match value {
+            Value::Array(Array::Bool(flags)) => Some(&flags[..]),
+            _ => None,
+        })
+    }
+
+    /// One number for each of `count` layers: an array of that length, or a single number that
+    /// holds for all (converters write both); `None` where the key is absent.
+    ///
+    /// # Errors
+    ///
+    /// When the value is neither, or the array has another length.
+    pub fn optional_u64_per_layer(
+        &self,
+        key: &str,
+        count: usize,
+    ) -> Result<Option<Vec<u64>>, WeightsError> {
+        if let Some(number) = self.get(key).and_then(Value::as_u64) {
+            return Ok(Some(vec![number; count]));
+        }
+        let Some(numbers) = self.optional_u64s(key)? else { return Ok(None) };
+        if numbers.len() != count {
+            let problem =
+                format!("expected {count} numbers (one per layer), found {}", numbers.len());
+            return Err(self.error(key, problem));
+        }
+        Ok(Some(numbers))
+    }
+}

@@ -1,0 +1,327 @@
+//! Writing GGUF files, version 3.
+//!
+//! The header comes first and names every tensor's place, so shapes are declared before any data:
+//! [`Writer`] collects metadata and declarations, [`Writer::start`] writes the header, and the
+//! [`DataWriter`] takes the bytes of each tensor in order. The file grows under a `.part` name and
+//! gets its own name, atomically, when it is whole and on disk. The same calls give the same bytes.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::{
+    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, KEY_BYTES_MAX, MAGIC, Metadata, NAME_BYTES_MAX, Value,
+    alignment_is_valid,
+};
+use crate::{DType, Tensor, WeightsError};
+
+/// Metadata and tensor declarations of a file to be written.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    metadata: Metadata,
+    declared: Vec<Declared>,
+}
+
+#[derive(Debug)]
+struct Declared {
+    name: String,
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: u64,
+}
+
+impl Writer {
+    /// Starts a file at `path` with this metadata, written in its order. Nothing is on disk yet.
+    ///
+    /// # Errors
+    ///
+    /// When a key is empty, longer than 65,535 bytes or contains NUL, or `general.alignment` is
+    /// not a u32 power of two from 8 to 65,536.
+    pub fn new(path: impl Into<PathBuf>, metadata: Metadata) -> Result<Self, WeightsError> {
+        for (key, value) in metadata.iter() {
+            if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
+                return Err(metadata.error(key, "keys have 1 to 65535 bytes and no NUL"));
+            }
+            let is_valid =
+                matches!(value, Value::U32(number) if alignment_is_valid(u64::from(*number)));
+            if key == ALIGNMENT_KEY && !is_valid {
+                return Err(metadata.error(key, "expected a u32 power of two from 8 to 65536"));
+            }
+        }
+        Ok(Self { path: path.into(), metadata, declared: Vec::new() })
+    }
+
+    /// Declares the next tensor. `shape` is outermost first.
+    ///
+    /// # Errors
+    ///
+    /// When the name has not 1 to 64 bytes, contains NUL or was declared before, there are not 1 to
+    /// 4 dimensions, or rows are not whole blocks.
+    pub fn declare(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<(), WeightsError> {
+        let fail = |problem: String| Err(WeightsError::Tensor { name: name.to_owned(), problem });
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
+            return fail(format!("GGUF names have 1 to {NAME_BYTES_MAX} bytes and no NUL"));
+        }
+        let Some((&columns, outer)) = shape.split_last().filter(|_| shape.len() <= 4) else {
+            return fail(format!("shape {shape:?}: GGUF tensors have 1 to 4 dimensions"));
+        };
+        let bytes = dtype.row_bytes(columns).and_then(|row_bytes| {
+            outer.iter().try_fold(row_bytes, |bytes, &dimension| bytes.checked_mul(dimension))
+        });
+        let Some(bytes) = bytes else {
+            return fail(format!("shape {shape:?} does not fit {dtype}"));
+        };
+        if self.declared.iter().any(|declared| declared.name == name) {
+            return fail("was declared before".to_owned());
+        }
+        self.declared.push(Declared {
+            name: name.to_owned(),
+            dtype,
+            shape: shape.to_vec(),
+            bytes: bytes as u64,
+        });
+        Ok(())
+    }
+
+    /// Writes the header and gives the writer of the tensors' bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be created or written.
+    pub fn start(self) -> Result<DataWriter, WeightsError> {
+        let alignment = match self.metadata.get(ALIGNMENT_KEY) {
+            Some(Value::U32(alignment)) => u64::from(*alignment),
+            _ => u64::from(DEFAULT_ALIGNMENT),
+        };
+        let part_path = part_path(&self.path);
+        let label = self.path.display().to_string();
+        let file = File::create(&part_path)
+            .map_err(|source| WeightsError::io(&label, "create the file", source))?;
+        let mut writer = DataWriter {
+            path: self.path,
+            part_path,
+            label,
+            file: Some(BufWriter::with_capacity(1 << 20, file)),
+            declared: self.declared,
+            alignment,
+            position: 0,
+            next: 0,
+            written: 0,
+        };
+        let header = header(&self.metadata, &writer.declared, alignment);
+        writer.put(&header)?;
+        writer.pad()?;
+        Ok(writer)
+    }
+}
+
+/// `model.gguf.part` for `model.gguf`.
+fn part_path(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".part");
+    PathBuf::from(name)
+}
+
+fn header(metadata: &Metadata, declared: &[Declared], alignment: u64) -> Vec<u8> {
+    let mut header = Vec::new();
+    header.extend_from_slice(&MAGIC);
+    header.extend_from_slice(&3_u32.to_le_bytes());
+    header.extend_from_slice(&(declared.len() as u64).to_le_bytes());
+    header.extend_from_slice(&(metadata.len() as u64).to_le_bytes());
+    for (key, value) in metadata.iter() {
+        put_string(&mut header, key);
+        header.extend_from_slice(&value.type_id().to_le_bytes());
+        put_value(&mut header, value);
+    }
+    let mut offset = 0_u64;
+    for tensor in declared {
+        put_string(&mut header, &tensor.name);
+        header.extend_from_slice(&(tensor.shape.len() as u32).to_le_bytes());
+        for &dimension in tensor.shape.iter().rev() {
+            header.extend_from_slice(&(dimension as u64).to_le_bytes());
+        }
+        header.extend_from_slice(&tensor.dtype.ggml_id().to_le_bytes());
+        header.extend_from_slice(&offset.to_le_bytes());
+        offset = (offset + tensor.bytes).next_multiple_of(alignment);
+    }
+    header
+}
+
+fn put_string(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(&(text.len() as u64).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn put_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::U8(number) => out.push(*number),
+        Value::I8(number) => out.extend_from_slice(&number.to_le_bytes()),
+        Value::U16(number) => out.extend_from_slice(&number.to_le_bytes()),
+        Value::I16(number) => out.extend_from_slice(&number.to_le_bytes()),
+        Value::U32(number) => out.extend_from_slice(&number.to_le_bytes()),
+        Value::I32(number) => out.extend_from_slice(&number.to_le_bytes()),
+        Value::F32(number) => out.extend_from_slice(&number.to_le_bytes()),
+        Value::Bool(flag) => out.push(u8::from(*flag)),
+        Value::String(text) => put_string(out, text),
+        Value::Array(array) => put_array(out, array),
+        Value::U64(number) => out.extend_from_slice(&number.to_le_bytes()),
+        Value::I64(number) => out.extend_from_slice(&number.to_le_bytes()),
+        Value::F64(number) => out.extend_from_slice(&number.to_le_bytes()),
+    }
+}
+
+fn put_array(out: &mut Vec<u8>, array: &Array) {
+    out.extend_from_slice(&array.element_type_id().to_le_bytes());
+    out.extend_from_slice(&(array.len() as u64).to_le_bytes());
+    match array {
+        Array::U8(items) => out.extend_from_slice(items),
+        Array::I8(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
+        Array::U16(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
+        Array::I16(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
+        Array::U32(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
+        Array::I32(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
+        Array::F32(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
+        Array::Bool(items) => items.iter().for_each(|&item| out.push(u8::from(item))),
+        Array::String(items) => items.iter().for_each(|item| put_string(out, item)),
+        Array::Array(items) => items.iter().for_each(|item| put_array(out, item)),
+        Array::U64(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
+        Array::I64(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
+        Array::F64(items) => items.iter().for_each(|item| out.extend(item.to_le_bytes())),
+    }
+}
+
+/// Takes the bytes of the declared tensors in order. Dropping it before [`DataWriter::finish`]
+/// removes the unfinished file.
+#[derive(Debug)]
+pub struct DataWriter {
+    path: PathBuf,
+    part_path: PathBuf,
+    label: String,
+    file: Option<BufWriter<File>>, // none once finished
+    declared: Vec<Declared>,
+    alignment: u64,
+    position: u64, // bytes of the file so far
+    next: usize,   // index of the tensor being written
+    written: u64,  // bytes of that tensor so far
+}
+
+impl DataWriter {
+    /// Writes the next tensor, which must be the one declared next.
+    ///
+    /// # Errors
+    ///
+    /// When name, format or shape differ from the declaration, or writing fails.
+    pub fn tensor(&mut self, tensor: &Tensor) -> Result<(), WeightsError> {
+        let matches = self.declared.get(self.next).is_some_and(|declared| {
+            declared.name == tensor.name()
+                && declared.dtype == tensor.dtype()
+                && declared.shape == tensor.shape()
+        });
+        if !matches || self.written != 0 {
+            return Err(self.mismatch(tensor.name(), "is not the tensor declared next"));
+        }
+        self.bytes(tensor.bytes())
+    }
+
+    /// Appends bytes of the tensor declared next; it may take several calls. Tensors without
+    /// elements are passed over.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes reach beyond the tensor, or writing fails.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
+        let expected = match self.declared.get(self.next) {
+            Some(declared) => declared.bytes,
+            None if bytes.is_empty() => return Ok(()),
+            None => return Err(self.mismatch("(none)", "all declared tensors are written")),
+        };
+        if bytes.len() as u64 > expected - self.written {
+            let name = self.declared[self.next].name.clone();
+            return Err(self.mismatch(&name, "gets more bytes than its shape has"));
+        }
+        self.put(bytes)?;
+        self.written += bytes.len() as u64;
+        if self.written == expected {
+            self.next += 1;
+            self.written = 0;
+            self.pad()?;
+        }
+        Ok(())
+    }
+
+    /// Brings the file to disk and gives it its name.
+    ///
+    /// # Errors
+    ///
+    /// When a declared tensor is missing, or the system fails; no file appears then.
+    pub fn finish(mut self) -> Result<(), WeightsError> {
+        while self.declared.get(self.next).is_some_and(|declared| declared.bytes == 0) {
+            self.bytes(&[])?;
+        }
+        if let Some(missing) = self.declared.get(self.next) {
+            let name = missing.name.clone();
+            return Err(self.mismatch(&name, "was declared but not wholly written"));
+        }
+        let fail = |action, source| WeightsError::io(&self.label, action, source);
+        let buffered = self.file.take().expect("the file is open until it is finished");
+        let saved = buffered
+            .into_inner()
+            .map_err(|error| fail("write the file", error.into_error()))
+            .and_then(|file| {
+                file.sync_all().map_err(|source| fail("bring the file to disk", source))
+            })
+            .and_then(|()| {
+                std::fs::rename(&self.part_path, &self.path)
+                    .map_err(|source| fail("give the file its name", source))
+            });
+        if saved.is_err() {
+            let _ = std::fs::remove_file(&self.part_path);
+        }
+        saved?;
+        sync_folder(&self.path);
+        Ok(())
+    }
+
+    fn mismatch(&self, name: &str, problem: &str) -> WeightsError {
+        WeightsError::Tensor { name: name.to_owned(), problem: problem.to_owned() }
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
+        let file = self.file.as_mut().expect("the file is open until it is finished");
+        file.write_all(bytes)
+            .map_err(|source| WeightsError::io(&self.label, "write the file", source))?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn pad(&mut self) -> Result<(), WeightsError> {
+        let missing = self.position.next_multiple_of(self.alignment) - self.position;
+        self.put(&vec![0; missing as usize])
+    }
+}
+
+impl Drop for DataWriter {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let _ = std::fs::remove_file(&self.part_path);
+        }
+    }
+}
+
+/// Makes a rename durable. A hint: some systems cannot sync folders.
+fn sync_folder(path: &Path) {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if let Ok(folder) = File::open(folder) {
+        let _ = folder.sync_all();
+    }
+}

@@ -1,0 +1,179 @@
+//! A named tensor whose bytes live in a mapped file, in memory, or in the program itself.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::map::Mapping;
+use crate::{DType, WeightsError};
+
+/// Where the bytes of a tensor live.
+#[derive(Clone)]
+pub(crate) enum Data {
+    /// A range of a mapped file.
+    Mapped(Arc<Mapping>, Range<usize>),
+    /// Bytes made by this program.
+    Owned(Arc<Vec<u8>>),
+    /// Bytes of the program's own image.
+    Static(&'static [u8]),
+}
+
+/// A named, shaped, read-only array. Cloning shares the bytes.
+#[derive(Clone)]
+pub struct Tensor {
+    name: Arc<str>,
+    dtype: DType,
+    shape: Box<[usize]>, // outermost first
+    row_bytes: usize,
+    data: Data,
+}
+
+impl Tensor {
+    /// A tensor over bytes made by this program.
+    ///
+    /// # Errors
+    ///
+    /// When `shape` overflows, the last dimension is not whole blocks, or `bytes` has another
+    /// length than `shape` needs.
+    pub fn from_owned(
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        bytes: Vec<u8>,
+    ) -> Result<Self, WeightsError> {
+        Self::build(name, dtype, shape, Data::Owned(Arc::new(bytes)))
+    }
+
+    pub(crate) fn build(
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        data: Data,
+    ) -> Result<Self, WeightsError> {
+        let error = |problem| WeightsError::Tensor { name: name.to_owned(), problem };
+        let columns = shape.last().copied().unwrap_or(1);
+        let row_bytes = dtype.row_bytes(columns).ok_or_else(|| {
+            error(format!(
+                "a row of {columns} elements is not whole {dtype} blocks of {}",
+                dtype.block_elements()
+            ))
+        })?;
+        let needed = checked_rows(shape)
+            .and_then(|rows| rows.checked_mul(row_bytes))
+            .ok_or_else(|| error(format!("shape {shape:?} overflows")))?;
+        let tensor = Self { name: name.into(), dtype, shape: shape.into(), row_bytes, data };
+        let found = tensor.bytes().len();
+        if found != needed {
+            return Err(error(format!("{dtype} {shape:?} needs {needed} bytes, found {found}")));
+        }
+        Ok(tensor)
+    }
+
+    /// The tensor's name as the file spells it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How the elements are stored.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Dimensions, outermost first: `[rows, columns]` for a matrix, empty for a single number.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Product of all dimensions but the last; 1 for a vector.
+    pub fn rows(&self) -> usize {
+        checked_rows(&self.shape).expect("checked when the tensor was built")
+    }
+
+    /// The last dimension; 1 for a single number.
+    pub fn columns(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.rows() * self.columns()
+    }
+
+    /// All bytes, row after row. They may start at any address: read numbers through
+    /// `from_le_bytes` or unaligned loads.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.data {
+            Data::Mapped(mapping, range) => &mapping.bytes()[range.clone()],
+            Data::Owned(bytes) => bytes,
+            Data::Static(bytes) => bytes,
+        }
+    }
+
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// The bytes of row `row`.
+    ///
+    /// # Panics
+    ///
+    /// When `row` is not below [`Self::rows`].
+    pub fn row(&self, row: usize) -> &[u8] {
+        assert!(row < self.rows(), "row {row} of `{}`, which has {}", self.name, self.rows());
+        &self.bytes()[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// All elements as floats, exactly (see [`crate::blocks::decode`]).
+    ///
+    /// # Errors
+    ///
+    /// None for a tensor of this crate's making; the codec's own checks travel up.
+    pub fn to_f32(&self) -> Result<Vec<f32>, WeightsError> {
+        let mut floats = vec![0.0; self.elements()];
+        crate::blocks::decode(self.dtype, self.bytes(), &mut floats)?;
+        Ok(floats)
+    }
+
+    /// The same bytes under another name.
+    pub fn renamed(&self, name: &str) -> Self {
+        Self { name: name.into(), ..self.clone() }
+    }
+
+    /// Whether the bytes are pages of a mapped file.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.data, Data::Mapped(..))
+    }
+
+    /// Hints that the pages wholly inside `byte_range` (of this tensor's bytes) are not needed
+    /// soon, so that they stop counting as this process's memory. They stay readable: touching
+    /// them reads the file again. Does nothing for bytes that are not mapped.
+    ///
+    /// A backend that keeps its own repacked copy calls this for what it has copied.
+    pub fn release_pages(&self, byte_range: Range<usize>) {
+        if let Data::Mapped(mapping, range) = &self.data {
+            let length = range.len();
+            let start = byte_range.start.min(length);
+            let end = byte_range.end.clamp(start, length);
+            mapping.release(range.start + start..range.start + end);
+        }
+    }
+
+    /// Hints that all bytes will be read soon. Does nothing for bytes that are not mapped.
+    pub fn prefetch(&self) {
+        if let Data::Mapped(mapping, range) = &self.data {
+            mapping.prefetch(range.clone());
+        }
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Tensor({:?}, {}, {:?})", &*self.name, self.dtype, self.shape)
+    }
+}
+
+fn checked_rows(shape: &[usize]) -> Option<usize> {
+    let outer = &shape[..shape.len().saturating_sub(1)];
+    outer.iter().try_fold(1_usize, |product, &dimension| product.checked_mul(dimension))
+}
