@@ -1,0 +1,204 @@
+//! The vocabulary's spellings: compact storage, lookup by spelling, and the
+//! search for pieces that are cut out of a text before merging.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+/// Marks an empty slot, and a symbol that has no vocabulary item.
+pub(crate) const NO_PIECE: u32 = u32::MAX;
+
+/// Spellings by id, stored end to end, with a hash index over a part of them.
+///
+/// The hash is keyed randomly per table: a file cannot choose colliding
+/// spellings.
+pub(crate) struct PieceTable {
+    spelled: Vec<u8>,
+    /// End of each spelling in `spelled`; a spelling begins where the one before ends.
+    ends: Vec<u32>,
+    slots: Vec<u32>,
+    state: RandomState,
+    longest: usize,
+}
+
+impl PieceTable {
+    /// Stores `pieces` (index = id). Ids without a spelling are empty.
+    ///
+    /// The caller bounds the total length below 2^32 bytes.
+    pub(crate) fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut spelled = Vec::new();
+        let mut ends = Vec::new();
+        for piece in pieces {
+            spelled.extend_from_slice(piece);
+            ends.push(u32::try_from(spelled.len()).expect("vocabularies are bounded at load"));
+        }
+        spelled.shrink_to_fit();
+        ends.shrink_to_fit();
+        let slots = vec![NO_PIECE; (ends.len().max(4) * 2).next_power_of_two()];
+        Self { spelled, ends, slots, state: RandomState::new(), longest: 0 }
+    }
+
+    /// Number of ids.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The spelling of `id`, empty if the id has none.
+    pub(crate) fn get(&self, id: u32) -> Option<&[u8]> {
+        let index = id as usize;
+        let end = *self.ends.get(index)? as usize;
+        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
+        Some(&self.spelled[start..end])
+    }
+
+    /// Makes `id` findable by its spelling. Returns the id that already has it, if any.
+    pub(crate) fn index(&mut self, id: u32) -> Option<u32> {
+        let piece = self.get(id)?;
+        let length = piece.len();
+        if length == 0 {
+            return None;
+        }
+        let mask = self.slots.len() - 1;
+        let mut slot = self.state.hash_one(piece) as usize & mask;
+        while self.slots[slot] != NO_PIECE {
+            if self.get(self.slots[slot]) == Some(piece) {
+                return Some(self.slots[slot]);
+            }
+            slot = (slot + 1) & mask;
+        }
+        self.slots[slot] = id;
+        self.longest = self.longest.max(length);
+        None
+    }
+
+    /// Whether `id` is the one that its spelling finds.
+    pub(crate) fn find_is(&self, id: u32) -> bool {
+        self.get(id).is_some_and(|piece| self.find(piece) == Some(id))
+    }
+
+    /// The indexed id with this spelling.
+    pub(crate) fn find(&self, piece: &[u8]) -> Option<u32> {
+        if piece.is_empty() || piece.len() > self.longest {
+            return None;
+        }
+        let mask = self.slots.len() - 1;
+        let mut slot = self.state.hash_one(piece) as usize & mask;
+        while self.slots[slot] != NO_PIECE {
+            if self.get(self.slots[slot]) == Some(piece) {
+                return Some(self.slots[slot]);
+            }
+            slot = (slot + 1) & mask;
+        }
+        None
+    }
+}
+
+/// Finds the leftmost-longest occurrences of a set of pieces.
+///
+/// A byte trie: a search costs at most (text length) x (longest piece) steps,
+/// and pieces are at most [`crate::tokenizer::MAX_PIECE_BYTES`] long.
+#[derive(Default)]
+pub(crate) struct PieceTrie {
+    edges: HashMap<(u32, u8), u32>,
+    /// Id of the piece that ends at a node.
+    ends: Vec<u32>,
+    starts: Vec<bool>,
+}
+
+/// One occurrence: the piece and its byte range.
+#[derive(Clone, Copy)]
+pub(crate) struct Occurrence {
+    pub(crate) id: u32,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl PieceTrie {
+    /// Adds a piece. An empty one, and one that is there already, changes nothing.
+    pub(crate) fn insert(&mut self, piece: &[u8], id: u32) {
+        let Some(&first) = piece.first() else { return };
+        if self.ends.is_empty() {
+            self.ends.push(NO_PIECE);
+            self.starts = vec![false; 256];
+        }
+        self.starts[first as usize] = true;
+        let mut node = 0;
+        for &byte in piece {
+            let next = u32::try_from(self.ends.len()).expect("vocabularies are bounded at load");
+            node = *self.edges.entry((node, byte)).or_insert(next);
+            if node == next {
+                self.ends.push(NO_PIECE);
+            }
+        }
+        if self.ends[node as usize] == NO_PIECE {
+            self.ends[node as usize] = id;
+        }
+    }
+
+    /// Whether some piece begins with `byte`.
+    pub(crate) fn begins_with(&self, byte: u8) -> bool {
+        self.starts.get(byte as usize).copied().unwrap_or(false)
+    }
+
+    /// The first occurrence at or after `from`, the longest at its place.
+    pub(crate) fn find(&self, text: &[u8], from: usize) -> Option<Occurrence> {
+        if self.ends.is_empty() {
+            return None;
+        }
+        for start in from..text.len() {
+            if !self.starts[text[start] as usize] {
+                continue;
+            }
+            let (mut node, mut best) = (0, None);
+            for (offset, &byte) in text[start..].iter().enumerate() {
+                let Some(&next) = self.edges.get(&(node, byte)) else { break };
+                node = next;
+                if self.ends[node as usize] != NO_PIECE {
+                    best = Some(Occurrence {
+                        id: self.ends[node as usize],
+                        start,
+                        end: start + offset + 1,
+                    });
+                }
+            }
+            if best.is_some() {
+                return best;
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_finds_only_what_was_indexed() {
+        let pieces: [&[u8]; 4] = [b"a", b"", b"ab", b"a"];
+        let mut table = PieceTable::new(pieces.into_iter());
+        assert_eq!(table.find(b"a"), None);
+        assert_eq!(table.index(0), None);
+        assert_eq!(table.index(2), None);
+        assert_eq!(table.index(3), Some(0));
+        assert_eq!(table.find(b"a"), Some(0));
+        assert_eq!(table.find(b"ab"), Some(2));
+        assert_eq!(table.find(b"b"), None);
+        assert_eq!(table.get(1), Some(&b""[..]));
+        assert_eq!(table.get(4), None);
+    }
+
+    #[test]
+    fn trie_prefers_the_leftmost_then_the_longest() {
+        let mut trie = PieceTrie::default();
+        assert!(trie.find(b"abc", 0).is_none());
+        trie.insert(b"bc", 1);
+        trie.insert(b"b", 2);
+        trie.insert(b"cde", 3);
+        let found = trie.find(b"abcde", 0).unwrap();
+        assert_eq!((found.id, found.start, found.end), (1, 1, 3));
+        let found = trie.find(b"abd", 0).unwrap();
+        assert_eq!((found.id, found.start, found.end), (2, 1, 2));
+        assert!(trie.find(b"abcd", 3).is_none());
+    }
+}

@@ -1,0 +1,348 @@
+//! Text to token ids and back.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::bpe::{MergeRule, Scratch, merge};
+use crate::error::TextError;
+use crate::pieces::{NO_PIECE, PieceTable, PieceTrie};
+use crate::stream::Utf8Assembler;
+use crate::vocabulary::Kind;
+
+/// Longest token in bytes. Gemma's longest has 93.
+pub const MAX_PIECE_BYTES: usize = 1024;
+
+/// Longest text that one call encodes, in bytes. Far beyond any context
+/// window; it bounds memory and keeps every token count below 2^31.
+pub const MAX_TEXT_BYTES: usize = 1 << 26;
+
+/// Stands behind a character of untrusted text that might begin a control
+/// token. A noncharacter: Unicode reserves it for such internal use.
+const GUARD: char = '\u{FDD0}';
+
+/// What the spelling of a control token such as `<start_of_turn>` means in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Specials {
+    /// It is the control token.
+    Parse,
+    /// It is ordinary text.
+    AsText,
+    /// It is the control token, except where [`Tokenizer::guard`] marked the
+    /// text as untrusted. For prompts that a template made of guarded messages.
+    ParseGuarded,
+}
+
+/// A byte-fallback BPE tokenizer with Gemma's structure (gemma.md section 6),
+/// read from a `tokenizer.json` or from the vocabulary inside a GGUF file.
+///
+/// Encoding a text of n bytes takes O(n log n) steps whatever it contains.
+pub struct Tokenizer {
+    pub(crate) table: PieceTable,
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) rule: MergeRule,
+    /// Pieces cut out before merging.
+    pub(crate) every: PieceTrie,
+    /// The control tokens among them.
+    pub(crate) special: PieceTrie,
+    pub(crate) bytes: Option<Box<[u32; 256]>>,
+    pub(crate) space: Option<String>,
+    /// Sorted; see `Vocabulary::characters_before_space`.
+    pub(crate) before_space: Option<Vec<char>>,
+    pub(crate) prefix_space: bool,
+    pub(crate) fuse_unknown: bool,
+    pub(crate) whole_first: bool,
+    pub(crate) unknown: Option<u32>,
+    pub(crate) bos: Option<u32>,
+    pub(crate) add_bos: bool,
+    pub(crate) eos: Vec<u32>,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocabulary_size", &self.vocabulary_size())
+            .field("bos", &self.bos)
+            .field("eos", &self.eos)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One call's buffers and result.
+#[derive(Default)]
+struct Encoding {
+    ids: Vec<u32>,
+    scratch: Scratch,
+}
+
+impl Tokenizer {
+    /// The token ids of `text`, without a beginning-of-sequence token.
+    ///
+    /// # Errors
+    /// [`TextError::TextTooLong`] beyond [`MAX_TEXT_BYTES`].
+    pub fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TextError> {
+        Ok(self.encode_counted(text, specials)?.ids)
+    }
+
+    /// [`Tokenizer::encode`] with exactly one beginning-of-sequence token in
+    /// front, whether or not the text spells one or several.
+    ///
+    /// A file whose `add_bos` says no adds none.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_prompt(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TextError> {
+        let mut ids = self.encode(text, specials)?;
+        let Some(bos) = self.bos else { return Ok(ids) };
+        let spelled = ids.iter().take_while(|&&id| id == bos).count();
+        match spelled {
+            0 if self.add_bos => ids.insert(0, bos),
+            0 => {}
+            _ => drop(ids.drain(1..spelled)),
+        }
+        Ok(ids)
+    }
+
+    /// Marks `text` as untrusted for [`Specials::ParseGuarded`]: no control
+    /// token will be read out of it, not even one that is completed by text
+    /// that a template puts next to it. Give the result to a chat template as
+    /// message content.
+    pub fn guard<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let may_begin = |character: char| {
+            let mut buffer = [0; 4];
+            self.special.begins_with(character.encode_utf8(&mut buffer).as_bytes()[0])
+        };
+        if !text.chars().any(|character| character == GUARD || may_begin(character)) {
+            return Cow::Borrowed(text);
+        }
+        let mut guarded = String::with_capacity(text.len() + 16);
+        for character in text.chars() {
+            if character == GUARD {
+                guarded.push(char::REPLACEMENT_CHARACTER);
+                continue;
+            }
+            guarded.push(character);
+            if may_begin(character) {
+                guarded.push(GUARD);
+            }
+        }
+        Cow::Owned(guarded)
+    }
+
+    /// Removes the marks of [`Tokenizer::guard`], for showing a rendered prompt.
+    pub fn unguard(text: &str) -> Cow<'_, str> {
+        if text.contains(GUARD) { Cow::Owned(text.replace(GUARD, "")) } else { Cow::Borrowed(text) }
+    }
+
+    /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids outside
+    /// the vocabulary give nothing. With `skip_special`, control tokens give
+    /// nothing.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let (mut assembler, mut text) = (Utf8Assembler::default(), String::new());
+        for &id in ids {
+            if !(skip_special && self.is_special(id)) {
+                assembler.push(&self.token_bytes(id).unwrap_or_default(), &mut text);
+            }
+        }
+        assembler.finish(&mut text);
+        text
+    }
+
+    /// The bytes that a token adds to a text (one byte for a byte piece, the
+    /// spelling for a control token), or `None` for an id without a token.
+    pub fn token_bytes(&self, id: u32) -> Option<Cow<'_, [u8]>> {
+        let piece = self.table.get(id)?;
+        match self.kinds[id as usize] {
+            Kind::Absent => None,
+            Kind::Byte(byte) => Some(Cow::Owned(vec![byte])),
+            _ => match self.space.as_deref() {
+                Some(space) if contains(piece, space.as_bytes()) => {
+                    Some(Cow::Owned(replace_all(piece, space.as_bytes(), b" ")))
+                }
+                _ => Some(Cow::Borrowed(piece)),
+            },
+        }
+    }
+
+    /// The token's spelling in the vocabulary, with the space symbol as it is stored.
+    pub fn piece(&self, id: u32) -> Option<Cow<'_, str>> {
+        match self.kinds.get(id as usize)? {
+            Kind::Absent => None,
+            _ => self.table.get(id).map(String::from_utf8_lossy),
+        }
+    }
+
+    /// The id of the token that is spelled `piece` in the vocabulary.
+    pub fn token_to_id(&self, piece: &str) -> Option<u32> {
+        let cut = self.every.find(piece.as_bytes(), 0);
+        match cut {
+            Some(found) if found.start == 0 && found.end == piece.len() => Some(found.id),
+            _ => self.table.find(piece.as_bytes()).or_else(|| {
+                let byte = crate::vocabulary::spelled_byte(piece.as_bytes())?;
+                Some(self.bytes.as_ref()?[byte as usize])
+            }),
+        }
+    }
+
+    /// Number of ids: the largest one plus 1. Some may have no token.
+    pub fn vocabulary_size(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The beginning-of-sequence token.
+    pub fn bos_id(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The ids that end a reply, ascending: those that the tokenizer's files
+    /// name and every control token spelled `<eos>`, `<end_of_turn>` or `<turn|>`.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos
+    }
+
+    /// Adds the end ids of the model's config and generation config. Ids
+    /// outside the vocabulary are left out.
+    pub fn add_eos_ids(&mut self, ids: &[u32]) {
+        self.eos.extend(ids.iter().filter(|&&id| (id as usize) < self.table.len()));
+        self.eos.sort_unstable();
+        self.eos.dedup();
+    }
+
+    /// Whether `id` is a control token, which a reader should not see.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.kinds.get(id as usize) == Some(&Kind::Special)
+    }
+
+    fn encode_counted(&self, text: &str, specials: Specials) -> Result<Encoding, TextError> {
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(TextError::TextTooLong { bytes: text.len(), limit: MAX_TEXT_BYTES });
+        }
+        let mut encoding = Encoding::default();
+        match specials {
+            Specials::Parse => self.cut(text, true, &mut encoding),
+            Specials::AsText => self.cut(text, false, &mut encoding),
+            Specials::ParseGuarded => self.cut_guarded(text, &mut encoding),
+        }
+        Ok(encoding)
+    }
+
+    /// Cuts out whole pieces and merges what lies between them.
+    fn cut(&self, text: &str, parse: bool, encoding: &mut Encoding) {
+        let (mut done, mut from) = (0, 0);
+        while let Some(found) = self.every.find(text.as_bytes(), from) {
+            from = found.end;
+            let control = matches!(self.kinds[found.id as usize], Kind::Special | Kind::Unknown);
+            if control && !parse {
+                continue;
+            }
+            self.merge_between(&text[done..found.start], encoding);
+            encoding.ids.push(found.id);
+            done = found.end;
+        }
+        self.merge_between(&text[done..], encoding);
+    }
+
+    /// Cuts out unguarded control tokens; the rest is ordinary text without its marks.
+    fn cut_guarded(&self, text: &str, encoding: &mut Encoding) {
+        let (mut done, mut from) = (0, 0);
+        while let Some(found) = self.special.find(text.as_bytes(), from) {
+            from = found.end;
+            if text[found.end..].starts_with(GUARD) {
+                continue;
+            }
+            self.cut(&Self::unguard(&text[done..found.start]), false, encoding);
+            encoding.ids.push(found.id);
+            done = found.end;
+        }
+        self.cut(&Self::unguard(&text[done..]), false, encoding);
+    }
+
+    /// Encodes a stretch of text that holds no whole piece to cut.
+    fn merge_between(&self, text: &str, encoding: &mut Encoding) {
+        if text.is_empty() {
+            return;
+        }
+        let mut normal = Cow::Borrowed(text);
+        if let Some(space) = &self.space {
+            if text.contains(' ') {
+                normal = Cow::Owned(text.replace(' ', space));
+            }
+            if self.prefix_space {
+                normal = Cow::Owned(format!("{space}{normal}"));
+            }
+        }
+        if self.whole_first
+            && let Some(id) = self.table.find(normal.as_bytes())
+        {
+            encoding.ids.push(id);
+            return;
+        }
+        let Encoding { ids, scratch } = encoding;
+        let mut after_unknown = false;
+        for part in self.parts(&normal) {
+            merge(&self.table, &self.rule, &normal[part], scratch, |spelled, id| {
+                self.emit(spelled, id, &mut after_unknown, ids);
+            });
+        }
+    }
+
+    /// Splits before the space symbols that no piece can bridge.
+    fn parts<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Range<usize>> + 'a {
+        let symbol = self.space.as_deref().filter(|_| self.before_space.is_some());
+        let before = self.before_space.as_deref().unwrap_or_default();
+        let mut start = 0;
+        let mut finished = text.is_empty();
+        let mut places = symbol.map(|symbol| text.match_indices(symbol));
+        std::iter::from_fn(move || {
+            if finished {
+                return None;
+            }
+            for (place, _) in places.iter_mut().flatten() {
+                let previous = text[start..place].chars().next_back();
+                if previous.is_some_and(|character| before.binary_search(&character).is_err()) {
+                    let part = start..place;
+                    start = place;
+                    return Some(part);
+                }
+            }
+            finished = true;
+            Some(start..text.len())
+        })
+    }
+
+    fn emit(&self, spelled: &str, id: u32, after_unknown: &mut bool, ids: &mut Vec<u32>) {
+        if id != NO_PIECE {
+            ids.push(id);
+        } else if let Some(bytes) = &self.bytes {
+            ids.extend(spelled.bytes().map(|byte| bytes[byte as usize]));
+        } else if let Some(unknown) = self.unknown {
+            if !(*after_unknown && self.fuse_unknown) {
+                ids.push(unknown);
+            }
+            *after_unknown = true;
+            return;
+        }
+        *after_unknown = false;
+    }
+}
+
+fn contains(piece: &[u8], part: &[u8]) -> bool {
+    piece.windows(part.len()).any(|window| window == part)
+}
+
+fn replace_all(piece: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let (mut replaced, mut rest) = (Vec::with_capacity(piece.len()), piece);
+    while let Some(&first) = rest.first() {
+        if let Some(after) = rest.strip_prefix(from) {
+            replaced.extend_from_slice(to);
+            rest = after;
+        } else {
+            replaced.push(first);
+            rest = &rest[1..];
+        }
+    }
+    replaced
+}
+
+#[cfg(test)]
+#[path = "tokenizer_tests.rs"]
+mod tests;
