@@ -140,6 +140,28 @@ impl Tensor {
         Self { name: name.into(), ..self.clone() }
     }
 
+    /// Some of the rows as a matrix of their own, without a copy where the bytes are a file's: a part of a
+    /// fused matrix.
+    ///
+    /// # Errors
+    ///
+    /// When `rows` reaches beyond the tensor's rows.
+    pub fn slice_rows(&self, name: &str, rows: Range<usize>) -> Result<Self, WeightsError> {
+        if rows.start > rows.end || rows.end > self.rows() {
+            let problem = format!("rows {rows:?} of {}", self.rows());
+            return Err(WeightsError::Tensor { name: self.name.to_string(), problem });
+        }
+        let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
+        let data = match &self.data {
+            Data::Mapped(mapping, range) => {
+                Data::Mapped(mapping.clone(), range.start + bytes.start..range.start + bytes.end)
+            }
+            Data::Owned(owned) => Data::Owned(Arc::new(owned[bytes].to_vec())),
+            Data::Static(all) => Data::Static(&all[bytes]),
+        };
+        Self::build(name, self.dtype, &[rows.len(), self.columns()], data)
+    }
+
     /// Whether the bytes are pages of a mapped file.
     pub fn is_mapped(&self) -> bool {
         matches!(self.data, Data::Mapped(..))

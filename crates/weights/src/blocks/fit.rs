@@ -22,13 +22,13 @@ pub(super) fn nearest(value: f32) -> f32 {
     (value + SHIFT) - SHIFT
 }
 
-/// `value` in half precision; the smallest non-zero one where it would vanish.
+/// `value` in half precision, rounded away from zero where half precision is coarse: a common
+/// factor that comes out smaller than asked for would leave the largest run scales out of reach.
 pub(super) fn half_factor(value: f32) -> f32 {
-    let rounded = f16::from_f32(value).to_f32();
-    if rounded == 0.0 && value != 0.0 {
-        return f16::MIN_POSITIVE_SUBNORMAL.to_f32().copysign(value);
-    }
-    rounded
+    let rounded = f16::from_f32(value);
+    let falls_short = rounded.to_f32().abs() < value.abs() * 0.998;
+    // The next bit pattern is the next number away from zero.
+    if falls_short { f16::from_bits(rounded.to_bits() + 1).to_f32() } else { rounded.to_f32() }
 }
 
 /// The weights of a run, in units of `magnitude` squared so that they neither vanish nor overflow.

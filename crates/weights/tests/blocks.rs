@@ -1,0 +1,341 @@
+//! The block codecs against vectors computed by another implementation (gguf-py 0.19.0), and
+//! properties of the encoders.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use proptest::prelude::*;
+use trine_weights::{
+    DType, SafetensorsFile, Tensor, WeightsError, blocks, fallback, quantize_tensor,
+};
+
+struct Golden {
+    tensors: HashMap<String, (Vec<usize>, Vec<u8>)>,
+}
+
+impl Golden {
+    fn load() -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../tests/goldens/gguf/quant-blocks.safetensors");
+        let file = SafetensorsFile::open(&path).unwrap();
+        let read = |entry: &trine_weights::safetensors_file::Entry| {
+            (entry.name.clone(), (entry.shape.clone(), file.bytes(entry).to_vec()))
+        };
+        Self { tensors: file.entries().iter().map(read).collect() }
+    }
+
+    fn bytes(&self, name: &str) -> &[u8] {
+        &self.tensors[name].1
+    }
+
+    fn floats(&self, name: &str) -> Vec<f32> {
+        let bytes = self.bytes(name);
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    }
+}
+
+/// Equal as numbers: the same bits, any NaN for NaN, either zero for zero.
+fn same(a: f32, b: f32) -> bool {
+    a == b || (a.is_nan() && b.is_nan())
+}
+
+#[test]
+fn every_format_decodes_exactly() {
+    let golden = Golden::load();
+    let mut formats = 0;
+    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_quantized()) {
+        for set in ["", ".edge"] {
+            let bytes = golden.bytes(&format!("{dtype}{set}.bytes"));
+            let expected = golden.floats(&format!("{dtype}{set}.f32"));
+            let mut found = vec![0.0; expected.len()];
+            blocks::decode(dtype, bytes, &mut found).unwrap();
+            for (index, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
+                assert!(
+                    same(found, expected),
+                    "{dtype}{set}[{index}]: {found:e}, not {expected:e}"
+                );
+            }
+        }
+        formats += 1;
+    }
+    assert_eq!(formats, 13);
+}
+
+#[test]
+fn encoders_give_the_reference_bytes() {
+    let golden = Golden::load();
+    let input = golden.floats("quantize.input.f32");
+    for dtype in [DType::BF16, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0] {
+        let mut found = Vec::new();
+        blocks::encode(dtype, &input, &mut found).unwrap();
+        let expected = golden.bytes(&format!("quantize.{dtype}.bytes"));
+        for (index, (found, expected)) in
+            found.chunks(dtype.block_bytes()).zip(expected.chunks(dtype.block_bytes())).enumerate()
+        {
+            assert_eq!(found, expected, "{dtype}, block {index}");
+        }
+        assert_eq!(found.len(), expected.len());
+    }
+}
+
+/// A small generator, so that the inputs are the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1_u64 << 24) as f32
+    }
+
+    /// Roughly normal, with the heavier tails that trained weights have.
+    fn weight(&mut self) -> f32 {
+        let bell = (0..6).map(|_| self.unit() - 0.5).sum::<f32>();
+        if self.next() % 50 == 0 { bell * 4.0 } else { bell }
+    }
+}
+
+fn squared_error(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()
+}
+
+fn round_trip(dtype: DType, input: &[f32]) -> Vec<f32> {
+    let mut bytes = Vec::new();
+    blocks::encode(dtype, input, &mut bytes).unwrap();
+    let mut output = vec![0.0; input.len()];
+    blocks::decode(dtype, &bytes, &mut output).unwrap();
+    output
+}
+
+/// The obvious Q4_K: each run spread over its range, scales rounded to 6 bits.
+fn naive_q4_k(block: &[f32]) -> Vec<f32> {
+    let range = |run: &[f32]| {
+        let low = run.iter().copied().fold(0.0_f32, f32::min);
+        let high = run.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        ((high - low) / 15.0, -low)
+    };
+    let ranges: Vec<(f32, f32)> = block.chunks(32).map(range).collect();
+    let top = |f: fn(&(f32, f32)) -> f32| ranges.iter().map(f).fold(0.0, f32::max) / 63.0;
+    let (d, d_min) = (top(|r| r.0), top(|r| r.1));
+    let mut out = Vec::new();
+    for (run, &(scale, minimum)) in block.chunks(32).zip(&ranges) {
+        let scale = d * (scale / d).round();
+        let minimum = if d_min == 0.0 { 0.0 } else { d_min * (minimum / d_min).round() };
+        out.extend(
+            run.iter().map(|x| scale * ((x + minimum) / scale).round().clamp(0.0, 15.0) - minimum),
+        );
+    }
+    out
+}
+
+/// The obvious Q6_K: each run's largest magnitude becomes 31, scales rounded to 7 bits.
+fn naive_q6_k(block: &[f32]) -> Vec<f32> {
+    let scales: Vec<f32> = block
+        .chunks(16)
+        .map(|run| run.iter().fold(0.0_f32, |m, x| m.max(x.abs())) / 31.0)
+        .collect();
+    let d = scales.iter().copied().fold(0.0, f32::max) / 127.0;
+    let mut out = Vec::new();
+    for (run, scale) in block.chunks(16).zip(&scales) {
+        let scale = d * (scale / d).round();
+        out.extend(run.iter().map(|x| scale * (x / scale).round().clamp(-32.0, 31.0)));
+    }
+    out
+}
+
+#[test]
+fn searched_scales_beat_plain_rounding() {
+    let mut random = Random(7);
+    let input: Vec<f32> = (0..256 * 200).map(|_| random.weight() * 0.03).collect();
+    let power: f64 = input.iter().map(|x| f64::from(*x).powi(2)).sum();
+    for (dtype, naive, relative_limit) in
+        [(DType::Q4K, naive_q4_k as fn(&[f32]) -> Vec<f32>, 0.090), (DType::Q6K, naive_q6_k, 0.025)]
+    {
+        let found = squared_error(&input, &round_trip(dtype, &input));
+        let plain: f64 = input.chunks(256).map(|b| squared_error(b, &naive(b))).sum();
+        println!(
+            "{dtype}: relative error {:.4}, plain rounding {:.4}",
+            (found / power).sqrt(),
+            (plain / power).sqrt()
+        );
+        assert!(found < 0.95 * plain, "{dtype}: {found} against {plain}");
+        assert!((found / power).sqrt() < relative_limit, "{dtype}");
+    }
+}
+
+#[test]
+fn extreme_inputs_stay_finite_and_close() {
+    let patterns: [(&str, fn(usize) -> f32); 8] = [
+        ("zeros", |_| 0.0),
+        ("one value", |_| 0.25),
+        ("one negative value", |_| -3.0),
+        ("one outlier", |i| if i == 100 { 1000.0 } else { 0.001 }),
+        ("tiny", |i| 1e-6 * (i as f32 - 128.0)),
+        ("below half precision", |i| 1e-20 * i as f32),
+        ("subnormal", |i| f32::from_bits(i as u32)),
+        ("large", |i| 1e3 * (i as f32 - 128.0)),
+    ];
+    for dtype in [DType::Q8_0, DType::Q4_0, DType::Q5_0, DType::Q4K, DType::Q6K] {
+        for (name, pattern) in patterns {
+            let input: Vec<f32> = (0..256).map(pattern).collect();
+            let output = round_trip(dtype, &input);
+            let largest = input.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+            for (x, y) in input.iter().zip(&output) {
+                // Half a step of the coarsest format, plus what half precision cannot hold.
+                let limit = largest / 7.0 + 4e-6;
+                assert!((x - y).abs() <= limit, "{dtype}, {name}: {x:e} became {y:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_a_format_cannot_hold_are_named_by_position() {
+    for dtype in DType::ALL.into_iter().filter(|&dtype| blocks::can_encode(dtype)) {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut input = vec![1.0_f32; 512];
+            input[300] = bad;
+            let mut out = vec![7];
+            match blocks::encode(dtype, &input, &mut out) {
+                Err(WeightsError::NotEncodable { position: 300, format, .. }) => {
+                    assert_eq!(format, dtype.name());
+                }
+                other => panic!("{dtype}: {other:?}"),
+            }
+            assert_eq!(out, [7], "{dtype} left bytes behind");
+        }
+    }
+    let mut out = Vec::new();
+    for (dtype, beyond) in [(DType::F16, 65_520.0), (DType::BF16, f32::MAX), (DType::Q8_0, 1e8)] {
+        let error = blocks::encode(dtype, &[beyond; 32], &mut out).unwrap_err();
+        assert!(error.to_string().contains("beyond its range"), "{error}");
+    }
+    blocks::encode(DType::F16, &[65_504.0; 32], &mut out).unwrap();
+}
+
+#[test]
+fn wrong_sizes_are_errors() {
+    let mut out = Vec::new();
+    assert!(blocks::encode(DType::Q8_0, &[0.0; 33], &mut out).is_err());
+    assert!(blocks::encode(DType::Q4K, &[0.0; 128], &mut out).is_err());
+    assert!(blocks::encode(DType::Iq4Xs, &[0.0; 256], &mut out).is_err());
+    assert!(blocks::decode(DType::Q8_0, &[0; 33], &mut [0.0; 32]).is_err());
+    assert!(blocks::decode(DType::Q8_0, &[0; 68], &mut [0.0; 32]).is_err());
+    assert!(blocks::decode(DType::Q6K, &[], &mut []).is_ok());
+    assert!(out.is_empty());
+}
+
+#[test]
+fn rows_that_are_not_whole_blocks_fall_back() {
+    assert_eq!(fallback(DType::Q4K, 2560), DType::Q4K);
+    assert_eq!(fallback(DType::Q4K, 1152), DType::Q5_0);
+    assert_eq!(fallback(DType::Q6K, 640), DType::Q8_0);
+    assert_eq!(fallback(DType::Q4_0, 68), DType::F16);
+    assert_eq!(fallback(DType::Q4K, 24), DType::F16);
+    assert_eq!(fallback(DType::F32, 1), DType::F32);
+}
+
+#[test]
+fn tensors_are_quantised_row_by_row() {
+    let mut random = Random(3);
+    let values: Vec<f32> = (0..5 * 512).map(|_| random.weight()).collect();
+    let mut bytes = Vec::new();
+    blocks::encode(DType::BF16, &values, &mut bytes).unwrap();
+    let tensor = Tensor::from_owned("w", DType::BF16, &[5, 512], bytes).unwrap();
+    let rounded = tensor.to_f32().unwrap();
+    for dtype in [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K, DType::F16, DType::F32] {
+        let quantized = quantize_tensor(&tensor, dtype).unwrap();
+        assert_eq!((quantized.dtype(), quantized.shape()), (dtype, &[5, 512][..]));
+        let mut whole = Vec::new();
+        blocks::encode(dtype, &rounded, &mut whole).unwrap();
+        assert_eq!(quantized.bytes(), whole, "{dtype}");
+    }
+
+    let mut damaged = values.clone();
+    damaged[3 * 512 + 17] = f32::NAN;
+    let bytes = damaged.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let tensor = Tensor::from_owned("w", DType::F32, &[5, 512], bytes).unwrap();
+    match quantize_tensor(&tensor, DType::Q4K) {
+        Err(WeightsError::NotEncodable { position, .. }) => assert_eq!(position, 3 * 512 + 17),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How far a decoded element may lie from its original, as a share of its block's largest
+/// magnitude: half a step, plus the rounding of the scale to half precision (and, for the K
+/// formats, of the runs' scales).
+fn tolerance(dtype: DType) -> f32 {
+    match dtype {
+        DType::Q8_0 => 0.5 / 127.0 + 0.001,
+        DType::Q4_0 => 1.0 / 8.0 + 0.001, // the short side of the range is a whole step short
+        DType::Q5_0 => 1.0 / 16.0 + 0.001,
+        DType::Q4_1 => 1.0 / 15.0 + 0.002,
+        DType::Q5_1 => 1.0 / 31.0 + 0.002,
+        DType::Q4K => 0.15,
+        DType::Q6K => 0.05,
+        _ => unreachable!(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn round_trips_stay_close(
+        dtype in prop::sample::select(vec![
+            DType::Q8_0, DType::Q4_0, DType::Q5_0, DType::Q4_1, DType::Q5_1, DType::Q4K, DType::Q6K,
+        ]),
+        block_count in 1_usize..7,
+        exponent in -8_i32..4,
+        seed: u64,
+    ) {
+        let mut random = Random(seed);
+        let scale = 10_f32.powi(exponent);
+        let elements = block_count * dtype.block_elements();
+        let input: Vec<f32> = (0..elements).map(|_| (random.unit() * 2.0 - 1.0) * scale).collect();
+        let output = round_trip(dtype, &input);
+        let groups = input.chunks(dtype.block_elements()).zip(output.chunks(dtype.block_elements()));
+        for (input, output) in groups {
+            let largest = input.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+            // Half of half precision's smallest step, times the integer range.
+            let limit = tolerance(dtype) * largest + 128.0 * 3e-8;
+            for (x, y) in input.iter().zip(output) {
+                prop_assert!((x - y).abs() <= limit, "{dtype}: {x:e} became {y:e}, block max {largest:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn decoders_take_any_bytes(
+        index in 0_usize..16,
+        seed: u64,
+        block_count in 0_usize..5,
+    ) {
+        let dtype = DType::ALL[index];
+        let mut random = Random(seed);
+        let bytes: Vec<u8> = (0..block_count * dtype.block_bytes()).map(|_| random.next() as u8).collect();
+        let mut out = vec![0.0; block_count * dtype.block_elements()];
+        prop_assert!(blocks::decode(dtype, &bytes, &mut out).is_ok());
+    }
+
+    #[test]
+    fn float_formats_keep_what_they_hold(seed: u64, elements in 1_usize..300) {
+        let mut random = Random(seed);
+        let input: Vec<f32> = (0..elements).map(|_| random.weight()).collect();
+        prop_assert_eq!(&round_trip(DType::F32, &input), &input);
+        for (dtype, relative) in [(DType::F16, 1.0 / 2048.0), (DType::BF16, 1.0 / 256.0)] {
+            let once = round_trip(dtype, &input);
+            for (x, y) in input.iter().zip(&once) {
+                prop_assert!((x - y).abs() <= x.abs() * relative + 6e-8);
+            }
+            prop_assert_eq!(&round_trip(dtype, &once), &once);
+        }
+    }
+}
