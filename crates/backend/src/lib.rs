@@ -1,1 +1,13 @@
-//! The seam between Plan and devices: traits, op contracts, scalar reference
+//! The seam between Plans and devices.
+//!
+//! [`Device`] and [`Program`] are all the engine knows of hardware. [`reference`] holds the scalar truth for every
+//! operation and a device made of it, against which the others are tested.
+
+#![forbid(unsafe_code)]
+
+mod device;
+pub mod reference;
+
+pub use device::{
+    BLOCK, BackendError, Batch, Device, Memory, Program, ProgramOptions, SequenceView, Span,
+};

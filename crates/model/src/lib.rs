@@ -1,1 +1,33 @@
-//! What a Gemma is, as data: config, Plan, fusion, scratch memory, cost
+//! What a Gemma is, as data.
+//!
+//! A [`Model`] is a checkpoint understood: a [`Config`] and named tensors. Its [`Plan`] is one forward pass as a list of
+//! steps over buffers, from which everything else derives: fusion ([`fusion`]), leaving out unwanted rows
+//! ([`narrow`]), scratch memory ([`Scratch`]), cost ([`Cost`]), and on each device a Program.
+//!
+//! This crate knows no device, no thread and no clock.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod config;
+mod config_gguf;
+mod config_hf;
+mod cost;
+mod error;
+pub mod fusion;
+pub mod gemma3;
+mod model;
+pub mod names;
+pub mod narrow;
+mod plan;
+mod print;
+mod scratch;
+
+pub use config::{AttentionKind, Config, Family, GenerationDefaults, LayerConfig, Rope};
+pub use cost::{Cost, KvType, Workload};
+pub use error::ModelError;
+pub use model::{Model, base_plan};
+pub use plan::{
+    Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Weight, WeightId,
+};
+pub use scratch::{ALIGNMENT, Scratch, Width};

@@ -1,0 +1,283 @@
+//! The seam: what a device is to the engine.
+
+use thiserror::Error;
+use trine_model::{Cache, KvType, Model, ModelError, Plan, Width};
+use trine_weights::WeightsError;
+
+/// Positions in one block of a global layer's KV cache.
+pub const BLOCK: usize = 32;
+
+/// Something that runs Plans.
+pub trait Device {
+    /// Name and kind, for people: `cpu (avx2, 2 threads)`.
+    fn name(&self) -> String;
+
+    /// Binds a model's Plan to this device: uploads or repacks weights, allocates caches and scratch memory. Nothing is
+    /// allocated after that.
+    ///
+    /// # Errors
+    /// [`BackendError`] if memory runs out or the device cannot run the model.
+    fn load(
+        &self,
+        model: &Model,
+        options: &ProgramOptions,
+    ) -> Result<Box<dyn Program>, BackendError>;
+}
+
+/// A Plan bound to a device, weights and a width: everything is in place, and a step only runs it.
+pub trait Program: Send {
+    /// Runs one step. Gives the logits, (outputs, vocabulary) row-major, in the order of [`Batch::outputs`].
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] if the batch breaks one of [`Batch`]'s rules (nothing was run then), any other error if
+    /// the device failed; the caches' contents are undefined then.
+    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;
+
+    /// The Plan that is run.
+    fn plan(&self) -> &Plan;
+
+    /// What the Program was made for.
+    fn options(&self) -> &ProgramOptions;
+
+    /// Memory it holds.
+    fn memory(&self) -> Memory;
+
+    /// Starts measuring the time of each step, or stops and gives the seconds spent in each since then.
+    fn profile(&mut self, on: bool) -> Vec<f64>;
+}
+
+/// Sizes that are fixed when a Program is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProgramOptions {
+    /// Most rows in a step, and most rows with logits.
+    pub width: Width,
+    /// How keys and values are stored.
+    pub kv: KvType,
+    /// Longest sequence, in positions.
+    pub context: usize,
+    /// Sequences that hold a cache at the same time: slots are `0..sequences`.
+    pub sequences: usize,
+    /// Blocks of [`BLOCK`] positions in the pool that the global layers share.
+    pub blocks: usize,
+}
+
+impl ProgramOptions {
+    /// Positions in a slot's ring for a local layer. A step writes all its rows before it attends, so the ring holds the
+    /// window of the first row and all rows behind it.
+    pub fn ring_length(&self, window: usize) -> usize {
+        (window - 1 + self.width.tokens).min(self.context).next_multiple_of(BLOCK)
+    }
+
+    /// Bytes of one KV cache.
+    pub fn cache_bytes(&self, cache: &Cache) -> u64 {
+        let positions = match cache.window {
+            Some(window) => self.sequences * self.ring_length(window),
+            None => self.blocks * BLOCK,
+        };
+        (positions * 2 * cache.kv_heads * self.kv.head_bytes(cache.head_dim)) as u64
+    }
+}
+
+/// The rows of one step. Row `r` is `tokens[r]` at `positions[r]` of sequence `sequence_of[r]`.
+///
+/// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row; the rows of a
+/// sequence stand together at consecutive positions; a sequence's blocks cover its positions; no two sequences share
+/// a slot; outputs ascend.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    /// Token ids.
+    pub tokens: &'a [u32],
+    /// Positions in their sequences, from 0.
+    pub positions: &'a [u32],
+    /// Indices into `sequences`.
+    pub sequence_of: &'a [u32],
+    /// Where the sequences keep their keys and values.
+    pub sequences: &'a [SequenceView<'a>],
+    /// Rows whose logits are wanted.
+    pub outputs: &'a [u32],
+}
+
+/// Where a sequence keeps its keys and values.
+#[derive(Debug, Clone, Copy)]
+pub struct SequenceView<'a> {
+    /// The ring of each local layer.
+    pub slot: u32,
+    /// Block table of the global layers: position `p` is in block `blocks[p / BLOCK]`.
+    pub blocks: &'a [u32],
+}
+
+/// Rows of one sequence in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Index into [`Batch::sequences`].
+    pub sequence: usize,
+    /// First row.
+    pub row: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Position of the first row.
+    pub position: usize,
+}
+
+impl Batch<'_> {
+    /// Each sequence's rows, in order.
+    pub fn spans(&self) -> impl Iterator<Item = Span> + '_ {
+        let mut row = 0;
+        std::iter::from_fn(move || {
+            let sequence = *self.sequence_of.get(row)?;
+            let rows =
+                self.sequence_of[row..].iter().take_while(|&&other| other == sequence).count();
+            let position = self.positions[row] as usize;
+            let span = Span { sequence: sequence as usize, row, rows, position };
+            row += rows;
+            Some(span)
+        })
+    }
+
+    /// Checks the rules of a batch against what a Program was made for.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] naming the rule.
+    pub fn check(&self, options: &ProgramOptions, vocabulary: usize) -> Result<(), BackendError> {
+        let rows = self.tokens.len();
+        let fail = |what: String| Err(BackendError::BadBatch { what });
+        if rows == 0 || rows > options.width.tokens {
+            return fail(format!("{rows} rows, the program is for 1 to {}", options.width.tokens));
+        }
+        if self.positions.len() != rows || self.sequence_of.len() != rows {
+            return fail("tokens, positions and sequences differ in number".to_owned());
+        }
+        if let Some(token) = self.tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            return fail(format!("token id {token} is outside the vocabulary of {vocabulary}"));
+        }
+        self.check_outputs(options)?;
+        let mut seen = vec![false; self.sequences.len()];
+        let mut slots = vec![false; options.sequences];
+        for span in self.spans() {
+            let Some(view) = self.sequences.get(span.sequence) else {
+                return fail(format!("row {} names sequence {} of none", span.row, span.sequence));
+            };
+            if std::mem::replace(&mut seen[span.sequence], true) {
+                return fail(format!(
+                    "the rows of sequence {} do not stand together",
+                    span.sequence
+                ));
+            }
+            match slots.get_mut(view.slot as usize) {
+                Some(taken) if !*taken => *taken = true,
+                Some(_) => return fail(format!("two sequences share slot {}", view.slot)),
+                None => return fail(format!("slot {} of {}", view.slot, options.sequences)),
+            }
+            self.check_span(options, span, view)?;
+        }
+        Ok(())
+    }
+
+    fn check_span(
+        &self,
+        options: &ProgramOptions,
+        span: Span,
+        view: &SequenceView<'_>,
+    ) -> Result<(), BackendError> {
+        let fail = |what: String| Err(BackendError::BadBatch { what });
+        let positions = &self.positions[span.row..span.row + span.rows];
+        let ascend = positions.iter().enumerate().all(|(at, &p)| p as usize == span.position + at);
+        let end = span.position + span.rows;
+        if !ascend {
+            return fail(format!(
+                "the positions of sequence {} are not consecutive",
+                span.sequence
+            ));
+        }
+        if end > options.context {
+            return fail(format!(
+                "position {} is beyond the context of {}",
+                end - 1,
+                options.context
+            ));
+        }
+        let covered = view.blocks.len() * BLOCK;
+        if end > covered {
+            return fail(format!(
+                "sequence {} has blocks for {covered} of {end} positions",
+                span.sequence
+            ));
+        }
+        match view.blocks.iter().find(|&&block| block as usize >= options.blocks) {
+            Some(block) => fail(format!("block {block} of {}", options.blocks)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_outputs(&self, options: &ProgramOptions) -> Result<(), BackendError> {
+        let ascend = self.outputs.windows(2).all(|pair| pair[0] < pair[1]);
+        let inside = self.outputs.last().is_none_or(|&last| (last as usize) < self.tokens.len());
+        if self.outputs.len() <= options.width.outputs && ascend && inside {
+            return Ok(());
+        }
+        let what = format!(
+            "{} output rows, the program is for {} ascending ones within the batch",
+            self.outputs.len(),
+            options.width.outputs
+        );
+        Err(BackendError::BadBatch { what })
+    }
+}
+
+/// Memory of a Program in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Weights that the device keeps in a form of its own.
+    pub weights: u64,
+    /// Weights that are read where the file is mapped.
+    pub mapped: u64,
+    /// KV caches.
+    pub caches: u64,
+    /// Activations and working memory.
+    pub scratch: u64,
+}
+
+/// Why a device could not do what was asked.
+#[derive(Debug, Error)]
+pub enum BackendError {
+    /// The batch breaks a rule; the engine is at fault, and nothing was run.
+    #[error("bad batch: {what}")]
+    BadBatch {
+        /// Which rule.
+        what: String,
+    },
+    /// The device has not enough memory.
+    #[error(
+        "{what} needs {needed} bytes, which {device} could not allocate; use a shorter --context or a smaller model"
+    )]
+    OutOfMemory {
+        /// What was to be allocated.
+        what: String,
+        /// Bytes asked for.
+        needed: u64,
+        /// Name of the device.
+        device: String,
+    },
+    /// The device cannot run a model of this kind.
+    #[error("{device} cannot run this model: {what}")]
+    Unsupported {
+        /// Name of the device.
+        device: String,
+        /// What is missing.
+        what: String,
+    },
+    /// The device failed while running.
+    #[error("{device} failed: {what}")]
+    Failed {
+        /// Name of the device.
+        device: String,
+        /// What happened.
+        what: String,
+    },
+    /// The model file was cut short or replaced while it was in use.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The model could not be understood.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}

@@ -1,0 +1,96 @@
+//! The reference KV cache: values as a cache of the chosen type would give them back, kept as f32.
+
+use half::f16;
+use trine_model::{Cache, KvType};
+
+use crate::device::{BLOCK, ProgramOptions, SequenceView};
+
+/// Keys and values of one layer for all sequences.
+pub struct ReferenceCache {
+    kv: KvType,
+    head_dim: usize,
+    width: usize,
+    /// Ring length of a local layer; none for paged blocks.
+    ring: Option<usize>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+/// A row's sequence and position.
+#[derive(Debug, Clone, Copy)]
+pub struct RowPlace<'a> {
+    /// Where the sequence keeps its cache.
+    pub sequence: SequenceView<'a>,
+    /// The row's own position.
+    pub position: usize,
+}
+
+impl ReferenceCache {
+    /// An empty cache; unwritten positions hold NaN.
+    pub fn new(cache: &Cache, options: &ProgramOptions) -> Self {
+        let ring = cache.window.map(|window| options.ring_length(window));
+        let positions = ring.map_or(options.blocks * BLOCK, |ring| options.sequences * ring);
+        let width = cache.kv_heads * cache.head_dim;
+        let empty = vec![f32::NAN; positions * width];
+        Self {
+            kv: options.kv,
+            head_dim: cache.head_dim,
+            width,
+            ring,
+            keys: empty.clone(),
+            values: empty,
+        }
+    }
+
+    /// Writes the key and value of a row, each (kv heads x head_dim).
+    pub fn store(&mut self, place: RowPlace<'_>, key: &[f32], value: &[f32]) {
+        let start = self.index(place.sequence, place.position) * self.width;
+        let (kv, head_dim) = (self.kv, self.head_dim);
+        for (source, cache) in [(key, &mut self.keys), (value, &mut self.values)] {
+            let target = &mut cache[start..start + self.width];
+            for (source, target) in
+                source.chunks_exact(head_dim).zip(target.chunks_exact_mut(head_dim))
+            {
+                round_trip(kv, source, target);
+            }
+        }
+    }
+
+    /// The key that the row at `place` sees at `position`.
+    pub fn key(&self, place: RowPlace<'_>, position: usize, head: usize) -> &[f32] {
+        let start = self.index(place.sequence, position) * self.width + head * self.head_dim;
+        &self.keys[start..start + self.head_dim]
+    }
+
+    /// The value that the row at `place` sees at `position`.
+    pub fn value(&self, place: RowPlace<'_>, position: usize, head: usize) -> &[f32] {
+        let start = self.index(place.sequence, position) * self.width + head * self.head_dim;
+        &self.values[start..start + self.head_dim]
+    }
+
+    fn index(&self, sequence: SequenceView<'_>, position: usize) -> usize {
+        match self.ring {
+            Some(ring) => sequence.slot as usize * ring + position % ring,
+            None => sequence.blocks[position / BLOCK] as usize * BLOCK + position % BLOCK,
+        }
+    }
+}
+
+/// A head's key or value as the cache gives it back. Int8: codes `round(x / scale)` with `scale = max|x| / 127`, one
+/// scale for the head.
+fn round_trip(kv: KvType, source: &[f32], target: &mut [f32]) {
+    match kv {
+        KvType::F32 => target.copy_from_slice(source),
+        KvType::F16 => {
+            target.iter_mut().zip(source).for_each(|(t, &s)| *t = f16::from_f32(s).to_f32());
+        }
+        KvType::Int8 => {
+            let highest = source.iter().fold(0.0f32, |high, x| high.max(x.abs()));
+            let scale = highest / 127.0;
+            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+            for (t, &s) in target.iter_mut().zip(source) {
+                *t = (s * inverse).round_ties_even().clamp(-127.0, 127.0) * scale;
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A device that runs the scalar reference.
+
+use std::time::Instant;
+
+use trine_model::{BufferId, Heads, Model, Op, Plan, WeightId};
+use trine_weights::blocks;
+
+use super::cache::{ReferenceCache, RowPlace};
+use super::ops::{self, Attention};
+use crate::device::{BackendError, Batch, Device, Memory, Program, ProgramOptions};
+
+/// Runs Plans with the scalar reference, one operation after the other on one thread.
+#[derive(Debug, Default)]
+pub struct ReferenceDevice;
+
+impl ReferenceDevice {
+    /// The device.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl Device for ReferenceDevice {
+    fn name(&self) -> String {
+        "reference (scalar)".to_owned()
+    }
+
+    fn load(
+        &self,
+        model: &Model,
+        options: &ProgramOptions,
+    ) -> Result<Box<dyn Program>, BackendError> {
+        Ok(Box::new(ReferenceProgram::new(model, model.plan(), *options)))
+    }
+}
+
+/// A Plan bound to the scalar reference.
+struct ReferenceProgram {
+    model: Model,
+    plan: Plan,
+    options: ProgramOptions,
+    /// One for each buffer of the Plan.
+    buffers: Vec<Vec<f32>>,
+    caches: Vec<ReferenceCache>,
+    profile: Option<Vec<f64>>,
+}
+
+impl ReferenceProgram {
+    fn new(model: &Model, plan: Plan, options: ProgramOptions) -> Self {
+        let caches = plan.caches.iter().map(|cache| ReferenceCache::new(cache, &options)).collect();
+        let buffers = vec![Vec::new(); plan.buffers.len()];
+        Self { model: model.clone(), plan, options, buffers, caches, profile: None }
+    }
+}
+
+impl Program for ReferenceProgram {
+    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        batch.check(&self.options, self.model.config().vocabulary)?;
+        for (memory, buffer) in self.buffers.iter_mut().zip(&self.plan.buffers) {
+            let rows = match buffer.rows {
+                trine_model::Rows::Tokens => batch.tokens.len(),
+                trine_model::Rows::Outputs => batch.outputs.len(),
+            };
+            memory.clear();
+            memory.resize(rows * buffer.columns, f32::NAN);
+        }
+        let steps = self.plan.steps.clone();
+        for (index, step) in steps.iter().enumerate() {
+            let start = Instant::now();
+            self.execute(&step.op, batch);
+            if let Some(times) = &mut self.profile {
+                times[index] += start.elapsed().as_secs_f64();
+            }
+        }
+        self.model.checkpoint().check_intact()?;
+        Ok(&self.buffers[self.plan.logits.0])
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn options(&self) -> &ProgramOptions {
+        &self.options
+    }
+
+    fn memory(&self) -> Memory {
+        let width = self.options.width;
+        let buffer_bytes = |buffer: &trine_model::Buffer| {
+            (width.of(buffer.rows) * buffer.columns * size_of::<f32>()) as u64
+        };
+        Memory {
+            weights: 0,
+            mapped: self.plan.weights.iter().map(trine_model::Weight::bytes).sum(),
+            caches: self.plan.caches.iter().map(|cache| self.options.cache_bytes(cache)).sum(),
+            scratch: self.plan.buffers.iter().map(buffer_bytes).sum(),
+        }
+    }
+
+    fn profile(&mut self, on: bool) -> Vec<f64> {
+        let zeros = on.then(|| vec![0.0; self.plan.steps.len()]);
+        std::mem::replace(&mut self.profile, zeros).unwrap_or_default()
+    }
+}
+
+impl ReferenceProgram {
+    /// Takes a buffer out, so that others can be read while it is written.
+    fn take(&mut self, id: BufferId) -> Vec<f32> {
+        std::mem::take(&mut self.buffers[id.0])
+    }
+
+    fn put(&mut self, id: BufferId, memory: Vec<f32>) {
+        self.buffers[id.0] = memory;
+    }
+
+    fn vector(&self, id: WeightId) -> Vec<f32> {
+        self.model.vector(self.plan.weight(id))
+    }
+
+    /// Runs one operation. Fused operations are the composition of the plain ones that they replace.
+    fn execute(&mut self, op: &Op, batch: &Batch<'_>) {
+        match op {
+            Op::Embed { table, scale, output } => self.embed(*table, *scale, *output, batch),
+            Op::Norm { input, weight, epsilon, output } => {
+                self.norm(*input, *weight, *epsilon, *output)
+            }
+            Op::HeadNorm { buffer, weight, epsilon, .. } => {
+                self.head_norm(*buffer, *weight, *epsilon)
+            }
+            Op::Rotate { buffer, heads, rope } => {
+                let head_dim = self.plan.buffer(*buffer).columns / heads;
+                ops::rotate(&mut self.buffers[buffer.0], batch.positions, *heads, head_dim, *rope);
+            }
+            Op::MatMul { input, products } => {
+                for product in products {
+                    self.matmul(*input, product.weight, product.output);
+                }
+            }
+            Op::StoreKv { key, value, cache } => self.store_kv(*key, *value, cache.0, batch),
+            Op::Attend { query, cache, heads, scale, window, output } => {
+                let attention = Attention { heads: *heads, scale: *scale, window: *window };
+                self.attend(*query, cache.0, attention, *output, batch);
+            }
+            Op::Geglu { gate, up, output } => {
+                let mut target = self.take(*output);
+                ops::geglu(&self.buffers[gate.0], &self.buffers[up.0], &mut target);
+                self.put(*output, target);
+            }
+            Op::Add { source, target } => {
+                let mut sum = self.take(*target);
+                ops::add(&self.buffers[source.0], &mut sum);
+                self.put(*target, sum);
+            }
+            Op::Select { input, output } => self.select(*input, *output, batch),
+            Op::Softcap { buffer, cap } => ops::softcap(&mut self.buffers[buffer.0], *cap),
+            fused => self.execute_fused(fused, batch),
+        }
+    }
+
+    fn execute_fused(&mut self, op: &Op, batch: &Batch<'_>) {
+        match op {
+            Op::GatedMatMul { input, gate, up, output } => {
+                self.matmul(*input, *gate, *output);
+                let gated = self.take(*output);
+                self.put(*output, vec![f32::NAN; gated.len()]);
+                self.matmul(*input, *up, *output);
+                let mut target = vec![f32::NAN; gated.len()];
+                ops::geglu(&gated, &self.buffers[output.0], &mut target);
+                self.put(*output, target);
+            }
+            Op::NormAdd { input, weight, epsilon, target } => {
+                self.norm_add(*input, *weight, *epsilon, *target);
+            }
+            Op::NormAddNorm { input, weight, epsilon, target, next_weight, output } => {
+                self.norm_add(*input, *weight, *epsilon, *target);
+                self.norm(*target, *next_weight, *epsilon, *output);
+            }
+            Op::PrepareQkv {
+                query,
+                key,
+                value,
+                query_norm,
+                key_norm,
+                heads,
+                epsilon,
+                rope,
+                cache,
+                ..
+            } => {
+                self.head_norm(*query, *query_norm, *epsilon);
+                self.head_norm(*key, *key_norm, *epsilon);
+                let Heads { query: q, kv, dim } = *heads;
+                ops::rotate(&mut self.buffers[query.0], batch.positions, q, dim, *rope);
+                ops::rotate(&mut self.buffers[key.0], batch.positions, kv, dim, *rope);
+                self.store_kv(*key, *value, cache.0, batch);
+            }
+            plain => unreachable!("{} is not a fused operation", plain.name()),
+        }
+    }
+
+    fn embed(&mut self, table: WeightId, scale: f32, output: BufferId, batch: &Batch<'_>) {
+        let weight = self.plan.weight(table);
+        let tensor = self.model.tensor(weight);
+        let rows = self.buffers[output.0].chunks_exact_mut(weight.columns);
+        for (row, &token) in rows.zip(batch.tokens) {
+            decode(weight.dtype, tensor.row(token as usize), row);
+            row.iter_mut().for_each(|x| *x *= scale);
+        }
+    }
+
+    fn norm(&mut self, input: BufferId, weight: WeightId, epsilon: f32, output: BufferId) {
+        let weight = self.vector(weight);
+        let mut target = self.take(output);
+        ops::norm(&self.buffers[input.0], &weight, epsilon, &mut target);
+        self.put(output, target);
+    }
+
+    fn head_norm(&mut self, buffer: BufferId, weight: WeightId, epsilon: f32) {
+        let weight = self.vector(weight);
+        let values = self.take(buffer);
+        let mut target = vec![f32::NAN; values.len()];
+        ops::norm(&values, &weight, epsilon, &mut target);
+        self.put(buffer, target);
+    }
+
+    fn norm_add(&mut self, input: BufferId, weight: WeightId, epsilon: f32, target: BufferId) {
+        let weight = self.vector(weight);
+        let mut normed = vec![f32::NAN; self.buffers[input.0].len()];
+        ops::norm(&self.buffers[input.0], &weight, epsilon, &mut normed);
+        ops::add(&normed, &mut self.buffers[target.0]);
+    }
+
+    fn matmul(&mut self, input: BufferId, weight: WeightId, output: BufferId) {
+        let mut target = self.take(output);
+        let weight = self.plan.weight(weight);
+        let tensor = self.model.tensor(weight);
+        let mut row = vec![f32::NAN; weight.columns];
+        if !target.is_empty() {
+            for column in 0..weight.rows {
+                decode(weight.dtype, tensor.row(column), &mut row);
+                ops::matmul_column(&self.buffers[input.0], &row, column, weight.rows, &mut target);
+            }
+        }
+        self.put(output, target);
+    }
+
+    fn store_kv(&mut self, key: BufferId, value: BufferId, cache: usize, batch: &Batch<'_>) {
+        let width = self.plan.buffer(key).columns;
+        let keys = self.buffers[key.0].chunks_exact(width);
+        let values = self.buffers[value.0].chunks_exact(width);
+        for (row, (key, value)) in keys.zip(values).enumerate() {
+            self.caches[cache].store(place(batch, row), key, value);
+        }
+    }
+
+    fn attend(
+        &mut self,
+        query: BufferId,
+        cache: usize,
+        attention: Attention,
+        output: BufferId,
+        batch: &Batch<'_>,
+    ) {
+        let mut target = self.take(output);
+        let width = self.plan.buffer(query).columns;
+        let queries = self.buffers[query.0].chunks_exact(width);
+        for (row, (query, out)) in queries.zip(target.chunks_exact_mut(width)).enumerate() {
+            ops::attend(query, &self.caches[cache], place(batch, row), attention, out);
+        }
+        self.put(output, target);
+    }
+
+    fn select(&mut self, input: BufferId, output: BufferId, batch: &Batch<'_>) {
+        let mut target = self.take(output);
+        let width = self.plan.buffer(input).columns;
+        for (out, &row) in target.chunks_exact_mut(width).zip(batch.outputs) {
+            out.copy_from_slice(&self.buffers[input.0][row as usize * width..][..width]);
+        }
+        self.put(output, target);
+    }
+}
+
+fn place<'a>(batch: &'a Batch<'a>, row: usize) -> RowPlace<'a> {
+    RowPlace {
+        sequence: batch.sequences[batch.sequence_of[row] as usize],
+        position: batch.positions[row] as usize,
+    }
+}
+
+fn decode(dtype: trine_weights::DType, bytes: &[u8], row: &mut [f32]) {
+    blocks::decode(dtype, bytes, row).expect("row lengths were checked when the model was opened");
+}

@@ -1,0 +1,149 @@
+//! Golden models, and runs of a device over them. Shared with the tests of the other backends.
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "each test binary that includes this module uses a part of it"
+)]
+
+use std::path::{Path, PathBuf};
+
+use trine_backend::{BLOCK, Batch, Device, Program, ProgramOptions, SequenceView};
+use trine_model::{KvType, Model, Width};
+
+/// A model and what another implementation computes from it.
+pub struct Golden {
+    pub model: Model,
+    pub ids: Vec<u32>,
+    /// (positions, vocabulary).
+    pub logits: Vec<f32>,
+    /// Greedy continuation of `ids`.
+    pub greedy: Vec<u32>,
+}
+
+pub fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name)
+}
+
+impl Golden {
+    pub fn load(name: &str) -> Self {
+        let folder = folder(name);
+        let gguf = folder.join("model.gguf");
+        let path = if gguf.exists() { gguf } else { folder.clone() };
+        let bytes = std::fs::read(folder.join("goldens.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let ids = |name: &str| -> Vec<u32> {
+            let data = file.tensor(name).unwrap();
+            data.data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as u32).collect()
+        };
+        let logits = file.tensor("logits").unwrap();
+        Self {
+            model: Model::open(&path).unwrap(),
+            ids: ids("input_ids"),
+            logits: logits.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            greedy: ids("greedy_ids"),
+        }
+    }
+
+    pub fn largest_difference(&self, found: &[f32]) -> f32 {
+        assert_eq!(found.len(), self.logits.len());
+        let difference =
+            |(a, b): (&f32, &f32)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() };
+        found.iter().zip(&self.logits).map(difference).fold(0.0, f32::max)
+    }
+
+    /// Mean over the positions of the KL divergence of the found distribution from the golden one, in nats.
+    pub fn mean_divergence(&self, found: &[f32]) -> f64 {
+        let width = self.logits.len() / self.ids.len();
+        let rows = self.logits.chunks_exact(width).zip(found.chunks_exact(width));
+        let total: f64 = rows.map(|(golden, found)| divergence(golden, found)).sum();
+        total / self.ids.len() as f64
+    }
+}
+
+/// `sum p ln(p / q)` of two rows of logits.
+pub fn divergence(p: &[f32], q: &[f32]) -> f64 {
+    let log_softmax = |row: &[f32]| -> Vec<f64> {
+        let high = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let total: f64 = row.iter().map(|x| f64::from(x - high).exp()).sum();
+        row.iter().map(|x| f64::from(x - high) - total.ln()).collect()
+    };
+    let (p, q) = (log_softmax(p), log_softmax(q));
+    p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
+}
+
+/// A program with room for one sequence of `context` positions, whose blocks are handed out in reverse order.
+pub struct OneSequence {
+    pub program: Box<dyn Program>,
+    blocks: Vec<u32>,
+    length: usize,
+}
+
+impl OneSequence {
+    pub fn new(
+        device: &dyn Device,
+        model: &Model,
+        context: usize,
+        width: usize,
+        kv: KvType,
+    ) -> Self {
+        let blocks = context.div_ceil(BLOCK);
+        let options = ProgramOptions {
+            width: Width { tokens: width, outputs: width },
+            kv,
+            context,
+            sequences: 1,
+            blocks,
+        };
+        let program = device.load(model, &options).unwrap();
+        Self { program, blocks: (0..blocks as u32).rev().collect(), length: 0 }
+    }
+
+    /// Appends tokens; logits of all of them.
+    pub fn extend(&mut self, tokens: &[u32]) -> Vec<f32> {
+        let positions: Vec<u32> = (self.length as u32..).take(tokens.len()).collect();
+        let batch = Batch {
+            tokens,
+            positions: &positions,
+            sequence_of: &vec![0; tokens.len()],
+            sequences: &[SequenceView { slot: 0, blocks: &self.blocks }],
+            outputs: &(0..tokens.len() as u32).collect::<Vec<_>>(),
+        };
+        self.length += tokens.len();
+        self.program.run(&batch).unwrap().to_vec()
+    }
+}
+
+/// Logits of every position, with the prompt given in chunks.
+pub fn logits(
+    device: &dyn Device,
+    model: &Model,
+    ids: &[u32],
+    chunk: usize,
+    kv: KvType,
+) -> Vec<f32> {
+    let mut sequence = OneSequence::new(device, model, ids.len(), chunk, kv);
+    ids.chunks(chunk).flat_map(|piece| sequence.extend(piece)).collect()
+}
+
+/// Greedy continuation of a prompt by `count` tokens.
+pub fn greedy(
+    device: &dyn Device,
+    model: &Model,
+    ids: &[u32],
+    count: usize,
+    kv: KvType,
+) -> Vec<u32> {
+    let mut sequence = OneSequence::new(device, model, ids.len() + count, ids.len(), kv);
+    let width = model.config().vocabulary;
+    let mut row = sequence.extend(ids);
+    let mut found = Vec::new();
+    loop {
+        let last = &row[row.len() - width..];
+        let best = (0..width).reduce(|best, at| if last[at] > last[best] { at } else { best });
+        found.push(best.unwrap() as u32);
+        if found.len() == count {
+            return found;
+        }
+        row = sequence.extend(&found[found.len() - 1..]);
+    }
+}

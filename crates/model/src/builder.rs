@@ -1,0 +1,177 @@
+//! Writes Plans: one method per operation, so that a model family's builder reads like its paper.
+
+use trine_weights::DType;
+
+use crate::config::{LayerConfig, Rope};
+use crate::plan::{
+    Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Weight, WeightId,
+};
+
+/// A Plan under construction.
+pub(crate) struct Builder<'a> {
+    plan: Plan,
+    dtype_of: &'a dyn Fn(&str) -> DType,
+    /// Prefix of labels and buffer names, such as `blk.3.`.
+    scope: String,
+}
+
+impl<'a> Builder<'a> {
+    /// An empty Plan; `dtype_of` says how a tensor is stored.
+    pub(crate) fn new(dtype_of: &'a dyn Fn(&str) -> DType) -> Self {
+        let plan = Plan {
+            buffers: Vec::new(),
+            weights: Vec::new(),
+            caches: Vec::new(),
+            steps: Vec::new(),
+            logits: BufferId(0),
+        };
+        Self { plan, dtype_of, scope: String::new() }
+    }
+
+    /// The finished Plan, whose result is `logits`.
+    pub(crate) fn finish(mut self, logits: BufferId) -> Plan {
+        self.plan.logits = logits;
+        self.plan
+    }
+
+    /// Sets the prefix of the labels and buffer names that follow.
+    pub(crate) fn scope(&mut self, scope: impl Into<String>) {
+        self.scope = scope.into();
+    }
+
+    fn buffer(&mut self, name: &str, rows: Rows, columns: usize) -> BufferId {
+        self.plan.buffers.push(Buffer { name: format!("{}{name}", self.scope), rows, columns });
+        BufferId(self.plan.buffers.len() - 1)
+    }
+
+    /// A buffer with as many rows as `like`.
+    fn sibling(&mut self, name: &str, like: BufferId, columns: usize) -> BufferId {
+        let rows = self.plan.buffer(like).rows;
+        self.buffer(name, rows, columns)
+    }
+
+    fn columns(&self, id: BufferId) -> usize {
+        self.plan.buffer(id).columns
+    }
+
+    fn weight(&mut self, name: &str, rows: usize, columns: usize) -> WeightId {
+        if let Some(index) = self.plan.weights.iter().position(|weight| weight.name == name) {
+            return WeightId(index);
+        }
+        let dtype = (self.dtype_of)(name);
+        self.plan.weights.push(Weight { name: name.to_owned(), rows, columns, dtype });
+        WeightId(self.plan.weights.len() - 1)
+    }
+
+    fn step(&mut self, label: &str, op: Op) {
+        self.plan.steps.push(Step { label: format!("{}{label}", self.scope), op });
+    }
+
+    /// Token embeddings times `scale`: a buffer (tokens, columns).
+    pub(crate) fn embed(
+        &mut self,
+        table: &str,
+        rows: usize,
+        columns: usize,
+        scale: f32,
+    ) -> BufferId {
+        let table = self.weight(table, rows, columns);
+        let output = self.buffer("residual", Rows::Tokens, columns);
+        self.step("embed", Op::Embed { table, scale, output });
+        output
+    }
+
+    /// A normalised copy of `input`.
+    pub(crate) fn norm(
+        &mut self,
+        name: &str,
+        input: BufferId,
+        weight: &str,
+        epsilon: f32,
+    ) -> BufferId {
+        let columns = self.columns(input);
+        let weight = self.weight(weight, 1, columns);
+        let output = self.sibling(name, input, columns);
+        self.step(name, Op::Norm { input, weight, epsilon, output });
+        output
+    }
+
+    /// Normalises each head of `buffer` in place.
+    pub(crate) fn head_norm(&mut self, buffer: BufferId, weight: &str, heads: usize, epsilon: f32) {
+        let weight = self.weight(weight, 1, self.columns(buffer) / heads);
+        self.step("head_norm", Op::HeadNorm { buffer, weight, heads, epsilon });
+    }
+
+    /// Rotates each head of `buffer` in place.
+    pub(crate) fn rotate(&mut self, buffer: BufferId, heads: usize, rope: Rope) {
+        self.step("rotate", Op::Rotate { buffer, heads, rope });
+    }
+
+    /// `input` times a matrix of `rows` out-features.
+    pub(crate) fn matmul(
+        &mut self,
+        name: &str,
+        input: BufferId,
+        weight: &str,
+        rows: usize,
+    ) -> BufferId {
+        let weight = self.weight(weight, rows, self.columns(input));
+        let output = self.sibling(name, input, rows);
+        self.step(name, Op::MatMul { input, products: vec![Product { weight, output }] });
+        output
+    }
+
+    /// A KV cache for a layer.
+    pub(crate) fn cache(&mut self, layer: usize, config: &LayerConfig) -> CacheId {
+        self.plan.caches.push(Cache {
+            layer,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            window: config.attention.window(),
+        });
+        CacheId(self.plan.caches.len() - 1)
+    }
+
+    /// Appends keys and values to a cache.
+    pub(crate) fn store_kv(&mut self, key: BufferId, value: BufferId, cache: CacheId) {
+        self.step("store_kv", Op::StoreKv { key, value, cache });
+    }
+
+    /// Attention of `query` over a cache.
+    pub(crate) fn attend(
+        &mut self,
+        query: BufferId,
+        cache: CacheId,
+        config: &LayerConfig,
+    ) -> BufferId {
+        let output = self.sibling("attended", query, self.columns(query));
+        let heads = Heads { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
+        let (scale, window) = (config.score_scale, config.attention.window());
+        self.step("attend", Op::Attend { query, cache, heads, scale, window, output });
+        output
+    }
+
+    /// `gelu(gate) * up`.
+    pub(crate) fn geglu(&mut self, gate: BufferId, up: BufferId) -> BufferId {
+        let output = self.sibling("gated", gate, self.columns(gate));
+        self.step("geglu", Op::Geglu { gate, up, output });
+        output
+    }
+
+    /// `target += source`.
+    pub(crate) fn add(&mut self, source: BufferId, target: BufferId) {
+        self.step("add", Op::Add { source, target });
+    }
+
+    /// The rows of `input` whose logits are wanted.
+    pub(crate) fn select(&mut self, input: BufferId) -> BufferId {
+        let output = self.buffer("selected", Rows::Outputs, self.columns(input));
+        self.step("select", Op::Select { input, output });
+        output
+    }
+
+    /// Caps the magnitude of `buffer` in place.
+    pub(crate) fn softcap(&mut self, buffer: BufferId, cap: f32) {
+        self.step("softcap", Op::Softcap { buffer, cap });
+    }
+}

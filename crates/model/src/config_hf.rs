@@ -1,0 +1,396 @@
+//! Hyper-parameters from a Hugging Face `config.json`.
+//!
+//! Published files spell the same numbers in several ways, and the multimodal ones nest the text model under
+//! `text_config` and leave out whatever equals the defaults of transformers' `Gemma3TextConfig`.
+
+use serde_json::Value;
+
+use crate::config::{AttentionKind, Config, Family, GenerationDefaults, LayerConfig, Rope};
+use crate::error::ModelError;
+
+/// Architectures and model types that mean Gemma 3.
+const SUPPORTED: &str = "gemma3, gemma3_text";
+
+/// Defaults of transformers' `gemma3_text` configuration, which published files may omit.
+mod default {
+    pub(super) const VOCABULARY: usize = 262_208;
+    pub(super) const HIDDEN: usize = 2304;
+    pub(super) const FEED_FORWARD: usize = 9216;
+    pub(super) const LAYERS: usize = 26;
+    pub(super) const HEADS: usize = 8;
+    pub(super) const KV_HEADS: usize = 4;
+    pub(super) const HEAD_DIM: usize = 256;
+    pub(super) const CONTEXT: usize = 131_072;
+    pub(super) const WINDOW: usize = 4096;
+    pub(super) const PATTERN: usize = 6;
+    pub(super) const EPSILON: f64 = 1e-6;
+    pub(super) const THETA_GLOBAL: f64 = 1e6;
+    pub(super) const THETA_LOCAL: f64 = 1e4;
+    pub(super) const QUERY_PRE_ATTENTION_SCALAR: f64 = 256.0;
+}
+
+/// Reads a configuration out of `config.json`.
+///
+/// # Errors
+/// [`ModelError`] naming the key that is wrong.
+pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
+    let text = Fields(match root.get("text_config") {
+        Some(nested) if nested.is_object() => nested,
+        _ => root,
+    });
+    check_supported(root, text)?;
+    let hidden = text.count("hidden_size", default::HIDDEN)?;
+    let layer_count = text.count("num_hidden_layers", default::LAYERS)?;
+    if layer_count > 1024 {
+        return Err(ModelError::bad("num_hidden_layers", layer_count, "at most 1024"));
+    }
+    let kinds = attention_kinds(text, layer_count)?;
+    let feed_forward = feed_forward(text, layer_count)?;
+    let rope_global = rope(text, "full_attention", "rope_theta", default::THETA_GLOBAL, true)?;
+    let rope_local =
+        rope(text, "sliding_attention", "rope_local_base_freq", default::THETA_LOCAL, false)?;
+    let heads = text.count("num_attention_heads", default::HEADS)?;
+    let kv_heads = text.count("num_key_value_heads", default::KV_HEADS)?;
+    let head_dim = text.count("head_dim", default::HEAD_DIM)?;
+    let scalar = text.number("query_pre_attn_scalar", default::QUERY_PRE_ATTENTION_SCALAR)?;
+    let layers = kinds
+        .into_iter()
+        .zip(feed_forward)
+        .enumerate()
+        .map(|(index, (attention, feed_forward))| LayerConfig {
+            attention,
+            heads,
+            kv_heads,
+            head_dim,
+            score_scale: (1.0 / scalar.sqrt()) as f32,
+            rope: if attention == AttentionKind::Global { rope_global } else { rope_local },
+            feed_forward,
+            kv_owner: index,
+        })
+        .collect();
+    let config = Config {
+        family: Family::Gemma3,
+        hidden,
+        vocabulary: text.count("vocab_size", default::VOCABULARY)?,
+        context: text.count("max_position_embeddings", default::CONTEXT)?,
+        norm_epsilon: text.number("rms_norm_eps", default::EPSILON)? as f32,
+        embedding_scale: (hidden as f64).sqrt() as f32,
+        final_softcap: text.optional_number("final_logit_softcapping")?.map(|cap| cap as f32),
+        layers,
+    };
+    config.check()?;
+    Ok(config)
+}
+
+fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
+    let kind = root.get("model_type").and_then(Value::as_str).unwrap_or("");
+    if !matches!(kind, "gemma3" | "gemma3_text") {
+        let found = if kind.is_empty() { "no model_type" } else { kind };
+        return Err(ModelError::UnknownArchitecture {
+            found: found.to_owned(),
+            supported: SUPPORTED,
+        });
+    }
+    if text.optional_number("attn_logit_softcapping")?.is_some() {
+        return Err(ModelError::bad(
+            "attn_logit_softcapping",
+            "a number",
+            "null: Gemma 3 does not cap scores",
+        ));
+    }
+    if text.0.get("attention_bias") == Some(&Value::Bool(true)) {
+        return Err(ModelError::bad("attention_bias", true, "false: Gemma 3 has no biases"));
+    }
+    // Mirrors that say "gelu" mean the tanh form too.
+    let activation = text.0.get("hidden_activation").or_else(|| text.0.get("hidden_act"));
+    match activation {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::String(name)) if name == "gelu_pytorch_tanh" || name == "gelu" => Ok(()),
+        Some(other) => Err(ModelError::bad("hidden_activation", other, "\"gelu_pytorch_tanh\"")),
+    }
+}
+
+/// `intermediate_size` as one number for all layers or one for each.
+fn feed_forward(text: Fields, layers: usize) -> Result<Vec<usize>, ModelError> {
+    let key = "intermediate_size";
+    let Some(Value::Array(list)) = text.0.get(key) else {
+        return Ok(vec![text.count(key, default::FEED_FORWARD)?; layers]);
+    };
+    if list.len() != layers {
+        return Err(ModelError::bad(
+            key,
+            format!("a list of {}", list.len()),
+            format!("{layers} numbers"),
+        ));
+    }
+    list.iter().map(|value| as_count(key, value)).collect()
+}
+
+/// Local or global for each layer: `layer_types`, or every n-th layer global.
+fn attention_kinds(text: Fields, layers: usize) -> Result<Vec<AttentionKind>, ModelError> {
+    let window = text.count("sliding_window", default::WINDOW)?;
+    if let Some(types) = text.0.get("layer_types").filter(|types| !types.is_null()) {
+        let list = types.as_array().map(Vec::as_slice).unwrap_or_default();
+        if list.len() != layers {
+            return Err(ModelError::bad(
+                "layer_types",
+                types,
+                format!("a list of {layers} strings"),
+            ));
+        }
+        return list
+            .iter()
+            .map(|value| match value.as_str() {
+                Some("sliding_attention") => Ok(AttentionKind::Local { window }),
+                Some("full_attention") => Ok(AttentionKind::Global),
+                _ => Err(ModelError::bad(
+                    "layer_types",
+                    value,
+                    "sliding_attention or full_attention",
+                )),
+            })
+            .collect();
+    }
+    let key = if text.0.get("sliding_window_pattern").is_some_and(|value| !value.is_null()) {
+        "sliding_window_pattern"
+    } else {
+        "_sliding_window_pattern"
+    };
+    let pattern = text.count(key, default::PATTERN)?;
+    if pattern == 0 {
+        return Err(ModelError::bad(key, pattern, "at least 1"));
+    }
+    Ok(every_nth_global(layers, pattern, window))
+}
+
+/// The pattern of Gemma 3: layer `i` is global if `i + 1` is a multiple of `pattern`.
+pub(crate) fn every_nth_global(layers: usize, pattern: usize, window: usize) -> Vec<AttentionKind> {
+    let kind = |index: usize| {
+        if (index + 1).is_multiple_of(pattern) {
+            AttentionKind::Global
+        } else {
+            AttentionKind::Local { window }
+        }
+    };
+    (0..layers).map(kind).collect()
+}
+
+/// Rotary settings of one kind of layer, from `rope_parameters` or from the older flat keys.
+fn rope(
+    text: Fields,
+    kind: &str,
+    theta_key: &str,
+    theta_default: f64,
+    scaled: bool,
+) -> Result<Rope, ModelError> {
+    let parameters = text.0.get("rope_parameters").and_then(|all| all.get(kind));
+    let (theta, scaling) = match parameters {
+        Some(own) => (Fields(own).number("rope_theta", theta_default)?, Some(own)),
+        // The flat `rope_scaling` belongs to the global layers alone.
+        None => {
+            (text.number(theta_key, theta_default)?, text.0.get("rope_scaling").filter(|_| scaled))
+        }
+    };
+    let divisor = match scaling.filter(|value| value.is_object()) {
+        Some(scaling) => linear_factor(scaling)?,
+        None => 1.0,
+    };
+    Ok(Rope { theta: theta as f32, divisor: divisor as f32 })
+}
+
+fn linear_factor(scaling: &Value) -> Result<f64, ModelError> {
+    let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Value::as_str);
+    match kind {
+        Some("default") | None => Ok(1.0),
+        Some("linear") => Fields(scaling).number("factor", 1.0),
+        Some(other) => Err(ModelError::bad("rope_type", other, "default or linear")),
+    }
+}
+
+/// How the model's makers sample it, from `generation_config.json`, and its stop ids from both files.
+///
+/// # Errors
+/// [`ModelError::BadValue`] for numbers of the wrong type or range.
+pub(crate) fn generation(
+    config: &Value,
+    generation: Option<&Value>,
+) -> Result<GenerationDefaults, ModelError> {
+    let mut defaults = GenerationDefaults::default();
+    if let Some(root) = generation {
+        let fields = Fields(root);
+        defaults.temperature = fields.number("temperature", 1.0)? as f32;
+        defaults.top_k = fields.count("top_k", defaults.top_k)?;
+        defaults.top_p = fields.number("top_p", f64::from(defaults.top_p))? as f32;
+        defaults.min_p = fields.number("min_p", 0.0)? as f32;
+        if root.get("do_sample") == Some(&Value::Bool(false)) {
+            defaults.temperature = 0.0;
+        }
+        stop_ids(root, &mut defaults.stop_ids)?;
+    }
+    stop_ids(config, &mut defaults.stop_ids)?;
+    if let Some(text) = config.get("text_config") {
+        stop_ids(text, &mut defaults.stop_ids)?;
+    }
+    Ok(defaults)
+}
+
+/// Adds `eos_token_id`, a number or a list of numbers.
+fn stop_ids(root: &Value, ids: &mut Vec<u32>) -> Result<(), ModelError> {
+    let key = "eos_token_id";
+    let list = match root.get(key) {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Array(list)) => list.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+    };
+    for value in list.iter().take(64) {
+        let id = as_count(key, value)?;
+        let id = u32::try_from(id).map_err(|_| ModelError::bad(key, id, "a token id"))?;
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    Ok(())
+}
+
+/// Typed access to a JSON object's fields.
+#[derive(Clone, Copy)]
+struct Fields<'a>(&'a Value);
+
+impl Fields<'_> {
+    fn count(self, key: &str, default: usize) -> Result<usize, ModelError> {
+        match self.0.get(key) {
+            None | Some(Value::Null) => Ok(default),
+            Some(value) => as_count(key, value),
+        }
+    }
+
+    fn number(self, key: &str, default: f64) -> Result<f64, ModelError> {
+        Ok(self.optional_number(key)?.unwrap_or(default))
+    }
+
+    fn optional_number(self, key: &str) -> Result<Option<f64>, ModelError> {
+        match self.0.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => match value.as_f64().filter(|number| number.is_finite()) {
+                Some(number) => Ok(Some(number)),
+                None => Err(ModelError::bad(key, value, "a number")),
+            },
+        }
+    }
+}
+
+fn as_count(key: &str, value: &Value) -> Result<usize, ModelError> {
+    let whole =
+        value.as_f64().filter(|number| number.fract() == 0.0 && (0.0..1e15).contains(number));
+    whole.map(|number| number as usize).ok_or_else(|| ModelError::bad(key, value, "a whole number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn nested(text: Value) -> Value {
+        json!({ "model_type": "gemma3", "text_config": text })
+    }
+
+    #[test]
+    fn published_nested_config_takes_the_defaults_it_omits() {
+        // The 4B model's published text_config, all that it says.
+        let root = nested(json!({
+            "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+            "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024
+        }));
+        let config = read(&root).unwrap();
+        assert_eq!(
+            (config.vocabulary, config.context, config.layers.len()),
+            (262_208, 131_072, 34)
+        );
+        assert_eq!(config.norm_epsilon, 1e-6);
+        let local = &config.layers[4];
+        assert_eq!((local.heads, local.kv_heads, local.head_dim), (8, 4, 256));
+        assert_eq!(local.attention, AttentionKind::Local { window: 1024 });
+        assert_eq!(local.rope, Rope { theta: 1e4, divisor: 1.0 });
+        let global = &config.layers[5];
+        assert_eq!(global.attention, AttentionKind::Global);
+        assert_eq!(global.rope, Rope { theta: 1e6, divisor: 8.0 });
+        assert_eq!(global.score_scale, 0.0625);
+    }
+
+    #[test]
+    fn every_spelling_of_rope_and_pattern_reads_the_same() {
+        let base = json!({
+            "model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 96,
+            "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16,
+            "sliding_window": 8, "vocab_size": 384
+        });
+        let with = |extra: Value| {
+            let mut all = base.clone();
+            for (key, value) in extra.as_object().unwrap() {
+                all[key] = value.clone();
+            }
+            read(&all).unwrap()
+        };
+        let old = with(json!({
+            "rope_theta": 5e5, "rope_local_base_freq": 2e4, "sliding_window_pattern": 3,
+            "rope_scaling": {"type": "linear", "factor": 4}
+        }));
+        let underscore = with(json!({
+            "rope_theta": 5e5, "rope_local_base_freq": 2e4, "_sliding_window_pattern": 3,
+            "rope_scaling": {"rope_type": "linear", "factor": 4.0}
+        }));
+        let newest = with(json!({
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4.0},
+                "sliding_attention": {"rope_theta": 2e4, "rope_type": "default"}
+            }
+        }));
+        assert_eq!(old, underscore);
+        assert_eq!(old, newest);
+        assert_eq!(old.layers[2].rope, Rope { theta: 5e5, divisor: 4.0 });
+        assert_eq!(old.layers[0].rope, Rope { theta: 2e4, divisor: 1.0 });
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused_by_name() {
+        let cases = [
+            (json!({"num_hidden_layers": 1_000_000_000u64}), "num_hidden_layers"),
+            (json!({"num_attention_heads": 0}), "head count"),
+            (json!({"num_key_value_heads": 16}), "KV head count"),
+            (json!({"num_key_value_heads": 3}), "KV head count"),
+            (json!({"head_dim": 7}), "head dimension"),
+            (json!({"hidden_size": -1}), "hidden_size"),
+            (json!({"hidden_size": 2.5}), "hidden_size"),
+            (json!({"sliding_window": 0}), "sliding window"),
+            (json!({"sliding_window_pattern": 0}), "sliding_window_pattern"),
+            (json!({"rms_norm_eps": 0}), "norm epsilon"),
+            (json!({"rope_theta": -1.0}), "rope theta"),
+            (json!({"rope_scaling": {"rope_type": "yarn", "factor": 2}}), "rope_type"),
+            (json!({"query_pre_attn_scalar": 0}), "attention scale"),
+            (json!({"hidden_activation": "silu"}), "hidden_activation"),
+            (json!({"attn_logit_softcapping": 50.0}), "attn_logit_softcapping"),
+            (json!({"intermediate_size": [1, 2]}), "intermediate_size"),
+            (json!({"layer_types": ["full_attention"]}), "layer_types"),
+        ];
+        for (text, key) in cases {
+            let error = read(&nested(text.clone())).unwrap_err().to_string();
+            assert!(error.contains(key), "{text}: {error}");
+        }
+        let error = read(&json!({"model_type": "llama"})).unwrap_err().to_string();
+        assert!(error.contains("llama") && error.contains("gemma3"), "{error}");
+    }
+
+    #[test]
+    fn stop_ids_are_the_union_of_both_files() {
+        let config = json!({"eos_token_id": [1, 106]});
+        let generation_config = json!({"eos_token_id": 1, "top_k": 32, "do_sample": true});
+        let defaults = generation(&config, Some(&generation_config)).unwrap();
+        assert_eq!(defaults.stop_ids, [1, 106]);
+        assert_eq!(defaults.top_k, 32);
+        let greedy = generation(&config, Some(&json!({"do_sample": false}))).unwrap();
+        assert_eq!(greedy.temperature, 0.0);
+    }
+}

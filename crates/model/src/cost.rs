@@ -1,0 +1,190 @@
+//! What a step costs: bytes moved and operations done, from the Plan alone.
+//!
+//! One multiply-add counts as two operations. Weights are counted once per step however many rows there are,
+//! activations once for each read and write, the KV cache once per sequence for the positions it must read.
+
+use std::ops::AddAssign;
+
+use crate::plan::{Heads, Op, Plan, Step};
+use crate::scratch::Width;
+
+/// How keys and values are stored in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvType {
+    /// 4 bytes a value, exact.
+    F32,
+    /// 2 bytes a value.
+    F16,
+    /// 1 byte a value and one f32 scale for each head's key and value.
+    Int8,
+}
+
+impl KvType {
+    /// Bytes of one position's key (or value) of one head.
+    pub fn head_bytes(self, head_dim: usize) -> usize {
+        match self {
+            KvType::F32 => 4 * head_dim,
+            KvType::F16 => 2 * head_dim,
+            KvType::Int8 => head_dim + 4,
+        }
+    }
+
+    /// Name as the command line spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            KvType::F32 => "f32",
+            KvType::F16 => "f16",
+            KvType::Int8 => "int8",
+        }
+    }
+
+    /// The type of a name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [KvType::F32, KvType::F16, KvType::Int8].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// The work of one step of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workload {
+    /// Sequences that take part.
+    pub sequences: usize,
+    /// Tokens of each sequence in this step.
+    pub tokens: usize,
+    /// Positions that each sequence has in its cache before the step.
+    pub context: usize,
+    /// Rows whose logits are wanted, over all sequences.
+    pub outputs: usize,
+    /// How keys and values are stored.
+    pub kv: KvType,
+}
+
+impl Workload {
+    /// One token for each of `sequences` sequences at a depth of `context` positions.
+    pub fn decode(sequences: usize, context: usize, kv: KvType) -> Self {
+        Self { sequences, tokens: 1, context, outputs: sequences, kv }
+    }
+
+    /// A whole prompt of `tokens` for one sequence, with the logits of its last token.
+    pub fn prefill(tokens: usize, kv: KvType) -> Self {
+        Self { sequences: 1, tokens, context: 0, outputs: 1, kv }
+    }
+
+    fn width(self) -> Width {
+        Width { tokens: self.sequences * self.tokens, outputs: self.outputs }
+    }
+}
+
+/// Bytes and operations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Cost {
+    /// Bytes of weights read.
+    pub weight_bytes: u64,
+    /// Bytes of the KV cache read and written.
+    pub cache_bytes: u64,
+    /// Bytes of activations read and written.
+    pub activation_bytes: u64,
+    /// Additions and multiplications.
+    pub operations: u64,
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        self.weight_bytes += other.weight_bytes;
+        self.cache_bytes += other.cache_bytes;
+        self.activation_bytes += other.activation_bytes;
+        self.operations += other.operations;
+    }
+}
+
+impl Cost {
+    /// Bytes that have to come from memory, whatever the caches do: weights and KV.
+    pub fn memory_bytes(&self) -> u64 {
+        self.weight_bytes + self.cache_bytes
+    }
+}
+
+impl Plan {
+    /// Cost of one pass.
+    pub fn cost(&self, workload: Workload) -> Cost {
+        let mut total = Cost::default();
+        self.steps.iter().for_each(|step| total += self.step_cost(step, workload));
+        total
+    }
+
+    /// Cost of one step of the pass.
+    pub fn step_cost(&self, step: &Step, workload: Workload) -> Cost {
+        let width = workload.width();
+        let buffers = step.op.reads().into_iter().chain(step.op.writes());
+        let activation_bytes = buffers
+            .map(|id| self.buffer(id))
+            .map(|buffer| (width.of(buffer.rows) * buffer.columns * size_of::<f32>()) as u64)
+            .sum();
+        let rows = width.of(self.rows(&step.op)) as u64;
+        let cache_bytes = self.cache_bytes(&step.op, workload);
+        let (weight_bytes, operations) = match &step.op {
+            // A table is not read whole: one row for each token.
+            Op::Embed { table, .. } => {
+                let table = self.weight(*table);
+                (rows * table.bytes() / table.rows.max(1) as u64, rows * table.columns as u64)
+            }
+            Op::Attend { heads, window, .. } => (0, attend_operations(*heads, *window, workload)),
+            op => {
+                let bytes = if rows == 0 { 0 } else { self.weight_bytes(op) };
+                (bytes, rows * self.operations_per_row(op))
+            }
+        };
+        Cost { weight_bytes, cache_bytes, activation_bytes, operations }
+    }
+
+    /// Bytes of all weights that an operation reads.
+    fn weight_bytes(&self, op: &Op) -> u64 {
+        op.weights().into_iter().map(|id| self.weight(id).bytes()).sum()
+    }
+
+    fn cache_bytes(&self, op: &Op, workload: Workload) -> u64 {
+        match op {
+            Op::Attend { heads, window, .. } => {
+                let read = workload.sequences * positions_read(*window, workload);
+                (read * 2 * heads.kv * workload.kv.head_bytes(heads.dim)) as u64
+            }
+            Op::StoreKv { cache, .. } | Op::PrepareQkv { cache, .. } => {
+                let cache = self.cache(*cache);
+                let rows = workload.sequences * workload.tokens;
+                (rows * 2 * cache.kv_heads * workload.kv.head_bytes(cache.head_dim)) as u64
+            }
+            _ => 0,
+        }
+    }
+
+    /// Operations of a row-wise step for one row: exact for the matrices, a few per element for the rest.
+    fn operations_per_row(&self, op: &Op) -> u64 {
+        let matrix = |id: &crate::plan::WeightId| {
+            2 * (self.weight(*id).rows * self.weight(*id).columns) as u64
+        };
+        match op {
+            Op::MatMul { products, .. } => {
+                products.iter().map(|product| matrix(&product.weight)).sum()
+            }
+            Op::GatedMatMul { gate, up, .. } => matrix(gate) + matrix(up),
+            other => other.writes().iter().map(|id| 4 * self.buffer(*id).columns as u64).sum(),
+        }
+    }
+}
+
+/// Positions of one sequence's cache that any of its rows may see.
+fn positions_read(window: Option<usize>, workload: Workload) -> usize {
+    let all = workload.context + workload.tokens;
+    window.map_or(all, |window| all.min(window + workload.tokens - 1))
+}
+
+/// Two operations for each query head, visible position and element, for the scores and again for the sum.
+fn attend_operations(heads: Heads, window: Option<usize>, workload: Workload) -> u64 {
+    let visible = |row: usize| {
+        let seen = workload.context + row + 1;
+        window.map_or(seen, |window| seen.min(window)) as u64
+    };
+    let positions: u64 = (0..workload.tokens).map(visible).sum();
+    workload.sequences as u64 * positions * 4 * (heads.query * heads.dim) as u64
+}

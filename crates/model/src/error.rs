@@ -1,0 +1,80 @@
+//! Errors of opening a model.
+
+use thiserror::Error;
+use trine_weights::WeightsError;
+
+/// Why a checkpoint is not a model that trine can run.
+#[derive(Debug, Error)]
+pub enum ModelError {
+    /// The files themselves could not be read.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The architecture is not one that trine knows.
+    #[error(
+        "unsupported architecture {found:?}; trine runs: {supported}. Use a Gemma 3 text model"
+    )]
+    UnknownArchitecture {
+        /// What the file says.
+        found: String,
+        /// The architectures that would do.
+        supported: &'static str,
+    },
+    /// A required hyper-parameter is absent.
+    #[error(
+        "{key} is missing from the model's configuration; the file is incomplete, fetch or convert it again"
+    )]
+    MissingKey {
+        /// Name of the key as the file format spells it.
+        key: String,
+    },
+    /// A hyper-parameter has a value that no model can have.
+    #[error("{key} is {found}, expected {expected}; the file is damaged or of an unsupported kind")]
+    BadValue {
+        /// Name of the key as the file format spells it.
+        key: String,
+        /// The value found.
+        found: String,
+        /// What would be accepted.
+        expected: String,
+    },
+    /// A tensor that the architecture needs is not in the files.
+    #[error("tensor {name} is missing; the checkpoint is incomplete, fetch or convert it again")]
+    MissingTensor {
+        /// Name of the tensor as the file format spells it.
+        name: String,
+    },
+    /// A tensor has another shape than the hyper-parameters say.
+    #[error(
+        "tensor {name} has shape {found:?}, the configuration asks for {expected:?}; \
+         tensors and configuration are not of the same model"
+    )]
+    BadShape {
+        /// Name of the tensor as the file spells it.
+        name: String,
+        /// Shape found, outermost dimension first.
+        found: Vec<usize>,
+        /// Shape asked for, outermost dimension first.
+        expected: Vec<usize>,
+    },
+    /// A tensor is stored in a format that cannot serve its purpose.
+    #[error(
+        "tensor {name} is stored as {found}, but a norm has to be F32, F16 or BF16; convert the model again"
+    )]
+    BadDType {
+        /// Name of the tensor.
+        name: String,
+        /// Block format found.
+        found: &'static str,
+    },
+}
+
+impl ModelError {
+    /// A [`ModelError::BadValue`] from anything printable.
+    pub(crate) fn bad(key: &str, found: impl ToString, expected: impl ToString) -> Self {
+        ModelError::BadValue {
+            key: key.to_owned(),
+            found: found.to_string(),
+            expected: expected.to_string(),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Fusion: rewrites of neighbouring steps into one, each a small rule.
+//!
+//! A rule looks at the steps from some position on and says how many of them one step can replace. Rules are tried
+//! at every position until none applies.
+
+use crate::plan::{BufferId, Op, Plan, Step};
+
+/// What a rule found: the number of steps replaced and the step that does their work.
+type Rewrite = (usize, Op);
+
+/// A rule: the rest of the Plan's steps, and who else reads a buffer.
+type Rule = fn(&[Step], &Uses) -> Option<Rewrite>;
+
+/// The rules, in the order in which they are tried.
+const RULES: [Rule; 5] = [share_input, gate, norm_then_add, norm_add_then_norm, prepare_qkv];
+
+/// Applies every rule wherever it fits.
+pub fn fuse(mut plan: Plan) -> Plan {
+    while let Some((at, (count, op))) = find(&plan) {
+        let label = plan.steps[at].label.clone();
+        plan.steps.splice(at..at + count, [Step { label, op }]);
+    }
+    plan
+}
+
+fn find(plan: &Plan) -> Option<(usize, Rewrite)> {
+    let uses = Uses::count(plan);
+    (0..plan.steps.len()).find_map(|at| {
+        RULES.iter().find_map(|rule| rule(&plan.steps[at..], &uses)).map(|rewrite| (at, rewrite))
+    })
+}
+
+/// How many steps read each buffer.
+struct Uses(Vec<usize>);
+
+impl Uses {
+    fn count(plan: &Plan) -> Self {
+        let mut counts = vec![0; plan.buffers.len()];
+        plan.steps.iter().flat_map(|step| step.op.reads()).for_each(|id| counts[id.0] += 1);
+        counts[plan.logits.0] += 1;
+        Uses(counts)
+    }
+
+    /// Whether the only step that reads the buffer is the one being fused.
+    fn once(&self, id: BufferId) -> bool {
+        self.0[id.0] == 1
+    }
+}
+
+/// Products of one input become one step.
+fn share_input(steps: &[Step], _: &Uses) -> Option<Rewrite> {
+    let [
+        Step { op: Op::MatMul { input, products }, .. },
+        Step { op: Op::MatMul { input: again, products: more }, .. },
+        ..,
+    ] = steps
+    else {
+        return None;
+    };
+    let all: Vec<_> = products.iter().chain(more).copied().collect();
+    (input == again).then_some((2, Op::MatMul { input: *input, products: all }))
+}
+
+/// Gate and up projection with their activation.
+fn gate(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
+    let [
+        Step { op: Op::MatMul { input, products }, .. },
+        Step { op: Op::Geglu { gate, up, output }, .. },
+        ..,
+    ] = steps
+    else {
+        return None;
+    };
+    let [first, second] = products.as_slice() else { return None };
+    let fits = first.output == *gate && second.output == *up && uses.once(*gate) && uses.once(*up);
+    fits.then_some((
+        2,
+        Op::GatedMatMul { input: *input, gate: first.weight, up: second.weight, output: *output },
+    ))
+}
+
+/// A norm whose only use is to be added to the residual stream.
+fn norm_then_add(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
+    let [
+        Step { op: Op::Norm { input, weight, epsilon, output }, .. },
+        Step { op: Op::Add { source, target }, .. },
+        ..,
+    ] = steps
+    else {
+        return None;
+    };
+    let op = Op::NormAdd { input: *input, weight: *weight, epsilon: *epsilon, target: *target };
+    (source == output && uses.once(*output)).then_some((2, op))
+}
+
+/// The norm that follows on the residual stream.
+fn norm_add_then_norm(steps: &[Step], _: &Uses) -> Option<Rewrite> {
+    let [
+        Step { op: Op::NormAdd { input, weight, epsilon, target }, .. },
+        Step { op: Op::Norm { input: next, weight: next_weight, epsilon: same, output }, .. },
+        ..,
+    ] = steps
+    else {
+        return None;
+    };
+    let op = Op::NormAddNorm {
+        input: *input,
+        weight: *weight,
+        epsilon: *epsilon,
+        target: *target,
+        next_weight: *next_weight,
+        output: *output,
+    };
+    (target == next && epsilon == same).then_some((2, op))
+}
+
+/// Everything between the projections and attention.
+fn prepare_qkv(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
+    let [a, b, c, d, e, f, ..] = steps else { return None };
+    let Op::HeadNorm { buffer: query, weight: query_norm, epsilon, .. } = a.op else { return None };
+    let Op::HeadNorm { buffer: key, weight: key_norm, epsilon: key_epsilon, .. } = b.op else {
+        return None;
+    };
+    let Op::Rotate { buffer: query_again, rope, .. } = c.op else { return None };
+    let Op::Rotate { buffer: key_again, rope: key_rope, .. } = d.op else { return None };
+    let Op::StoreKv { key: stored, value, cache } = e.op else { return None };
+    let Op::Attend { query: attends, heads, .. } = f.op else { return None };
+    let same_buffers =
+        query == query_again && query == attends && key == key_again && key == stored;
+    // The key is read by its norm, its rotation and the write; nobody may want it after that.
+    let key_is_dead = uses.0[key.0] == 3;
+    let fits = same_buffers && key_is_dead && rope == key_rope && epsilon == key_epsilon;
+    let op =
+        Op::PrepareQkv { query, key, value, query_norm, key_norm, heads, epsilon, rope, cache };
+    fits.then_some((5, op))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Rope;
+    use crate::plan::{Buffer, CacheId, Heads, Product, Rows, WeightId};
+
+    const A: BufferId = BufferId(0);
+    const B: BufferId = BufferId(1);
+    const C: BufferId = BufferId(2);
+    const D: BufferId = BufferId(3);
+    const W: WeightId = WeightId(0);
+    const V: WeightId = WeightId(1);
+
+    fn plan(ops: Vec<Op>, logits: BufferId) -> Plan {
+        let buffer = |index| Buffer { name: format!("b{index}"), rows: Rows::Tokens, columns: 8 };
+        Plan {
+            buffers: (0..6).map(buffer).collect(),
+            weights: Vec::new(),
+            caches: Vec::new(),
+            steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
+            logits,
+        }
+    }
+
+    fn fused(ops: Vec<Op>, logits: BufferId) -> Vec<Op> {
+        fuse(plan(ops, logits)).steps.into_iter().map(|step| step.op).collect()
+    }
+
+    fn matmul(input: BufferId, weight: WeightId, output: BufferId) -> Op {
+        Op::MatMul { input, products: vec![Product { weight, output }] }
+    }
+
+    fn norm(input: BufferId, weight: WeightId, output: BufferId) -> Op {
+        Op::Norm { input, weight, epsilon: 1e-6, output }
+    }
+
+    #[test]
+    fn products_of_one_input_share_a_step() {
+        let both = Op::MatMul {
+            input: A,
+            products: vec![Product { weight: W, output: B }, Product { weight: V, output: C }],
+        };
+        assert_eq!(fused(vec![matmul(A, W, B), matmul(A, V, C)], C), [both]);
+        let chain = vec![matmul(A, W, B), matmul(B, V, C)];
+        assert_eq!(fused(chain.clone(), C), chain);
+    }
+
+    #[test]
+    fn gate_and_up_take_their_activation_along() {
+        let steps = vec![matmul(A, W, B), matmul(A, V, C), Op::Geglu { gate: B, up: C, output: D }];
+        assert_eq!(
+            fused(steps.clone(), D),
+            [Op::GatedMatMul { input: A, gate: W, up: V, output: D }]
+        );
+        // The up projection is wanted elsewhere: it has to be written.
+        assert_eq!(fused(steps, C).len(), 2);
+    }
+
+    #[test]
+    fn norm_add_norm_becomes_one_step() {
+        let steps = vec![norm(A, W, B), Op::Add { source: B, target: C }, norm(C, V, D)];
+        let one = Op::NormAddNorm {
+            input: A,
+            weight: W,
+            epsilon: 1e-6,
+            target: C,
+            next_weight: V,
+            output: D,
+        };
+        assert_eq!(fused(steps.clone(), D), [one]);
+        // The normed value is wanted elsewhere.
+        assert_eq!(fused(steps.clone(), B), steps);
+    }
+
+    #[test]
+    fn qkv_preparation_becomes_one_step() {
+        let (cache, heads) = (CacheId(0), Heads { query: 2, kv: 1, dim: 4 });
+        let rope = Rope { theta: 1e4, divisor: 1.0 };
+        let head_norm =
+            |buffer, weight, heads| Op::HeadNorm { buffer, weight, heads, epsilon: 1e-6 };
+        let attend = Op::Attend { query: A, cache, heads, scale: 0.5, window: None, output: D };
+        let steps = vec![
+            head_norm(A, W, 2),
+            head_norm(B, V, 1),
+            Op::Rotate { buffer: A, heads: 2, rope },
+            Op::Rotate { buffer: B, heads: 1, rope },
+            Op::StoreKv { key: B, value: C, cache },
+            attend.clone(),
+        ];
+        let one = Op::PrepareQkv {
+            query: A,
+            key: B,
+            value: C,
+            query_norm: W,
+            key_norm: V,
+            heads,
+            epsilon: 1e-6,
+            rope,
+            cache,
+        };
+        assert_eq!(fused(steps.clone(), D), [one, attend]);
+        // The rotated key is wanted elsewhere.
+        assert_eq!(fused(steps.clone(), B), steps);
+    }
+}

@@ -1,0 +1,274 @@
+//! A checkpoint understood as a model: hyper-parameters, and tensors under trine's names with the shapes they must
+//! have.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use trine_weights::{Checkpoint, DType, Metadata, Tensor, blocks, quantize_tensor};
+
+use crate::config::{Config, Family, GenerationDefaults, VOCABULARY_MAX};
+use crate::error::ModelError;
+use crate::plan::{Plan, Weight};
+use crate::{config_gguf, config_hf, fusion, gemma3, names, narrow};
+
+/// A model: configuration and named tensors.
+#[derive(Clone)]
+pub struct Model {
+    checkpoint: Arc<Checkpoint>,
+    config: Config,
+    defaults: GenerationDefaults,
+    /// By trine's name.
+    tensors: HashMap<String, Tensor>,
+    /// Added to every norm's weights: Hugging Face files store `w` where Gemma 3 multiplies by `1 + w`.
+    norm_offset: f32,
+}
+
+impl Model {
+    /// Opens a model from a GGUF file, a safetensors file or a Hugging Face folder.
+    ///
+    /// # Errors
+    /// [`ModelError`] if the files are damaged, of an unknown architecture, or do not fit together.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        Self::from_checkpoint(Checkpoint::open(path)?)
+    }
+
+    /// Understands an open checkpoint as a model.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn from_checkpoint(checkpoint: Checkpoint) -> Result<Self, ModelError> {
+        let (config, defaults, norm_offset) = match checkpoint.metadata() {
+            Metadata::Gguf(metadata) => {
+                let rows = vocabulary_of(&checkpoint)?;
+                (config_gguf::read(metadata, rows)?, config_gguf::generation(metadata)?, 0.0)
+            }
+            Metadata::HuggingFace(files) => {
+                let config = config_hf::read(&files.config)?;
+                let generation = files.generation_config.as_ref();
+                (config, config_hf::generation(&files.config, generation)?, 1.0)
+            }
+        };
+        let finder = Finder::new(&checkpoint);
+        let is_tied = finder.find(names::OUTPUT).is_none();
+        let plan = base_plan(&config, is_tied, &|_| DType::F32);
+        let mut tensors = HashMap::new();
+        for weight in &plan.weights {
+            let tensor = finder.require(weight, &config)?;
+            tensors.insert(weight.name.clone(), tensor);
+        }
+        Ok(Self { checkpoint: Arc::new(checkpoint), config, defaults, tensors, norm_offset })
+    }
+
+    /// The hyper-parameters.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// How the model's makers sample it.
+    pub fn defaults(&self) -> &GenerationDefaults {
+        &self.defaults
+    }
+
+    /// The files behind the model.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// The forward pass as its family's builder writes it, before any rewriting.
+    pub fn base_plan(&self) -> Plan {
+        base_plan(&self.config, self.is_tied(), &|name| self.dtype(name))
+    }
+
+    /// The forward pass that devices run: narrowed to the wanted rows, then fused.
+    pub fn plan(&self) -> Plan {
+        fusion::fuse(narrow::narrow(self.base_plan()))
+    }
+
+    /// Whether the embedding table is the output matrix too.
+    pub fn is_tied(&self) -> bool {
+        !self.tensors.contains_key(names::OUTPUT)
+    }
+
+    /// The tensor of a Plan's weight, as stored.
+    ///
+    /// # Panics
+    /// If the weight is of another model's Plan.
+    pub fn tensor(&self, weight: &Weight) -> &Tensor {
+        self.tensors
+            .get(&weight.name)
+            .expect("every weight of the Plan was found when the model was opened")
+    }
+
+    /// The values of a norm's weight vector, with the offset that the file's convention asks for.
+    ///
+    /// # Panics
+    /// If the weight is of another model's Plan.
+    pub fn vector(&self, weight: &Weight) -> Vec<f32> {
+        let mut values = vec![0.0; weight.columns];
+        blocks::decode(weight.dtype, self.tensor(weight).bytes(), &mut values)
+            .expect("shape and format were checked when the model was opened");
+        values.iter_mut().for_each(|value| *value += self.norm_offset);
+        values
+    }
+
+    /// All tensors by trine's names, in the order of the Plan.
+    pub fn tensors(&self) -> impl Iterator<Item = (String, &Tensor)> {
+        let plan = self.base_plan();
+        plan.weights.into_iter().map(|weight| {
+            let tensor = self.tensor(&weight);
+            (weight.name, tensor)
+        })
+    }
+
+    /// Amount that has to be added to the stored norms to get factors.
+    pub fn norm_offset(&self) -> f32 {
+        self.norm_offset
+    }
+
+    /// The same model with its F32, F16 and BF16 matrices stored as `dtype`; formats that do not fit a row length
+    /// fall back as [`trine_weights::fallback`] says. Norms stay as they are.
+    ///
+    /// # Errors
+    /// [`ModelError::Weights`] if a matrix holds values that cannot be quantised.
+    pub fn quantized(mut self, dtype: DType) -> Result<Self, ModelError> {
+        for tensor in self.tensors.values_mut() {
+            if tensor.rows() > 1 && !tensor.dtype().is_quantized() {
+                *tensor = quantize_tensor(tensor, dtype)?;
+            }
+        }
+        Ok(self)
+    }
+
+    fn dtype(&self, name: &str) -> DType {
+        self.tensors.get(name).map_or(DType::F32, Tensor::dtype)
+    }
+}
+
+/// The Plan of a configuration, before any rewriting. `dtype_of` says how each tensor is stored.
+pub fn base_plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
+    match config.family {
+        Family::Gemma3 => gemma3::plan(config, tied, dtype_of),
+    }
+}
+
+/// Rows of the embedding table: GGUF metadata does not state the vocabulary size.
+fn vocabulary_of(checkpoint: &Checkpoint) -> Result<usize, ModelError> {
+    let name = names::TOKEN_EMBEDDING;
+    // The architecture is judged first, so that a file of another kind is not called incomplete.
+    let Some(tensor) = checkpoint.tensor(name) else {
+        if let Metadata::Gguf(metadata) = checkpoint.metadata() {
+            config_gguf::read(metadata, 1)?;
+        }
+        return Err(ModelError::MissingTensor { name: name.to_owned() });
+    };
+    if tensor.rows() > VOCABULARY_MAX {
+        return Err(ModelError::bad(
+            "vocabulary size",
+            tensor.rows(),
+            format!("at most {VOCABULARY_MAX}"),
+        ));
+    }
+    Ok(tensor.rows())
+}
+
+/// Finds tensors by trine's names in a checkpoint that may use others.
+struct Finder<'a> {
+    checkpoint: &'a Checkpoint,
+    /// Prefix of the text model's tensors in a Hugging Face checkpoint; none for GGUF.
+    prefix: Option<&'static str>,
+}
+
+impl<'a> Finder<'a> {
+    fn new(checkpoint: &'a Checkpoint) -> Self {
+        let prefix = match checkpoint.metadata() {
+            Metadata::Gguf(_) => None,
+            Metadata::HuggingFace(_) => {
+                let has_embedding = |prefix: &&str| {
+                    checkpoint.tensor(&format!("{prefix}embed_tokens.weight")).is_some()
+                };
+                Some(
+                    names::HF_PREFIXES
+                        .into_iter()
+                        .find(has_embedding)
+                        .unwrap_or(names::HF_PREFIXES[0]),
+                )
+            }
+        };
+        Self { checkpoint, prefix }
+    }
+
+    /// Name under which the file keeps a tensor.
+    fn file_name(&self, name: &str) -> String {
+        match self.prefix {
+            None => name.to_owned(),
+            Some(prefix) => {
+                names::to_hf(name).map_or(name.to_owned(), |hf| format!("{prefix}{hf}"))
+            }
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<&'a Tensor> {
+        if self.prefix.is_some() && name == names::OUTPUT {
+            return names::HF_OUTPUT.iter().find_map(|name| self.checkpoint.tensor(name));
+        }
+        self.checkpoint.tensor(&self.file_name(name))
+    }
+
+    /// The tensor of a weight, or the rows of a fused one, checked against the shape the Plan asks for.
+    fn require(&self, weight: &Weight, config: &Config) -> Result<Tensor, ModelError> {
+        let tensor = match self.find(&weight.name) {
+            Some(tensor) => tensor.clone(),
+            None => self
+                .slice_of_fused(weight, config)?
+                .ok_or_else(|| ModelError::MissingTensor { name: self.file_name(&weight.name) })?,
+        };
+        let is_vector = weight.rows == 1;
+        let expected =
+            if is_vector { vec![weight.columns] } else { vec![weight.rows, weight.columns] };
+        if tensor.shape() != expected {
+            return Err(ModelError::BadShape {
+                name: self.file_name(&weight.name),
+                found: tensor.shape().to_vec(),
+                expected,
+            });
+        }
+        if is_vector && tensor.dtype().is_quantized() {
+            let found = tensor.dtype().name();
+            return Err(ModelError::BadDType { name: self.file_name(&weight.name), found });
+        }
+        Ok(tensor)
+    }
+
+    /// Query, key or value rows of a fused `attn_qkv` matrix (rows q, then k, then v).
+    fn slice_of_fused(
+        &self,
+        weight: &Weight,
+        config: &Config,
+    ) -> Result<Option<Tensor>, ModelError> {
+        let Some((block, part)) =
+            weight.name.strip_suffix(".weight").and_then(|name| name.rsplit_once('.'))
+        else {
+            return Ok(None);
+        };
+        let Some(index) = block.strip_prefix("blk.").and_then(|index| index.parse::<usize>().ok())
+        else {
+            return Ok(None);
+        };
+        let layer = &config.layers[index];
+        let (query, kv) = (layer.query_width(), layer.kv_width());
+        let start = match part {
+            "attn_q" => 0,
+            "attn_k" => query,
+            "attn_v" => query + kv,
+            _ => return Ok(None),
+        };
+        let name = names::layer(index, "attn_qkv");
+        let Some(fused) = self.checkpoint.tensor(&name) else { return Ok(None) };
+        let expected = vec![query + 2 * kv, config.hidden];
+        if fused.shape() != expected {
+            return Err(ModelError::BadShape { name, found: fused.shape().to_vec(), expected });
+        }
+        Ok(Some(fused.slice_rows(&weight.name, start..start + weight.rows)?))
+    }
+}

@@ -1,0 +1,103 @@
+//! Narrowing: work on the rows whose logits nobody wants is left out.
+//!
+//! After the last attention of a Plan each row only depends on itself, so the steps behind it need to see the output
+//! rows alone. In a prefill piece that is one row of hundreds, or none.
+
+use crate::plan::{Buffer, BufferId, Op, Plan, Rows, Step};
+
+/// Moves the selection of output rows up to right behind the last attention.
+pub fn narrow(mut plan: Plan) -> Plan {
+    let is_attention = |step: &Step| matches!(step.op, Op::Attend { .. });
+    let Some(cut) = plan.steps.iter().rposition(is_attention).map(|last| last + 1) else {
+        return plan;
+    };
+    let is_select = |step: &Step| matches!(step.op, Op::Select { .. });
+    let Some(select) = plan.steps[cut..].iter().position(is_select).map(|at| cut + at) else {
+        return plan;
+    };
+    if !plan.steps[cut..select].iter().all(|step| is_row_wise(&step.op)) {
+        return plan;
+    }
+    let mut tail: Vec<Step> = plan.steps.drain(cut..=select).collect();
+    let Some(Step { op: Op::Select { input: selected, output: target }, .. }) = tail.pop() else {
+        return plan;
+    };
+    let mut twins = Twins { plan: &mut plan, pairs: vec![(selected, target)] };
+    let live_in = live_in(&tail, selected);
+    let mut steps = Vec::new();
+    for step in &mut tail {
+        for id in step.op.reads().into_iter().chain(step.op.writes()) {
+            twins.of(id);
+        }
+        let pairs = &twins.pairs;
+        step.op
+            .rename(&|id| pairs.iter().find(|(old, _)| *old == id).map_or(id, |(_, twin)| *twin));
+    }
+    for input in live_in {
+        let output = twins.of(input);
+        let label = format!("{}.select", plan_name(twins.plan, input));
+        steps.push(Step { label, op: Op::Select { input, output } });
+    }
+    steps.append(&mut tail);
+    plan.steps.splice(cut..cut, steps);
+    plan
+}
+
+fn plan_name(plan: &Plan, id: BufferId) -> &str {
+    &plan.buffer(id).name
+}
+
+/// Output-row twins of token-row buffers.
+struct Twins<'a> {
+    plan: &'a mut Plan,
+    /// (token-row buffer, its twin).
+    pairs: Vec<(BufferId, BufferId)>,
+}
+
+impl Twins<'_> {
+    fn of(&mut self, id: BufferId) -> BufferId {
+        if let Some((_, twin)) = self.pairs.iter().find(|(old, _)| *old == id) {
+            return *twin;
+        }
+        let buffer = self.plan.buffer(id);
+        let twin = Buffer {
+            name: format!("{}.selected", buffer.name),
+            rows: Rows::Outputs,
+            ..buffer.clone()
+        };
+        self.plan.buffers.push(twin);
+        let twin = BufferId(self.plan.buffers.len() - 1);
+        self.pairs.push((id, twin));
+        twin
+    }
+}
+
+/// Buffers that hold values from before the tail: read in it before being written.
+fn live_in(tail: &[Step], selected: BufferId) -> Vec<BufferId> {
+    let mut written: Vec<BufferId> = Vec::new();
+    let mut live = Vec::new();
+    for step in tail {
+        for id in step.op.reads() {
+            if !written.contains(&id) && !live.contains(&id) {
+                live.push(id);
+            }
+        }
+        written.extend(step.op.writes());
+    }
+    if !written.contains(&selected) && !live.contains(&selected) {
+        live.push(selected);
+    }
+    live
+}
+
+/// Whether each output row depends on the same row of the inputs alone.
+fn is_row_wise(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Norm { .. }
+            | Op::MatMul { .. }
+            | Op::Geglu { .. }
+            | Op::Add { .. }
+            | Op::Softcap { .. }
+    )
+}

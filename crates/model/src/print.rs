@@ -1,0 +1,47 @@
+//! Plans as text: one line a step.
+
+use std::fmt;
+
+use crate::plan::{BufferId, Op, Plan, Rows, WeightId};
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, step) in self.steps.iter().enumerate() {
+            writeln!(f, "{index:4}  {:<24} {}", step.label, self.describe(&step.op))?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// One line about an operation: inputs, weights with shapes and formats, outputs.
+    pub fn describe(&self, op: &Op) -> String {
+        let reads: Vec<_> = op.reads().into_iter().map(|id| self.shape(id)).collect();
+        let weights: Vec<_> = op.weights().into_iter().map(|id| self.weight_shape(id)).collect();
+        let writes: Vec<_> = op.writes().into_iter().map(|id| self.shape(id)).collect();
+        let mut line = op.name().to_owned();
+        for (mark, parts) in [("", reads), ("x ", weights), ("-> ", writes)] {
+            if !parts.is_empty() {
+                line.push_str(&format!(" {mark}{}", parts.join(", ")));
+            }
+        }
+        if let Op::Attend { window: Some(window), .. } = op {
+            line.push_str(&format!(" (window {window})"));
+        }
+        line
+    }
+
+    fn shape(&self, id: BufferId) -> String {
+        let buffer = self.buffer(id);
+        let rows = match buffer.rows {
+            Rows::Tokens => "n",
+            Rows::Outputs => "m",
+        };
+        format!("{}[{rows},{}]", buffer.name, buffer.columns)
+    }
+
+    fn weight_shape(&self, id: WeightId) -> String {
+        let weight = self.weight(id);
+        format!("{}[{},{}]:{}", weight.name, weight.rows, weight.columns, weight.dtype.name())
+    }
+}

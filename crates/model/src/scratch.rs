@@ -1,0 +1,102 @@
+//! Scratch memory: where each buffer of a Plan lives.
+//!
+//! Two buffers share memory when their lifetimes (first to last step that touches them) do not meet. Placement is
+//! greedy, largest first, at the lowest offset that is free for the whole lifetime.
+
+use crate::plan::{Plan, Rows};
+
+/// Alignment of every buffer, in bytes: a cache line, and the widest SIMD register.
+pub const ALIGNMENT: usize = 64;
+
+/// How many rows a Program is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Width {
+    /// Most tokens in a step.
+    pub tokens: usize,
+    /// Most tokens whose logits are wanted in a step.
+    pub outputs: usize,
+}
+
+impl Width {
+    /// Rows of a kind.
+    pub fn of(self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.tokens,
+            Rows::Outputs => self.outputs,
+        }
+    }
+}
+
+/// Offsets of all buffers in one block of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scratch {
+    /// Byte offset of each buffer of the Plan; none for buffers that no step touches.
+    pub offsets: Vec<Option<usize>>,
+    /// Size of the block in bytes.
+    pub bytes: usize,
+}
+
+/// A buffer's claim on memory.
+struct Claim {
+    buffer: usize,
+    bytes: usize,
+    first: usize,
+    last: usize,
+}
+
+impl Scratch {
+    /// Places the buffers of `plan` for a width.
+    pub fn place(plan: &Plan, width: Width) -> Self {
+        let mut claims = claims(plan, width);
+        claims.sort_by_key(|claim| std::cmp::Reverse(claim.bytes));
+        let mut offsets = vec![None; plan.buffers.len()];
+        let mut placed: Vec<(usize, Claim)> = Vec::new();
+        for claim in claims {
+            let offset = lowest_free(&placed, &claim);
+            offsets[claim.buffer] = Some(offset);
+            placed.push((offset, claim));
+        }
+        let bytes = placed.iter().map(|(offset, claim)| offset + claim.bytes).max().unwrap_or(0);
+        Self { offsets, bytes }
+    }
+}
+
+fn claims(plan: &Plan, width: Width) -> Vec<Claim> {
+    let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
+    for (at, step) in plan.steps.iter().enumerate() {
+        for id in step.op.reads().into_iter().chain(step.op.writes()) {
+            let (first, _) = lifetimes[id.0].unwrap_or((at, at));
+            lifetimes[id.0] = Some((first, at));
+        }
+    }
+    // The logits are read after the last step.
+    if let Some((_, last)) = &mut lifetimes[plan.logits.0] {
+        *last = plan.steps.len();
+    }
+    let claim = |(buffer, lifetime): (usize, &Option<(usize, usize)>)| {
+        let (first, last) = (*lifetime)?;
+        let rows = width.of(plan.buffers[buffer].rows);
+        let bytes =
+            (rows * plan.buffers[buffer].columns * size_of::<f32>()).next_multiple_of(ALIGNMENT);
+        Some(Claim { buffer, bytes, first, last })
+    };
+    lifetimes.iter().enumerate().filter_map(claim).collect()
+}
+
+/// The lowest offset at which `claim` meets no placed buffer that lives at the same time.
+fn lowest_free(placed: &[(usize, Claim)], claim: &Claim) -> usize {
+    let mut busy: Vec<(usize, usize)> = placed
+        .iter()
+        .filter(|(_, other)| other.first <= claim.last && claim.first <= other.last)
+        .map(|(offset, other)| (*offset, offset + other.bytes))
+        .collect();
+    busy.sort_unstable();
+    let mut offset = 0;
+    for (start, end) in busy {
+        if offset + claim.bytes <= start {
+            break;
+        }
+        offset = offset.max(end);
+    }
+    offset
+}
