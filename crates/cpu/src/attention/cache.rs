@@ -1,0 +1,325 @@
+//! The stored keys and values of one layer.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use crate::shared::{OutOfMemory, SharedBuffer};
+
+use super::{AttentionError, CacheView};
+
+/// How cached elements are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvKind {
+    /// As computed: 4 bytes.
+    F32,
+    /// Half floats: 2 bytes, relative error at most 2^-11 from 6e-5 to 65504.
+    F16,
+    /// Signed bytes with one half-float scale per group of 32 elements (per head where head_dim
+    /// is no multiple of 32): 1.0625 bytes, error at most 1/254 of the group's largest magnitude
+    /// plus the scale's rounding (2^-11 of it). The codes are chosen for the rounded scale, so
+    /// that its rounding costs range, not bias. Below a largest magnitude of 0.008 the scale is
+    /// subnormal and the error at most 5e-6 absolute; above 8e6 codes saturate. A group with NaN or infinity reads back as NaN.
+    Int8,
+}
+
+/// Size of a layer's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvShape {
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Positions of all sequences together: blocks times [`super::BLOCK`], or slots times ring
+    /// length.
+    pub positions: usize,
+}
+
+/// Elements that share a scale.
+pub(super) const GROUP: usize = 32;
+
+/// Keys and values of one layer, each laid out (kv_heads, positions, head_dim), so that a head's
+/// consecutive positions stream from memory.
+#[derive(Debug)]
+pub struct KvCache {
+    kind: KvKind,
+    shape: KvShape,
+    keys: Store,
+    values: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    F32(SharedBuffer<f32>),
+    F16(SharedBuffer<f16>),
+    // Scales: (kv_heads, positions, head_dim / group).
+    Int8 { codes: SharedBuffer<i8>, scales: SharedBuffer<f16> },
+}
+
+/// Consecutive positions of one head, as stored: (positions, head_dim).
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stored<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    /// `scales`: (positions, head_dim / group).
+    Int8 {
+        codes: &'a [i8],
+        scales: &'a [f16],
+        group: usize,
+    },
+}
+
+impl KvShape {
+    /// Elements that share a scale in an int8 cache.
+    pub(super) fn group(&self) -> usize {
+        if self.head_dim.is_multiple_of(GROUP) { GROUP } else { self.head_dim }
+    }
+
+    /// Bytes that a cache of this shape and kind reserves, keys and values together; `None` when
+    /// the number overflows.
+    pub fn bytes(&self, kind: KvKind) -> Option<usize> {
+        let rows = self.kv_heads.checked_mul(self.positions)?;
+        let row = match kind {
+            KvKind::F32 => self.head_dim.checked_mul(4)?,
+            KvKind::F16 => self.head_dim.checked_mul(2)?,
+            KvKind::Int8 => {
+                self.head_dim.checked_add(2 * self.head_dim.div_ceil(self.group().max(1)))?
+            }
+        };
+        rows.checked_mul(row)?.checked_mul(2)
+    }
+}
+
+impl KvCache {
+    /// Reserves a cache. Its pages are zero and cost nothing until they are written.
+    pub fn new(kind: KvKind, shape: KvShape) -> Result<Self, AttentionError> {
+        if shape.kv_heads == 0 || shape.head_dim == 0 {
+            return Err(AttentionError::Shape {
+                query_heads: shape.kv_heads,
+                kv_heads: shape.kv_heads,
+                head_dim: shape.head_dim,
+            });
+        }
+        shape.bytes(kind).ok_or(OutOfMemory { bytes: usize::MAX })?;
+        Ok(KvCache {
+            kind,
+            shape,
+            keys: Store::new(kind, &shape)?,
+            values: Store::new(kind, &shape)?,
+        })
+    }
+
+    /// How elements are stored.
+    pub fn kind(&self) -> KvKind {
+        self.kind
+    }
+
+    /// The cache's size in positions and elements.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// Bytes reserved.
+    pub fn bytes(&self) -> usize {
+        self.keys.bytes() + self.values.bytes()
+    }
+
+    /// Stores one position's keys and values, (kv_heads, head_dim) each.
+    ///
+    /// Panics when the view leads outside the cache; [`super::AttentionPlan::build`] checks views.
+    pub fn write(&mut self, view: CacheView<'_>, position: usize, keys: &[f32], values: &[f32]) {
+        // SAFETY: the exclusive borrow leaves no other user.
+        unsafe { self.write_shared(view, position, keys, values) }
+    }
+
+    /// As [`write`](Self::write), from several threads at once.
+    ///
+    /// # Safety
+    /// Until the next barrier no other thread may write the same place in the cache, nor run
+    /// attention that reads it.
+    pub unsafe fn write_shared(
+        &self,
+        view: CacheView<'_>,
+        position: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) {
+        let KvShape { kv_heads, head_dim, positions } = self.shape;
+        assert_eq!(keys.len(), kv_heads * head_dim, "keys of one position");
+        assert_eq!(values.len(), kv_heads * head_dim, "values of one position");
+        let index = view.locate(position).expect("the block table covers the position");
+        assert!(index < positions, "position {position} lies at {index} of {positions}");
+        for head in 0..kv_heads {
+            let part = head * head_dim..(head + 1) * head_dim;
+            let row = head * positions + index;
+            // SAFETY: this place is ours alone by the caller's promise.
+            unsafe {
+                self.keys.write(&self.shape, row, &keys[part.clone()]);
+                self.values.write(&self.shape, row, &values[part]);
+            }
+        }
+    }
+
+    /// Reads back one position's key and value of one head, as attention sees them.
+    pub fn read(&mut self, view: CacheView<'_>, position: usize, head: usize) -> [Vec<f32>; 2] {
+        let index = view.locate(position).expect("the block table covers the position");
+        [self.keys_of(head, index, 1), self.values_of(head, index, 1)].map(|stored| match stored {
+            Stored::F32(row) => row.to_vec(),
+            Stored::F16(row) => row.iter().map(|value| value.to_f32()).collect(),
+            Stored::Int8 { codes, scales, group } => codes
+                .chunks_exact(group)
+                .zip(scales)
+                .flat_map(|(codes, scale)| codes.iter().map(|&c| f32::from(c) * scale.to_f32()))
+                .collect(),
+        })
+    }
+
+    /// Copies `count` positions of all heads from one place of the cache to another: a block that
+    /// stops being shared, or a ring that starts from another sequence's.
+    pub fn copy(&mut self, source: usize, target: usize, count: usize) {
+        let KvShape { kv_heads, head_dim, positions } = self.shape;
+        assert!(source.max(target) + count <= positions, "copy inside the cache");
+        let groups = head_dim / self.shape.group();
+        for store in [&mut self.keys, &mut self.values] {
+            for head in 0..kv_heads {
+                let (from, to) = (head * positions + source, head * positions + target);
+                match store {
+                    Store::F32(buffer) => copy_rows(buffer, from, to, count, head_dim),
+                    Store::F16(buffer) => copy_rows(buffer, from, to, count, head_dim),
+                    Store::Int8 { codes, scales } => {
+                        copy_rows(codes, from, to, count, head_dim);
+                        copy_rows(scales, from, to, count, groups);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `count` consecutive keys of a head from place `index` on. By the contract of
+    /// [`write_shared`](Self::write_shared) nobody writes them meanwhile.
+    pub(super) fn keys_of(&self, head: usize, index: usize, count: usize) -> Stored<'_> {
+        self.keys.rows(&self.shape, head, index, count)
+    }
+
+    /// As [`keys_of`](Self::keys_of), for values.
+    pub(super) fn values_of(&self, head: usize, index: usize, count: usize) -> Stored<'_> {
+        self.values.rows(&self.shape, head, index, count)
+    }
+
+    /// Fills everything with NaN, so that a read of anything not written shows.
+    #[cfg(test)]
+    pub(super) fn poison(&mut self) {
+        for store in [&mut self.keys, &mut self.values] {
+            match store {
+                Store::F32(buffer) => buffer.as_mut_slice().fill(f32::NAN),
+                Store::F16(buffer) => buffer.as_mut_slice().fill(f16::NAN),
+                Store::Int8 { codes, scales } => {
+                    codes.as_mut_slice().fill(77);
+                    scales.as_mut_slice().fill(f16::NAN);
+                }
+            }
+        }
+    }
+}
+
+fn copy_rows<T: bytemuck::Pod>(
+    buffer: &mut SharedBuffer<T>,
+    source: usize,
+    target: usize,
+    count: usize,
+    width: usize,
+) {
+    let source = source * width..(source + count) * width;
+    buffer.as_mut_slice().copy_within(source, target * width);
+}
+
+impl Store {
+    fn new(kind: KvKind, shape: &KvShape) -> Result<Self, OutOfMemory> {
+        let rows = shape.kv_heads * shape.positions;
+        let elements = rows * shape.head_dim;
+        Ok(match kind {
+            KvKind::F32 => Store::F32(SharedBuffer::new(elements)?),
+            KvKind::F16 => Store::F16(SharedBuffer::new(elements)?),
+            KvKind::Int8 => Store::Int8 {
+                codes: SharedBuffer::new(elements)?,
+                scales: SharedBuffer::new(elements / shape.group())?,
+            },
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Store::F32(buffer) => buffer.bytes(),
+            Store::F16(buffer) => buffer.bytes(),
+            Store::Int8 { codes, scales } => codes.bytes() + scales.bytes(),
+        }
+    }
+
+    /// # Safety
+    /// Nobody else uses row `row` (head * positions + index) meanwhile.
+    unsafe fn write(&self, shape: &KvShape, row: usize, source: &[f32]) {
+        let width = shape.head_dim;
+        let place = row * width..(row + 1) * width;
+        match self {
+            // SAFETY: the row is the caller's alone.
+            Store::F32(buffer) => unsafe { buffer.write(place) }.copy_from_slice(source),
+            Store::F16(buffer) => {
+                // SAFETY: as above.
+                unsafe { buffer.write(place) }.convert_from_f32_slice(source);
+            }
+            Store::Int8 { codes, scales } => {
+                let group = shape.group();
+                let groups = width / group;
+                // SAFETY: as above; a row's scales belong to the row.
+                let (codes, scales) =
+                    unsafe { (codes.write(place), scales.write(row * groups..(row + 1) * groups)) };
+                let parts = source.chunks_exact(group).zip(codes.chunks_exact_mut(group));
+                for ((source, codes), scale) in parts.zip(scales) {
+                    *scale = quantize_group(source, codes);
+                }
+            }
+        }
+    }
+
+    fn rows(&self, shape: &KvShape, head: usize, index: usize, count: usize) -> Stored<'_> {
+        assert!(head < shape.kv_heads && index + count <= shape.positions, "inside the head");
+        let row = head * shape.positions + index;
+        let place = row * shape.head_dim..(row + count) * shape.head_dim;
+        // SAFETY: whoever writes promises that nobody reads the same rows meanwhile.
+        unsafe {
+            match self {
+                Store::F32(buffer) => Stored::F32(buffer.read(place)),
+                Store::F16(buffer) => Stored::F16(buffer.read(place)),
+                Store::Int8 { codes, scales } => {
+                    let group = shape.group();
+                    let groups = shape.head_dim / group;
+                    Stored::Int8 {
+                        codes: codes.read(place),
+                        scales: scales.read(row * groups..(row + count) * groups),
+                        group,
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rounds a group to codes of -127..=127 and returns their scale.
+fn quantize_group(source: &[f32], codes: &mut [i8]) -> f16 {
+    // Adding and taking away this rounds |x| < 2^22 to an integer without a library call.
+    const MAGIC: f32 = 12_582_912.0;
+    const SIGN: u32 = 1 << 31;
+    // Magnitudes order like their bit patterns, and integer maxima vectorise; NaN and infinity
+    // come out on top.
+    let largest = source.iter().fold(0, |largest, value| (value.to_bits() & !SIGN).max(largest));
+    let largest = f32::from_bits(largest);
+    if !largest.is_finite() {
+        codes.fill(0);
+        return f16::NAN;
+    }
+    let scale = f16::from_f32(largest / 127.0).min(f16::MAX);
+    let inverse = if scale.to_f32() > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
+    for (code, value) in codes.iter_mut().zip(source) {
+        *code = ((value * inverse + MAGIC) - MAGIC).clamp(-127.0, 127.0) as i8;
+    }
+    scale
+}

@@ -1,0 +1,222 @@
+//! Which pieces of work a batch's attention consists of.
+
+use std::ops::Range;
+
+use super::{AttentionError, AttentionShape, BLOCK, CHUNK, CacheView};
+
+/// The rows of one sequence in a batch: consecutive rows at consecutive positions.
+#[derive(Debug, Clone, Copy)]
+pub struct SequenceRows<'a> {
+    /// Where the sequence's keys and values are. They are stored up to the last row's position
+    /// before attention runs.
+    pub view: CacheView<'a>,
+    /// Index of the sequence's first row in the batch.
+    pub first_row: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Position of the first row.
+    pub position: usize,
+}
+
+/// A tile of rows, one key head, and all or one of the chunks of keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WorkItem {
+    pub(super) sequence: usize,
+    pub(super) kv_head: usize,
+    /// Rows within the sequence.
+    pub(super) rows: Range<usize>,
+    pub(super) chunks: Range<usize>,
+    /// Where the first query vector's result goes when the keys are split, else `None`.
+    pub(super) partial: Option<usize>,
+}
+
+/// A tile whose chunks were computed apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Merge {
+    pub(super) sequence: usize,
+    pub(super) kv_head: usize,
+    pub(super) rows: Range<usize>,
+    pub(super) chunks: usize,
+    /// First partial of the first chunk; those of a chunk are side by side, chunk after chunk.
+    pub(super) partial: usize,
+}
+
+/// The work items of a batch for layers of one shape and view. All layers that share both can
+/// share the plan. Made once with room for the largest batch; building it allocates nothing.
+#[derive(Debug)]
+pub struct AttentionPlan {
+    pub(super) items: Vec<WorkItem>,
+    pub(super) merges: Vec<Merge>,
+    capacity: usize,
+    partial_capacity: usize,
+    pub(super) shape: Option<AttentionShape>,
+    partials: usize,
+}
+
+impl AttentionPlan {
+    /// Room for `items` items, of which those that split a context use at most `partials` partial
+    /// results ([`super::Partials`] must be as large). With too few partials contexts are not
+    /// split: slower on many threads, but the same result to the bit.
+    pub fn with_capacity(items: usize, partials: usize) -> Self {
+        AttentionPlan {
+            items: Vec::with_capacity(items),
+            merges: Vec::with_capacity(items),
+            capacity: items,
+            partial_capacity: partials,
+            shape: None,
+            partials: 0,
+        }
+    }
+
+    /// Items that any batch of `rows` rows in `sequences` sequences may need, when each context
+    /// reaches at most `positions` positions.
+    pub fn items_needed(
+        shape: &AttentionShape,
+        rows: usize,
+        sequences: usize,
+        positions: usize,
+    ) -> usize {
+        let tiles = rows / shape.tile_rows() + sequences;
+        let span = shape.window.map_or(positions, |window| positions.min(window + rows));
+        shape.kv_heads * (tiles + sequences * (span / CHUNK + 2))
+    }
+
+    /// Partial results that splitting `sequences` contexts of `positions` positions needs while
+    /// they decode one row each.
+    pub fn partials_needed(shape: &AttentionShape, sequences: usize, positions: usize) -> usize {
+        let span = shape.window.map_or(positions, |window| positions.min(window));
+        sequences * shape.query_heads * (span / CHUNK + 2)
+    }
+
+    /// Lists the items for a batch. `cache_positions`: the capacity of each layer's cache.
+    pub fn build(
+        &mut self,
+        shape: &AttentionShape,
+        cache_positions: usize,
+        sequences: &[SequenceRows<'_>],
+    ) -> Result<(), AttentionError> {
+        self.items.clear();
+        self.merges.clear();
+        self.partials = 0;
+        self.shape = None;
+        shape.check()?;
+        for (index, sequence) in sequences.iter().enumerate() {
+            if sequence.rows > 0 {
+                check_view(shape, cache_positions, index, sequence)?;
+                self.add_sequence(shape, index, sequence)?;
+            }
+        }
+        self.shape = Some(*shape);
+        Ok(())
+    }
+
+    /// Number of items for [`super::Attention::run_item`].
+    pub fn items(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Number of merges for [`super::Attention::run_merge`], after a barrier; often zero.
+    pub fn merges(&self) -> usize {
+        self.merges.len()
+    }
+
+    fn add_sequence(
+        &mut self,
+        shape: &AttentionShape,
+        index: usize,
+        sequence: &SequenceRows<'_>,
+    ) -> Result<(), AttentionError> {
+        let tile = shape.tile_rows();
+        let tiles = sequence.rows.div_ceil(tile);
+        // The last tiles see most keys: handing them out first leaves short ones for the end.
+        for tile_index in (0..tiles).rev() {
+            let rows = tile_index * tile..((tile_index + 1) * tile).min(sequence.rows);
+            let first_key = shape.first_key(sequence.position + rows.start);
+            let last = sequence.position + rows.end - 1;
+            let chunks = first_key / CHUNK..last / CHUNK + 1;
+            let vectors = rows.len() * shape.group();
+            for kv_head in 0..shape.kv_heads {
+                let needed = vectors * chunks.len();
+                let split = tiles == 1
+                    && chunks.len() > 1
+                    && needed <= self.partial_capacity - self.partials
+                    && chunks.len() <= self.capacity.saturating_sub(self.items.len());
+                let item = WorkItem {
+                    sequence: index,
+                    kv_head,
+                    rows: rows.clone(),
+                    chunks: chunks.clone(),
+                    partial: None,
+                };
+                if split {
+                    self.add_split(item, vectors);
+                } else {
+                    if self.items.len() == self.capacity {
+                        return Err(AttentionError::TooManyItems { capacity: self.capacity });
+                    }
+                    self.items.push(item);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_split(&mut self, item: WorkItem, vectors: usize) {
+        self.merges.push(Merge {
+            sequence: item.sequence,
+            kv_head: item.kv_head,
+            rows: item.rows.clone(),
+            chunks: item.chunks.len(),
+            partial: self.partials,
+        });
+        for chunk in item.chunks.clone() {
+            let partial = Some(self.partials);
+            self.items.push(WorkItem { chunks: chunk..chunk + 1, partial, ..item.clone() });
+            self.partials += vectors;
+        }
+    }
+}
+
+/// Checks that every position the sequence's rows read or write lies in the cache, and that none
+/// of them shares its place with another.
+fn check_view(
+    shape: &AttentionShape,
+    capacity: usize,
+    index: usize,
+    sequence: &SequenceRows<'_>,
+) -> Result<(), AttentionError> {
+    let first = shape.first_key(sequence.position);
+    let last = sequence.position + sequence.rows - 1;
+    match sequence.view {
+        CacheView::Paged { table } => {
+            if last / BLOCK >= table.len() {
+                return Err(AttentionError::TableTooShort {
+                    sequence: index,
+                    position: last,
+                    blocks: table.len(),
+                });
+            }
+            for (block, &place) in table.iter().enumerate().take(last / BLOCK + 1) {
+                if block >= first / BLOCK && (place as usize + 1) * BLOCK > capacity {
+                    return Err(AttentionError::OutsideCache {
+                        position: block * BLOCK,
+                        index: place as usize * BLOCK,
+                        capacity,
+                    });
+                }
+            }
+        }
+        CacheView::Ring { slot, length } => {
+            let needed = last - first + 1;
+            if needed > length {
+                return Err(AttentionError::RingTooShort { sequence: index, needed, length });
+            }
+            let end = slot.checked_add(1).and_then(|slots| slots.checked_mul(length));
+            if end.is_none_or(|end| end > capacity) {
+                let index = slot.saturating_mul(length);
+                return Err(AttentionError::OutsideCache { position: first, index, capacity });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! Instruction sets the kernels are written for, and which of them this processor has.
+
+/// An instruction set with kernels of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// Portable Rust; runs everywhere and is the yardstick of the others.
+    Scalar,
+    /// x86-64 with AVX2, FMA and F16C (2013 and later).
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI (Zen 4, Ice Lake and later).
+    Avx512Vnni,
+    /// 64-bit ARM with NEON.
+    Neon,
+}
+
+impl Isa {
+    /// The best instruction set of this processor.
+    pub fn detect() -> Isa {
+        [Isa::Avx512Vnni, Isa::Avx2, Isa::Neon]
+            .into_iter()
+            .find(|isa| isa.is_available())
+            .unwrap_or(Isa::Scalar)
+    }
+
+    /// Every instruction set this processor can run, the portable one first.
+    pub fn available() -> Vec<Isa> {
+        [Isa::Scalar, Isa::Avx2, Isa::Avx512Vnni, Isa::Neon]
+            .into_iter()
+            .filter(|isa| isa.is_available())
+            .collect()
+    }
+
+    /// Whether this processor, and the operating system on it, can run the instruction set.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => has_avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => {
+                has_avx2()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => true,
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}

@@ -1,0 +1,177 @@
+//! Kernels over rows of floats: norms, rotary embedding, GELU, conversions.
+
+pub(crate) mod dispatch;
+pub(crate) mod lanes;
+pub(crate) mod math;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+mod rope;
+mod rows;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86;
+
+#[cfg(test)]
+mod tests;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use crate::isa::Isa;
+use dispatch::dispatch_table;
+pub use rope::RopeTable;
+
+dispatch_table! {
+    rows;
+    fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]);
+    fn rms_norm_plain(x: &mut [f32], epsilon: f32);
+    fn rms_norm_add(delta: &[f32], weight: &[f32], epsilon: f32, target: &mut [f32]);
+    fn head_norm_rope(
+        heads: &mut [f32], weight: &[f32], epsilon: f32, cosines: &[f32], sines: &[f32],
+    );
+    fn geglu(gate: &[f32], up: &[f32], out: &mut [f32]);
+    fn gelu(x: &mut [f32]);
+    fn softcap(x: &mut [f32], cap: f32);
+    fn tanh(x: &mut [f32]);
+    fn exp(x: &mut [f32]);
+    fn add(target: &mut [f32], delta: &[f32]);
+    fn multiply(target: &mut [f32], factor: &[f32]);
+    fn scale(target: &mut [f32], factor: f32);
+    fn max(x: &[f32]) -> f32;
+    fn widen_f16(source: &[f16], target: &mut [f32]);
+}
+
+/// The row kernels for one instruction set.
+///
+/// Every method works on one row (or any run of elements, where elements are independent), so
+/// that the caller splits rows among threads. Operands of one call have equal lengths, else the
+/// method panics. NaN goes through unless stated otherwise.
+#[derive(Clone, Copy)]
+pub struct VectorKernels {
+    isa: Isa,
+    table: &'static Table,
+}
+
+impl std::fmt::Debug for VectorKernels {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "VectorKernels({:?})", self.isa)
+    }
+}
+
+/// Calls an entry of the table.
+macro_rules! call {
+    ($self:ident.$name:ident($($argument:expr),*)) => {
+        // SAFETY: `for_isa` handed out the table only because the processor has its instructions.
+        unsafe { ($self.table.$name)($($argument),*) }
+    };
+}
+
+impl VectorKernels {
+    /// The kernels for `isa`, or `None` where the processor lacks it.
+    pub fn for_isa(isa: Isa) -> Option<Self> {
+        Table::for_isa(isa).map(|table| VectorKernels { isa, table })
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// `out = x / sqrt(mean(x^2) + epsilon) * weight`.
+    pub fn rms_norm(&self, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+        call!(self.rms_norm(x, weight, epsilon, out))
+    }
+
+    /// `x = x / sqrt(mean(x^2) + epsilon)`: the norm without a weight (Gemma 3n's values).
+    pub fn rms_norm_plain(&self, x: &mut [f32], epsilon: f32) {
+        call!(self.rms_norm_plain(x, epsilon))
+    }
+
+    /// `target += delta / sqrt(mean(delta^2) + epsilon) * weight`: Gemma's norm after a branch
+    /// together with its residual addition.
+    pub fn rms_norm_add(&self, delta: &[f32], weight: &[f32], epsilon: f32, target: &mut [f32]) {
+        call!(self.rms_norm_add(delta, weight, epsilon, target))
+    }
+
+    /// Norms each head and turns it by its position's angles, in place.
+    ///
+    /// `heads`: (count, head_dim); `weight`: head_dim, shared by all heads; `cosines` and `sines`:
+    /// head_dim / 2 each, from [`RopeTable::fill`]. Element `j` is paired with `j + head_dim / 2`.
+    pub fn head_norm_rope(
+        &self,
+        heads: &mut [f32],
+        weight: &[f32],
+        epsilon: f32,
+        cosines: &[f32],
+        sines: &[f32],
+    ) {
+        call!(self.head_norm_rope(heads, weight, epsilon, cosines, sines))
+    }
+
+    /// `out = gelu(gate) * up`, GELU in its tanh form; absolute error of it at most 1e-6 on
+    /// [-20, 20].
+    pub fn geglu(&self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        call!(self.geglu(gate, up, out))
+    }
+
+    /// `x = gelu(x)`, tanh form.
+    pub fn gelu(&self, x: &mut [f32]) {
+        call!(self.gelu(x))
+    }
+
+    /// `x = cap * tanh(x / cap)`; `cap` is positive.
+    pub fn softcap(&self, x: &mut [f32], cap: f32) {
+        call!(self.softcap(x, cap))
+    }
+
+    /// `x = tanh(x)`, relative error at most 2.5e-7.
+    pub fn tanh(&self, x: &mut [f32]) {
+        call!(self.tanh(x))
+    }
+
+    /// `x = e^x`, relative error at most 2e-7; underflows to 0, overflows to infinity.
+    pub fn exp(&self, x: &mut [f32]) {
+        call!(self.exp(x))
+    }
+
+    /// `target += delta`.
+    pub fn add(&self, target: &mut [f32], delta: &[f32]) {
+        call!(self.add(target, delta))
+    }
+
+    /// `target *= factor`, element by element.
+    pub fn multiply(&self, target: &mut [f32], factor: &[f32]) {
+        call!(self.multiply(target, factor))
+    }
+
+    /// `target *= factor`.
+    pub fn scale(&self, target: &mut [f32], factor: f32) {
+        call!(self.scale(target, factor))
+    }
+
+    /// The largest element that is not NaN; negative infinity when there is none.
+    pub fn max(&self, x: &[f32]) -> f32 {
+        call!(self.max(x))
+    }
+
+    /// Index of the largest element, the first of equals; NaN never wins. `None` when no element
+    /// is above negative infinity.
+    pub fn argmax(&self, x: &[f32]) -> Option<usize> {
+        // Two passes of pure loads are faster than one that carries indices along.
+        let largest = self.max(x);
+        if largest == f32::NEG_INFINITY {
+            return None;
+        }
+        x.iter().position(|&value| value == largest)
+    }
+
+    /// Widens halves to floats (exact).
+    pub fn widen_f16(&self, source: &[f16], target: &mut [f32]) {
+        call!(self.widen_f16(source, target))
+    }
+
+    /// Rounds floats to halves, to nearest even; beyond 65504 they become infinite.
+    pub fn narrow_f16(&self, source: &[f32], target: &mut [f16]) {
+        // The `half` crate picks the processor's own conversion at run time.
+        target.convert_from_f32_slice(source);
+    }
+}

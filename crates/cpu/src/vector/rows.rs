@@ -1,0 +1,206 @@
+//! The generic row kernels. Each is one pass over rows that sit in the first or second cache
+//! level, so memory traffic there bounds them, except where noted.
+
+use half::f16;
+
+use super::lanes::{Lanes, MAX_LANES};
+use super::math;
+
+/// Applies an expression of vectors to every element, the remainder through padded vectors.
+macro_rules! elementwise {
+    ($s:ident, $target:ident, [$($vector:ident = $source:ident),+] => $value:expr) => {{
+        let length = $target.len();
+        $( assert_eq!($source.len(), length, "operands differ in length"); )+
+        let whole = length - length % S::COUNT;
+        for start in (0..whole).step_by(S::COUNT) {
+            $( let $vector = $s.read(&$source[start..start + S::COUNT]); )+
+            let value = $value;
+            $s.write(&mut $target[start..start + S::COUNT], value);
+        }
+        if whole < length {
+            $( let $vector = $s.read_tail(&$source[whole..], 0.0); )+
+            let value = $value;
+            $s.write_tail(&mut $target[whole..], value);
+        }
+    }};
+}
+
+/// Elements whose squares are summed in f32 before the sum moves to f64: short enough that the
+/// error stays below 1e-6 relative for any row length.
+const SQUARES_BLOCK: usize = 512;
+
+#[inline(always)]
+fn sum_of_squares<S: Lanes>(s: S, x: &[f32]) -> f64 {
+    let mut total = 0.0;
+    for block in x.chunks(SQUARES_BLOCK) {
+        let mut sums = [s.splat(0.0); 4];
+        let mut groups = block.chunks_exact(4 * S::COUNT);
+        for group in &mut groups {
+            for (sum, part) in sums.iter_mut().zip(group.chunks_exact(S::COUNT)) {
+                let part = s.read(part);
+                *sum = s.fma(part, part, *sum);
+            }
+        }
+        for part in groups.remainder().chunks(S::COUNT) {
+            let part = if part.len() == S::COUNT { s.read(part) } else { s.read_tail(part, 0.0) };
+            sums[0] = s.fma(part, part, sums[0]);
+        }
+        let sum = s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]));
+        total += f64::from(s.sum(sum));
+    }
+    total
+}
+
+/// 1 / sqrt(mean of squares + epsilon).
+#[inline(always)]
+fn inverse_rms<S: Lanes>(s: S, x: &[f32], epsilon: f32) -> f32 {
+    let mean = sum_of_squares(s, x) / x.len().max(1) as f64;
+    (1.0 / (mean + f64::from(epsilon)).sqrt()) as f32
+}
+
+#[inline(always)]
+pub(super) fn rms_norm<S: Lanes>(s: S, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    let scale = s.splat(inverse_rms(s, x, epsilon));
+    elementwise!(s, out, [value = x, weight = weight] => s.mul(s.mul(value, scale), weight));
+}
+
+#[inline(always)]
+pub(super) fn rms_norm_plain<S: Lanes>(s: S, x: &mut [f32], epsilon: f32) {
+    let scale = s.splat(inverse_rms(s, x, epsilon));
+    elementwise!(s, x, [value = x] => s.mul(value, scale));
+}
+
+#[inline(always)]
+pub(super) fn rms_norm_add<S: Lanes>(
+    s: S,
+    delta: &[f32],
+    weight: &[f32],
+    epsilon: f32,
+    target: &mut [f32],
+) {
+    let scale = s.splat(inverse_rms(s, delta, epsilon));
+    elementwise!(s, target, [value = delta, weight = weight, old = target] =>
+        s.add(old, s.mul(s.mul(value, scale), weight)));
+}
+
+#[inline(always)]
+pub(super) fn head_norm_rope<S: Lanes>(
+    s: S,
+    heads: &mut [f32],
+    weight: &[f32],
+    epsilon: f32,
+    cosines: &[f32],
+    sines: &[f32],
+) {
+    let half = cosines.len();
+    assert!(half > 0 && sines.len() == half && weight.len() == 2 * half, "head shapes differ");
+    assert_eq!(heads.len() % (2 * half), 0, "not a whole number of heads");
+    let (low_weight, high_weight) = weight.split_at(half);
+    for head in heads.chunks_exact_mut(2 * half) {
+        let scale = s.splat(inverse_rms(s, head, epsilon));
+        let (low, high) = head.split_at_mut(half);
+        let whole = half - half % S::COUNT;
+        for start in (0..whole).step_by(S::COUNT) {
+            let part = start..start + S::COUNT;
+            let x = s.read(&low[part.clone()]);
+            let y = s.read(&high[part.clone()]);
+            let x = s.mul(s.mul(x, scale), s.read(&low_weight[part.clone()]));
+            let y = s.mul(s.mul(y, scale), s.read(&high_weight[part.clone()]));
+            let (cosine, sine) = (s.read(&cosines[part.clone()]), s.read(&sines[part.clone()]));
+            s.write(&mut low[part.clone()], s.sub(s.mul(x, cosine), s.mul(y, sine)));
+            s.write(&mut high[part], s.add(s.mul(y, cosine), s.mul(x, sine)));
+        }
+        if whole < half {
+            let x = s.read_tail(&low[whole..], 0.0);
+            let y = s.read_tail(&high[whole..], 0.0);
+            let x = s.mul(s.mul(x, scale), s.read_tail(&low_weight[whole..], 0.0));
+            let y = s.mul(s.mul(y, scale), s.read_tail(&high_weight[whole..], 0.0));
+            let cosine = s.read_tail(&cosines[whole..], 0.0);
+            let sine = s.read_tail(&sines[whole..], 0.0);
+            s.write_tail(&mut low[whole..], s.sub(s.mul(x, cosine), s.mul(y, sine)));
+            s.write_tail(&mut high[whole..], s.add(s.mul(y, cosine), s.mul(x, sine)));
+        }
+    }
+}
+
+/// Bound by arithmetic: about 25 operations and one division per element.
+#[inline(always)]
+pub(super) fn geglu<S: Lanes>(s: S, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    elementwise!(s, out, [gate = gate, up = up] => s.mul(math::gelu(s, gate), up));
+}
+
+#[inline(always)]
+pub(super) fn gelu<S: Lanes>(s: S, x: &mut [f32]) {
+    elementwise!(s, x, [value = x] => math::gelu(s, value));
+}
+
+/// Bound by arithmetic: about 30 operations and one division per element.
+#[inline(always)]
+pub(super) fn softcap<S: Lanes>(s: S, x: &mut [f32], cap: f32) {
+    let (cap, inverse) = (s.splat(cap), s.splat(1.0 / cap));
+    elementwise!(s, x, [value = x] => s.mul(cap, math::tanh(s, s.mul(value, inverse))));
+}
+
+#[inline(always)]
+pub(super) fn tanh<S: Lanes>(s: S, x: &mut [f32]) {
+    elementwise!(s, x, [value = x] => math::tanh(s, value));
+}
+
+#[inline(always)]
+pub(super) fn exp<S: Lanes>(s: S, x: &mut [f32]) {
+    elementwise!(s, x, [value = x] => math::exp(s, value));
+}
+
+#[inline(always)]
+pub(super) fn add<S: Lanes>(s: S, target: &mut [f32], delta: &[f32]) {
+    elementwise!(s, target, [old = target, delta = delta] => s.add(old, delta));
+}
+
+#[inline(always)]
+pub(super) fn multiply<S: Lanes>(s: S, target: &mut [f32], factor: &[f32]) {
+    elementwise!(s, target, [old = target, factor = factor] => s.mul(old, factor));
+}
+
+#[inline(always)]
+pub(super) fn scale<S: Lanes>(s: S, target: &mut [f32], factor: f32) {
+    let factor = s.splat(factor);
+    elementwise!(s, target, [old = target] => s.mul(old, factor));
+}
+
+#[inline(always)]
+pub(super) fn max<S: Lanes>(s: S, x: &[f32]) -> f32 {
+    let mut largest = [s.splat(f32::NEG_INFINITY); 4];
+    let mut groups = x.chunks_exact(4 * S::COUNT);
+    for group in &mut groups {
+        for (largest, part) in largest.iter_mut().zip(group.chunks_exact(S::COUNT)) {
+            *largest = s.max(*largest, s.read(part));
+        }
+    }
+    for part in groups.remainder().chunks(S::COUNT) {
+        let part = if part.len() == S::COUNT {
+            s.read(part)
+        } else {
+            s.read_tail(part, f32::NEG_INFINITY)
+        };
+        largest[0] = s.max(largest[0], part);
+    }
+    s.largest(s.max(s.max(largest[0], largest[1]), s.max(largest[2], largest[3])))
+}
+
+#[inline(always)]
+pub(super) fn widen_f16<S: Lanes>(s: S, source: &[f16], target: &mut [f32]) {
+    assert_eq!(source.len(), target.len(), "operands differ in length");
+    let whole = source.len() - source.len() % S::COUNT;
+    for start in (0..whole).step_by(S::COUNT) {
+        // SAFETY: `start + COUNT` is at most the length of `source`.
+        let value = unsafe { s.load_f16(source.as_ptr().add(start)) };
+        s.write(&mut target[start..start + S::COUNT], value);
+    }
+    if whole < source.len() {
+        let mut padded = [f16::ZERO; MAX_LANES];
+        padded[..source.len() - whole].copy_from_slice(&source[whole..]);
+        // SAFETY: the padded array holds at least COUNT halves.
+        let value = unsafe { s.load_f16(padded.as_ptr()) };
+        s.write_tail(&mut target[whole..], value);
+    }
+}
