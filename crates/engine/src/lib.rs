@@ -1,1 +1,32 @@
-//! From a prompt to sampled tokens: sequences, KV bookkeeping, sampling
+//! From a prompt to sampled tokens: sequences, KV bookkeeping, sampling.
+//!
+//! ```text
+//! Request -> Engine::submit -> kv (slot, blocks, reused prefix) + scheduler (rows to run)
+//! Engine::step: scheduler picks rows -> Program::run -> sampling -> Events
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`kv`] | who owns which block and slot, and how far a finished sequence can be reused; pure |
+//! | [`scheduler`] | which rows the next step runs; pure, sees counts only |
+//! | [`sampling`] | from logits to a token; pure but for the seeded random numbers |
+//! | [`Engine`] | the loop that binds them to a device |
+//!
+//! Only the engine's loop knows a clock. The rest can be driven by a seeded simulator, and its books are checked by
+//! `check_integrity`.
+
+#![forbid(unsafe_code)]
+
+mod engine;
+mod error;
+pub mod kv;
+mod options;
+mod request;
+pub mod sampling;
+pub mod scheduler;
+
+pub use engine::Engine;
+pub use error::EngineError;
+pub use options::EngineOptions;
+pub use request::{Event, Finish, Request, SequenceId, Statistics};
+pub use sampling::{Sampler, SamplingParams};

@@ -1,0 +1,95 @@
+//! Errors of the engine.
+
+use thiserror::Error;
+use trine_backend::BackendError;
+
+/// Why the engine could not do what was asked.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// A request has no token to start from.
+    #[error("the prompt is empty; give at least one token (a text's first is <bos>)")]
+    EmptyPrompt,
+    /// A request is longer than a sequence may become.
+    #[error(
+        "the prompt has {prompt} tokens, more than the context of {context}; \
+         shorten it or raise --context (up to what the model was made for)"
+    )]
+    PromptTooLong {
+        /// Tokens in the prompt.
+        prompt: usize,
+        /// Positions per sequence.
+        context: usize,
+    },
+    /// A token id that the model does not have.
+    #[error(
+        "token id {id} at index {index} of the prompt is outside the vocabulary of {vocabulary}; \
+         use this model's own tokenizer"
+    )]
+    UnknownToken {
+        /// The id.
+        id: u32,
+        /// Where it stands.
+        index: usize,
+        /// Entries in the vocabulary.
+        vocabulary: usize,
+    },
+    /// A sampling parameter has a value that means nothing.
+    #[error("{field} is {found}; use {expected}")]
+    BadSampling {
+        /// Name of the parameter.
+        field: &'static str,
+        /// The value given.
+        found: String,
+        /// What is accepted.
+        expected: String,
+    },
+    /// A request or the engine's options hold a number that is out of range.
+    #[error("{option} is {found}; use {expected}")]
+    BadOption {
+        /// Name of the option.
+        option: &'static str,
+        /// The value given.
+        found: String,
+        /// What is accepted.
+        expected: String,
+    },
+    /// Every sequence is at work.
+    #[error("all {sequences} sequences are busy; wait for one to finish or allow more at once")]
+    NoFreeSequence {
+        /// Sequences the engine was made for.
+        sequences: usize,
+    },
+    /// The model gave logits that are infinite or not numbers.
+    #[error(
+        "the logits are not finite (token id {id} has {found}); the model file is damaged or its values overflow: \
+         fetch it again, or try --device reference to rule the device out"
+    )]
+    NonFiniteLogits {
+        /// Lowest token id with such a logit.
+        id: usize,
+        /// Its logit.
+        found: f32,
+    },
+    /// The pool of KV blocks is used up.
+    #[error(
+        "no KV block is free for sequence slot {slot}; use a shorter context or fewer sequences"
+    )]
+    OutOfBlocks {
+        /// The slot that wanted one.
+        slot: usize,
+    },
+    /// The device could not be loaded or failed while running.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+impl EngineError {
+    /// An [`EngineError::BadOption`] from anything printable.
+    pub(crate) fn option(
+        option: &'static str,
+        found: impl ToString,
+        expected: impl ToString,
+    ) -> Self {
+        EngineError::BadOption { option, found: found.to_string(), expected: expected.to_string() }
+    }
+}

@@ -1,0 +1,136 @@
+//! From logits to a token.
+//!
+//! The order, with the meaning of each number in [`SamplingParams`]:
+//!
+//! 1. logit bias,
+//! 2. repetition penalty, then presence and frequency penalty,
+//! 3. at temperature 0: the lowest id among the largest logits, and nothing else,
+//! 4. temperature, then the softmax of what is kept by top-k, then top-p, then min-p,
+//! 5. one draw.
+//!
+//! This is the order of Hugging Face transformers (`TemperatureLogitsWarper`, `TopKLogitsWarper`, `TopPLogitsWarper`,
+//! `MinPLogitsWarper`), which the generation defaults of a checkpoint are written for: top-p counts the mass of what
+//! top-k left, and the temperature acts before both.
+//!
+//! Equal logits rank by id, the lower first. A vocabulary of 262,144 entries is never sorted: top-k and top-p are
+//! partial selections.
+
+mod params;
+mod penalties;
+mod select;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+pub use params::SamplingParams;
+
+use crate::error::EngineError;
+use select::Candidate;
+
+/// Buffers of the sampling of one token; shared by all sequences of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Workspace {
+    /// Logits after bias and penalties, (vocabulary).
+    logits: Vec<f32>,
+    /// Tokens that can still be drawn.
+    candidates: Vec<Candidate>,
+    /// How often each token occurs in the penalty window, (vocabulary); zero between tokens.
+    counts: Vec<u32>,
+}
+
+impl Workspace {
+    /// Buffers that need not grow for this vocabulary.
+    pub(crate) fn new(vocabulary: usize) -> Self {
+        Self {
+            logits: Vec::with_capacity(vocabulary),
+            candidates: Vec::with_capacity(vocabulary),
+            counts: vec![0; vocabulary],
+        }
+    }
+}
+
+/// The sampling of one sequence: its parameters and its random numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Stream {
+    params: SamplingParams,
+    random: ChaCha8Rng,
+}
+
+impl Stream {
+    pub(crate) fn new(params: SamplingParams) -> Self {
+        // The seed is the key itself: no derivation that another version of a library could do differently.
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&params.seed.to_le_bytes());
+        Self { params, random: ChaCha8Rng::from_seed(key) }
+    }
+
+    /// Chooses the token that follows `history` (prompt and answer so far) from its logits, (vocabulary).
+    pub(crate) fn sample(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        workspace: &mut Workspace,
+    ) -> Result<u32, EngineError> {
+        if !penalties::change(&self.params) {
+            return self.choose(logits, &mut workspace.candidates);
+        }
+        let Workspace { logits: adjusted, candidates, counts } = workspace;
+        adjusted.clear();
+        adjusted.extend_from_slice(logits);
+        penalties::apply(&self.params, adjusted, history, counts);
+        self.choose(adjusted, candidates)
+    }
+
+    fn choose(
+        &mut self,
+        logits: &[f32],
+        candidates: &mut Vec<Candidate>,
+    ) -> Result<u32, EngineError> {
+        let (best, largest) = select::largest(logits)?;
+        if self.params.temperature == 0.0 {
+            return Ok(best);
+        }
+        let uniform = self.uniform();
+        let params = &self.params;
+        select::top_k(logits, params.top_k, candidates);
+        select::softmax_weights(candidates, largest, params.temperature);
+        let kept = select::keep_likely(candidates, params.top_p, params.min_p);
+        let is_ordered_by_id = !(1..logits.len()).contains(&params.top_k)
+            && params.top_p >= 1.0
+            && params.min_p == 0.0;
+        Ok(select::draw(&mut candidates[..kept], uniform, is_ordered_by_id))
+    }
+
+    /// A number in [0, 1) with 53 random bits.
+    fn uniform(&mut self) -> f64 {
+        (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Samples tokens with one set of parameters. The same seed and the same logits give the same tokens.
+#[derive(Debug)]
+pub struct Sampler {
+    stream: Stream,
+    workspace: Workspace,
+}
+
+impl Sampler {
+    /// A sampler at the beginning of its random numbers. `params` should have passed [`SamplingParams::check`].
+    pub fn new(params: SamplingParams) -> Self {
+        Self { stream: Stream::new(params), workspace: Workspace::default() }
+    }
+
+    /// Chooses the token that follows `history` (prompt and answer so far) from its logits, (vocabulary), which are
+    /// left with bias and penalties applied.
+    ///
+    /// # Errors
+    /// [`EngineError::NonFiniteLogits`] if a logit is infinite or not a number, or becomes so.
+    pub fn sample(&mut self, logits: &mut [f32], history: &[u32]) -> Result<u32, EngineError> {
+        let Workspace { candidates, counts, .. } = &mut self.workspace;
+        penalties::apply(&self.stream.params, logits, history, counts);
+        self.stream.choose(logits, candidates)
+    }
+}
+
+#[cfg(test)]
+mod tests;

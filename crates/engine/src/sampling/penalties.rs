@@ -1,0 +1,52 @@
+//! Changes to logits that depend on the request and on what was said before.
+
+use super::params::SamplingParams;
+
+/// Whether [`apply`] does anything.
+pub(super) fn change(params: &SamplingParams) -> bool {
+    !params.logit_bias.is_empty() || penalise(params)
+}
+
+fn penalise(params: &SamplingParams) -> bool {
+    let neutral = params.repetition_penalty == 1.0
+        && params.presence_penalty == 0.0
+        && params.frequency_penalty == 0.0;
+    !neutral && params.penalty_window > 0
+}
+
+/// Applies bias, repetition penalty, presence and frequency penalty, in this order. Ids beyond the logits are ignored.
+/// `counts` is zero before and after, and grows to the logits' number if it is shorter.
+pub(super) fn apply(
+    params: &SamplingParams,
+    logits: &mut [f32],
+    history: &[u32],
+    counts: &mut Vec<u32>,
+) {
+    for &(id, bias) in &params.logit_bias {
+        if let Some(logit) = logits.get_mut(id as usize) {
+            *logit += bias;
+        }
+    }
+    if !penalise(params) {
+        return;
+    }
+    if counts.len() < logits.len() {
+        counts.resize(logits.len(), 0);
+    }
+    let window = &history[history.len().saturating_sub(params.penalty_window)..];
+    let known = || window.iter().map(|&id| id as usize).filter(|&id| id < logits.len());
+    known().for_each(|id| counts[id] += 1);
+    for id in window.iter().map(|&id| id as usize) {
+        // The first occurrence carries the whole count; clearing it skips the others.
+        let Some(count) = counts.get_mut(id).map(std::mem::take).filter(|&count| count > 0) else {
+            continue;
+        };
+        let logit = &mut logits[id];
+        if *logit > 0.0 {
+            *logit /= params.repetition_penalty;
+        } else {
+            *logit *= params.repetition_penalty;
+        }
+        *logit -= params.presence_penalty + count as f32 * params.frequency_penalty;
+    }
+}

@@ -1,0 +1,154 @@
+//! Which tokens can be drawn, and the draw.
+
+use std::cmp::Ordering;
+
+use crate::error::EngineError;
+
+/// Parts of a selection that are at most this long are sorted rather than split further.
+const SORTED: usize = 64;
+
+/// A token that can still be drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Candidate {
+    /// The token.
+    pub(super) id: u32,
+    /// Its logit, later its weight: its probability relative to the most likely token's.
+    pub(super) value: f32,
+}
+
+/// Larger values first, then lower ids.
+fn rank(a: &Candidate, b: &Candidate) -> Ordering {
+    b.value.total_cmp(&a.value).then(a.id.cmp(&b.id))
+}
+
+/// The lowest id among the largest logits, and its logit.
+pub(super) fn largest(logits: &[f32]) -> Result<(u32, f32), EngineError> {
+    // Two plain passes: the compiler turns both into vector code, which it cannot do with a search for the index.
+    let mut are_finite = true;
+    let mut largest = f32::NEG_INFINITY;
+    for &logit in logits {
+        are_finite &= logit.is_finite();
+        largest = largest.max(logit);
+    }
+    if !are_finite {
+        let id =
+            logits.iter().position(|logit| !logit.is_finite()).expect("one of them is not finite");
+        return Err(EngineError::NonFiniteLogits { id, found: logits[id] });
+    }
+    let id = logits.iter().position(|&logit| logit == largest).unwrap_or(0);
+    Ok((id as u32, largest))
+}
+
+/// Fills `candidates` with the `k` largest logits, in no particular order; 0 takes all, in order of their ids.
+pub(super) fn top_k(logits: &[f32], k: usize, candidates: &mut Vec<Candidate>) {
+    candidates.clear();
+    // Adding zero turns -0 into 0, which ranks differently though it is equal.
+    let all = logits
+        .iter()
+        .enumerate()
+        .map(|(id, &logit)| Candidate { id: id as u32, value: logit + 0.0 });
+    if k == 0 || k >= logits.len() {
+        candidates.extend(all);
+        return;
+    }
+    // What cannot be among the k largest of those seen is passed over with one comparison. An equal logit has a higher
+    // id than those seen, so it ranks below them.
+    let full = k.saturating_mul(2).min(logits.len());
+    let mut floor = f32::NEG_INFINITY;
+    for candidate in all {
+        if candidate.value <= floor {
+            continue;
+        }
+        candidates.push(candidate);
+        if candidates.len() == full {
+            floor = keep_largest(candidates, k);
+        }
+    }
+    keep_largest(candidates, k);
+}
+
+/// Keeps the `k` (at least 1) first in rank; gives the value of the last of them, or no bound if there are fewer.
+fn keep_largest(candidates: &mut Vec<Candidate>, k: usize) -> f32 {
+    if candidates.len() < k {
+        return f32::NEG_INFINITY;
+    }
+    let (_, last, _) = candidates.select_nth_unstable_by(k - 1, rank);
+    let floor = last.value;
+    candidates.truncate(k);
+    floor
+}
+
+/// Turns logits into weights `exp((logit - largest) / temperature)`. The largest gets 1, so that no temperature
+/// overflows; those that vanish are dropped.
+pub(super) fn softmax_weights(candidates: &mut Vec<Candidate>, largest: f32, temperature: f32) {
+    for candidate in candidates.iter_mut() {
+        candidate.value = ((candidate.value - largest) / temperature).exp();
+    }
+    candidates.retain(|candidate| candidate.value > 0.0);
+}
+
+/// Moves the candidates that pass top-p and then min-p to the front; gives their number, at least 1.
+pub(super) fn keep_likely(candidates: &mut [Candidate], top_p: f32, min_p: f32) -> usize {
+    let mut kept = candidates.len();
+    if top_p < 1.0 {
+        kept = leading(candidates, f64::from(top_p) * sum(candidates));
+    }
+    if min_p > 0.0 {
+        let mut likely = 0;
+        for at in 0..kept {
+            if candidates[at].value >= min_p {
+                candidates.swap(likely, at);
+                likely += 1;
+            }
+        }
+        kept = likely;
+    }
+    kept
+}
+
+/// Draws one of at least one candidates by their weights: the first in the order of rank (or of ids, if they are in it)
+/// up to which the weights sum to `uniform` times the whole. `uniform` is in [0, 1).
+pub(super) fn draw(candidates: &mut [Candidate], uniform: f64, is_ordered_by_id: bool) -> u32 {
+    let goal = uniform * sum(candidates);
+    let last = if is_ordered_by_id { walk(candidates, goal) } else { leading(candidates, goal) };
+    candidates[last - 1].id
+}
+
+fn sum(candidates: &[Candidate]) -> f64 {
+    candidates.iter().map(|candidate| f64::from(candidate.value)).sum()
+}
+
+/// Smallest number of first candidates, at least 1, whose weights sum to `goal`; all of them if rounding keeps the sum
+/// below it.
+fn walk(candidates: &[Candidate], goal: f64) -> usize {
+    let mut sum = 0.0;
+    for (at, candidate) in candidates.iter().enumerate() {
+        sum += f64::from(candidate.value);
+        if sum >= goal {
+            return at + 1;
+        }
+    }
+    candidates.len()
+}
+
+/// Reorders candidates so that the smallest number of them, in order of rank, whose weights sum to `goal` comes first,
+/// with the one that reaches it last; gives that number. Each round splits what is left at a quarter and looks in one of
+/// the parts, so the expected time grows with the number of candidates only.
+fn leading(candidates: &mut [Candidate], goal: f64) -> usize {
+    let (mut low, mut high) = (0, candidates.len());
+    let mut below = 0.0;
+    while high - low > SORTED {
+        let quarter = (high - low) / 4;
+        candidates[low..high].select_nth_unstable_by(quarter, rank);
+        let middle = low + quarter + 1;
+        let part = sum(&candidates[low..middle]);
+        if below + part >= goal {
+            high = middle;
+        } else {
+            below += part;
+            low = middle;
+        }
+    }
+    candidates[low..high].sort_unstable_by(rank);
+    low + walk(&candidates[low..high], goal - below)
+}

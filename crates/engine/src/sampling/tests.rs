@@ -1,0 +1,341 @@
+use proptest::prelude::*;
+use trine_model::GenerationDefaults;
+
+use super::*;
+
+fn plain(temperature: f32, seed: u64) -> SamplingParams {
+    SamplingParams { temperature, seed, ..SamplingParams::greedy() }
+}
+
+/// The probabilities of the definition, by sorting: (id, probability) of what can be drawn.
+fn naive(params: &SamplingParams, logits: &[f32], history: &[u32]) -> Vec<(u32, f64)> {
+    let mut logits: Vec<f64> = logits.iter().map(|&logit| f64::from(logit)).collect();
+    for &(id, bias) in &params.logit_bias {
+        logits[id as usize] += f64::from(bias);
+    }
+    let window: Vec<u32> = history.iter().rev().take(params.penalty_window).copied().collect();
+    for (id, logit) in logits.iter_mut().enumerate() {
+        let count = window.iter().filter(|&&token| token as usize == id).count() as f64;
+        if count > 0.0 {
+            let factor = f64::from(params.repetition_penalty);
+            *logit = if *logit > 0.0 { *logit / factor } else { *logit * factor };
+            *logit -=
+                f64::from(params.presence_penalty) + count * f64::from(params.frequency_penalty);
+        }
+    }
+    let mut ranked: Vec<(u32, f64)> = logits
+        .iter()
+        .enumerate()
+        .map(|(id, &logit)| (id as u32, logit / f64::from(params.temperature)))
+        .collect();
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    if params.top_k > 0 {
+        ranked.truncate(params.top_k);
+    }
+    let best = ranked[0].1;
+    ranked.iter_mut().for_each(|entry| entry.1 = (entry.1 - best).exp());
+    let total: f64 = ranked.iter().map(|entry| entry.1).sum();
+    let mut below = 0.0;
+    ranked.retain(|entry| {
+        let keep = below == 0.0 || below < f64::from(params.top_p) * total;
+        below += entry.1;
+        keep || params.top_p >= 1.0
+    });
+    ranked.retain(|entry| entry.1 >= f64::from(params.min_p));
+    let total: f64 = ranked.iter().map(|entry| entry.1).sum();
+    ranked.iter_mut().for_each(|entry| entry.1 /= total);
+    ranked
+}
+
+/// Draws often and compares frequencies with probabilities: Pearson's chi-square. The bound is its mean plus six
+/// standard deviations (`n + 6 sqrt(2n)` for `n` degrees of freedom); the seeds are fixed.
+fn assert_distribution(params: SamplingParams, logits: &[f32], history: &[u32]) {
+    const DRAWS: usize = 60_000;
+    let expected = naive(&params, logits, history);
+    let mut sampler = Sampler::new(params);
+    let mut counts = vec![0_usize; logits.len()];
+    for _ in 0..DRAWS {
+        counts[sampler.sample(&mut logits.to_vec(), history).unwrap() as usize] += 1;
+    }
+    // Cells with few expected draws are pooled.
+    let (mut pooled_expected, mut pooled_count) = (0.0, 0.0);
+    let (mut square, mut cells) = (0.0, 0);
+    for &(id, probability) in &expected {
+        let (mean, count) = (probability * DRAWS as f64, counts[id as usize] as f64);
+        counts[id as usize] = 0;
+        if mean < 10.0 {
+            pooled_expected += mean;
+            pooled_count += count;
+        } else {
+            square += (count - mean).powi(2) / mean;
+            cells += 1;
+        }
+    }
+    if pooled_expected >= 10.0 {
+        square += (pooled_count - pooled_expected).powi(2) / pooled_expected;
+        cells += 1;
+    } else {
+        assert!(
+            pooled_count < 40.0,
+            "{pooled_count} draws of tokens that should be drawn {pooled_expected} times"
+        );
+    }
+    let freedom = f64::from(cells - 1);
+    assert!(
+        square <= freedom + 6.0 * (2.0 * freedom).sqrt() + 1e-9,
+        "chi-square {square} of {freedom}"
+    );
+    assert_eq!(counts.iter().sum::<usize>(), 0, "a token was drawn that is not kept");
+}
+
+fn wavy(count: usize) -> Vec<f32> {
+    (0..count).map(|id| 3.0 * ((id * 7919 % 101) as f32 / 50.0 - 1.0)).collect()
+}
+
+#[test]
+fn nothing_filtered_is_the_softmax() {
+    assert_distribution(plain(1.0, 1), &wavy(40), &[]);
+    assert_distribution(plain(0.5, 2), &wavy(300), &[]);
+    assert_distribution(plain(50.0, 3), &wavy(90), &[]);
+}
+
+#[test]
+fn filters_have_the_distribution_of_their_definition() {
+    let base = plain(0.9, 7);
+    for params in [
+        SamplingParams { top_k: 5, ..base.clone() },
+        SamplingParams { top_p: 0.8, ..base.clone() },
+        SamplingParams { top_p: 0.999, ..base.clone() },
+        SamplingParams { min_p: 0.2, ..base.clone() },
+        SamplingParams { top_k: 64, top_p: 0.95, ..base.clone() },
+        SamplingParams { top_k: 90, top_p: 0.9, min_p: 0.05, ..base.clone() },
+        SamplingParams {
+            repetition_penalty: 1.3,
+            presence_penalty: 0.5,
+            frequency_penalty: -0.4,
+            logit_bias: vec![(4, 2.0), (4, 0.5), (9, -100.0)],
+            ..base.clone()
+        },
+    ] {
+        assert_distribution(params, &wavy(150), &[3, 4, 4, 77, 149, 3, 3]);
+    }
+}
+
+#[test]
+fn greedy_takes_the_lowest_of_the_largest() {
+    let mut sampler = Sampler::new(SamplingParams::greedy());
+    assert_eq!(sampler.sample(&mut [0.5, 2.0, -1.0, 2.0], &[]).unwrap(), 1);
+    assert_eq!(sampler.sample(&mut [-0.0, 0.0], &[]).unwrap(), 0);
+}
+
+#[test]
+fn a_tiny_temperature_or_one_candidate_is_greedy() {
+    for params in [
+        plain(f32::from_bits(1), 3),
+        SamplingParams { top_k: 1, ..plain(100.0, 3) },
+        SamplingParams { top_p: 0.0, ..plain(100.0, 3) },
+        SamplingParams { min_p: 1.0, ..plain(1.0, 3) },
+    ] {
+        params.check(300).unwrap();
+        let mut sampler = Sampler::new(params);
+        let mut logits = wavy(300);
+        logits[123] = 3.5;
+        assert!((0..50).all(|_| sampler.sample(&mut logits, &[]).unwrap() == 123));
+    }
+}
+
+#[test]
+fn ties_are_cut_at_the_higher_ids() {
+    let params = SamplingParams { top_k: 3, ..plain(1.0, 9) };
+    let mut sampler = Sampler::new(params);
+    let drawn: std::collections::BTreeSet<u32> = (0..500)
+        .map(|_| sampler.sample(&mut [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], &[]).unwrap())
+        .collect();
+    assert_eq!(drawn.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn a_seed_is_a_text() {
+    let draw = |seed| {
+        let mut sampler = Sampler::new(SamplingParams { top_p: 0.9, ..plain(1.0, seed) });
+        (0..64).map(|_| sampler.sample(&mut wavy(200), &[]).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(draw(5), draw(5));
+    assert_ne!(draw(5), draw(6));
+    assert_ne!(draw(5), draw(5 + (1 << 40)));
+}
+
+#[test]
+fn logits_that_are_not_finite_are_named() {
+    for hostile in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for temperature in [0.0, 1.0] {
+            let mut sampler = Sampler::new(plain(temperature, 0));
+            let error = sampler.sample(&mut [0.0, 1.0, hostile, 5.0], &[]).unwrap_err();
+            assert!(matches!(error, EngineError::NonFiniteLogits { id: 2, .. }), "{error}");
+        }
+    }
+    let params = SamplingParams { repetition_penalty: 100.0, ..SamplingParams::greedy() };
+    assert!(Sampler::new(params).sample(&mut [-3e38, 1.0], &[0]).is_err(), "overflow in a penalty");
+}
+
+#[test]
+fn history_beyond_the_window_or_the_vocabulary_is_ignored() {
+    let params =
+        SamplingParams { presence_penalty: 2.0, penalty_window: 2, ..SamplingParams::greedy() };
+    let mut logits = [1.0; 4];
+    Sampler::new(params.clone()).sample(&mut logits, &[0, 1, 2, 99]).unwrap();
+    assert_eq!(logits, [1.0, 1.0, -1.0, 1.0]);
+    let everything = SamplingParams { penalty_window: usize::MAX, ..params.clone() };
+    let mut logits = [1.0; 4];
+    Sampler::new(everything).sample(&mut logits, &[0, 1, 1]).unwrap();
+    assert_eq!(logits, [-1.0, -1.0, 1.0, 1.0]);
+    let nothing = SamplingParams { penalty_window: 0, ..params };
+    let mut logits = [1.0; 4];
+    Sampler::new(nothing).sample(&mut logits, &[0, 1]).unwrap();
+    assert_eq!(logits, [1.0; 4]);
+}
+
+#[test]
+fn hostile_parameters_are_refused_by_name() {
+    let base = SamplingParams::from_defaults(&GenerationDefaults::default(), 1);
+    base.check(262_144).unwrap();
+    let huge = 1e308_f64 as f32;
+    let hostile = |field, params: SamplingParams| {
+        let message = params.check(1000).unwrap_err().to_string();
+        assert!(message.starts_with(field) && message.contains("; use "), "{message}");
+    };
+    for temperature in [f32::NAN, -1.0, huge, 999_999.0, f32::NEG_INFINITY] {
+        hostile("temperature", SamplingParams { temperature, ..base.clone() });
+    }
+    for share in [f32::NAN, -1.0, 1.0001, 2.0, huge] {
+        hostile("top_p", SamplingParams { top_p: share, ..base.clone() });
+        hostile("min_p", SamplingParams { min_p: share, ..base.clone() });
+    }
+    for top_k in [1 << 31, usize::MAX, -5_isize as usize] {
+        hostile("top_k", SamplingParams { top_k, ..base.clone() });
+    }
+    for repetition_penalty in [0.0, -1.0, f32::NAN, huge] {
+        hostile("repetition_penalty", SamplingParams { repetition_penalty, ..base.clone() });
+    }
+    for penalty in [f32::NAN, 2.1, -2.1, huge] {
+        hostile("presence_penalty", SamplingParams { presence_penalty: penalty, ..base.clone() });
+        hostile("frequency_penalty", SamplingParams { frequency_penalty: penalty, ..base.clone() });
+    }
+    for logit_bias in [
+        vec![(1000, 1.0)],
+        vec![(u32::MAX, 1.0)],
+        vec![(0, f32::INFINITY)],
+        vec![(0, f32::NAN)],
+        vec![(0, 101.0)],
+    ] {
+        hostile("logit_bias", SamplingParams { logit_bias, ..base.clone() });
+    }
+    hostile("logit_bias", SamplingParams { logit_bias: vec![(0, 1.0); 1_000_000], ..base });
+}
+
+/// No buffer grows after the first token.
+#[test]
+fn a_workspace_for_the_vocabulary_does_not_grow() {
+    let mut workspace = Workspace::new(500);
+    let sizes = |workspace: &Workspace| {
+        (workspace.logits.capacity(), workspace.candidates.capacity(), workspace.counts.capacity())
+    };
+    let before = sizes(&workspace);
+    let base = SamplingParams { repetition_penalty: 1.1, ..plain(1.0, 4) };
+    for top_k in [0, 1, 64, 300, 499, 500, 1000] {
+        let mut stream = Stream::new(SamplingParams { top_k, top_p: 0.9, ..base.clone() });
+        stream.sample(&wavy(500), &[1, 2, 3], &mut workspace).unwrap();
+    }
+    assert_eq!(sizes(&workspace), before);
+    assert!(workspace.counts.iter().all(|&count| count == 0));
+}
+
+proptest! {
+    /// What can be drawn is exactly what the definition keeps; distances from a border that rounding can move are
+    /// left out by the choice of the logits (multiples of 1/8) and shares.
+    #[test]
+    fn only_kept_tokens_are_drawn(
+        steps in prop::collection::vec(-40_i32..40, 1..200),
+        top_k in 0_usize..220,
+        top_p in prop::sample::select(vec![0.0_f32, 0.1003, 0.5003, 0.9003, 0.9901, 1.0]),
+        min_p in prop::sample::select(vec![0.0_f32, 0.0101, 0.1003, 0.7007]),
+        temperature in prop::sample::select(vec![0.25_f32, 1.0, 2.0]),
+        seed: u64,
+    ) {
+        let logits: Vec<f32> = steps.iter().map(|&step| step as f32 / 8.0).collect();
+        let params = SamplingParams { top_k, top_p, min_p, ..plain(temperature, seed) };
+        let kept = naive(&params, &logits, &[]);
+        let mut sampler = Sampler::new(params);
+        for _ in 0..20 {
+            let token = sampler.sample(&mut logits.clone(), &[]).unwrap();
+            prop_assert!(kept.iter().any(|&(id, _)| id == token), "{token} of {kept:?}");
+        }
+    }
+
+    /// Partial selection and full sort keep the same tokens.
+    #[test]
+    fn selections_equal_a_sort(steps in prop::collection::vec(-30_i32..30, 1..400), k in 1_usize..420, share in 0.0_f32..1.0) {
+        let logits: Vec<f32> = steps.iter().map(|&step| step as f32 / 4.0).collect();
+        let mut sorted: Vec<u32> = (0..logits.len() as u32).collect();
+        sorted.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
+        sorted.truncate(k);
+        let mut candidates = Vec::new();
+        select::top_k(&logits, k, &mut candidates);
+        let ids = |candidates: &[Candidate]| {
+            let mut ids: Vec<u32> = candidates.iter().map(|candidate| candidate.id).collect();
+            ids.sort_unstable();
+            ids
+        };
+        let sorted_ids = |count: usize| { let mut ids = sorted[..count].to_vec(); ids.sort_unstable(); ids };
+        prop_assert_eq!(ids(&candidates), sorted_ids(k.min(logits.len())));
+
+        select::softmax_weights(&mut candidates, logits[sorted[0] as usize], 1.0);
+        let kept = select::keep_likely(&mut candidates, share, 0.0);
+        prop_assert_eq!(ids(&candidates[..kept]), sorted_ids(kept));
+        let weight = |count: usize| -> f64 {
+            let best = logits[sorted[0] as usize];
+            sorted[..count].iter().map(|&id| f64::from((logits[id as usize] - best).exp())).sum()
+        };
+        let goal = f64::from(share) * weight(sorted.len());
+        prop_assert!(weight(kept) >= goal * (1.0 - 1e-9));
+        prop_assert!(kept == 1 || weight(kept - 1) < goal * (1.0 + 1e-9));
+    }
+
+    /// Bias and penalties against the definition, one token at a time.
+    #[test]
+    fn penalties_equal_their_definition(
+        logits in prop::collection::vec(-10.0_f32..10.0, 12),
+        history in prop::collection::vec(0_u32..12, 0..40),
+        window in 0_usize..50,
+        repetition in 0.5_f32..2.0,
+        presence in -2.0_f32..2.0,
+        frequency in -2.0_f32..2.0,
+        bias in prop::collection::vec((0_u32..12, -5.0_f32..5.0), 0..5),
+    ) {
+        let params = SamplingParams {
+            repetition_penalty: repetition,
+            presence_penalty: presence,
+            frequency_penalty: frequency,
+            penalty_window: window,
+            logit_bias: bias.clone(),
+            ..SamplingParams::greedy()
+        };
+        let mut changed = logits.clone();
+        let token = Sampler::new(params).sample(&mut changed, &history).unwrap();
+        let start = history.len().saturating_sub(window);
+        for id in 0..12 {
+            let mut expected = logits[id];
+            for entry in bias.iter().filter(|entry| entry.0 as usize == id) {
+                expected += entry.1;
+            }
+            let count = history[start..].iter().filter(|&&token| token as usize == id).count();
+            if count > 0 {
+                expected = if expected > 0.0 { expected / repetition } else { expected * repetition };
+                expected -= presence + count as f32 * frequency;
+            }
+            prop_assert!((changed[id] - expected).abs() < 1e-4, "{id}: {} {expected}", changed[id]);
+        }
+        let best = changed.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        prop_assert_eq!(token as usize, changed.iter().position(|&logit| logit == best).unwrap());
+    }
+}

@@ -1,0 +1,249 @@
+//! Which rows the next step runs. Pure: it sees slots and counts, no tokens, no clock, no device.
+//!
+//! Every decoding sequence gets one row, then prompts get what is left of the width, in the order of their arrival. So
+//! a running stream never waits for more than one step's worth of somebody's prompt. Where the width or the number of
+//! rows with logits does not suffice for all, decoding sequences take turns, and a prompt that was left out comes first
+//! in the next step.
+
+use trine_model::Width;
+
+/// Rows of one sequence in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pick {
+    /// The sequence's slot.
+    pub slot: usize,
+    /// Its next rows, at least one.
+    pub rows: usize,
+    /// Whether the logits of the last of them are wanted.
+    pub output: bool,
+    /// Whether they are rows of a prompt, not a generated token.
+    pub prefill: bool,
+}
+
+/// Where a sequence stands between steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// No sequence in this slot.
+    Absent,
+    /// Rows of its prompt are to be run.
+    Prefill {
+        /// How many, at least one.
+        left: usize,
+        /// Whether the logits of the last one are wanted.
+        output: bool,
+    },
+    /// Its latest token is to be run.
+    Decode,
+    /// All its rows are in the step that was picked last; [`Scheduler::resume`] or [`Scheduler::remove`] comes next.
+    Waiting,
+}
+
+/// Picks the rows of each step.
+#[derive(Debug, Clone)]
+pub struct Scheduler {
+    width: Width,
+    phases: Vec<Phase>,
+    /// Slots in [`Phase::Prefill`], in order of arrival.
+    queue: Vec<usize>,
+    /// The slot that is first among the decoding ones.
+    turn: usize,
+    /// Whether prompts waited and got no row in the last step.
+    starved: bool,
+}
+
+impl Scheduler {
+    /// A scheduler for `slots` sequences and steps of at most `width` rows (both numbers at least 1).
+    pub fn new(slots: usize, width: Width) -> Self {
+        Self {
+            width,
+            phases: vec![Phase::Absent; slots],
+            queue: Vec::with_capacity(slots),
+            turn: 0,
+            starved: false,
+        }
+    }
+
+    /// Adds a sequence with `rows` rows of prompt to run (at least one); `output` says whether it goes on to decode.
+    pub fn admit(&mut self, slot: usize, rows: usize, output: bool) {
+        debug_assert!(
+            rows > 0 && self.phases[slot] == Phase::Absent,
+            "slot {slot} is taken or has no rows"
+        );
+        self.phases[slot] = Phase::Prefill { left: rows, output };
+        self.queue.push(slot);
+    }
+
+    /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing to do.
+    pub fn next_step(&mut self, picks: &mut Vec<Pick>) {
+        picks.clear();
+        let held = usize::from(self.starved && !self.queue.is_empty());
+        let mut budget =
+            Width { tokens: self.width.tokens - held, outputs: self.width.outputs - held };
+        self.pick_decodes(&mut budget, picks);
+        budget.tokens += held;
+        budget.outputs += held;
+        let decodes = picks.len();
+        self.pick_prompts(&mut budget, picks);
+        self.starved = picks.len() == decodes && !self.queue.is_empty();
+    }
+
+    fn pick_decodes(&mut self, budget: &mut Width, picks: &mut Vec<Pick>) {
+        let slots = self.phases.len();
+        let first = self.turn;
+        for slot in (0..slots).map(|offset| (first + offset) % slots) {
+            if budget.tokens == 0 || budget.outputs == 0 {
+                break;
+            }
+            if self.phases[slot] == Phase::Decode {
+                self.phases[slot] = Phase::Waiting;
+                picks.push(Pick { slot, rows: 1, output: true, prefill: false });
+                budget.tokens -= 1;
+                budget.outputs -= 1;
+                self.turn = (slot + 1) % slots;
+            }
+        }
+    }
+
+    fn pick_prompts(&mut self, budget: &mut Width, picks: &mut Vec<Pick>) {
+        for &slot in &self.queue {
+            let Phase::Prefill { left, output } = self.phases[slot] else { continue };
+            let mut rows = left.min(budget.tokens);
+            // The last row waits for a step that can give its logits.
+            if rows == left && output && budget.outputs == 0 {
+                rows -= 1;
+            }
+            if rows == 0 {
+                continue;
+            }
+            let ends = rows == left;
+            self.phases[slot] =
+                if ends { Phase::Waiting } else { Phase::Prefill { left: left - rows, output } };
+            let output = ends && output;
+            budget.tokens -= rows;
+            budget.outputs -= usize::from(output);
+            picks.push(Pick { slot, rows, output, prefill: true });
+        }
+        let phases = &self.phases;
+        self.queue.retain(|&slot| matches!(phases[slot], Phase::Prefill { .. }));
+    }
+
+    /// Lets a sequence whose rows have all been run go on with one more token.
+    pub fn resume(&mut self, slot: usize) {
+        debug_assert_eq!(self.phases[slot], Phase::Waiting, "slot {slot} has rows to run");
+        self.phases[slot] = Phase::Decode;
+    }
+
+    /// Takes a sequence out, whatever it was doing.
+    pub fn remove(&mut self, slot: usize) {
+        self.phases[slot] = Phase::Absent;
+        self.queue.retain(|&queued| queued != slot);
+    }
+
+    /// Whether no sequence is left.
+    pub fn is_idle(&self) -> bool {
+        self.phases.iter().all(|&phase| phase == Phase::Absent)
+    }
+
+    /// Whether a slot has a sequence.
+    pub fn holds(&self, slot: usize) -> bool {
+        self.phases[slot] != Phase::Absent
+    }
+
+    /// Checks, between steps, that the queue names each waiting prompt once and that no sequence was left without
+    /// anything to do.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check_integrity(&self) -> Result<(), String> {
+        for (slot, &phase) in self.phases.iter().enumerate() {
+            let queued = self.queue.iter().filter(|&&queued| queued == slot).count();
+            let expected = usize::from(matches!(phase, Phase::Prefill { .. }));
+            if queued != expected {
+                return Err(format!(
+                    "slot {slot} is {phase:?} and stands {queued} times in the queue"
+                ));
+            }
+            if matches!(phase, Phase::Waiting | Phase::Prefill { left: 0, .. }) {
+                return Err(format!(
+                    "slot {slot} has no row to run and was neither resumed nor removed"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(scheduler: &mut Scheduler) -> Vec<Pick> {
+        let mut picks = Vec::new();
+        scheduler.next_step(&mut picks);
+        for pick in picks.iter().filter(|pick| pick.output) {
+            scheduler.resume(pick.slot);
+        }
+        scheduler.check_integrity().unwrap();
+        picks
+    }
+
+    fn prompt(slot: usize, rows: usize, output: bool) -> Pick {
+        Pick { slot, rows, output, prefill: true }
+    }
+
+    fn decode(slot: usize) -> Pick {
+        Pick { slot, rows: 1, output: true, prefill: false }
+    }
+
+    #[test]
+    fn decoding_comes_first_and_prompts_fill_the_width() {
+        let mut scheduler = Scheduler::new(3, Width { tokens: 8, outputs: 3 });
+        scheduler.admit(1, 5, true);
+        assert_eq!(step(&mut scheduler), [prompt(1, 5, true)]);
+        scheduler.admit(2, 10, true);
+        scheduler.admit(0, 2, true);
+        assert_eq!(step(&mut scheduler), [decode(1), prompt(2, 7, false)]);
+        assert_eq!(step(&mut scheduler), [decode(1), prompt(2, 3, true), prompt(0, 2, true)]);
+        assert_eq!(step(&mut scheduler), [decode(2), decode(0), decode(1)]);
+        (0..3).for_each(|slot| scheduler.remove(slot));
+        assert!(scheduler.is_idle());
+        assert_eq!(step(&mut scheduler), []);
+    }
+
+    #[test]
+    fn a_prompt_waits_with_its_last_row_for_an_output() {
+        let mut scheduler = Scheduler::new(2, Width { tokens: 8, outputs: 1 });
+        scheduler.admit(0, 1, true);
+        step(&mut scheduler);
+        scheduler.admit(1, 3, true);
+        assert_eq!(step(&mut scheduler), [decode(0), prompt(1, 2, false)]);
+        assert_eq!(step(&mut scheduler), [decode(0)]);
+        assert_eq!(step(&mut scheduler), [prompt(1, 1, true)], "it was left out once");
+        assert_eq!(step(&mut scheduler), [decode(1)], "they take turns");
+        assert_eq!(step(&mut scheduler), [decode(0)]);
+    }
+
+    #[test]
+    fn width_one_serves_everybody_in_turn() {
+        let mut scheduler = Scheduler::new(2, Width { tokens: 1, outputs: 1 });
+        scheduler.admit(0, 1, true);
+        step(&mut scheduler);
+        scheduler.admit(1, 2, true);
+        let slots: Vec<_> = (0..8).map(|_| step(&mut scheduler)[0].slot).collect();
+        assert_eq!(slots, [0, 1, 0, 1, 1, 0, 1, 0]);
+    }
+
+    #[test]
+    fn prefill_alone_asks_for_no_logits() {
+        let mut scheduler = Scheduler::new(1, Width { tokens: 4, outputs: 1 });
+        scheduler.admit(0, 6, false);
+        let mut picks = Vec::new();
+        scheduler.next_step(&mut picks);
+        assert_eq!(picks, [prompt(0, 4, false)]);
+        scheduler.next_step(&mut picks);
+        assert_eq!(picks, [prompt(0, 2, false)]);
+        assert!(scheduler.check_integrity().unwrap_err().contains("slot 0"));
+        scheduler.remove(0);
+        scheduler.check_integrity().unwrap();
+    }
+}
