@@ -1,1 +1,37 @@
-//! Downloads from Hugging Face repositories and the local model store
+//! Downloads from Hugging Face repositories and the local model store.
+//!
+//! [`Hub::pull`] fetches a model named as people type it (`owner/repo:Q4_K_M`), resumes what an
+//! earlier attempt left, verifies the SHA-256 the repository publishes and moves each file to its
+//! final name only when it is whole. [`Hub::resolve`], [`Hub::list`] and [`Hub::show`] work without
+//! a network, from the store and, read-only, from the Hugging Face cache.
+//!
+//! The store keeps human-readable names: `<store>/owner/repo/<file>`, beside one `manifest.json`
+//! per repository. A download in progress is `<file>.part`; lock files live in `<store>/.locks`.
+#![forbid(unsafe_code)]
+
+mod api;
+mod cache;
+mod config;
+mod download;
+mod error;
+mod http;
+mod hub;
+mod location;
+mod manifest;
+mod name;
+mod part;
+mod progress;
+mod pull;
+mod retry;
+mod select;
+mod shelf;
+mod space;
+mod store;
+
+pub use config::{HubConfig, Token};
+pub use error::HubError;
+pub use hub::{
+    EntryState, Hub, LocalModel, ModelFile, Origin, RemovedModel, StoreEntry, StoredFile,
+};
+pub use name::{ModelName, Selection};
+pub use progress::{Progress, Silent};

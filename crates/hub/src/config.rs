@@ -1,0 +1,255 @@
+//! The settings of the hub. The environment is read here and nowhere else.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use etcetera::BaseStrategy;
+
+use crate::error::HubError;
+
+/// The public Hugging Face Hub.
+pub(crate) const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+/// Longest accepted access token in bytes.
+const LONGEST_TOKEN: usize = 4096;
+
+/// An access token. Its debug form does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Takes a token, surrounding white space removed; `None` when nothing is left.
+    ///
+    /// # Errors
+    /// [`HubError::InvalidSetting`] when it holds something that no HTTP header may hold.
+    pub fn new(text: &str, setting: &'static str) -> Result<Option<Self>, HubError> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        if text.len() > LONGEST_TOKEN || !text.bytes().all(|b| b.is_ascii_graphic()) {
+            let reason = "it is not an access token (letters, digits and signs, no spaces); \
+                          copy it again from your account's settings"
+                .to_owned();
+            return Err(HubError::InvalidSetting { setting, reason });
+        }
+        Ok(Some(Token(text.to_owned())))
+    }
+
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Everything the hub needs to know. [`HubConfig::from_env`] fills it for the binary; tests and
+/// other programs start from [`HubConfig::new`].
+#[derive(Debug, Clone)]
+pub struct HubConfig {
+    /// Server, e.g. `https://huggingface.co`, without a final slash. Plain `http` must be asked for.
+    pub endpoint: String,
+    /// Access token for gated and private repositories. Sent to the endpoint alone, and over plain
+    /// `http` only to this machine itself.
+    pub token: Option<Token>,
+    /// Root of the model store. Created when something is pulled.
+    pub store: PathBuf,
+    /// Root of the Hugging Face cache (`.../hub`), read only.
+    pub hugging_face_cache: Option<PathBuf>,
+    /// Never connect: `pull` fails with [`HubError::Offline`] unless the model is here.
+    pub offline: bool,
+    /// Longest time for resolving a name and for connecting, each.
+    pub connect_timeout: Duration,
+    /// Longest silence of the server before the connection counts as broken.
+    pub read_timeout: Duration,
+    /// Repetitions after a failure that brought no progress.
+    pub retries: u32,
+    /// Pause before the first repetition; doubles each time.
+    pub backoff: Duration,
+    /// Longest pause, also when the server asks for more.
+    pub longest_pause: Duration,
+    /// Proxy from the environment.
+    proxy: Option<ureq::Proxy>,
+}
+
+impl HubConfig {
+    /// Settings for the public Hub with a store at `store`, no token, no cache and no proxy.
+    pub fn new(store: impl Into<PathBuf>) -> Self {
+        HubConfig {
+            endpoint: DEFAULT_ENDPOINT.to_owned(),
+            token: None,
+            store: store.into(),
+            hugging_face_cache: None,
+            offline: false,
+            connect_timeout: Duration::from_secs(15),
+            read_timeout: Duration::from_secs(60),
+            retries: 4,
+            backoff: Duration::from_millis(500),
+            longest_pause: Duration::from_secs(60),
+            proxy: None,
+        }
+    }
+
+    /// Reads `TRINE_HOME`, `XDG_DATA_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`,
+    /// `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, the token file of the Hugging Face cache and the usual
+    /// proxy variables.
+    ///
+    /// # Errors
+    /// [`HubError::InvalidSetting`] when a variable cannot be used, or when there is neither
+    /// `TRINE_HOME` nor a home folder.
+    pub fn from_env() -> Result<Self, HubError> {
+        let strategy = etcetera::choose_base_strategy().ok();
+        let home = strategy.as_ref().map(|s| s.home_dir().to_owned());
+        let data = strategy.as_ref().map(|s| s.data_dir());
+        let mut config = Self::from_lookup(&|name| std::env::var_os(name), home, data)?;
+        config.proxy = ureq::Proxy::try_from_env();
+        Ok(config)
+    }
+
+    /// [`HubConfig::from_env`] over any source of variables. An empty variable counts as unset.
+    fn from_lookup(
+        lookup: &dyn Fn(&str) -> Option<OsString>,
+        home: Option<PathBuf>,
+        data: Option<PathBuf>,
+    ) -> Result<Self, HubError> {
+        let path = |name: &str| lookup(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let text = |name: &'static str| match path(name) {
+            None => Ok(None),
+            Some(value) => value.to_str().map(|v| Some(v.to_owned())).ok_or_else(|| {
+                HubError::InvalidSetting { setting: name, reason: "it is not text".to_owned() }
+            }),
+        };
+        let store = path("TRINE_HOME")
+            .or_else(|| data.map(|data| data.join("trine").join("models")))
+            .ok_or_else(|| HubError::InvalidSetting {
+                setting: "the model store",
+                reason: "there is no home folder; set TRINE_HOME to a folder for models".to_owned(),
+            })?;
+        let mut config = HubConfig::new(store);
+        if let Some(endpoint) = text("HF_ENDPOINT")? {
+            config.endpoint = endpoint;
+        }
+        let cache_home = path("XDG_CACHE_HOME")
+            .filter(|p| p.is_absolute())
+            .or_else(|| home.map(|home| home.join(".cache")));
+        let hugging_face =
+            path("HF_HOME").or_else(|| cache_home.map(|cache| cache.join("huggingface")));
+        config.hugging_face_cache = path("HF_HUB_CACHE")
+            .or_else(|| path("HUGGINGFACE_HUB_CACHE"))
+            .or_else(|| hugging_face.as_ref().map(|root| root.join("hub")));
+        config.offline = text("HF_HUB_OFFLINE")?.is_some_and(|value| {
+            matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
+        });
+        config.token = match text("HF_TOKEN")? {
+            Some(token) => Token::new(&token, "HF_TOKEN")?,
+            None => None,
+        };
+        if config.token.is_none() {
+            let file =
+                path("HF_TOKEN_PATH").or_else(|| hugging_face.map(|root| root.join("token")));
+            config.token = file.as_deref().and_then(token_from_file);
+        }
+        Ok(config)
+    }
+
+    pub(crate) fn proxy(&self) -> Option<&ureq::Proxy> {
+        self.proxy.as_ref()
+    }
+}
+
+/// The token in a file. A file that cannot be read or holds no token is reported to the log and
+/// otherwise ignored: most models need none.
+fn token_from_file(path: &Path) -> Option<Token> {
+    let file = std::fs::File::open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    let limit = LONGEST_TOKEN as u64 + 64;
+    let read = file.take(limit).read_to_string(&mut text);
+    match read
+        .map_err(|e| e.to_string())
+        .and_then(|_| Token::new(&text, "the token file").map_err(|error| error.to_string()))
+    {
+        Ok(token) => token,
+        Err(reason) => {
+            tracing::warn!(path = %path.display(), reason, "the Hugging Face token file is ignored");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn config(pairs: &[(&str, &str)], home: Option<&Path>) -> Result<HubConfig, HubError> {
+        let map: HashMap<String, OsString> =
+            pairs.iter().map(|(k, v)| (k.to_string(), OsString::from(v))).collect();
+        HubConfig::from_lookup(
+            &|name| map.get(name).cloned(),
+            home.map(Path::to_owned),
+            home.map(|home| home.join(".local/share")),
+        )
+    }
+
+    #[test]
+    fn defaults_and_overrides() {
+        let home = Path::new("/nonexistent/home");
+        let plain = config(&[], Some(home)).unwrap();
+        assert_eq!(plain.endpoint, DEFAULT_ENDPOINT);
+        assert_eq!(plain.store, home.join(".local/share/trine/models"));
+        assert_eq!(plain.hugging_face_cache, Some(home.join(".cache/huggingface/hub")));
+        assert!(plain.token.is_none() && !plain.offline);
+
+        let set = config(
+            &[
+                ("TRINE_HOME", "/models"),
+                ("HF_ENDPOINT", "https://mirror.example"),
+                ("HF_TOKEN", " hf_abc\n"),
+                ("HF_HOME", "/hf"),
+                ("HF_HUB_OFFLINE", "1"),
+            ],
+            None,
+        )
+        .unwrap();
+        assert_eq!(set.store, Path::new("/models"));
+        assert_eq!(set.endpoint, "https://mirror.example");
+        assert_eq!(set.hugging_face_cache.as_deref(), Some(Path::new("/hf/hub")));
+        assert!(set.offline);
+        assert_eq!(set.token.as_ref().unwrap().reveal(), "hf_abc");
+        assert!(!format!("{set:?}").contains("hf_abc"), "the debug form must not show the token");
+        let hub_cache = config(&[("HF_HUB_CACHE", "/c"), ("HF_HOME", "/hf")], Some(home)).unwrap();
+        assert_eq!(hub_cache.hugging_face_cache.as_deref(), Some(Path::new("/c")));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said() {
+        assert!(config(&[], None).unwrap_err().to_string().contains("TRINE_HOME"));
+        let error = config(&[("HF_TOKEN", "a b"), ("TRINE_HOME", "/m")], None).unwrap_err();
+        assert!(error.to_string().contains("HF_TOKEN"), "{error}");
+        assert!(Token::new("a\r\nX-Evil: 1", "HF_TOKEN").is_err());
+    }
+
+    #[test]
+    fn token_file_is_read_and_the_variable_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("token"), "hf_file\n").unwrap();
+        let home = folder.path().to_str().unwrap();
+        let base = [("TRINE_HOME", "/m"), ("HF_HOME", home)];
+        let from_file = config(&base, None).unwrap();
+        assert_eq!(from_file.token.unwrap().reveal(), "hf_file");
+        let both = config(&[base[0], base[1], ("HF_TOKEN", "hf_variable")], None).unwrap();
+        assert_eq!(both.token.unwrap().reveal(), "hf_variable");
+        std::fs::write(folder.path().join("token"), [0xff, 0xfe, 0]).unwrap();
+        assert!(config(&base, None).unwrap().token.is_none());
+    }
+}

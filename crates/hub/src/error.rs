@@ -1,0 +1,316 @@
+//! What can go wrong, said with its cause and its remedy.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// An error of a download or of the model store. The message names cause and remedy.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HubError {
+    /// A model name that cannot name a repository, a quantisation or a file.
+    #[error(
+        "'{name}' is not a model name: {reason}; write owner/repo, owner/repo:Q4_K_M or \
+         owner/repo/file.gguf"
+    )]
+    InvalidName {
+        /// The name as typed, control characters replaced and cut to a readable length.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A setting (usually an environment variable) that cannot be used.
+    #[error("{setting} cannot be used: {reason}")]
+    InvalidSetting {
+        /// The setting, e.g. `HF_ENDPOINT`.
+        setting: &'static str,
+        /// What is wrong and what to write instead.
+        reason: String,
+    },
+    /// The repository is gated, private or does not exist, and this token may not read it.
+    #[error(
+        "{repository} may not be read (HTTP {status}): {}; if it exists, open {page} in a browser, \
+         accept its licence, then {}",
+        if *.token_sent { "the token was sent but gives no access to it" } else { "no access token was sent" },
+        if *.token_sent { "check that HF_TOKEN may read gated repositories" } else { "set HF_TOKEN to a token from your account's settings" }
+    )]
+    AccessDenied {
+        /// `owner/repo`.
+        repository: String,
+        /// HTTP status, 401 or 403.
+        status: u16,
+        /// The page on which the licence can be accepted.
+        page: String,
+        /// Whether a token went with the request.
+        token_sent: bool,
+    },
+    /// The server knows no such repository.
+    #[error(
+        "{endpoint} has no repository {repository}{}; check the spelling, and for a private \
+         repository set HF_TOKEN",
+        close_names(.close)
+    )]
+    RepositoryNotFound {
+        /// `owner/repo`.
+        repository: String,
+        /// The server asked.
+        endpoint: String,
+        /// Repositories with similar names.
+        close: Vec<String>,
+    },
+    /// The repository exists but has no such file.
+    #[error("{repository} has no file {file}{}; {}", close_names(.close), there_is(.available))]
+    FileNotFound {
+        /// `owner/repo`.
+        repository: String,
+        /// The file asked for.
+        file: String,
+        /// Files with similar names.
+        close: Vec<String>,
+        /// The model files that exist.
+        available: Vec<String>,
+    },
+    /// No model file of the repository matches what was asked for.
+    #[error("{repository} has nothing that matches '{wanted}'; {}", there_is(.available))]
+    NoMatch {
+        /// `owner/repo`.
+        repository: String,
+        /// The quantisation asked for, or a description of the default.
+        wanted: String,
+        /// What could be asked for.
+        available: Vec<String>,
+    },
+    /// Several model files match what was asked for.
+    #[error("{name} can mean {} models; name one of: {}", .available.len(), listed(.available))]
+    Ambiguous {
+        /// The name as typed.
+        name: String,
+        /// What it could mean.
+        available: Vec<String>,
+    },
+    /// The repository holds no model that can be run, or only a part of one.
+    #[error("{repository} holds no usable model: {reason}")]
+    Unusable {
+        /// `owner/repo`.
+        repository: String,
+        /// What is missing, and what to do.
+        reason: String,
+    },
+    /// The server could not be reached at all.
+    #[error(
+        "{endpoint} cannot be reached: {reason}; check the network or HF_ENDPOINT, or run a model \
+         that is already here: {}",
+        listed(.local)
+    )]
+    Offline {
+        /// The server.
+        endpoint: String,
+        /// Why the connection failed.
+        reason: String,
+        /// Names of the complete local models.
+        local: Vec<String>,
+    },
+    /// A connection failed or broke off, and repeating did not help.
+    #[error(
+        "the connection for {url} failed: {reason}; run the command again, the download continues \
+         where it stopped"
+    )]
+    Connection {
+        /// The address, without its query.
+        url: String,
+        /// Why it failed.
+        reason: String,
+    },
+    /// The server asked to slow down, and waiting as long as it asked (within a limit) did not help.
+    #[error(
+        "{url} refuses further requests (HTTP 429{}); wait and run the command again, or set \
+         HF_TOKEN: requests with a token have higher limits",
+        .retry_after.map(|seconds| format!(", asks to wait {seconds} s")).unwrap_or_default()
+    )]
+    RateLimited {
+        /// The address, without its query.
+        url: String,
+        /// The pause the server asked for, in seconds.
+        retry_after: Option<u64>,
+    },
+    /// The server answered with an error status.
+    #[error("{url} answered HTTP {status}{}; try again later or check HF_ENDPOINT", with_message(.message))]
+    Status {
+        /// The address, without its query.
+        url: String,
+        /// HTTP status.
+        status: u16,
+        /// What the server says about it; may be empty.
+        message: String,
+    },
+    /// The server's answer is not what was asked for.
+    #[error(
+        "{url} sent an answer that cannot be used: {reason}; a proxy, a login page or a broken \
+         mirror does this: check the network and HF_ENDPOINT"
+    )]
+    BadResponse {
+        /// The address, without its query.
+        url: String,
+        /// What is wrong with the answer.
+        reason: String,
+    },
+    /// The file arrived whole, but its content is not what the repository publishes.
+    #[error(
+        "{file} has SHA-256 {found}, but the repository publishes {expected}; the download was \
+         discarded: run the command again, and if this repeats, distrust the network or mirror"
+    )]
+    Checksum {
+        /// The file.
+        file: String,
+        /// The published hash, lower-case hexadecimal.
+        expected: String,
+        /// The hash of what arrived.
+        found: String,
+    },
+    /// The disk has too little room. What was downloaded stays.
+    #[error(
+        "{path} has too little room: {needed} bytes more are needed{}; free some space or set \
+         TRINE_HOME to a folder on a larger disk; what was downloaded is kept",
+        .available.map(|bytes| format!(", {bytes} are free")).unwrap_or_default()
+    )]
+    NoSpace {
+        /// The folder of the store.
+        path: PathBuf,
+        /// Bytes still to be written.
+        needed: u64,
+        /// Bytes free, where the system says.
+        available: Option<u64>,
+    },
+    /// A file operation failed.
+    #[error(
+        "cannot {action} {path}: {source}; check the path's permissions, or set TRINE_HOME to a folder you may write"
+    )]
+    File {
+        /// What was tried, e.g. `create`.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The model is not on this machine.
+    #[error("{name} is not on this machine; fetch it with 'trine pull {name}', or choose from: {}", listed(.local))]
+    NotLocal {
+        /// The name as typed.
+        name: String,
+        /// Names of the local models.
+        local: Vec<String>,
+    },
+    /// A removal that would touch something outside the store.
+    #[error("{path} is not removed: {reason}")]
+    Refused {
+        /// The path in question.
+        path: PathBuf,
+        /// Why, and what to do instead.
+        reason: String,
+    },
+    /// The caller's [`Progress`](crate::Progress) asked to stop.
+    #[error("stopped; run the command again, the download continues where it stopped")]
+    Cancelled,
+}
+
+impl HubError {
+    pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        HubError::File { action, path: path.into(), source }
+    }
+}
+
+/// At most this many names are listed in one message.
+const LISTED: usize = 24;
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() {
+        return "(none)".to_owned();
+    }
+    let mut text = names.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > LISTED {
+        text.push_str(&format!(" and {} more", names.len() - LISTED));
+    }
+    text
+}
+
+fn there_is(names: &[String]) -> String {
+    if names.is_empty() {
+        "it holds no model files".to_owned()
+    } else {
+        format!("it holds: {}", listed(names))
+    }
+}
+
+fn close_names(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!(" (close: {})", listed(names)) }
+}
+
+fn with_message(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(" ({message})") }
+}
+
+/// Text from outside made fit for a terminal: control characters replaced, cut to `limit` characters.
+pub(crate) fn printable(text: &str, limit: usize) -> String {
+    let mut clean: String = text
+        .chars()
+        .take(limit)
+        .map(|c| if c.is_control() || crate::name::is_invisible(c) { '\u{fffd}' } else { c })
+        .collect();
+    if text.chars().nth(limit).is_some() {
+        clean.push_str("...");
+    }
+    clean
+}
+
+/// The few of `candidates` whose spelling is closest to `wanted`, best first.
+pub(crate) fn closest(wanted: &str, candidates: &[String]) -> Vec<String> {
+    let wanted = wanted.to_lowercase();
+    let limit = (wanted.chars().count() / 3).max(3);
+    let mut ranked: Vec<(usize, &String)> = candidates
+        .iter()
+        .take(2000)
+        .map(|candidate| (distance(&wanted, &candidate.to_lowercase()), candidate))
+        .filter(|(distance, _)| *distance <= limit)
+        .collect();
+    ranked.sort();
+    ranked.into_iter().take(5).map(|(_, candidate)| candidate.clone()).collect()
+}
+
+/// Levenshtein distance over the first 128 characters of each text.
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().take(128).collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.chars().take(128).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in right.iter().enumerate() {
+            let substituted = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_and_close_names() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("same", "same"), 0);
+        let names = ["gemma-Q4_0.gguf", "gemma-Q8_0.gguf", "quite-different"].map(String::from);
+        assert_eq!(closest("gema-q4_0.gguf", &names)[0], "gemma-Q4_0.gguf");
+        assert!(closest("zzzzzzzzzz", &names).is_empty());
+    }
+
+    #[test]
+    fn text_from_outside_loses_its_control_characters() {
+        assert_eq!(printable("a\u{1b}[31mb\n", 20), "a\u{fffd}[31mb\u{fffd}");
+        assert_eq!(printable("abcdef", 3), "abc...");
+    }
+}

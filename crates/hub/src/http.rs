@@ -1,0 +1,252 @@
+//! One GET request with the hub's rules: own redirects, token for the endpoint alone, no
+//! compression, errors sorted into final and repeatable.
+
+use std::io;
+use std::time::Duration;
+
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+use crate::config::{DEFAULT_ENDPOINT, HubConfig};
+use crate::error::{HubError, printable};
+use crate::location::Location;
+use crate::name::sha256_text;
+use crate::retry::{Failure, retry_after};
+
+/// Longest chain of redirects that is followed. The Hub uses up to three.
+const MOST_REDIRECTS: usize = 8;
+
+/// The HTTP client of one hub.
+pub(crate) struct Client {
+    agent: Agent,
+    endpoint: Location,
+    endpoint_text: String,
+    config: HubConfig,
+}
+
+/// An answer that is not a redirect.
+pub(crate) struct Reply {
+    pub(crate) response: Response<Body>,
+    /// Where it came from.
+    pub(crate) location: Location,
+    /// Whether the endpoint itself gave it, rather than a file server it redirected to.
+    pub(crate) from_endpoint: bool,
+    /// SHA-256 of the file that the endpoint announced in `X-Linked-ETag`.
+    pub(crate) linked_sha256: Option<String>,
+    /// Size of the file in bytes that the endpoint announced in `X-Linked-Size`.
+    pub(crate) linked_size: Option<u64>,
+}
+
+/// What a request was for, so that its errors can name it.
+#[derive(Clone, Copy)]
+pub(crate) struct Purpose<'a> {
+    pub(crate) repository: &'a str,
+    pub(crate) file: Option<&'a str>,
+}
+
+impl Client {
+    pub(crate) fn new(config: &HubConfig) -> Result<Self, HubError> {
+        let invalid = |reason: String| HubError::InvalidSetting {
+            setting: "HF_ENDPOINT",
+            reason: format!("{reason}; write for example {DEFAULT_ENDPOINT}"),
+        };
+        let text = config.endpoint.trim().trim_end_matches('/');
+        if text.contains(['?', '#']) || text.chars().any(char::is_whitespace) {
+            return Err(invalid("it is not the address of a server".to_owned()));
+        }
+        let endpoint = Location::parse(text).map_err(invalid)?;
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .https_only(text.to_ascii_lowercase().starts_with("https://"))
+            .proxy(config.proxy().cloned())
+            .user_agent(concat!("trine/", env!("CARGO_PKG_VERSION")))
+            .accept_encoding("identity")
+            .timeout_resolve(Some(config.connect_timeout))
+            .timeout_connect(Some(config.connect_timeout))
+            .timeout_recv_response(Some(config.read_timeout))
+            .timeout_per_read(Some(config.read_timeout))
+            .timeout_per_write(Some(config.read_timeout))
+            .build()
+            .new_agent();
+        if config.token.is_some() && !endpoint.keeps_secrets() {
+            tracing::warn!(endpoint = text, "the access token is not sent over plain http");
+        }
+        Ok(Client { agent, endpoint, endpoint_text: text.to_owned(), config: config.clone() })
+    }
+
+    /// The server's address without a final slash.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint_text
+    }
+
+    pub(crate) fn config(&self) -> &HubConfig {
+        &self.config
+    }
+
+    /// One GET of `url` from byte `from` on, following redirects. `limit` bounds the whole
+    /// exchange with its body in time.
+    pub(crate) fn get(
+        &self,
+        url: &str,
+        from: u64,
+        limit: Option<Duration>,
+    ) -> Result<Reply, Failure> {
+        if self.config.offline {
+            let reason = "HF_HUB_OFFLINE forbids connections".to_owned();
+            return Err(HubError::Connection { url: url.to_owned(), reason }.into());
+        }
+        let mut location = Location::parse(url)
+            .map_err(|reason| HubError::BadResponse { url: printable(url, 300), reason })?;
+        let mut from_endpoint = true;
+        let mut linked_sha256 = None;
+        let mut linked_size = None;
+        for _ in 0..=MOST_REDIRECTS {
+            // Once the chain has left the endpoint its targets are chosen by others, even if one
+            // of them leads back.
+            from_endpoint = from_endpoint && location.same_origin(&self.endpoint);
+            let response = self.exchange(&location, from, limit, from_endpoint)?;
+            if from_endpoint {
+                let etag = header(&response, "x-linked-etag")
+                    .map(|tag| tag.trim_start_matches("W/").trim_matches('"').to_owned());
+                linked_sha256 = linked_sha256.or(etag.and_then(|tag| sha256_text(&tag)));
+                linked_size = linked_size
+                    .or(header(&response, "x-linked-size").and_then(|text| text.parse().ok()));
+            }
+            if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return Ok(Reply { response, location, from_endpoint, linked_sha256, linked_size });
+            }
+            let bad = |reason: String| HubError::BadResponse { url: location.shown(), reason };
+            let target = header(&response, "location")
+                .ok_or_else(|| bad("a redirect without a target".to_owned()))?;
+            location = location.redirect(target).map_err(|reason| {
+                bad(format!("a redirect to {}: {reason}", printable(without_query(target), 120)))
+            })?;
+        }
+        let reason = format!("more than {MOST_REDIRECTS} redirects");
+        Err(HubError::BadResponse { url: printable(without_query(url), 300), reason }.into())
+    }
+
+    fn exchange(
+        &self,
+        location: &Location,
+        from: u64,
+        limit: Option<Duration>,
+        trusted: bool,
+    ) -> Result<Response<Body>, Failure> {
+        let mut request = self.agent.get(location.address());
+        if from > 0 {
+            request = request.header("range", format!("bytes={from}-"));
+        }
+        if trusted
+            && self.endpoint.keeps_secrets()
+            && let Some(token) = &self.config.token
+        {
+            request = request.header("authorization", format!("Bearer {}", token.reveal()));
+        }
+        let request = request.config().timeout_global(limit).build();
+        request.call().map_err(|error| request_failure(error, location))
+    }
+
+    /// Sorts an error status. Success statuses are the caller's.
+    pub(crate) fn status_failure(&self, reply: &Reply, purpose: Purpose<'_>) -> Failure {
+        let status = reply.response.status().as_u16();
+        let url = reply.location.shown();
+        let code = header(&reply.response, "x-error-code").unwrap_or_default();
+        let message = header(&reply.response, "x-error-message").unwrap_or_default();
+        let repository = purpose.repository.to_owned();
+        let missing = || HubError::RepositoryNotFound {
+            repository: repository.clone(),
+            endpoint: self.endpoint_text.clone(),
+            close: Vec::new(),
+        };
+        let plain =
+            || HubError::Status { url: url.clone(), status, message: printable(message, 200) };
+        match status {
+            429 => {
+                let after = header(&reply.response, "retry-after").and_then(retry_after);
+                let error = HubError::RateLimited { url, retry_after: after.map(|a| a.as_secs()) };
+                Failure::Again { error, after, unconnected: false }
+            }
+            408 | 500..=599 => {
+                let after = header(&reply.response, "retry-after").and_then(retry_after);
+                Failure::Again { error: plain(), after, unconnected: false }
+            }
+            // A file server's signed address runs out; the endpoint gives a fresh one.
+            400..=499 if !reply.from_endpoint => Failure::again(plain()),
+            401 | 404 if code == "RepoNotFound" => missing().into(),
+            401 | 403 => HubError::AccessDenied {
+                page: format!("{}/{repository}", self.endpoint_text),
+                repository,
+                status,
+                token_sent: self.config.token.is_some() && self.endpoint.keeps_secrets(),
+            }
+            .into(),
+            404 => match purpose.file {
+                None => missing().into(),
+                Some(file) => HubError::FileNotFound {
+                    repository,
+                    file: file.to_owned(),
+                    close: Vec::new(),
+                    available: Vec::new(),
+                }
+                .into(),
+            },
+            _ => plain().into(),
+        }
+    }
+}
+
+/// A header's value as text, if it is text.
+pub(crate) fn header<'a>(response: &'a Response<Body>, name: &str) -> Option<&'a str> {
+    response.headers().get(name).and_then(|value| value.to_str().ok())
+}
+
+fn without_query(url: &str) -> &str {
+    url.split('?').next().unwrap_or_default()
+}
+
+/// Why an answer cannot be the file itself: compressed although plain bytes were asked for, or a
+/// web page.
+pub(crate) fn unusable(response: &Response<Body>) -> Option<String> {
+    let coding = header(response, "content-encoding").unwrap_or("identity").trim();
+    if !coding.is_empty() && !coding.eq_ignore_ascii_case("identity") {
+        return Some(format!(
+            "it is compressed ({}), which was not asked for",
+            printable(coding, 40)
+        ));
+    }
+    let kind = header(response, "content-type").unwrap_or_default().trim().to_ascii_lowercase();
+    if kind.starts_with("text/html") || kind.starts_with("application/xhtml") {
+        return Some("it is a web page (HTML)".to_owned());
+    }
+    None
+}
+
+/// Sorts an error of the transport.
+fn request_failure(error: ureq::Error, location: &Location) -> Failure {
+    use ureq::{Error, Timeout};
+    let unconnected = match &error {
+        Error::HostNotFound
+        | Error::ConnectionFailed
+        | Error::Timeout(Timeout::Connect | Timeout::Resolve) => true,
+        Error::Io(error) => matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::NetworkUnreachable
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkDown
+                | io::ErrorKind::AddrNotAvailable
+        ),
+        Error::Timeout(_) | Error::BodyStalled => false,
+        // A malformed answer, a certificate that is not trusted, a proxy that refuses.
+        _ => {
+            let reason = printable(&error.to_string(), 300);
+            return HubError::BadResponse { url: location.shown(), reason }.into();
+        }
+    };
+    let reason = printable(&error.to_string(), 300);
+    let error = HubError::Connection { url: location.shown(), reason };
+    Failure::Again { error, after: None, unconnected }
+}

@@ -1,0 +1,278 @@
+//! The hub's face: local models and what can be done with them without a network.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Serialize, Serializer};
+
+use crate::cache;
+use crate::config::HubConfig;
+use crate::error::HubError;
+use crate::http::Client;
+use crate::manifest::Manifest;
+use crate::name::{ModelName, Selection};
+use crate::select;
+use crate::shelf::Shelf;
+use crate::store::Store;
+
+/// A client of one Hugging Face server together with the local models.
+pub struct Hub {
+    pub(crate) client: Client,
+    pub(crate) store: Store,
+}
+
+/// Where a local model lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// The store: pulled here, can be removed here.
+    Store,
+    /// The cache of the Hugging Face tools, which is only read.
+    HuggingFaceCache,
+}
+
+/// A complete model on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LocalModel {
+    /// The name it was asked for.
+    pub name: ModelName,
+    /// What to open: the GGUF file (the first of a split set), or the folder with safetensors.
+    #[serde(serialize_with = "as_text")]
+    pub path: PathBuf,
+    /// All its files.
+    pub files: Vec<ModelFile>,
+    /// Size of all files in bytes.
+    pub bytes: u64,
+    /// Where it lies.
+    pub origin: Origin,
+    /// Commit it was pulled at, where known.
+    pub revision: Option<String>,
+}
+
+/// One file of a local model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ModelFile {
+    /// Path in the repository.
+    pub name: String,
+    /// Path on this machine.
+    #[serde(serialize_with = "as_text")]
+    pub path: PathBuf,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// SHA-256 in hexadecimal, where it was verified (or names the cache's blob).
+    pub sha256: Option<String>,
+}
+
+/// A model on this machine, complete or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StoreEntry {
+    /// The name that picks it.
+    pub name: ModelName,
+    /// What to open once it is complete: the first GGUF file, or the folder with safetensors.
+    #[serde(serialize_with = "as_text")]
+    pub path: PathBuf,
+    /// All its files.
+    pub files: Vec<StoredFile>,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Bytes of the whole model, where known.
+    pub total: Option<u64>,
+    /// Whether it can be run.
+    pub state: EntryState,
+    /// Share that is on disk: 100 when complete, at most 99 before.
+    pub percent: Option<u8>,
+    /// Where it lies.
+    pub origin: Origin,
+    /// Commit of the latest pull, where known.
+    pub revision: Option<String>,
+}
+
+/// Whether a model is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryState {
+    /// All files are here.
+    Complete,
+    /// A download was interrupted, or a file was deleted: pulling again completes it.
+    Partial,
+}
+
+/// One file of a model that may not be whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StoredFile {
+    /// Path in the repository.
+    pub name: String,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Bytes of the whole file, where known.
+    pub total: Option<u64>,
+    /// SHA-256 in hexadecimal: verified when complete, as published before, where known.
+    pub sha256: Option<String>,
+    /// Whether the file is whole.
+    pub complete: bool,
+}
+
+/// What a removal did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RemovedModel {
+    /// The model.
+    pub name: ModelName,
+    /// Its files' paths in the repository.
+    pub files: Vec<String>,
+    /// Bytes freed.
+    pub bytes: u64,
+}
+
+/// Paths that are no text are shown as well as text can.
+fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+impl Hub {
+    /// A hub with these settings. Neither connects nor touches the disk.
+    ///
+    /// # Errors
+    /// [`HubError::InvalidSetting`] when the endpoint is no http or https address.
+    pub fn new(config: HubConfig) -> Result<Self, HubError> {
+        let client = Client::new(&config)?;
+        Ok(Hub { client, store: Store::new(config.store) })
+    }
+
+    /// The root folder of the store.
+    pub fn store_folder(&self) -> &Path {
+        self.store.root()
+    }
+
+    /// The complete local model that `name` means, from the store or else from the Hugging Face
+    /// cache. Does not connect. Without a quantisation the usual preference applies to what is
+    /// here.
+    ///
+    /// # Errors
+    /// [`HubError::Ambiguous`] when several local models match.
+    pub fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
+        for shelf in self.shelves_of(name) {
+            if let Some(model) = shelf.resolve(name)? {
+                return Ok(Some(model));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All models of the store, complete or not, and the complete ones of the Hugging Face cache.
+    /// Whatever else lies there is passed over.
+    ///
+    /// # Errors
+    /// [`HubError::File`] when the store exists but cannot be read.
+    pub fn list(&self) -> Result<Vec<StoreEntry>, HubError> {
+        let root = self.store.root();
+        match std::fs::read_dir(root) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(HubError::file("read", root, error));
+            }
+            _ => {}
+        }
+        let mut entries: Vec<StoreEntry> =
+            self.store.shelves().iter().flat_map(Shelf::entries).collect();
+        if let Some(cache) = &self.client.config().hugging_face_cache {
+            let cached = cache::shelves(cache);
+            let cached = cached.iter().flat_map(Shelf::entries);
+            entries.extend(cached.filter(|entry| entry.state == EntryState::Complete));
+        }
+        Ok(entries)
+    }
+
+    /// One model of the store (complete or not) or of the Hugging Face cache.
+    ///
+    /// # Errors
+    /// [`HubError::NotLocal`] when it is not here, [`HubError::Ambiguous`] when several match.
+    pub fn show(&self, name: &ModelName) -> Result<StoreEntry, HubError> {
+        for shelf in self.shelves_of(name) {
+            match select::pick(name, &shelf.names()) {
+                Ok(pick) => return Ok(shelf.entry(name, &pick)),
+                Err(error @ HubError::Ambiguous { .. }) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Err(self.not_local(name))
+    }
+
+    /// Deletes a model, complete or not, from the store. A name without quantisation must leave no
+    /// choice. Other models of the same repository stay.
+    ///
+    /// # Errors
+    /// [`HubError::NotLocal`], [`HubError::Ambiguous`], or [`HubError::Refused`] when the model
+    /// lies outside the store or is being pulled.
+    pub fn remove(&self, name: &ModelName) -> Result<RemovedModel, HubError> {
+        let Some(shelf) = self.store.shelf(name) else {
+            return Err(self.elsewhere(name));
+        };
+        let Some(_lock) = self.store.try_lock(name)? else {
+            let reason = "another process works on it; stop that one first".to_owned();
+            return Err(HubError::Refused { path: shelf.folder, reason });
+        };
+        let models = select::models(&shelf.name, &shelf.names());
+        if *name.selection() == Selection::Default && models.len() > 1 {
+            return Err(HubError::Ambiguous {
+                name: name.to_string(),
+                available: models.iter().map(|(name, _)| name.to_string()).collect(),
+            });
+        }
+        let pick = match select::pick(name, &shelf.names()) {
+            Ok(pick) => pick,
+            Err(error @ HubError::Ambiguous { .. }) => return Err(error),
+            Err(_) => return Err(self.elsewhere(name)),
+        };
+        let files = pick.files().to_vec();
+        self.store.inside(&shelf.folder)?;
+        let mut manifest = Manifest::read(&shelf.folder, &name.repository());
+        let mut bytes = 0u64;
+        for file in &files {
+            bytes = bytes.saturating_add(self.store.delete_file(&shelf.folder.join(file))?);
+            manifest.forget(file);
+        }
+        let rest = self
+            .store
+            .shelf(name)
+            .is_some_and(|shelf| shelf.files.iter().any(|file| !files.contains(&file.name)));
+        if rest {
+            manifest.write(&shelf.folder)?;
+        } else {
+            Manifest::delete(&shelf.folder);
+        }
+        self.store.tidy(name, &files);
+        Ok(RemovedModel { name: name.clone(), files, bytes })
+    }
+
+    /// Names of the complete local models.
+    pub(crate) fn local_names(&self) -> Vec<String> {
+        let entries = self.list().unwrap_or_default();
+        let complete = entries.iter().filter(|entry| entry.state == EntryState::Complete);
+        let mut names: Vec<String> = complete.map(|entry| entry.name.to_string()).collect();
+        names.dedup();
+        names
+    }
+
+    fn shelves_of(&self, name: &ModelName) -> Vec<Shelf> {
+        let cache = self.client.config().hugging_face_cache.as_deref();
+        let cached = cache.and_then(|cache| cache::shelf(cache, name));
+        self.store.shelf(name).into_iter().chain(cached).collect()
+    }
+
+    fn not_local(&self, name: &ModelName) -> HubError {
+        HubError::NotLocal { name: name.to_string(), local: self.local_names() }
+    }
+
+    /// Why a model cannot be removed from the store although it may be somewhere.
+    fn elsewhere(&self, name: &ModelName) -> HubError {
+        let cache = self.client.config().hugging_face_cache.as_deref();
+        let shelf = cache.and_then(|cache| Some((cache, cache::shelf(cache, name)?)));
+        match shelf {
+            Some((cache, shelf)) if select::pick(name, &shelf.names()).is_ok() => {
+                let path = cache::repository_folder(cache, name);
+                let reason = "it belongs to the Hugging Face cache, which other programs use; \
+                              delete that folder or use 'hf cache delete'";
+                HubError::Refused { path, reason: reason.to_owned() }
+            }
+            _ => self.not_local(name),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! How a download tells its caller what it does.
+
+/// Receives the course of a download. All methods are called on the thread that called
+/// [`Hub::pull`](crate::Hub::pull), one file after the other.
+pub trait Progress {
+    /// A file begins, `total` bytes long if that is known. Called again for the same file when
+    /// what was there had to be discarded: the count starts from zero.
+    fn start(&mut self, file: &str, total: Option<u64>);
+
+    /// `bytes` more of the current file are on disk, including those an earlier attempt left.
+    fn advance(&mut self, bytes: u64);
+
+    /// The current file is whole and verified.
+    fn done(&mut self, file: &str);
+
+    /// The download pauses: for another process that pulls the same model, or before a repetition.
+    fn waiting(&mut self, reason: &str) {
+        let _ = reason;
+    }
+
+    /// Whether the download shall stop with [`HubError::Cancelled`](crate::HubError::Cancelled),
+    /// keeping what it has. Asked between blocks and several times a second while waiting.
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// A [`Progress`] that shows nothing.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn start(&mut self, _file: &str, _total: Option<u64>) {}
+    fn advance(&mut self, _bytes: u64) {}
+    fn done(&mut self, _file: &str) {}
+}

@@ -1,0 +1,289 @@
+//! Fetching a model: what is needed, what is there, what is missing.
+
+use std::fs;
+use std::path::Path;
+
+use crate::api::{self, RemoteFile, Repository};
+use crate::cache;
+use crate::download::{Fetched, Job, fetch};
+use crate::error::{HubError, closest};
+use crate::hub::{Hub, LocalModel};
+use crate::manifest::{Manifest, Record, RecordState};
+use crate::name::ModelName;
+use crate::part::{hash_file, part_path};
+use crate::progress::Progress;
+use crate::select::{self, Pick};
+use crate::shelf::Shelf;
+use crate::space::available;
+
+/// Room left free beyond what a download needs, in bytes.
+const SPARE_ROOM: u64 = 16 << 20;
+
+impl Hub {
+    /// Makes a model local: downloads what is missing or has changed, continuing what an earlier
+    /// attempt left, and verifies it. Waits while another process pulls from the same repository.
+    /// A model that the Hugging Face cache holds at the current revision is used from there. When
+    /// the server cannot be reached, a complete local model is returned as it is.
+    ///
+    /// # Errors
+    /// Any [`HubError`]; what was downloaded stays and is continued by the next call, except for
+    /// a file whose hash was wrong.
+    pub fn pull(
+        &self,
+        name: &ModelName,
+        progress: &mut dyn Progress,
+    ) -> Result<LocalModel, HubError> {
+        let remote = match api::repository(&self.client, name, progress) {
+            Ok(remote) => remote,
+            Err(HubError::Connection { reason, .. }) => return self.unreachable(name, reason),
+            Err(HubError::RepositoryNotFound { repository, endpoint, .. }) => {
+                let mut close = api::similar_repositories(&self.client, name);
+                close.extend(closest(&repository, &self.local_names()));
+                return Err(HubError::RepositoryNotFound { repository, endpoint, close });
+            }
+            Err(error) => return Err(error),
+        };
+        let names: Vec<String> = remote.files.iter().map(|file| file.name.clone()).collect();
+        let pick = select::choose(name, &names)?;
+        if let Some(model) = self.cached(name, &remote, &pick) {
+            return Ok(model);
+        }
+        let _lock = self.store.lock(name, progress)?;
+        self.fetch_missing(name, &remote, &pick, progress)?;
+        let missing = || HubError::Unusable {
+            repository: name.repository(),
+            reason: "its files disappeared while they were pulled; pull again".to_owned(),
+        };
+        let shelf = self.store.shelf(name).ok_or_else(missing)?;
+        Ok(shelf.local(name, &pick))
+    }
+
+    /// Without a server: what is here, or an error that says what is.
+    fn unreachable(&self, name: &ModelName, reason: String) -> Result<LocalModel, HubError> {
+        if let Some(model) = self.resolve(name)? {
+            tracing::warn!(%name, reason, "the server cannot be reached: using the local model");
+            return Ok(model);
+        }
+        let endpoint = self.client.endpoint().to_owned();
+        Err(HubError::Offline { endpoint, reason, local: self.local_names() })
+    }
+
+    /// The model from the Hugging Face cache, if that has all files of this very revision.
+    fn cached(&self, name: &ModelName, remote: &Repository, pick: &Pick) -> Option<LocalModel> {
+        let cache = self.client.config().hugging_face_cache.as_deref()?;
+        let shelf: Shelf = cache::snapshot(cache, name, &remote.revision)?;
+        let all = wanted(remote, pick).all(|file| {
+            shelf.files.iter().any(|here| {
+                let same_hash = match (&here.sha256, &file.sha256) {
+                    (Some(here), Some(there)) => here == there,
+                    _ => true,
+                };
+                here.name == file.name
+                    && same_hash
+                    && file.size.is_none_or(|size| size == here.here)
+            })
+        });
+        all.then(|| shelf.local(name, pick))
+    }
+
+    /// Downloads the files of a model that are not here yet, then gives all of them their names.
+    fn fetch_missing(
+        &self,
+        name: &ModelName,
+        remote: &Repository,
+        pick: &Pick,
+        progress: &mut dyn Progress,
+    ) -> Result<(), HubError> {
+        let repository = name.repository();
+        let folder = self.store.prepare(name)?;
+        let mut manifest = Manifest::read(&folder, &repository);
+        let mut missing = Vec::new();
+        for file in wanted(remote, pick) {
+            if is_here(&folder, &mut manifest, remote, file, progress)? {
+                // An interrupted change to another revision may have left its part.
+                discard(&part_path(&folder.join(&file.name)))?;
+                manifest.abandon(&file.name);
+            } else {
+                missing.push(file);
+            }
+        }
+        manifest.revision = Some(remote.revision.clone());
+        let mut jobs = Vec::new();
+        for file in missing {
+            let path = folder.join(&file.name);
+            self.store.create_inside(path.parent().unwrap_or(&folder))?;
+            let keep = continues(&manifest, remote, file);
+            jobs.push(Job {
+                client: &self.client,
+                repository: &repository,
+                revision: &remote.revision,
+                pinned: remote.pinned,
+                file,
+                part: part_path(&path),
+                keep,
+            });
+        }
+        check_room(&folder, &jobs)?;
+        for job in &jobs {
+            if !job.keep {
+                discard(&job.part)?;
+            }
+            manifest.put(record(job.file, remote, RecordState::Partial));
+        }
+        manifest.write(&folder)?;
+        // The files of a model change together: no final name is touched before all are whole.
+        let mut fetched = Vec::new();
+        for job in &jobs {
+            let whole = fetch(job, progress).map_err(|error| with_files(error, remote, pick))?;
+            progress.done(&job.file.name);
+            fetched.push((job, whole));
+        }
+        for (job, whole) in fetched {
+            self.accept(&folder, &mut manifest, job, whole)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a verified part its final name and records it.
+    fn accept(
+        &self,
+        folder: &Path,
+        manifest: &mut Manifest,
+        job: &Job<'_>,
+        whole: Fetched,
+    ) -> Result<(), HubError> {
+        let path = folder.join(&job.file.name);
+        let parent = path.parent().unwrap_or(folder);
+        self.store.inside(parent)?;
+        fs::rename(&job.part, &path).map_err(|error| HubError::file("replace", &path, error))?;
+        sync_folder(parent)?;
+        manifest.put(Record {
+            name: job.file.name.clone(),
+            size: Some(whole.size),
+            sha256: Some(whole.sha256),
+            revision: job.revision.to_owned(),
+            state: RecordState::Complete,
+        });
+        manifest.write(folder)
+    }
+}
+
+fn wanted<'a>(remote: &'a Repository, pick: &'a Pick) -> impl Iterator<Item = &'a RemoteFile> {
+    remote.files.iter().filter(|file| pick.files().contains(&file.name))
+}
+
+fn record(file: &RemoteFile, remote: &Repository, state: RecordState) -> Record {
+    Record {
+        name: file.name.clone(),
+        size: file.size,
+        sha256: file.sha256.clone(),
+        revision: remote.revision.clone(),
+        state,
+    }
+}
+
+/// Whether a file is here as the repository has it. One without a record is hashed, if there is a
+/// published hash to compare with.
+fn is_here(
+    folder: &Path,
+    manifest: &mut Manifest,
+    remote: &Repository,
+    file: &RemoteFile,
+    progress: &mut dyn Progress,
+) -> Result<bool, HubError> {
+    let path = folder.join(&file.name);
+    let length = match fs::metadata(&path) {
+        Ok(metadata) if metadata.is_file() => metadata.len(),
+        _ => return Ok(false),
+    };
+    if file.size.is_some_and(|size| size != length) {
+        return Ok(false);
+    }
+    if let Some(record) = manifest.record(&file.name, RecordState::Complete)
+        && record.size == Some(length)
+    {
+        let same = match &file.sha256 {
+            Some(hash) => record.sha256.as_ref() == Some(hash),
+            None => remote.pinned && record.revision == remote.revision,
+        };
+        return Ok(same);
+    }
+    let Some(expected) = &file.sha256 else { return Ok(false) };
+    progress.start(&file.name, Some(length));
+    let found = hash_file(&path, progress)?;
+    if found != *expected {
+        return Ok(false);
+    }
+    progress.done(&file.name);
+    let mut whole = record(file, remote, RecordState::Complete);
+    whole.size = Some(length);
+    manifest.put(whole);
+    Ok(true)
+}
+
+/// Whether the part that an earlier pull left is the beginning of this very file.
+fn continues(manifest: &Manifest, remote: &Repository, file: &RemoteFile) -> bool {
+    let Some(earlier) = manifest.record(&file.name, RecordState::Partial) else { return false };
+    match &file.sha256 {
+        Some(hash) => earlier.sha256.as_ref() == Some(hash),
+        None => remote.pinned && earlier.revision == remote.revision && earlier.size == file.size,
+    }
+}
+
+/// Makes sure that the disk has room for what is still to come.
+fn check_room(folder: &Path, jobs: &[Job<'_>]) -> Result<(), HubError> {
+    let needed = jobs.iter().fold(0u64, |sum, job| {
+        let here = match job.keep {
+            true => fs::metadata(&job.part).map_or(0, |metadata| metadata.len()),
+            false => 0,
+        };
+        sum.saturating_add(job.file.size.unwrap_or(0).saturating_sub(here))
+    });
+    if needed == 0 {
+        return Ok(());
+    }
+    match available(folder) {
+        Some(free) if free < needed.saturating_add(SPARE_ROOM) => {
+            Err(HubError::NoSpace { path: folder.to_owned(), needed, available: Some(free) })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn discard(part: &Path) -> Result<(), HubError> {
+    match fs::remove_file(part) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(HubError::file("delete", part, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Adds to "no such file" what the repository does have.
+fn with_files(error: HubError, remote: &Repository, pick: &Pick) -> HubError {
+    match error {
+        HubError::FileNotFound { repository, file, .. } => {
+            let names: Vec<String> = remote.files.iter().map(|file| file.name.clone()).collect();
+            let available = pick.files().to_vec();
+            HubError::FileNotFound { close: closest(&file, &names), repository, file, available }
+        }
+        other => other,
+    }
+}
+
+/// Makes a rename survive a loss of power.
+#[cfg(unix)]
+fn sync_folder(folder: &Path) -> Result<(), HubError> {
+    let synced = fs::File::open(folder).and_then(|file| file.sync_all());
+    match synced {
+        // Some network disks cannot do this; the rename itself happened.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        other => other.map_err(|error| HubError::file("write", folder, error)),
+    }
+}
+
+/// Folders cannot be opened for this here; the system orders renames itself.
+#[cfg(not(unix))]
+fn sync_folder(_folder: &Path) -> Result<(), HubError> {
+    Ok(())
+}

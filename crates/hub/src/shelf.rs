@@ -1,0 +1,201 @@
+//! The model files of one repository on this disk, wherever they lie.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::HubError;
+use crate::hub::{EntryState, LocalModel, ModelFile, Origin, StoreEntry, StoredFile};
+use crate::name::{ModelName, has_extension, valid_file};
+use crate::select::{self, Pick};
+
+/// Deepest folder that is looked into below a repository's.
+const DEEPEST: usize = 5;
+/// Most folder entries that are looked at in one repository.
+const MOST_ENTRIES: usize = 20_000;
+
+/// The files of one repository.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    /// The repository, without a selection.
+    pub(crate) name: ModelName,
+    pub(crate) folder: PathBuf,
+    pub(crate) origin: Origin,
+    pub(crate) revision: Option<String>,
+    /// Sorted by name.
+    pub(crate) files: Vec<ShelfFile>,
+}
+
+/// One file, whole or in part.
+#[derive(Debug, Clone)]
+pub(crate) struct ShelfFile {
+    /// Path inside the repository.
+    pub(crate) name: String,
+    /// Bytes on disk.
+    pub(crate) here: u64,
+    /// Bytes of the whole file, where known.
+    pub(crate) total: Option<u64>,
+    pub(crate) sha256: Option<String>,
+    pub(crate) complete: bool,
+}
+
+impl Shelf {
+    /// All models, complete or not, each with the name that picks it.
+    pub(crate) fn entries(&self) -> Vec<StoreEntry> {
+        let models = select::models(&self.name, &self.names());
+        models.iter().map(|(name, pick)| self.entry(name, pick)).collect()
+    }
+
+    /// Names of all files.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.files.iter().map(|file| file.name.clone()).collect()
+    }
+
+    /// The complete model that `name` picks, with ambiguity as an error.
+    pub(crate) fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
+        let names = self.complete_names();
+        match select::choose(name, &names) {
+            Ok(pick) => Ok(Some(self.local(name, &pick))),
+            Err(error @ HubError::Ambiguous { .. }) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// A picked model as something to open.
+    pub(crate) fn local(&self, name: &ModelName, pick: &Pick) -> LocalModel {
+        let files: Vec<ModelFile> = self
+            .picked(pick)
+            .map(|file| ModelFile {
+                name: file.name.clone(),
+                path: self.folder.join(&file.name),
+                bytes: file.here,
+                sha256: file.sha256.clone(),
+            })
+            .collect();
+        LocalModel {
+            name: name.clone(),
+            path: self.path(pick),
+            bytes: files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes)),
+            files,
+            origin: self.origin,
+            revision: self.revision.clone(),
+        }
+    }
+
+    pub(crate) fn entry(&self, name: &ModelName, pick: &Pick) -> StoreEntry {
+        let files: Vec<StoredFile> = self
+            .picked(pick)
+            .map(|file| StoredFile {
+                name: file.name.clone(),
+                bytes: file.here,
+                total: file.total,
+                sha256: file.sha256.clone(),
+                complete: file.complete,
+            })
+            .collect();
+        let bytes = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
+        let total = files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.total?));
+        let complete = self.is_complete(pick);
+        let percent = total.filter(|total| *total > 0).map(|total| {
+            let percent = u128::from(bytes) * 100 / u128::from(total);
+            u8::try_from(percent.min(99)).unwrap_or(99)
+        });
+        StoreEntry {
+            name: name.clone(),
+            path: self.path(pick),
+            files,
+            bytes,
+            total: if complete { Some(bytes) } else { total },
+            state: if complete { EntryState::Complete } else { EntryState::Partial },
+            percent: if complete { Some(100) } else { percent },
+            origin: self.origin,
+            revision: self.revision.clone(),
+        }
+    }
+
+    fn is_complete(&self, pick: &Pick) -> bool {
+        let whole = match pick {
+            Pick::Gguf(set) => set.missing_part().is_none(),
+            Pick::Folder(files) => select::folder_gap(files).is_none(),
+        };
+        whole && self.picked(pick).all(|file| file.complete)
+    }
+
+    /// Names of the files that belong to complete models.
+    fn complete_names(&self) -> Vec<String> {
+        let models = select::models(&self.name, &self.names());
+        let mut names: Vec<String> = models
+            .iter()
+            .filter(|(_, pick)| self.is_complete(pick))
+            .flat_map(|(_, pick)| pick.files().to_vec())
+            .collect();
+        // Files that are no models of their own can still be asked for by name.
+        let others = self.files.iter().filter(|file| file.complete && is_gguf(&file.name));
+        let in_models: Vec<&String> = models.iter().flat_map(|(_, pick)| pick.files()).collect();
+        names.extend(others.map(|f| &f.name).filter(|name| !in_models.contains(name)).cloned());
+        names
+    }
+
+    fn path(&self, pick: &Pick) -> PathBuf {
+        match pick {
+            Pick::Gguf(set) => match set.files.first() {
+                Some(file) => self.folder.join(file),
+                None => self.folder.clone(),
+            },
+            Pick::Folder(_) => self.folder.clone(),
+        }
+    }
+
+    fn picked<'a>(&'a self, pick: &'a Pick) -> impl Iterator<Item = &'a ShelfFile> {
+        pick.files().iter().filter_map(|name| self.files.iter().find(|file| file.name == *name))
+    }
+}
+
+fn is_gguf(name: &str) -> bool {
+    has_extension(name, ".gguf")
+}
+
+/// A regular file found in a repository's folder.
+pub(crate) struct Found {
+    /// Path inside the repository, with '/'.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    /// Size in bytes.
+    pub(crate) bytes: u64,
+}
+
+/// The files below a folder whose names could come from a repository (a final `.part` aside).
+/// Junk of any kind is passed over: names that are no text, links that lead nowhere or round in
+/// circles, devices, folders that may not be read.
+pub(crate) fn find_files(folder: &Path) -> Vec<Found> {
+    let mut found = Vec::new();
+    let mut budget = MOST_ENTRIES;
+    let mut folders = vec![(folder.to_owned(), String::new(), 0)];
+    while let Some((folder, prefix, depth)) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            if budget == 0 {
+                tracing::warn!(folder = %folder.display(), "too many files; the rest is left out");
+                return found;
+            }
+            budget -= 1;
+            let file_name = entry.file_name();
+            let Some(file_name) = file_name.to_str() else { continue };
+            let name = format!("{prefix}{file_name}");
+            if !valid_file(name.strip_suffix(".part").unwrap_or(&name)) {
+                continue;
+            }
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
+                if depth < DEEPEST {
+                    folders.push((entry.path(), format!("{name}/"), depth + 1));
+                }
+            } else if let Ok(metadata) = fs::metadata(entry.path())
+                && metadata.is_file()
+            {
+                found.push(Found { name, path: entry.path(), bytes: metadata.len() });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
