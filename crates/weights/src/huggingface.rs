@@ -277,13 +277,10 @@ fn open_sharded(metadata: HuggingFaceMetadata, index: &Path) -> Result<Folder, W
         return Err(WeightsError::malformed(&label, 0, problem));
     }
     let paths: Vec<PathBuf> = shards.iter().map(|shard| metadata.directory.join(shard)).collect();
-    if let Some(missing) = paths.iter().find(|path| !exists(path)) {
+    if let Some((shard, _)) = shards.iter().zip(&paths).find(|(_, path)| !exists(path)) {
         return Err(WeightsError::Unsupported {
             file: label,
-            what: format!(
-                "names the shard {}, which is missing",
-                quoted(missing.to_string_lossy().as_bytes())
-            ),
+            what: format!("names the shard {}, which is missing", quoted(shard.as_bytes())),
             remedy: "Download all shards of the model into one folder",
         });
     }

@@ -124,8 +124,9 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u32),
     for _ in 0..count {
         let key = cursor.name(KEY_BYTES_MAX, "a metadata key")?;
         let kind_offset = cursor.offset();
-        let kind = cursor.u32(&key)?;
-        let value = read_value(cursor, &key, kind, kind_offset, &mut nested)?;
+        let shown = quoted(key.as_bytes());
+        let kind = cursor.u32(&shown)?;
+        let value = read_value(cursor, &shown, kind, kind_offset, &mut nested)?;
         if &*key == ALIGNMENT_KEY {
             alignment = match value {
                 Value::U32(number) if alignment_is_valid(number.into()) => number,
@@ -168,10 +169,8 @@ fn read_value(
         8 => {
             let start = cursor.offset();
             let bytes = cursor.string_bytes(key)?.to_vec();
-            let text = String::from_utf8(bytes).map_err(|_| {
-                cursor
-                    .error_at(start, format!("the text of {} is not UTF-8", quoted(key.as_bytes())))
-            })?;
+            let text = String::from_utf8(bytes)
+                .map_err(|_| cursor.error_at(start, format!("the text of {key} is not UTF-8")))?;
             Value::String(text.into())
         }
         9 => Value::Array(read_array(cursor, key, 1, nested)?),
@@ -179,7 +178,7 @@ fn read_value(
         11 => Value::I64(i64::from_le_bytes(cursor.array(key)?)),
         12 => Value::F64(f64::from_le_bytes(cursor.array(key)?)),
         _ => {
-            let problem = format!("{} has the unknown value type {kind}", quoted(key.as_bytes()));
+            let problem = format!("{key} has the unknown value type {kind}");
             return Err(cursor.error_at(kind_offset, problem));
         }
     })
@@ -194,7 +193,7 @@ fn to_bool(byte: u8) -> Option<bool> {
 }
 
 fn bad_bool(cursor: &Cursor<'_>, offset: usize, key: &str, byte: u8) -> WeightsError {
-    let problem = format!("{} holds {byte} where 0 or 1 is expected", quoted(key.as_bytes()));
+    let problem = format!("{key} holds {byte} where 0 or 1 is expected");
     cursor.error_at(offset, problem)
 }
 
@@ -231,7 +230,7 @@ fn read_array(
         11 => Array::I64(read_numbers(cursor, key, count, i64::from_le_bytes)?),
         12 => Array::F64(read_numbers(cursor, key, count, f64::from_le_bytes)?),
         _ => {
-            let problem = format!("{} has the unknown element type {kind}", quoted(key.as_bytes()));
+            let problem = format!("{key} has the unknown element type {kind}");
             return Err(cursor.error_at(start, problem));
         }
     })
@@ -243,9 +242,9 @@ fn read_numbers<T, const N: usize>(
     count: u64,
     convert: fn([u8; N]) -> T,
 ) -> Result<Vec<T>, WeightsError> {
-    let bytes = count.checked_mul(N as u64).ok_or_else(|| {
-        cursor.error_here(format!("{} claims {count} elements", quoted(key.as_bytes())))
-    })?;
+    let bytes = count
+        .checked_mul(N as u64)
+        .ok_or_else(|| cursor.error_here(format!("{key} claims {count} elements")))?;
     let chunks = cursor.take(bytes, key)?.chunks_exact(N);
     Ok(chunks.map(|chunk| convert(chunk.try_into().expect("chunks have N bytes"))).collect())
 }
@@ -261,14 +260,13 @@ fn read_nested(
     *nested = nested.saturating_add(count);
     if depth >= ARRAY_DEPTH_MAX || *nested > NESTED_ARRAYS_MAX {
         let problem = format!(
-            "{} nests {count} arrays at depth {depth}; at most {NESTED_ARRAYS_MAX} to depth {ARRAY_DEPTH_MAX} are read",
-            quoted(key.as_bytes())
+            "{key} nests {count} arrays at depth {depth}; at most {NESTED_ARRAYS_MAX} to depth {ARRAY_DEPTH_MAX} are read"
         );
         return Err(cursor.error_at(start, problem));
     }
     // Each element takes at least its type and its count.
     if count > cursor.remaining() / 12 {
-        let problem = format!("{} claims {count} arrays", quoted(key.as_bytes()));
+        let problem = format!("{key} claims {count} arrays");
         return Err(cursor.error_at(start, problem));
     }
     let mut arrays = Vec::with_capacity(count as usize);
@@ -288,8 +286,7 @@ fn read_strings(
     let start = cursor.offset();
     if count > cursor.remaining() / 8 {
         let problem = format!(
-            "{} claims {count} strings, but the file has {} bytes left",
-            quoted(key.as_bytes()),
+            "{key} claims {count} strings, but the file has {} bytes left",
             cursor.remaining()
         );
         return Err(cursor.error_at(start, problem));
@@ -299,7 +296,7 @@ fn read_strings(
         total += cursor.string_bytes(key)?.len(); // at most the file's length
     }
     if u32::try_from(total).is_err() {
-        let problem = format!("the strings of {} exceed 4 GiB", quoted(key.as_bytes()));
+        let problem = format!("the strings of {key} exceed 4 GiB");
         return Err(cursor.error_at(start, problem));
     }
     cursor.rewind(start);
@@ -315,7 +312,7 @@ fn read_strings(
         ends.push(text.len() as u32);
     }
     let not_text = |index: usize| {
-        let problem = format!("string {index} of {} is not UTF-8", quoted(key.as_bytes()));
+        let problem = format!("string {index} of {key} is not UTF-8");
         cursor.error_at(start, problem)
     };
     let text = String::from_utf8(text).map_err(|error| {
@@ -388,13 +385,14 @@ fn measure(shape: &[u64], dtype: DType) -> Result<(Box<[usize]>, u64), String> {
         .filter(|&product| i64::try_from(product).is_ok())
         .ok_or_else(too_large)?;
     let (columns, rows) = words.split_last().expect("at least one dimension");
-    let row_bytes = dtype.row_bytes(*columns).ok_or_else(|| {
-        let block = dtype.block_elements();
-        format!("has rows of {columns} elements, which are not whole {dtype} blocks of {block}")
-    })?;
-    (elements / dtype.block_elements() as u64)
-        .checked_mul(dtype.block_bytes() as u64)
-        .ok_or_else(too_large)?;
+    let block = dtype.block_elements();
+    if columns % block != 0 {
+        return Err(format!(
+            "has rows of {columns} elements, which are not whole {dtype} blocks of {block}"
+        ));
+    }
+    let row_bytes = dtype.row_bytes(*columns).ok_or_else(too_large)?;
+    (elements / block as u64).checked_mul(dtype.block_bytes() as u64).ok_or_else(too_large)?;
     let rows = rows.iter().try_fold(1_usize, |product, &rows| product.checked_mul(rows));
     let bytes = rows.and_then(|rows| rows.checked_mul(row_bytes)).ok_or_else(too_large)?;
     Ok((words, bytes as u64))

@@ -237,6 +237,11 @@ impl DataWriter {
     ///
     /// When the bytes reach beyond the tensor, or writing fails.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
+        if !bytes.is_empty() {
+            while self.declared.get(self.next).is_some_and(|declared| declared.bytes == 0) {
+                self.next += 1;
+            }
+        }
         let expected = match self.declared.get(self.next) {
             Some(declared) => declared.bytes,
             None if bytes.is_empty() => return Ok(()),
