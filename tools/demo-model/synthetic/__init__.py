@@ -1,0 +1,1 @@
+"""Synthetic text: simple stories from a grammar of plots, and short chats in Gemma's turn format."""
