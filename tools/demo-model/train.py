@@ -304,7 +304,7 @@ def run_finish(options: argparse.Namespace, log: Log) -> None:
         draft = load_folder(options.work / "draft", options.device)
         log.write(event="acceptance", text="held-out", **acceptance(main, draft, rows))
         log.write(event="acceptance", text="own answers", **acceptance(main, draft, answers))
-    ids = [BOS, *rows[0, 1:288].tolist()]
+    ids = [BOS, *rows[0, 1 : min(288, main.config.context)].tolist()]
     for name, where in (("main", keep / "main-logits.safetensors"), ("draft", None)):
         if (options.work / name).exists():
             line = check_with_transformers(options.work / name, ids, where)
