@@ -1,0 +1,367 @@
+//! The weight formats as the kernels see them: how a block of a panel becomes codes and scales.
+
+use super::pack::{IQ4_VALUES, MXFP4_VALUES, mxfp4_scale};
+use super::simd::{Block, Simd, each_quad};
+
+/// Which integer product a format needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Codes 0..=15 less 8, one scale.
+    Offset,
+    /// Unsigned codes, one scale and one minimum; the number is `adds` of [`Simd`].
+    Minimum(usize),
+    /// The same per run of 16.
+    Halves(usize),
+    /// Signed codes, one scale.
+    Signed,
+}
+
+/// Scale and minimum of the two halves of a block; formats with one pair fill the first only.
+pub(super) struct Scales<S: Simd> {
+    pub(super) scale: [S::Floats; 2],
+    pub(super) minimum: [S::Floats; 2],
+}
+
+/// A quantised format in panels.
+///
+/// # Safety
+///
+/// All methods: as [`Simd`]; the block exists.
+pub(super) trait Format: 'static {
+    /// The product it needs.
+    const KIND: Kind;
+
+    /// Quad `quad` of the block.
+    unsafe fn code<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes;
+
+    /// The scales of the block.
+    unsafe fn scales<S: Simd>(block: Block<'_>) -> Scales<S>;
+
+    /// The eight quads of the block.
+    #[inline(always)]
+    unsafe fn codes<S: Simd>(block: Block<'_>) -> [S::Bytes; 8] {
+        // SAFETY: the caller's promise.
+        unsafe { each_quad!(array QUAD => Self::code::<S>(block, QUAD)) }
+    }
+}
+
+/// A float type in panels.
+pub(super) trait Element: 'static {
+    /// Bytes per element.
+    const BYTES: usize;
+
+    /// Reads `ROWS` neighbours.
+    ///
+    /// # Safety
+    /// As [`Simd`].
+    unsafe fn load<S: Simd>(pointer: *const u8) -> S::Floats;
+}
+
+macro_rules! element {
+    ($name:ident, $bytes:literal, $load:ident) => {
+        pub(super) struct $name;
+        impl Element for $name {
+            const BYTES: usize = $bytes;
+            #[inline(always)]
+            unsafe fn load<S: Simd>(pointer: *const u8) -> S::Floats {
+                // SAFETY: the caller's promise.
+                unsafe { S::$load(pointer) }
+            }
+        }
+    };
+}
+element!(Single, 4, load_f32);
+element!(Half, 2, load_f16);
+element!(Brain, 2, load_bf16);
+
+/// Quad `quad` from the nibbles of a block.
+#[inline(always)]
+unsafe fn nibble<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
+    // SAFETY: a block has four vectors in this section.
+    unsafe {
+        let start = block.layout.nibbles + (block.index * 4 + quad % 4) * 4 * S::ROWS;
+        let vector = S::load(block.panel.add(start));
+        if quad < 4 { S::and(vector, 15) } else { S::and(S::shift_right(vector, 4), 15) }
+    }
+}
+
+/// Bit plane of a block for quad `quad`, moved to bit `position`.
+#[inline(always)]
+unsafe fn bit<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Bytes {
+    // SAFETY: a block has one vector in this section.
+    unsafe {
+        let plane = S::load(block.panel.add(block.layout.bits + block.index * 4 * S::ROWS));
+        S::and(moved::<S>(plane, quad, position), 1 << position)
+    }
+}
+
+/// Two-bit plane of a block for quad `quad`, moved to bit `position`.
+#[inline(always)]
+unsafe fn pair<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Bytes {
+    // SAFETY: a block has two vectors in this section.
+    unsafe {
+        let start = block.layout.pairs + (block.index * 2 + quad / 4) * 4 * S::ROWS;
+        let plane = S::load(block.panel.add(start));
+        S::and(moved::<S>(plane, 2 * (quad % 4), position), 3 << position)
+    }
+}
+
+/// Shifts so that bit `from` becomes bit `to`.
+#[inline(always)]
+unsafe fn moved<S: Simd>(plane: S::Bytes, from: usize, to: usize) -> S::Bytes {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if from < to {
+            S::shift_left(plane, (to - from) as u32)
+        } else {
+            S::shift_right(plane, (from - to) as u32)
+        }
+    }
+}
+
+/// The codes of five-bit formats.
+#[inline(always)]
+unsafe fn five_bits<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
+    // SAFETY: the caller's promise.
+    unsafe { S::or(nibble::<S>(block, quad), bit::<S>(block, quad, 4)) }
+}
+
+/// One f16 per row and block.
+#[inline(always)]
+unsafe fn inner<S: Simd>(section: usize, block: Block<'_>) -> S::Floats {
+    // SAFETY: a section of one f16 per row and block.
+    unsafe { S::load_f16(block.panel.add(section + block.index * 2 * S::ROWS)) }
+}
+
+/// One f16 per row and 256 elements.
+#[inline(always)]
+unsafe fn outer<S: Simd>(section: usize, block: Block<'_>) -> S::Floats {
+    // SAFETY: a section of one f16 per row and eight blocks.
+    unsafe { S::load_f16(block.panel.add(section + block.index / 8 * 2 * S::ROWS)) }
+}
+
+/// Bytes of a section of `count` per row and block.
+#[inline(always)]
+unsafe fn small(section: usize, count: usize, block: Block<'_>, rows: usize) -> *const u8 {
+    // SAFETY: the caller names a section of the format.
+    unsafe { block.panel.add(section + block.index * count * rows) }
+}
+
+/// One scale and one minimum per row.
+#[inline(always)]
+unsafe fn whole<S: Simd>(scale: S::Floats, minimum: S::Floats) -> Scales<S> {
+    // SAFETY: the caller's promise.
+    let zero = unsafe { S::zero() };
+    Scales { scale: [scale, zero], minimum: [minimum, zero] }
+}
+
+/// One scale per row and a minimum of `factor` times it.
+#[inline(always)]
+unsafe fn offset<S: Simd>(scale: S::Floats, factor: f32) -> Scales<S> {
+    // SAFETY: the caller's promise.
+    unsafe { whole::<S>(scale, S::multiply(scale, S::splat(factor))) }
+}
+
+/// Scales of Q4_K and Q5_K: two f16 per 256 times two bytes per 32.
+#[inline(always)]
+unsafe fn k_scales<S: Simd>(block: Block<'_>) -> Scales<S> {
+    // SAFETY: the sections of these formats.
+    unsafe {
+        let layout = block.layout;
+        let scale = S::load_u8(small(layout.scales, 1, block, S::ROWS), 0, 63);
+        let minimum = S::load_u8(small(layout.minimums, 1, block, S::ROWS), 0, 63);
+        let minimum = S::multiply(minimum, S::splat(-1.0));
+        whole::<S>(
+            S::multiply(outer::<S>(layout.super_scales, block), scale),
+            S::multiply(outer::<S>(layout.super_minimums, block), minimum),
+        )
+    }
+}
+
+/// Scales of Q6_K and Q3_K: an f16 per 256 times a signed byte per 16, and an offset.
+#[inline(always)]
+unsafe fn k_halves<S: Simd>(factor: f32, block: Block<'_>) -> Scales<S> {
+    // SAFETY: the sections of these formats.
+    unsafe {
+        let outer = outer::<S>(block.layout.super_scales, block);
+        let bytes = small(block.layout.scales, 2, block, S::ROWS);
+        let low = S::multiply(outer, S::load_i8(bytes));
+        let high = S::multiply(outer, S::load_i8(bytes.add(S::ROWS)));
+        let factor = S::splat(factor);
+        Scales {
+            scale: [low, high],
+            minimum: [S::multiply(low, factor), S::multiply(high, factor)],
+        }
+    }
+}
+
+/// Scales of Q2_K: two f16 per 256 times two nibbles per 16.
+#[inline(always)]
+unsafe fn q2k_scales<S: Simd>(block: Block<'_>) -> Scales<S> {
+    // SAFETY: the sections of the format.
+    unsafe {
+        let scale = outer::<S>(block.layout.super_scales, block);
+        let minimum = outer::<S>(block.layout.super_minimums, block);
+        let minimum = S::multiply(minimum, S::splat(-1.0));
+        let first = small(block.layout.scales, 2, block, S::ROWS);
+        let second = first.add(S::ROWS);
+        Scales {
+            scale: [
+                S::multiply(scale, S::load_u8(first, 0, 15)),
+                S::multiply(scale, S::load_u8(second, 0, 15)),
+            ],
+            minimum: [
+                S::multiply(minimum, S::load_u8(first, 4, 15)),
+                S::multiply(minimum, S::load_u8(second, 4, 15)),
+            ],
+        }
+    }
+}
+
+/// Scales of MXFP4: an exponent per 32.
+#[inline(always)]
+unsafe fn mxfp4_scales<S: Simd>(block: Block<'_>) -> Scales<S> {
+    // SAFETY: the sections of the format.
+    unsafe {
+        let exponents = small(block.layout.scales, 1, block, S::ROWS);
+        let mut scales = [0.0_f32; 16];
+        for (row, scale) in scales.iter_mut().enumerate().take(S::ROWS) {
+            *scale = mxfp4_scale(*exponents.add(row));
+        }
+        whole::<S>(S::load_f32(scales.as_ptr().cast()), S::zero())
+    }
+}
+
+/// Defines a format from two expressions: codes of a quad, scales of a block.
+macro_rules! format {
+    ($name:ident, $kind:expr, $simd:ident, |$block:ident, $quad:ident| $code:expr, $scales:expr) => {
+        pub(super) struct $name;
+        impl Format for $name {
+            const KIND: Kind = $kind;
+            #[inline(always)]
+            unsafe fn code<$simd: Simd>($block: Block<'_>, $quad: usize) -> $simd::Bytes {
+                // SAFETY: the sections of the format, by the caller's promise.
+                unsafe { $code }
+            }
+            #[inline(always)]
+            unsafe fn scales<$simd: Simd>($block: Block<'_>) -> Scales<$simd> {
+                // SAFETY: the sections of the format, by the caller's promise.
+                unsafe { $scales }
+            }
+        }
+    };
+}
+
+format!(
+    Q4_0,
+    Kind::Offset,
+    S,
+    |block, quad| nibble::<S>(block, quad),
+    offset::<S>(inner::<S>(block.layout.scales, block), -8.0)
+);
+format!(
+    Q4_1,
+    Kind::Minimum(8),
+    S,
+    |block, quad| nibble::<S>(block, quad),
+    whole::<S>(inner::<S>(block.layout.scales, block), inner::<S>(block.layout.minimums, block))
+);
+format!(
+    Q5_0,
+    Kind::Minimum(4),
+    S,
+    |block, quad| five_bits::<S>(block, quad),
+    offset::<S>(inner::<S>(block.layout.scales, block), -16.0)
+);
+format!(
+    Q5_1,
+    Kind::Minimum(4),
+    S,
+    |block, quad| five_bits::<S>(block, quad),
+    whole::<S>(inner::<S>(block.layout.scales, block), inner::<S>(block.layout.minimums, block))
+);
+format!(
+    Q8_0,
+    Kind::Signed,
+    S,
+    |block, quad| {
+        let start = block.layout.bytes + (block.index * 8 + quad) * 4 * S::ROWS;
+        S::load(block.panel.add(start))
+    },
+    whole::<S>(inner::<S>(block.layout.scales, block), S::zero())
+);
+format!(Q4K, Kind::Minimum(8), S, |block, quad| nibble::<S>(block, quad), k_scales::<S>(block));
+format!(Q5K, Kind::Minimum(4), S, |block, quad| five_bits::<S>(block, quad), k_scales::<S>(block));
+format!(
+    Q6K,
+    Kind::Halves(2),
+    S,
+    |block, quad| S::or(nibble::<S>(block, quad), pair::<S>(block, quad, 4)),
+    k_halves::<S>(-32.0, block)
+);
+format!(
+    Q3K,
+    Kind::Halves(4),
+    S,
+    |block, quad| S::or(pair::<S>(block, quad, 0), bit::<S>(block, quad, 2)),
+    k_halves::<S>(-4.0, block)
+);
+format!(Q2K, Kind::Halves(4), S, |block, quad| pair::<S>(block, quad, 0), q2k_scales::<S>(block));
+format!(
+    Iq4Nl,
+    Kind::Signed,
+    S,
+    |block, quad| S::lookup(nibble::<S>(block, quad), &IQ4_VALUES),
+    whole::<S>(inner::<S>(block.layout.scales, block), S::zero())
+);
+format!(Iq4Xs, Kind::Signed, S, |block, quad| S::lookup(nibble::<S>(block, quad), &IQ4_VALUES), {
+    let run = S::load_i8(small(block.layout.scales, 1, block, S::ROWS));
+    whole::<S>(S::multiply(outer::<S>(block.layout.super_scales, block), run), S::zero())
+});
+format!(
+    Mxfp4,
+    Kind::Signed,
+    S,
+    |block, quad| S::lookup(nibble::<S>(block, quad), &MXFP4_VALUES),
+    mxfp4_scales::<S>(block)
+);
+
+/// Blocks unpacked into scratch: 32 bytes of codes per row, then two scales and two minimums per
+/// row as f32. `KIND` is the index of the format's [`Kind`] in [`PLAIN_KINDS`].
+pub(super) struct Plain<const KIND: usize>;
+
+/// The products that unpacked blocks need.
+pub(super) const PLAIN_KINDS: [Kind; 6] = [
+    Kind::Minimum(8),
+    Kind::Minimum(4),
+    Kind::Halves(4),
+    Kind::Halves(2),
+    Kind::Signed,
+    Kind::Offset,
+];
+
+/// Bytes per row of an unpacked block.
+pub(super) const PLAIN_BYTES: usize = 48;
+
+impl<const KIND: usize> Format for Plain<KIND> {
+    const KIND: Kind = PLAIN_KINDS[KIND];
+
+    #[inline(always)]
+    unsafe fn code<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
+        // SAFETY: the panel is scratch that holds the block.
+        unsafe { S::load(block.panel.add((block.index * PLAIN_BYTES + quad * 4) * S::ROWS)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(block: Block<'_>) -> Scales<S> {
+        // SAFETY: the panel is scratch that holds the block.
+        unsafe {
+            let start = block.panel.add((block.index * PLAIN_BYTES + 32) * S::ROWS);
+            let step = 4 * S::ROWS;
+            Scales {
+                scale: [S::load_f32(start), S::load_f32(start.add(step))],
+                minimum: [S::load_f32(start.add(2 * step)), S::load_f32(start.add(3 * step))],
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Where the parts of a packed matrix lie.
+//!
+//! Rows are grouped in panels of [`Layout::rows_per_panel`] (R). A panel is one contiguous piece
+//! of memory made of sections, each 64-byte aligned. The elements of a row are grouped in quads
+//! of four neighbours, eight to a block of 32, because the integer dot products of every
+//! processor sum four bytes at once. A *vector* holds one quad of each of the R rows: 4 R bytes.
+//!
+//! | section | per block of 32 | holds |
+//! |---|---|---|
+//! | nibbles | 4 vectors | vector j: low nibbles quad j, high nibbles quad j + 4 |
+//! | pairs | 2 vectors | vector h: bits 2p, 2p+1 of a byte belong to quad 4 h + p |
+//! | bits | 1 vector | bit q of a byte belongs to quad q |
+//! | bytes | 8 vectors | vector q: quad q |
+//! | scales, minimums | R numbers, or 2 R for runs of 16 | f16, or small integers |
+//! | super scales, super minimums | R numbers per 256 | f16 |
+//!
+//! Codes take exactly the bits they take in the file. Scales that the file packs into 4 or 6 bits
+//! become bytes where that is needed, which makes a matrix at most 4 % larger.
+//!
+//! Float matrices have panels of 16 rows: for every column the 16 elements, in the file's type.
+
+use trine_weights::DType;
+
+use crate::isa::Isa;
+
+/// Rows of a panel of a float matrix.
+pub(super) const FLOAT_ROWS: usize = 16;
+
+/// Alignment of sections and panels, in bytes.
+const ALIGNMENT: usize = 64;
+
+/// Sizes and offsets (bytes from the start of a panel) of a packed matrix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) dtype: DType,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) rows_per_panel: usize,
+    /// Blocks of 32 per row; 0 for float matrices.
+    pub(super) blocks: usize,
+    pub(super) panel_bytes: usize,
+    pub(super) scales: usize,
+    pub(super) minimums: usize,
+    pub(super) super_scales: usize,
+    pub(super) super_minimums: usize,
+    pub(super) nibbles: usize,
+    pub(super) pairs: usize,
+    pub(super) bits: usize,
+    pub(super) bytes: usize,
+}
+
+/// Bytes per row of each section, per block of 32 (`super_*`: per 256).
+#[derive(Default)]
+struct Sections {
+    scales: usize,
+    minimums: usize,
+    super_scales: usize,
+    super_minimums: usize,
+    nibbles: usize,
+    pairs: usize,
+    bits: usize,
+    bytes: usize,
+}
+
+fn sections(dtype: DType) -> Sections {
+    let none = Sections::default();
+    let half = Sections { scales: 2, ..Sections::default() };
+    let whole = Sections { super_scales: 2, ..Sections::default() };
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => none,
+        DType::Q4_0 | DType::Iq4Nl => Sections { nibbles: 16, ..half },
+        DType::Q4_1 => Sections { minimums: 2, nibbles: 16, ..half },
+        DType::Q5_0 => Sections { nibbles: 16, bits: 4, ..half },
+        DType::Q5_1 => Sections { minimums: 2, nibbles: 16, bits: 4, ..half },
+        DType::Q8_0 => Sections { bytes: 32, ..half },
+        DType::Q2K => Sections { super_minimums: 2, scales: 2, pairs: 8, ..whole },
+        DType::Q3K => Sections { scales: 2, pairs: 8, bits: 4, ..whole },
+        DType::Q4K => Sections { super_minimums: 2, scales: 1, minimums: 1, nibbles: 16, ..whole },
+        DType::Q5K => {
+            Sections { super_minimums: 2, scales: 1, minimums: 1, nibbles: 16, bits: 4, ..whole }
+        }
+        DType::Q6K => Sections { scales: 2, nibbles: 16, pairs: 8, ..whole },
+        DType::Iq4Xs => Sections { scales: 1, nibbles: 16, ..whole },
+        DType::Mxfp4 => Sections { scales: 1, nibbles: 16, ..none },
+    }
+}
+
+/// Rows of an integer panel: as many as the 32-bit sums that fill a register.
+pub(super) fn integer_rows(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx512Vnni => 16,
+        Isa::Scalar | Isa::Avx2 | Isa::Neon => 8,
+    }
+}
+
+impl Layout {
+    /// The layout of a matrix; `None` when its size overflows or a row is not whole blocks.
+    pub(super) fn new(dtype: DType, rows: usize, columns: usize, isa: Isa) -> Option<Self> {
+        let row_bytes = dtype.row_bytes(columns)?;
+        let float = !dtype.is_quantized();
+        let mut layout = Layout {
+            dtype,
+            rows,
+            columns,
+            rows_per_panel: if float { FLOAT_ROWS } else { integer_rows(isa) },
+            blocks: if float { 0 } else { columns / 32 },
+            panel_bytes: 0,
+            scales: 0,
+            minimums: 0,
+            super_scales: 0,
+            super_minimums: 0,
+            nibbles: 0,
+            pairs: 0,
+            bits: 0,
+            bytes: 0,
+        };
+        if float {
+            layout.panel_bytes = row_bytes.checked_mul(FLOAT_ROWS)?;
+        } else {
+            layout.place(&sections(dtype))?;
+        }
+        layout.panel_bytes = layout.panel_bytes.checked_next_multiple_of(ALIGNMENT)?;
+        layout.panels().checked_mul(layout.panel_bytes)?;
+        Some(layout)
+    }
+
+    /// Puts the sections one after another.
+    fn place(&mut self, sections: &Sections) -> Option<()> {
+        let supers = self.blocks / 8;
+        let (rows, blocks) = (self.rows_per_panel, self.blocks);
+        for (offset, bytes, count) in [
+            (&mut self.super_scales, sections.super_scales, supers),
+            (&mut self.super_minimums, sections.super_minimums, supers),
+            (&mut self.scales, sections.scales, blocks),
+            (&mut self.minimums, sections.minimums, blocks),
+            (&mut self.bits, sections.bits, blocks),
+            (&mut self.pairs, sections.pairs, blocks),
+            (&mut self.nibbles, sections.nibbles, blocks),
+            (&mut self.bytes, sections.bytes, blocks),
+        ] {
+            *offset = self.panel_bytes.checked_next_multiple_of(ALIGNMENT)?;
+            let size = bytes.checked_mul(count)?.checked_mul(rows)?;
+            self.panel_bytes = offset.checked_add(size)?;
+        }
+        Some(())
+    }
+
+    /// Number of panels; the last one may be filled up with zero rows.
+    pub(super) fn panels(&self) -> usize {
+        self.rows.div_ceil(self.rows_per_panel)
+    }
+
+    /// Rows of `panel` that exist.
+    pub(super) fn rows_in(&self, panel: usize) -> usize {
+        (self.rows - panel * self.rows_per_panel).min(self.rows_per_panel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packing_grows_no_format_by_more_than_a_tenth() {
+        for dtype in DType::ALL {
+            for isa in [Isa::Avx2, Isa::Avx512Vnni] {
+                let layout = Layout::new(dtype, 1024, 2560, isa).unwrap();
+                let packed = layout.panels() * layout.panel_bytes;
+                let file = 1024 * dtype.row_bytes(2560).unwrap();
+                assert!(packed <= file + file / 10, "{dtype} {isa:?}: {packed} from {file}");
+                assert!(packed >= file, "{dtype} {isa:?}: {packed} from {file}");
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        assert!(Layout::new(DType::Q4_0, usize::MAX / 2, 1 << 20, Isa::Avx2).is_none());
+        assert!(Layout::new(DType::Q4_0, 8, 33, Isa::Avx2).is_none());
+        assert!(Layout::new(DType::F32, usize::MAX / 4, 1 << 20, Isa::Scalar).is_none());
+    }
+}

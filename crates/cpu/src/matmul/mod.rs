@@ -1,0 +1,445 @@
+//! Multiplying activations with weights: `output[c][r] = sum_k weight[r][k] * input[c][k]`.
+//!
+//! [`PackedMatrix::pack`] rearranges a tensor once, at load, into panels of rows (see `layout`);
+//! codes keep the bits they have in the file, so nothing grows. [`PackedMatrix::matmul`] then
+//! multiplies any range of panels with any number of columns, on any thread, without allocating.
+//!
+//! Quantised weights are multiplied with quantised activations ([`crate::quantize`]) in exact
+//! integer arithmetic, block by block; the only error is that of quantising the activations, and
+//! of adding the blocks in f32. F32, F16 and BF16 weights are multiplied in f32.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `layout`, `pack` | panels, and the way from the file's blocks into them |
+//! | `format` | each format's way from a panel to codes and scales |
+//! | `kernel` | tiles and loop order, written once |
+//! | `simd` | what an instruction set offers; `scalar`, `avx2`, `avx512`, `neon` offer it |
+//!
+//! A NaN or an infinity in a column makes every product of a quantised matrix with it NaN.
+
+#[allow(unsafe_code, reason = "reads panels through raw pointers, see `simd`")]
+mod format;
+#[allow(unsafe_code, reason = "kernels over raw pointers, see `simd`")]
+mod kernel;
+mod layout;
+#[allow(unsafe_code, reason = "reserves memory from the system")]
+mod memory;
+mod pack;
+#[allow(unsafe_code, reason = "the interface of the instruction sets is unsafe")]
+mod simd;
+
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "intrinsics")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "intrinsics")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+#[allow(unsafe_code, reason = "intrinsics")]
+mod neon;
+#[allow(unsafe_code, reason = "the interface of `simd` is unsafe")]
+mod scalar;
+
+use std::ops::Range;
+
+use trine_weights::{DType, Tensor};
+
+use crate::isa::Isa;
+use crate::quantize::{QuantizedBlock, QuantizedRows};
+use crate::shared::SharedSlice;
+use format::{Brain, Half, Single};
+use kernel::Job;
+use layout::Layout;
+use memory::AlignedBytes;
+use simd::Simd;
+
+/// Bytes of the file that are packed before their pages are given back.
+const RELEASE_BYTES: usize = 8 << 20;
+
+/// Why a tensor could not be packed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PackError {
+    /// The machine has no room for the packed copy.
+    #[error(
+        "no memory for the weights of `{name}` ({bytes} bytes): close other programs, or use a \
+         smaller or more strongly quantised model"
+    )]
+    OutOfMemory {
+        /// The tensor.
+        name: String,
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// The size of the packed matrix overflows.
+    #[error(
+        "`{name}` ({dtype}, {rows} x {columns}) is too large to be packed: is the file damaged?"
+    )]
+    TooLarge {
+        /// The tensor.
+        name: String,
+        /// Its format.
+        dtype: DType,
+        /// Its rows.
+        rows: usize,
+        /// Its columns.
+        columns: usize,
+    },
+    /// This processor cannot run the kernels that were asked for.
+    #[error("this processor cannot run the {isa:?} kernels: choose one of {available:?}")]
+    Unavailable {
+        /// What was asked for.
+        isa: Isa,
+        /// What it can run.
+        available: Vec<Isa>,
+    },
+}
+
+/// Columns to multiply with.
+#[derive(Debug, Clone, Copy)]
+pub enum MatmulInput<'a> {
+    /// For matrices that [need quantised input](PackedMatrix::needs_quantized_input).
+    Quantized(&'a QuantizedRows<'a>),
+    /// For F32, F16 and BF16 matrices: `rows` vectors that start `stride` floats apart.
+    F32 {
+        /// All vectors.
+        values: &'a [f32],
+        /// Floats from one vector to the next.
+        stride: usize,
+        /// Number of vectors.
+        rows: usize,
+    },
+}
+
+/// Working memory of one thread, reusable for every matrix.
+#[derive(Debug)]
+pub struct Scratch {
+    bytes: AlignedBytes,
+}
+
+impl Scratch {
+    /// Bytes that [`Scratch::new`] reserves.
+    pub const BYTES: usize = kernel::SCRATCH_BYTES;
+
+    /// Reserves the memory.
+    ///
+    /// # Errors
+    ///
+    /// When the machine has no room for it.
+    pub fn new() -> Result<Self, PackError> {
+        let bytes = Self::BYTES;
+        let failed = || PackError::OutOfMemory { name: "thread scratch".to_owned(), bytes };
+        Ok(Scratch { bytes: AlignedBytes::zeroed(bytes).ok_or_else(failed)? })
+    }
+}
+
+/// A weight matrix of `rows` x `columns`, arranged for one instruction set.
+#[derive(Debug)]
+pub struct PackedMatrix {
+    layout: Layout,
+    isa: Isa,
+    storage: AlignedBytes,
+}
+
+impl PackedMatrix {
+    /// Packs `tensor` with `threads` threads (0 counts as 1). Pages of a mapped file are given
+    /// back as they are consumed, so that the file and its packed copy are never both resident.
+    ///
+    /// # Errors
+    ///
+    /// When memory is short, the size overflows or the processor lacks `isa`.
+    pub fn pack(tensor: &Tensor, isa: Isa, threads: usize) -> Result<Self, PackError> {
+        if !isa.is_available() {
+            return Err(PackError::Unavailable { isa, available: Isa::available() });
+        }
+        let (rows, columns, dtype) = (tensor.rows(), tensor.columns(), tensor.dtype());
+        let name = || tensor.name().to_owned();
+        let layout = Layout::new(dtype, rows, columns, isa).ok_or_else(|| PackError::TooLarge {
+            name: name(),
+            dtype,
+            rows,
+            columns,
+        })?;
+        let bytes = layout.panels() * layout.panel_bytes;
+        let mut storage = AlignedBytes::zeroed(bytes)
+            .ok_or_else(|| PackError::OutOfMemory { name: name(), bytes })?;
+        if bytes > 0 {
+            let share = layout.panels().div_ceil(threads.max(1));
+            let parts = storage.as_mut_slice().chunks_mut(share * layout.panel_bytes);
+            std::thread::scope(|scope| {
+                let mut parts = parts.enumerate();
+                let own = parts.next();
+                for (index, part) in parts {
+                    let layout = &layout;
+                    scope.spawn(move || pack_part(tensor, layout, index * share, part));
+                }
+                if let Some((_, part)) = own {
+                    pack_part(tensor, &layout, 0, part);
+                }
+            });
+        }
+        Ok(PackedMatrix { layout, isa, storage })
+    }
+
+    /// Outputs per column.
+    pub fn rows(&self) -> usize {
+        self.layout.rows
+    }
+
+    /// Length of the vectors it multiplies.
+    pub fn columns(&self) -> usize {
+        self.layout.columns
+    }
+
+    /// The format of the weights.
+    pub fn dtype(&self) -> DType {
+        self.layout.dtype
+    }
+
+    /// The instruction set it was packed for.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Number of panels: what threads share out among themselves.
+    pub fn panels(&self) -> usize {
+        self.layout.panels()
+    }
+
+    /// Rows per panel; the last panel may have fewer.
+    pub fn rows_per_panel(&self) -> usize {
+        self.layout.rows_per_panel
+    }
+
+    /// The rows that a range of panels computes.
+    pub fn rows_of(&self, panels: Range<usize>) -> Range<usize> {
+        let row = |panel: usize| panel.saturating_mul(self.rows_per_panel()).min(self.rows());
+        row(panels.start)..row(panels.end)
+    }
+
+    /// Bytes of the packed weights: what a product with one column reads.
+    pub fn bytes(&self) -> usize {
+        self.storage.as_slice().len()
+    }
+
+    /// Whether the input must be [`MatmulInput::Quantized`]; otherwise it must be
+    /// [`MatmulInput::F32`].
+    pub fn needs_quantized_input(&self) -> bool {
+        self.layout.dtype.is_quantized()
+    }
+
+    /// Writes the weights of row `row` as floats, for embedding look-ups.
+    ///
+    /// # Panics
+    ///
+    /// When the row does not exist or `output` is not [`columns`](Self::columns) long.
+    pub fn decode_row(&self, row: usize, output: &mut [f32]) {
+        assert!(row < self.rows(), "row {row} of a matrix of {} rows", self.rows());
+        assert_eq!(output.len(), self.columns(), "a row has as many weights as columns");
+        let (panel, row) = (row / self.rows_per_panel(), row % self.rows_per_panel());
+        let bytes = self.layout.panel_bytes;
+        let panel = &self.storage.as_slice()[panel * bytes..][..bytes];
+        pack::decode_row(&self.layout, panel, row, output);
+    }
+
+    /// Multiplies the rows of `panels` with all columns of `input`:
+    /// `output[c * output_stride + r] = row r . column c`. Nothing else of `output` is touched.
+    ///
+    /// # Panics
+    ///
+    /// When the panels do not exist, the input has the wrong kind or width, or the output is too
+    /// small.
+    ///
+    /// # Safety
+    ///
+    /// Until it returns, nothing else reads or writes those elements of `output`.
+    #[allow(unsafe_code, reason = "hands checked sizes to the kernels")]
+    pub unsafe fn matmul(
+        &self,
+        input: MatmulInput<'_>,
+        panels: Range<usize>,
+        output: &SharedSlice<'_, f32>,
+        output_stride: usize,
+        scratch: &mut Scratch,
+    ) {
+        let columns = self.check(input, &panels, output.len(), output_stride);
+        if columns == 0 || panels.is_empty() {
+            return;
+        }
+        // SAFETY: one element is enough to get the address; the caller promises that nobody else
+        // uses the elements that the kernels write, and `check` that they exist.
+        let output = unsafe { output.write(0..0) }.as_mut_ptr();
+        let weights = self.storage.as_slice().as_ptr();
+        let scratch = scratch.bytes.as_mut_slice().as_mut_ptr();
+        let layout = &self.layout;
+        match input {
+            MatmulInput::Quantized(rows) => {
+                let job = Job {
+                    layout,
+                    weights,
+                    panels,
+                    input: rows.blocks().as_ptr(),
+                    input_stride: layout.blocks,
+                    columns,
+                    output,
+                    output_stride,
+                    scratch,
+                };
+                // SAFETY: sizes are checked, and packing checked the instruction set.
+                unsafe { self.run_quantized(&job) }
+            }
+            MatmulInput::F32 { values, stride, .. } => {
+                let job = Job {
+                    layout,
+                    weights,
+                    panels,
+                    input: values.as_ptr(),
+                    input_stride: stride,
+                    columns,
+                    output,
+                    output_stride,
+                    scratch,
+                };
+                // SAFETY: as above.
+                unsafe { self.run_float(&job) }
+            }
+        }
+    }
+
+    /// Checks every size that the kernels rely on and returns the number of columns.
+    fn check(
+        &self,
+        input: MatmulInput<'_>,
+        panels: &Range<usize>,
+        output: usize,
+        output_stride: usize,
+    ) -> usize {
+        assert!(
+            panels.start <= panels.end && panels.end <= self.panels(),
+            "panels {panels:?} of {}",
+            self.panels()
+        );
+        let columns = match input {
+            MatmulInput::Quantized(rows) => {
+                assert!(self.needs_quantized_input(), "{} weights need floats", self.dtype());
+                assert_eq!(rows.columns(), self.columns(), "width of the quantised input");
+                rows.rows()
+            }
+            MatmulInput::F32 { values, stride, rows } => {
+                assert!(!self.needs_quantized_input(), "{} weights need blocks", self.dtype());
+                let end = last_element(rows, stride, self.columns());
+                assert!(end.is_some_and(|end| end <= values.len()), "the input is too short");
+                rows
+            }
+        };
+        let end = last_element(columns, output_stride, self.rows());
+        assert!(end.is_some_and(|end| end <= output), "the output is too short");
+        assert!(columns <= 1 || output_stride >= self.rows(), "outputs of columns overlap");
+        columns
+    }
+
+    /// # Safety
+    /// The job's sizes are checked and the processor has the instruction set.
+    #[allow(unsafe_code, reason = "calls the kernels")]
+    unsafe fn run_quantized(&self, job: &Job<'_, QuantizedBlock>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => run_quantized::<avx2::Avx2>(job),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512Vnni => run_quantized::<avx512::Avx512>(job),
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon => run_quantized::<neon::Neon>(job),
+                _ => run_quantized::<scalar::Scalar>(job),
+            }
+        }
+    }
+
+    /// # Safety
+    /// The job's sizes are checked and the processor has the instruction set.
+    #[allow(unsafe_code, reason = "calls the kernels")]
+    unsafe fn run_float(&self, job: &Job<'_, f32>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => run_float::<avx2::Avx2>(job),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512Vnni => run_float::<avx512::Avx512>(job),
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon => run_float::<neon::Neon>(job),
+                _ => run_float::<scalar::Scalar>(job),
+            }
+        }
+    }
+}
+
+/// One past the last element of `count` vectors of `length`; `None` on overflow.
+fn last_element(count: usize, stride: usize, length: usize) -> Option<usize> {
+    match count.checked_sub(1) {
+        None => Some(0),
+        Some(last) => last.checked_mul(stride)?.checked_add(length),
+    }
+}
+
+/// # Safety
+/// As [`kernel::run_fused`].
+#[allow(unsafe_code, reason = "calls the kernels")]
+unsafe fn run_quantized<S: Simd>(job: &Job<'_, QuantizedBlock>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match job.layout.dtype {
+            DType::Q4_0 => kernel::run_cheap::<S, format::Q4_0>(job),
+            DType::Q8_0 => kernel::run_cheap::<S, format::Q8_0>(job),
+            DType::Q4_1 => kernel::run_costly::<S, format::Q4_1>(job),
+            DType::Q5_0 => kernel::run_costly::<S, format::Q5_0>(job),
+            DType::Q5_1 => kernel::run_costly::<S, format::Q5_1>(job),
+            DType::Q2K => kernel::run_costly::<S, format::Q2K>(job),
+            DType::Q3K => kernel::run_costly::<S, format::Q3K>(job),
+            DType::Q4K => kernel::run_costly::<S, format::Q4K>(job),
+            DType::Q5K => kernel::run_costly::<S, format::Q5K>(job),
+            DType::Q6K => kernel::run_costly::<S, format::Q6K>(job),
+            DType::Iq4Nl => kernel::run_costly::<S, format::Iq4Nl>(job),
+            DType::Iq4Xs => kernel::run_costly::<S, format::Iq4Xs>(job),
+            DType::Mxfp4 => kernel::run_costly::<S, format::Mxfp4>(job),
+            DType::F32 | DType::F16 | DType::BF16 => unreachable!("not quantised"),
+        }
+    }
+}
+
+/// # Safety
+/// As [`kernel::run_fused`].
+#[allow(unsafe_code, reason = "calls the kernels")]
+unsafe fn run_float<S: Simd>(job: &Job<'_, f32>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match job.layout.dtype {
+            DType::F16 => kernel::run_float::<S, Half>(job),
+            DType::BF16 => kernel::run_float::<S, Brain>(job),
+            _ => kernel::run_float::<S, Single>(job),
+        }
+    }
+}
+
+/// Packs the panels from `first` on into `part`, giving back the file's pages as it goes.
+fn pack_part(tensor: &Tensor, layout: &Layout, first: usize, part: &mut [u8]) {
+    let row_bytes = tensor.row_bytes();
+    let mut released = first * layout.rows_per_panel * row_bytes;
+    let mut rows: Vec<&[u8]> = Vec::with_capacity(layout.rows_per_panel);
+    for (index, panel) in part.chunks_exact_mut(layout.panel_bytes).enumerate() {
+        let start = (first + index) * layout.rows_per_panel;
+        let end = start + layout.rows_in(first + index);
+        rows.clear();
+        rows.extend((start..end).map(|row| tensor.row(row)));
+        pack::pack_panel(layout, &rows, panel);
+        if end * row_bytes - released >= RELEASE_BYTES {
+            tensor.release_pages(released..end * row_bytes);
+            released = end * row_bytes;
+        }
+    }
+    let end = (first + part.len() / layout.panel_bytes) * layout.rows_per_panel;
+    tensor.release_pages(released..end.min(layout.rows) * row_bytes);
+}
+
+#[cfg(test)]
+mod tests;

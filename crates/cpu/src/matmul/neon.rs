@@ -1,0 +1,344 @@
+//! NEON of the 64-bit ARM base instruction set: panels of 8 rows, two 128-bit registers per vector.
+//!
+//! Bytes are multiplied into 16-bit lanes, one product per lane and quad, and lanes are summed in
+//! pairs at the end. A code below 64 times an activation of at most 127 is at most 8001: eight
+//! quads of codes below 32, four of codes below 64, or two of signed codes (32512) fit a lane.
+//! Bound by the multiplications: 16 products each, one or two per cycle.
+
+use std::arch::aarch64::*;
+
+use super::format::{Element, Format};
+use super::kernel::{self, FloatTile, Tile, Unpack};
+use super::simd::{Block, Columns, Simd, each_quad};
+
+/// 64-bit ARM with NEON.
+#[derive(Clone, Copy)]
+pub(super) struct Neon;
+
+/// Eight quads, or eight sums.
+type Bytes = [uint8x16_t; 2];
+type Floats = [float32x4_t; 2];
+
+/// Wraps expressions made of intrinsics.
+macro_rules! simd {
+    ($body:expr) => {{
+        // SAFETY: every 64-bit ARM processor has NEON; pointers cover what the method names.
+        unsafe { $body }
+    }};
+}
+
+/// Products of one quad, added lane by lane: `sums[i]` belongs to 8 bytes of the vector.
+///
+/// # Safety
+/// As [`Simd`]; the sums fit.
+#[inline(always)]
+unsafe fn multiply_quad(sums: [int16x8_t; 4], code: Bytes, x: int8x16_t) -> [int16x8_t; 4] {
+    simd!({
+        let (first, second) = (vreinterpretq_s8_u8(code[0]), vreinterpretq_s8_u8(code[1]));
+        [
+            vmlal_s8(sums[0], vget_low_s8(first), vget_low_s8(x)),
+            vmlal_high_s8(sums[1], first, x),
+            vmlal_s8(sums[2], vget_low_s8(second), vget_low_s8(x)),
+            vmlal_high_s8(sums[3], second, x),
+        ]
+    })
+}
+
+/// Sums the four lanes of each row.
+///
+/// # Safety
+/// As [`Simd`].
+#[inline(always)]
+unsafe fn rows_of(sums: [int16x8_t; 4]) -> [int32x4_t; 2] {
+    simd!([
+        vpaddq_s32(vpaddlq_s16(sums[0]), vpaddlq_s16(sums[1])),
+        vpaddq_s32(vpaddlq_s16(sums[2]), vpaddlq_s16(sums[3])),
+    ])
+}
+
+/// Dot products of the quads of `range`, flushed to 32 bits after every `flush` quads.
+///
+/// # Safety
+/// As [`Simd`]; the column exists and `flush` products fit 16 bits.
+#[inline(always)]
+unsafe fn dot(
+    codes: &[Bytes; 8],
+    columns: Columns,
+    column: usize,
+    range: (usize, usize),
+    flush: usize,
+) -> [int32x4_t; 2] {
+    simd!({
+        let quads = columns.at(column).cast::<i32>();
+        let none = [vdupq_n_s16(0); 4];
+        let mut total = [vdupq_n_s32(0); 2];
+        let mut sums = none;
+        for (index, code) in codes.iter().enumerate().take(range.1).skip(range.0) {
+            let x = vreinterpretq_s8_s32(vdupq_n_s32(quads.add(index).read()));
+            sums = multiply_quad(sums, *code, x);
+            if (index + 1 - range.0).is_multiple_of(flush) {
+                let rows = rows_of(sums);
+                total = [vaddq_s32(total[0], rows[0]), vaddq_s32(total[1], rows[1])];
+                sums = none;
+            }
+        }
+        total
+    })
+}
+
+/// `sum += factor * (low, high)` in floats.
+///
+/// # Safety
+/// As [`Simd`].
+#[inline(always)]
+unsafe fn add_scaled(sum: &mut Floats, scale: Floats, factor: f32, dots: [int32x4_t; 2]) {
+    simd!(for half in 0..2 {
+        let scaled = vmulq_n_f32(scale[half], factor);
+        sum[half] = vfmaq_f32(sum[half], scaled, vcvtq_f32_s32(dots[half]));
+    })
+}
+
+impl Simd for Neon {
+    const ROWS: usize = 8;
+    const UNSIGNED_COLUMNS: usize = 4;
+    const SIGNED_COLUMNS: usize = 4;
+    const PAIRS: bool = false;
+    const FLOAT_COLUMNS: usize = 6;
+
+    type Bytes = Bytes;
+    type Floats = Floats;
+
+    #[inline(always)]
+    unsafe fn load(pointer: *const u8) -> Bytes {
+        simd!([vld1q_u8(pointer), vld1q_u8(pointer.add(16))])
+    }
+
+    #[inline(always)]
+    unsafe fn store(pointer: *mut u8, value: Bytes) {
+        simd!({
+            vst1q_u8(pointer, value[0]);
+            vst1q_u8(pointer.add(16), value[1]);
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn and(value: Bytes, mask: u8) -> Bytes {
+        simd!([vandq_u8(value[0], vdupq_n_u8(mask)), vandq_u8(value[1], vdupq_n_u8(mask))])
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: Bytes, b: Bytes) -> Bytes {
+        simd!([vorrq_u8(a[0], b[0]), vorrq_u8(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right(value: Bytes, bits: u32) -> Bytes {
+        simd!({
+            let bits = vdupq_n_s8(-(bits as i8));
+            [vshlq_u8(value[0], bits), vshlq_u8(value[1], bits)]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn shift_left(value: Bytes, bits: u32) -> Bytes {
+        simd!({
+            let bits = vdupq_n_s8(bits as i8);
+            [vshlq_u8(value[0], bits), vshlq_u8(value[1], bits)]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn lookup(value: Bytes, table: &[i8; 16]) -> Bytes {
+        simd!({
+            let table = vld1q_u8(table.as_ptr().cast());
+            [vqtbl1q_u8(table, value[0]), vqtbl1q_u8(table, value[1])]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn zero() -> Floats {
+        simd!([vdupq_n_f32(0.0); 2])
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Floats {
+        simd!([vdupq_n_f32(value); 2])
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(pointer: *const u8) -> Floats {
+        simd!([vld1q_f32(pointer.cast()), vld1q_f32(pointer.add(16).cast())])
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(pointer: *const u8) -> Floats {
+        simd!({
+            let halves = vld1q_u16(pointer.cast());
+            [single(vmovl_u16(vget_low_u16(halves))), single(vmovl_high_u16(halves))]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(pointer: *const u8) -> Floats {
+        simd!({
+            let halves = vld1q_u16(pointer.cast());
+            [
+                vreinterpretq_f32_u32(vshll_n_u16::<16>(vget_low_u16(halves))),
+                vreinterpretq_f32_u32(vshll_high_n_u16::<16>(halves)),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(pointer: *const u8) -> Floats {
+        simd!({
+            let wide = vmovl_s8(vld1_s8(pointer.cast()));
+            [vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide))]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(pointer: *const u8, shift: u32, mask: u8) -> Floats {
+        simd!({
+            let moved = vshl_u8(vld1_u8(pointer), vdup_n_s8(-(shift as i8)));
+            let wide = vmovl_u8(vand_u8(moved, vdup_n_u8(mask)));
+            [vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), vcvtq_f32_u32(vmovl_high_u16(wide))]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_f32(pointer: *mut f32, value: Floats) {
+        simd!({
+            vst1q_f32(pointer, value[0]);
+            vst1q_f32(pointer.add(4), value[1]);
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(a: Floats, b: Floats) -> Floats {
+        simd!([vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])])
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(a: Floats, b: Floats, c: Floats) -> Floats {
+        simd!([vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])])
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(pointer: *const u8) {
+        simd!(std::arch::asm!(
+            "prfm pldl1keep, [{0}]",
+            in(reg) pointer,
+            options(nostack, preserves_flags, readonly)
+        ))
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate_offset<const C: usize>(
+        sums: &mut [Floats; C],
+        codes: &[Bytes; 8],
+        scale: Floats,
+        columns: Columns,
+    ) {
+        simd!(for (index, sum) in sums.iter_mut().enumerate() {
+            let x = columns.at(index);
+            let raw = dot(codes, columns, index, (0, 8), 8);
+            let start = vdupq_n_s32((*x).minus_eight_sums);
+            let exact = [vaddq_s32(raw[0], start), vaddq_s32(raw[1], start)];
+            add_scaled(sum, scale, (*x).scale, exact);
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate_minimum<const C: usize>(
+        sums: &mut [Floats; C],
+        codes: &[Bytes; 8],
+        scale: Floats,
+        minimum: Floats,
+        _: usize,
+        columns: Columns,
+    ) {
+        simd!(for (index, sum) in sums.iter_mut().enumerate() {
+            let x = columns.at(index);
+            *sum = Self::multiply_add(minimum, Self::splat((*x).scaled_sum), *sum);
+            add_scaled(sum, scale, (*x).scale, dot(codes, columns, index, (0, 8), 8));
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate_halves<const C: usize>(
+        sums: &mut [Floats; C],
+        codes: &[Bytes; 8],
+        scale: [Floats; 2],
+        minimum: [Floats; 2],
+        _: usize,
+        columns: Columns,
+    ) {
+        simd!(for (index, sum) in sums.iter_mut().enumerate() {
+            let x = columns.at(index);
+            let (low, all) = ((*x).scaled_low_sum, (*x).scaled_sum);
+            *sum = Self::multiply_add(minimum[0], Self::splat(low), *sum);
+            *sum = Self::multiply_add(minimum[1], Self::splat(all - low), *sum);
+            add_scaled(sum, scale[0], (*x).scale, dot(codes, columns, index, (0, 4), 4));
+            add_scaled(sum, scale[1], (*x).scale, dot(codes, columns, index, (4, 8), 4));
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate_signed<F: Format, const C: usize>(
+        sums: &mut [Floats; C],
+        block: Block<'_>,
+        scale: Floats,
+        columns: Columns,
+    ) {
+        simd!({
+            let codes = each_quad!(array QUAD => F::code::<Self>(block, QUAD));
+            for (index, sum) in sums.iter_mut().enumerate() {
+                let raw = dot(&codes, columns, index, (0, 8), 2);
+                add_scaled(sum, scale, (*columns.at(index)).scale, raw);
+            }
+        })
+    }
+
+    unsafe fn accumulate_pair<F: Format, const C: usize>(
+        _: &mut [[Floats; C]; 2],
+        _: [Block<'_>; 2],
+        _: Columns,
+    ) {
+        unreachable!("PAIRS is not set");
+    }
+
+    unsafe fn pair_tile<F: Format, const C: usize>(_: &Tile) {
+        unreachable!("PAIRS is not set");
+    }
+
+    unsafe fn tile<F: Format, const C: usize>(tile: &Tile) {
+        simd!(kernel::tile::<Self, F, C>(tile))
+    }
+
+    unsafe fn unpack<F: Format>(unpack: &Unpack) {
+        simd!(kernel::unpack::<Self, F>(unpack))
+    }
+
+    unsafe fn float_tile<E: Element, const C: usize>(tile: &FloatTile) {
+        simd!(kernel::float_tile::<Self, E, C>(tile))
+    }
+}
+
+/// Half-precision bits, widened to 32, as floats. Shifted into place they read as the value times
+/// 2^-112, subnormals included; only infinities and NaN need their exponent set.
+///
+/// # Safety
+/// As [`Simd`].
+#[inline(always)]
+unsafe fn single(bits: uint32x4_t) -> float32x4_t {
+    simd!({
+        let magnitude = vshlq_n_u32::<13>(vandq_u32(bits, vdupq_n_u32(0x7fff)));
+        let scaled = vmulq_n_f32(vreinterpretq_f32_u32(magnitude), f32::from_bits(0x7780_0000));
+        let special = vcgeq_u32(magnitude, vdupq_n_u32(0x0f80_0000));
+        let exponent = vandq_u32(special, vdupq_n_u32(0x7f80_0000));
+        let sign = vshlq_n_u32::<16>(vandq_u32(bits, vdupq_n_u32(0x8000)));
+        let value = vorrq_u32(vreinterpretq_u32_f32(scaled), exponent);
+        vreinterpretq_f32_u32(vorrq_u32(value, sign))
+    })
+}

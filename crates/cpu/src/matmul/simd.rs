@@ -1,0 +1,196 @@
+//! What an instruction set must offer so that the kernels of [`super::kernel`] run on it.
+//!
+//! The kernels are written once over this trait. Methods marked `inline(always)` by their
+//! implementers melt into the three entry points ([`Simd::tile`], [`Simd::unpack`],
+//! [`Simd::float_tile`]), which alone carry `#[target_feature]`.
+
+use crate::quantize::QuantizedBlock;
+
+use super::format::{Element, Format};
+use super::kernel::{FloatTile, Tile, Unpack};
+use super::layout::Layout;
+
+/// The columns of a tile: quantised rows `stride` blocks apart, at one block index.
+#[derive(Clone, Copy)]
+pub(super) struct Columns {
+    pub(super) first: *const QuantizedBlock,
+    pub(super) stride: usize,
+}
+
+impl Columns {
+    /// The block of column `index`.
+    ///
+    /// # Safety
+    /// The column exists.
+    #[inline(always)]
+    pub(super) unsafe fn at(self, index: usize) -> *const QuantizedBlock {
+        // SAFETY: the caller's promise.
+        unsafe { self.first.add(index * self.stride) }
+    }
+}
+
+/// Evaluates an expression for each quad of a block, `$quad` being a constant. Closures would not
+/// do: they do not inherit the instruction set, and intrinsics would not melt into them.
+macro_rules! each_quad {
+    ($quad:ident => $body:expr) => {{
+        each_quad!(@one $quad 0 $body);
+        each_quad!(@one $quad 1 $body);
+        each_quad!(@one $quad 2 $body);
+        each_quad!(@one $quad 3 $body);
+        each_quad!(@one $quad 4 $body);
+        each_quad!(@one $quad 5 $body);
+        each_quad!(@one $quad 6 $body);
+        each_quad!(@one $quad 7 $body);
+    }};
+    (array $quad:ident => $body:expr) => {
+        [
+            each_quad!(@value $quad 0 $body),
+            each_quad!(@value $quad 1 $body),
+            each_quad!(@value $quad 2 $body),
+            each_quad!(@value $quad 3 $body),
+            each_quad!(@value $quad 4 $body),
+            each_quad!(@value $quad 5 $body),
+            each_quad!(@value $quad 6 $body),
+            each_quad!(@value $quad 7 $body),
+        ]
+    };
+    (@one $quad:ident $value:literal $body:expr) => {{
+        const $quad: usize = $value;
+        $body;
+    }};
+    (@value $quad:ident $value:literal $body:expr) => {{
+        const $quad: usize = $value;
+        $body
+    }};
+}
+pub(super) use each_quad;
+
+/// Block `index` of a panel of `layout`.
+#[derive(Clone, Copy)]
+pub(super) struct Block<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) panel: *const u8,
+    pub(super) index: usize,
+}
+
+/// An instruction set.
+///
+/// `codes` are eight vectors of [`ROWS`](Simd::ROWS) quads, quad q of a block in vector q.
+/// `adds` says how many products of pairs (code times activation, two neighbours summed) fit a
+/// signed 16-bit number together: 8 for codes below 16, 4 below 32, 2 below 64.
+///
+/// # Safety
+///
+/// All methods: the processor has the instructions of the implementer, and every pointer is valid
+/// for the bytes that the method names.
+pub(super) trait Simd: Copy + 'static {
+    /// Rows of an integer panel, and lanes of [`Floats`](Simd::Floats).
+    const ROWS: usize;
+    /// Most columns of a tile of unsigned codes.
+    const UNSIGNED_COLUMNS: usize;
+    /// Most columns of a tile of signed codes.
+    const SIGNED_COLUMNS: usize;
+    /// Whether many columns are multiplied through scratch with tiles of two panels by at most four
+    /// columns, which halves the broadcasts of activations.
+    const PAIRS: bool;
+    /// Most columns of a tile of floats.
+    const FLOAT_COLUMNS: usize;
+
+    /// `ROWS` quads of bytes.
+    type Bytes: Copy;
+    /// `ROWS` floats.
+    type Floats: Copy;
+
+    /// Reads 4 `ROWS` bytes.
+    unsafe fn load(pointer: *const u8) -> Self::Bytes;
+    /// Writes 4 `ROWS` bytes.
+    unsafe fn store(pointer: *mut u8, value: Self::Bytes);
+    /// Every byte and `mask`.
+    unsafe fn and(value: Self::Bytes, mask: u8) -> Self::Bytes;
+    /// Bitwise or.
+    unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// Shifts right; bits that cross bytes are the caller's to mask.
+    unsafe fn shift_right(value: Self::Bytes, bits: u32) -> Self::Bytes;
+    /// Shifts left; bits that cross bytes are the caller's to mask.
+    unsafe fn shift_left(value: Self::Bytes, bits: u32) -> Self::Bytes;
+    /// Replaces every byte (0..=15) by its entry.
+    unsafe fn lookup(value: Self::Bytes, table: &[i8; 16]) -> Self::Bytes;
+
+    /// Zeros.
+    unsafe fn zero() -> Self::Floats;
+    /// One value in every lane.
+    unsafe fn splat(value: f32) -> Self::Floats;
+    /// Reads `ROWS` floats.
+    unsafe fn load_f32(pointer: *const u8) -> Self::Floats;
+    /// Reads `ROWS` half-precision floats.
+    unsafe fn load_f16(pointer: *const u8) -> Self::Floats;
+    /// Reads `ROWS` bfloat16.
+    unsafe fn load_bf16(pointer: *const u8) -> Self::Floats;
+    /// Reads `ROWS` signed bytes.
+    unsafe fn load_i8(pointer: *const u8) -> Self::Floats;
+    /// Reads `ROWS` bytes, shifted right, masked.
+    unsafe fn load_u8(pointer: *const u8, shift: u32, mask: u8) -> Self::Floats;
+    /// Writes `ROWS` floats.
+    unsafe fn store_f32(pointer: *mut f32, value: Self::Floats);
+    /// Product.
+    unsafe fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, rounded once where the processor can.
+    unsafe fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+
+    /// Asks for the cache line at any address.
+    unsafe fn prefetch(pointer: *const u8);
+
+    /// `sums[c] += scale * (codes - 8) . column c`, codes below 16.
+    unsafe fn accumulate_offset<const C: usize>(
+        sums: &mut [Self::Floats; C],
+        codes: &[Self::Bytes; 8],
+        scale: Self::Floats,
+        columns: Columns,
+    );
+
+    /// `sums[c] += (scale * codes + minimum) . column c`, unsigned codes.
+    unsafe fn accumulate_minimum<const C: usize>(
+        sums: &mut [Self::Floats; C],
+        codes: &[Self::Bytes; 8],
+        scale: Self::Floats,
+        minimum: Self::Floats,
+        adds: usize,
+        columns: Columns,
+    );
+
+    /// As `accumulate_minimum`, with a scale and a minimum for each half of the block; `adds` is
+    /// 4 or 2.
+    unsafe fn accumulate_halves<const C: usize>(
+        sums: &mut [Self::Floats; C],
+        codes: &[Self::Bytes; 8],
+        scale: [Self::Floats; 2],
+        minimum: [Self::Floats; 2],
+        adds: usize,
+        columns: Columns,
+    );
+
+    /// `sums[c] += scale * codes . column c`, signed codes of `block`.
+    unsafe fn accumulate_signed<F: Format, const C: usize>(
+        sums: &mut [Self::Floats; C],
+        block: Block<'_>,
+        scale: Self::Floats,
+        columns: Columns,
+    );
+
+    /// `sums[p][c] += block p . column c` for one block each of two panels unpacked into scratch,
+    /// of kind `Minimum` or `Signed`. Only called where [`PAIRS`](Simd::PAIRS) is set.
+    unsafe fn accumulate_pair<F: Format, const C: usize>(
+        sums: &mut [[Self::Floats; C]; 2],
+        blocks: [Block<'_>; 2],
+        columns: Columns,
+    );
+
+    /// [`super::kernel::tile`] compiled for this instruction set.
+    unsafe fn tile<F: Format, const C: usize>(tile: &Tile);
+    /// [`super::kernel::pair_tile`] compiled for this instruction set.
+    unsafe fn pair_tile<F: Format, const C: usize>(tile: &Tile);
+    /// [`super::kernel::unpack`] compiled for this instruction set.
+    unsafe fn unpack<F: Format>(unpack: &Unpack);
+    /// [`super::kernel::float_tile`] compiled for this instruction set.
+    unsafe fn float_tile<E: Element, const C: usize>(tile: &FloatTile);
+}
