@@ -353,6 +353,8 @@ fn a_failing_device_ends_everything_and_nothing_is_reused() {
     let (id, answer) = run_one(&mut engine, a.clone());
     assert_eq!(answer, naive(&a, 256));
     assert_eq!(engine.statistics(id).unwrap().reused_tokens, 0);
+    let (id, _) = run_one(&mut engine, request(prompt(3, 20), 1));
+    assert_eq!(engine.statistics(id).unwrap().reused_tokens, 0, "it had ended before the failure");
 }
 
 #[test]

@@ -165,6 +165,38 @@ fn a_seed_is_a_text() {
     assert_ne!(draw(5), draw(5 + (1 << 40)));
 }
 
+/// The token is a function of the logits and one random number, whatever order a selection leaves things in.
+#[test]
+fn a_draw_goes_through_the_kept_tokens_in_order() {
+    let base = plain(0.8, 21);
+    for (params, is_by_id) in [
+        (base.clone(), true),
+        (SamplingParams { top_k: 200, ..base.clone() }, true),
+        (SamplingParams { top_k: 30, ..base.clone() }, false),
+        (SamplingParams { top_k: 150, ..base.clone() }, false),
+        (SamplingParams { top_p: 0.9, ..base.clone() }, false),
+        (SamplingParams { min_p: 0.1, ..base.clone() }, false),
+    ] {
+        // Distinct logits, in no order.
+        let logits: Vec<f32> = (0..200).map(|id| (id * 77 % 200) as f32 / 40.0).collect();
+        let mut kept = naive(&params, &logits, &[]);
+        if is_by_id {
+            kept.sort_by_key(|entry| entry.0);
+        }
+        let mut numbers = Stream::new(params.clone());
+        let mut sampler = Sampler::new(params.clone());
+        for _ in 0..200 {
+            let mut left = numbers.uniform();
+            let expected = kept.iter().find(|entry| {
+                left -= entry.1;
+                left <= 0.0
+            });
+            let token = sampler.sample(&mut logits.clone(), &[]).unwrap();
+            assert_eq!(Some(token), expected.map(|entry| entry.0), "{params:?}");
+        }
+    }
+}
+
 #[test]
 fn logits_that_are_not_finite_are_named() {
     for hostile in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
