@@ -22,16 +22,16 @@ MIXTURE = {
     "books_wide": 1.0,
     "picture_books": 2.0,
     "tiny_stories": 2.0,
-    "chats": 0.5,
-    "stories": 0.5,
+    "chats": 0.25,
+    "stories": 0.2,
 }
 ANNEAL_MIXTURE = {
     "books_simple": 1.0,
     "books_wide": 0.5,
     "picture_books": 3.0,
     "tiny_stories": 4.0,
-    "chats": 1.0,
-    "stories": 0.3,
+    "chats": 0.4,
+    "stories": 0.15,
 }
 SHARD = 500
 

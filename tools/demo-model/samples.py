@@ -78,13 +78,16 @@ def sample_text(model: Gemma3, tokenizer: Tokenizer, seed: int) -> tuple[str, Te
         for turns, prompt, answer in zip(CHAT_PROMPTS, chats, answers, strict=True):
             lines.append(f"[temperature {temperature}] {turns[0]}\n> {decode(answer)}\n")
             rows.append(prompt + answer)
-    for questions in FOLLOW_UPS:
-        turns: list[str] = []
-        for question in questions:
-            turns.append(question)
-            answer = generate(model, [encode(chat_prompt(turns))], limit, Sampling(), seed)[0]
-            turns.append(decode(answer))
-        lines += [f"[chat] {q}\n> {a}\n" for q, a in zip(turns[::2], turns[1::2], strict=True)]
+    talks: list[list[str]] = [[] for _ in FOLLOW_UPS]
+    for turn in range(max(map(len, FOLLOW_UPS))):
+        going = [i for i, questions in enumerate(FOLLOW_UPS) if turn < len(questions)]
+        for i in going:
+            talks[i].append(FOLLOW_UPS[i][turn])
+        prompts = [encode(chat_prompt(talks[i])) for i in going]
+        for i, answer in zip(going, generate(model, prompts, limit, Sampling(), seed), strict=True):
+            talks[i].append(decode(answer))
+    for talk in talks:
+        lines += [f"[chat] {q}\n> {a}\n" for q, a in zip(talk[::2], talk[1::2], strict=True)]
     width = min(max(map(len, rows)), model.config.context) + 1
     padded = [(row + [BOS] * width)[:width] for row in rows]
     return "\n".join(lines), torch.tensor(padded, device=next(model.parameters()).device)

@@ -39,6 +39,7 @@ from optimizer import make_optimizers, schedule
 from samples import sample_text
 
 HERE = Path(__file__).parent
+FINISH_SECONDS = 90
 EVALUATION_PARTS = ("held_out", "held_out_chats")
 
 
@@ -326,7 +327,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("/tmp/trine-demo"))
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "/tmp/trine-demo-out")))
     parser.add_argument("--resume", type=Path, help="folder of a checkpoint to start from")
-    parser.add_argument("--chats", type=int, default=60_000, help="synthetic documents")
+    parser.add_argument("--chats", type=int, default=120_000, help="synthetic chats")
     parser.add_argument("--rows", type=int, default=64, help="sequences in a batch")
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--weight-decay", type=float, default=0.05)
@@ -358,10 +359,10 @@ def main() -> None:
     if options.command == "sweep":
         run_sweep(options, log)
     if options.command in ("main", "all"):
-        run_main(options, log, total if options.command == "main" else 0.74 * total)
+        run_main(options, log, total if options.command == "main" else 0.7 * total)
     if options.command in ("draft", "all"):
         remaining = total - (time.monotonic() - begin)
-        run_draft(options, log, total if options.command == "draft" else remaining - 50)
+        run_draft(options, log, total if options.command == "draft" else remaining - FINISH_SECONDS)
     if options.command in ("finish", "all"):
         run_finish(options, log)
     (options.out / "log.jsonl").write_bytes(log.path.read_bytes())
