@@ -120,7 +120,11 @@ impl DType {
     /// overflows.
     pub const fn row_bytes(self, columns: usize) -> Option<usize> {
         let (_, _, elements, bytes) = self.facts();
-        if columns % elements == 0 { (columns / elements).checked_mul(bytes) } else { None }
+        if columns.is_multiple_of(elements) {
+            (columns / elements).checked_mul(bytes)
+        } else {
+            None
+        }
     }
 
     /// Whether elements share block scales, that is, all but F32, F16 and BF16.

@@ -10,7 +10,7 @@ use crate::{DType, Tensor, WeightsError, blocks};
 /// llama-quantize does (Q4_K to Q5_0, Q5_K to Q5_1, Q6_K to Q8_0, Q2_K and Q3_K to Q4_0, IQ4_XS to
 /// IQ4_NL), and to F16 where the rows are not multiples of 32 either.
 pub fn fallback(dtype: DType, columns: usize) -> DType {
-    let fits = |dtype: DType| columns % dtype.block_elements() == 0;
+    let fits = |dtype: DType| columns.is_multiple_of(dtype.block_elements());
     if fits(dtype) {
         return dtype;
     }

@@ -113,7 +113,7 @@ pub fn parse(bytes: &[u8], file: &str) -> Result<Vec<Entry>, WeightsError> {
         return Err(fail(0, problem));
     };
     let length = u64::from_le_bytes(*length);
-    if length < 2 || length > HEADER_BYTES_MAX || length > rest.len() as u64 {
+    if !(2..=HEADER_BYTES_MAX).contains(&length) || length > rest.len() as u64 {
         let problem = format!(
             "the header claims {length} bytes; 2 to {HEADER_BYTES_MAX} are allowed and {} follow",
             rest.len()

@@ -1,6 +1,8 @@
 //! The block codecs against vectors computed by another implementation (gguf-py 0.19.0), and
 //! properties of the encoders.
 
+#![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
+
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -98,7 +100,7 @@ impl Random {
     /// Roughly normal, with the heavier tails that trained weights have.
     fn weight(&mut self) -> f32 {
         let bell = (0..6).map(|_| self.unit() - 0.5).sum::<f32>();
-        if self.next() % 50 == 0 { bell * 4.0 } else { bell }
+        if self.next().is_multiple_of(50) { bell * 4.0 } else { bell }
     }
 }
 
@@ -172,7 +174,8 @@ fn searched_scales_beat_plain_rounding() {
 
 #[test]
 fn extreme_inputs_stay_finite_and_close() {
-    let patterns: [(&str, fn(usize) -> f32); 8] = [
+    type Pattern = (&'static str, fn(usize) -> f32);
+    let patterns: [Pattern; 8] = [
         ("zeros", |_| 0.0),
         ("one value", |_| 0.25),
         ("one negative value", |_| -3.0),

@@ -1,6 +1,8 @@
 //! Damaged GGUF files, one case each. Every error names the file, and where the damage has a place,
 //! its byte. The names follow llama.cpp's `tests/test-gguf.cpp` where a case is known there.
 
+#![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
+
 mod support;
 
 use std::time::{Duration, Instant};

@@ -6,6 +6,8 @@
 //! kilobytes. Some damage leaves a file valid, such as another letter in a token's text: those are
 //! counted apart, and their tensors are walked and decoded.
 
+#![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
+
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -134,7 +134,9 @@ pub fn encode_into(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), We
         let (elements, bytes) = (input.len(), out.len());
         return fail(format!("{elements} elements do not encode to {bytes} bytes"));
     }
-    if let Some(position) = input.iter().position(|value| !(value.abs() <= magnitude_max)) {
+    if let Some(position) =
+        input.iter().position(|value| value.is_nan() || value.abs() > magnitude_max)
+    {
         let value = input[position];
         let is_finite = value.is_finite();
         let problem = if is_finite { "beyond its range" } else { "not a finite number" };

@@ -118,7 +118,7 @@ impl Value {
 
 fn whole(number: f64) -> Option<u64> {
     // Up to 2^53 doubles hold every whole number, so the conversion is exact.
-    let fits = number >= 0.0 && number <= 9_007_199_254_740_992.0 && number.fract() == 0.0;
+    let fits = (0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0;
     fits.then_some(number as u64)
 }
 
