@@ -16,17 +16,26 @@ pub enum KvType {
     F32,
     /// 2 bytes a value.
     F16,
-    /// 1 byte a value and one f32 scale for each head's key and value.
+    /// 1 byte a value and one f16 scale for each [`KvType::INT8_GROUP`] values of a head, or for the head where its size is
+    /// no multiple of that.
     Int8,
 }
 
 impl KvType {
+    /// Values that share a scale in an int8 cache.
+    pub const INT8_GROUP: usize = 32;
+
+    /// Values of a head of `head_dim` that share a scale in an int8 cache.
+    pub fn int8_group(head_dim: usize) -> usize {
+        if head_dim.is_multiple_of(Self::INT8_GROUP) { Self::INT8_GROUP } else { head_dim }
+    }
+
     /// Bytes of one position's key (or value) of one head.
     pub fn head_bytes(self, head_dim: usize) -> usize {
         match self {
             KvType::F32 => 4 * head_dim,
             KvType::F16 => 2 * head_dim,
-            KvType::Int8 => head_dim + 4,
+            KvType::Int8 => head_dim + 2 * (head_dim / Self::int8_group(head_dim)),
         }
     }
 

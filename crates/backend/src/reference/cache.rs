@@ -76,8 +76,8 @@ impl ReferenceCache {
     }
 }
 
-/// A head's key or value as the cache gives it back. Int8: codes `round(x / scale)` with `scale = max|x| / 127`, one
-/// scale for the head.
+/// A head's key or value as the cache gives it back. Int8: codes `round(x / scale)` with `scale = max|x| / 127`
+/// rounded to f16, one scale for each [`KvType::int8_group`] values.
 fn round_trip(kv: KvType, source: &[f32], target: &mut [f32]) {
     match kv {
         KvType::F32 => target.copy_from_slice(source),
@@ -85,12 +85,19 @@ fn round_trip(kv: KvType, source: &[f32], target: &mut [f32]) {
             target.iter_mut().zip(source).for_each(|(t, &s)| *t = f16::from_f32(s).to_f32());
         }
         KvType::Int8 => {
-            let highest = source.iter().fold(0.0f32, |high, x| high.max(x.abs()));
-            let scale = highest / 127.0;
-            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-            for (t, &s) in target.iter_mut().zip(source) {
-                *t = (s * inverse).round_ties_even().clamp(-127.0, 127.0) * scale;
+            let group = KvType::int8_group(source.len());
+            for (source, target) in source.chunks_exact(group).zip(target.chunks_exact_mut(group)) {
+                round_trip_int8(source, target);
             }
         }
+    }
+}
+
+fn round_trip_int8(source: &[f32], target: &mut [f32]) {
+    let highest = source.iter().fold(0.0f32, |high, x| high.max(x.abs()));
+    let scale = f16::from_f32(highest / 127.0).to_f32();
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    for (t, &s) in target.iter_mut().zip(source) {
+        *t = (s * inverse).round_ties_even().clamp(-127.0, 127.0) * scale;
     }
 }

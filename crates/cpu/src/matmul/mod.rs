@@ -12,14 +12,16 @@
 //! |---|---|
 //! | `layout`, `pack` | panels, and the way from the file's blocks into them |
 //! | `format` | each format's way from a panel to codes and scales |
-//! | `kernel` | tiles and loop order, written once |
+//! | `kernel`, `drive` | tiles, and their order, written once |
 //! | `simd` | what an instruction set offers; `scalar`, `avx2`, `avx512`, `neon` offer it |
 //!
 //! A NaN or an infinity in a column makes every product of a quantised matrix with it NaN.
 
+#[allow(unsafe_code, reason = "tiles over raw pointers, see `simd`")]
+mod drive;
 #[allow(unsafe_code, reason = "reads panels through raw pointers, see `simd`")]
 mod format;
-#[allow(unsafe_code, reason = "kernels over raw pointers, see `simd`")]
+#[allow(unsafe_code, reason = "tiles over raw pointers, see `simd`")]
 mod kernel;
 mod layout;
 #[allow(unsafe_code, reason = "reserves memory from the system")]
@@ -47,8 +49,8 @@ use trine_weights::{DType, Tensor};
 use crate::isa::Isa;
 use crate::quantize::{QuantizedBlock, QuantizedRows};
 use crate::shared::SharedSlice;
+use drive::Job;
 use format::{Brain, Half, Single};
-use kernel::Job;
 use layout::Layout;
 use memory::AlignedBytes;
 use simd::Simd;
@@ -118,7 +120,7 @@ pub struct Scratch {
 
 impl Scratch {
     /// Bytes that [`Scratch::new`] reserves.
-    pub const BYTES: usize = kernel::SCRATCH_BYTES;
+    pub const BYTES: usize = drive::SCRATCH_BYTES;
 
     /// Reserves the memory.
     ///
@@ -261,13 +263,38 @@ impl PackedMatrix {
         output_stride: usize,
         scratch: &mut Scratch,
     ) {
-        let columns = self.check(input, &panels, output.len(), output_stride);
+        // SAFETY: the caller's promise.
+        unsafe { self.matmul_window(input, panels, output, output_stride, 0, scratch) }
+    }
+
+    /// As [`matmul`](Self::matmul) into an output that holds only the rows from `first_row` on:
+    /// `output[c * output_stride + r - first_row] = row r . column c`.
+    ///
+    /// # Panics
+    ///
+    /// As `matmul`, and when `first_row` lies behind the first row of `panels`.
+    ///
+    /// # Safety
+    ///
+    /// As `matmul`.
+    #[allow(unsafe_code, reason = "hands checked sizes to the kernels")]
+    pub unsafe fn matmul_window(
+        &self,
+        input: MatmulInput<'_>,
+        panels: Range<usize>,
+        output: &SharedSlice<'_, f32>,
+        output_stride: usize,
+        first_row: usize,
+        scratch: &mut Scratch,
+    ) {
+        let columns = self.check(input, &panels, output.len(), output_stride, first_row);
         if columns == 0 || panels.is_empty() {
             return;
         }
         // SAFETY: one element is enough to get the address; the caller promises that nobody else
-        // uses the elements that the kernels write, and `check` that they exist.
-        let output = unsafe { output.write(0..0) }.as_mut_ptr();
+        // uses the elements that the kernels write, and `check` that they exist. The kernels count
+        // rows from the matrix's first, which may lie before the output's first.
+        let output = unsafe { output.write(0..0) }.as_mut_ptr().wrapping_sub(first_row);
         let weights = self.storage.as_slice().as_ptr();
         let scratch = scratch.bytes.as_mut_slice().as_mut_ptr();
         let layout = &self.layout;
@@ -312,6 +339,7 @@ impl PackedMatrix {
         panels: &Range<usize>,
         output: usize,
         output_stride: usize,
+        first_row: usize,
     ) -> usize {
         assert!(
             panels.start <= panels.end && panels.end <= self.panels(),
@@ -331,9 +359,12 @@ impl PackedMatrix {
                 rows
             }
         };
-        let end = last_element(columns, output_stride, self.rows());
+        let written = self.rows_of(panels.clone());
+        assert!(first_row <= written.start, "the output starts behind the first row");
+        let width = written.end - first_row;
+        let end = last_element(columns, output_stride, width);
         assert!(end.is_some_and(|end| end <= output), "the output is too short");
-        assert!(columns <= 1 || output_stride >= self.rows(), "outputs of columns overlap");
+        assert!(columns <= 1 || output_stride >= width, "outputs of columns overlap");
         columns
     }
 
@@ -383,40 +414,40 @@ fn last_element(count: usize, stride: usize, length: usize) -> Option<usize> {
 }
 
 /// # Safety
-/// As [`kernel::run_fused`].
+/// As [`drive::run_fused`].
 #[allow(unsafe_code, reason = "calls the kernels")]
 unsafe fn run_quantized<S: Simd>(job: &Job<'_, QuantizedBlock>) {
     // SAFETY: the caller's promise.
     unsafe {
         match job.layout.dtype {
-            DType::Q4_0 => kernel::run_cheap::<S, format::Q4_0>(job),
-            DType::Q8_0 => kernel::run_cheap::<S, format::Q8_0>(job),
-            DType::Q4_1 => kernel::run_costly::<S, format::Q4_1>(job),
-            DType::Q5_0 => kernel::run_costly::<S, format::Q5_0>(job),
-            DType::Q5_1 => kernel::run_costly::<S, format::Q5_1>(job),
-            DType::Q2K => kernel::run_costly::<S, format::Q2K>(job),
-            DType::Q3K => kernel::run_costly::<S, format::Q3K>(job),
-            DType::Q4K => kernel::run_costly::<S, format::Q4K>(job),
-            DType::Q5K => kernel::run_costly::<S, format::Q5K>(job),
-            DType::Q6K => kernel::run_costly::<S, format::Q6K>(job),
-            DType::Iq4Nl => kernel::run_costly::<S, format::Iq4Nl>(job),
-            DType::Iq4Xs => kernel::run_costly::<S, format::Iq4Xs>(job),
-            DType::Mxfp4 => kernel::run_costly::<S, format::Mxfp4>(job),
+            DType::Q4_0 => drive::run_cheap::<S, format::Q4_0>(job),
+            DType::Q8_0 => drive::run_cheap::<S, format::Q8_0>(job),
+            DType::Q4_1 => drive::run_costly::<S, format::Q4_1>(job),
+            DType::Q5_0 => drive::run_costly::<S, format::Q5_0>(job),
+            DType::Q5_1 => drive::run_costly::<S, format::Q5_1>(job),
+            DType::Q2K => drive::run_costly::<S, format::Q2K>(job),
+            DType::Q3K => drive::run_costly::<S, format::Q3K>(job),
+            DType::Q4K => drive::run_costly::<S, format::Q4K>(job),
+            DType::Q5K => drive::run_costly::<S, format::Q5K>(job),
+            DType::Q6K => drive::run_costly::<S, format::Q6K>(job),
+            DType::Iq4Nl => drive::run_costly::<S, format::Iq4Nl>(job),
+            DType::Iq4Xs => drive::run_costly::<S, format::Iq4Xs>(job),
+            DType::Mxfp4 => drive::run_costly::<S, format::Mxfp4>(job),
             DType::F32 | DType::F16 | DType::BF16 => unreachable!("not quantised"),
         }
     }
 }
 
 /// # Safety
-/// As [`kernel::run_fused`].
+/// As [`drive::run_fused`].
 #[allow(unsafe_code, reason = "calls the kernels")]
 unsafe fn run_float<S: Simd>(job: &Job<'_, f32>) {
     // SAFETY: the caller's promise.
     unsafe {
         match job.layout.dtype {
-            DType::F16 => kernel::run_float::<S, Half>(job),
-            DType::BF16 => kernel::run_float::<S, Brain>(job),
-            _ => kernel::run_float::<S, Single>(job),
+            DType::F16 => drive::run_float::<S, Half>(job),
+            DType::BF16 => drive::run_float::<S, Brain>(job),
+            _ => drive::run_float::<S, Single>(job),
         }
     }
 }

@@ -1,0 +1,88 @@
+//! The CPU as a device.
+
+use trine_backend::{BackendError, Device, Program, ProgramOptions};
+use trine_model::Model;
+
+use crate::isa::Isa;
+use crate::pool::Pool;
+use crate::program::CpuProgram;
+
+/// The processor: an instruction set and a number of threads.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuDevice {
+    isa: Isa,
+    threads: usize,
+}
+
+impl CpuDevice {
+    /// The device. Without `threads`, one for each physical core as the system counts them; without `isa`, the best of
+    /// this processor.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] if the processor lacks the instruction set, or the number of threads is absurd.
+    pub fn new(threads: Option<usize>, isa: Option<Isa>) -> Result<Self, BackendError> {
+        let isa = isa.unwrap_or_else(Isa::detect);
+        let threads = threads.unwrap_or_else(default_threads);
+        let unsupported = |what| BackendError::Unsupported { device: "cpu".to_owned(), what };
+        if !isa.is_available() {
+            let what = format!("it lacks {isa:?}; it has {:?}", Isa::available());
+            return Err(unsupported(what));
+        }
+        if !(1..=crate::pool::MAX_THREADS).contains(&threads) {
+            let what = format!("--threads {threads} is not from 1 to {}", crate::pool::MAX_THREADS);
+            return Err(unsupported(what));
+        }
+        Ok(Self { isa, threads })
+    }
+
+    /// Instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Threads in use.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+}
+
+/// One thread for each core: simultaneous multithreading shares the units that matter here.
+fn default_threads() -> usize {
+    let logical = std::thread::available_parallelism().map_or(1, usize::from);
+    let per_core = threads_per_core().unwrap_or(1);
+    (logical / per_core).max(1)
+}
+
+/// Hardware threads of the first core, as Linux lists them (`0-1`, `0,8`).
+fn threads_per_core() -> Option<usize> {
+    let path = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";
+    let list = std::fs::read_to_string(path).ok()?;
+    let count = |part: &str| match part.split_once('-') {
+        None => Some(1),
+        Some((first, last)) => {
+            let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+            last.checked_sub(first).map(|more| more + 1)
+        }
+    };
+    let total: Option<usize> = list.trim().split(',').map(count).sum();
+    total.filter(|&count| (1..=16).contains(&count))
+}
+
+impl Device for CpuDevice {
+    fn name(&self) -> String {
+        let plural = if self.threads == 1 { "" } else { "s" };
+        format!("cpu ({:?}, {} thread{plural})", self.isa, self.threads).to_lowercase()
+    }
+
+    fn load(
+        &self,
+        model: &Model,
+        options: &ProgramOptions,
+    ) -> Result<Box<dyn Program>, BackendError> {
+        let pool = Pool::new(self.threads).map_err(|error| BackendError::Failed {
+            device: self.name(),
+            what: error.to_string(),
+        })?;
+        Ok(Box::new(CpuProgram::load(self, pool, model, options)?))
+    }
+}

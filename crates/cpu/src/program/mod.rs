@@ -1,0 +1,386 @@
+//! A Plan bound to the processor: packed weights, caches, scratch memory and threads.
+//!
+//! A step is one dispatch of the pool. Inside, every thread walks the Plan; work is handed out in chunks, and a barrier
+//! ends each step. Results do not depend on which thread took a chunk.
+
+#[allow(unsafe_code, reason = "threads write disjoint parts of the activations between barriers")]
+mod frame;
+mod layers;
+mod terms;
+
+use std::sync::{Mutex, PoisonError};
+
+use trine_backend::{BackendError, Batch, Device, Memory, Program, ProgramOptions};
+use trine_model::{BufferId, KvType, Model, Op, Plan, Rows, Scratch, WeightId};
+use trine_weights::Tensor;
+
+use crate::attention::{AttentionError, AttentionScratch, KvCache, KvKind, KvShape, SequenceRows};
+use crate::device::CpuDevice;
+use crate::isa::Isa;
+use crate::matmul::{PackError, PackedMatrix, Scratch as MatmulScratch};
+use crate::pool::{ChunkCounters, Pool};
+use crate::quantize::{QuantizedBlock, QuantizedRows};
+use crate::shared::{OutOfMemory, SharedBuffer};
+use crate::vector::VectorKernels;
+use frame::{Frame, PANELS_MAX, PHASES};
+use layers::{
+    AttentionKind, RotaryTable, attention_kinds, cache_positions, recycle, ring_of, rotary_tables,
+};
+use terms::{TWO_TERM_ROWS, terms_of_all_rows};
+
+/// Most rows in a panel on any instruction set.
+const ROWS_PER_PANEL_MAX: usize = 16;
+
+/// A tensor as the kernels use it.
+enum Loaded {
+    /// A matrix; also the embedding table where the two are tied.
+    Matrix(PackedMatrix),
+    /// A norm's factors.
+    Vector(Vec<f32>),
+    /// A table of which single rows are read, where the file is mapped.
+    Table(Tensor),
+}
+
+/// One thread's own memory.
+struct ThreadState {
+    matmul: MatmulScratch,
+    /// One for each [`AttentionKind`].
+    attention: Vec<AttentionScratch>,
+    /// What the first term of a row leaves to the second.
+    residual: Vec<f32>,
+    /// Products of both terms with a chunk of panels: (2 x rows, rows of the chunk).
+    terms: Vec<f32>,
+}
+
+/// What a step reads but never changes.
+struct Fixed {
+    device: String,
+    isa: Isa,
+    kernels: VectorKernels,
+    plan: Plan,
+    options: ProgramOptions,
+    scratch: Scratch,
+    /// One for each weight of the Plan.
+    weights: Vec<Loaded>,
+    /// One for each cache of the Plan.
+    caches: Vec<KvCache>,
+    attention_of_step: Vec<usize>,
+    /// For each cache, the kind of attention that addresses it.
+    attention_of_cache: Vec<usize>,
+    rotary_of_step: Vec<usize>,
+    counters: ChunkCounters,
+    threads: Vec<Mutex<ThreadState>>,
+    /// Seconds spent in each step since profiling began; none while it is off.
+    profile: Mutex<Option<Vec<f64>>>,
+}
+
+/// A Plan bound to the processor.
+pub(crate) struct CpuProgram {
+    model: Model,
+    pool: Pool,
+    fixed: Fixed,
+    attention: Vec<AttentionKind>,
+    /// One list for each [`AttentionKind`]; kept for their memory.
+    rows: Vec<Vec<SequenceRows<'static>>>,
+    tables: Vec<RotaryTable>,
+    /// Cosines and sines of the batch's rows, where the tables say.
+    angles: SharedBuffer<f32>,
+    /// Activations, placed by [`Scratch`].
+    memory: SharedBuffer<f32>,
+    /// Quantised input of the matrix product at hand.
+    quantized: SharedBuffer<QuantizedBlock>,
+    /// Up projection of the gated product at hand: (rows, feed-forward).
+    up: SharedBuffer<f32>,
+}
+
+impl CpuProgram {
+    pub(crate) fn load(
+        device: &CpuDevice,
+        pool: Pool,
+        model: &Model,
+        options: &ProgramOptions,
+    ) -> Result<Self, BackendError> {
+        let name = device.name();
+        let fail = Failures { device: &name };
+        let plan = model.plan();
+        let isa = device.isa();
+        let weights = load_weights(&plan, model, isa, pool.threads(), &fail)?;
+        let caches = make_caches(&plan, options).map_err(|error| fail.attention(error))?;
+        let (attention, attention_of_step) =
+            attention_kinds(&plan, options).map_err(|error| fail.attention(error))?;
+        let (tables, rotary_of_step) = rotary_tables(&plan, options.width.tokens);
+        let thread = |_| {
+            let attention =
+                attention.iter().map(|kind| AttentionScratch::new(&kind.shape)).collect();
+            let matmul = MatmulScratch::new().map_err(|error| fail.pack(&error))?;
+            let residual =
+                vec![0.0; plan.buffers.iter().map(|buffer| buffer.columns).max().unwrap_or(0)];
+            let rows = options.width.tokens.min(TWO_TERM_ROWS);
+            let terms = vec![0.0; 2 * rows * PANELS_MAX * ROWS_PER_PANEL_MAX];
+            Ok(Mutex::new(ThreadState { matmul, attention, residual, terms }))
+        };
+        let threads = (0..pool.threads()).map(thread).collect::<Result<_, BackendError>>()?;
+        let scratch = Scratch::place(&plan, options.width);
+        let reserve = |count| SharedBuffer::new(count).map_err(|error| fail.memory(error));
+        let memory = reserve(scratch.bytes / size_of::<f32>())?;
+        let up = reserve(largest_up(&plan, options))?;
+        let angles =
+            reserve(tables.iter().map(|table| table.elements(options.width.tokens)).sum())?;
+        let blocks = largest_input(&plan, options);
+        let quantized = SharedBuffer::new(blocks).map_err(|error| fail.memory(error))?;
+        let kernels = VectorKernels::for_isa(isa).ok_or_else(|| BackendError::Unsupported {
+            device: name.clone(),
+            what: format!("it lacks {isa:?}"),
+        })?;
+        let counters = ChunkCounters::new(plan.steps.len() * PHASES + 1);
+        let fixed = Fixed {
+            device: name,
+            isa,
+            kernels,
+            attention_of_cache: kinds_of_caches(&plan, &attention_of_step),
+            plan,
+            options: *options,
+            scratch,
+            weights,
+            caches,
+            attention_of_step,
+            rotary_of_step,
+            counters,
+            threads,
+            profile: Mutex::new(None),
+        };
+        let list = |_: &AttentionKind| Vec::with_capacity(options.sequences);
+        let rows = attention.iter().map(list).collect();
+        let model = model.clone();
+        Ok(Self { model, pool, fixed, attention, rows, tables, angles, memory, quantized, up })
+    }
+
+    fn prepare_and_dispatch<'a>(
+        &mut self,
+        batch: &Batch<'a>,
+        rows: &mut [Vec<SequenceRows<'a>>],
+    ) -> Result<(), BackendError> {
+        for (kind, rows) in self.attention.iter_mut().zip(rows.iter_mut()) {
+            let prepared = kind.prepare(batch, rows);
+            prepared.map_err(|error| BackendError::BadBatch { what: error.to_string() })?;
+        }
+        self.fixed.counters.begin();
+        let frame = Frame {
+            fixed: &self.fixed,
+            batch,
+            attention: &self.attention,
+            rows,
+            tables: &self.tables,
+            angles: self.angles.share(),
+            memory: self.memory.share(),
+            quantized: self.quantized.share(),
+            up: self.up.share(),
+        };
+        let result = self.pool.run(|thread, barrier| frame.run(thread, barrier));
+        result.map_err(|error| BackendError::Failed {
+            device: self.fixed.device.clone(),
+            what: error.to_string(),
+        })
+    }
+}
+
+impl Program for CpuProgram {
+    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        batch.check(&self.fixed.options, self.model.config().vocabulary)?;
+        let mut rows = recycle(std::mem::take(&mut self.rows));
+        let result = self.prepare_and_dispatch(batch, &mut rows);
+        self.rows = recycle(rows);
+        result?;
+        self.model.checkpoint().check_intact()?;
+        let logits = self.fixed.plan.logits;
+        let start = self.fixed.offset(logits);
+        let length = batch.outputs.len() * self.fixed.plan.buffer(logits).columns;
+        Ok(&self.memory.as_mut_slice()[start..start + length])
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.fixed.plan
+    }
+
+    fn options(&self) -> &ProgramOptions {
+        &self.fixed.options
+    }
+
+    fn memory(&self) -> Memory {
+        let (mut weights, mut mapped) = (0, 0);
+        for loaded in &self.fixed.weights {
+            match loaded {
+                Loaded::Matrix(matrix) => weights += matrix.bytes(),
+                Loaded::Vector(values) => weights += size_of_val(values.as_slice()),
+                Loaded::Table(tensor) => mapped += tensor.bytes().len(),
+            }
+        }
+        let partials: usize = self.attention.iter().map(|kind| kind.partials.bytes()).sum();
+        let threads = self.fixed.threads.len() * MatmulScratch::BYTES;
+        let buffers =
+            self.memory.bytes() + self.quantized.bytes() + self.up.bytes() + self.angles.bytes();
+        Memory {
+            weights: weights as u64,
+            mapped: mapped as u64,
+            caches: self.fixed.caches.iter().map(|cache| cache.bytes() as u64).sum(),
+            scratch: (buffers + partials + threads) as u64,
+        }
+    }
+
+    fn profile(&mut self, on: bool) -> Vec<f64> {
+        let zeros = on.then(|| vec![0.0; self.fixed.plan.steps.len()]);
+        let mut profile = self.fixed.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *profile, zeros).unwrap_or_default()
+    }
+}
+
+impl Fixed {
+    /// First element of a buffer in the activations' memory.
+    ///
+    /// # Panics
+    /// If no step of the Plan touches the buffer.
+    fn offset(&self, id: BufferId) -> usize {
+        self.scratch.offsets[id.0].expect("a buffer that a step touches is placed")
+            / size_of::<f32>()
+    }
+
+    fn matrix(&self, id: WeightId) -> &PackedMatrix {
+        match &self.weights[id.0] {
+            Loaded::Matrix(matrix) => matrix,
+            _ => unreachable!("weights of products are loaded as matrices"),
+        }
+    }
+
+    fn vector(&self, id: WeightId) -> &[f32] {
+        match &self.weights[id.0] {
+            Loaded::Vector(values) => values,
+            _ => unreachable!("weights of norms are loaded as vectors"),
+        }
+    }
+}
+
+/// Packs matrices, widens vectors; a table that is no output matrix stays where it is mapped.
+fn load_weights(
+    plan: &Plan,
+    model: &Model,
+    isa: Isa,
+    threads: usize,
+    fail: &Failures<'_>,
+) -> Result<Vec<Loaded>, BackendError> {
+    let multiplied: Vec<WeightId> = plan
+        .steps
+        .iter()
+        .filter(|step| matches!(step.op, Op::MatMul { .. } | Op::GatedMatMul { .. }))
+        .flat_map(|step| step.op.weights())
+        .collect();
+    let load = |(index, weight): (usize, &trine_model::Weight)| {
+        if multiplied.contains(&WeightId(index)) {
+            let packed = PackedMatrix::pack(model.tensor(weight), isa, threads);
+            packed.map(Loaded::Matrix).map_err(|error| fail.pack(&error))
+        } else if weight.rows == 1 {
+            Ok(Loaded::Vector(model.vector(weight)))
+        } else {
+            Ok(Loaded::Table(model.tensor(weight).clone()))
+        }
+    };
+    plan.weights.iter().enumerate().map(load).collect()
+}
+
+fn make_caches(plan: &Plan, options: &ProgramOptions) -> Result<Vec<KvCache>, AttentionError> {
+    let kind = match options.kv {
+        KvType::F32 => KvKind::F32,
+        KvType::F16 => KvKind::F16,
+        KvType::Int8 => KvKind::Int8,
+    };
+    let make = |(index, cache): (usize, &trine_model::Cache)| {
+        let ring = ring_of(plan, trine_model::CacheId(index), options);
+        let positions = cache_positions(ring, options);
+        KvCache::new(
+            kind,
+            KvShape { kv_heads: cache.kv_heads, head_dim: cache.head_dim, positions },
+        )
+    };
+    plan.caches.iter().enumerate().map(make).collect()
+}
+
+/// For each cache, the kind of attention of a step that reads it.
+fn kinds_of_caches(plan: &Plan, attention_of_step: &[usize]) -> Vec<usize> {
+    let mut kinds = vec![0; plan.caches.len()];
+    for (step, &kind) in plan.steps.iter().zip(attention_of_step) {
+        if let Op::Attend { cache, .. } = step.op {
+            kinds[cache.0] = kind;
+        }
+    }
+    kinds
+}
+
+/// Elements of the largest up projection.
+fn largest_up(plan: &Plan, options: &ProgramOptions) -> usize {
+    let size = |op: &Op| match op {
+        Op::GatedMatMul { output, .. } => {
+            options.width.of(plan.buffer(*output).rows) * plan.buffer(*output).columns
+        }
+        _ => 0,
+    };
+    plan.steps.iter().map(|step| size(&step.op)).max().unwrap_or(0)
+}
+
+/// Blocks of the largest quantised input of a product.
+fn largest_input(plan: &Plan, options: &ProgramOptions) -> usize {
+    let size = |op: &Op| match op {
+        Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } => {
+            let buffer = plan.buffer(*input);
+            let rows = options.width.of(buffer.rows);
+            terms_of_all_rows(rows) * QuantizedRows::blocks_per_row(buffer.columns)
+        }
+        _ => 0,
+    };
+    plan.steps.iter().map(|step| size(&step.op)).max().unwrap_or(0)
+}
+
+/// Rows of a kind in a batch.
+fn rows_in(batch: &Batch<'_>, rows: Rows) -> usize {
+    match rows {
+        Rows::Tokens => batch.tokens.len(),
+        Rows::Outputs => batch.outputs.len(),
+    }
+}
+
+/// Turns the errors of the kernels into the seam's.
+struct Failures<'a> {
+    device: &'a str,
+}
+
+impl Failures<'_> {
+    fn out_of_memory(&self, what: String, bytes: usize) -> BackendError {
+        BackendError::OutOfMemory { what, needed: bytes as u64, device: self.device.to_owned() }
+    }
+
+    fn memory(&self, error: OutOfMemory) -> BackendError {
+        self.out_of_memory("working memory".to_owned(), error.bytes)
+    }
+
+    fn pack(&self, error: &PackError) -> BackendError {
+        match error {
+            PackError::OutOfMemory { name, bytes } => {
+                self.out_of_memory(format!("weight {name}"), *bytes)
+            }
+            other => BackendError::Unsupported {
+                device: self.device.to_owned(),
+                what: other.to_string(),
+            },
+        }
+    }
+
+    fn attention(&self, error: AttentionError) -> BackendError {
+        match error {
+            AttentionError::OutOfMemory(OutOfMemory { bytes }) => {
+                self.out_of_memory("the KV cache".to_owned(), bytes)
+            }
+            other => BackendError::Unsupported {
+                device: self.device.to_owned(),
+                what: other.to_string(),
+            },
+        }
+    }
+}
