@@ -39,9 +39,7 @@ def encode_documents(documents: list[str], tokenizer: Tokenizer) -> TokenPart:
     return TokenPart(np.concatenate(pieces), starts, lengths)
 
 
-def encode_parts(
-    parts: dict[str, list[str]], tokenizer_file: Path, cache: Path
-) -> dict[str, TokenPart]:
+def encode_parts(parts: dict[str, list[str]], tokenizer_file: Path, cache: Path) -> dict[str, TokenPart]:
     """Tokenises all parts, or takes them from `cache` if the same were tokenised before."""
     key = hashlib.sha256(tokenizer_file.read_bytes())
     for name, documents in parts.items():
@@ -121,9 +119,7 @@ class Batches:
                 raise ValueError(f"an epoch has {len(windows)} rows, fewer than one batch of {self.rows}")
 
 
-def evaluation_rows(
-    part: TokenPart, length: int, device: torch.device, multiple: int = 1
-) -> torch.Tensor:
+def evaluation_rows(part: TokenPart, length: int, device: torch.device, multiple: int = 1) -> torch.Tensor:
     """All documents in order, packed to [rows, length + 1]; the tail is padded with `<bos>`.
 
     The number of rows is a multiple of `multiple`, so that batches of that size come out even.

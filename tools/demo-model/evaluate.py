@@ -29,9 +29,7 @@ def autocast(device: torch.device) -> torch.autocast:
 
 
 @torch.no_grad()
-def bits_per_character(
-    model: Gemma3, rows: Tensor, characters: int, flex: bool, batch_rows: int
-) -> float:
+def bits_per_character(model: Gemma3, rows: Tensor, characters: int, flex: bool, batch_rows: int) -> float:
     """Code length of the packed text in bits, `<bos>` and `<eos>` not counted, per character."""
     model.eval()
     total = 0.0
@@ -123,6 +121,4 @@ def generate(
         ids[rows[~ended], lengths[~ended]] = token[~ended]
         lengths = lengths + (~ended).long()
     model.train()
-    return [
-        ids[row, len(prompt) : int(lengths[row])].tolist() for row, prompt in enumerate(prompts)
-    ]
+    return [ids[row, len(prompt) : int(lengths[row])].tolist() for row, prompt in enumerate(prompts)]

@@ -139,9 +139,7 @@ def check_with_transformers(folder: Path, ids: list[int], out: Path | None) -> s
         from transformers import Gemma3ForCausalLM
     except ImportError as error:
         return f"{folder.name}: transformers is not here, nothing compared ({error})"
-    other = Gemma3ForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    other = Gemma3ForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     batch = torch.tensor([ids])
     expected = other(batch).logits[0].float()
     model = load_folder(folder, torch.device("cpu")).eval()

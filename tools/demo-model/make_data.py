@@ -1,7 +1,7 @@
 """Builds the training documents: prose of the corpus, and chats and stories made here.
 
-    python3 make_data.py --corpus DIR --held-out FILE     writes the held-out text
-    python3 make_data.py --corpus DIR --preview 20        prints chats, to be read by a person
+python3 make_data.py --corpus DIR --held-out FILE     writes the held-out text
+python3 make_data.py --corpus DIR --preview 20        prints chats, to be read by a person
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ def synthetic_shard(task: tuple[Library, str, int, int, int]) -> list[str]:
     return documents
 
 
-def synthetic_parts(
-    corpus: Corpus, count: int, seed: int, processes: int = 1
-) -> dict[str, list[str]]:
+def synthetic_parts(corpus: Corpus, count: int, seed: int, processes: int = 1) -> dict[str, list[str]]:
     """`count` chats, a third as many plain stories, and chats nobody trains on."""
     library = Library(corpus.tiny_stories, corpus.picture_books)
-    wanted = {"chats": (count, seed), "stories": (count // 3, seed), "held_out_chats": (min(400, count), seed + 10**6)}
+    wanted = {
+        "chats": (count, seed),
+        "stories": (count // 3, seed),
+        "held_out_chats": (min(400, count), seed + 10**6),
+    }
     parts: dict[str, list[str]] = {}
     with ProcessPoolExecutor(processes) as pool:
         for name, (number, part_seed) in wanted.items():

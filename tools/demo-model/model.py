@@ -159,6 +159,9 @@ class Layer(nn.Module):
 class Gemma3(nn.Module):
     """The model; `forward` gives final hidden states, `logits` multiplies them with the embedding."""
 
+    local_table: Tensor
+    global_table: Tensor
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config

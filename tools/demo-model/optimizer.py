@@ -7,6 +7,7 @@ found with a few Newton-Schulz steps. Matrices of one shape are processed as one
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ def orthogonalise(batch: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum with orthogonalised updates and decoupled weight decay."""
 
-    def __init__(self, matrices: list[Tensor], lr: float, momentum: float, decay: float) -> None:
+    def __init__(self, matrices: Sequence[Tensor], lr: float, momentum: float, decay: float) -> None:
         by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for matrix in matrices:
             by_shape[matrix.shape].append(matrix)

@@ -51,9 +51,7 @@ FOLLOW_UPS = [
 def chat_prompt(turns: list[str]) -> str:
     """User and model turns alternating, ending where the model is to speak."""
     roles = ("user", "model")
-    text = "".join(
-        f"<start_of_turn>{roles[i % 2]}\n{turn}<end_of_turn>\n" for i, turn in enumerate(turns)
-    )
+    text = "".join(f"<start_of_turn>{roles[i % 2]}\n{turn}<end_of_turn>\n" for i, turn in enumerate(turns))
     return text + "<start_of_turn>model\n"
 
 

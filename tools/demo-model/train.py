@@ -131,9 +131,7 @@ class Trainer:
             part = self.data.parts[name]
             rows = evaluation_rows(part, self.model.config.context, self.device, count)
             characters = self.data.characters[name]
-            result[name] = bits_per_character(
-                self.model, rows, characters, self.options.flex, count
-            )
+            result[name] = bits_per_character(self.model, rows, characters, self.options.flex, count)
         return result
 
     def run(self, seconds: float, save: Callable[[], None] | None) -> dict[str, Any]:
@@ -322,7 +320,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--config", default="best", choices=("best", *MAIN))
     parser.add_argument("--configs", nargs="+", choices=list(MAIN), help="shapes of a sweep")
     parser.add_argument("--draft", default="h128-l4", choices=list(DRAFT))
-    parser.add_argument("--corpus", type=Path, default=HERE.parents[1] / ".corpus")
+    parser.add_argument("--corpus", type=Path, default=HERE.parents[1] / ".demo" / "corpus")
     parser.add_argument("--tokenizers", type=Path, default=HERE.parents[1] / ".demo")
     parser.add_argument("--work", type=Path, default=Path("/tmp/trine-demo"))
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "/tmp/trine-demo-out")))

@@ -9,35 +9,103 @@ from dataclasses import dataclass
 from synthetic.language import Scene, capital, lower, polish
 from synthetic.smalltalk import small_talk_makers
 from synthetic.stories import Story, make_story, random_kind
-from synthetic.words import ANIMALS, BOY_NAMES, CREATURE_NAMES, GIRL_NAMES, OBJECTS
+from synthetic.words import ANIMALS, BOY_NAMES, CREATURE_NAMES, FANTASY, GIRL_NAMES, OBJECTS, PEOPLE
 
 Turn = tuple[str, str]
 
 SYSTEM_PROMPTS = (
-    "You are a helpful assistant.", "You are a kind storyteller.", "You tell stories to children.",
-    "You are a friendly assistant who answers briefly.", "Answer in simple words.", "You are a good friend.",
-    "You are a storyteller who loves animals.", "Be polite and brief.", "You are a helpful, honest assistant.",
+    "You are a helpful assistant.",
+    "You are a kind storyteller.",
+    "You tell stories to children.",
+    "You are a friendly assistant who answers briefly.",
+    "Answer in simple words.",
+    "You are a good friend.",
+    "You are a storyteller who loves animals.",
+    "Be polite and brief.",
+    "You are a helpful, honest assistant.",
 )
 REQUESTS = (
-    "Tell me a story about {x}.", "Tell me a story about {x}.", "Tell me a story about {x}", "tell me a story about {x}",
-    "Tell me a short story about {x}.", "Can you tell me a story about {x}?", "Please tell me a story about {x}.",
-    "Write a story about {x}.", "Write a short story about {x}.", "Could you write me a story about {x}?",
-    "I want to hear a story about {x}.", "I would like a story about {x}, please.", "Do you know a story about {x}?",
-    "A story about {x}, please.", "Make up a story about {x}.", "story about {x}", "Give me a story about {x}.",
-    "Tell a story about {x}.", "Tell me about {x}.", "Let me hear a little story about {x}.", "a story about {x}",
-    "Tell my children a story about {x}.", "Tell me a bedtime story about {x}.", "Write a few sentences about {x}.",
-    "Hello! Can you tell me a story about {x}?", "Hi, tell me a story about {x}, please.",
+    "Tell me a story about {x}.",
+    "Tell me a story about {x}.",
+    "Tell me a story about {x}",
+    "tell me a story about {x}",
+    "Tell me a short story about {x}.",
+    "Can you tell me a story about {x}?",
+    "Please tell me a story about {x}.",
+    "Write a story about {x}.",
+    "Write a short story about {x}.",
+    "Could you write me a story about {x}?",
+    "I want to hear a story about {x}.",
+    "I would like a story about {x}, please.",
+    "Do you know a story about {x}?",
+    "A story about {x}, please.",
+    "Make up a story about {x}.",
+    "story about {x}",
+    "Give me a story about {x}.",
+    "Tell a story about {x}.",
+    "Tell me about {x}.",
+    "Let me hear a little story about {x}.",
+    "a story about {x}",
+    "Tell my children a story about {x}.",
+    "Tell me a bedtime story about {x}.",
+    "Write a few sentences about {x}.",
+    "Hello! Can you tell me a story about {x}?",
+    "Hi, tell me a story about {x}, please.",
 )
 OPEN_REQUESTS = (
-    "Tell me a story.", "tell me a story", "Tell me a story, please.", "Can you tell me a story?", "Write a short story.",
-    "I want to hear a story.", "Tell me a bedtime story.", "Please tell me something nice.", "Do you know a good story?",
-    "Tell me something.", "A story, please!", "Once more, tell me a story.", "Make up a story.", "Surprise me with a story.",
+    "Tell me a story.",
+    "tell me a story",
+    "Tell me a story, please.",
+    "Can you tell me a story?",
+    "Write a short story.",
+    "I want to hear a story.",
+    "Tell me a bedtime story.",
+    "Please tell me something nice.",
+    "Do you know a good story?",
+    "Tell me something.",
+    "A story, please!",
+    "Once more, tell me a story.",
+    "Make up a story.",
+    "Surprise me with a story.",
 )
-PREFACES = ("", "", "", "", "", "", "", "Here is a story for you.\n\n", "Of course!\n\n", "Gladly!\n\n", "All right, listen.\n\n")
-SHORTER = ("Make it shorter.", "Can you make it shorter?", "Shorter, please.", "Tell it in two sentences.", "Too long. Make it shorter.",
-           "Sum it up.", "make it shorter", "What is the story about, in short?")
-ANOTHER = ("Another one, please.", "Another one!", "Tell me another story.", "One more, please.", "Again!", "more", "Tell me one more.")
-LESSONS = ("What is the lesson?", "What can we learn from it?", "What is the moral of the story?", "What does the story teach us?")
+PREFACES = (
+    "",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "Here is a story for you.\n\n",
+    "Of course!\n\n",
+    "Gladly!\n\n",
+    "All right, listen.\n\n",
+)
+SHORTER = (
+    "Make it shorter.",
+    "Can you make it shorter?",
+    "Shorter, please.",
+    "Tell it in two sentences.",
+    "Too long. Make it shorter.",
+    "Sum it up.",
+    "make it shorter",
+    "What is the story about, in short?",
+)
+ANOTHER = (
+    "Another one, please.",
+    "Another one!",
+    "Tell me another story.",
+    "One more, please.",
+    "Again!",
+    "more",
+    "Tell me one more.",
+)
+LESSONS = (
+    "What is the lesson?",
+    "What can we learn from it?",
+    "What is the moral of the story?",
+    "What does the story teach us?",
+)
 
 
 @dataclass(frozen=True)
@@ -82,13 +150,39 @@ def questions_about(story: Story, draw: random.Random) -> Turn:
     name = hero.name or f"the {hero.kind}"
     them = hero.form("them", draw)
     options = [
-        (draw.choice([f"What happened to the {hero.kind}?", f"What happened to {name} in the end?", f"How did it end for {name}?"]), story.outcome),
-        (draw.choice([f"What did {name} want?", f"What did the {hero.kind} want?", "What was the story about?"]), story.wish),
-        (draw.choice([f"Where did {name} live?", f"Where does the {hero.kind} live?"]), f"{capital(name)} lived {lower(story.where)}."),
+        (
+            draw.choice(
+                [
+                    f"What happened to the {hero.kind}?",
+                    f"What happened to {name} in the end?",
+                    f"How did it end for {name}?",
+                ]
+            ),
+            story.outcome,
+        ),
+        (
+            draw.choice(
+                [f"What did {name} want?", f"What did the {hero.kind} want?", "What was the story about?"]
+            ),
+            story.wish,
+        ),
+        (
+            draw.choice([f"Where did {name} live?", f"Where does the {hero.kind} live?"]),
+            f"{capital(name)} lived {lower(story.where)}.",
+        ),
         (draw.choice(LESSONS), story.lesson),
-        (draw.choice([f"Who did {name} meet?", "Who else was in the story?", f"Who helped {them}?"]), friend_answer(story)),
+        (
+            draw.choice([f"Who did {name} meet?", "Who else was in the story?", f"Who helped {them}?"]),
+            friend_answer(story),
+        ),
     ]
-    ask_name = draw.choice([f"What was the {hero.kind}'s name?", f"What was the {hero.kind} called?", f"What is the name of the {hero.kind}?"])
+    ask_name = draw.choice(
+        [
+            f"What was the {hero.kind}'s name?",
+            f"What was the {hero.kind} called?",
+            f"What is the name of the {hero.kind}?",
+        ]
+    )
     if hero.name:
         options.append((ask_name, f"The {hero.kind}'s name was {hero.name}."))
     else:
@@ -128,7 +222,7 @@ class ChatMaker:
         kind = random_kind(draw)
         friend_kind = ""
         if kind not in OBJECTS and draw.random() < 0.15:
-            friend_kind = draw.choice(list(ANIMALS))
+            friend_kind = draw.choice(list(draw.choice((ANIMALS, ANIMALS, PEOPLE, FANTASY))))
         story = make_story(draw, kind, friend_kind if friend_kind != kind else "")
         question = draw.choice(OPEN_REQUESTS) if open_request else request(story, draw)
         return story, (question, draw.choice(PREFACES) + story.text)
@@ -156,7 +250,14 @@ class ChatMaker:
         if draw.random() < 0.25:
             book = draw.choice(self.library.picture_books)
             title, _, text = book.partition("\n")
-            ask = draw.choice(["Tell me the story of \"{x}\".", "Do you know the story \"{x}\"?", "Write a story called \"{x}\".", "Tell me a story with the title \"{x}\"."])
+            ask = draw.choice(
+                [
+                    'Tell me the story of "{x}".',
+                    'Do you know the story "{x}"?',
+                    'Write a story called "{x}".',
+                    'Tell me a story with the title "{x}".',
+                ]
+            )
             return [(ask.replace("{x}", title.strip()), shorten(text.strip(), 1100))]
         story = draw.choice(self.library.tiny_stories)
         found = re.search(r"\b(an? (?:\w+ ){0,2}\w+) (?:named|called) ([A-Z]\w+)", story[:300])
@@ -178,8 +279,17 @@ class ChatMaker:
         cut = draw.randint(1, min(3, max(1, len(sentences) - 2)))
         beginning = " ".join(sentences[:cut])
         rest = text[len(beginning) :].strip() if text.startswith(beginning) else " ".join(sentences[cut:])
-        ask = draw.choice(["Continue this story: {x}", "Continue the story: {x}", "Go on with this story: {x}", "{x} What happened next?",
-                           "How does this story go on? {x}", "Finish this story: {x}", "Continue: {x}"])
+        ask = draw.choice(
+            [
+                "Continue this story: {x}",
+                "Continue the story: {x}",
+                "Go on with this story: {x}",
+                "{x} What happened next?",
+                "How does this story go on? {x}",
+                "Finish this story: {x}",
+                "Continue: {x}",
+            ]
+        )
         return [(ask.replace("{x}", beginning), shorten(rest, 1200))]
 
     def make(self, draw: random.Random) -> str:

@@ -11,91 +11,149 @@ from synthetic.words import COLOURS
 Pair = tuple[str, str]
 
 GREETINGS = (
-    ("[Hello|Hi|Hey|Hello there|Hi there|Good morning|Good evening|Good day][!|.|]", (
-        "Hello! [How are you today?|What would you like to talk about?|Shall I tell you a story?|It is nice to meet you.]",
-        "Hi there! [Would you like to hear a story?|What can I do for you?|I hope you are well.]",
-        "Hello! I am glad you are here. [Would you like a story?|What shall we talk about?]",
-    )),
-    ("[How are you|How are you today|How do you do|How are you doing|How is it going]?", (
-        "I am [fine|well|very well], thank you. [How are you?|And you?|I feel like telling a story today.]",
-        "I am doing well, thank you for asking! [Shall I tell you a story?|What would you like to do?]",
-    )),
-    ("[My name is|I am|I'm] {name}.", (
-        "[Hello|Hi], {name}! It is nice to meet you. [Would you like to hear a story?|What shall we talk about?]",
-        "Nice to meet you, {name}! [What a lovely name.|I am a small demonstration model.] [How can I help you?|Shall I tell you a story?]",
-    )),
-    ("[Thank you|Thanks|Thank you very much|Thanks a lot|Great, thank you|Thank you, that was nice][!|.|]", (
-        "You are welcome! [Would you like another story?|Come back any time.|I am happy that you liked it.]",
-        "[It was my pleasure.|You are very welcome.] [Is there anything else you would like?|Have a nice day!]",
-    )),
-    ("[Goodbye|Bye|Bye bye|See you later|Good night|I have to go now][!|.|]", (
-        "Goodbye! [It was nice to talk to you.|Have a lovely day!|Come back soon.|Sleep well!]",
-        "See you soon! [Take care.|Thank you for talking with me.]",
-    )),
-    ("[I am|I feel|I'm] [sad|a bit sad|very sad|unhappy][ today|]." , (
-        "I am sorry to hear that. [Would you like a story to cheer you up?|Do you want to tell me about it?|I hope that tomorrow will be a better day.]",
-    )),
-    ("[I am|I feel|I'm] [happy|very happy|so happy][ today|]." , (
-        "That is [wonderful|lovely|great]! [What made you happy?|I am glad to hear it.|Happy days are the best days.]",
-    )),
-    ("[I am|I feel|I'm] [tired|so tired|sleepy]." , (
-        "Then you should rest a little. [Shall I tell you a short bedtime story?|Sleep well!|A good night's sleep helps with many things.]",
-    )),
-    ("[I am|I feel|I'm] [bored|so bored]." , (
-        "Then let us do something! [Shall I tell you a story?|You could draw a picture, or I could tell you a story.|I could ask you a riddle.]",
-    )),
-    ("[I am|I'm] [afraid|scared][ of the dark| of spiders| of the storm|]." , (
-        "[Everybody is afraid sometimes.|That is all right.] [Take a deep breath.|You are not alone.] [Would you like a story about a brave little mouse?|It often helps to talk about it.]",
-    )),
-    ("[Do you like|Do you love] [stories|books|animals|music|people]?", (
-        "[Yes, very much!|Yes, I do.|Oh yes!] [Most of what I know comes from stories.|I like to tell stories best of all.|And you?]",
-    )),
-    ("[You are|You're] [nice|funny|great|very kind]!", (
-        "Thank you! [That is kind of you.|You are nice too.|I do my best.]",
-    )),
-    ("[You are|You're] [wrong|stupid|bad|silly].", (
-        "I am sorry. [I am only a small model, and I make mistakes.|I will try to do better.]",
-    )),
-    ("[Yes|Yes, please|Sure|Okay|OK]." , (
-        "Good! [What would you like to hear about?|Then tell me what the story should be about.]",
-    )),
-    ("[No|No, thank you|Not now]." , (
-        "All right. [Just ask when you need something.|Maybe another time.]",
-    )),
+    (
+        "[Hello|Hi|Hey|Hello there|Hi there|Good morning|Good evening|Good day][!|.|]",
+        (
+            "Hello! [How are you today?|What would you like to talk about?|Shall I tell you a story?|It is nice to meet you.]",
+            "Hi there! [Would you like to hear a story?|What can I do for you?|I hope you are well.]",
+            "Hello! I am glad you are here. [Would you like a story?|What shall we talk about?]",
+        ),
+    ),
+    (
+        "[How are you|How are you today|How do you do|How are you doing|How is it going]?",
+        (
+            "I am [fine|well|very well], thank you. [How are you?|And you?|I feel like telling a story today.]",
+            "I am doing well, thank you for asking! [Shall I tell you a story?|What would you like to do?]",
+        ),
+    ),
+    (
+        "[My name is|I am|I'm] {name}.",
+        (
+            "[Hello|Hi], {name}! It is nice to meet you. [Would you like to hear a story?|What shall we talk about?]",
+            "Nice to meet you, {name}! [What a lovely name.|I am a small demonstration model.] [How can I help you?|Shall I tell you a story?]",
+        ),
+    ),
+    (
+        "[Thank you|Thanks|Thank you very much|Thanks a lot|Great, thank you|Thank you, that was nice][!|.|]",
+        (
+            "You are welcome! [Would you like another story?|Come back any time.|I am happy that you liked it.]",
+            "[It was my pleasure.|You are very welcome.] [Is there anything else you would like?|Have a nice day!]",
+        ),
+    ),
+    (
+        "[Goodbye|Bye|Bye bye|See you later|Good night|I have to go now][!|.|]",
+        (
+            "Goodbye! [It was nice to talk to you.|Have a lovely day!|Come back soon.|Sleep well!]",
+            "See you soon! [Take care.|Thank you for talking with me.]",
+        ),
+    ),
+    (
+        "[I am|I feel|I'm] [sad|a bit sad|very sad|unhappy][ today|].",
+        (
+            "I am sorry to hear that. [Would you like a story to cheer you up?|Do you want to tell me about it?|I hope that tomorrow will be a better day.]",
+        ),
+    ),
+    (
+        "[I am|I feel|I'm] [happy|very happy|so happy][ today|].",
+        (
+            "That is [wonderful|lovely|great]! [What made you happy?|I am glad to hear it.|Happy days are the best days.]",
+        ),
+    ),
+    (
+        "[I am|I feel|I'm] [tired|so tired|sleepy].",
+        (
+            "Then you should rest a little. [Shall I tell you a short bedtime story?|Sleep well!|A good night's sleep helps with many things.]",
+        ),
+    ),
+    (
+        "[I am|I feel|I'm] [bored|so bored].",
+        (
+            "Then let us do something! [Shall I tell you a story?|You could draw a picture, or I could tell you a story.|I could ask you a riddle.]",
+        ),
+    ),
+    (
+        "[I am|I'm] [afraid|scared][ of the dark| of spiders| of the storm|].",
+        (
+            "[Everybody is afraid sometimes.|That is all right.] [Take a deep breath.|You are not alone.] [Would you like a story about a brave little mouse?|It often helps to talk about it.]",
+        ),
+    ),
+    (
+        "[Do you like|Do you love] [stories|books|animals|music|people]?",
+        (
+            "[Yes, very much!|Yes, I do.|Oh yes!] [Most of what I know comes from stories.|I like to tell stories best of all.|And you?]",
+        ),
+    ),
+    (
+        "[You are|You're] [nice|funny|great|very kind]!",
+        ("Thank you! [That is kind of you.|You are nice too.|I do my best.]",),
+    ),
+    (
+        "[You are|You're] [wrong|stupid|bad|silly].",
+        ("I am sorry. [I am only a small model, and I make mistakes.|I will try to do better.]",),
+    ),
+    (
+        "[Yes|Yes, please|Sure|Okay|OK].",
+        ("Good! [What would you like to hear about?|Then tell me what the story should be about.]",),
+    ),
+    ("[No|No, thank you|Not now].", ("All right. [Just ask when you need something.|Maybe another time.]",)),
 )
 
 ABOUT_ME = (
-    ("[Who are you|What are you|Tell me about yourself|Introduce yourself][?|]", (
-        "I am a small demonstration model inside trine. I can tell short stories and chat a little.",
-        "I am the little model that comes with trine. I like to tell stories. [Shall I tell you one?|Ask me for one!]",
-        "I am a very small language model. I live inside the program trine, and I can tell you stories.",
-    )),
-    ("[What is your name|What's your name|Do you have a name|What are you called]?", (
-        "I have no real name. I am the small demonstration model inside trine.",
-        "I am just the demonstration model of trine. You may call me what you like.",
-    )),
-    ("[What can you do|What are you good at|How can you help me|What can I ask you|Help]?", (
-        "I can tell you a short story, talk a little, and answer very simple questions. Just say, \"Tell me a story about a fox.\"",
-        "I am good at short stories. Tell me who should be in it, and I will begin. I can also answer easy questions.",
-    )),
-    ("[Are you|Are you really] [a human|a person|real|alive|a robot|a computer]?", (
-        "No, I am a small computer program that has learned from many stories.",
-        "I am a program. I have read many old books and stories, and now I tell my own.",
-    )),
-    ("[Who made you|Where do you come from|How were you made|How did you learn to talk]?", (
-        "I was trained on old books and simple stories, and I am part of trine.",
-        "I come with the program trine. I learned to write by reading many old books and stories.",
-    )),
-    ("[What is trine|What's trine|Do you know trine]?", (
-        "trine is a program that runs language models on your own machine. I am its small demonstration model.",
-    )),
-    ("[Are you smart|Are you clever|Do you know everything|How smart are you|How big are you]?", (
-        "I am very small, so I do not know much. But I like to tell stories.",
-        "No, I am only a small model. A bigger model knows much more than I do.",
-    )),
-    ("[How old are you|When were you born|Where do you live|Do you have a family|What do you eat|Do you sleep]?", (
-        "I am only a program, so [I have no body and no house|that is hard to say]. But I can tell you a story about somebody who has one.",
-    )),
+    (
+        "[Who are you|What are you|Tell me about yourself|Introduce yourself][?|]",
+        (
+            "I am a small demonstration model inside trine. I can tell short stories and chat a little.",
+            "I am the little model that comes with trine. I like to tell stories. [Shall I tell you one?|Ask me for one!]",
+            "I am a very small language model. I live inside the program trine, and I can tell you stories.",
+        ),
+    ),
+    (
+        "[What is your name|What's your name|Do you have a name|What are you called]?",
+        (
+            "I have no real name. I am the small demonstration model inside trine.",
+            "I am just the demonstration model of trine. You may call me what you like.",
+        ),
+    ),
+    (
+        "[What can you do|What are you good at|How can you help me|What can I ask you|Help]?",
+        (
+            'I can tell you a short story, talk a little, and answer very simple questions. Just say, "Tell me a story about a fox."',
+            "I am good at short stories. Tell me who should be in it, and I will begin. I can also answer easy questions.",
+        ),
+    ),
+    (
+        "[Are you|Are you really] [a human|a person|real|alive|a robot|a computer]?",
+        (
+            "No, I am a small computer program that has learned from many stories.",
+            "I am a program. I have read many old books and stories, and now I tell my own.",
+        ),
+    ),
+    (
+        "[Who made you|Where do you come from|How were you made|How did you learn to talk]?",
+        (
+            "I was trained on old books and simple stories, and I am part of trine.",
+            "I come with the program trine. I learned to write by reading many old books and stories.",
+        ),
+    ),
+    (
+        "[What is trine|What's trine|Do you know trine]?",
+        (
+            "trine is a program that runs language models on your own machine. I am its small demonstration model.",
+        ),
+    ),
+    (
+        "[Are you smart|Are you clever|Do you know everything|How smart are you|How big are you]?",
+        (
+            "I am very small, so I do not know much. But I like to tell stories.",
+            "No, I am only a small model. A bigger model knows much more than I do.",
+        ),
+    ),
+    (
+        "[How old are you|When were you born|Where do you live|Do you have a family|What do you eat|Do you sleep]?",
+        (
+            "I am only a program, so [I have no body and no house|that is hard to say]. But I can tell you a story about somebody who has one.",
+        ),
+    ),
 )
 
 UNKNOWN = (
@@ -116,26 +174,107 @@ UNKNOWN_ANSWERS = (
 )
 
 COLOUR_FACTS = {
-    "grass": "green", "the sky": "blue", "snow": "white", "a banana": "yellow", "the sun": "yellow", "blood": "red",
-    "coal": "black", "a lemon": "yellow", "a tomato": "red", "the sea": "blue", "a carrot": "orange", "milk": "white",
-    "chocolate": "brown", "a strawberry": "red", "a frog": "green", "a crow": "black", "an elephant": "gray",
-    "a cherry": "red", "the night": "black", "a swan": "white", "a pumpkin": "orange", "a leaf": "green", "mud": "brown",
-    "a fire truck": "red", "a cloud": "white", "an orange": "orange", "a mouse": "gray", "a cucumber": "green",
-    "a fox": "red", "a bear": "brown", "a flamingo": "pink", "a raven": "black", "a pea": "green",
+    "grass": "green",
+    "the sky": "blue",
+    "snow": "white",
+    "a banana": "yellow",
+    "the sun": "yellow",
+    "blood": "red",
+    "coal": "black",
+    "a lemon": "yellow",
+    "a tomato": "red",
+    "the sea": "blue",
+    "a carrot": "orange",
+    "milk": "white",
+    "chocolate": "brown",
+    "a strawberry": "red",
+    "a frog": "green",
+    "a crow": "black",
+    "an elephant": "gray",
+    "a cherry": "red",
+    "the night": "black",
+    "a swan": "white",
+    "a pumpkin": "orange",
+    "a leaf": "green",
+    "mud": "brown",
+    "a fire truck": "red",
+    "a cloud": "white",
+    "an orange": "orange",
+    "a mouse": "gray",
+    "a cucumber": "green",
+    "a fox": "red",
+    "a bear": "brown",
+    "a flamingo": "pink",
+    "a raven": "black",
+    "a pea": "green",
 }
 SOUNDS = {
-    "cow": "moo", "dog": "woof", "cat": "meow", "sheep": "baa", "duck": "quack", "pig": "oink", "rooster": "cock-a-doodle-doo",
-    "horse": "neigh", "bee": "buzz", "owl": "hoo", "mouse": "squeak", "lion": "roar", "frog": "croak", "crow": "caw",
-    "snake": "hiss", "hen": "cluck", "donkey": "hee-haw", "wolf": "howl", "chick": "cheep", "goose": "honk", "bird": "tweet",
-    "goat": "meh", "pigeon": "coo", "bear": "growl",
+    "cow": "moo",
+    "dog": "woof",
+    "cat": "meow",
+    "sheep": "baa",
+    "duck": "quack",
+    "pig": "oink",
+    "rooster": "cock-a-doodle-doo",
+    "horse": "neigh",
+    "bee": "buzz",
+    "owl": "hoo",
+    "mouse": "squeak",
+    "lion": "roar",
+    "frog": "croak",
+    "crow": "caw",
+    "snake": "hiss",
+    "hen": "cluck",
+    "donkey": "hee-haw",
+    "wolf": "howl",
+    "chick": "cheep",
+    "goose": "honk",
+    "bird": "tweet",
+    "goat": "meh",
+    "pigeon": "coo",
+    "bear": "growl",
 }
 OPPOSITES = {
-    "hot": "cold", "big": "small", "up": "down", "day": "night", "happy": "sad", "fast": "slow", "old": "young", "wet": "dry",
-    "open": "closed", "light": "dark", "loud": "quiet", "hard": "soft", "full": "empty", "good": "bad", "long": "short",
-    "high": "low", "rich": "poor", "clean": "dirty", "left": "right", "first": "last", "early": "late", "strong": "weak",
-    "thick": "thin", "near": "far", "black": "white", "brave": "afraid", "heavy": "light", "summer": "winter", "in": "out",
-    "yes": "no", "front": "back", "sweet": "sour", "wide": "narrow", "true": "false", "begin": "end", "laugh": "cry",
-    "friend": "enemy", "inside": "outside", "warm": "cool", "rough": "smooth",
+    "hot": "cold",
+    "big": "small",
+    "up": "down",
+    "day": "night",
+    "happy": "sad",
+    "fast": "slow",
+    "old": "young",
+    "wet": "dry",
+    "open": "closed",
+    "light": "dark",
+    "loud": "quiet",
+    "hard": "soft",
+    "full": "empty",
+    "good": "bad",
+    "long": "short",
+    "high": "low",
+    "rich": "poor",
+    "clean": "dirty",
+    "left": "right",
+    "first": "last",
+    "early": "late",
+    "strong": "weak",
+    "thick": "thin",
+    "near": "far",
+    "black": "white",
+    "brave": "afraid",
+    "heavy": "light",
+    "summer": "winter",
+    "in": "out",
+    "yes": "no",
+    "front": "back",
+    "sweet": "sour",
+    "wide": "narrow",
+    "true": "false",
+    "begin": "end",
+    "laugh": "cry",
+    "friend": "enemy",
+    "inside": "outside",
+    "warm": "cool",
+    "rough": "smooth",
 }
 FACTS = {
     "[How many legs does a dog have|How many legs has a dog]?": "A dog has four legs.",
@@ -146,8 +285,7 @@ FACTS = {
     "[How many months are in a year|How many months does a year have]?": "A year has twelve months.",
     "[How many hours are in a day|How many hours does a day have]?": "A day has twenty-four hours.",
     "[How many minutes are in an hour|How many minutes does an hour have]?": "An hour has sixty minutes.",
-    "[What are the days of the week|Name the days of the week|Tell me the days of the week][.|]":
-        "The days of the week are Monday, Tuesday, Wednesday, Thursday, Friday, Saturday and Sunday.",
+    "[What are the days of the week|Name the days of the week|Tell me the days of the week][.|]": "The days of the week are Monday, Tuesday, Wednesday, Thursday, Friday, Saturday and Sunday.",
     "[What are the seasons|Name the four seasons|What are the four seasons][.|]": "The four seasons are spring, summer, autumn and winter.",
     "[Where do fish live|Where does a fish live]?": "Fish live in the water.",
     "[Where do birds sleep|Where does a bird live]?": "Many birds live in nests.",
@@ -196,14 +334,16 @@ JOKES = (
     "Why did the chicken cross the road? To get to the other side!",
     "What do you call a bear without teeth? A gummy bear!",
     "Why did the teddy bear say no to cake? Because it was already stuffed!",
-    "What did one wall say to the other wall? \"I will meet you at the corner!\"",
+    'What did one wall say to the other wall? "I will meet you at the corner!"',
     "Why did the cookie go to the doctor? Because it felt crumbly!",
     "What do you call a sleeping cow? A bulldozer!",
     "Why is six afraid of seven? Because seven ate nine!",
 )
 
 
-def from_table(table: tuple[tuple[str, tuple[str, ...]], ...], names: tuple[str, ...]) -> Callable[[random.Random], Pair]:
+def from_table(
+    table: tuple[tuple[str, tuple[str, ...]], ...], names: tuple[str, ...]
+) -> Callable[[random.Random], Pair]:
     """A maker of pairs from a table of question and answer templates."""
 
     def make(draw: random.Random) -> Pair:
@@ -225,8 +365,12 @@ def colour(draw: random.Random) -> Pair:
     thing = draw.choice(list(COLOUR_FACTS))
     word = draw.choice(["colour", "color"])
     value = COLOUR_FACTS[thing]
-    question = draw.choice([f"What {word} is {thing}?", f"Which {word} is {thing}?", f"what {word} is {thing}"])
-    return question, draw.choice([f"{capital(thing)} is {value}.", f"{capital(thing)} is {value}.", f"It is {value}."])
+    question = draw.choice(
+        [f"What {word} is {thing}?", f"Which {word} is {thing}?", f"what {word} is {thing}"]
+    )
+    return question, draw.choice(
+        [f"{capital(thing)} is {value}.", f"{capital(thing)} is {value}.", f"It is {value}."]
+    )
 
 
 def sound(draw: random.Random) -> Pair:
@@ -234,10 +378,16 @@ def sound(draw: random.Random) -> Pair:
     animal = draw.choice(list(SOUNDS))
     article = "an" if animal[0] in "aeiou" else "a"
     question = draw.choice(
-        [f"What does {article} {animal} say?", f"What sound does {article} {animal} make?", f"How does {article} {animal} go?"]
+        [
+            f"What does {article} {animal} say?",
+            f"What sound does {article} {animal} make?",
+            f"How does {article} {animal} go?",
+        ]
     )
     noise = SOUNDS[animal]
-    return question, draw.choice([f"The {animal} says \"{noise}\".", f"{capital(article)} {animal} says \"{noise}, {noise}\"."])
+    return question, draw.choice(
+        [f'The {animal} says "{noise}".', f'{capital(article)} {animal} says "{noise}, {noise}".']
+    )
 
 
 def opposite(draw: random.Random) -> Pair:
@@ -245,8 +395,15 @@ def opposite(draw: random.Random) -> Pair:
     one, other = draw.choice(list(OPPOSITES.items()))
     if draw.random() < 0.4:
         one, other = other, one
-    ask = [f"What is the opposite of {one}?", f"Tell me the opposite of \"{one}\".", f"What's the opposite of {one}?", f"opposite of {one}"]
-    return draw.choice(ask), draw.choice([f"The opposite of {one} is {other}.", f"The opposite of {one} is {other}.", f"It is {other}."])
+    ask = [
+        f"What is the opposite of {one}?",
+        f'Tell me the opposite of "{one}".',
+        f"What's the opposite of {one}?",
+        f"opposite of {one}",
+    ]
+    return draw.choice(ask), draw.choice(
+        [f"The opposite of {one} is {other}.", f"The opposite of {one} is {other}.", f"It is {other}."]
+    )
 
 
 def fact(draw: random.Random) -> Pair:
@@ -263,7 +420,12 @@ def counting(draw: random.Random) -> Pair:
     target = numbers[-1]
     if draw.random() < 0.2:
         return f"Count down from {target}.", capital(", ".join(reversed(numbers))) + "!"
-    ask = [f"Count to {target}.", f"Can you count to {target}?", f"Please count from {numbers[0]} to {target}.", f"count to {target}"]
+    ask = [
+        f"Count to {target}.",
+        f"Can you count to {target}?",
+        f"Please count from {numbers[0]} to {target}.",
+        f"count to {target}",
+    ]
     return draw.choice(ask), capital(", ".join(numbers)) + draw.choice([".", "!"])
 
 
@@ -278,8 +440,15 @@ def arithmetic(draw: random.Random) -> Pair:
     x, y, z = (str(n) if digits else number_word(n) for n in (a, b, result))
     word, sign = ("minus", "-") if minus else ("plus", "+")
     operator = sign if digits and draw.random() < 0.7 else word
-    ask = [f"What is {x} {operator} {y}?", f"How much is {x} {operator} {y}?", f"{capital(x)} {operator} {y}?", f"what's {x} {operator} {y}"]
-    return draw.choice(ask), draw.choice([f"{capital(x)} {word} {y} is {z}.", f"{capital(x)} {word} {y} is {z}.", f"It is {z}."])
+    ask = [
+        f"What is {x} {operator} {y}?",
+        f"How much is {x} {operator} {y}?",
+        f"{capital(x)} {operator} {y}?",
+        f"what's {x} {operator} {y}",
+    ]
+    return draw.choice(ask), draw.choice(
+        [f"{capital(x)} {word} {y} is {z}.", f"{capital(x)} {word} {y} is {z}.", f"It is {z}."]
+    )
 
 
 def story_sum(draw: random.Random) -> Pair:
@@ -294,8 +463,12 @@ def story_sum(draw: random.Random) -> Pair:
     if draw.random() < 0.4 and a > b:
         question = f"I have {some(a)} and give away {y}. How many {thing}s do I have left?"
         return question, f"You have {some(a - b)} left." if a > b else f"You have no {thing}s left."
-    question = draw.choice([f"I have {some(a)} and get {y} more. How many {thing}s do I have?",
-                            f"If I have {some(a)} and you give me {some(b)}, how many do I have?"])
+    question = draw.choice(
+        [
+            f"I have {some(a)} and get {y} more. How many {thing}s do I have?",
+            f"If I have {some(a)} and you give me {some(b)}, how many do I have?",
+        ]
+    )
     return question, f"{capital(x)} and {y} make {number_word(a + b)}, so you have {some(a + b)}."
 
 
@@ -304,21 +477,27 @@ def riddle(draw: random.Random) -> Pair:
     question, answer = draw.choice(list(RIDDLES.items()))
     if draw.random() < 0.5:
         return question, f"{answer}!"
-    return draw.choice(["Tell me a riddle.", "Do you know a riddle?", "Ask me a riddle."]), f"{question} {answer}!"
+    return draw.choice(
+        ["Tell me a riddle.", "Do you know a riddle?", "Ask me a riddle."]
+    ), f"{question} {answer}!"
 
 
 def joke(draw: random.Random) -> Pair:
     """A joke."""
-    return draw.choice(["Tell me a joke.", "Do you know a joke?", "Make me laugh.", "tell me a joke", "A joke, please."]), draw.choice(JOKES)
+    return draw.choice(
+        ["Tell me a joke.", "Do you know a joke?", "Make me laugh.", "tell me a joke", "A joke, please."]
+    ), draw.choice(JOKES)
 
 
 def favourites(draw: random.Random) -> Pair:
     """What the model or the user likes."""
     kind, values = draw.choice(
         [
-            ("color", COLOURS), ("animal", ["the fox", "the owl", "the hedgehog", "the whale"]),
+            ("color", COLOURS),
+            ("animal", ["the fox", "the owl", "the hedgehog", "the whale"]),
             ("food", ["honey cake, though I cannot eat", "words, because I cannot eat"]),
-            ("season", ["spring", "winter", "autumn", "summer"]), ("story", ["one about a brave mouse", "one with a fox in it"]),
+            ("season", ["spring", "winter", "autumn", "summer"]),
+            ("story", ["one about a brave mouse", "one with a fox in it"]),
             ("time of day", ["the evening", "the early morning"]),
         ]
     )
@@ -343,14 +522,31 @@ def naming(draw: random.Random) -> Pair:
     )
     count = draw.choice([2, 3, 3, 3, 4])
     chosen = draw.sample(members, count)
-    ask = draw.choice([f"Name {number_word(count)} {group}.", f"Can you name {number_word(count)} {group}?", f"Tell me {number_word(count)} {group}."])
+    ask = draw.choice(
+        [
+            f"Name {number_word(count)} {group}.",
+            f"Can you name {number_word(count)} {group}?",
+            f"Tell me {number_word(count)} {group}.",
+        ]
+    )
     return ask, capital(listing(chosen)) + "."
 
 
 def small_talk_makers(names: tuple[str, ...]) -> list[tuple[float, Callable[[random.Random], Pair]]]:
     """All makers with their weights."""
     return [
-        (5.0, from_table(GREETINGS, names)), (3.0, from_table(ABOUT_ME, names)), (1.5, unknown), (1.2, colour),
-        (0.8, sound), (1.2, opposite), (1.5, fact), (0.8, counting), (2.0, arithmetic), (0.5, story_sum), (0.4, riddle),
-        (0.4, joke), (0.6, favourites), (0.6, naming),
+        (5.0, from_table(GREETINGS, names)),
+        (3.0, from_table(ABOUT_ME, names)),
+        (1.5, unknown),
+        (1.2, colour),
+        (0.8, sound),
+        (1.2, opposite),
+        (1.5, fact),
+        (0.8, counting),
+        (2.0, arithmetic),
+        (0.5, story_sum),
+        (0.4, riddle),
+        (0.4, joke),
+        (0.6, favourites),
+        (0.6, naming),
     ]

@@ -6,8 +6,9 @@ import random
 from dataclasses import dataclass
 
 from synthetic.language import Character, Scene, capital, lower
+from synthetic.more_plots import MORE_PLOTS
 from synthetic.object_plots import OBJECT_PLOTS, OBJECT_WORK
-from synthetic.plots import BUILT, PLOTS, SKILLS, Plot
+from synthetic.plots import BUILT, PLOTS, SKILLS
 from synthetic.words import (
     ADJECTIVES,
     ANIMALS,
@@ -16,6 +17,7 @@ from synthetic.words import (
     CREATURE_NAMES,
     FANTASY,
     FOODS,
+    GENDERS,
     GIRL_NAMES,
     HABITATS,
     OBJECTS,
@@ -44,9 +46,19 @@ HABITS = (
     "{h.They} loved {h.food} and long [summer|winter] evenings.",
     "{h.They} had a small {h.home} near {mark}.",
 )
-OBJECT_HABITS = ("", "", "It was [small|not very big], but it had a good heart.", "It had been there for [many|a hundred] years.")
+OBJECT_HABITS = (
+    "",
+    "",
+    "It was [small|not very big], but it had a good heart.",
+    "It had been there for [many|a hundred] years.",
+)
 ENDINGS = (
-    "", "", "", "", "", "",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "",
     "And they all lived happily ever after.",
     "From that day on, {h} was happy.",
     "It was a day {h} never forgot.",
@@ -81,17 +93,21 @@ def name_for(gender: str, person: bool, draw: random.Random) -> str:
     return draw.choice(GIRL_NAMES if gender == "she" else BOY_NAMES)
 
 
+def fixed_gender(kind: str) -> str:
+    """`she` or `he` for kinds that are always one of them, else an empty string."""
+    gender = PEOPLE[kind][0] if kind in PEOPLE else GENDERS.get(kind, "any")
+    return "" if gender == "any" else gender
+
+
 def make_character(kind: str, draw: random.Random, avoid: str = "", named: float = 0.65) -> Character:
     """A character of that kind; `avoid` is a gender it must not have."""
-    genders = [g for g in ("he", "she") if g != avoid]
+    gender = fixed_gender(kind) or draw.choice([g for g in ("he", "she") if g != avoid])
     if kind in PEOPLE:
-        fixed, habitat, home, food = PEOPLE[kind]
-        gender = draw.choice(genders) if fixed == "any" else fixed
+        _, habitat, home, food = PEOPLE[kind]
     elif kind in OBJECTS:
         gender, habitat, home, food = "it", OBJECTS[kind], "place", "sunshine"
     else:
         habitat, home, food = (ANIMALS | FANTASY)[kind]
-        gender = draw.choice(genders)
     named = 0.2 if kind in OBJECTS else named
     name = name_for(gender, kind in PEOPLE, draw) if draw.random() < named else ""
     adjective = draw.choice(SMALL_ADJECTIVES if draw.random() < 0.5 else ADJECTIVES)
@@ -102,13 +118,12 @@ def make_character(kind: str, draw: random.Random, avoid: str = "", named: float
     return Character(kind, gender, name, adjective, home, food, habitat=habitat)
 
 
-def make_friend(hero: Character, draw: random.Random) -> Character:
-    """A second character from the hero's surroundings, of another gender and kind."""
-    neighbours = [k for k in HABITATS[hero.habitat][3] if k != hero.kind]
-    if hero.kind in PEOPLE and draw.random() < 0.4:
-        fixed = [k for k, row in PEOPLE.items() if row[0] in ("any", *({"he", "she"} - {hero.gender}))]
-        neighbours = [k for k in fixed if k != hero.kind]
-    friend = make_character(draw.choice(neighbours), draw, avoid=hero.gender, named=0.5)
+def make_friend(hero: Character, kind: str, draw: random.Random) -> Character:
+    """A second character of that kind (or from the hero's surroundings), of another gender."""
+    among = list(PEOPLE) if hero.kind in PEOPLE and draw.random() < 0.4 else HABITATS[hero.habitat][3]
+    fitting = [k for k in among if k != hero.kind and fixed_gender(k) != hero.gender]
+    kind = kind or draw.choice(fitting)
+    friend = make_character(kind, draw, avoid=hero.gender, named=0.5)
     while friend.name and friend.name == hero.name:
         friend.name = draw.choice(CREATURE_NAMES)
     if friend.adjective == hero.adjective:
@@ -116,12 +131,20 @@ def make_friend(hero: Character, draw: random.Random) -> Character:
     return friend
 
 
-def make_story(draw: random.Random, kind: str = "", friend_kind: str = "", name: str = "") -> Story:
-    """A story about that kind of hero (any, if empty)."""
+def make_story(draw: random.Random, kind: str = "", friend_kind: str = "") -> Story:
+    """A story about that kind of hero (any, if empty), with that kind of second character.
+
+    Two characters of one fixed gender would make the pronouns unclear: the second is then another.
+    """
     kind = kind or random_kind(draw)
-    hero = make_character(kind, draw)
-    hero.name = name or hero.name
-    friend = make_character(friend_kind, draw, avoid=hero.gender, named=0.4) if friend_kind else make_friend(hero, draw)
+    hero = make_character(kind, draw, avoid=fixed_gender(friend_kind))
+    if friend_kind and hero.gender == fixed_gender(friend_kind):
+        friend_kind = ""
+    plots = OBJECT_PLOTS if kind in OBJECTS else PLOTS + MORE_PLOTS
+    plot = draw.choice([p for p in plots if p.suits(kind, friend_kind)])
+    if plot.friends and not friend_kind:
+        friend_kind = draw.choice([k for k in plot.friends if k != kind])
+    friend = make_friend(hero, friend_kind, draw)
     place, searches, mark, _ = HABITATS[hero.habitat]
     first, second, third = draw.sample(searches, 3)
     scene = Scene(draw, {"h": hero, "f": friend})
@@ -138,14 +161,13 @@ def make_story(draw: random.Random, kind: str = "", friend_kind: str = "", name:
         "colour": draw.choice(COLOURS),
         "work": OBJECT_WORK.get(kind, ""),
     }
-    plot: Plot = draw.choice(OBJECT_PLOTS if kind in OBJECTS else PLOTS)
     opening = scene.choose(*OPENINGS)
     habit = scene.choose(*(OBJECT_HABITS if hero.gender == "it" else HABITS))
     branch = draw.choice(plot.branches())
     beats = [scene.choose(*plot.choices(i, branch)) for i in range(len(plot.beats))]
     first_paragraph = " ".join(t for t in (opening, habit, beats[0]) if t)
     ending = scene.choose(*ENDINGS)
-    if draw.random() < 0.2:
+    if "day on" in beats[-1] or draw.random() < 0.2:
         ending = scene.choose(*plot.lesson)
     paragraphs = [first_paragraph, *beats[1:-1], f"{beats[-1]} {ending}".strip()]
     return Story(
