@@ -32,6 +32,9 @@ pub enum TextError {
         /// Where a tokenizer is expected.
         remedy: String,
     },
+    /// A metadata value has the wrong type or a file cannot be read; the text says which and what to do.
+    #[error("{0}")]
+    Checkpoint(String),
     /// A text is longer than the encoder takes in one piece.
     #[error("the text has {bytes} bytes, the limit is {limit}; shorten it or split it")]
     TextTooLong {

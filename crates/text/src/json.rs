@@ -21,7 +21,7 @@ use crate::vocabulary::{
 const PLACE: &str = "tokenizer.json";
 
 /// Largest file read. Gemma's has 33 MB.
-const MAX_FILE_BYTES: usize = 1 << 28;
+pub(crate) const MAX_FILE_BYTES: usize = 1 << 28;
 
 #[derive(Deserialize)]
 struct RawTokenizer {
@@ -166,7 +166,14 @@ impl Tokenizer {
     /// [`TextError::InvalidTokenizer`] if the file is no such JSON object or
     /// names a token that the vocabulary does not have.
     pub fn apply_config_json(&mut self, bytes: &[u8]) -> Result<(), TextError> {
-        let config = parse_config(bytes)?;
+        let config: Value = serde_json::from_slice(bytes)
+            .map_err(|error| TextError::invalid(CONFIG_PLACE, error.to_string()))?;
+        self.apply_config(&config)
+    }
+
+    /// [`Tokenizer::apply_config_json`] for a file that is parsed already.
+    pub(crate) fn apply_config(&mut self, config: &Value) -> Result<(), TextError> {
+        let config = parse_config(config)?;
         let named = |name: Option<RawName>, key: &str| {
             let Some(spelled) = name.map(RawName::spelled) else { return Ok(None) };
             match self.token_to_id(&spelled) {
@@ -228,8 +235,8 @@ struct NamedTemplate {
     template: String,
 }
 
-fn parse_config(bytes: &[u8]) -> Result<RawConfig, TextError> {
-    serde_json::from_slice(bytes)
+fn parse_config(config: &Value) -> Result<RawConfig, TextError> {
+    RawConfig::deserialize(config)
         .map_err(|error| TextError::invalid(CONFIG_PLACE, error.to_string()))
 }
 
@@ -238,7 +245,7 @@ fn parse_config(bytes: &[u8]) -> Result<RawConfig, TextError> {
 ///
 /// # Errors
 /// [`TextError::InvalidTokenizer`] if the file is no such JSON object.
-pub fn chat_template_source(config: &[u8]) -> Result<Option<String>, TextError> {
+pub fn chat_template_source(config: &Value) -> Result<Option<String>, TextError> {
     Ok(match parse_config(config)?.chat_template {
         None => None,
         Some(RawTemplates::One(source)) => Some(source),

@@ -15,12 +15,14 @@
 #![forbid(unsafe_code)]
 
 mod bpe;
+mod checkpoint;
 mod error;
 mod gguf;
 mod json;
 mod pieces;
 mod stop;
 mod stream;
+mod template;
 mod tokenizer;
 mod vocabulary;
 
@@ -29,5 +31,6 @@ pub use gguf::GgufVocabulary;
 pub use json::chat_template_source;
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;
+pub use template::{CalendarTime, ChatTemplate, Content, Message, Part, RenderOptions};
 pub use tokenizer::{MAX_PIECE_BYTES, MAX_TEXT_BYTES, Specials, Tokenizer};
 pub use vocabulary::MAX_VOCABULARY;

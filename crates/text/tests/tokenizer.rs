@@ -1,5 +1,7 @@
 //! Tokenizers against the golden cases and against the `tokenizers` crate.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod common;
 
 use std::sync::Arc;

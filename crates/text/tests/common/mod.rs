@@ -1,5 +1,5 @@
 //! What the integration tests share.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::PathBuf;
 

@@ -1,0 +1,185 @@
+//! Tokenizer and chat template of an open model.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::Value;
+use trine_weights::{Checkpoint, HuggingFaceMetadata, Metadata, WeightsError, gguf};
+
+use crate::error::TextError;
+use crate::gguf::GgufVocabulary;
+use crate::json::{MAX_FILE_BYTES, chat_template_source};
+use crate::template::{ChatTemplate, MAX_SOURCE_BYTES};
+use crate::tokenizer::Tokenizer;
+
+const TOKENIZER_FILE: &str = "tokenizer.json";
+const TEMPLATE_FILE: &str = "chat_template.jinja";
+
+fn weights(error: WeightsError) -> TextError {
+    TextError::Checkpoint(error.to_string())
+}
+
+impl GgufVocabulary {
+    /// Takes the keys `tokenizer.ggml.*` out of a GGUF file's metadata.
+    ///
+    /// # Errors
+    /// [`TextError::MissingTokenizer`] without a token list;
+    /// [`TextError::Checkpoint`] for a value of the wrong type.
+    pub fn from_metadata(metadata: &gguf::Metadata) -> Result<Self, TextError> {
+        let key = |name: &str| format!("tokenizer.ggml.{name}");
+        let id = |name: &str| -> Result<Option<u32>, TextError> {
+            let Some(id) = metadata.optional_u64(&key(name)).map_err(weights)? else {
+                return Ok(None);
+            };
+            // 2^32 - 1 is how some converters write "none".
+            match u32::try_from(id) {
+                Ok(u32::MAX) => Ok(None),
+                Ok(id) => Ok(Some(id)),
+                Err(_) => Err(weights(metadata.error(&key(name), format!("{id} is no token id")))),
+            }
+        };
+        let Some(tokens) = metadata.optional_strings(&key("tokens")).map_err(weights)? else {
+            return Err(TextError::MissingTokenizer {
+                place: metadata.file().to_owned(),
+                remedy: "convert the model again with its tokenizer (key tokenizer.ggml.tokens)"
+                    .to_owned(),
+            });
+        };
+        let mut eos: Vec<u32> = Vec::new();
+        for name in ["eos_token_id", "eot_token_id"] {
+            eos.extend(id(name)?);
+        }
+        if let Some(ids) = metadata.optional_u64s(&key("eos_token_ids")).map_err(weights)? {
+            for id in ids {
+                let id = u32::try_from(id).map_err(|_| {
+                    weights(metadata.error(&key("eos_token_ids"), format!("{id} is no token id")))
+                })?;
+                eos.push(id);
+            }
+        }
+        let types = metadata.optional_u64s(&key("token_type")).map_err(weights)?;
+        let types = types.map(|types| {
+            types.into_iter().map(|kind| i32::try_from(kind).unwrap_or(i32::MAX)).collect()
+        });
+        let merges = metadata.optional_strings(&key("merges")).map_err(weights)?;
+        let truth = |name: &str| metadata.optional_bool(&key(name)).map_err(weights);
+        Ok(Self {
+            model: metadata
+                .optional_str(&key("model"))
+                .map_err(weights)?
+                .unwrap_or("llama")
+                .to_owned(),
+            tokens: tokens.iter().map(|token| token.as_bytes().to_vec()).collect(),
+            scores: metadata
+                .optional_f32s(&key("scores"))
+                .map_err(weights)?
+                .map(|scores| scores.into_owned()),
+            token_types: types,
+            merges: merges.map(|merges| merges.iter().map(str::to_owned).collect()),
+            bos: id("bos_token_id")?,
+            eos,
+            unknown: id("unknown_token_id")?,
+            padding: id("padding_token_id")?,
+            add_bos: truth("add_bos_token")?.unwrap_or(true),
+            add_space_prefix: truth("add_space_prefix")?.unwrap_or(false),
+        })
+    }
+}
+
+impl Tokenizer {
+    /// The tokenizer of an open model: a GGUF file's own vocabulary, or the
+    /// `tokenizer.json` and `tokenizer_config.json` of a Hugging Face folder.
+    /// The end ids of the model's configuration files are included.
+    ///
+    /// # Errors
+    /// [`TextError::MissingTokenizer`] if there is none; otherwise as
+    /// [`Tokenizer::from_gguf`] and [`Tokenizer::from_json_bytes`].
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TextError> {
+        let folder = match checkpoint.metadata() {
+            Metadata::Gguf(metadata) => {
+                return Self::from_gguf(GgufVocabulary::from_metadata(metadata)?);
+            }
+            Metadata::HuggingFace(folder) => folder,
+        };
+        let path = folder.directory.join(TOKENIZER_FILE);
+        let Some(bytes) = read_bounded(&path, MAX_FILE_BYTES)? else {
+            return Err(TextError::MissingTokenizer {
+                place: folder.directory.display().to_string(),
+                remedy: format!("download the model's {TOKENIZER_FILE} into the folder"),
+            });
+        };
+        let mut tokenizer = Self::from_json_bytes(&bytes)?;
+        if let Some(config) = &folder.tokenizer_config {
+            tokenizer.apply_config(config)?;
+        }
+        tokenizer.add_eos_ids(&configured_eos(folder));
+        Ok(tokenizer)
+    }
+}
+
+/// `eos_token_id` of the configuration files: a number or a list, possibly below `text_config`.
+fn configured_eos(folder: &HuggingFaceMetadata) -> Vec<u32> {
+    let places = [
+        folder.config.get("eos_token_id"),
+        folder.config.get("text_config").and_then(|config| config.get("eos_token_id")),
+        folder.generation_config.as_ref().and_then(|config| config.get("eos_token_id")),
+    ];
+    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let mut ids = Vec::new();
+    for value in places.into_iter().flatten() {
+        match value.as_array() {
+            Some(values) => ids.extend(values.iter().filter_map(id)),
+            None => ids.extend(id(value)),
+        }
+    }
+    ids
+}
+
+impl ChatTemplate {
+    /// The chat template that comes with a model, or `None`: the key
+    /// `tokenizer.chat_template` of a GGUF file, or a folder's
+    /// `chat_template.jinja`, else the one in its `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::new`]; [`TextError::Checkpoint`] if it cannot be read.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Self>, TextError> {
+        let source = match checkpoint.metadata() {
+            Metadata::Gguf(metadata) => {
+                let source = metadata.optional_str("tokenizer.chat_template").map_err(weights)?;
+                source.map(str::to_owned)
+            }
+            Metadata::HuggingFace(folder) => {
+                let path = folder.directory.join(TEMPLATE_FILE);
+                match read_bounded(&path, MAX_SOURCE_BYTES)? {
+                    Some(bytes) => Some(String::from_utf8(bytes).map_err(|_| {
+                        TextError::Checkpoint(format!("{}: not valid UTF-8", path.display()))
+                    })?),
+                    None => match &folder.tokenizer_config {
+                        Some(config) => chat_template_source(config)?,
+                        None => None,
+                    },
+                }
+            }
+        };
+        source.map(Self::new).transpose()
+    }
+}
+
+/// A file's content, `None` if there is no such file, an error if it is longer than `limit`.
+fn read_bounded(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, TextError> {
+    let failed = |problem: &dyn std::fmt::Display| {
+        TextError::Checkpoint(format!("{}: {problem}", path.display()))
+    };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(&error)),
+    };
+    let mut bytes = Vec::new();
+    file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
+    if bytes.len() > limit {
+        return Err(failed(&format_args!("longer than {limit} bytes; use the model's own file")));
+    }
+    Ok(Some(bytes))
+}

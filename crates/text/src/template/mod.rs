@@ -1,0 +1,257 @@
+//! Chat templates: a conversation to the text of a prompt.
+//!
+//! Templates come with model files and are programs of strangers. They run in
+//! an environment that holds only what [`library`] lists, with limits on
+//! source, steps, recursion, work, memory and output ([`limits`]), on a thread
+//! of their own whose stack fits the deepest nesting that these limits allow.
+
+mod clock;
+mod library;
+mod limits;
+mod message;
+mod operators;
+mod program;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use minijinja::machinery::{eval, make_string_output};
+use minijinja::{AutoEscape, Environment, ErrorKind};
+use serde_json::{Map, Value};
+
+pub use clock::CalendarTime;
+pub use message::{Content, Message, Part};
+pub(crate) use program::MAX_SOURCE_BYTES;
+
+use crate::error::TextError;
+use limits::{Budget, MAX_OUTPUT_BYTES, MAX_STEPS};
+
+/// Stack of a rendering thread. Only touched pages take memory. The deepest
+/// use is dropping a list nested once per [`MAX_STEPS`] / 8 steps.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Gemma 3's turn format (gemma.md section 7).
+const GEMMA: &str = include_str!("gemma.jinja");
+
+/// Names that a template finds defined, which `extra` must not replace.
+const RESERVED: [&str; 16] = [
+    "messages",
+    "add_generation_prompt",
+    "bos_token",
+    "eos_token",
+    "chat_template",
+    "tokenize",
+    "raise_exception",
+    "strftime_now",
+    "range",
+    "namespace",
+    "dict",
+    "loop",
+    "self",
+    "super",
+    "caller",
+    "return_dict",
+];
+
+/// A chat template in Jinja, as it comes with a model.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    source: Arc<str>,
+}
+
+/// What a template is given beside the messages.
+#[derive(Debug, Clone)]
+pub struct RenderOptions {
+    /// Whether to end with the beginning of the model's turn.
+    pub add_generation_prompt: bool,
+    /// Text of the beginning-of-sequence token.
+    pub bos_token: String,
+    /// Text of the end-of-sequence token.
+    pub eos_token: String,
+    /// Further variables (`tools`, `enable_thinking`, ...). A name that the
+    /// template finds defined otherwise is refused.
+    pub extra: Map<String, Value>,
+    /// The time for `strftime_now`, which is undefined without it.
+    pub clock: Option<CalendarTime>,
+}
+
+impl Default for RenderOptions {
+    fn default() -> Self {
+        Self {
+            add_generation_prompt: true,
+            bos_token: "<bos>".to_owned(),
+            eos_token: "<eos>".to_owned(),
+            extra: Map::new(),
+            clock: None,
+        }
+    }
+}
+
+impl ChatTemplate {
+    /// Checks and keeps a template.
+    ///
+    /// # Errors
+    /// [`TextError::Template`] with the line of a syntax error or of a
+    /// construct that is not supported; [`TextError::TemplateLimit`] for a
+    /// template that is too long or nested too deeply.
+    pub fn new(source: impl Into<Arc<str>>) -> Result<Self, TextError> {
+        let source = source.into();
+        on_deep_stack(|| program::compile(&source).map(drop))?;
+        Ok(Self { source })
+    }
+
+    /// Gemma 3's turn format, for models that come without a template.
+    pub fn gemma() -> Self {
+        Self { source: GEMMA.into() }
+    }
+
+    /// The template's source.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The prompt for a conversation.
+    ///
+    /// To keep control tokens out of untrusted text, give messages that went
+    /// through [`Message::guarded`] and encode the prompt with
+    /// [`crate::Specials::ParseGuarded`].
+    ///
+    /// # Errors
+    /// [`TextError::TemplateRefused`] with the template's own words if it
+    /// calls `raise_exception`; [`TextError::TemplateArgument`] for a reserved
+    /// name in `extra`; [`TextError::TemplateLimit`] if it wants more than a
+    /// prompt may cost; [`TextError::Template`] for any other failure.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<String, TextError> {
+        check_extra(&options.extra)?;
+        on_deep_stack(|| render(&self.source, messages, options))
+    }
+}
+
+fn check_extra(extra: &Map<String, Value>) -> Result<(), TextError> {
+    for name in extra.keys() {
+        let mut characters = name.chars();
+        let identifier = characters
+            .next()
+            .is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+            && characters.all(|character| character.is_ascii_alphanumeric() || character == '_');
+        let problem = if RESERVED.contains(&name.as_str()) {
+            "it is set by the server and cannot be replaced"
+        } else if !identifier || name.starts_with("__") {
+            "it is no name that a template could use"
+        } else {
+            continue;
+        };
+        return Err(TextError::TemplateArgument {
+            name: crate::vocabulary::shortened(name),
+            problem: problem.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// Runs `work` where deep recursion is no danger; a panic becomes an error.
+fn on_deep_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, TextError> + Send,
+) -> Result<T, TextError> {
+    let failed = |problem: String| TextError::Template { line: 0, problem };
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("chat template".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, work)
+            .map_err(|error| failed(format!("no thread to render it on: {error}")))?
+            .join()
+            .unwrap_or_else(|_| Err(failed("the template engine failed".to_owned())))
+    })
+}
+
+/// Counts bytes.
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn render(
+    source: &str,
+    messages: &[Message],
+    options: &RenderOptions,
+) -> Result<String, TextError> {
+    let mut variables: Map<String, Value> = options.extra.clone();
+    let messages = serde_json::to_value(messages)
+        .map_err(|error| TextError::Template { line: 0, problem: error.to_string() })?;
+    variables.insert("messages".to_owned(), messages);
+    variables.insert("add_generation_prompt".to_owned(), options.add_generation_prompt.into());
+    variables.insert("bos_token".to_owned(), options.bos_token.clone().into());
+    variables.insert("eos_token".to_owned(), options.eos_token.clone().into());
+    let mut length = Length(0);
+    serde_json::to_writer(&mut length, &variables)
+        .map_err(|error| TextError::Template { line: 0, problem: error.to_string() })?;
+
+    let program = program::compile(source)?;
+    let budget = Arc::new(Budget::new(length.0));
+    let mut environment = Environment::empty();
+    environment.set_fuel(Some(MAX_STEPS));
+    operators::install(&mut environment, &budget);
+    library::install(&mut environment, &budget, options.clock);
+    library::install_formatter(&mut environment, &budget);
+
+    let mut prompt = String::new();
+    let root = value_of(Value::Object(variables));
+    let blocks = BTreeMap::new();
+    let outcome = {
+        let mut output = make_string_output(&mut prompt);
+        let result = eval(&environment, &program, root, &blocks, &mut output, AutoEscape::None);
+        result.map(drop)
+    };
+    if let Err(error) = outcome {
+        return Err(budget.take_reason().unwrap_or_else(|| template_error(&error)));
+    }
+    if prompt.len() > MAX_OUTPUT_BYTES {
+        let limit = MAX_OUTPUT_BYTES as u64;
+        return Err(TextError::TemplateLimit { what: "the length of the prompt in bytes", limit });
+    }
+    Ok(prompt)
+}
+
+/// A JSON value as the engine's.
+fn value_of(json: Value) -> minijinja::Value {
+    match json {
+        Value::Null => minijinja::Value::from(()),
+        Value::Bool(truth) => truth.into(),
+        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(integer), _) => integer.into(),
+            (None, Some(integer)) => integer.into(),
+            (None, None) => number.as_f64().unwrap_or(f64::NAN).into(),
+        },
+        Value::String(text) => text.into(),
+        Value::Array(items) => items.into_iter().map(value_of).collect(),
+        Value::Object(map) => {
+            minijinja::Value::from_pairs(map.into_iter().map(|(key, value)| (key, value_of(value))))
+        }
+    }
+}
+
+/// The engine's error in this crate's terms.
+fn template_error(error: &minijinja::Error) -> TextError {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return TextError::TemplateLimit { what: "steps", limit: MAX_STEPS };
+    }
+    let problem = match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    };
+    TextError::Template { line: error.line().unwrap_or(0), problem }
+}

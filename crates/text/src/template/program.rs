@@ -1,0 +1,249 @@
+//! Template source to engine instructions, with every operation whose cost
+//! depends on its operands routed through [`super::operators`].
+//!
+//! minijinja limits instructions and recursion, not bytes: `x + x` in a loop
+//! doubles a string each time, and constant expressions are evaluated while
+//! compiling. Its operators cannot be replaced by configuration, so the
+//! compiled instructions are: each becomes the call of a filter that has the
+//! same arguments and checks them first. The instruction set is the engine's
+//! own (`unstable_machinery`), hence the exact version in the workspace.
+
+use minijinja::Error;
+use minijinja::machinery::{CodeGenerator, Instruction, Instructions, Token, parse, tokenize};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Value;
+
+use super::operators as op;
+use crate::error::TextError;
+
+/// Longest template source. Published ones have up to 30 KB.
+pub(crate) const MAX_SOURCE_BYTES: usize = 128 << 10;
+
+/// Longest `{{ }}` or `{% %}`: bounds the depth of the expression in it.
+const MAX_TAG_BYTES: usize = 16 << 10;
+
+/// Most `elif` branches: each is one level of the engine's recursion.
+const MAX_ELIF: usize = 2_000;
+
+/// Most `-` and `not` in a row: the parser counts other nesting itself.
+const MAX_SIGNS: u64 = 100;
+
+const NAME: &str = "chat template";
+
+/// The syntax settings of Hugging Face's `apply_chat_template`.
+fn syntax() -> Result<SyntaxConfig, Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+}
+
+/// Compiles `source`. Runs on a thread with [`super::STACK_BYTES`] of stack.
+pub(crate) fn compile(source: &str) -> Result<Instructions<'_>, TextError> {
+    let syntax = syntax().map_err(|error| super::template_error(&error))?;
+    check_source(source, syntax.clone())?;
+    let tree = parse(source, NAME, syntax).map_err(|error| super::template_error(&error))?;
+    let mut generator = CodeGenerator::new(NAME, source);
+    generator.compile_stmt(&tree);
+    let (instructions, blocks) = generator.finish();
+    if !blocks.is_empty() {
+        return Err(refused(0, "template inheritance is not supported"));
+    }
+    rewrite(&instructions, source)
+}
+
+fn refused(line: usize, problem: &str) -> TextError {
+    TextError::Template { line, problem: problem.to_owned() }
+}
+
+/// Bounds what the parser and the constant folder will meet.
+fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), TextError> {
+    if source.len() > MAX_SOURCE_BYTES {
+        return Err(TextError::TemplateLimit {
+            what: "the length of the template in bytes",
+            limit: MAX_SOURCE_BYTES as u64,
+        });
+    }
+    let (mut tag, mut elif) = (Tag::default(), 0);
+    let (mut before, mut signs) = (Operand::Other, 0);
+    for token in tokenize(source, false, syntax) {
+        let (token, span) = token.map_err(|error| super::template_error(&error))?;
+        let line = span.start_line as usize;
+        match &token {
+            Token::VariableStart | Token::BlockStart => {
+                tag = Tag { start: span.start_offset as usize, ..Tag::default() };
+            }
+            Token::Ident("elif") => elif += 1,
+            Token::Str(_) | Token::String(_) | Token::BracketOpen | Token::Comma => {
+                tag.holds_literal = true;
+            }
+            _ => {}
+        }
+        let length = (span.end_offset as usize).saturating_sub(tag.start);
+        if !matches!(token, Token::TemplateData(_)) && length > MAX_TAG_BYTES {
+            return Err(TextError::TemplateLimit {
+                what: "the length of one template tag in bytes",
+                limit: MAX_TAG_BYTES as u64,
+            });
+        }
+        signs = if matches!(token, Token::Minus | Token::Ident("not")) { signs + 1 } else { 0 };
+        if signs > MAX_SIGNS {
+            return Err(TextError::TemplateLimit { what: "signs in a row", limit: MAX_SIGNS });
+        }
+        let operand = Operand::of(&token);
+        if tag.after_product
+            && !matches!((tag.left, operand), (Operand::Name, _) | (_, Operand::Name))
+        {
+            tag.literal_product |=
+                !matches!((tag.left, operand), (Operand::Number, Operand::Number));
+        }
+        tag.after_product = matches!(token, Token::Mul);
+        if tag.after_product {
+            tag.left = before;
+        }
+        if tag.literal_product && tag.holds_literal {
+            return Err(refused(line, "`*` on a literal that is no number is not supported"));
+        }
+        before = operand;
+    }
+    if elif > MAX_ELIF {
+        return Err(TextError::TemplateLimit { what: "elif branches", limit: MAX_ELIF as u64 });
+    }
+    Ok(())
+}
+
+/// What is known of the tag being read.
+struct Tag {
+    start: usize,
+    /// It holds a string, a list or a tuple.
+    holds_literal: bool,
+    after_product: bool,
+    /// The token before the last `*`.
+    left: Operand,
+    /// A product of two things that may both be constants, not both numbers.
+    literal_product: bool,
+}
+
+impl Default for Tag {
+    fn default() -> Self {
+        Self {
+            start: 0,
+            holds_literal: false,
+            after_product: false,
+            left: Operand::Other,
+            literal_product: false,
+        }
+    }
+}
+
+/// What stands beside a `*`.
+#[derive(Clone, Copy, PartialEq)]
+enum Operand {
+    /// A variable, attribute or function: never a constant.
+    Name,
+    Number,
+    Other,
+}
+
+impl Operand {
+    fn of(token: &Token<'_>) -> Self {
+        match token {
+            Token::Ident(name) => match *name {
+                "true" | "false" | "none" | "True" | "False" | "None" => Self::Other,
+                _ => Self::Name,
+            },
+            Token::Int(_) | Token::Int128(_) | Token::Float(_) => Self::Number,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The instruction that replaces `instruction`, or why none can.
+fn replacement<'a>(instruction: &Instruction<'a>) -> Result<Instruction<'a>, &'static str> {
+    let call = |name, arguments| Ok(Instruction::ApplyFilter(name, Some(arguments), u8::MAX));
+    match instruction {
+        Instruction::Add => call(op::ADD, 2),
+        Instruction::Mul => call(op::MULTIPLY, 2),
+        Instruction::StringConcat => call(op::CONCATENATE, 2),
+        Instruction::Eq => call(op::EQUAL, 2),
+        Instruction::Ne => call(op::UNEQUAL, 2),
+        Instruction::Lt => call(op::LESS, 2),
+        Instruction::Lte => call(op::AT_MOST, 2),
+        Instruction::Gt => call(op::GREATER, 2),
+        Instruction::Gte => call(op::AT_LEAST, 2),
+        Instruction::In => call(op::CONTAINED, 2),
+        Instruction::Slice => call(op::SLICE, 4),
+        Instruction::GetItem => call(op::ITEM, 2),
+        Instruction::BuildMap(pairs) => match u16::try_from(pairs * 2) {
+            Ok(arguments) => call(op::MAP, arguments),
+            Err(_) => Err("a map with too many entries"),
+        },
+        Instruction::CompareAndPreserve(_) => Err("a chain of comparisons is not supported"),
+        Instruction::GetAttr("changed") | Instruction::CallMethod("changed", _) => {
+            Err("loop.changed is not supported")
+        }
+        Instruction::CallBlock(_)
+        | Instruction::LoadBlocks
+        | Instruction::Include(_)
+        | Instruction::ExportLocals
+        | Instruction::FastSuper => Err("a template cannot load another one"),
+        Instruction::PushAutoEscape | Instruction::PopAutoEscape => {
+            Err("autoescape is not supported: a prompt is no web page")
+        }
+        other => Ok(other.clone()),
+    }
+}
+
+/// How many instructions one becomes.
+fn width(instruction: &Instruction<'_>) -> u32 {
+    match instruction {
+        Instruction::EmitRaw(_) => 2,
+        Instruction::SetAttr(_) => 4,
+        _ => 1,
+    }
+}
+
+fn rewrite<'a>(
+    original: &Instructions<'a>,
+    source: &'a str,
+) -> Result<Instructions<'a>, TextError> {
+    let mut starts = Vec::new();
+    let mut next = 0;
+    let mut index = 0;
+    while let Some(instruction) = original.get(index) {
+        starts.push(next);
+        next += width(instruction);
+        index += 1;
+    }
+    starts.push(next);
+    let jump = |target: u32| starts.get(target as usize).copied().unwrap_or(next);
+    let mut program = Instructions::new(NAME, source);
+    for index in 0..index {
+        let Some(instruction) = original.get(index) else { break };
+        let line = original.get_line(index).unwrap_or(0);
+        let mut add = |instruction| {
+            program.add_with_line(instruction, u16::try_from(line).unwrap_or(u16::MAX));
+        };
+        match instruction {
+            // Text of the template itself goes through the counting formatter too.
+            Instruction::EmitRaw(text) => {
+                add(Instruction::LoadConst(Value::from(*text)));
+                add(Instruction::Emit);
+            }
+            // The value lies under the namespace that it is stored in.
+            Instruction::SetAttr(name) => {
+                add(Instruction::Swap);
+                add(Instruction::ApplyFilter(op::STORABLE, Some(1), u8::MAX));
+                add(Instruction::Swap);
+                add(Instruction::SetAttr(name));
+            }
+            Instruction::Iterate(to) => add(Instruction::Iterate(jump(*to))),
+            Instruction::Jump(to) => add(Instruction::Jump(jump(*to))),
+            Instruction::JumpIfFalse(to) => add(Instruction::JumpIfFalse(jump(*to))),
+            Instruction::JumpIfFalseOrPop(to) => add(Instruction::JumpIfFalseOrPop(jump(*to))),
+            Instruction::JumpIfTrueOrPop(to) => add(Instruction::JumpIfTrueOrPop(jump(*to))),
+            Instruction::BuildMacro(name, to, flags) => {
+                add(Instruction::BuildMacro(name, jump(*to), *flags));
+            }
+            other => add(replacement(other).map_err(|problem| refused(line, problem))?),
+        }
+    }
+    Ok(program)
+}
