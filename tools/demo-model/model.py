@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 BOS = 2
 
@@ -110,8 +111,6 @@ class Attention(nn.Module):
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         else:
-            from torch.nn.attention.flex_attention import flex_attention
-
             out = flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
         return self.o_proj(out.transpose(1, 2).reshape(rows, length, -1))
 
@@ -233,8 +232,6 @@ def flex_masks(ids: Tensor, window: int) -> tuple[Any, Any]:
 @cache
 def compiled_block_mask() -> Any:
     """`create_block_mask`, compiled: uncompiled it would take a tenth of every step."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
     return torch.compile(create_block_mask, dynamic=False)
 
 
