@@ -1,14 +1,18 @@
 //! AVX2, FMA and F16C: panels of 8 rows, one 256-bit register per vector.
 //!
-//! What bounds the kernels (measured on Zen 3, operations per cycle and core):
+//! What bounds the kernels, measured on Zen 3, which sustains 3.2 vector operations per cycle on
+//! such mixtures (four pipes, but multiplications fit only two of them):
 //!
 //! - *Unsigned codes*: `vpmaddubsw` multiplies 32 bytes and sums neighbours into 16 bits. A code
 //!   below 16 times an activation of at most 127, summed in pairs, is at most 3810, so eight of
-//!   them fit 16 bits and one `vpmaddwd` per block finishes the sum: 20 vector operations per 256
-//!   products, against 24 and more when every product is widened. Four pipes and two loads per
-//!   cycle make 45 products per cycle the ceiling, unpacking included.
+//!   them fit 16 bits and one `vpmaddwd` per block finishes the sum: 20 operations per 256
+//!   products, and 29 products per cycle in all.
 //! - *Signed codes*: |code| * sign(activation) keeps `vpmaddubsw` usable (its pair sums are at most
-//!   32512), but each result must be widened at once: 36 operations per 256 products, 28 per cycle.
+//!   32512), but each result must be widened at once: 36 operations per 256 products, 18 per cycle.
+//!   Widening both sides to 16 bits beforehand needs as many operations (two per 16 products) and
+//!   twice the loads: it was measured, and is slower.
+//! - *Tiles of two panels* share the broadcasts of activations, and find their codes unpacked: a
+//!   tenth faster than tiles of one panel.
 //! - *Floats*: two FMA per cycle, 16 products.
 //! - Up to four columns the weights' way from memory is the bound.
 
@@ -112,7 +116,44 @@ unsafe fn signed_quad<const C: usize>(
     })
 }
 
-/// The same for two panels.
+/// Dot products of unsigned codes of two panels, `adds` at a time in 16 bits.
+///
+/// # Safety
+/// As [`Simd`]; scratch holds the blocks and the columns exist.
+#[inline(always)]
+unsafe fn unsigned_pair<F: Format, const C: usize>(
+    raw: &mut [[__m256i; C]; 2],
+    blocks: [Block<'_>; 2],
+    columns: Columns,
+    adds: usize,
+) {
+    simd!({
+        let ones = _mm256_set1_epi16(1);
+        let mut pairs = [[_mm256_setzero_si256(); C]; 2];
+        each_quad!(QUAD => {
+            let codes = [F::code::<Avx2>(blocks[0], QUAD), F::code::<Avx2>(blocks[1], QUAD)];
+            for column in 0..C {
+                let x = quad(columns, column, QUAD);
+                for panel in 0..2 {
+                    let product = _mm256_maddubs_epi16(codes[panel], x);
+                    let sum = &mut pairs[panel][column];
+                    *sum = if QUAD.is_multiple_of(adds) {
+                        product
+                    } else {
+                        _mm256_add_epi16(*sum, product)
+                    };
+                    keep(sum);
+                    if QUAD % adds == adds - 1 {
+                        let raw = &mut raw[panel][column];
+                        *raw = _mm256_add_epi32(*raw, _mm256_madd_epi16(*sum, ones));
+                    }
+                }
+            }
+        });
+    })
+}
+
+/// Adds the products of one quad of signed codes of two panels.
 ///
 /// # Safety
 /// As [`Simd`]; the columns exist.
@@ -353,39 +394,19 @@ impl Simd for Avx2 {
         columns: Columns,
     ) {
         simd!({
-            let ones = _mm256_set1_epi16(1);
             let mut raw = [[_mm256_setzero_si256(); C]; 2];
-            let mut pairs = raw;
-            each_quad!(QUAD => {
-                let codes = [F::code::<Self>(blocks[0], QUAD), F::code::<Self>(blocks[1], QUAD)];
-                match F::KIND {
-                    Kind::Signed => {
-                        signed_pair::<C>(&mut raw, codes, QUAD, columns);
-                    }
-                    Kind::Offset | Kind::Minimum(_) => {
-                        let adds = if let Kind::Minimum(adds) = F::KIND { adds } else { 8 };
-                        for column in 0..C {
-                            let x = quad(columns, column, QUAD);
-                            for panel in 0..2 {
-                                let product = _mm256_maddubs_epi16(codes[panel], x);
-                                let sum = &mut pairs[panel][column];
-                                *sum = if QUAD.is_multiple_of(adds) {
-                                    product
-                                } else {
-                                    _mm256_add_epi16(*sum, product)
-                                };
-                                keep(sum);
-                                if QUAD % adds == adds - 1 {
-                                    let wide = _mm256_madd_epi16(*sum, ones);
-                                    let raw = &mut raw[panel][column];
-                                    *raw = _mm256_add_epi32(*raw, wide);
-                                }
-                            }
-                        }
-                    }
-                    Kind::Halves(_) => unreachable!("not a kind of pair tiles"),
+            match F::KIND {
+                Kind::Signed => each_quad!(QUAD => {
+                    let codes =
+                        [F::code::<Self>(blocks[0], QUAD), F::code::<Self>(blocks[1], QUAD)];
+                    signed_pair::<C>(&mut raw, codes, QUAD, columns)
+                }),
+                Kind::Offset | Kind::Minimum(8) => {
+                    unsigned_pair::<F, C>(&mut raw, blocks, columns, 8);
                 }
-            });
+                Kind::Minimum(adds) => unsigned_pair::<F, C>(&mut raw, blocks, columns, adds),
+                Kind::Halves(_) => unreachable!("not a kind of pair tiles"),
+            }
             let scales = [F::scales::<Self>(blocks[0]), F::scales::<Self>(blocks[1])];
             for column in 0..C {
                 let x = columns.at(column);

@@ -1,0 +1,388 @@
+//! The order of the tiles of a multiplication.
+//!
+//! Columns in groups whose quantised activations fit the second-level cache, then panels, then
+//! tiles. Every weight is read once per group; up to [`GROUP_COLUMNS`] columns that is once in
+//! all, as it must be where memory is the bound (generation).
+//!
+//! Few columns are multiplied in place. More than [`FUSED_COLUMNS`] go through scratch in the
+//! first-level cache where that pays: [`CHUNK_BLOCKS`] blocks are unpacked once and then
+//! multiplied with all columns of the group, on AVX2 two panels at a time.
+
+use std::ops::Range;
+
+use crate::quantize::QuantizedBlock;
+
+use super::format::{Element, Format, Kind, PLAIN_BYTES, Plain};
+use super::kernel::{FloatTile, Prefetch, Tile, Unpack};
+use super::layout::{FLOAT_ROWS, Layout};
+use super::simd::{Columns, Simd};
+
+/// Columns up to which unpacking again for each tile costs less than going through scratch.
+const FUSED_COLUMNS: usize = 4;
+
+/// Columns of a tile of two panels.
+const PAIR_COLUMNS: usize = 4;
+
+/// Blocks unpacked at once, counted for 16 rows.
+const CHUNK_BLOCKS: usize = 16;
+
+/// Bytes of activations that a group of columns may occupy: most of a 512 KiB second-level cache.
+const GROUP_BYTES: usize = 288 << 10;
+
+/// Columns that always form one group.
+const GROUP_COLUMNS: usize = 16;
+
+/// How far ahead of use the weights of a single tile per panel are asked for, in bytes.
+const PREFETCH_BYTES: usize = 4096;
+
+/// Bytes of scratch that a thread needs: one chunk.
+pub(super) const SCRATCH_BYTES: usize = CHUNK_BLOCKS * PLAIN_BYTES * 16;
+
+/// A whole multiplication: `output[c][r] = row r . column c` for the rows of `panels`.
+pub(super) struct Job<'a, I> {
+    pub(super) layout: &'a Layout,
+    pub(super) weights: *const u8,
+    pub(super) panels: Range<usize>,
+    pub(super) input: *const I,
+    /// Blocks or floats between columns.
+    pub(super) input_stride: usize,
+    pub(super) columns: usize,
+    pub(super) output: *mut f32,
+    pub(super) output_stride: usize,
+    /// [`SCRATCH_BYTES`], 64-byte aligned.
+    pub(super) scratch: *mut u8,
+}
+
+/// Calls a tile function for `C` = `columns`, 1..=4.
+macro_rules! by_few_columns {
+    ($columns:expr, $call:ident) => {
+        match $columns {
+            1 => $call!(1),
+            2 => $call!(2),
+            3 => $call!(3),
+            _ => $call!(4),
+        }
+    };
+}
+
+/// Calls a tile function for `C` = `columns`, 1..=8.
+macro_rules! by_columns {
+    ($columns:expr, $call:ident) => {
+        match $columns {
+            1 => $call!(1),
+            2 => $call!(2),
+            3 => $call!(3),
+            4 => $call!(4),
+            5 => $call!(5),
+            6 => $call!(6),
+            7 => $call!(7),
+            _ => $call!(8),
+        }
+    };
+}
+
+/// Most columns of a tile of format `F`.
+const fn tile_columns<S: Simd, F: Format>() -> usize {
+    match F::KIND {
+        Kind::Signed => S::SIGNED_COLUMNS,
+        _ => S::UNSIGNED_COLUMNS,
+    }
+}
+
+/// Columns whose activations of `bytes` each stay in the second-level cache.
+fn group_columns(bytes: usize) -> usize {
+    (GROUP_BYTES / bytes.max(1)).max(GROUP_COLUMNS) / GROUP_COLUMNS * GROUP_COLUMNS
+}
+
+/// Splits `total` columns into tiles of at most `most`, as equal as possible.
+fn tiles(total: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let count = total.div_ceil(most);
+    (0..count).map(move |index| {
+        let start = index * total / count;
+        (start, (index + 1) * total / count - start)
+    })
+}
+
+/// Multiplies with the format's own tile, which unpacks as it goes.
+///
+/// # Safety
+/// As [`Simd`]; all pointers of `job` cover what its sizes say.
+pub(super) unsafe fn run_fused<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
+    let group = group_columns(job.layout.blocks * size_of::<QuantizedBlock>());
+    for start in (0..job.columns).step_by(group) {
+        let count = group.min(job.columns - start);
+        for panel in job.panels.clone() {
+            for (index, (first, width)) in tiles(count, tile_columns::<S, F>()).enumerate() {
+                // SAFETY: panels and columns of the job.
+                unsafe {
+                    let of = count.div_ceil(tile_columns::<S, F>());
+                    let work = fused_tile::<S>(job, panel, start + first, index, of);
+                    macro_rules! call {
+                        ($c:literal) => {
+                            S::tile::<F, $c>(&work)
+                        };
+                    }
+                    by_columns!(width, call);
+                }
+            }
+        }
+    }
+}
+
+/// Tile `index` of `of` of a panel, the weights read in place, for columns from `column` on. Its
+/// share of the next weights is asked for meanwhile.
+///
+/// # Safety
+/// As [`run_fused`].
+unsafe fn fused_tile<'a, S: Simd>(
+    job: &Job<'a, QuantizedBlock>,
+    panel: usize,
+    column: usize,
+    index: usize,
+    of: usize,
+) -> Tile<'a> {
+    let (layout, bytes) = (job.layout, job.layout.panel_bytes);
+    let step = bytes.div_ceil(layout.blocks.max(1) * of);
+    let ahead = if of == 1 { PREFETCH_BYTES } else { bytes + index * bytes / of };
+    // SAFETY: panel and columns exist; prefetched addresses need not.
+    unsafe {
+        let weights = job.weights.add(panel * bytes);
+        Tile {
+            layout,
+            panel: weights,
+            blocks: layout.blocks,
+            columns: Columns {
+                first: job.input.add(column * job.input_stride),
+                stride: job.input_stride,
+            },
+            output: job.output.add(column * job.output_stride + panel * S::ROWS),
+            output_stride: job.output_stride,
+            rows: layout.rows_in(panel),
+            accumulate: false,
+            prefetch: Prefetch { pointer: weights.wrapping_add(ahead), step },
+        }
+    }
+}
+
+/// All tiles of at most `most` <= 4 columns of one panel, the weights read in place.
+///
+/// # Safety
+/// As [`run_fused`].
+unsafe fn panel_tiles<S: Simd, F: Format>(
+    job: &Job<'_, QuantizedBlock>,
+    panel: usize,
+    columns: Range<usize>,
+    most: usize,
+) {
+    let of = columns.len().div_ceil(most);
+    for (index, (first, width)) in tiles(columns.len(), most).enumerate() {
+        // SAFETY: panels and columns of the job.
+        unsafe {
+            let work = fused_tile::<S>(job, panel, columns.start + first, index, of);
+            macro_rules! call {
+                ($c:literal) => {
+                    S::tile::<F, $c>(&work)
+                };
+            }
+            by_few_columns!(width, call);
+        }
+    }
+}
+
+/// Multiplies a format: few columns in place, many through scratch.
+///
+/// # Safety
+/// As [`run_fused`].
+pub(super) unsafe fn run_costly<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if job.columns <= FUSED_COLUMNS {
+            for panel in job.panels.clone() {
+                panel_tiles::<S, F>(job, panel, 0..job.columns, FUSED_COLUMNS);
+            }
+            return;
+        }
+        match F::KIND {
+            Kind::Offset => run_unpacked::<S, F, Plain<5>>(job),
+            Kind::Minimum(8) => run_unpacked::<S, F, Plain<0>>(job),
+            Kind::Minimum(_) => run_unpacked::<S, F, Plain<1>>(job),
+            Kind::Halves(4) => run_unpacked::<S, F, Plain<2>>(job),
+            Kind::Halves(_) => run_unpacked::<S, F, Plain<3>>(job),
+            Kind::Signed => run_unpacked::<S, F, Plain<4>>(job),
+        }
+    }
+}
+
+/// Multiplies Q4_0 and Q8_0, whose codes cost next to nothing to unpack: through scratch only
+/// where that makes tiles of two panels possible.
+///
+/// # Safety
+/// As [`run_fused`].
+pub(super) unsafe fn run_cheap<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
+    // SAFETY: the caller's promise.
+    unsafe { if S::PAIRS { run_costly::<S, F>(job) } else { run_fused::<S, F>(job) } }
+}
+
+/// Multiplies through scratch.
+///
+/// # Safety
+/// As [`run_fused`].
+unsafe fn run_unpacked<S: Simd, F: Format, P: Format>(job: &Job<'_, QuantizedBlock>) {
+    let layout = job.layout;
+    let pairs = S::PAIRS && !matches!(F::KIND, Kind::Halves(_));
+    let together = if pairs { 2 } else { 1 };
+    let chunk = CHUNK_BLOCKS * 16 / (S::ROWS * together);
+    let group = group_columns(layout.blocks * size_of::<QuantizedBlock>());
+    for start in (0..job.columns).step_by(group) {
+        let columns = start..job.columns.min(start + group);
+        for panel in job.panels.clone().step_by(together) {
+            if panel + together > job.panels.end {
+                // SAFETY: the last panel of the job.
+                unsafe { panel_tiles::<S, F>(job, panel, columns.clone(), FUSED_COLUMNS) };
+                continue;
+            }
+            for first in (0..layout.blocks).step_by(chunk) {
+                let blocks = first..layout.blocks.min(first + chunk);
+                // SAFETY: panels, blocks and columns of the job; scratch holds the chunks.
+                unsafe {
+                    for index in 0..together {
+                        let weights = job.weights.add((panel + index) * layout.panel_bytes);
+                        let step = layout.panel_bytes / layout.blocks;
+                        let bytes = blocks.len() * PLAIN_BYTES * S::ROWS;
+                        S::unpack::<F>(&Unpack {
+                            layout,
+                            panel: weights,
+                            first,
+                            blocks: blocks.len(),
+                            scratch: job.scratch.add(index * bytes),
+                            prefetch: weights
+                                .wrapping_add(first * step + together * layout.panel_bytes),
+                            step,
+                        });
+                    }
+                    if pairs {
+                        pair_tiles::<S, P>(job, panel, blocks, columns.clone());
+                    } else {
+                        chunk_tiles::<S, P>(job, panel, blocks, columns.clone());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The tile of unpacked blocks for `columns` from `column` on.
+///
+/// # Safety
+/// As [`run_fused`]; scratch holds the blocks.
+unsafe fn unpacked_tile<'a, S: Simd>(
+    job: &Job<'a, QuantizedBlock>,
+    panels: Range<usize>,
+    blocks: Range<usize>,
+    column: usize,
+) -> Tile<'a> {
+    // SAFETY: panels, blocks and columns of the job.
+    unsafe {
+        Tile {
+            layout: job.layout,
+            panel: job.scratch,
+            blocks: blocks.len(),
+            columns: Columns {
+                first: job.input.add(column * job.input_stride + blocks.start),
+                stride: job.input_stride,
+            },
+            output: job.output.add(column * job.output_stride + panels.start * S::ROWS),
+            output_stride: job.output_stride,
+            rows: panels.map(|panel| job.layout.rows_in(panel)).sum(),
+            accumulate: blocks.start > 0,
+            prefetch: Prefetch { pointer: job.scratch, step: 0 },
+        }
+    }
+}
+
+/// All tiles of a panel's unpacked blocks with the columns of a group.
+///
+/// # Safety
+/// As [`run_fused`]; scratch holds the blocks.
+unsafe fn chunk_tiles<S: Simd, P: Format>(
+    job: &Job<'_, QuantizedBlock>,
+    panel: usize,
+    blocks: Range<usize>,
+    columns: Range<usize>,
+) {
+    for (column, width) in tiles(columns.len(), tile_columns::<S, P>()) {
+        // SAFETY: panels, blocks and columns of the job.
+        unsafe {
+            let first = columns.start + column;
+            let work = unpacked_tile::<S>(job, panel..panel + 1, blocks.clone(), first);
+            macro_rules! call {
+                ($c:literal) => {
+                    S::tile::<P, $c>(&work)
+                };
+            }
+            by_columns!(width, call);
+        }
+    }
+}
+
+/// The same for two panels.
+///
+/// # Safety
+/// As [`run_fused`]; scratch holds the blocks.
+unsafe fn pair_tiles<S: Simd, P: Format>(
+    job: &Job<'_, QuantizedBlock>,
+    panel: usize,
+    blocks: Range<usize>,
+    columns: Range<usize>,
+) {
+    for (column, width) in tiles(columns.len(), PAIR_COLUMNS) {
+        // SAFETY: panels, blocks and columns of the job.
+        unsafe {
+            let first = columns.start + column;
+            let work = unpacked_tile::<S>(job, panel..panel + 2, blocks.clone(), first);
+            macro_rules! call {
+                ($c:literal) => {
+                    S::pair_tile::<P, $c>(&work)
+                };
+            }
+            by_few_columns!(width, call);
+        }
+    }
+}
+
+/// Multiplies a float matrix.
+///
+/// # Safety
+/// As [`run_fused`].
+pub(super) unsafe fn run_float<S: Simd, E: Element>(job: &Job<'_, f32>) {
+    let layout = job.layout;
+    let group = group_columns(layout.columns * size_of::<f32>());
+    for start in (0..job.columns).step_by(group) {
+        let count = group.min(job.columns - start);
+        for panel in job.panels.clone() {
+            for (column, width) in tiles(count, S::FLOAT_COLUMNS) {
+                let column = start + column;
+                // SAFETY: panels and columns of the job; prefetched addresses need not exist.
+                unsafe {
+                    let weights = job.weights.add(panel * layout.panel_bytes);
+                    let work = FloatTile {
+                        panel: weights,
+                        length: layout.columns,
+                        input: job.input.add(column * job.input_stride),
+                        input_stride: job.input_stride,
+                        output: job.output.add(column * job.output_stride + panel * FLOAT_ROWS),
+                        output_stride: job.output_stride,
+                        rows: layout.rows_in(panel),
+                        prefetch: weights.wrapping_add(PREFETCH_BYTES),
+                    };
+                    macro_rules! call {
+                        ($c:literal) => {
+                            S::float_tile::<E, $c>(&work)
+                        };
+                    }
+                    by_columns!(width, call);
+                }
+            }
+        }
+    }
+}
