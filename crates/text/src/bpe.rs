@@ -1,7 +1,7 @@
 //! Byte-pair merging with a heap: the adjacent pair with the best key is
 //! joined first, ties at the left, until no pair is left.
 //!
-//! One engine serves both kinds of vocabulary (gemma.md section 6): a
+//! One engine serves both kinds of vocabulary: a
 //! `tokenizer.json` orders pairs by the rank of a merge, a GGUF file by the
 //! score of the joined piece. For n characters there are at most 3n heap
 //! entries, so the work is O(n log n) whatever the text.

@@ -1,4 +1,4 @@
-//! The vocabulary inside a GGUF file (keys `tokenizer.ggml.*`, gemma.md 5.2) to a [`Tokenizer`].
+//! The vocabulary inside a GGUF file (keys `tokenizer.ggml.*`, as llama.cpp's converter writes them) to a [`Tokenizer`].
 
 use crate::error::TextError;
 use crate::tokenizer::Tokenizer;

@@ -1,7 +1,7 @@
 //! `tokenizer.json` and `tokenizer_config.json` (the Hugging Face format) to a [`Tokenizer`].
 //!
 //! Gemma's file is a byte-fallback BPE whose normaliser replaces spaces and
-//! whose pre-tokenizer therefore never splits (gemma.md section 6). Components
+//! whose pre-tokenizer therefore never splits. Components
 //! that would change the ids in another way are refused by name.
 
 use std::collections::HashMap;

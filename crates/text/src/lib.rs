@@ -4,10 +4,11 @@
 //! A [`Tokenizer`] is read from a `tokenizer.json` or from the vocabulary
 //! inside a GGUF file; both give the same ids for the same model. One merging
 //! engine serves both: Gemma's tokenizer splits nothing before merging, so a
-//! whole prompt is one "word" (gemma.md section 6), and a file is hostile until
-//! checked. The Hugging Face `tokenizers` crate is the oracle in the tests: it
-//! keeps about 100 bytes of alignments and strings per token of such a word
-//! and panics on some broken files (serving.md 4.3, rows 34 to 37).
+//! whole prompt is one "word", and GGUF vocabularies need an engine of their
+//! own in any case. The Hugging Face `tokenizers` crate, which panics on some
+//! broken files, is the oracle in the tests.
+//!
+//! A [`ChatTemplate`] runs in minijinja with bounds on work, memory and output.
 //!
 //! Everything here works on bytes and strings; nothing reads a clock, a
 //! thread pool or a device.

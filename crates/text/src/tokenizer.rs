@@ -32,7 +32,7 @@ pub enum Specials {
     ParseGuarded,
 }
 
-/// A byte-fallback BPE tokenizer with Gemma's structure (gemma.md section 6),
+/// A byte-fallback BPE tokenizer with Gemma's structure (no pre-tokenizer, `▁` for a space),
 /// read from a `tokenizer.json` or from the vocabulary inside a GGUF file.
 ///
 /// Encoding a text of n bytes takes O(n log n) steps whatever it contains.

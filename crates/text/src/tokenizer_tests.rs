@@ -32,7 +32,7 @@ fn candidates(tokenizer: &Tokenizer, text: &str) -> u64 {
     tokenizer.encode_counted(text, Specials::Parse).unwrap().scratch.candidates
 }
 
-/// serving.md row 38.
+/// Bad-input list, row 38.
 #[test]
 fn row_38_work_grows_with_the_length_of_the_text() {
     let tokenizer = hostile_tokenizer();
@@ -45,7 +45,7 @@ fn row_38_work_grows_with_the_length_of_the_text() {
     }
 }
 
-/// serving.md row 39: no count of tokens can pass 2^31.
+/// Bad-input list, row 39: no count of tokens can pass 2^31.
 #[test]
 fn row_39_a_text_beyond_the_limit_is_refused() {
     let tokenizer = hostile_tokenizer();

@@ -68,7 +68,7 @@ pub(crate) struct Vocabulary {
 }
 
 /// Tokens that are control tokens whatever type a file gives them: the
-/// quantisation-aware files of Gemma 3 type theirs as normal (gemma.md 5.5).
+/// quantisation-aware files of Gemma 3 type theirs as normal.
 pub(crate) fn spelled_like_control(spelled: &[u8]) -> bool {
     const NAMES: [&str; 17] = [
         "<pad>",
@@ -275,7 +275,7 @@ impl Vocabulary {
         Ok(MergeRule::Ranks(ranks))
     }
 
-    /// The union of the file's own end ids and every token spelled like one (gemma.md 7).
+    /// The union of the file's own end ids and every token spelled like one.
     fn eos_ids(&self) -> Vec<u32> {
         let mut ids = self.eos.clone();
         for (id, entry) in self.entries.iter().enumerate() {

@@ -70,7 +70,7 @@ fn strings(items: &[&str]) -> Value {
     Value::Array(Array::String(array))
 }
 
-/// serving.md row 36, in the terms of a GGUF file.
+/// Bad-input list, row 36, in the terms of a GGUF file.
 #[test]
 fn row_36_metadata_of_the_wrong_type() {
     let key = |name: &str| format!("tokenizer.ggml.{name}");

@@ -1,4 +1,4 @@
-//! Broken and hostile tokenizer files (serving.md 4.3 B, rows 34 to 37).
+//! Broken and hostile tokenizer files (bad-input list, rows 34 to 37).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

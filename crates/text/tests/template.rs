@@ -1,5 +1,5 @@
 //! Chat templates: the golden cases, and what hostile templates may not do
-//! (serving.md 4.3 C, rows 41 to 49).
+//! (bad-input list, rows 41 to 49).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -205,7 +205,7 @@ fn the_library_is_pythons() {
     );
 }
 
-/// serving.md row 41.
+/// Bad-input list, row 41.
 #[test]
 fn row_41_no_way_out_of_the_template() {
     for probe in [
@@ -229,14 +229,14 @@ fn row_41_no_way_out_of_the_template() {
     }
 }
 
-/// serving.md row 42.
+/// Bad-input list, row 42.
 #[test]
 fn row_42_a_long_range_ends() {
     fails("{% for i in range(10**9) %}x{% endfor %}", "range");
     limited("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}");
 }
 
-/// serving.md row 43.
+/// Bad-input list, row 43.
 #[test]
 fn row_43_nested_ranges_run_out_of_steps() {
     let source = "{% for a in range(300) %}{% for b in range(300) %}{% for c in range(300) %}\
@@ -244,7 +244,7 @@ fn row_43_nested_ranges_run_out_of_steps() {
     limited(source);
 }
 
-/// serving.md row 44.
+/// Bad-input list, row 44.
 #[test]
 fn row_44_much_out_of_little_is_refused_before_it_is_made() {
     fails("{{ 'x' * 10**10 }}", "literal");
@@ -334,7 +334,7 @@ fn row_44_repeated_work_on_a_long_text_is_limited() {
     assert!(matches!(rendered, Err(TextError::TemplateLimit { .. })), "an output beyond the limit");
 }
 
-/// serving.md row 45.
+/// Bad-input list, row 45.
 #[test]
 fn row_45_no_recursion_overflows_the_stack() {
     fails("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion");
@@ -378,7 +378,7 @@ fn row_45_long_chains_are_compiled_or_refused() {
         "+1",
         "~'a'",
     ] {
-        for count in [1_000, 16_000 / link.len()] {
+        for count in [300, 1_000, 16_000 / link.len()] {
             // Whatever it is, it is an answer.
             let _ = run(&format!("{{{{ x{} }}}}", link.repeat(count)));
         }
@@ -403,7 +403,7 @@ fn row_45_values_nested_by_a_loop() {
     );
 }
 
-/// serving.md row 46.
+/// Bad-input list, row 46.
 #[test]
 fn row_46_the_templates_own_words_reach_the_user() {
     assert_eq!(
@@ -420,7 +420,7 @@ fn row_46_the_templates_own_words_reach_the_user() {
     assert!(ChatTemplate::gemma().render(&[], &RenderOptions::default()).is_err());
 }
 
-/// serving.md row 48.
+/// Bad-input list, row 48.
 #[test]
 fn row_48_extra_variables_cannot_replace_the_servers() {
     let with = |name: &str, value: serde_json::Value| RenderOptions {
@@ -447,7 +447,7 @@ fn row_48_extra_variables_cannot_replace_the_servers() {
     }
 }
 
-/// serving.md row 49.
+/// Bad-input list, row 49.
 #[test]
 fn row_49_the_clock_is_the_callers_and_nothing_else_is_there() {
     fails("{{ strftime_now('%Y') }}", "strftime_now");

@@ -31,7 +31,7 @@ use limits::{Budget, MAX_OUTPUT_BYTES, MAX_STEPS};
 /// use is dropping a list nested once per [`MAX_STEPS`] / 8 steps.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Gemma 3's turn format (gemma.md section 7).
+/// Gemma 3's turn format, equal to the template that its checkpoints carry.
 const GEMMA: &str = include_str!("gemma.jinja");
 
 /// Names that a template finds defined, which `extra` must not replace.

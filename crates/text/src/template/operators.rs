@@ -144,7 +144,7 @@ fn map(budget: &Budget, arguments: Rest<Value>) -> Result<Value, Error> {
 /// would never be freed.
 fn storable(budget: &Budget, value: Value) -> Result<Value, Error> {
     budget.walk(&value, 0, &mut |part| {
-        budget.charge(4)?;
+        budget.charge(if part.as_object().is_some() { 16 } else { 2 })?;
         if is_of_engine(part) {
             return Err(Error::new(
                 ErrorKind::InvalidOperation,

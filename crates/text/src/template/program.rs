@@ -22,6 +22,10 @@ pub(crate) const MAX_SOURCE_BYTES: usize = 128 << 10;
 /// Longest `{{ }}` or `{% %}`: bounds the depth of the expression in it.
 const MAX_TAG_BYTES: usize = 16 << 10;
 
+/// Most tokens in one tag. The engine looks for constants below every operator
+/// of a chain, which takes time quadratic in its length.
+const MAX_TAG_TOKENS: u64 = 1_000;
+
 /// Most `elif` branches: each is one level of the engine's recursion.
 const MAX_ELIF: usize = 2_000;
 
@@ -87,6 +91,11 @@ fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), TextError> {
         if signs > MAX_SIGNS {
             return Err(TextError::TemplateLimit { what: "signs in a row", limit: MAX_SIGNS });
         }
+        tag.tokens += 1;
+        if tag.tokens > MAX_TAG_TOKENS {
+            let what = "the tokens of one template tag";
+            return Err(TextError::TemplateLimit { what, limit: MAX_TAG_TOKENS });
+        }
         let operand = Operand::of(&token);
         if tag.after_product
             && !matches!((tag.left, operand), (Operand::Name, _) | (_, Operand::Name))
@@ -112,6 +121,7 @@ fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), TextError> {
 /// What is known of the tag being read.
 struct Tag {
     start: usize,
+    tokens: u64,
     /// It holds a string, a list or a tuple.
     holds_literal: bool,
     after_product: bool,
@@ -125,6 +135,7 @@ impl Default for Tag {
     fn default() -> Self {
         Self {
             start: 0,
+            tokens: 0,
             holds_literal: false,
             after_product: false,
             left: Operand::Other,
