@@ -12,16 +12,29 @@ pub trait Device {
     /// Name and kind, for people: `cpu (avx2, 2 threads)`.
     fn name(&self) -> String;
 
-    /// Binds a model's Plan to this device: uploads or repacks weights, allocates caches and scratch memory. Nothing is
-    /// allocated after that.
+    /// Binds a Plan of a model to this device: uploads or repacks weights, allocates caches and
+    /// scratch memory. Nothing is allocated after that.
     ///
     /// # Errors
     /// [`BackendError`] if memory runs out or the device cannot run the model.
+    fn load_plan(
+        &self,
+        model: &Model,
+        plan: Plan,
+        options: &ProgramOptions,
+    ) -> Result<Box<dyn Program>, BackendError>;
+
+    /// Binds the model's own Plan, as [`Device::load_plan`] does.
+    ///
+    /// # Errors
+    /// As [`Device::load_plan`].
     fn load(
         &self,
         model: &Model,
         options: &ProgramOptions,
-    ) -> Result<Box<dyn Program>, BackendError>;
+    ) -> Result<Box<dyn Program>, BackendError> {
+        self.load_plan(model, model.plan(), options)
+    }
 }
 
 /// A Plan bound to a device, weights and a width: everything is in place, and a step only runs it.

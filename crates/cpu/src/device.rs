@@ -1,7 +1,7 @@
 //! The CPU as a device.
 
 use trine_backend::{BackendError, Device, Program, ProgramOptions};
-use trine_model::Model;
+use trine_model::{Model, Plan};
 
 use crate::isa::Isa;
 use crate::pool::Pool;
@@ -74,15 +74,16 @@ impl Device for CpuDevice {
         format!("cpu ({:?}, {} thread{plural})", self.isa, self.threads).to_lowercase()
     }
 
-    fn load(
+    fn load_plan(
         &self,
         model: &Model,
+        plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError> {
         let pool = Pool::new(self.threads).map_err(|error| BackendError::Failed {
             device: self.name(),
             what: error.to_string(),
         })?;
-        Ok(Box::new(CpuProgram::load(self, pool, model, options)?))
+        Ok(Box::new(CpuProgram::load(self, pool, model, plan, options)?))
     }
 }

@@ -25,12 +25,13 @@ impl Device for ReferenceDevice {
         "reference (scalar)".to_owned()
     }
 
-    fn load(
+    fn load_plan(
         &self,
         model: &Model,
+        plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError> {
-        Ok(Box::new(ReferenceProgram::new(model, model.plan(), *options)))
+        Ok(Box::new(ReferenceProgram::new(model, plan, *options)))
     }
 }
 

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use trine_backend::{BLOCK, Batch, Device, Program, ProgramOptions, SequenceView};
 use trine_model::{KvType, Model, Width};
 
+pub mod random;
+
 /// A model and what another implementation computes from it.
 pub struct Golden {
     pub model: Model,

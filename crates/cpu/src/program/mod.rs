@@ -98,11 +98,11 @@ impl CpuProgram {
         device: &CpuDevice,
         pool: Pool,
         model: &Model,
+        plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Self, BackendError> {
         let name = device.name();
         let fail = Failures { device: &name };
-        let plan = model.plan();
         let isa = device.isa();
         let weights = load_weights(&plan, model, isa, pool.threads(), &fail)?;
         let caches = make_caches(&plan, options).map_err(|error| fail.attention(error))?;

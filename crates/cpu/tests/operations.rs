@@ -1,0 +1,117 @@
+//! Every operation on the CPU against the scalar reference: random models of odd shapes, in every form of the Plan.
+
+#[path = "../../backend/tests/common/mod.rs"]
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::random::{Random, model, relative_difference, traffic};
+use trine_backend::reference::ReferenceDevice;
+use trine_cpu::CpuDevice;
+use trine_cpu::isa::Isa;
+use trine_model::{KvType, Op, Plan, Step, fusion, narrow};
+use trine_weights::DType;
+
+/// Largest difference of a logit, relative to the largest.
+const TOLERANCE: f32 = 2e-4;
+
+const DTYPES: [DType; 7] =
+    [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
+
+/// A norm and the addition behind it in one step: the fusion that a whole Plan always carries further.
+fn fuse_additions(mut plan: Plan) -> Plan {
+    while let Some(at) = plan.steps.windows(2).position(|pair| norm_add(pair).is_some()) {
+        let op = norm_add(&plan.steps[at..at + 2]).unwrap();
+        let label = plan.steps[at].label.clone();
+        plan.steps.splice(at..at + 2, [Step { label, op }]);
+    }
+    plan
+}
+
+fn norm_add(pair: &[Step]) -> Option<Op> {
+    match (&pair[0].op, &pair[1].op) {
+        (Op::Norm { input, weight, epsilon, output }, Op::Add { source, target })
+            if output == source =>
+        {
+            Some(Op::NormAdd { input: *input, weight: *weight, epsilon: *epsilon, target: *target })
+        }
+        _ => None,
+    }
+}
+
+fn forms(base: &Plan) -> [Plan; 4] {
+    let narrow = narrow::narrow(base.clone());
+    [base.clone(), fuse_additions(base.clone()), fusion::fuse(narrow.clone()), narrow]
+}
+
+#[test]
+fn every_form_of_the_plan_agrees_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut seen = BTreeSet::new();
+    for seed in 0..28 {
+        let mut random = Random(seed);
+        let dtype = DTYPES[seed as usize % DTYPES.len()];
+        let model = model(&mut random, dtype, folder.path());
+        let base = model.base_plan();
+        let expected = traffic(&ReferenceDevice::new(), &model, base.clone(), KvType::F32, seed);
+        for plan in forms(&base) {
+            seen.extend(plan.steps.iter().map(|step| step.op.name()));
+            for isa in Isa::available() {
+                let device = CpuDevice::new(Some(1 + seed as usize % 3), Some(isa)).unwrap();
+                let found = traffic(&device, &model, plan.clone(), KvType::F32, seed);
+                let worst = relative_difference(&expected, &found);
+                assert!(worst <= TOLERANCE, "seed {seed}, {dtype:?}, {isa:?}: {worst}\n{plan}");
+            }
+        }
+    }
+    for op in [
+        "embed",
+        "norm",
+        "head_norm",
+        "rotate",
+        "matmul",
+        "store_kv",
+        "attend",
+        "geglu",
+        "add",
+        "select",
+        "softcap",
+        "gated_matmul",
+        "norm_add",
+        "norm_add_norm",
+        "prepare_qkv",
+    ] {
+        assert!(seen.contains(op), "no Plan holds {op}");
+    }
+}
+
+#[test]
+fn small_caches_agree_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    for (kv, tolerance) in [(KvType::F16, 1e-3), (KvType::Int8, 2e-2)] {
+        for seed in 100..110 {
+            let model = model(&mut Random(seed), DType::F32, folder.path());
+            let plan = model.plan();
+            let expected = traffic(&ReferenceDevice::new(), &model, plan.clone(), kv, seed);
+            let device = CpuDevice::new(Some(2), None).unwrap();
+            let worst = relative_difference(&expected, &traffic(&device, &model, plan, kv, seed));
+            assert!(worst <= tolerance, "seed {seed}, {kv:?}: {worst}");
+        }
+    }
+}
+
+/// The operations that this file exercises, by name, so that tidy can tell when one is added without a test: Op::Embed,
+/// Op::Norm, Op::HeadNorm, Op::Rotate, Op::MatMul, Op::StoreKv, Op::Attend, Op::Geglu, Op::Add, Op::Select,
+/// Op::Softcap, Op::GatedMatMul, Op::NormAdd, Op::NormAddNorm, Op::PrepareQkv.
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(&mut Random(7), DType::Q8_0, folder.path());
+    let run = |threads| {
+        let device = CpuDevice::new(Some(threads), None).unwrap();
+        traffic(&device, &model, model.plan(), KvType::F16, 7)
+    };
+    let one = run(1);
+    assert_eq!(one, run(2));
+    assert_eq!(one, run(5));
+}

@@ -1,0 +1,50 @@
+//! The repository's Rust files, read and parsed.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// A Rust file.
+pub(crate) struct Source {
+    /// Path from the repository's root, with forward slashes.
+    pub(crate) path: String,
+    pub(crate) text: String,
+    pub(crate) syntax: syn::File,
+}
+
+/// Every Rust file of the crates, xtask and fuzz targets.
+pub(crate) fn read_all(root: &Path) -> anyhow::Result<Vec<Source>> {
+    let mut paths = Vec::new();
+    for folder in ["crates", "xtask", "fuzz"] {
+        collect(&root.join(folder), &mut paths)?;
+    }
+    paths.sort();
+    paths.iter().map(|path| read(root, path)).collect()
+}
+
+fn read(root: &Path, path: &Path) -> anyhow::Result<Source> {
+    let shown = path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/");
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    let syntax = syn::parse_file(&text).with_context(|| format!("{shown} is not Rust"))?;
+    Ok(Source { path: shown, text, syntax })
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot list {}", folder.display()));
+        }
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" {
+            collect(&path, paths)?;
+        } else if name.ends_with(".rs") {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}

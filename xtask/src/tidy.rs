@@ -1,0 +1,220 @@
+//! The rules of the house that no compiler checks.
+//!
+//! - A crate uses only crates above it in DESIGN's list of rooms.
+//! - A file has at most 700 lines, a function at most 80 (tests may have longer functions).
+//! - `unsafe` stands in the named modules alone.
+//! - Every operation of the Plan has its scalar reference, and each backend runs it and tests it.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+use crate::sources::{Source, read_all};
+
+/// The rooms, top to bottom: an arrow may only point up.
+const ROOMS: [&str; 11] = [
+    "weights", "model", "backend", "cpu", "vulkan", "npu", "text", "engine", "server", "hub",
+    "trine",
+];
+
+/// Where `unsafe` may stand: files and folders.
+const UNSAFE_ROOMS: [&str; 9] = [
+    "crates/weights/src/map/",
+    "crates/cpu/src/attention/",
+    "crates/cpu/src/matmul/",
+    "crates/cpu/src/pool/",
+    "crates/cpu/src/pool.rs",
+    "crates/cpu/src/program/frame.rs",
+    "crates/cpu/src/quantize/",
+    "crates/cpu/src/shared.rs",
+    "crates/cpu/src/vector/",
+];
+
+/// Test binaries may use `unsafe` for what safe Rust cannot observe, such as a counting allocator.
+const UNSAFE_TESTS: &str = "/tests/";
+
+const FILE_LINES_MAX: usize = 700;
+const FUNCTION_LINES_MAX: usize = 80;
+
+/// Where the operations are defined, and where each of them must be named.
+const OPERATIONS: &str = "crates/model/src/plan.rs";
+const OPERATION_TWINS: [(&str, &str); 3] = [
+    ("the scalar reference", "crates/backend/src/reference/device.rs"),
+    ("the CPU backend", "crates/cpu/src/program/frame.rs"),
+    ("the CPU backend's tests", "crates/cpu/tests/operations.rs"),
+];
+
+/// Checks every rule; lists what breaks one.
+pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    let sources = read_all(root)?;
+    let mut complaints = arrows(root)?;
+    for source in &sources {
+        complaints.extend(lines(source));
+        complaints.extend(functions(source));
+        complaints.extend(unsafe_rooms(source));
+    }
+    complaints.extend(operations(&sources)?);
+    if complaints.is_empty() {
+        eprintln!("== tidy: {} files are in order", sources.len());
+        return Ok(());
+    }
+    complaints.iter().for_each(|complaint| eprintln!("tidy: {complaint}"));
+    bail!("tidy: {} complaints", complaints.len())
+}
+
+/// Dependencies between the crates.
+fn arrows(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for (place, room) in ROOMS.iter().enumerate() {
+        let path = root.join("crates").join(room).join("Cargo.toml");
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let manifest: toml::Table =
+            text.parse().with_context(|| format!("{} is not TOML", path.display()))?;
+        let Some(dependencies) = manifest.get("dependencies").and_then(|value| value.as_table())
+        else {
+            continue;
+        };
+        for name in dependencies.keys() {
+            let Some(other) = name.strip_prefix("trine-") else { continue };
+            let above = ROOMS[..place].contains(&other);
+            if !above {
+                complaints.push(format!("crate {room} uses {other}, which is not above it"));
+            }
+        }
+    }
+    Ok(complaints)
+}
+
+fn lines(source: &Source) -> Option<String> {
+    let count = source.text.lines().count();
+    let path = &source.path;
+    (count > FILE_LINES_MAX).then(|| format!("{path} has {count} lines, at most {FILE_LINES_MAX}"))
+}
+
+fn functions(source: &Source) -> Vec<String> {
+    if is_test_file(&source.path) {
+        return Vec::new();
+    }
+    let mut visitor = LongFunctions { path: &source.path, complaints: Vec::new() };
+    visitor.visit_file(&source.syntax);
+    visitor.complaints
+}
+
+/// Whether the whole file is test code.
+fn is_test_file(path: &str) -> bool {
+    path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
+}
+
+struct LongFunctions<'a> {
+    path: &'a str,
+    complaints: Vec<String>,
+}
+
+impl LongFunctions<'_> {
+    fn check(&mut self, name: &syn::Ident, whole: proc_macro2::Span) {
+        let (first, last) = (whole.start().line, whole.end().line);
+        let count = last - first + 1;
+        if count > FUNCTION_LINES_MAX {
+            let path = self.path;
+            self.complaints.push(format!(
+                "{path}:{first}: function {name} has {count} lines, at most {FUNCTION_LINES_MAX}"
+            ));
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for LongFunctions<'_> {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if module.ident != "tests" {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
+        self.check(
+            &function.sig.ident,
+            function.sig.span().join(function.block.span()).unwrap_or(function.block.span()),
+        );
+        visit::visit_item_fn(self, function);
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
+        self.check(&function.sig.ident, function.block.span());
+        visit::visit_impl_item_fn(self, function);
+    }
+}
+
+fn unsafe_rooms(source: &Source) -> Vec<String> {
+    let path = &source.path;
+    let allowed =
+        UNSAFE_ROOMS.iter().any(|room| path.starts_with(room)) || path.contains(UNSAFE_TESTS);
+    if allowed {
+        return Vec::new();
+    }
+    let mut visitor = UnsafeCode { lines: Vec::new() };
+    visitor.visit_file(&source.syntax);
+    let complaint =
+        |line| format!("{path}:{line}: unsafe outside its rooms (xtask/src/tidy.rs lists them)");
+    visitor.lines.into_iter().map(complaint).collect()
+}
+
+struct UnsafeCode {
+    lines: Vec<usize>,
+}
+
+impl<'ast> Visit<'ast> for UnsafeCode {
+    fn visit_expr_unsafe(&mut self, block: &'ast syn::ExprUnsafe) {
+        self.lines.push(block.unsafe_token.span.start().line);
+        visit::visit_expr_unsafe(self, block);
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if let Some(token) = item.unsafety {
+            self.lines.push(token.span.start().line);
+        }
+        visit::visit_item_impl(self, item);
+    }
+
+    fn visit_signature(&mut self, signature: &'ast syn::Signature) {
+        // A function whose callers have duties is allowed where its body keeps them without a block of its own only
+        // inside the rooms too: its name spreads unsafety.
+        if let Some(token) = signature.unsafety {
+            self.lines.push(token.span.start().line);
+        }
+        visit::visit_signature(self, signature);
+    }
+}
+
+/// Each operation of the Plan is named by its reference, its backends and their tests.
+fn operations(sources: &[Source]) -> anyhow::Result<Vec<String>> {
+    let find = |path: &str| sources.iter().find(|source| source.path == path);
+    let plan = find(OPERATIONS).with_context(|| format!("{OPERATIONS} is missing"))?;
+    let names = operation_names(&plan.syntax);
+    if names.is_empty() {
+        bail!("{OPERATIONS} defines no operations: has enum Op moved?");
+    }
+    let mut complaints = Vec::new();
+    for (what, path) in OPERATION_TWINS {
+        let Some(source) = find(path) else {
+            complaints.push(format!("{path}, {what}, is missing"));
+            continue;
+        };
+        let named = |name: &&String| source.text.contains(&format!("Op::{name}"));
+        let missing: Vec<_> = names.iter().filter(|name| !named(name)).collect();
+        complaints
+            .extend(missing.iter().map(|name| format!("{path}, {what}, does not name Op::{name}")));
+    }
+    Ok(complaints)
+}
+
+fn operation_names(plan: &syn::File) -> Vec<String> {
+    let is_op = |item: &syn::Item| match item {
+        syn::Item::Enum(item) if item.ident == "Op" => {
+            item.variants.iter().map(|variant| variant.ident.to_string()).collect()
+        }
+        _ => Vec::new(),
+    };
+    plan.items.iter().flat_map(is_op).collect()
+}
