@@ -4,6 +4,8 @@
 //! tiles. Every weight is read once per group; up to [`GROUP_COLUMNS`] columns that is once in
 //! all, as it must be where memory is the bound (generation).
 //!
+//! More columns also cut long rows into sections, so that groups stay wide.
+//!
 //! Few columns are multiplied in place. More than [`FUSED_COLUMNS`] go through scratch in the
 //! first-level cache where that pays: [`CHUNK_BLOCKS`] blocks are unpacked once and then
 //! multiplied with all columns of the group, on AVX2 two panels at a time.
@@ -34,6 +36,16 @@ const GROUP_COLUMNS: usize = 16;
 
 /// How far ahead of use the weights of a single tile per panel are asked for, in bytes.
 const PREFETCH_BYTES: usize = 4096;
+
+/// Blocks of a section of long rows.
+const SECTION_BLOCKS: usize = 48;
+
+/// Columns up to which rows are not cut into sections: the weights then come from memory, and are
+/// read best from the first to the last.
+const SECTION_COLUMNS: usize = 32;
+
+/// Where the blocks of one or two panels lie; see [`block_tile`].
+type Source = (*const u8, *const u8, usize);
 
 /// Bytes of scratch that a thread needs: one chunk.
 pub(super) const SCRATCH_BYTES: usize = CHUNK_BLOCKS * PLAIN_BYTES * 16;
@@ -150,6 +162,8 @@ unsafe fn fused_tile<'a, S: Simd>(
         Tile {
             layout,
             panel: weights,
+            second: weights,
+            first: 0,
             blocks: layout.blocks,
             columns: Columns {
                 first: job.input.add(column * job.input_stride),
@@ -189,7 +203,7 @@ unsafe fn panel_tiles<S: Simd, F: Format>(
     }
 }
 
-/// Multiplies a format: few columns in place, many through scratch.
+/// Multiplies a format that is costly to unpack: few columns in place, many through scratch.
 ///
 /// # Safety
 /// As [`run_fused`].
@@ -203,89 +217,145 @@ pub(super) unsafe fn run_costly<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock
             return;
         }
         match F::KIND {
-            Kind::Offset => run_unpacked::<S, F, Plain<5>>(job),
-            Kind::Minimum(8) => run_unpacked::<S, F, Plain<0>>(job),
-            Kind::Minimum(_) => run_unpacked::<S, F, Plain<1>>(job),
-            Kind::Halves(4) => run_unpacked::<S, F, Plain<2>>(job),
-            Kind::Halves(_) => run_unpacked::<S, F, Plain<3>>(job),
-            Kind::Signed => run_unpacked::<S, F, Plain<4>>(job),
+            Kind::Offset => run_many::<S, F, Plain<5>, false>(job),
+            Kind::Minimum(8) => run_many::<S, F, Plain<0>, false>(job),
+            Kind::Minimum(_) => run_many::<S, F, Plain<1>, false>(job),
+            Kind::Halves(4) => run_many::<S, F, Plain<2>, false>(job),
+            Kind::Halves(_) => run_many::<S, F, Plain<3>, false>(job),
+            Kind::Signed => run_many::<S, F, Plain<4>, false>(job),
         }
     }
 }
 
-/// Multiplies Q4_0 and Q8_0, whose codes cost next to nothing to unpack: through scratch only
-/// where that makes tiles of two panels possible.
+/// Multiplies Q4_0, whose codes cost little to unpack: through scratch only where that makes tiles
+/// of two panels possible.
 ///
 /// # Safety
 /// As [`run_fused`].
-pub(super) unsafe fn run_cheap<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
+pub(super) unsafe fn run_nibbles<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
     // SAFETY: the caller's promise.
     unsafe { if S::PAIRS { run_costly::<S, F>(job) } else { run_fused::<S, F>(job) } }
 }
 
-/// Multiplies through scratch.
+/// Multiplies Q8_0, whose codes need no unpacking.
 ///
 /// # Safety
 /// As [`run_fused`].
-unsafe fn run_unpacked<S: Simd, F: Format, P: Format>(job: &Job<'_, QuantizedBlock>) {
-    let layout = job.layout;
-    let pairs = S::PAIRS && !matches!(F::KIND, Kind::Halves(_));
-    let together = if pairs { 2 } else { 1 };
-    let chunk = CHUNK_BLOCKS * 16 / (S::ROWS * together);
-    let group = group_columns(layout.blocks * size_of::<QuantizedBlock>());
+pub(super) unsafe fn run_bytes<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if S::PAIRS && job.columns > FUSED_COLUMNS {
+            run_many::<S, F, F, true>(job)
+        } else {
+            run_fused::<S, F>(job)
+        }
+    }
+}
+
+/// Multiplies many columns: `F` unpacked to `P`, or used as it is where `IN_PLACE`. Columns come in
+/// groups, and long rows in sections, whose activations fit the second-level cache together.
+///
+/// # Safety
+/// As [`run_fused`].
+unsafe fn run_many<S: Simd, F: Format, P: Format, const IN_PLACE: bool>(
+    job: &Job<'_, QuantizedBlock>,
+) {
+    let blocks = job.layout.blocks;
+    let length = if job.columns > SECTION_COLUMNS { SECTION_BLOCKS.min(blocks) } else { blocks };
+    let group = group_columns(length * size_of::<QuantizedBlock>());
+    let together = panels_together::<S, F>();
+    let paired = job.panels.start..job.panels.end - job.panels.len() % together;
     for start in (0..job.columns).step_by(group) {
         let columns = start..job.columns.min(start + group);
-        for panel in job.panels.clone().step_by(together) {
-            if panel + together > job.panels.end {
-                // SAFETY: the last panel of the job.
-                unsafe { panel_tiles::<S, F>(job, panel, columns.clone(), FUSED_COLUMNS) };
-                continue;
-            }
-            for first in (0..layout.blocks).step_by(chunk) {
-                let blocks = first..layout.blocks.min(first + chunk);
-                // SAFETY: panels, blocks and columns of the job; scratch holds the chunks.
+        for first in (0..blocks).step_by(length.max(1)) {
+            let section = first..blocks.min(first + length);
+            for panel in paired.clone().step_by(together) {
+                // SAFETY: panels, blocks and columns of the job.
                 unsafe {
-                    for index in 0..together {
-                        let weights = job.weights.add((panel + index) * layout.panel_bytes);
-                        let step = layout.panel_bytes / layout.blocks;
-                        let bytes = blocks.len() * PLAIN_BYTES * S::ROWS;
-                        S::unpack::<F>(&Unpack {
-                            layout,
-                            panel: weights,
-                            first,
-                            blocks: blocks.len(),
-                            scratch: job.scratch.add(index * bytes),
-                            prefetch: weights
-                                .wrapping_add(first * step + together * layout.panel_bytes),
-                            step,
-                        });
-                    }
-                    if pairs {
-                        pair_tiles::<S, P>(job, panel, blocks, columns.clone());
+                    if IN_PLACE {
+                        let weights = job.weights.add(panel * job.layout.panel_bytes);
+                        let second = weights.add(job.layout.panel_bytes);
+                        let source = (weights, second, section.start);
+                        pair_tiles::<S, P>(job, panel, section.clone(), columns.clone(), source);
                     } else {
-                        chunk_tiles::<S, P>(job, panel, blocks, columns.clone());
+                        section_tiles::<S, F, P>(job, panel, section.clone(), columns.clone());
                     }
                 }
+            }
+        }
+        for panel in paired.end..job.panels.end {
+            // SAFETY: panels and columns of the job.
+            unsafe { panel_tiles::<S, F>(job, panel, columns.clone(), FUSED_COLUMNS) };
+        }
+    }
+}
+
+/// Panels whose blocks are multiplied together.
+const fn panels_together<S: Simd, F: Format>() -> usize {
+    if S::PAIRS && !matches!(F::KIND, Kind::Halves(_)) { 2 } else { 1 }
+}
+
+/// Multiplies a section of one or two panels through scratch, chunk by chunk.
+///
+/// # Safety
+/// As [`run_fused`].
+unsafe fn section_tiles<S: Simd, F: Format, P: Format>(
+    job: &Job<'_, QuantizedBlock>,
+    panel: usize,
+    section: Range<usize>,
+    columns: Range<usize>,
+) {
+    let layout = job.layout;
+    let together = panels_together::<S, F>();
+    let chunk = CHUNK_BLOCKS * 16 / (S::ROWS * together);
+    let step = layout.panel_bytes / layout.blocks.max(1);
+    for first in section.clone().step_by(chunk) {
+        let blocks = first..section.end.min(first + chunk);
+        let bytes = blocks.len() * PLAIN_BYTES * S::ROWS;
+        // SAFETY: panels, blocks and columns of the job; scratch holds the chunks, and prefetched
+        // addresses need not exist.
+        unsafe {
+            for index in 0..together {
+                let weights = job.weights.add((panel + index) * layout.panel_bytes);
+                S::unpack::<F>(&Unpack {
+                    layout,
+                    panel: weights,
+                    first,
+                    blocks: blocks.len(),
+                    scratch: job.scratch.add(index * bytes),
+                    prefetch: weights.wrapping_add(first * step + together * layout.panel_bytes),
+                    step,
+                });
+            }
+            if together == 2 {
+                let source = (job.scratch.cast_const(), job.scratch.add(bytes).cast_const(), 0);
+                pair_tiles::<S, P>(job, panel, blocks, columns.clone(), source);
+            } else {
+                chunk_tiles::<S, P>(job, panel, blocks, columns.clone());
             }
         }
     }
 }
 
-/// The tile of unpacked blocks for `columns` from `column` on.
+/// A tile of `blocks` for columns from `column` on; `source` is where the blocks of the panels
+/// lie: the first panel, the second, and the index of the first block there.
 ///
 /// # Safety
-/// As [`run_fused`]; scratch holds the blocks.
-unsafe fn unpacked_tile<'a, S: Simd>(
+/// As [`run_fused`]; the source holds the blocks.
+unsafe fn block_tile<'a, S: Simd>(
     job: &Job<'a, QuantizedBlock>,
     panels: Range<usize>,
     blocks: Range<usize>,
     column: usize,
+    source: Source,
 ) -> Tile<'a> {
     // SAFETY: panels, blocks and columns of the job.
     unsafe {
         Tile {
             layout: job.layout,
-            panel: job.scratch,
+            panel: source.0,
+            second: source.1,
+            first: source.2,
             blocks: blocks.len(),
             columns: Columns {
                 first: job.input.add(column * job.input_stride + blocks.start),
@@ -295,7 +365,7 @@ unsafe fn unpacked_tile<'a, S: Simd>(
             output_stride: job.output_stride,
             rows: panels.map(|panel| job.layout.rows_in(panel)).sum(),
             accumulate: blocks.start > 0,
-            prefetch: Prefetch { pointer: job.scratch, step: 0 },
+            prefetch: Prefetch { pointer: source.0, step: 0 },
         }
     }
 }
@@ -314,7 +384,8 @@ unsafe fn chunk_tiles<S: Simd, P: Format>(
         // SAFETY: panels, blocks and columns of the job.
         unsafe {
             let first = columns.start + column;
-            let work = unpacked_tile::<S>(job, panel..panel + 1, blocks.clone(), first);
+            let source = (job.scratch.cast_const(), job.scratch.cast_const(), 0);
+            let work = block_tile::<S>(job, panel..panel + 1, blocks.clone(), first, source);
             macro_rules! call {
                 ($c:literal) => {
                     S::tile::<P, $c>(&work)
@@ -325,21 +396,22 @@ unsafe fn chunk_tiles<S: Simd, P: Format>(
     }
 }
 
-/// The same for two panels.
+/// All tiles of two panels' blocks with the columns of a group.
 ///
 /// # Safety
-/// As [`run_fused`]; scratch holds the blocks.
+/// As [`run_fused`]; the source holds the blocks.
 unsafe fn pair_tiles<S: Simd, P: Format>(
     job: &Job<'_, QuantizedBlock>,
     panel: usize,
     blocks: Range<usize>,
     columns: Range<usize>,
+    source: Source,
 ) {
     for (column, width) in tiles(columns.len(), PAIR_COLUMNS) {
         // SAFETY: panels, blocks and columns of the job.
         unsafe {
             let first = columns.start + column;
-            let work = unpacked_tile::<S>(job, panel..panel + 2, blocks.clone(), first);
+            let work = block_tile::<S>(job, panel..panel + 2, blocks.clone(), first, source);
             macro_rules! call {
                 ($c:literal) => {
                     S::pair_tile::<P, $c>(&work)

@@ -42,6 +42,10 @@ unsafe fn ask<S: Simd>(pointer: *const u8, step: usize) {
 pub(super) struct Tile<'a> {
     pub(super) layout: &'a Layout,
     pub(super) panel: *const u8,
+    /// The second panel of a pair tile.
+    pub(super) second: *const u8,
+    /// The first block of the panels to be used; `columns` begin with its activations.
+    pub(super) first: usize,
     pub(super) blocks: usize,
     pub(super) columns: Columns,
     pub(super) output: *mut f32,
@@ -110,6 +114,7 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
             ask::<S>(wanted, tile.prefetch.step);
             wanted = wanted.wrapping_add(tile.prefetch.step);
             let columns = Columns { first: tile.columns.first.add(index), ..tile.columns };
+            let index = tile.first + index;
             let block = Block { layout: tile.layout, panel: tile.panel, index };
             let Scales { scale, minimum } = F::scales::<S>(block);
             match F::KIND {
@@ -135,7 +140,7 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
     }
 }
 
-/// Multiplies one tile of two neighbouring panels, unpacked one after the other into scratch.
+/// Multiplies one tile of two neighbouring panels.
 ///
 /// # Safety
 /// As [`tile`]; `rows` counts those of both panels.
@@ -153,12 +158,12 @@ pub(super) unsafe fn pair_tile<S: Simd, F: Format, const C: usize>(tile: &Tile) 
             }
         }
         let layout = tile.layout;
-        let second = tile.panel.add(tile.blocks * PLAIN_BYTES * S::ROWS);
         for index in 0..tile.blocks {
             let columns = Columns { first: tile.columns.first.add(index), ..tile.columns };
+            let index = tile.first + index;
             let blocks = [
                 Block { layout, panel: tile.panel, index },
-                Block { layout, panel: second, index },
+                Block { layout, panel: tile.second, index },
             ];
             S::accumulate_pair::<F, C>(&mut sums, blocks, columns);
         }

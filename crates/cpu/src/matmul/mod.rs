@@ -420,8 +420,8 @@ unsafe fn run_quantized<S: Simd>(job: &Job<'_, QuantizedBlock>) {
     // SAFETY: the caller's promise.
     unsafe {
         match job.layout.dtype {
-            DType::Q4_0 => drive::run_cheap::<S, format::Q4_0>(job),
-            DType::Q8_0 => drive::run_cheap::<S, format::Q8_0>(job),
+            DType::Q4_0 => drive::run_nibbles::<S, format::Q4_0>(job),
+            DType::Q8_0 => drive::run_bytes::<S, format::Q8_0>(job),
             DType::Q4_1 => drive::run_costly::<S, format::Q4_1>(job),
             DType::Q5_0 => drive::run_costly::<S, format::Q5_0>(job),
             DType::Q5_1 => drive::run_costly::<S, format::Q5_1>(job),
