@@ -1,3 +1,34 @@
 //! The trine command line.
+//!
+//! [`cli`] is what can be typed, [`options`] what it means, [`commands`] what is done. [`model_source`] finds the
+//! model, [`session`] puts it on a device, [`generate`] runs it, [`chat`] keeps a conversation. [`failure`] and
+//! [`app`] decide how the program ends.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+mod app;
+mod bandwidth;
+mod chat;
+mod cli;
+mod commands;
+mod converse;
+mod device;
+mod embedded;
+mod failure;
+mod generate;
+mod interrupt;
+mod line_source;
+mod machine;
+mod model_source;
+mod options;
+mod output;
+mod session;
+mod statistics;
+mod terminal;
+mod vocabulary;
+
+fn main() -> ExitCode {
+    app::main()
+}

@@ -1,0 +1,105 @@
+//! The program from its start to its exit code.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use tracing::level_filters::LevelFilter;
+
+use crate::cli::{Cli, Command};
+use crate::commands;
+use crate::failure::{exit_code, message, usage};
+use crate::interrupt;
+use crate::output;
+use crate::terminal;
+
+/// Exit code after a defect of trine's own, as Rust programs have it.
+const PANICKED: u8 = 101;
+
+/// Runs the command line; every way out leads through here.
+pub(crate) fn main() -> ExitCode {
+    report_panics();
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let cli = Cli::parse();
+        let verbosity = cli.verbose;
+        start_log(verbosity);
+        interrupt::install();
+        run(cli)
+    }));
+    match outcome {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => {
+            if let Some(message) = message(&error) {
+                output::error(terminal::harmless(&message));
+            }
+            ExitCode::from(exit_code(&error))
+        }
+        Err(_) => ExitCode::from(PANICKED),
+    }
+}
+
+fn run(mut cli: Cli) -> Result<()> {
+    let early = std::mem::take(&mut cli.placement);
+    match cli.command.placement_mut() {
+        (_, Some(placement)) => placement.or(early),
+        (name, None) => {
+            if let Some(option) = early.first_given() {
+                return Err(usage(format!(
+                    "{option} has no meaning for `trine {name}`; leave it out"
+                )));
+            }
+        }
+    }
+    let verbose = cli.verbose > 0;
+    match cli.command {
+        Command::Run(args) => commands::run::run(args, verbose),
+        Command::Bench(args) => commands::bench::run(args, verbose),
+        Command::Eval(args) => commands::eval::run(args, verbose),
+        Command::Explain(args) => commands::explain::run(args),
+        Command::Quantize(args) => commands::quantize::run(args),
+        Command::Pull(args) => commands::store::pull(args),
+        Command::List(args) => commands::store::list(args),
+        Command::Rm(args) => commands::store::remove(args),
+        Command::Show(args) => commands::show::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
+        Command::Logits(args) => commands::logits::run(args, verbose),
+        Command::Completions(args) => commands::completions::run(args),
+    }
+}
+
+/// Library messages go to standard error: warnings always, more with `-v` and `-vv`.
+fn start_log(verbosity: u8) {
+    let level = match verbosity {
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(terminal::stderr_has_colours())
+        .with_target(false)
+        .without_time()
+        .init();
+}
+
+/// A panic is a defect: says so, and what would help to mend it.
+fn report_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place =
+            panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
+        let what = panic
+            .payload()
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.payload().downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".to_owned());
+        output::error(format_args!(
+            "trine has a defect and must stop: {} (at {place}, version {}). Please report this with the command \
+             line and, if you can, the model's name",
+            terminal::harmless(&what),
+            env!("CARGO_PKG_VERSION"),
+        ));
+    }));
+}

@@ -1,0 +1,565 @@
+//! What can be typed: the command line's structure and its help. What it means is in [`crate::options`].
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use trine_model::KvType;
+use trine_weights::DType;
+
+use crate::device::DeviceChoice;
+
+/// Shown at the end of every command's long help.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done (also when the reader of the output went away)
+  1    an error; the message says what happened and what to do
+  2    the command line cannot be understood
+  101  a defect in trine itself; please report it
+  130  interrupted with Ctrl-C";
+
+const MODEL_HELP: &str = "\
+A model is a .gguf file, a folder with config.json and .safetensors files, the name of a model that \
+`trine pull` fetched (owner/repo, owner/repo:Q4_0), or `demo`: the small model inside this program.";
+
+/// Runs Gemma models on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "trine", version, after_help = EXIT_CODES, max_term_width = 100, infer_subcommands = false)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) placement: Placement,
+
+    /// Say more on standard error: decisions and timings; twice for details
+    #[arg(short, long, action = ArgAction::Count, global = true, help_heading = None::<&'static str>)]
+    pub(crate) verbose: u8,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Write text: answer a prompt, or chat
+    #[command(after_long_help = RUN_DETAILS, after_help = RUN_SHORT)]
+    Run(RunArgs),
+    /// Measure how fast a model runs on this machine
+    Bench(BenchArgs),
+    /// Measure how well a model predicts a text, or how far it is from another model
+    Eval(EvalArgs),
+    /// Show what running a model means: steps, memory, cost
+    Explain(ExplainArgs),
+    /// Write a smaller copy of a model as a GGUF file
+    Quantize(QuantizeArgs),
+    /// Fetch a model from Hugging Face
+    Pull(PullArgs),
+    /// List the models on this machine
+    List(ListArgs),
+    /// Remove a fetched model
+    Rm(RemoveArgs),
+    /// Show what a model is: size, formats, tokenizer, defaults
+    Show(ShowArgs),
+    /// Check this machine and say what is wrong with it
+    Doctor(DoctorArgs),
+    /// Write a model's logits for a list of token ids
+    Logits(LogitsArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+impl Command {
+    /// The options of a command that runs a model, and the command's name.
+    pub(crate) fn placement_mut(&mut self) -> (&'static str, Option<&mut Placement>) {
+        match self {
+            Command::Run(args) => ("run", Some(&mut args.placement)),
+            Command::Bench(args) => ("bench", Some(&mut args.placement)),
+            Command::Eval(args) => ("eval", Some(&mut args.placement)),
+            Command::Explain(args) => ("explain", Some(&mut args.placement)),
+            Command::Logits(args) => ("logits", Some(&mut args.placement)),
+            Command::Quantize(_) => ("quantize", None),
+            Command::Pull(_) => ("pull", None),
+            Command::List(_) => ("list", None),
+            Command::Rm(_) => ("rm", None),
+            Command::Show(_) => ("show", None),
+            Command::Doctor(_) => ("doctor", None),
+            Command::Completions(_) => ("completions", None),
+        }
+    }
+}
+
+/// Where a model runs and what memory it may take. Accepted before and after the command's name.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Device and memory")]
+pub(crate) struct Placement {
+    /// Where to run: cpu (the default), reference (slow, exact), vulkan[:INDEX]
+    #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
+    pub(crate) device: Option<DeviceChoice>,
+
+    /// Threads of the CPU device [default: one for each core this process may use]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    /// How keys and values are stored: f32, f16, int8 [default: f16; logits: f32]
+    #[arg(long, value_name = "TYPE", value_parser = parse_kv)]
+    pub(crate) kv: Option<KvType>,
+
+    /// Most positions (tokens) of a conversation [default: the model's, at most 8192]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub(crate) context: Option<usize>,
+
+    /// Quantise F32, F16 and BF16 weights while loading: Q8_0, Q4_0, Q4_K, Q6_K
+    #[arg(long, value_name = "TYPE", value_parser = parse_target)]
+    pub(crate) quantize: Option<DType>,
+}
+
+impl Placement {
+    /// The name of an option that is given, if any is.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            (self.device.is_some(), "--device"),
+            (self.threads.is_some(), "--threads"),
+            (self.kv.is_some(), "--kv"),
+            (self.context.is_some(), "--context"),
+            (self.quantize.is_some(), "--quantize"),
+        ];
+        given.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
+    }
+
+    /// Fills what is not given here from what was typed before the command's name.
+    pub(crate) fn or(&mut self, early: Placement) {
+        self.device = self.device.or(early.device);
+        self.threads = self.threads.or(early.threads);
+        self.kv = self.kv.or(early.kv);
+        self.context = self.context.or(early.context);
+        self.quantize = self.quantize.or(early.quantize);
+    }
+}
+
+const RUN_SHORT: &str = "\
+With PROMPT, or with text on standard input, one answer is written; else a chat begins. --help tells more.";
+
+const RUN_DETAILS: &str = "\
+With a PROMPT, or with text on standard input, one answer is written and the program ends. Without
+either a chat begins (/help shows its commands). A PROMPT of `-` is read from standard input; with
+any other PROMPT standard input is left alone.
+
+A single argument that is no existing path, no owner/repo name, not `demo` and does not look like a
+path is the prompt for the embedded model: trine run \"Once upon a time\"
+
+The prompt is put into the model's chat template; --raw continues it as it is. A model without a
+template always continues.
+
+Sampling settings that are not given are the model's own. The same --seed gives the same text on the
+same machine with the same number of threads.
+
+The text goes to standard output, everything else to standard error.";
+
+/// `trine run`
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The model to run [default: demo]
+    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
+    pub(crate) model: Option<String>,
+
+    /// What to say to it; `-` reads standard input
+    #[arg(value_name = "PROMPT")]
+    pub(crate) prompt: Option<String>,
+
+    /// Instructions that stand before the conversation
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub(crate) system: Option<String>,
+
+    /// Continue the prompt as it is, without the chat template
+    #[arg(long)]
+    pub(crate) raw: bool,
+
+    /// Chat even though standard input is no terminal: its lines are taken as if typed
+    #[arg(short, long, conflicts_with_all = ["prompt", "json"])]
+    pub(crate) interactive: bool,
+
+    /// Print one JSON object with text, counts, timings and the reason for the end
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+
+    #[command(flatten)]
+    pub(crate) placement: Placement,
+}
+
+/// How tokens are chosen, and when to stop.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArgs {
+    /// Most tokens to write [default: until the model ends or the context is full]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub(crate) max_tokens: Option<usize>,
+
+    /// Randomness: 0 always takes the most likely token
+    #[arg(long, value_name = "T")]
+    pub(crate) temperature: Option<f32>,
+
+    /// Choose among the K most likely tokens; 0 for all
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<usize>,
+
+    /// Choose among the most likely tokens that together have probability P
+    #[arg(long, value_name = "P")]
+    pub(crate) top_p: Option<f32>,
+
+    /// Leave out tokens less likely than P times the most likely one
+    #[arg(long, value_name = "P")]
+    pub(crate) min_p: Option<f32>,
+
+    /// Start of the random numbers [default: another one each time]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+
+    /// Divide the scores of tokens that were used already; 1 is off
+    #[arg(long, value_name = "X")]
+    pub(crate) repetition_penalty: Option<f32>,
+
+    /// Subtract from the scores of tokens that were used already; 0 is off
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) presence_penalty: Option<f32>,
+
+    /// Subtract from the scores of tokens for each time they were used; 0 is off
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: Option<f32>,
+
+    /// Add VALUE to the score of token ID; can be repeated
+    #[arg(long, value_name = "ID=VALUE", value_parser = parse_bias)]
+    pub(crate) logit_bias: Vec<(u32, f32)>,
+
+    /// End the answer before this text; can be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+}
+
+/// `trine bench`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every test runs --repeats times after one run that is not counted, all tests in turn, and between \
+them the machine's streaming read bandwidth is measured with the same number of threads. Shown are \
+the median, the quartiles and the extremes; values beyond 1.5 interquartile ranges from the \
+quartiles are marked and kept.")]
+pub(crate) struct BenchArgs {
+    /// The model to measure [default: demo]
+    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
+    pub(crate) model: Option<String>,
+
+    /// Prompt lengths in tokens, separated by commas; 0 for none
+    #[arg(
+        short = 'p',
+        long = "prompt",
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "512"
+    )]
+    pub(crate) prompt: Vec<usize>,
+
+    /// Numbers of tokens to generate, separated by commas; 0 for none
+    #[arg(
+        short = 'n',
+        long = "generate",
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "128"
+    )]
+    pub(crate) generate: Vec<usize>,
+
+    /// Numbers of sequences at once, separated by commas
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1")]
+    pub(crate) batch: Vec<usize>,
+
+    /// Positions already filled before generation, separated by commas
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "0")]
+    pub(crate) depth: Vec<usize>,
+
+    /// How often each test runs
+    #[arg(short, long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) repeats: u16,
+
+    /// Print the results as JSON, with every single measurement
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+
+    /// Print the results as a Markdown table
+    #[arg(long)]
+    pub(crate) markdown: bool,
+
+    #[command(flatten)]
+    pub(crate) placement: Placement,
+}
+
+/// `trine eval`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The text is cut into windows of --context tokens that begin --stride tokens apart; each begins with \
+<bos>. Every token is scored once, in the first window that holds it. With --against, the divergence \
+D(AGAINST || MODEL) of the predicted distributions is computed at every scored position, in nats.")]
+pub(crate) struct EvalArgs {
+    /// The model to judge
+    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
+    pub(crate) model: String,
+
+    /// The text, UTF-8
+    #[arg(value_name = "FILE")]
+    pub(crate) text: PathBuf,
+
+    /// Another file of the same model, taken as the truth
+    #[arg(long, value_name = "MODEL2")]
+    pub(crate) against: Option<String>,
+
+    /// Tokens between the beginnings of two windows [default: half a window]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub(crate) stride: Option<usize>,
+
+    /// Read only the first N tokens of the text
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub(crate) max_tokens: Option<usize>,
+
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) placement: Placement,
+}
+
+/// `trine explain`
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The model to explain [default: demo]
+    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
+    pub(crate) model: Option<String>,
+
+    /// Tokens of the prompt whose cost is shown
+    #[arg(short = 'p', long = "prompt", value_name = "N", default_value = "512", value_parser = parse_positive)]
+    pub(crate) prompt: usize,
+
+    /// Positions already filled when the shown token is generated
+    #[arg(short, long, value_name = "N", default_value = "0")]
+    pub(crate) depth: usize,
+
+    /// Read bandwidth of a machine in GB/s: shows the most tokens per second it allows
+    #[arg(long, value_name = "GB/S")]
+    pub(crate) bandwidth: Option<f64>,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) placement: Placement,
+}
+
+/// `trine quantize`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Only F32, F16 and BF16 matrices are converted; tensors that are quantised already are copied as they \
+are, norms are stored as F32. A matrix whose rows are no whole number of blocks takes another type; \
+the report names it. The file holds everything needed to run: tokenizer, chat template, defaults.")]
+pub(crate) struct QuantizeArgs {
+    /// The model to convert
+    #[arg(value_name = "IN", long_help = MODEL_HELP)]
+    pub(crate) input: String,
+
+    /// The GGUF file to write
+    #[arg(value_name = "OUT")]
+    pub(crate) output: PathBuf,
+
+    /// How matrices are stored: Q8_0, Q4_0, Q4_K, Q6_K
+    #[arg(long = "type", value_name = "TYPE", value_parser = parse_target)]
+    pub(crate) dtype: DType,
+
+    /// Another type for the embedding table (and so the output matrix, where they are one)
+    #[arg(long, value_name = "TYPE", value_parser = parse_target)]
+    pub(crate) embedding: Option<DType>,
+
+    /// Replace OUT if it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `trine pull`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+HF_TOKEN is sent to repositories that need it, HF_ENDPOINT names another server, TRINE_HOME another \
+folder for models. An interrupted download continues where it stopped.")]
+pub(crate) struct PullArgs {
+    /// owner/repo, owner/repo:Q4_K_M or owner/repo/file.gguf
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+
+    /// Print the files as JSON when done
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `trine list`
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Print the list as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `trine rm`
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// owner/repo, owner/repo:Q4_K_M or owner/repo/file.gguf
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+}
+
+/// `trine show`
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The model to show [default: demo]
+    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
+    pub(crate) model: Option<String>,
+
+    /// List every tensor
+    #[arg(long)]
+    pub(crate) tensors: bool,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `trine doctor`
+#[derive(Debug, Args)]
+#[command(after_help = "Ends with exit code 1 if a check fails; warnings do not count.")]
+pub(crate) struct DoctorArgs {
+    /// Leave out the measurement of memory bandwidth (it takes a second or two)
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `trine logits`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+FILE.json is a list of token ids, such as [2, 10, 11]; nothing is added to it. The output holds one \
+tensor `logits` of shape [positions, vocabulary], float32: row i are the scores of the token that \
+follows id i. Keys and values are kept as f32 unless --kv says otherwise.")]
+pub(crate) struct LogitsArgs {
+    /// The model
+    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
+    pub(crate) model: String,
+
+    /// The token ids, a JSON array
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) ids: PathBuf,
+
+    /// The safetensors file to write
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(crate) out: PathBuf,
+
+    /// Most tokens in one pass [default: 512]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub(crate) chunk: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) placement: Placement,
+}
+
+/// `trine completions`
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// Shells with completion scripts.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+#[allow(missing_docs, reason = "the names say it")]
+pub(crate) enum Shell {
+    Bash,
+    Elvish,
+    Fish,
+    Powershell,
+    Zsh,
+}
+
+/// Formats that trine writes.
+pub(crate) const TARGETS: [DType; 4] = [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
+
+fn parse_target(text: &str) -> Result<DType, String> {
+    let found = DType::parse(text).filter(|dtype| TARGETS.contains(dtype));
+    found.ok_or_else(|| "choose Q8_0, Q4_0, Q4_K or Q6_K".to_owned())
+}
+
+fn parse_kv(text: &str) -> Result<KvType, String> {
+    KvType::parse(text).ok_or_else(|| "choose f32, f16 or int8".to_owned())
+}
+
+fn parse_positive(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(number) if number > 0 && u32::try_from(number).is_ok() => Ok(number),
+        _ => Err(format!("give a whole number from 1 to {}", u32::MAX)),
+    }
+}
+
+fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let wrong = || "write ID=VALUE, a token id and a number, such as 106=-2.5".to_owned();
+    let (id, value) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((id.trim().parse().map_err(|_| wrong())?, value.trim().parse().map_err(|_| wrong())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_are_accepted_before_and_after_the_command() {
+        let mut cli = Cli::try_parse_from([
+            "trine",
+            "--device",
+            "reference",
+            "--threads",
+            "3",
+            "run",
+            "--threads",
+            "2",
+            "demo",
+            "hi",
+        ])
+        .unwrap();
+        let early = std::mem::take(&mut cli.placement);
+        let (name, placement) = cli.command.placement_mut();
+        let placement = placement.unwrap();
+        placement.or(early);
+        assert_eq!(name, "run");
+        assert_eq!(placement.device, Some(DeviceChoice::Reference));
+        assert_eq!(placement.threads, Some(2), "the nearer one wins");
+    }
+
+    #[test]
+    fn biases_and_types_are_checked() {
+        assert_eq!(parse_bias("106=-2.5"), Ok((106, -2.5)));
+        assert!(
+            parse_bias("106").is_err() && parse_bias("x=1").is_err() && parse_bias("1=").is_err()
+        );
+        assert_eq!(parse_target("q4_k"), Ok(DType::Q4K));
+        assert!(parse_target("F16").is_err() && parse_target("").is_err());
+        assert!(parse_positive("0").is_err() && parse_positive("-1").is_err());
+    }
+}

@@ -1,0 +1,25 @@
+//! `trine completions`
+
+use anyhow::Result;
+use clap::CommandFactory;
+use clap_complete::{Shell as Generator, generate};
+
+use crate::cli::{Cli, CompletionsArgs, Shell};
+use crate::output;
+
+/// Prints the completion script.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub(crate) fn run(args: CompletionsArgs) -> Result<()> {
+    let shell = match args.shell {
+        Shell::Bash => Generator::Bash,
+        Shell::Elvish => Generator::Elvish,
+        Shell::Fish => Generator::Fish,
+        Shell::Powershell => Generator::PowerShell,
+        Shell::Zsh => Generator::Zsh,
+    };
+    let mut script = Vec::new();
+    generate(shell, &mut Cli::command(), "trine", &mut script);
+    output::write_text(&String::from_utf8_lossy(&script))
+}

@@ -1,0 +1,349 @@
+//! `trine doctor`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde::Serialize;
+use trine_hub::{EntryState, HubConfig};
+
+use crate::bandwidth::Bandwidth;
+use crate::cli::DoctorArgs;
+use crate::embedded;
+use crate::failure::Negative;
+use crate::machine;
+use crate::model_source::{Source, hub};
+use crate::output;
+use crate::terminal;
+use crate::vocabulary::TextSide;
+
+/// Below this, a usual 4-bit model of 1 billion parameters with its context does not fit.
+const MEMORY_SCARCE: u64 = 2 << 30;
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One check.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    state: State,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, state: State::Ok, found: found.into(), remedy: None }
+    }
+
+    fn warn(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, state: State::Warn, found: found.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fail(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, state: State::Fail, found: found.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// Checks this machine.
+///
+/// # Errors
+/// [`Negative`] if a check fails, after all are printed.
+pub(crate) fn run(args: DoctorArgs) -> Result<()> {
+    let mut findings = vec![program(), embedded_model(), processor(), cores(), memory()];
+    if !args.quick {
+        findings.push(bandwidth());
+    }
+    findings.extend(store());
+    findings.extend(devices());
+    if args.json {
+        output::json(&findings)?;
+    } else {
+        findings.iter().try_for_each(print)?;
+    }
+    if findings.iter().any(|finding| finding.state == State::Fail) {
+        return Err(Negative.into());
+    }
+    Ok(())
+}
+
+fn print(finding: &Finding) -> Result<()> {
+    let (word, style) = match finding.state {
+        State::Ok => ("ok  ", terminal::GOOD),
+        State::Warn => ("warn", terminal::WARNING),
+        State::Fail => ("fail", terminal::ERROR),
+    };
+    let found = terminal::harmless(&finding.found);
+    output::line(format_args!(
+        "{}  {:<14} {found}",
+        terminal::on_stdout(word, style),
+        finding.check
+    ))?;
+    match &finding.remedy {
+        Some(remedy) => {
+            output::line(format_args!("      {:<14} -> {}", "", terminal::harmless(remedy)))
+        }
+        None => Ok(()),
+    }
+}
+
+fn program() -> Finding {
+    let build = if cfg!(debug_assertions) { "debug build" } else { "release build" };
+    let found = format!(
+        "trine {} for {} on {}, {build}",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::ARCH,
+        std::env::consts::OS
+    );
+    if cfg!(debug_assertions) {
+        return Finding::warn(
+            "program",
+            found,
+            "build with `cargo build --release`: it is many times faster",
+        );
+    }
+    Finding::ok("program", found)
+}
+
+fn embedded_model() -> Finding {
+    const CHECK: &str = "demo model";
+    let opened = Source::Embedded.open(None).and_then(|model| {
+        TextSide::read(model.checkpoint(), &model.defaults().stop_ids, true).map(|_| model)
+    });
+    match opened {
+        Ok(model) => {
+            let size = output::bytes(embedded::model().len() as u64);
+            Finding::ok(CHECK, format!("{size}, {} layers", model.config().layers.len()))
+        }
+        Err(error) => Finding::fail(
+            CHECK,
+            error.to_string(),
+            "this file of trine is damaged: build or fetch it again",
+        ),
+    }
+}
+
+fn processor() -> Finding {
+    const CHECK: &str = "processor";
+    let name = machine::processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let features = machine::processor_features();
+    let present: Vec<&str> =
+        features.iter().filter(|(_, present)| *present).map(|(name, _)| *name).collect();
+    let found =
+        format!("{name}; kernels: {:?}; {}", trine_cpu::isa::Isa::detect(), present.join(" "));
+    if trine_cpu::isa::Isa::detect() == trine_cpu::isa::Isa::Scalar {
+        let remedy = "models run slowly here; in a virtual machine pass the host's processor features through \
+                      (AVX2, FMA and F16C on x86-64)";
+        return Finding::warn(CHECK, found, remedy);
+    }
+    Finding::ok(CHECK, found)
+}
+
+fn cores() -> Finding {
+    const CHECK: &str = "cores";
+    let cores = machine::cores();
+    match machine::processor_limit() {
+        Some(limit) if limit + 0.5 < cores as f64 => Finding::warn(
+            CHECK,
+            format!("{cores} cores, but the control group allows the time of {limit:.1}"),
+            format!(
+                "raise the container's CPU limit, or run with --threads {}",
+                (limit.floor() as usize).max(1)
+            ),
+        ),
+        Some(limit) => {
+            Finding::ok(CHECK, format!("{cores} cores (the control group allows {limit:.1})"))
+        }
+        None => Finding::ok(CHECK, format!("{cores} cores, no limit by a control group")),
+    }
+}
+
+fn memory() -> Finding {
+    const CHECK: &str = "memory";
+    let (Some(total), Some(available)) = (machine::total_memory(), machine::available_memory())
+    else {
+        return Finding::warn(
+            CHECK,
+            "unknown: the system does not tell",
+            "choose models that surely fit",
+        );
+    };
+    let mut found =
+        format!("{} in all, {} available", output::bytes(total), output::bytes(available));
+    if let Some((limit, _)) = machine::memory_limit() {
+        found.push_str(&format!(", the control group allows {}", output::bytes(limit)));
+    }
+    if let Some(swapped) = machine::swap_used().filter(|&swapped| swapped > total / 8) {
+        found.push_str(&format!(", {} swapped out", output::bytes(swapped)));
+        return Finding::warn(
+            CHECK,
+            found,
+            "close other programs: a model that is swapped out crawls",
+        );
+    }
+    if available < MEMORY_SCARCE {
+        let remedy = "close other programs or raise the container's limit; small models and a short --context still run";
+        return Finding::warn(CHECK, found, remedy);
+    }
+    Finding::ok(CHECK, found)
+}
+
+fn bandwidth() -> Finding {
+    const CHECK: &str = "bandwidth";
+    let threads = machine::cores();
+    match Bandwidth::new(threads) {
+        Err(error) => {
+            Finding::warn(CHECK, error.to_string(), "free some memory, or check with --quick")
+        }
+        Ok(bandwidth) => {
+            let best = (0..5).map(|_| bandwidth.measure()).fold(0.0, f64::max);
+            let rate = output::rate(best / 1e9);
+            Finding::ok(
+                CHECK,
+                format!(
+                    "{rate} GB/s of streaming reads with {threads} threads (best of 5): a model of 1 GB writes at most \
+                     {rate} tokens/s"
+                ),
+            )
+        }
+    }
+}
+
+/// Store, cache, token and models.
+fn store() -> Vec<Finding> {
+    let config = match HubConfig::from_env() {
+        Ok(config) => config,
+        Err(error) => {
+            return vec![Finding::fail(
+                "store",
+                error.to_string(),
+                "correct the setting that is named",
+            )];
+        }
+    };
+    let mut findings = vec![writable("store", &config.store, "TRINE_HOME")];
+    findings.push(match &config.hugging_face_cache {
+        Some(cache) if cache.is_dir() => match std::fs::read_dir(cache) {
+            Ok(_) => Finding::ok("cache", format!("{} is read too", cache.display())),
+            Err(error) => Finding::warn(
+                "cache",
+                format!("{} cannot be read: {error}", cache.display()),
+                "correct its permissions, or set HF_HUB_CACHE",
+            ),
+        },
+        Some(cache) => {
+            Finding::ok("cache", format!("no Hugging Face cache in {}", cache.display()))
+        }
+        None => Finding::ok("cache", "no Hugging Face cache"),
+    });
+    findings.push(Finding::ok(
+        "token",
+        match (&config.token, config.offline) {
+            (_, true) => "not used: HF_HUB_OFFLINE is set, nothing is fetched",
+            (Some(_), _) => "present (it is not shown)",
+            (None, _) => "none; only gated and private repositories need one (HF_TOKEN)",
+        },
+    ));
+    findings.push(models());
+    findings
+}
+
+fn models() -> Finding {
+    const CHECK: &str = "models";
+    let entries = match hub().and_then(|hub| hub.list()) {
+        Ok(entries) => entries,
+        Err(error) => {
+            return Finding::fail(CHECK, error.to_string(), "correct the folder or set TRINE_HOME");
+        }
+    };
+    let partial = entries.iter().filter(|entry| entry.state == EntryState::Partial).count();
+    let complete = entries.len() - partial;
+    let size = output::bytes(entries.iter().map(|entry| entry.bytes).sum());
+    let found = format!("{complete} complete, {partial} partial, {size}");
+    match entries.iter().find(|entry| entry.state == EntryState::Partial) {
+        Some(entry) => Finding::warn(
+            CHECK,
+            found,
+            format!(
+                "complete it with `trine pull {0}` or remove it with `trine rm {0}`",
+                entry.name
+            ),
+        ),
+        None => Finding::ok(CHECK, found),
+    }
+}
+
+/// Whether files can be made in a folder, or in the nearest one above it that exists.
+fn writable(check: &'static str, folder: &Path, setting: &str) -> Finding {
+    let existing = folder
+        .ancestors()
+        .find(|folder| folder.exists())
+        .map_or(PathBuf::from("."), Path::to_owned);
+    let probe = existing.join(format!(".trine-doctor-{}", std::process::id()));
+    let written = std::fs::OpenOptions::new().write(true).create_new(true).open(&probe);
+    let _ = std::fs::remove_file(&probe);
+    match written {
+        Ok(_) if existing == folder => {
+            Finding::ok(check, format!("{} can be written", folder.display()))
+        }
+        Ok(_) => Finding::ok(check, format!("{} will be made when it is needed", folder.display())),
+        Err(error) => Finding::fail(
+            check,
+            format!("{} cannot be written: {error}", existing.display()),
+            format!("correct its permissions or set {setting} to a folder that you may write"),
+        ),
+    }
+}
+
+fn devices() -> Vec<Finding> {
+    let nodes = machine::device_nodes();
+    let of = |kind: &str| -> Vec<&(&str, String, bool)> {
+        nodes.iter().filter(|node| node.0 == kind).collect()
+    };
+    [("gpu", "GPU"), ("npu", "NPU")]
+        .into_iter()
+        .map(|(check, kind)| {
+            let found = of(kind);
+            if found.is_empty() {
+                return Finding::ok(check, format!("no {kind} device node; models run on the CPU"));
+            }
+            let list = found
+                .iter()
+                .map(|(_, path, usable)| {
+                    format!("{path}{}", if *usable { "" } else { " (may not be opened)" })
+                })
+                .collect::<Vec<_>>()
+                .join(", ");
+            Finding::ok(
+                check,
+                format!("{list}; this version of trine does not use it yet, models run on the CPU"),
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(writable("store", folder.path(), "X").state, State::Ok);
+        let missing = folder.path().join("a/b");
+        let finding = writable("store", &missing, "X");
+        assert_eq!(finding.state, State::Ok);
+        assert!(finding.found.contains("will be made"), "{}", finding.found);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(writable("store", &file.join("x"), "X").state, State::Fail);
+    }
+}

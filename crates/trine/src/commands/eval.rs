@@ -1,0 +1,407 @@
+//! `trine eval`: perplexity, and the divergence between two files of a model.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use trine_model::KvType;
+use trine_text::{MAX_TEXT_BYTES, Specials, Tokenizer};
+
+use crate::cli::EvalArgs;
+use crate::failure::usage;
+use crate::interrupt::Watch;
+use crate::model_source::Source;
+use crate::options::Settings;
+use crate::output;
+use crate::session::{Session, Sizes};
+use crate::statistics::quantile;
+use crate::terminal;
+use crate::vocabulary;
+
+/// Window where none is asked for, in tokens: long enough for context to tell, short enough to be quick.
+const WINDOW: usize = 512;
+/// Rows of logits computed at once.
+const ROWS: usize = 64;
+/// Most logits of one window kept for a comparison, in bytes.
+const KEPT_BYTES_MAX: usize = 4 << 30;
+
+/// One window of the text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Window {
+    /// Index of the first token of the text in it; the beginning-of-sequence token stands before it.
+    start: usize,
+    /// Index behind the last token.
+    end: usize,
+    /// Index of the first token that is scored here.
+    scored: usize,
+}
+
+/// Divergence of one model's predictions from another's.
+#[derive(Debug, Serialize)]
+struct Divergence {
+    against: String,
+    positions: usize,
+    mean: f64,
+    median: f64,
+    percentile_99: f64,
+    maximum: f64,
+    /// Share of positions at which both models' most likely token is the same.
+    top_1_agreement: f64,
+    against_perplexity: f64,
+}
+
+/// The results.
+#[derive(Debug, Serialize)]
+struct Report {
+    model: String,
+    text: String,
+    device: String,
+    kv: KvType,
+    window: usize,
+    stride: usize,
+    windows: usize,
+    tokens: usize,
+    characters: usize,
+    perplexity: f64,
+    /// Mean negative logarithm of the tokens' probabilities, in nats.
+    nats_per_token: f64,
+    bits_per_character: f64,
+    divergence: Option<Divergence>,
+}
+
+/// Sums over the scored tokens.
+#[derive(Debug, Default)]
+struct Score {
+    nats: f64,
+    tokens: usize,
+}
+
+impl Score {
+    fn add(&mut self, nats: f64) {
+        self.nats += nats;
+        self.tokens += 1;
+    }
+
+    fn perplexity(&self) -> f64 {
+        (self.nats / self.tokens as f64).exp()
+    }
+}
+
+/// Judges a model by a text.
+///
+/// # Errors
+/// If the text is too short, the models do not belong together, or the device fails.
+pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
+    let text = read_text(&args.text)?;
+    let source = Source::find(Some(&args.model))?;
+    let against = args.against.as_deref().map(|name| Source::find(Some(name))).transpose()?;
+    let mut settings = Settings::new(&args.placement, KvType::F16);
+    let (bos, ids) = tokens(&source, &text, args.max_tokens)?;
+    if ids.len() < 2 {
+        bail!("{} has {} tokens; give a longer text", args.text.display(), ids.len());
+    }
+    let most = source.open(None)?.config().context;
+    let window = settings.context.unwrap_or(WINDOW.min(most));
+    let stride = args.stride.unwrap_or((window / 2).max(1));
+    if window < 2 || stride > window - 1 {
+        return Err(usage(format!(
+            "windows of {window} positions (one is <bos>) cannot begin {stride} tokens apart; use a --stride of at most {}",
+            window.saturating_sub(1).max(1)
+        )));
+    }
+    settings.context = Some(window);
+    let sizes = Sizes { sequences: 1, prefill: ROWS.min(window), outputs: ROWS.min(window) };
+    let mut session = Session::open(&source, &settings, sizes)?;
+    session.tell(verbose);
+    let mut other = match &against {
+        Some(source) => {
+            Some(open_other(source, &settings, sizes, &session, &text, &ids, args.max_tokens)?)
+        }
+        None => None,
+    };
+    let windows = windows(ids.len(), window - 1, stride);
+    let watch = Watch::new();
+    let mut totals = Totals::default();
+    let progress =
+        terminal::stderr_is_terminal().then(|| indicatif::ProgressBar::new(windows.len() as u64));
+    for window in &windows {
+        score_window(&mut session, other.as_mut(), bos, &ids, window, &watch, &mut totals)?;
+        if let Some(bar) = &progress {
+            bar.inc(1);
+        }
+    }
+    if let Some(bar) = progress {
+        bar.finish_and_clear();
+    }
+    let characters = match args.max_tokens {
+        None => text.chars().count(),
+        Some(_) => tokenizer(&source)?.decode(&ids, false).chars().count(),
+    };
+    let report = Report {
+        model: session.name.clone(),
+        text: args.text.display().to_string(),
+        device: session.device.clone(),
+        kv: settings.kv,
+        window,
+        stride,
+        windows: windows.len(),
+        tokens: totals.own.tokens,
+        characters,
+        perplexity: totals.own.perplexity(),
+        nats_per_token: totals.own.nats / totals.own.tokens as f64,
+        bits_per_character: totals.own.nats / std::f64::consts::LN_2 / characters as f64,
+        divergence: other.as_ref().map(|other| totals.divergence(&other.name)),
+    };
+    if args.json { output::json(&report) } else { output::line(describe(&report)) }
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    let fail = || format!("cannot read {}; check the path and its permissions", path.display());
+    let size = std::fs::metadata(path).with_context(fail)?.len();
+    if size > MAX_TEXT_BYTES as u64 {
+        bail!(
+            "{} has {size} bytes, at most {MAX_TEXT_BYTES} can be judged; give a part of it",
+            path.display()
+        );
+    }
+    let bytes = std::fs::read(path).with_context(fail)?;
+    String::from_utf8(bytes).map_err(|error| {
+        anyhow::anyhow!("{} is not UTF-8 text ({error}); convert it first", path.display())
+    })
+}
+
+fn tokenizer(source: &Source) -> Result<Tokenizer> {
+    vocabulary::tokenizer(&source.open_checkpoint()?)
+}
+
+/// The token that begins every window, and the text's tokens.
+fn tokens(source: &Source, text: &str, most: Option<usize>) -> Result<(Option<u32>, Vec<u32>)> {
+    let tokenizer = tokenizer(source)?;
+    let mut ids = tokenizer.encode(text, Specials::AsText)?;
+    ids.truncate(most.unwrap_or(ids.len()));
+    Ok((tokenizer.bos_id(), ids))
+}
+
+/// Opens the model that is compared with, and makes sure that the two speak of the same tokens.
+fn open_other(
+    source: &Source,
+    settings: &Settings,
+    sizes: Sizes,
+    session: &Session,
+    text: &str,
+    ids: &[u32],
+    most: Option<usize>,
+) -> Result<Session> {
+    let (_, other_ids) = tokens(source, text, most)?;
+    let (own, their) = (session.engine.vocabulary(), source.open(None)?.config().vocabulary);
+    if other_ids != ids || own != their {
+        bail!(
+            "{} ({own} tokens) and {} ({their} tokens) have different vocabularies; compare files of one model",
+            session.name,
+            source.name()
+        );
+    }
+    let kept = settings.context.unwrap_or(WINDOW) * own * size_of::<f32>();
+    if kept > KEPT_BYTES_MAX {
+        bail!(
+            "comparing windows of this size needs {} for their logits; use a smaller --context",
+            output::bytes(kept as u64)
+        );
+    }
+    // The other model is taken as it is: --quantize is about the judged one.
+    let settings = Settings { quantize: None, ..*settings };
+    Session::open(source, &settings, sizes)
+}
+
+/// Windows of `length` tokens that begin `stride` apart and score each token once. The first token of the text is
+/// scored too: it follows the beginning-of-sequence token.
+fn windows(tokens: usize, length: usize, stride: usize) -> Vec<Window> {
+    let mut windows = Vec::new();
+    let mut scored = 0;
+    let mut start = 0;
+    while scored < tokens {
+        let end = (start + length).min(tokens);
+        windows.push(Window { start, end, scored });
+        scored = end;
+        start += stride;
+    }
+    windows
+}
+
+/// What adds up over all windows.
+#[derive(Debug, Default)]
+struct Totals {
+    own: Score,
+    other: Score,
+    divergences: Vec<f64>,
+    agreed: usize,
+}
+
+impl Totals {
+    fn divergence(&self, against: &str) -> Divergence {
+        let mut sorted = self.divergences.clone();
+        sorted.sort_by(f64::total_cmp);
+        let positions = sorted.len();
+        Divergence {
+            against: against.to_owned(),
+            positions,
+            mean: sorted.iter().sum::<f64>() / positions as f64,
+            median: quantile(&sorted, 0.5),
+            percentile_99: quantile(&sorted, 0.99),
+            maximum: sorted.last().copied().unwrap_or(0.0),
+            top_1_agreement: self.agreed as f64 / positions as f64,
+            against_perplexity: self.other.perplexity(),
+        }
+    }
+}
+
+fn score_window(
+    session: &mut Session,
+    other: Option<&mut Session>,
+    bos: Option<u32>,
+    ids: &[u32],
+    window: &Window,
+    watch: &Watch,
+    totals: &mut Totals,
+) -> Result<()> {
+    watch.check()?;
+    let mut input: Vec<u32> = bos.into_iter().collect();
+    let shift = input.len();
+    input.extend_from_slice(&ids[window.start..window.end]);
+    // Row r predicts input[r + 1], which is token window.start + r + 1 - shift of the text.
+    let target = |row: usize| {
+        let at = (window.start + row + 1).checked_sub(shift)?;
+        (window.scored..window.end).contains(&at).then(|| ids[at] as usize)
+    };
+    let mut kept: Vec<f32> = Vec::new();
+    if let Some(other) = other {
+        other.engine.logits(&input, ROWS, &mut |row, logits| {
+            if let Some(target) = target(row) {
+                totals.other.add(negative_log(logits, target));
+                kept.extend_from_slice(logits);
+            }
+        })?;
+        watch.check()?;
+    }
+    let mut truth = kept.chunks_exact(session.engine.vocabulary());
+    session.engine.logits(&input, ROWS, &mut |row, logits| {
+        let Some(target) = target(row) else { return };
+        totals.own.add(negative_log(logits, target));
+        if let Some(truth) = truth.next() {
+            totals.divergences.push(divergence(truth, logits));
+            totals.agreed += usize::from(largest(truth) == largest(logits));
+        }
+    })?;
+    if !totals.own.nats.is_finite() {
+        bail!(
+            "{} gives logits that are not finite; the file is damaged, fetch it again",
+            session.name
+        );
+    }
+    Ok(())
+}
+
+/// Logarithm of the sum of exponentials.
+fn log_sum_exp(logits: &[f32]) -> f64 {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
+    f64::from(most) + sum.ln()
+}
+
+/// Negative logarithm of the probability of a token, in nats.
+fn negative_log(logits: &[f32], token: usize) -> f64 {
+    log_sum_exp(logits) - f64::from(logits[token])
+}
+
+/// Kullback-Leibler divergence `D(p || q)` of two distributions given by logits, in nats.
+fn divergence(p: &[f32], q: &[f32]) -> f64 {
+    let (p_total, q_total) = (log_sum_exp(p), log_sum_exp(q));
+    let term = |(&p, &q): (&f32, &f32)| {
+        let log_p = f64::from(p) - p_total;
+        log_p.exp() * (log_p - (f64::from(q) - q_total))
+    };
+    // Rounding can leave a hair below zero.
+    p.iter().zip(q).map(term).sum::<f64>().max(0.0)
+}
+
+/// Index of the largest logit, the first of several.
+fn largest(logits: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, &logit) in logits.iter().enumerate() {
+        if logit > logits[best] {
+            best = index;
+        }
+    }
+    best
+}
+
+fn describe(report: &Report) -> String {
+    let mut text = format!(
+        "perplexity          {:.4}\nbits per character  {:.4}\ntokens              {}\ncharacters          {}\n\
+         windows             {} of {} positions, {} tokens apart\nmodel               {}\n\
+         device              {}, kv {}",
+        report.perplexity,
+        report.bits_per_character,
+        report.tokens,
+        report.characters,
+        report.windows,
+        report.window,
+        report.stride,
+        terminal::harmless(&report.model),
+        report.device,
+        report.kv.name(),
+    );
+    if let Some(divergence) = &report.divergence {
+        text.push_str(&format!(
+            "\n\nagainst             {} (perplexity {:.4})\nKL divergence       mean {:.3e}, median {:.3e}, 99 % {:.3e}, max {:.3e} nats\n\
+             same top token      {:.2} % of {} positions",
+            terminal::harmless(&divergence.against),
+            divergence.against_perplexity,
+            divergence.mean,
+            divergence.median,
+            divergence.percentile_99,
+            divergence.maximum,
+            divergence.top_1_agreement * 100.0,
+            divergence.positions,
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_is_scored_once() {
+        for (tokens, length, stride) in
+            [(1, 4, 2), (4, 4, 2), (5, 4, 2), (100, 7, 3), (100, 7, 7), (9, 8, 1)]
+        {
+            let mut scored = vec![0; tokens];
+            for window in windows(tokens, length, stride) {
+                assert!(window.end - window.start <= length);
+                assert!(
+                    window.scored >= window.start,
+                    "{window:?}: a window scores its own tokens only"
+                );
+                (window.scored..window.end).for_each(|at| scored[at] += 1);
+            }
+            assert!(
+                scored.iter().all(|&times| times == 1),
+                "{tokens} {length} {stride}: {scored:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn divergences_and_probabilities() {
+        assert!((negative_log(&[0.0, 0.0, 0.0, 0.0], 2) - 4_f64.ln()).abs() < 1e-12);
+        assert!((negative_log(&[1000.0, 1000.0], 0) - 2_f64.ln()).abs() < 1e-12, "no overflow");
+        assert_eq!(divergence(&[1.0, 2.0, 3.0], &[1.0, 2.0, 3.0]), 0.0);
+        // p = (3/4, 1/4), q = (1/2, 1/2): 3/4 ln(3/2) + 1/4 ln(1/2).
+        let expected = 0.75 * 1.5_f64.ln() + 0.25 * 0.5_f64.ln();
+        let found = divergence(&[3_f32.ln(), 0.0], &[0.0, 0.0]);
+        assert!((found - expected).abs() < 1e-7, "{found} {expected}");
+        assert_eq!(largest(&[1.0, 3.0, 3.0]), 1);
+    }
+}

@@ -1,0 +1,197 @@
+//! `trine explain`
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use serde_json::{Value, json};
+use trine_backend::{BLOCK, ProgramOptions};
+use trine_model::{Cost, KvType, Model, Plan, Scratch, Width, Workload};
+
+use crate::cli::ExplainArgs;
+use crate::model_source::Source;
+use crate::options::Settings;
+use crate::output;
+use crate::session::{PREFILL, formats};
+use crate::terminal;
+
+/// Longest context assumed where none is asked for, as when a model runs.
+const CONTEXT: usize = 8192;
+
+/// Memory of a running model, by the Plan.
+#[derive(Debug, Serialize)]
+struct MemoryNeeds {
+    weight_bytes: u64,
+    cache_bytes: u64,
+    scratch_bytes: u64,
+    total_bytes: u64,
+}
+
+/// Cost of one kind of step.
+#[derive(Debug, Serialize)]
+struct StepCost {
+    what: String,
+    tokens: usize,
+    #[serde(flatten)]
+    cost: Cost,
+    memory_bytes: u64,
+    operations_per_byte: f64,
+    tokens_per_second_limit: Option<f64>,
+}
+
+/// Prints Plan, memory and cost of a model.
+///
+/// # Errors
+/// If there is no such model, it is damaged, or the numbers asked for exceed its context.
+pub(crate) fn run(args: ExplainArgs) -> Result<()> {
+    if args.bandwidth.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
+        bail!(crate::failure::usage("--bandwidth has to be a number of GB/s above 0"));
+    }
+    let source = Source::find(args.model.as_deref())?;
+    let settings = Settings::new(&args.placement, KvType::F16);
+    let model = source.open(settings.quantize)?;
+    let most = model.config().context;
+    let context = settings.context.unwrap_or(most.min(CONTEXT));
+    for (what, found) in
+        [("--context", context), ("-p", args.prompt), ("--depth", args.depth.saturating_add(1))]
+    {
+        if found > most {
+            bail!(
+                "{what} asks for {found} positions, {} was made for {most}; use at most {most}",
+                source.name()
+            );
+        }
+    }
+    let plan = model.plan();
+    let memory = memory(&plan, context, settings.kv);
+    let costs = [
+        step_cost(
+            &plan,
+            format!("one token at depth {}", args.depth),
+            1,
+            Workload::decode(1, args.depth, settings.kv),
+            args.bandwidth,
+        ),
+        step_cost(
+            &plan,
+            format!("a prompt of {} tokens", args.prompt),
+            args.prompt,
+            Workload::prefill(args.prompt, settings.kv),
+            None,
+        ),
+    ];
+    if args.json {
+        return output::json(&json!({
+            "model": source.name(),
+            "context": context,
+            "kv": settings.kv,
+            "memory": memory,
+            "costs": costs,
+            "plan": steps(&plan, Workload::decode(1, args.depth, settings.kv)),
+        }));
+    }
+    output::write_text(&describe(
+        &source.name(),
+        &model,
+        &plan,
+        context,
+        settings.kv,
+        &memory,
+        &costs,
+    ))
+}
+
+fn memory(plan: &Plan, context: usize, kv: KvType) -> MemoryNeeds {
+    let width = Width { tokens: PREFILL.min(context), outputs: 1 };
+    let options =
+        ProgramOptions { width, kv, context, sequences: 1, blocks: context.div_ceil(BLOCK) };
+    let weight_bytes = plan.weights.iter().map(|weight| weight.bytes()).sum();
+    let cache_bytes = plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum();
+    let scratch_bytes = Scratch::place(plan, width).bytes as u64;
+    let total_bytes = weight_bytes + cache_bytes + scratch_bytes;
+    MemoryNeeds { weight_bytes, cache_bytes, scratch_bytes, total_bytes }
+}
+
+fn step_cost(
+    plan: &Plan,
+    what: String,
+    tokens: usize,
+    workload: Workload,
+    bandwidth: Option<f64>,
+) -> StepCost {
+    let cost = plan.cost(workload);
+    let memory_bytes = cost.memory_bytes();
+    StepCost {
+        what,
+        tokens,
+        cost,
+        memory_bytes,
+        operations_per_byte: cost.operations as f64 / memory_bytes.max(1) as f64,
+        tokens_per_second_limit: bandwidth
+            .map(|rate| rate * 1e9 * tokens as f64 / memory_bytes.max(1) as f64),
+    }
+}
+
+fn steps(plan: &Plan, workload: Workload) -> Vec<Value> {
+    let describe = |step: &trine_model::Step| {
+        json!({
+            "label": step.label,
+            "operation": step.op.name(),
+            "text": plan.describe(&step.op),
+            "cost": plan.step_cost(step, workload),
+        })
+    };
+    plan.steps.iter().map(describe).collect()
+}
+
+fn describe(
+    name: &str,
+    model: &Model,
+    plan: &Plan,
+    context: usize,
+    kv: KvType,
+    memory: &MemoryNeeds,
+    costs: &[StepCost],
+) -> String {
+    let mut text = format!(
+        "{}: {} layers, {}\n\nPlan (n: tokens of the step, m: tokens whose logits are wanted)\n{plan}\n",
+        terminal::harmless(name),
+        model.config().layers.len(),
+        formats(model).join(" "),
+    );
+    text.push_str(&format!(
+        "Memory at a context of {context}, one sequence, steps of up to {} tokens\n",
+        PREFILL.min(context)
+    ));
+    let kv = format!("keys and values, {}", kv.name());
+    for (what, bytes) in [
+        ("weights", memory.weight_bytes),
+        (kv.as_str(), memory.cache_bytes),
+        ("activations", memory.scratch_bytes),
+        ("together", memory.total_bytes),
+    ] {
+        text.push_str(&format!("  {what:<24} {:>12}\n", output::bytes(bytes)));
+    }
+    for cost in costs {
+        text.push_str(&format!("\nCost of {}\n", cost.what));
+        for (what, bytes) in [
+            ("weights read", cost.cost.weight_bytes),
+            ("keys and values", cost.cost.cache_bytes),
+            ("activations", cost.cost.activation_bytes),
+        ] {
+            text.push_str(&format!("  {what:<24} {:>12}\n", output::bytes(bytes)));
+        }
+        text.push_str(&format!(
+            "  {:<24} {:>12} ({} for each byte from memory)\n",
+            "operations",
+            output::count(cost.cost.operations),
+            output::rate(cost.operations_per_byte),
+        ));
+        if let Some(limit) = cost.tokens_per_second_limit {
+            text.push_str(&format!(
+                "  {:<24} {:>12} tok/s at that bandwidth\n",
+                "at most",
+                output::rate(limit)
+            ));
+        }
+    }
+    text
+}

@@ -1,0 +1,261 @@
+//! `trine logits`
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::{Value, json};
+use trine_model::KvType;
+
+use crate::cli::LogitsArgs;
+use crate::failure::usage;
+use crate::interrupt::Watch;
+use crate::model_source::Source;
+use crate::options::Settings;
+use crate::output;
+use crate::session::{PREFILL, Session, Sizes};
+
+/// Largest list of ids read, in bytes of JSON.
+const IDS_BYTES_MAX: u64 = 1 << 26;
+
+/// Writes the logits of every position.
+///
+/// # Errors
+/// If the ids are no list of this model's tokens, do not fit its context, or a file cannot be read or written.
+pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
+    let ids = read_ids(&args.ids)?;
+    let source = Source::find(Some(&args.model))?;
+    let mut settings = Settings::new(&args.placement, KvType::F32);
+    if let Some(context) = settings.context.filter(|&context| context < ids.len()) {
+        return Err(usage(format!(
+            "{} holds {} ids, more than --context {context}; leave --context out or raise it",
+            args.ids.display(),
+            ids.len()
+        )));
+    }
+    settings.context = settings.context.or(Some(ids.len()));
+    let chunk = args.chunk.unwrap_or(PREFILL).min(ids.len());
+    check_length(&source, &ids, &args.ids)?;
+    let sizes = Sizes { sequences: 1, prefill: chunk, outputs: chunk };
+    let mut session = Session::open(&source, &settings, sizes)?;
+    session.tell(verbose);
+    let vocabulary = session.engine.vocabulary();
+    check_ids(&ids, vocabulary, &args.ids)?;
+    let watch = Watch::new();
+    let facts = json!({
+        "producer": concat!("trine ", env!("CARGO_PKG_VERSION")),
+        "device": session.device,
+        "kv": settings.kv.name(),
+        "chunk": chunk.to_string(),
+    });
+    let mut file = LogitsFile::create(&args.out, ids.len(), vocabulary, &facts)?;
+    let mut failed: Option<anyhow::Error> = None;
+    session.engine.logits(&ids, chunk, &mut |_, row| {
+        if failed.is_none()
+            && let Err(error) = file.row(row).and_then(|()| Ok(watch.check()?))
+        {
+            failed = Some(error);
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    file.finish()?;
+    if verbose {
+        output::note(&format!(
+            "{} positions of {vocabulary} logits in {}",
+            ids.len(),
+            args.out.display()
+        ));
+    }
+    Ok(())
+}
+
+/// The model's context is known from its files alone, before anything is loaded.
+fn check_length(source: &Source, ids: &[u32], path: &Path) -> Result<()> {
+    let most = source.open(None)?.config().context;
+    if ids.len() > most {
+        bail!(
+            "{} holds {} ids, more than the {most} positions that {} was made for; give fewer ids",
+            path.display(),
+            ids.len(),
+            source.name()
+        );
+    }
+    Ok(())
+}
+
+fn read_ids(path: &Path) -> Result<Vec<u32>> {
+    let name = path.display();
+    let fail = || format!("cannot read {name}; check the path and its permissions");
+    let file = File::open(path).with_context(fail)?;
+    let mut bytes = Vec::new();
+    file.take(IDS_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(fail)?;
+    if bytes.len() as u64 > IDS_BYTES_MAX {
+        bail!("{name} is larger than {IDS_BYTES_MAX} bytes; give a shorter list of token ids");
+    }
+    let value: Value = serde_json::from_slice(&bytes).map_err(|error| {
+        anyhow!("{name} is no JSON ({error}); write a list of token ids such as [2, 10, 11]")
+    })?;
+    parse_ids(&value).map_err(|problem| {
+        anyhow!("{name}: {problem}; write a list of token ids such as [2, 10, 11]")
+    })
+}
+
+fn parse_ids(value: &Value) -> Result<Vec<u32>, String> {
+    let list = value.as_array().ok_or_else(|| format!("{} is no list", kind(value)))?;
+    if list.is_empty() {
+        return Err("the list is empty".to_owned());
+    }
+    let id = |(index, value): (usize, &Value)| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| match value {
+            Value::Number(number) => {
+                format!("entry {index} is {number}, not a whole number from 0 to {}", u32::MAX)
+            }
+            other => format!("entry {index} is {}, not a number", kind(other)),
+        })
+    };
+    list.iter().enumerate().map(id).collect()
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn check_ids(ids: &[u32], vocabulary: usize, path: &Path) -> Result<()> {
+    match ids.iter().position(|&id| id as usize >= vocabulary) {
+        None => Ok(()),
+        Some(index) => Err(anyhow!(
+            "{}: entry {index} is {}, the model's token ids go from 0 to {}; use the model's own tokenizer",
+            path.display(),
+            ids[index],
+            vocabulary - 1
+        )),
+    }
+}
+
+/// A safetensors file with the one tensor `logits`, written row by row under a `.part` name.
+///
+/// Layout (<https://github.com/huggingface/safetensors>): u64 length of the JSON header, the header, the data.
+struct LogitsFile {
+    path: PathBuf,
+    part: PathBuf,
+    file: Option<BufWriter<File>>,
+    columns: usize,
+    bytes: Vec<u8>,
+}
+
+impl LogitsFile {
+    fn create(path: &Path, rows: usize, columns: usize, facts: &Value) -> Result<Self> {
+        let size = rows as u64 * columns as u64 * 4;
+        let mut header = serde_json::to_string(&json!({
+            "__metadata__": facts,
+            "logits": {"dtype": "F32", "shape": [rows, columns], "data_offsets": [0, size]},
+        }))?;
+        // Spaces at the end keep the data aligned.
+        header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let fail =
+            || format!("cannot write {}; check the path and its permissions", path.display());
+        let file = BufWriter::with_capacity(1 << 20, File::create(&part).with_context(fail)?);
+        let mut created =
+            Self { path: path.to_owned(), part, file: Some(file), columns, bytes: Vec::new() };
+        created.write(&(header.len() as u64).to_le_bytes())?;
+        created.write(header.as_bytes())?;
+        Ok(created)
+    }
+
+    fn row(&mut self, row: &[f32]) -> Result<()> {
+        debug_assert_eq!(row.len(), self.columns);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        bytes.extend(row.iter().flat_map(|value| value.to_le_bytes()));
+        let written = self.write(&bytes);
+        self.bytes = bytes;
+        written
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let file = self.file.as_mut().expect("the file is open until it is finished");
+        file.write_all(bytes).with_context(|| {
+            format!("cannot write {}; check the space on its disk", self.path.display())
+        })
+    }
+
+    fn finish(mut self) -> Result<()> {
+        let file = self.file.take().expect("the file is open until it is finished");
+        let saved = file
+            .into_inner()
+            .map_err(std::io::IntoInnerError::into_error)
+            .and_then(|file| file.sync_all())
+            .and_then(|()| std::fs::rename(&self.part, &self.path));
+        if saved.is_err() {
+            let _ = std::fs::remove_file(&self.part);
+        }
+        saved.with_context(|| {
+            format!("cannot write {}; check the space on its disk", self.path.display())
+        })
+    }
+}
+
+impl Drop for LogitsFile {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let _ = std::fs::remove_file(&self.part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_ids() {
+        let parse = |text: &str| parse_ids(&serde_json::from_str(text).unwrap());
+        assert_eq!(parse("[2, 10, 11]"), Ok(vec![2, 10, 11]));
+        let wrong = [
+            ("[]", "empty"),
+            ("{}", "no list"),
+            ("[-1]", "entry 0 is -1"),
+            ("[1, 2.5]", "entry 1 is 2.5"),
+            ("[4294967296]", "4294967296"),
+            ("[[1]]", "a list"),
+            ("[\"a\"]", "a text"),
+            ("[null]", "null"),
+            ("3", "no list"),
+        ];
+        for (text, expected) in wrong {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_file_is_what_the_format_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.safetensors");
+        let mut file = LogitsFile::create(&path, 2, 3, &json!({"a": "b"})).unwrap();
+        file.row(&[1.0, 2.0, 3.0]).unwrap();
+        file.row(&[4.0, 5.0, f32::MIN_POSITIVE]).unwrap();
+        file.finish().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let logits = tensors.tensor("logits").unwrap();
+        assert_eq!(logits.shape(), [2, 3]);
+        assert_eq!(logits.data()[12..16], 4.0_f32.to_le_bytes());
+        drop(LogitsFile::create(&path.with_extension("x"), 1, 1, &json!({})).unwrap());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "unfinished files vanish");
+    }
+}

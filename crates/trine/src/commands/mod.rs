@@ -1,0 +1,13 @@
+//! One module for each command.
+
+pub(crate) mod bench;
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod eval;
+pub(crate) mod explain;
+pub(crate) mod logits;
+pub(crate) mod quantize;
+pub(crate) mod quantize_metadata;
+pub(crate) mod run;
+pub(crate) mod show;
+pub(crate) mod store;

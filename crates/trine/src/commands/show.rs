@@ -1,0 +1,237 @@
+//! `trine show`
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::json;
+use trine_hub::{EntryState, ModelName, StoreEntry};
+use trine_model::{AttentionKind, GenerationDefaults, Model};
+
+use crate::cli::ShowArgs;
+use crate::model_source::{Source, hub};
+use crate::output;
+use crate::terminal;
+use crate::vocabulary;
+
+/// One element format of a model.
+#[derive(Debug, Default, Serialize)]
+struct Format {
+    tensors: usize,
+    elements: u64,
+    bytes: u64,
+}
+
+/// What is known of the text side.
+#[derive(Serialize)]
+struct TextFacts {
+    tokens: usize,
+    bos: Option<u32>,
+    eos: Vec<u32>,
+    chat_template: bool,
+}
+
+/// Everything `show` tells.
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    files: String,
+    file_bytes: u64,
+    architecture: &'static str,
+    parameters: u64,
+    context: usize,
+    layers: usize,
+    global_layers: usize,
+    window: Option<usize>,
+    hidden: usize,
+    feed_forward: Vec<usize>,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    vocabulary: usize,
+    tied: bool,
+    formats: BTreeMap<&'static str, Format>,
+    text: Option<TextFacts>,
+    text_problem: Option<String>,
+    defaults: GenerationDefaults,
+}
+
+/// Shows what a model is.
+///
+/// # Errors
+/// If there is no such model or it is damaged.
+pub(crate) fn run(args: ShowArgs) -> Result<()> {
+    if let Some(entry) = partial(args.model.as_deref())? {
+        return show_partial(&entry, args.json);
+    }
+    let source = Source::find(args.model.as_deref())?;
+    let model = source.open(None)?;
+    let report = report(&source, &model);
+    if args.json {
+        let mut value = serde_json::to_value(&report)?;
+        if args.tensors {
+            value["tensors"] = model
+                .tensors()
+                .map(|(name, tensor)| json!({"name": name, "format": tensor.dtype().name(), "shape": tensor.shape()}))
+                .collect();
+        }
+        return output::json(&value);
+    }
+    output::line(describe(&report))?;
+    if args.tensors {
+        let rows = model.tensors().map(|(name, tensor)| {
+            vec![name, tensor.dtype().name().to_owned(), format!("{:?}", tensor.shape())]
+        });
+        output::line(output::table(&["tensor", "format", "shape"], rows.collect(), &[]))?;
+    }
+    Ok(())
+}
+
+/// The entry of a model whose download is not complete.
+fn partial(text: Option<&str>) -> Result<Option<StoreEntry>> {
+    let Some(text) = text.filter(|text| !std::path::Path::new(text).exists()) else {
+        return Ok(None);
+    };
+    let Ok(name) = ModelName::parse(text) else { return Ok(None) };
+    let entry = hub()?.show(&name).ok();
+    Ok(entry.filter(|entry| entry.state == EntryState::Partial))
+}
+
+fn show_partial(entry: &StoreEntry, as_json: bool) -> Result<()> {
+    if as_json {
+        return output::json(entry);
+    }
+    let share = entry.percent.map_or("partly".to_owned(), |percent| format!("{percent} %"));
+    output::line(format_args!(
+        "{} is not complete: {share} ({}) is here; `trine pull {0}` continues",
+        entry.name,
+        output::bytes(entry.bytes)
+    ))?;
+    for file in &entry.files {
+        let total = file.total.map_or("unknown size".to_owned(), output::bytes);
+        let state = if file.complete { "complete" } else { "partial" };
+        let name = terminal::harmless(&file.name).into_owned();
+        output::line(format_args!("  {name}: {} of {total}, {state}", output::bytes(file.bytes)))?;
+    }
+    Ok(())
+}
+
+fn report(source: &Source, model: &Model) -> Report {
+    let config = model.config();
+    let first = &config.layers[0];
+    let mut formats: BTreeMap<&'static str, Format> = BTreeMap::new();
+    for (_, tensor) in model.tensors() {
+        let format = formats.entry(tensor.dtype().name()).or_default();
+        format.tensors += 1;
+        format.elements += tensor.elements() as u64;
+        format.bytes += tensor.bytes().len() as u64;
+    }
+    let mut feed_forward: Vec<usize> =
+        config.layers.iter().map(|layer| layer.feed_forward).collect();
+    feed_forward.dedup();
+    let (text, text_problem) = match text_facts(model) {
+        Ok(facts) => (Some(facts), None),
+        Err(error) => (None, crate::failure::message(&error)),
+    };
+    Report {
+        model: source.name(),
+        files: model.checkpoint().source().display().to_string(),
+        file_bytes: model.checkpoint().file_bytes(),
+        architecture: "gemma3",
+        parameters: formats.values().map(|format| format.elements).sum(),
+        context: config.context,
+        layers: config.layers.len(),
+        global_layers: config
+            .layers
+            .iter()
+            .filter(|layer| layer.attention == AttentionKind::Global)
+            .count(),
+        window: config.layers.iter().find_map(|layer| layer.attention.window()),
+        hidden: config.hidden,
+        feed_forward,
+        heads: first.heads,
+        kv_heads: first.kv_heads,
+        head_dim: first.head_dim,
+        vocabulary: config.vocabulary,
+        tied: model.is_tied(),
+        formats,
+        text,
+        text_problem,
+        defaults: model.defaults().clone(),
+    }
+}
+
+fn text_facts(model: &Model) -> Result<TextFacts> {
+    let mut tokenizer = vocabulary::tokenizer(model.checkpoint())?;
+    tokenizer.add_eos_ids(&model.defaults().stop_ids);
+    Ok(TextFacts {
+        tokens: tokenizer.vocabulary_size(),
+        bos: tokenizer.bos_id(),
+        eos: tokenizer.eos_ids().to_vec(),
+        chat_template: vocabulary::template(model.checkpoint())?.is_some(),
+    })
+}
+
+fn describe(report: &Report) -> String {
+    let mut lines = vec![
+        format!("model        {}", terminal::harmless(&report.model)),
+        format!(
+            "files        {}, {}",
+            terminal::harmless(&report.files),
+            output::bytes(report.file_bytes)
+        ),
+        format!(
+            "architecture {}, {} parameters",
+            report.architecture,
+            output::count(report.parameters)
+        ),
+        format!("context      {} positions", report.context),
+        format!(
+            "layers       {} ({} global{})",
+            report.layers,
+            report.global_layers,
+            report
+                .window
+                .map_or(String::new(), |window| format!(", the others see {window} positions"))
+        ),
+        format!(
+            "sizes        hidden {}, feed-forward {}, {} heads, {} key-value heads of {}",
+            report.hidden,
+            report.feed_forward.iter().map(ToString::to_string).collect::<Vec<_>>().join("/"),
+            report.heads,
+            report.kv_heads,
+            report.head_dim
+        ),
+        format!(
+            "vocabulary   {}, output matrix {}",
+            report.vocabulary,
+            if report.tied { "tied to the embedding" } else { "of its own" }
+        ),
+    ];
+    for (name, format) in &report.formats {
+        lines.push(format!(
+            "format       {name}: {} tensors, {}",
+            format.tensors,
+            output::bytes(format.bytes)
+        ));
+    }
+    match &report.text {
+        Some(text) => lines.push(format!(
+            "text         {} tokens, begins with {}, ends with {:?}, {}",
+            text.tokens,
+            text.bos.map_or("nothing".to_owned(), |id| id.to_string()),
+            text.eos,
+            if text.chat_template { "has a chat template" } else { "has no chat template" }
+        )),
+        None => lines.push(format!(
+            "text         {}",
+            terminal::harmless(report.text_problem.as_deref().unwrap_or("no tokenizer"))
+        )),
+    }
+    let defaults = &report.defaults;
+    lines.push(format!(
+        "defaults     temperature {}, top-k {}, top-p {}, min-p {}",
+        defaults.temperature, defaults.top_k, defaults.top_p, defaults.min_p
+    ));
+    lines.join("\n")
+}

@@ -1,0 +1,119 @@
+//! How the program ends when something goes wrong: errors with their exit codes.
+
+use std::fmt;
+use std::io;
+
+/// The command line, or what it names, cannot be understood: exit code 2.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Ctrl-C ended the work: exit code 130, and nothing more is said.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// The reader of standard output went away, as `head` does: the end, but no error.
+#[derive(Debug)]
+pub(crate) struct OutputClosed;
+
+impl fmt::Display for OutputClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("standard output was closed")
+    }
+}
+
+impl std::error::Error for OutputClosed {}
+
+/// The work was done and its outcome, already printed, is negative: exit code 1.
+#[derive(Debug)]
+pub(crate) struct Negative;
+
+impl fmt::Display for Negative {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a check failed")
+    }
+}
+
+impl std::error::Error for Negative {}
+
+/// An error of exit code 2.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Usage(message.into()))
+}
+
+/// What a failed write to standard output means.
+pub(crate) fn output_error(error: io::Error) -> anyhow::Error {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return anyhow::Error::new(OutputClosed);
+    }
+    anyhow::anyhow!(
+        "cannot write to standard output: {error}; check where it is directed to (a full disk?)"
+    )
+}
+
+/// The exit code of an error.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.is::<OutputClosed>() {
+        0
+    } else if error.is::<Usage>() {
+        2
+    } else if error.is::<Interrupted>() {
+        130
+    } else {
+        1
+    }
+}
+
+/// The message of an error, or none where nothing is to be said. Causes that the message tells already are left out.
+pub(crate) fn message(error: &anyhow::Error) -> Option<String> {
+    if error.is::<OutputClosed>() || error.is::<Interrupted>() || error.is::<Negative>() {
+        return None;
+    }
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn codes_and_messages() {
+        assert_eq!(exit_code(&usage("x")), 2);
+        assert_eq!(exit_code(&anyhow::Error::new(Interrupted)), 130);
+        assert_eq!(exit_code(&anyhow::anyhow!("x")), 1);
+        assert_eq!(exit_code(&output_error(io::ErrorKind::BrokenPipe.into())), 0);
+        assert_eq!(exit_code(&output_error(io::ErrorKind::StorageFull.into())), 1);
+        assert!(message(&anyhow::Error::new(Interrupted)).is_none());
+        let nested = Err::<(), _>(io::Error::other("disk on fire"))
+            .context("cannot read a.gguf")
+            .unwrap_err();
+        assert_eq!(message(&nested).unwrap(), "cannot read a.gguf: disk on fire");
+        let told = Err::<(), _>(io::Error::other("b")).context("a: b").unwrap_err();
+        assert_eq!(message(&told).unwrap(), "a: b");
+    }
+}

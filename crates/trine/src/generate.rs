@@ -1,0 +1,171 @@
+//! One answer: from a prompt's tokens to text, as it comes.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use trine_engine::{Engine, Event, Finish, Request, SequenceId, Statistics};
+use trine_text::{StopMatcher, StreamDecoder, Tokenizer};
+
+use crate::interrupt::Watch;
+use crate::options::Writing;
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ending {
+    /// The model ended it.
+    Stop,
+    /// A stop text was reached.
+    StopText,
+    /// As many tokens as allowed.
+    Length,
+    /// The context is full.
+    Context,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// An answer and its cost.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The text.
+    pub(crate) text: String,
+    /// Why it ended.
+    pub(crate) ending: Ending,
+    /// Counts and times.
+    pub(crate) statistics: Statistics,
+}
+
+/// Where an answer goes while it is written.
+pub(crate) trait Listener {
+    /// Prompt tokens done so far, of how many.
+    fn prefill(&mut self, done: usize, total: usize);
+
+    /// More text.
+    ///
+    /// # Errors
+    /// If it cannot be passed on; the answer ends then.
+    fn text(&mut self, text: &str) -> Result<()>;
+}
+
+/// Text of a stream of tokens, up to a stop text.
+struct Decoder {
+    stream: StreamDecoder,
+    stops: StopMatcher,
+    text: String,
+}
+
+impl Decoder {
+    fn new(tokenizer: Arc<Tokenizer>, stops: &[String]) -> Self {
+        Self {
+            stream: StreamDecoder::new(tokenizer, true),
+            stops: StopMatcher::new(stops),
+            text: String::new(),
+        }
+    }
+
+    /// Takes a token; gives whether a stop text is complete.
+    fn push(&mut self, token: u32, listener: &mut dyn Listener) -> Result<bool> {
+        let step = self.stops.push(self.stream.push(token));
+        self.give(&step.text, listener)?;
+        Ok(step.stopped.is_some())
+    }
+
+    fn finish(&mut self, listener: &mut dyn Listener) -> Result<()> {
+        let rest = self.stops.push(self.stream.finish()).text;
+        self.give(&rest, listener)?;
+        let held = self.stops.finish();
+        self.give(&held, listener)
+    }
+
+    fn give(&mut self, text: &str, listener: &mut dyn Listener) -> Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.text.push_str(text);
+        listener.text(text)
+    }
+}
+
+/// Writes one answer. On Ctrl-C what was written so far is the answer.
+///
+/// # Errors
+/// If the prompt does not fit, the settings make no sense, the device fails or the listener does.
+pub(crate) fn answer(
+    engine: &mut Engine,
+    tokenizer: &Arc<Tokenizer>,
+    prompt: Vec<u32>,
+    writing: &Writing,
+    watch: &Watch,
+    listener: &mut dyn Listener,
+) -> Result<Answer> {
+    let request = Request {
+        prompt,
+        sampling: writing.sampling.clone(),
+        max_tokens: writing.max_tokens.unwrap_or(engine.context()),
+        stop_ids: tokenizer.eos_ids().to_vec(),
+        ignore_stop: false,
+    };
+    let id = engine.submit(request)?;
+    let mut decoder = Decoder::new(Arc::clone(tokenizer), &writing.stops);
+    let outcome = follow(engine, id, &mut decoder, watch, listener);
+    if outcome.is_err() {
+        engine.cancel(id);
+    }
+    let ending = outcome?;
+    if ending != Ending::StopText {
+        decoder.finish(listener)?;
+    }
+    let statistics = engine.statistics(id).unwrap_or_default();
+    Ok(Answer { text: decoder.text, ending, statistics })
+}
+
+fn follow(
+    engine: &mut Engine,
+    id: SequenceId,
+    decoder: &mut Decoder,
+    watch: &Watch,
+    listener: &mut dyn Listener,
+) -> Result<Ending> {
+    loop {
+        if watch.raised() {
+            engine.cancel(id);
+            return Ok(Ending::Interrupted);
+        }
+        for event in engine.step()? {
+            if event.sequence() != id {
+                continue;
+            }
+            match event {
+                Event::Prefill { done, total, .. } => listener.prefill(done, total),
+                Event::Token { finish: Some(Finish::Stop), .. } => return Ok(Ending::Stop),
+                Event::Token { token, finish, .. } => {
+                    if decoder.push(token, listener)? {
+                        if finish.is_none() {
+                            engine.cancel(id);
+                        }
+                        return Ok(Ending::StopText);
+                    }
+                    if let Some(finish) = finish {
+                        return ending(finish);
+                    }
+                }
+                Event::Finished { finish, .. } => return ending(finish),
+            }
+        }
+        if engine.is_idle() {
+            bail!("the engine stopped before the answer was complete; please report this");
+        }
+    }
+}
+
+fn ending(finish: Finish) -> Result<Ending> {
+    match finish {
+        Finish::Stop => Ok(Ending::Stop),
+        Finish::Length => Ok(Ending::Length),
+        Finish::Context => Ok(Ending::Context),
+        Finish::Cancelled => Ok(Ending::Interrupted),
+        Finish::NonFiniteLogits | Finish::DeviceFailed => bail!("{finish}"),
+    }
+}

@@ -1,0 +1,199 @@
+//! Lines for the chat: typed at a terminal with editing and history, or read from a pipe.
+
+use std::io::BufRead;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use rustyline::error::ReadlineError;
+use rustyline::history::FileHistory;
+use rustyline::{Config, Editor};
+
+/// Most lines of history kept.
+const HISTORY_MAX: usize = 1000;
+
+/// What came instead of or as a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// A line without its end.
+    Text(String),
+    /// Ctrl-C at the prompt.
+    Interrupted,
+    /// The end of the input.
+    End,
+}
+
+/// Where lines come from.
+pub(crate) trait LineSource {
+    /// The next line; `continued` if it belongs to the one before.
+    ///
+    /// # Errors
+    /// If the input cannot be read.
+    fn next(&mut self, continued: bool) -> Result<Line>;
+
+    /// Remembers a whole input for later.
+    fn remember(&mut self, input: &str);
+}
+
+/// Lines typed at a terminal.
+pub(crate) struct Typed {
+    editor: Editor<(), FileHistory>,
+    history: Option<PathBuf>,
+}
+
+impl Typed {
+    /// Takes over the terminal; the history is kept in a file, if one is given.
+    ///
+    /// # Errors
+    /// If the terminal cannot be used.
+    pub(crate) fn new(history: Option<PathBuf>) -> Result<Self> {
+        let config =
+            Config::builder().max_history_size(HISTORY_MAX)?.history_ignore_space(true).build();
+        let mut editor = Editor::with_config(config)?;
+        if let Some(path) = &history
+            && let Err(error) = editor.load_history(path)
+        {
+            tracing::debug!(%error, "no history is read");
+        }
+        Ok(Self { editor, history })
+    }
+}
+
+impl LineSource for Typed {
+    fn next(&mut self, continued: bool) -> Result<Line> {
+        match self.editor.readline(if continued { "... " } else { ">>> " }) {
+            Ok(line) => Ok(Line::Text(line)),
+            Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+            Err(ReadlineError::Eof) => Ok(Line::End),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn remember(&mut self, input: &str) {
+        // Without a history the chat goes on as well.
+        let added = self.editor.add_history_entry(input).unwrap_or(false);
+        if let Some(path) = self.history.as_ref().filter(|_| added) {
+            if let Some(folder) = path.parent() {
+                let _ = std::fs::create_dir_all(folder);
+            }
+            if let Err(error) = self.editor.save_history(path) {
+                tracing::debug!(%error, "the history is not kept");
+            }
+        }
+    }
+}
+
+/// Lines of a pipe or file.
+pub(crate) struct Piped<R>(pub(crate) R);
+
+impl<R: BufRead> LineSource for Piped<R> {
+    fn next(&mut self, _continued: bool) -> Result<Line> {
+        let mut bytes = Vec::new();
+        if self.0.read_until(b'\n', &mut bytes)? == 0 {
+            return Ok(Line::End);
+        }
+        let line = String::from_utf8(bytes).map_err(|_| {
+            anyhow::anyhow!("a line on standard input is not UTF-8 text; convert it first")
+        })?;
+        Ok(Line::Text(line.trim_end_matches(['\n', '\r']).to_owned()))
+    }
+
+    fn remember(&mut self, _input: &str) {}
+}
+
+/// The marks around an input of several lines.
+const BLOCK: &str = "\"\"\"";
+
+/// Reads one input: a line; several lines, each but the last ending in a backslash; or everything between two `"""`.
+/// Gives [`Line::Interrupted`] if Ctrl-C was pressed on the way; an input cut off by the end counts as it is.
+///
+/// # Errors
+/// If the input cannot be read.
+pub(crate) fn next_input(source: &mut dyn LineSource) -> Result<Line> {
+    let first = match source.next(false)? {
+        Line::Text(text) => text,
+        other => return Ok(other),
+    };
+    let input = match first.trim_start().strip_prefix(BLOCK) {
+        Some(rest) => read_block(source, rest)?,
+        None => read_continued(source, first)?,
+    };
+    if let Line::Text(text) = &input
+        && !text.trim().is_empty()
+    {
+        source.remember(text);
+    }
+    Ok(input)
+}
+
+fn read_block(source: &mut dyn LineSource, first: &str) -> Result<Line> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = first.to_owned();
+    loop {
+        if let Some(end) = line.trim_end().strip_suffix(BLOCK) {
+            lines.push(end.to_owned());
+            break;
+        }
+        lines.push(line);
+        line = match source.next(true)? {
+            Line::Text(text) => text,
+            Line::Interrupted => return Ok(Line::Interrupted),
+            Line::End => break,
+        };
+    }
+    // The marks' own lines count only if something stands on them.
+    if lines.first().is_some_and(|line| line.is_empty()) {
+        lines.remove(0);
+    }
+    if lines.last().is_some_and(|line| line.is_empty()) {
+        lines.pop();
+    }
+    Ok(Line::Text(lines.join("\n")))
+}
+
+fn read_continued(source: &mut dyn LineSource, first: String) -> Result<Line> {
+    let mut text = first;
+    while let Some(begun) = text.strip_suffix('\\') {
+        let begun = begun.to_owned();
+        match source.next(true)? {
+            Line::Text(more) => text = format!("{begun}\n{more}"),
+            Line::Interrupted => return Ok(Line::Interrupted),
+            Line::End => {
+                text = begun;
+                break;
+            }
+        }
+    }
+    Ok(Line::Text(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs(script: &str) -> Vec<String> {
+        let mut source = Piped(script.as_bytes());
+        let mut found = Vec::new();
+        while let Line::Text(text) = next_input(&mut source).unwrap() {
+            found.push(text);
+        }
+        found
+    }
+
+    #[test]
+    fn lines_blocks_and_continuations() {
+        assert_eq!(inputs("a\nb\r\n"), ["a", "b"]);
+        assert_eq!(inputs("a \\\nb\\\nc\nd"), ["a \nb\nc", "d"]);
+        assert_eq!(inputs("\"\"\"one\ntwo\"\"\"\nthree"), ["one\ntwo", "three"]);
+        assert_eq!(inputs("\"\"\"\none\n\ntwo\n\"\"\"\n"), ["one\n\ntwo"]);
+        assert_eq!(inputs("\"\"\"single\"\"\"\n"), ["single"]);
+        assert_eq!(inputs("\"\"\"never closed\nx"), ["never closed\nx"]);
+        assert_eq!(inputs("open\\"), ["open"]);
+        assert_eq!(inputs("\"\"\"\"\"\"\nx"), ["", "x"]);
+    }
+
+    #[test]
+    fn text_has_to_be_utf8() {
+        let mut source = Piped(&b"\xff\xfe\n"[..]);
+        assert!(next_input(&mut source).is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! What the command line means: typed settings, and where the values come from that nobody typed.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+
+use trine_engine::SamplingParams;
+use trine_model::{GenerationDefaults, KvType};
+use trine_weights::DType;
+
+use crate::cli::{Placement, SamplingArgs};
+use crate::device::DeviceChoice;
+
+/// Where a model runs, and with what memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    /// The device.
+    pub(crate) device: DeviceChoice,
+    /// Threads, if asked for.
+    pub(crate) threads: Option<usize>,
+    /// Storage of keys and values.
+    pub(crate) kv: KvType,
+    /// Most positions of a sequence, if asked for.
+    pub(crate) context: Option<usize>,
+    /// Quantisation while loading, if asked for.
+    pub(crate) quantize: Option<DType>,
+}
+
+impl Settings {
+    /// The settings of a command whose usual storage of keys and values is `kv`.
+    pub(crate) fn new(placement: &Placement, kv: KvType) -> Self {
+        Self {
+            device: placement.device.unwrap_or_default(),
+            threads: placement.threads.map(usize::from),
+            kv: placement.kv.unwrap_or(kv),
+            context: placement.context,
+            quantize: placement.quantize,
+        }
+    }
+}
+
+/// How an answer is written.
+#[derive(Debug, Clone)]
+pub(crate) struct Writing {
+    /// How tokens are chosen.
+    pub(crate) sampling: SamplingParams,
+    /// Most tokens, if there is a limit.
+    pub(crate) max_tokens: Option<usize>,
+    /// Texts that end the answer.
+    pub(crate) stops: Vec<String>,
+}
+
+impl Writing {
+    /// The model's own defaults, and over them what was typed.
+    pub(crate) fn new(typed: &SamplingArgs, defaults: &GenerationDefaults) -> Self {
+        let mut sampling =
+            SamplingParams::from_defaults(defaults, typed.seed.unwrap_or_else(random_seed));
+        let set = |target: &mut f32, value: Option<f32>| {
+            if let Some(value) = value {
+                *target = value;
+            }
+        };
+        set(&mut sampling.temperature, typed.temperature);
+        set(&mut sampling.top_p, typed.top_p);
+        set(&mut sampling.min_p, typed.min_p);
+        set(&mut sampling.repetition_penalty, typed.repetition_penalty);
+        set(&mut sampling.presence_penalty, typed.presence_penalty);
+        set(&mut sampling.frequency_penalty, typed.frequency_penalty);
+        sampling.top_k = typed.top_k.unwrap_or(sampling.top_k);
+        sampling.logit_bias.extend_from_slice(&typed.logit_bias);
+        Self { sampling, max_tokens: typed.max_tokens, stops: typed.stop.clone() }
+    }
+}
+
+/// A seed nobody chose: the standard library seeds its hashers from the system's random numbers.
+fn random_seed() -> u64 {
+    // 53 bits, so that the number survives JSON readers that know only doubles.
+    RandomState::new().build_hasher().finish() >> 11
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_typed_wins_over_the_models_defaults() {
+        let defaults =
+            GenerationDefaults { temperature: 0.7, top_k: 40, ..GenerationDefaults::default() };
+        let plain = Writing::new(&SamplingArgs::default(), &defaults);
+        assert_eq!((plain.sampling.temperature, plain.sampling.top_k), (0.7, 40));
+        let typed = SamplingArgs {
+            temperature: Some(0.0),
+            seed: Some(7),
+            top_k: Some(0),
+            ..Default::default()
+        };
+        let writing = Writing::new(&typed, &defaults);
+        assert_eq!((writing.sampling.temperature, writing.sampling.top_k), (0.0, 0));
+        assert_eq!((writing.sampling.seed, writing.sampling.top_p), (7, defaults.top_p));
+    }
+}

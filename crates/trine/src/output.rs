@@ -1,0 +1,184 @@
+//! Writing: standard output with its own errors, remarks on standard error, tables, JSON, and numbers for people.
+
+use std::fmt::Display;
+use std::io::{Write, stderr, stdout};
+
+use anyhow::Result;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::failure::output_error;
+use crate::terminal;
+
+/// Writes text to standard output as it is and sends it off at once.
+pub(crate) fn write_text(text: &str) -> Result<()> {
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(output_error)
+}
+
+/// Writes a line to standard output.
+pub(crate) fn line(text: impl Display) -> Result<()> {
+    write_text(&format!("{text}\n"))
+}
+
+/// Writes a value as JSON to standard output.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    write_text(&text)
+}
+
+/// A line on standard error. If that is closed there is nobody to tell.
+pub(crate) fn remark(text: impl Display) {
+    let _ = writeln!(stderr().lock(), "{text}");
+}
+
+/// A faint line on standard error.
+pub(crate) fn note(text: &str) {
+    remark(terminal::on_stderr(text, terminal::FAINT));
+}
+
+/// A warning on standard error.
+pub(crate) fn warning(text: impl Display) {
+    remark(format_args!("{} {text}", terminal::on_stderr("warning:", terminal::WARNING)));
+}
+
+/// An error on standard error.
+pub(crate) fn error(text: impl Display) {
+    remark(format_args!("{} {text}", terminal::on_stderr("error:", terminal::ERROR)));
+}
+
+/// A table of text cells; the columns named in `right` are aligned to the right.
+pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, right: &[usize]) -> String {
+    render(header, rows, right, presets::NOTHING)
+}
+
+/// A table in Markdown.
+pub(crate) fn markdown(header: &[&str], rows: Vec<Vec<String>>, right: &[usize]) -> String {
+    render(header, rows, right, presets::ASCII_MARKDOWN)
+}
+
+fn render(
+    header: &[&str],
+    rows: Vec<Vec<String>>,
+    right: &[usize],
+    style: comfy_table::TableStyle,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(style);
+    table.set_header(header.iter().copied());
+    table.add_rows(rows);
+    for &index in right {
+        if let Some(column) = table.column_mut(index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
+}
+
+/// Bytes for people, in powers of ten as disks and bandwidths are counted: `806.1 MB`.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A count for people: `1.3 G`.
+pub(crate) fn count(number: u64) -> String {
+    const UNITS: [&str; 5] = ["", " k", " M", " G", " T"];
+    let mut value = number as f64;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { number.to_string() } else { format!("{value:.1}{}", UNITS[unit]) }
+}
+
+/// A rate with three meaningful digits: `0.512`, `33.6`, `1290`.
+pub(crate) fn rate(value: f64) -> String {
+    match value {
+        v if !v.is_finite() => "-".to_owned(),
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v if v >= 1.0 => format!("{v:.2}"),
+        v => format!("{v:.3}"),
+    }
+}
+
+/// Seconds for people: `412 ms`, `2.31 s`.
+pub(crate) fn seconds(value: f64) -> String {
+    if value < 1.0 { format!("{:.0} ms", value * 1e3) } else { format!("{value:.2} s") }
+}
+
+/// The candidates whose spelling is close to `wanted`, best first, at most three.
+pub(crate) fn close_names<'a>(
+    wanted: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Vec<&'a str> {
+    let wanted: Vec<char> = wanted.to_lowercase().chars().take(128).collect();
+    // Two letters that changed places count as two edits.
+    let limit = (wanted.len() / 3).max(2);
+    let mut ranked: Vec<(usize, &str)> = candidates
+        .into_iter()
+        .map(|candidate| (distance(&wanted, &candidate.to_lowercase()), candidate))
+        .filter(|(distance, _)| *distance <= limit)
+        .collect();
+    ranked.sort_unstable();
+    ranked.into_iter().take(3).map(|(_, candidate)| candidate).collect()
+}
+
+/// Edits (insert, delete, replace a character) between two texts.
+fn distance(left: &[char], right: &str) -> usize {
+    let right: Vec<char> = right.chars().take(128).collect();
+    let mut above: Vec<usize> = (0..=right.len()).collect();
+    for (row, from) in left.iter().enumerate() {
+        let mut current = vec![row + 1];
+        for (column, to) in right.iter().enumerate() {
+            let replaced = above[column] + usize::from(from != to);
+            current.push(replaced.min(above[column + 1] + 1).min(current[column] + 1));
+        }
+        above = current;
+    }
+    above[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(806_058_272), "806.1 MB");
+        assert_eq!(bytes(999_999), "1.0 MB");
+        assert_eq!(count(512), "512");
+        assert_eq!(count(1_300_000_000), "1.3 G");
+        assert_eq!(rate(33.649), "33.6");
+        assert_eq!(rate(0.5123), "0.512");
+        assert_eq!(rate(f64::NAN), "-");
+        assert_eq!(seconds(0.0214), "21 ms");
+    }
+
+    #[test]
+    fn close_spellings() {
+        assert_eq!(close_names("modle.gguf", ["model.gguf", "notes.txt"]), ["model.gguf"]);
+        assert_eq!(close_names("/hlep", ["/help", "/exit"]), ["/help"]);
+        assert!(close_names("abcd", ["wxyz"]).is_empty());
+    }
+
+    #[test]
+    fn tables() {
+        let rows =
+            vec![vec!["a".to_owned(), "1".to_owned()], vec!["long".to_owned(), "22".to_owned()]];
+        let text = table(&["name", "size"], rows.clone(), &[1]);
+        assert!(text.lines().nth(1).unwrap().ends_with('1'), "{text}");
+        let text = markdown(&["name", "size"], rows, &[1]);
+        assert!(text.contains("| long |"), "{text}");
+    }
+}

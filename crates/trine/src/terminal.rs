@@ -1,0 +1,100 @@
+//! The terminal: whether there is one, and colours. The one place outside the hub that reads the environment.
+
+use std::fmt;
+use std::io::{IsTerminal, stderr, stdin, stdout};
+use std::sync::OnceLock;
+
+use anstyle::{AnsiColor, Style};
+
+/// Colour of errors.
+pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
+/// Colour of warnings.
+pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+/// Colour of good news.
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+/// Remarks beside the matter.
+pub(crate) const FAINT: Style = Style::new().dimmed();
+
+/// Whether standard input is typed by a person.
+pub(crate) fn stdin_is_terminal() -> bool {
+    stdin().is_terminal()
+}
+
+/// Whether standard output is read by a person.
+pub(crate) fn stdout_is_terminal() -> bool {
+    stdout().is_terminal()
+}
+
+/// Whether standard error is read by a person.
+pub(crate) fn stderr_is_terminal() -> bool {
+    stderr().is_terminal()
+}
+
+/// Whether the user refused colours (<https://no-color.org>), or the terminal has none.
+fn colours_refused() -> bool {
+    static REFUSED: OnceLock<bool> = OnceLock::new();
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    *REFUSED.get_or_init(|| {
+        is_set("NO_COLOR") || std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb")
+    })
+}
+
+/// Whether standard output takes colours.
+pub(crate) fn stdout_has_colours() -> bool {
+    stdout_is_terminal() && !colours_refused()
+}
+
+/// Whether standard error takes colours.
+pub(crate) fn stderr_has_colours() -> bool {
+    stderr_is_terminal() && !colours_refused()
+}
+
+/// A text in a style, or plain.
+pub(crate) struct Painted<'a> {
+    text: &'a str,
+    style: Option<Style>,
+}
+
+impl fmt::Display for Painted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.style {
+            Some(style) => write!(f, "{style}{}{style:#}", self.text),
+            None => f.write_str(self.text),
+        }
+    }
+}
+
+/// A text for standard output.
+pub(crate) fn on_stdout(text: &str, style: Style) -> Painted<'_> {
+    Painted { text, style: stdout_has_colours().then_some(style) }
+}
+
+/// A text for standard error.
+pub(crate) fn on_stderr(text: &str, style: Style) -> Painted<'_> {
+    Painted { text, style: stderr_has_colours().then_some(style) }
+}
+
+/// Text from a file or a model made harmless for a terminal: control characters but line breaks and tabs become
+/// visible, so that no escape sequence reaches the terminal.
+pub(crate) fn harmless(text: &str) -> std::borrow::Cow<'_, str> {
+    let is_harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(is_harmful) {
+        return text.into();
+    }
+    text.chars()
+        .map(|c| if is_harmful(c) { char::REPLACEMENT_CHARACTER } else { c })
+        .collect::<String>()
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escape_sequences_do_not_pass() {
+        assert_eq!(harmless("a\u{1b}[31mb\n\tc"), "a\u{fffd}[31mb\n\tc");
+        assert_eq!(harmless("plain ünïcode\n"), "plain ünïcode\n");
+        assert_eq!(harmless("\u{9b}x\r"), "\u{fffd}x\u{fffd}");
+    }
+}

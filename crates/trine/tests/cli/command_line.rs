@@ -1,0 +1,256 @@
+//! What can be typed, what it says, and how it ends.
+
+use crate::common::{golden, model, trine, trine_with};
+
+/// Help is wrapped to the terminal; without one it is the same everywhere.
+fn help_of(command: &str) -> String {
+    let arguments: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
+    trine(&arguments).ok().out
+}
+
+#[test]
+fn help_texts() {
+    for command in [
+        "",
+        "run",
+        "bench",
+        "eval",
+        "explain",
+        "quantize",
+        "pull",
+        "list",
+        "rm",
+        "show",
+        "doctor",
+        "logits",
+        "completions",
+    ] {
+        let name = if command.is_empty() { "trine" } else { command };
+        insta::assert_snapshot!(format!("help_{name}"), help_of(command));
+    }
+}
+
+#[test]
+fn version_goes_to_standard_output() {
+    let ran = trine(&["--version"]).ok();
+    assert_eq!(ran.out, format!("trine {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(ran.err, "");
+}
+
+#[test]
+fn wrong_arguments_are_usage_errors() {
+    for arguments in [
+        &["nonsense"][..],
+        &["run", "--temperature", "hot"],
+        &["run", "--no-such-flag"],
+        &["run", "demo", "a", "b"],
+        &["run", "--device", "gpu", "demo", "x"],
+        &["run", "--kv", "f8", "demo", "x"],
+        &["run", "--threads", "0", "demo", "x"],
+        &["run", "--context", "0", "demo", "x"],
+        &["run", "--logit-bias", "abc", "demo", "x"],
+        &["run", "--raw", "--system", "x", "demo", "y"],
+        &["run", "--interactive", "demo", "prompt"],
+        &["quantize", "demo", "out.gguf", "--type", "Q3_K"],
+        &["quantize", "demo", "out.gguf"],
+        &["logits", "demo"],
+        &["bench", "--json", "--markdown"],
+        &["bench", "--repeats", "0"],
+        &["bench", "-p", "0", "-n", "0"],
+        &["completions", "tcsh"],
+        &["--threads", "2", "list"],
+        &[],
+    ] {
+        let ran = trine(arguments);
+        assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.err);
+        assert_eq!(ran.out, "", "{arguments:?}");
+        assert!(!ran.err.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn values_out_of_range_name_the_option() {
+    let model = model();
+    for (option, value, expected) in [
+        ("--temperature", "-1", "temperature"),
+        ("--top-p", "1.5", "top_p"),
+        ("--min-p", "nan", "min_p"),
+        ("--repetition-penalty", "0", "repetition_penalty"),
+        ("--logit-bias", "999999=1", "logit_bias"),
+        ("--context", "999999", "--context"),
+    ] {
+        let option = format!("{option}={value}");
+        let error = trine(&["run", &model, "hi", "--raw", &option]).fails(1);
+        assert!(error.contains(expected), "{option}: {error}");
+    }
+}
+
+#[test]
+fn vulkan_is_refused_with_a_remedy() {
+    for device in ["vulkan", "vulkan:1"] {
+        let error = trine(&["run", "--device", device, &model(), "hi"]).fails(1);
+        assert!(error.contains("no Vulkan") && error.contains("--device cpu"), "{error}");
+    }
+}
+
+#[test]
+fn models_that_are_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(model(), folder.path().join("gemma.gguf")).unwrap();
+    let wrong = folder.path().join("gema.gguf").display().to_string();
+    let error = trine(&["run", &wrong]).fails(1);
+    assert!(error.contains("gema.gguf") && error.contains("Did you mean"), "{error}");
+    let error = trine(&["show", "/no/such/file.gguf"]).fails(1);
+    assert!(error.contains("/no/such/file.gguf") && error.contains("does not exist"), "{error}");
+    let error = trine(&["run", "owner/repo:Q4_0", "hi"]).fails(1);
+    assert!(error.contains("trine pull owner/repo:Q4_0"), "{error}");
+    let error = trine(&["explain", folder.path().to_str().unwrap()]).fails(1);
+    assert!(error.contains("config.json") && error.contains(".gguf"), "{error}");
+    let empty = tempfile::tempdir().unwrap();
+    let error = trine(&["explain", empty.path().to_str().unwrap()]).fails(1);
+    assert!(error.contains("config.json"), "{error}");
+    let text = folder.path().join("text.gguf");
+    std::fs::write(&text, "this is no model").unwrap();
+    let error = trine(&["run", text.to_str().unwrap(), "hi"]).fails(1);
+    assert!(error.contains("text.gguf"), "{error}");
+}
+
+#[test]
+fn a_folder_without_tokenizer_says_what_is_missing() {
+    let folder = golden("gemma3-a").display().to_string();
+    let error = trine(&["run", &folder, "hi"]).fails(1);
+    assert!(error.contains("tokenizer.json"), "{error}");
+    let shown = trine(&["show", &folder]).ok().out;
+    assert!(shown.contains("tokenizer.json"), "{shown}");
+}
+
+#[test]
+fn empty_prompts_are_refused() {
+    let error = trine(&["run", &model()]).fails(2);
+    assert!(error.contains("the prompt is empty"), "{error}");
+    let error = trine_with(" \n", &["run", &model(), "-"]).fails(2);
+    assert!(error.contains("the prompt is empty"), "{error}");
+}
+
+#[test]
+fn prompts_longer_than_the_context_are_refused_with_both_numbers() {
+    let prompt = "a".repeat(500);
+    let error = trine(&["run", &model(), &prompt, "--raw", "--context", "64"]).fails(1);
+    assert!(error.contains("64") && error.contains("501"), "{error}");
+}
+
+#[test]
+fn explain_shows_plan_memory_and_cost() {
+    let folder = golden("gguf/gemma3-f32");
+    let ran = crate::common::command(&[
+        "explain",
+        "model.gguf",
+        "--context",
+        "256",
+        "-p",
+        "32",
+        "--bandwidth",
+        "50",
+    ])
+    .current_dir(folder)
+    .output()
+    .unwrap();
+    assert!(ran.status.success());
+    insta::assert_snapshot!("explain_gemma3_f32", String::from_utf8(ran.stdout).unwrap());
+}
+
+#[test]
+fn explain_as_json() {
+    let value = trine(&["explain", &model(), "--json"]).ok().json();
+    let memory = &value["memory"];
+    let sum: u64 = ["weight_bytes", "cache_bytes", "scratch_bytes"]
+        .iter()
+        .map(|key| memory[key].as_u64().unwrap())
+        .sum();
+    assert_eq!(memory["total_bytes"], sum);
+    assert_eq!(value["costs"].as_array().unwrap().len(), 2);
+    assert!(!value["plan"].as_array().unwrap().is_empty());
+    let error = trine(&["explain", &model(), "-p", "40000"]).fails(1);
+    assert!(error.contains("40000") && error.contains("32768"), "{error}");
+}
+
+#[test]
+fn show_tells_what_the_file_holds() {
+    let value = trine(&["show", &model(), "--json", "--tensors"]).ok().json();
+    assert_eq!(value["layers"], 8);
+    assert_eq!(value["vocabulary"], 512);
+    assert_eq!(value["text"]["bos"], 2);
+    assert_eq!(value["text"]["chat_template"], true);
+    assert!(value["tensors"].as_array().unwrap().len() > 90);
+    assert!(trine(&["show", &model()]).ok().out.contains("F32: "));
+}
+
+#[test]
+fn doctor_checks_and_shows_no_token() {
+    let store = tempfile::tempdir().unwrap();
+    let secret = "hf_verysecrettoken";
+    for more in [&["--json"][..], &[]] {
+        let ran = crate::common::command(&[&["doctor", "--quick"][..], more].concat())
+            .env("TRINE_HOME", store.path())
+            .env("HF_TOKEN", secret)
+            .output()
+            .unwrap();
+        let out = String::from_utf8(ran.stdout).unwrap();
+        assert!(ran.status.success(), "{out}");
+        assert!(!out.contains(secret) && !String::from_utf8_lossy(&ran.stderr).contains(secret));
+        for check in ["processor", "cores", "memory", "store", "token", "gpu", "npu"] {
+            assert!(out.contains(check), "{check}: {out}");
+        }
+        if !more.is_empty() {
+            let findings: serde_json::Value = serde_json::from_str(&out).unwrap();
+            for finding in findings.as_array().unwrap() {
+                let needs_remedy = finding["state"] != "ok";
+                assert_eq!(finding["remedy"].is_string(), needs_remedy, "{finding}");
+            }
+        }
+    }
+}
+
+#[test]
+fn doctor_fails_where_the_store_cannot_be_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let ran = crate::common::command(&["doctor", "--quick"])
+        .env("TRINE_HOME", file.join("store"))
+        .output()
+        .unwrap();
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("TRINE_HOME"));
+}
+
+#[test]
+fn the_store_without_a_network() {
+    let value = trine(&["list", "--json"]).ok().json();
+    assert_eq!(value.as_array().unwrap().len(), 0);
+    assert!(trine(&["list"]).ok().out.contains("demo"));
+    let error = trine(&["rm", "owner/repo"]).fails(1);
+    assert!(error.contains("owner/repo"), "{error}");
+    let error = trine(&["pull", "not a name"]).fails(2);
+    assert!(error.contains("owner/repo"), "{error}");
+    let error = trine(&["pull", "demo"]).fails(2);
+    assert!(error.contains("inside this program"), "{error}");
+}
+
+#[test]
+fn completions_for_every_shell() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let out = trine(&["completions", shell]).ok().out;
+        assert!(out.contains("quantize") && out.contains("max-tokens"), "{shell}");
+    }
+}
+
+#[test]
+fn a_closed_output_ends_quietly() {
+    let mut child = crate::common::command(&["explain", &model()]).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut err = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut err).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{err}");
+    assert_eq!(err, "");
+}

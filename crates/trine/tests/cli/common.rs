@@ -1,0 +1,112 @@
+//! Running the binary.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A file or folder of the goldens.
+pub(crate) fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name)
+}
+
+/// The golden GGUF model with F32 weights, tokenizer and chat template.
+pub(crate) fn model() -> String {
+    golden("gguf/gemma3-f32/model.gguf").display().to_string()
+}
+
+/// What a run gave.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// The binary with an environment of its own: an empty store, no token, no network.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trine"));
+    let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("empty-store");
+    command
+        .args(arguments)
+        .env_clear()
+        .env("TRINE_HOME", &store)
+        .env("HF_HOME", &store)
+        .env("HF_ENDPOINT", "http://127.0.0.1:9")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Runs the binary with nothing on standard input.
+pub(crate) fn trine(arguments: &[&str]) -> Ran {
+    finish(command(arguments).output().expect("the binary starts"))
+}
+
+/// Runs the binary with a text on standard input.
+pub(crate) fn trine_with(input: &str, arguments: &[&str]) -> Ran {
+    let mut child = command(arguments).stdin(Stdio::piped()).spawn().expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("standard input is a pipe");
+    let input = input.to_owned();
+    let writer = std::thread::spawn(move || {
+        let _ = stdin.write_all(input.as_bytes());
+    });
+    let output = child.wait_with_output().expect("the binary ends");
+    writer.join().expect("the writer ends");
+    finish(output)
+}
+
+fn finish(output: Output) -> Ran {
+    Ran {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8(output.stdout).expect("standard output is UTF-8"),
+        err: String::from_utf8(output.stderr).expect("standard error is UTF-8"),
+    }
+}
+
+impl Ran {
+    /// The run, which must have ended well.
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "stdout: {}\nstderr: {}", self.out, self.err);
+        self
+    }
+
+    /// The message of a run that must have failed with `code`, with nothing on standard output.
+    #[track_caller]
+    pub(crate) fn fails(self, code: i32) -> String {
+        assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.out, self.err);
+        assert_eq!(self.out, "", "an error writes nothing to standard output");
+        assert!(!self.err.contains("panicked") && !self.err.contains("defect"), "{}", self.err);
+        self.err
+    }
+
+    /// Standard output as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
+    }
+}
+
+/// A tensor of a safetensors file as floats, with its shape.
+pub(crate) fn floats(path: &Path, name: &str) -> (Vec<usize>, Vec<f32>) {
+    let bytes = std::fs::read(path).expect("the file is there");
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("the file is sound");
+    let tensor = tensors.tensor(name).expect("the tensor is there");
+    let values =
+        tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    (tensor.shape().to_vec(), values.collect())
+}
+
+/// The token ids of a golden, as JSON.
+pub(crate) fn ids_json(golden_folder: &str) -> String {
+    let bytes = std::fs::read(golden(golden_folder).join("goldens.safetensors"))
+        .expect("the golden is there");
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("the golden is sound");
+    let tensor = tensors.tensor("input_ids").expect("ids are there");
+    let ids: Vec<i64> = tensor
+        .data()
+        .chunks_exact(8)
+        .map(|b| i64::from_le_bytes(b.try_into().expect("8 bytes")))
+        .collect();
+    serde_json::to_string(&ids).expect("numbers are JSON")
+}

@@ -1,0 +1,397 @@
+//! `run`, `bench`, `eval` and `quantize` on a golden model.
+
+use crate::common::{golden, model, trine, trine_with};
+
+#[test]
+fn the_same_seed_gives_the_same_text() {
+    let model = model();
+    let run = |seed: &str| {
+        trine(&[
+            "run",
+            &model,
+            "one two",
+            "--seed",
+            seed,
+            "--max-tokens",
+            "24",
+            "--threads",
+            "2",
+            "--raw",
+        ])
+        .ok()
+    };
+    let (first, second, other) = (run("7"), run("7"), run("8"));
+    assert_eq!(first.out, second.out);
+    assert!(first.out.len() > 1);
+    assert_ne!(first.out, other.out, "another seed, another text");
+    assert_eq!(first.err.trim(), "(stopped at --max-tokens)", "no terminal, no speed line");
+}
+
+#[test]
+fn text_and_remarks_are_apart() {
+    let ran =
+        trine(&["run", &model(), "one", "-v", "--max-tokens", "4", "--temperature", "0"]).ok();
+    assert!(
+        ran.err.contains("first token after") && ran.err.contains("device: cpu"),
+        "{}",
+        ran.err
+    );
+    assert!(!ran.out.contains("tok/s"), "{}", ran.out);
+    assert!(
+        !ran.out.contains('\u{1b}') && !ran.err.contains('\u{1b}'),
+        "no colours without a terminal"
+    );
+}
+
+#[test]
+fn prompts_from_standard_input() {
+    let model = model();
+    let flags = ["--temperature", "0", "--max-tokens", "8"];
+    let run =
+        |arguments: &[&'static str]| [&["run", model.as_str()][..], arguments, &flags].concat();
+    let given = trine(&run(&["hello"])).ok().out;
+    assert_eq!(trine_with("hello\n", &run(&[])).ok().out, given);
+    assert_eq!(trine_with("hello\n", &run(&["-"])).ok().out, given);
+    assert_eq!(
+        trine_with("something else", &run(&["hello"])).ok().out,
+        given,
+        "a PROMPT leaves the input alone"
+    );
+}
+
+#[test]
+fn one_json_object() {
+    let ran =
+        trine(&["run", &model(), "hi", "--json", "--seed", "3", "--max-tokens", "5", "--raw"]).ok();
+    let value = ran.json();
+    assert_eq!(value["finish_reason"], "length");
+    assert_eq!(value["seed"], 3);
+    assert_eq!(value["statistics"]["generated_tokens"], 5);
+    assert!(value["statistics"]["prompt_tokens"].as_u64().unwrap() >= 2);
+    assert!(value["tokens_per_second"].as_f64().unwrap() > 0.0);
+    assert!(value["text"].is_string());
+}
+
+#[test]
+fn stop_texts_end_the_answer_before_them() {
+    let model = model();
+    let base =
+        ["run", &model, "one", "--raw", "--temperature", "0", "--max-tokens", "40", "--json"];
+    let whole = trine(&base).ok().json()["text"].as_str().unwrap().to_owned();
+    let stop: String = whole.chars().skip(5).take(3).collect();
+    let expected = &whole[..whole.find(&stop).unwrap()];
+    let stop = format!("--stop={stop}");
+    let value = trine(&[&base[..], &[&stop]].concat()).ok().json();
+    assert_eq!(value["text"], expected);
+    assert_eq!(value["finish_reason"], "stop_text");
+}
+
+#[test]
+fn a_bias_can_end_the_answer() {
+    let base =
+        ["run", &model(), "one", "--raw", "--temperature", "0", "--json", "--logit-bias", "1=100"];
+    let value = trine(&base).ok().json();
+    assert_eq!(value["finish_reason"], "stop");
+    assert_eq!(value["text"], "");
+}
+
+#[test]
+fn the_end_of_the_context_is_said() {
+    let ran = trine(&[
+        "run",
+        &model(),
+        "one",
+        "--raw",
+        "--context",
+        "40",
+        "--logit-bias",
+        "1=-100",
+        "--logit-bias",
+        "106=-100",
+    ])
+    .ok();
+    assert!(ran.err.contains("the context is full"), "{}", ran.err);
+}
+
+const CHAT: [&str; 6] = ["--interactive", "--temperature", "0", "--max-tokens", "6", "--threads=1"];
+
+fn chat(script: &str) -> crate::common::Ran {
+    let model = model();
+    trine_with(script, &[&["run", model.as_str()][..], &CHAT].concat())
+}
+
+#[test]
+fn a_chat_remembers_and_forgets() {
+    let script = "hello\nhello\n/reset\nhello\n/exit\nnever sent\n";
+    let ran = chat(script).ok();
+    assert!(ran.err.contains("forgotten"), "{}", ran.err);
+    let alone = chat("hello\n").ok().out;
+    assert!(ran.out.starts_with(&alone) && ran.out.ends_with(&alone), "{:?} {alone:?}", ran.out);
+    assert!(ran.out.len() > 2 * alone.len(), "three answers");
+}
+
+#[test]
+fn chat_commands_and_their_mistakes() {
+    let ran = chat("/help\n/hlep\n/save\n/system Be brief.\n/load /no/such/file\n\n/bye\n").ok();
+    assert_eq!(ran.out, "");
+    for expected in [
+        "/save FILE",
+        "Did you mean /help?",
+        "needs a file name",
+        "system text is set",
+        "/no/such/file",
+    ] {
+        assert!(ran.err.contains(expected), "{expected}: {}", ran.err);
+    }
+}
+
+#[test]
+fn conversations_are_saved_and_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("chat.json").display().to_string();
+    let first = chat(&format!("/system Be brief.\nhello\n/save {file}\nwhat?\n")).ok();
+    let saved: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(saved["system"], "Be brief.");
+    assert_eq!(saved["messages"][0]["content"], "hello");
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 2);
+    let second = chat(&format!("/load {file}\nwhat?\n")).ok();
+    assert!(first.out.ends_with(&second.out), "{:?} {:?}", first.out, second.out);
+}
+
+#[test]
+fn several_lines_are_one_input() {
+    let block = chat("\"\"\"one\ntwo\"\"\"\n").ok().out;
+    assert_eq!(chat("one\\\ntwo\n").ok().out, block);
+    assert_ne!(chat("one\ntwo\n").ok().out, block);
+}
+
+#[test]
+fn eval_counts_and_compares() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text.txt");
+    std::fs::write(
+        &text,
+        "Once upon a time there was a small engine. It read every token twice.\n".repeat(4),
+    )
+    .unwrap();
+    let (model, text) = (model(), text.display().to_string());
+    let base = ["eval", &model, &text, "--context", "33", "--stride", "16", "--json"];
+    let value = trine(&base).ok().json();
+    assert_eq!(value["characters"], 280);
+    let perplexity = value["perplexity"].as_f64().unwrap();
+    assert!(perplexity > 1.0 && perplexity.is_finite());
+    let nats = value["nats_per_token"].as_f64().unwrap();
+    assert!((nats.exp() - perplexity).abs() < 1e-6 * perplexity);
+    let bits = nats / std::f64::consts::LN_2 * value["tokens"].as_f64().unwrap() / 280.0;
+    assert!((bits - value["bits_per_character"].as_f64().unwrap()).abs() < 1e-9);
+    let same = trine(&[&base[..], &["--against", &model]].concat()).ok().json();
+    assert_eq!(same["divergence"]["maximum"], 0.0, "a model does not differ from itself");
+    assert_eq!(same["divergence"]["top_1_agreement"], 1.0);
+    assert_eq!(same["divergence"]["positions"], value["tokens"]);
+    let other =
+        trine(&[&base[..], &["--against", &model, "--quantize", "Q8_0"]].concat()).ok().json();
+    let mean = other["divergence"]["mean"].as_f64().unwrap();
+    assert!(mean > 0.0 && mean < 0.1, "{mean}");
+    let error = trine(&["eval", &model, &text, "--context", "33", "--stride", "33"]).fails(2);
+    assert!(error.contains("--stride"), "{error}");
+    let error = trine(&["eval", &model, "/no/such.txt"]).fails(1);
+    assert!(error.contains("/no/such.txt"), "{error}");
+}
+
+#[test]
+fn bench_measures_every_combination() {
+    let model = model();
+    let base = [
+        "bench",
+        &model,
+        "-p",
+        "16",
+        "-n",
+        "4",
+        "--batch",
+        "1,2",
+        "--depth",
+        "0,8",
+        "--repeats",
+        "3",
+        "--threads",
+        "1",
+    ];
+    let ran = trine(&[&base[..], &["--json"]].concat()).ok();
+    let value = ran.json();
+    let tests = value["tests"].as_array().unwrap();
+    assert_eq!(tests.len(), 6);
+    for test in tests {
+        assert_eq!(
+            test["tokens_per_second"].as_array().unwrap().len(),
+            3,
+            "every measurement is shown"
+        );
+        let summary = &test["summary"];
+        assert!(summary["minimum"].as_f64() <= summary["median"].as_f64());
+        assert!(summary["median"].as_f64() <= summary["maximum"].as_f64());
+        assert!(test["bytes_per_second"].as_f64().unwrap() > 0.0);
+    }
+    let table = trine(&[&base[..], &["--markdown"]].concat()).ok().out;
+    assert!(table.starts_with('|') && table.contains("generate 4 at depth 8"), "{table}");
+    let error = trine(&["bench", &model, "-n", "32768", "-p", "0"]).fails(2);
+    assert!(error.contains("32769") && error.contains("32768"), "{error}");
+}
+
+#[test]
+fn quantised_files_run_and_are_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("small.gguf").display().to_string();
+    let model = model();
+    let value = trine(&["quantize", &model, &out, "--type", "Q8_0", "--json"]).ok().json();
+    assert!(value["bytes_after"].as_u64().unwrap() * 2 < value["bytes_before"].as_u64().unwrap());
+    assert_eq!(value["left_out"], 0);
+    let before = std::fs::read(&out).unwrap();
+    let error = trine(&["quantize", &model, &out, "--type", "Q4_0"]).fails(1);
+    assert!(error.contains("--force"), "{error}");
+    assert_eq!(std::fs::read(&out).unwrap(), before);
+    let flags = ["--temperature", "0", "--max-tokens", "8"];
+    assert!(!trine(&[&["run", out.as_str(), "hi"][..], &flags].concat()).ok().out.is_empty());
+    trine(&["quantize", &model, &out, "--type", "Q4_0", "--force"]).ok();
+    assert_ne!(std::fs::read(&out).unwrap(), before);
+    let error = trine(&["quantize", &out, &out, "--type", "Q4_0", "--force"]).fails(1);
+    assert!(error.contains("the model that is read"), "{error}");
+    let error =
+        trine(&["quantize", &model, folder.path().to_str().unwrap(), "--type", "Q8_0"]).fails(1);
+    assert!(error.contains("is a folder"), "{error}");
+}
+
+#[test]
+fn rows_that_do_not_fit_fall_back_and_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("small.gguf").display().to_string();
+    let ran = trine(&["quantize", &model(), &out, "--type", "Q4_K"]).ok();
+    assert!(ran.err.contains("as Q5_0") && ran.err.contains("blk.0.attn_q.weight"), "{}", ran.err);
+}
+
+/// A golden folder with the part of a golden tokenizer that fits its vocabulary.
+fn folder_with_tokenizer(rows: u64) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "generation_config.json", "model.safetensors"] {
+        std::fs::copy(golden("gemma3-b").join(file), folder.path().join(file)).unwrap();
+    }
+    let read =
+        |file: &str| std::fs::read_to_string(golden("gguf/tokenizer-512").join(file)).unwrap();
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&read("tokenizer.json")).unwrap();
+    let model = &mut tokenizer["model"];
+    model["vocab"].as_object_mut().unwrap().retain(|_, id| id.as_u64().unwrap() < rows);
+    let vocabulary = model["vocab"].as_object().unwrap().clone();
+    model["merges"].as_array_mut().unwrap().retain(|merge| {
+        let (left, right) = (merge[0].as_str().unwrap(), merge[1].as_str().unwrap());
+        [left, right, &format!("{left}{right}")].iter().all(|piece| vocabulary.contains_key(*piece))
+    });
+    tokenizer["added_tokens"]
+        .as_array_mut()
+        .unwrap()
+        .retain(|token| token["id"].as_u64().unwrap() < rows);
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_str(&read("tokenizer_config.json")).unwrap();
+    config.as_object_mut().unwrap().remove("added_tokens_decoder");
+    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    folder
+}
+
+/// A Hugging Face folder becomes a GGUF file that means the same: tokens, template, predictions.
+#[test]
+fn folders_become_gguf_files() {
+    let folder = folder_with_tokenizer(480);
+    let source = folder.path().display().to_string();
+    let out = folder.path().join("out.gguf").display().to_string();
+    trine(&["quantize", &source, &out, "--type", "Q8_0"]).ok();
+    let (before, after) = (
+        trine(&["show", &source, "--json"]).ok().json(),
+        trine(&["show", &out, "--json"]).ok().json(),
+    );
+    for key in [
+        "parameters",
+        "context",
+        "layers",
+        "global_layers",
+        "window",
+        "hidden",
+        "heads",
+        "vocabulary",
+        "tied",
+        "text",
+        "defaults",
+    ] {
+        assert_eq!(before[key], after[key], "{key}: {before} {after}");
+    }
+    // Rows of 72 are no whole blocks of 32; the output projections' rows of 96 are.
+    assert_eq!(after["formats"]["Q8_0"]["tensors"], 12, "{after}");
+    assert_eq!(after["formats"]["F16"]["tensors"], 73, "{after}");
+    let text = folder.path().join("text.txt").display().to_string();
+    std::fs::write(&text, "The quick brown fox, 12 <b>times</b>!\n\n  Twice.\n".repeat(4)).unwrap();
+    let value = trine(&[
+        "eval",
+        &out,
+        &text,
+        "--against",
+        &source,
+        "--context",
+        "64",
+        "--device",
+        "reference",
+        "--json",
+    ])
+    .ok()
+    .json();
+    let mean = value["divergence"]["mean"].as_f64().unwrap();
+    assert!(mean > 0.0 && mean < 0.01, "norms, scales and shapes survive: {mean}");
+}
+
+#[test]
+fn tokenizers_of_another_model_are_refused() {
+    let folder = folder_with_tokenizer(512);
+    let source = folder.path().display().to_string();
+    let out = folder.path().join("out.gguf");
+    let error = trine(&["quantize", &source, out.to_str().unwrap(), "--type", "Q8_0"]).fails(1);
+    assert!(error.contains("512 tokens") && error.contains("480"), "{error}");
+    std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+    let error = trine(&["quantize", &source, out.to_str().unwrap(), "--type", "Q8_0"]).fails(1);
+    assert!(error.contains("tokenizer.json"), "{error}");
+    assert!(!out.exists());
+}
+
+/// Ctrl-C stops the writing; what was written stays, and the exit code says it.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_an_answer_in_good_order() {
+    let model = model();
+    let mut child = crate::common::command(&[
+        "run",
+        &model,
+        "one",
+        "--raw",
+        "--logit-bias",
+        "1=-100",
+        "--logit-bias",
+        "106=-100",
+        "--context",
+        "32768",
+        "-v",
+        "--device",
+        "reference",
+    ])
+    .spawn()
+    .unwrap();
+    let mut out = child.stdout.take().unwrap();
+    std::io::Read::read_exact(&mut out, &mut [0; 8]).unwrap();
+    let killed = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    std::io::Read::read_to_end(&mut out, &mut Vec::new()).unwrap();
+    let mut err = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut err).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{err}");
+    assert!(err.contains("(stopped)") && err.contains("generated:"), "{err}");
+}
