@@ -395,3 +395,14 @@ fn an_interrupt_ends_an_answer_in_good_order() {
     assert_eq!(child.wait().unwrap().code(), Some(130), "{err}");
     assert!(err.contains("(stopped)") && err.contains("generated:"), "{err}");
 }
+
+#[test]
+fn a_lone_prompt_goes_to_the_embedded_model() {
+    let flags = ["--max-tokens", "6", "--seed", "1", "--threads", "1"];
+    let run = |arguments: &[&'static str]| trine(&[&["run"][..], arguments, &flags].concat()).ok();
+    let named = run(&["demo", "Once upon a time"]);
+    assert!(named.out.len() > 1);
+    assert_eq!(run(&["Once upon a time"]).out, named.out);
+    let value = trine(&["run", "Once upon a time", "--json", "--max-tokens", "2"]).ok().json();
+    assert_eq!(value["model"], "demo");
+}
