@@ -44,8 +44,16 @@ const SECTION_BLOCKS: usize = 48;
 /// read best from the first to the last.
 const SECTION_COLUMNS: usize = 32;
 
-/// Where the blocks of one or two panels lie; see [`block_tile`].
-type Source = (*const u8, *const u8, usize);
+/// Where the blocks of one or two panels lie.
+#[derive(Clone, Copy)]
+struct Source {
+    panels: [*const u8; 2],
+    /// Index of the first block there.
+    first: usize,
+}
+
+/// Columns from which on tiles of two panels pay.
+const PAIR_FROM_COLUMNS: usize = 3;
 
 /// Bytes of scratch that a thread needs: one chunk.
 pub(super) const SCRATCH_BYTES: usize = CHUNK_BLOCKS * PLAIN_BYTES * 16;
@@ -227,27 +235,20 @@ pub(super) unsafe fn run_costly<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock
     }
 }
 
-/// Multiplies Q4_0, whose codes cost little to unpack: through scratch only where that makes tiles
-/// of two panels possible.
+/// Multiplies Q4_0 and Q8_0, whose codes cost little to unpack or nothing: in place up to
+/// `in_place` columns.
 ///
 /// # Safety
 /// As [`run_fused`].
-pub(super) unsafe fn run_nibbles<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
-    // SAFETY: the caller's promise.
-    unsafe { if S::PAIRS { run_costly::<S, F>(job) } else { run_fused::<S, F>(job) } }
-}
-
-/// Multiplies Q8_0, whose codes need no unpacking.
-///
-/// # Safety
-/// As [`run_fused`].
-pub(super) unsafe fn run_bytes<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
+pub(super) unsafe fn run_cheap<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>, in_place: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        if S::PAIRS && job.columns > FUSED_COLUMNS {
+        if !S::PAIRS || job.columns < PAIR_FROM_COLUMNS {
+            run_fused::<S, F>(job)
+        } else if job.columns <= in_place {
             run_many::<S, F, F, true>(job)
         } else {
-            run_fused::<S, F>(job)
+            run_costly::<S, F>(job)
         }
     }
 }
@@ -275,7 +276,7 @@ unsafe fn run_many<S: Simd, F: Format, P: Format, const IN_PLACE: bool>(
                     if IN_PLACE {
                         let weights = job.weights.add(panel * job.layout.panel_bytes);
                         let second = weights.add(job.layout.panel_bytes);
-                        let source = (weights, second, section.start);
+                        let source = Source { panels: [weights, second], first: section.start };
                         pair_tiles::<S, P>(job, panel, section.clone(), columns.clone(), source);
                     } else {
                         section_tiles::<S, F, P>(job, panel, section.clone(), columns.clone());
@@ -328,7 +329,8 @@ unsafe fn section_tiles<S: Simd, F: Format, P: Format>(
                 });
             }
             if together == 2 {
-                let source = (job.scratch.cast_const(), job.scratch.add(bytes).cast_const(), 0);
+                let second = job.scratch.add(bytes).cast_const();
+                let source = Source { panels: [job.scratch.cast_const(), second], first: 0 };
                 pair_tiles::<S, P>(job, panel, blocks, columns.clone(), source);
             } else {
                 chunk_tiles::<S, P>(job, panel, blocks, columns.clone());
@@ -337,8 +339,7 @@ unsafe fn section_tiles<S: Simd, F: Format, P: Format>(
     }
 }
 
-/// A tile of `blocks` for columns from `column` on; `source` is where the blocks of the panels
-/// lie: the first panel, the second, and the index of the first block there.
+/// A tile of `blocks` for columns from `column` on.
 ///
 /// # Safety
 /// As [`run_fused`]; the source holds the blocks.
@@ -353,9 +354,9 @@ unsafe fn block_tile<'a, S: Simd>(
     unsafe {
         Tile {
             layout: job.layout,
-            panel: source.0,
-            second: source.1,
-            first: source.2,
+            panel: source.panels[0],
+            second: source.panels[1],
+            first: source.first,
             blocks: blocks.len(),
             columns: Columns {
                 first: job.input.add(column * job.input_stride + blocks.start),
@@ -365,7 +366,7 @@ unsafe fn block_tile<'a, S: Simd>(
             output_stride: job.output_stride,
             rows: panels.map(|panel| job.layout.rows_in(panel)).sum(),
             accumulate: blocks.start > 0,
-            prefetch: Prefetch { pointer: source.0, step: 0 },
+            prefetch: Prefetch { pointer: job.weights, step: 0 },
         }
     }
 }
@@ -384,7 +385,7 @@ unsafe fn chunk_tiles<S: Simd, P: Format>(
         // SAFETY: panels, blocks and columns of the job.
         unsafe {
             let first = columns.start + column;
-            let source = (job.scratch.cast_const(), job.scratch.cast_const(), 0);
+            let source = Source { panels: [job.scratch.cast_const(); 2], first: 0 };
             let work = block_tile::<S>(job, panel..panel + 1, blocks.clone(), first, source);
             macro_rules! call {
                 ($c:literal) => {
@@ -407,11 +408,20 @@ unsafe fn pair_tiles<S: Simd, P: Format>(
     columns: Range<usize>,
     source: Source,
 ) {
-    for (column, width) in tiles(columns.len(), PAIR_COLUMNS) {
-        // SAFETY: panels, blocks and columns of the job.
+    let of = columns.len().div_ceil(PAIR_COLUMNS);
+    let bytes = job.layout.panel_bytes;
+    for (index, (column, width)) in tiles(columns.len(), PAIR_COLUMNS).enumerate() {
+        // SAFETY: panels, blocks and columns of the job; prefetched addresses need not exist.
         unsafe {
             let first = columns.start + column;
-            let work = block_tile::<S>(job, panel..panel + 2, blocks.clone(), first, source);
+            let mut work = block_tile::<S>(job, panel..panel + 2, blocks.clone(), first, source);
+            if source.panels[0] != job.scratch.cast_const() && of <= 4 {
+                // Each tile asks for its share of the next two panels.
+                work.prefetch = Prefetch {
+                    pointer: source.panels[0].wrapping_add(2 * bytes + index * bytes / of),
+                    step: bytes.div_ceil(blocks.len().max(1) * of),
+                };
+            }
             macro_rules! call {
                 ($c:literal) => {
                     S::pair_tile::<P, $c>(&work)

@@ -158,7 +158,13 @@ pub(super) unsafe fn pair_tile<S: Simd, F: Format, const C: usize>(tile: &Tile) 
             }
         }
         let layout = tile.layout;
+        let mut wanted = tile.prefetch.pointer;
         for index in 0..tile.blocks {
+            if tile.prefetch.step > 0 {
+                ask::<S>(wanted, tile.prefetch.step);
+                ask::<S>(wanted.wrapping_add(layout.panel_bytes), tile.prefetch.step);
+                wanted = wanted.wrapping_add(tile.prefetch.step);
+            }
             let columns = Columns { first: tile.columns.first.add(index), ..tile.columns };
             let index = tile.first + index;
             let blocks = [
