@@ -192,23 +192,23 @@ pub(crate) struct RunArgs {
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Most tokens to write [default: until the model ends or the context is full]
-    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    #[arg(long, value_name = "N", value_parser = parse_positive, allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<usize>,
 
     /// Randomness: 0 always takes the most likely token
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temperature: Option<f32>,
 
     /// Choose among the K most likely tokens; 0 for all
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub(crate) top_k: Option<usize>,
 
     /// Choose among the most likely tokens that together have probability P
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
 
     /// Leave out tokens less likely than P times the most likely one
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
 
     /// Start of the random numbers [default: another one each time]
@@ -216,7 +216,7 @@ pub(crate) struct SamplingArgs {
     pub(crate) seed: Option<u64>,
 
     /// Divide the scores of tokens that were used already; 1 is off
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) repetition_penalty: Option<f32>,
 
     /// Subtract from the scores of tokens that were used already; 0 is off

@@ -12,6 +12,7 @@ use trine_text::Tokenizer;
 use trine_weights::gguf::{Array, Metadata as Entries, StringArray, Value};
 use trine_weights::{DType, HuggingFaceMetadata, Metadata};
 
+use crate::output;
 use crate::vocabulary;
 
 /// Layers of the 27B model: readers scale its scores by the hidden size per head, and no key says so.
@@ -105,7 +106,14 @@ fn from_hugging_face(model: &Model, files: &HuggingFaceMetadata) -> Result<Entri
     entries.insert("general.sampling.temp", Value::F32(defaults.temperature));
     entries.insert("general.sampling.top_k", number(defaults.top_k)?);
     entries.insert("general.sampling.top_p", Value::F32(defaults.top_p));
-    tokenizer(model, files, &mut entries)?;
+    if files.directory.join("tokenizer.json").exists() {
+        tokenizer(model, files, &mut entries)?;
+    } else {
+        output::warning(format!(
+            "{} has no tokenizer.json: the new file will serve `logits`, which takes token ids, but not text",
+            files.directory.display()
+        ));
+    }
     if let Some(template) = vocabulary::template(model.checkpoint())? {
         entries.insert("tokenizer.chat_template", text(template.source()));
     }
