@@ -43,6 +43,7 @@ pub(super) struct Tile<'a> {
     pub(super) layout: &'a Layout,
     pub(super) panel: *const u8,
     /// The second panel of a pair tile.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX2 pairs panels"))]
     pub(super) second: *const u8,
     /// The first block of the panels to be used; `columns` begin with its activations.
     pub(super) first: usize,
@@ -144,6 +145,7 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
 ///
 /// # Safety
 /// As [`tile`]; `rows` counts those of both panels.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX2 pairs panels"))]
 #[inline(always)]
 pub(super) unsafe fn pair_tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
     // SAFETY: the caller's promise covers every pointer used here.
