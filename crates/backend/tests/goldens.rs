@@ -1,5 +1,7 @@
 //! Whole models on the scalar reference against logits computed by another implementation.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
 use common::{Golden, greedy, logits};

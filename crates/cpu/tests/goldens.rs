@@ -1,6 +1,8 @@
 //! Whole models on the CPU against logits computed by another implementation, on every instruction set of this
 //! processor.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 #[path = "../../backend/tests/common/mod.rs"]
 mod common;
 

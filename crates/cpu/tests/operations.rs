@@ -1,5 +1,7 @@
 //! Every operation on the CPU against the scalar reference: random models of odd shapes, in every form of the Plan.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 #[path = "../../backend/tests/common/mod.rs"]
 mod common;
 

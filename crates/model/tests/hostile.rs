@@ -1,5 +1,7 @@
 //! Models whose hyper-parameters, names or shapes cannot be: each gives an error that names what is wrong.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 use std::path::PathBuf;
 
 use trine_model::{Model, names};

@@ -1,5 +1,7 @@
 //! The Plan and what derives from it: fusion, scratch memory, cost.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 use std::path::Path;
 
 use trine_model::{
@@ -138,8 +140,8 @@ fn buffers_that_live_together_never_share_memory() {
                 assert_eq!(start_a % trine_model::ALIGNMENT, 0);
                 assert!(start_a + size(a) <= scratch.bytes);
                 all_live += size(a);
-                for b in 0..a {
-                    let Some((first_b, last_b)) = lifetimes[b] else { continue };
+                for (b, lifetime) in lifetimes[..a].iter().enumerate() {
+                    let Some((first_b, last_b)) = *lifetime else { continue };
                     let start_b = scratch.offsets[b].unwrap();
                     let together = first_a <= last_b && first_b <= last_a;
                     let apart = start_a + size(a) <= start_b || start_b + size(b) <= start_a;
