@@ -4,7 +4,8 @@
 pub(crate) const NAME: &str = "demo";
 
 /// The GGUF file of the model.
-static MODEL: &[u8] = &[];
+static MODEL: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/demo.gguf"));
 
 /// The GGUF file's bytes.
 pub(crate) fn model() -> &'static [u8] {
