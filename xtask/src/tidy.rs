@@ -1,6 +1,6 @@
 //! The rules of the house that no compiler checks.
 //!
-//! - A crate uses only crates above it in DESIGN's list of rooms.
+//! - A crate uses only crates above it in ARCHITECTURE's list of rooms.
 //! - A file has at most 700 lines, a function at most 80 (tests may have longer functions).
 //! - `unsafe` stands in the named modules alone.
 //! - Every operation of the Plan has its scalar reference, and each backend runs it and tests it.

@@ -164,22 +164,22 @@ impl Batch<'_> {
             return fail(format!("token id {token} is outside the vocabulary of {vocabulary}"));
         }
         self.check_outputs(options)?;
-        let mut seen = vec![false; self.sequences.len()];
-        let mut slots = vec![false; options.sequences];
-        for span in self.spans() {
+        for (index, span) in self.spans().enumerate() {
             let Some(view) = self.sequences.get(span.sequence) else {
                 return fail(format!("row {} names sequence {} of none", span.row, span.sequence));
             };
-            if std::mem::replace(&mut seen[span.sequence], true) {
-                return fail(format!(
-                    "the rows of sequence {} do not stand together",
-                    span.sequence
-                ));
+            if view.slot as usize >= options.sequences {
+                return fail(format!("slot {} of {}", view.slot, options.sequences));
             }
-            match slots.get_mut(view.slot as usize) {
-                Some(taken) if !*taken => *taken = true,
-                Some(_) => return fail(format!("two sequences share slot {}", view.slot)),
-                None => return fail(format!("slot {} of {}", view.slot, options.sequences)),
+            // Against each earlier one rather than with a table of all: a step allocates nothing.
+            for earlier in self.spans().take(index) {
+                if earlier.sequence == span.sequence {
+                    let sequence = span.sequence;
+                    return fail(format!("the rows of sequence {sequence} do not stand together"));
+                }
+                if self.sequences[earlier.sequence].slot == view.slot {
+                    return fail(format!("two sequences share slot {}", view.slot));
+                }
             }
             self.check_span(options, span, view)?;
         }
@@ -293,4 +293,61 @@ pub enum BackendError {
     /// The model could not be understood.
     #[error(transparent)]
     Model(#[from] ModelError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: ProgramOptions = ProgramOptions {
+        width: Width { tokens: 4, outputs: 2 },
+        kv: KvType::F16,
+        context: 40,
+        sequences: 2,
+        blocks: 4,
+    };
+
+    /// What is wrong with a batch of rows (token, position, sequence).
+    fn complaint(rows: &[(u32, u32, u32)], slots: [u32; 2], outputs: &[u32]) -> Option<String> {
+        let (tokens, rest): (Vec<u32>, Vec<(u32, u32)>) =
+            rows.iter().map(|&(token, position, sequence)| (token, (position, sequence))).unzip();
+        let (positions, sequence_of): (Vec<u32>, Vec<u32>) = rest.into_iter().unzip();
+        let [first, second] = slots;
+        let sequences = [
+            SequenceView { slot: first, blocks: &[0, 1] },
+            SequenceView { slot: second, blocks: &[3] },
+        ];
+        let batch = Batch {
+            tokens: &tokens,
+            positions: &positions,
+            sequence_of: &sequence_of,
+            sequences: &sequences,
+            outputs,
+        };
+        batch.check(&OPTIONS, 10).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_rule_of_a_batch_is_checked() {
+        let good = [(1, 38, 0), (9, 39, 0), (2, 0, 1)];
+        assert_eq!(complaint(&good, [0, 1], &[0, 2]), None);
+        let cases: [(&[(u32, u32, u32)], [u32; 2], &[u32], &str); 12] = [
+            (&[], [0, 1], &[], "0 rows"),
+            (&[(1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 3, 0), (1, 4, 0)], [0, 1], &[], "5 rows"),
+            (&[(10, 0, 0)], [0, 1], &[], "token id 10"),
+            (&good, [0, 0], &[], "share slot 0"),
+            (&good, [0, 2], &[], "slot 2 of 2"),
+            (&[(1, 0, 0), (1, 0, 1), (1, 1, 0)], [0, 1], &[], "do not stand together"),
+            (&[(1, 0, 2)], [0, 1], &[], "sequence 2 of none"),
+            (&[(1, 3, 0), (1, 5, 0)], [0, 1], &[], "not consecutive"),
+            (&[(1, 40, 0)], [0, 1], &[], "beyond the context"),
+            (&[(1, 32, 1)], [0, 1], &[], "has blocks for 32 of 33"),
+            (&good, [0, 1], &[2, 0], "ascending"),
+            (&good, [0, 1], &[0, 3], "within the batch"),
+        ];
+        for (rows, slots, outputs, mark) in cases {
+            let found = complaint(rows, slots, outputs).unwrap_or_default();
+            assert!(found.contains(mark), "{rows:?} {slots:?} {outputs:?}: {found:?}");
+        }
+    }
 }

@@ -95,7 +95,7 @@ pub(crate) struct Placement {
     pub(crate) device: Option<DeviceChoice>,
 
     /// Threads of the CPU device [default: one for each core this process may use]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) threads: Option<u16>,
 
     /// How keys and values are stored: f32, f16, int8 [default: f16; logits: f32]

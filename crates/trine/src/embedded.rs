@@ -1,13 +1,43 @@
-//! The demonstration model inside the program.
+//! The models inside the program: the demonstration model, and its draft.
 
-/// The name under which it is asked for.
-pub(crate) const NAME: &str = "demo";
+/// A model inside the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Embedded {
+    /// The demonstration model, which runs when no other is asked for.
+    Demo,
+    /// A model a tenth of its size with the same tokenizer, trained to guess what it writes.
+    Draft,
+}
 
-/// The GGUF file of the model.
-static MODEL: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/demo.gguf"));
+/// A file of the assets folder.
+macro_rules! asset {
+    ($name:literal) => {
+        include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/", $name))
+    };
+}
 
-/// The GGUF file's bytes.
-pub(crate) fn model() -> &'static [u8] {
-    MODEL
+impl Embedded {
+    /// All of them.
+    pub(crate) const ALL: [Self; 2] = [Self::Demo, Self::Draft];
+
+    /// The name under which it is asked for.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Demo => "demo",
+            Self::Draft => "demo-draft",
+        }
+    }
+
+    /// The GGUF file's bytes.
+    pub(crate) fn bytes(self) -> &'static [u8] {
+        match self {
+            Self::Demo => asset!("demo.gguf"),
+            Self::Draft => asset!("demo-draft.gguf"),
+        }
+    }
+
+    /// The model of a name.
+    pub(crate) fn find(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|model| model.name() == name)
+    }
 }

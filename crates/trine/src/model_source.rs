@@ -7,14 +7,14 @@ use trine_hub::{Hub, HubConfig, HubError, LocalModel, ModelName};
 use trine_model::Model;
 use trine_weights::{Checkpoint, DType};
 
-use crate::embedded;
+use crate::embedded::Embedded;
 use crate::output;
 
 /// A model that exists.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// The one inside this program.
-    Embedded,
+    /// One inside this program.
+    Embedded(Embedded),
     /// A file or folder.
     Path(PathBuf),
     /// A model of the store.
@@ -31,12 +31,15 @@ pub(crate) enum ModelOrPrompt {
 }
 
 impl Source {
+    /// What runs when no model is asked for.
+    pub(crate) const DEMO: Self = Source::Embedded(Embedded::Demo);
+
     /// The model of an argument; the embedded one for none.
     ///
     /// # Errors
     /// If there is no such model; the message says where it was looked for.
     pub(crate) fn find(text: Option<&str>) -> Result<Self> {
-        let Some(text) = text else { return Ok(Source::Embedded) };
+        let Some(text) = text else { return Ok(Source::DEMO) };
         match lookup(text)? {
             Some(source) => Ok(source),
             None => Err(not_found(text)),
@@ -46,7 +49,7 @@ impl Source {
     /// Name for people and reports.
     pub(crate) fn name(&self) -> String {
         match self {
-            Source::Embedded => embedded::NAME.to_owned(),
+            Source::Embedded(model) => model.name().to_owned(),
             Source::Path(path) => path.display().to_string(),
             Source::Local(model) => model.name.to_string(),
         }
@@ -58,7 +61,7 @@ impl Source {
     /// If they are damaged or of an unknown format.
     pub(crate) fn open_checkpoint(&self) -> Result<Checkpoint> {
         match self {
-            Source::Embedded => Ok(Checkpoint::from_static(embedded::model())?),
+            Source::Embedded(model) => Ok(Checkpoint::from_static(model.bytes())?),
             Source::Path(path) => Ok(Checkpoint::open(path)?),
             Source::Local(model) => Checkpoint::open(&model.path).with_context(|| {
                 format!(
@@ -96,8 +99,8 @@ pub(crate) fn model_or_prompt(text: &str) -> Result<ModelOrPrompt> {
 }
 
 fn lookup(text: &str) -> Result<Option<Source>> {
-    if text == embedded::NAME {
-        return Ok(Some(Source::Embedded));
+    if let Some(model) = Embedded::find(text) {
+        return Ok(Some(Source::Embedded(model)));
     }
     let path = Path::new(text);
     if !text.is_empty() && path.exists() {
@@ -206,7 +209,10 @@ mod tests {
 
     #[test]
     fn lone_arguments() {
-        assert!(matches!(model_or_prompt("demo").unwrap(), ModelOrPrompt::Model(Source::Embedded)));
+        assert!(matches!(
+            model_or_prompt("demo").unwrap(),
+            ModelOrPrompt::Model(Source::Embedded(_))
+        ));
         assert!(matches!(model_or_prompt("Once upon").unwrap(), ModelOrPrompt::Prompt(_)));
         assert!(matches!(model_or_prompt("src").unwrap(), ModelOrPrompt::Model(Source::Path(_))));
         let error = model_or_prompt("src/mian.rs.gguf").unwrap_err().to_string();

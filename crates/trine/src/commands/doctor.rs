@@ -8,7 +8,7 @@ use trine_hub::{EntryState, HubConfig};
 
 use crate::bandwidth::Bandwidth;
 use crate::cli::DoctorArgs;
-use crate::embedded;
+use crate::embedded::Embedded;
 use crate::failure::Negative;
 use crate::machine;
 use crate::model_source::{Source, hub};
@@ -114,12 +114,12 @@ fn program() -> Finding {
 
 fn embedded_model() -> Finding {
     const CHECK: &str = "demo model";
-    let opened = Source::Embedded.open(None).and_then(|model| {
+    let opened = Source::DEMO.open(None).and_then(|model| {
         TextSide::read(model.checkpoint(), &model.defaults().stop_ids, true).map(|_| model)
     });
     match opened {
         Ok(model) => {
-            let size = output::bytes(embedded::model().len() as u64);
+            let size = output::bytes(Embedded::Demo.bytes().len() as u64);
             Finding::ok(CHECK, format!("{size}, {} layers", model.config().layers.len()))
         }
         Err(error) => Finding::fail(

@@ -61,7 +61,7 @@ pub(crate) fn run(args: RunArgs, verbose: bool) -> Result<()> {
 fn what_is_asked(args: &RunArgs) -> Result<(Source, Option<String>)> {
     let (source, prompt) = match (&args.model, &args.prompt) {
         (Some(model), Some(prompt)) => (Source::find(Some(model))?, Some(prompt.clone())),
-        (Some(text), None) if text == "-" => (Source::Embedded, Some(text.clone())),
+        (Some(text), None) if text == "-" => (Source::DEMO, Some(text.clone())),
         (Some(text), None) => match model_or_prompt(text)? {
             ModelOrPrompt::Model(source) => (source, None),
             ModelOrPrompt::Prompt(prompt) if args.interactive => {
@@ -69,9 +69,9 @@ fn what_is_asked(args: &RunArgs) -> Result<(Source, Option<String>)> {
                     "--interactive takes no prompt, and {prompt:?} is no model"
                 )));
             }
-            ModelOrPrompt::Prompt(prompt) => (Source::Embedded, Some(prompt)),
+            ModelOrPrompt::Prompt(prompt) => (Source::DEMO, Some(prompt)),
         },
-        (None, _) => (Source::Embedded, None),
+        (None, _) => (Source::DEMO, None),
     };
     let prompt = match prompt {
         Some(prompt) if prompt == "-" => Some(read_stdin()?),

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use trine_hub::{EntryState, HubError, ModelName, Origin, Progress, StoreEntry};
 
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
-use crate::embedded;
+use crate::embedded::Embedded;
 use crate::failure::{Interrupted, usage};
 use crate::interrupt::Watch;
 use crate::model_source::hub;
@@ -76,9 +76,9 @@ impl Progress for Shown<'_> {
 }
 
 fn parse_name(text: &str) -> Result<ModelName> {
-    if text == embedded::NAME {
+    if Embedded::find(text).is_some() {
         return Err(usage(format!(
-            "{text} is the model inside this program; there is nothing to fetch or remove"
+            "{text} is a model inside this program; there is nothing to fetch or remove"
         )));
     }
     ModelName::parse(text).map_err(|error| usage(error.to_string()))
@@ -126,11 +126,11 @@ pub(crate) fn list(args: ListArgs) -> Result<()> {
     if args.json {
         return output::json(&entries);
     }
-    let mut rows = vec![vec![
-        embedded::NAME.to_owned(),
-        output::bytes(embedded::model().len() as u64),
-        "inside this program".to_owned(),
-    ]];
+    let inside = |model: Embedded| {
+        let size = output::bytes(model.bytes().len() as u64);
+        vec![model.name().to_owned(), size, "inside this program".to_owned()]
+    };
+    let mut rows: Vec<_> = Embedded::ALL.into_iter().map(inside).collect();
     rows.extend(entries.iter().map(row));
     output::line(output::table(&["name", "size", "state"], rows, &[1]))
 }

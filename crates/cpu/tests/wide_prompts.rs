@@ -1,0 +1,43 @@
+//! Prompts wide enough for activations in one 8-bit term, on a model that was trained.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+#[path = "../../backend/tests/common/mod.rs"]
+mod common;
+
+use std::path::Path;
+
+use common::{divergence, logits};
+use trine_backend::reference::ReferenceDevice;
+use trine_cpu::CpuDevice;
+use trine_cpu::isa::Isa;
+use trine_model::{KvType, Model};
+
+/// Largest mean KL divergence from the scalar reference over the same weights, in nats.
+const DIVERGENCE: f64 = 1e-3;
+
+#[test]
+fn a_wide_prompt_stays_close_to_the_reference() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
+    let model = Model::open(&path).unwrap();
+    let vocabulary = model.config().vocabulary;
+    // Ordinary pieces; what they say does not matter, only that the model reacts to them as trained.
+    let ids: Vec<u32> = (0..96).map(|at| if at == 0 { 2 } else { 400 + at * at % 1500 }).collect();
+    let expected = logits(&ReferenceDevice::new(), &model, &ids, ids.len(), KvType::F32);
+    for isa in Isa::available() {
+        let device = CpuDevice::new(Some(2), Some(isa)).unwrap();
+        let mean = |chunk| {
+            let found = logits(&device, &model, &ids, chunk, KvType::F32);
+            let rows = expected.chunks_exact(vocabulary).zip(found.chunks_exact(vocabulary));
+            rows.map(|(expected, found)| divergence(expected, found)).sum::<f64>()
+                / ids.len() as f64
+        };
+        let (wide, narrow) = (mean(ids.len()), mean(32));
+        println!(
+            "{isa:?}: mean KL divergence {wide:.1e} in one piece, {narrow:.1e} in pieces of 32"
+        );
+        assert!(wide <= DIVERGENCE, "{isa:?}: {wide}");
+        // Two terms are not merely a little better: that the narrow pieces take them is what this shows.
+        assert!(narrow <= wide / 10.0, "{isa:?}: {narrow} in narrow pieces, {wide} in one");
+    }
+}
