@@ -331,7 +331,8 @@ mod tests {
     fn every_rule_of_a_batch_is_checked() {
         let good = [(1, 38, 0), (9, 39, 0), (2, 0, 1)];
         assert_eq!(complaint(&good, [0, 1], &[0, 2]), None);
-        let cases: [(&[(u32, u32, u32)], [u32; 2], &[u32], &str); 12] = [
+        type Case<'a> = (&'a [(u32, u32, u32)], [u32; 2], &'a [u32], &'a str);
+        let cases: [Case<'_>; 12] = [
             (&[], [0, 1], &[], "0 rows"),
             (&[(1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 3, 0), (1, 4, 0)], [0, 1], &[], "5 rows"),
             (&[(10, 0, 0)], [0, 1], &[], "token id 10"),

@@ -46,6 +46,11 @@ impl<'a, T> SharedSlice<'a, T> {
         }
     }
 
+    /// Address of the first element, for kernels; it may be used for every element.
+    pub fn as_mut_ptr(&self) -> *mut T {
+        self.pointer.as_ptr()
+    }
+
     /// The elements of `range`, lent on. Panics when the range leaves the slice.
     pub fn part(&self, range: Range<usize>) -> SharedSlice<'a, T> {
         check(&range, self.length);

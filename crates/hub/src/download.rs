@@ -71,7 +71,14 @@ pub(crate) fn fetch(job: &Job<'_>, progress: &mut dyn Progress) -> Result<Fetche
                 }
                 return Err(HubError::Checksum { file: file.name.clone(), expected, found });
             }
-            _ => return Ok(Fetched { size, sha256: found }),
+            Some(_) => return Ok(Fetched { size, sha256: found }),
+            None => {
+                if file.name.ends_with(".gguf") || file.name.ends_with(".safetensors") {
+                    let file = &file.name;
+                    tracing::warn!(file, "no checksum is published: only the size was checked");
+                }
+                return Ok(Fetched { size, sha256: found });
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Writes Plans: one method per operation, so that a model family's builder reads like its paper.
 
+use std::collections::HashMap;
+
 use trine_weights::DType;
 
 use crate::config::{LayerConfig, Rope};
@@ -11,6 +13,8 @@ use crate::plan::{
 pub(crate) struct Builder<'a> {
     plan: Plan,
     dtype_of: &'a dyn Fn(&str) -> DType,
+    /// Weights that the Plan has already, by name.
+    known: HashMap<String, WeightId>,
     /// Prefix of labels and buffer names, such as `blk.3.`.
     scope: String,
 }
@@ -25,7 +29,7 @@ impl<'a> Builder<'a> {
             steps: Vec::new(),
             logits: BufferId(0),
         };
-        Self { plan, dtype_of, scope: String::new() }
+        Self { plan, dtype_of, known: HashMap::new(), scope: String::new() }
     }
 
     /// The finished Plan, whose result is `logits`.
@@ -55,12 +59,14 @@ impl<'a> Builder<'a> {
     }
 
     fn weight(&mut self, name: &str, rows: usize, columns: usize) -> WeightId {
-        if let Some(index) = self.plan.weights.iter().position(|weight| weight.name == name) {
-            return WeightId(index);
+        if let Some(id) = self.known.get(name) {
+            return *id;
         }
         let dtype = (self.dtype_of)(name);
+        let id = WeightId(self.plan.weights.len());
         self.plan.weights.push(Weight { name: name.to_owned(), rows, columns, dtype });
-        WeightId(self.plan.weights.len() - 1)
+        self.known.insert(name.to_owned(), id);
+        id
     }
 
     fn step(&mut self, label: &str, op: Op) {

@@ -2,8 +2,8 @@
 
 use crate::error::ModelError;
 
-/// Most layers that a configuration may ask for.
-const LAYERS_MAX: usize = 1024;
+/// Most layers that a configuration may ask for; the largest Gemma has 62.
+pub(crate) const LAYERS_MAX: usize = 256;
 /// Largest width (hidden, heads x head dimension, feed-forward) that a configuration may ask for.
 const WIDTH_MAX: usize = 1 << 20;
 /// Most vocabulary entries that a configuration may ask for.

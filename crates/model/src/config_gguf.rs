@@ -5,7 +5,9 @@
 
 use trine_weights::gguf::{Array, Metadata, Value};
 
-use crate::config::{AttentionKind, Config, Family, GenerationDefaults, LayerConfig, Rope};
+use crate::config::{
+    AttentionKind, Config, Family, GenerationDefaults, LAYERS_MAX, LayerConfig, Rope,
+};
 use crate::config_hf::every_nth_global;
 use crate::error::ModelError;
 
@@ -34,8 +36,9 @@ pub(crate) fn read(metadata: &Metadata, vocabulary: usize) -> Result<Config, Mod
     let keys = Keys { metadata };
     let hidden = keys.count("embedding_length")?;
     let layer_count = keys.count("block_count")?;
-    if !(1..=1024).contains(&layer_count) {
-        return Err(ModelError::bad("gemma3.block_count", layer_count, "a number from 1 to 1024"));
+    if !(1..=LAYERS_MAX).contains(&layer_count) {
+        let expected = format!("a number from 1 to {LAYERS_MAX}");
+        return Err(ModelError::bad("gemma3.block_count", layer_count, expected));
     }
     let heads = keys.per_layer("attention.head_count", layer_count)?;
     let kv_heads = keys.per_layer("attention.head_count_kv", layer_count)?;

@@ -5,7 +5,9 @@
 
 use serde_json::Value;
 
-use crate::config::{AttentionKind, Config, Family, GenerationDefaults, LayerConfig, Rope};
+use crate::config::{
+    AttentionKind, Config, Family, GenerationDefaults, LAYERS_MAX, LayerConfig, Rope,
+};
 use crate::error::ModelError;
 
 /// Architectures and model types that mean Gemma 3.
@@ -41,8 +43,12 @@ pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
     check_supported(root, text)?;
     let hidden = text.count("hidden_size", default::HIDDEN)?;
     let layer_count = text.count("num_hidden_layers", default::LAYERS)?;
-    if layer_count > 1024 {
-        return Err(ModelError::bad("num_hidden_layers", layer_count, "at most 1024"));
+    if layer_count > LAYERS_MAX {
+        return Err(ModelError::bad(
+            "num_hidden_layers",
+            layer_count,
+            format!("at most {LAYERS_MAX}"),
+        ));
     }
     let kinds = attention_kinds(text, layer_count)?;
     let feed_forward = feed_forward(text, layer_count)?;
@@ -100,6 +106,10 @@ fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
     }
     if text.0.get("attention_bias") == Some(&Value::Bool(true)) {
         return Err(ModelError::bad("attention_bias", true, "false: Gemma 3 has no biases"));
+    }
+    if text.0.get("use_bidirectional_attention") == Some(&Value::Bool(true)) {
+        let expected = "false: embedding models of this architecture are not supported";
+        return Err(ModelError::bad("use_bidirectional_attention", true, expected));
     }
     // Mirrors that say "gelu" mean the tanh form too.
     let activation = text.0.get("hidden_activation").or_else(|| text.0.get("hidden_act"));
@@ -371,6 +381,7 @@ mod tests {
             (json!({"rope_scaling": {"rope_type": "yarn", "factor": 2}}), "rope_type"),
             (json!({"query_pre_attn_scalar": 0}), "attention scale"),
             (json!({"hidden_activation": "silu"}), "hidden_activation"),
+            (json!({"use_bidirectional_attention": true}), "use_bidirectional_attention"),
             (json!({"attn_logit_softcapping": 50.0}), "attn_logit_softcapping"),
             (json!({"intermediate_size": [1, 2]}), "intermediate_size"),
             (json!({"layer_types": ["full_attention"]}), "layer_types"),

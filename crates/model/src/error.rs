@@ -43,6 +43,26 @@ pub enum ModelError {
         /// Name of the tensor as the file format spells it.
         name: String,
     },
+    /// A tensor that the architecture needs is stored in a format that trine does not read.
+    #[error(
+        "tensor {name} is stored as {format}, which trine does not read; use the model's BF16, F16 or GGUF files"
+    )]
+    UnreadableTensor {
+        /// Name of the tensor as the file format spells it.
+        name: String,
+        /// Format as the file names it.
+        format: String,
+    },
+    /// The files hold more layers than the configuration says.
+    #[error(
+        "tensor {name} belongs to a layer beyond the {layers} of the configuration; tensors and configuration are not of the same model"
+    )]
+    ExtraLayer {
+        /// Name of the tensor as the file spells it.
+        name: String,
+        /// Layers that the configuration asks for.
+        layers: usize,
+    },
     /// A tensor has another shape than the hyper-parameters say.
     #[error(
         "tensor {name} has shape {found:?}, the configuration asks for {expected:?}; \

@@ -3,6 +3,8 @@
 //! A rule looks at the steps from some position on and says how many of them one step can replace. Rules are tried
 //! at every position until none applies.
 
+use std::collections::VecDeque;
+
 use crate::plan::{BufferId, Op, Plan, Step};
 
 /// What a rule found: the number of steps replaced and the step that does their work.
@@ -14,20 +16,32 @@ type Rule = fn(&[Step], &Uses) -> Option<Rewrite>;
 /// The rules, in the order in which they are tried.
 const RULES: [Rule; 5] = [share_input, gate, norm_then_add, norm_add_then_norm, prepare_qkv];
 
-/// Applies every rule wherever it fits.
-pub fn fuse(mut plan: Plan) -> Plan {
-    while let Some((at, (count, op))) = find(&plan) {
-        let label = plan.steps[at].label.clone();
-        plan.steps.splice(at..at + count, [Step { label, op }]);
-    }
-    plan
-}
+/// Most steps that one rule looks at.
+const REACH: usize = 6;
 
-fn find(plan: &Plan) -> Option<(usize, Rewrite)> {
-    let uses = Uses::count(plan);
-    (0..plan.steps.len()).find_map(|at| {
-        RULES.iter().find_map(|rule| rule(&plan.steps[at..], &uses)).map(|rewrite| (at, rewrite))
-    })
+/// Applies every rule wherever it fits, in one walk over the Plan: after a rewrite it steps back as far as a rule can
+/// see, because the new step may begin or continue another pattern.
+pub fn fuse(mut plan: Plan) -> Plan {
+    let mut uses = Uses::count(&plan);
+    let mut fused: Vec<Step> = Vec::with_capacity(plan.steps.len());
+    let mut rest: VecDeque<Step> = std::mem::take(&mut plan.steps).into();
+    loop {
+        let window: Vec<Step> = rest.iter().take(REACH).cloned().collect();
+        let Some((count, op)) = RULES.iter().find_map(|rule| rule(&window, &uses)) else {
+            let Some(step) = rest.pop_front() else { break };
+            fused.push(step);
+            continue;
+        };
+        let label = window[0].label.clone();
+        window[..count].iter().for_each(|step| uses.forget(&step.op));
+        uses.add(&op);
+        rest.drain(..count);
+        rest.push_front(Step { label, op });
+        let back = fused.len().saturating_sub(REACH);
+        fused.drain(back..).rev().for_each(|step| rest.push_front(step));
+    }
+    plan.steps = fused;
+    plan
 }
 
 /// How many steps read each buffer.
@@ -35,10 +49,18 @@ struct Uses(Vec<usize>);
 
 impl Uses {
     fn count(plan: &Plan) -> Self {
-        let mut counts = vec![0; plan.buffers.len()];
-        plan.steps.iter().flat_map(|step| step.op.reads()).for_each(|id| counts[id.0] += 1);
-        counts[plan.logits.0] += 1;
-        Uses(counts)
+        let mut uses = Uses(vec![0; plan.buffers.len()]);
+        plan.steps.iter().for_each(|step| uses.add(&step.op));
+        uses.0[plan.logits.0] += 1;
+        uses
+    }
+
+    fn add(&mut self, op: &Op) {
+        op.reads().into_iter().for_each(|id| self.0[id.0] += 1);
+    }
+
+    fn forget(&mut self, op: &Op) {
+        op.reads().into_iter().for_each(|id| self.0[id.0] -= 1);
     }
 
     /// Whether the only step that reads the buffer is the one being fused.
@@ -117,7 +139,10 @@ fn norm_add_then_norm(steps: &[Step], _: &Uses) -> Option<Rewrite> {
 /// Everything between the projections and attention.
 fn prepare_qkv(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     let [a, b, c, d, e, f, ..] = steps else { return None };
-    let Op::HeadNorm { buffer: query, weight: query_norm, epsilon, .. } = a.op else { return None };
+    let Op::HeadNorm { buffer: query, weight: query_norm, epsilon, heads: query_heads } = a.op
+    else {
+        return None;
+    };
     let Op::HeadNorm { buffer: key, weight: key_norm, epsilon: key_epsilon, .. } = b.op else {
         return None;
     };
@@ -129,7 +154,8 @@ fn prepare_qkv(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
         query == query_again && query == attends && key == key_again && key == stored;
     // The key is read by its norm, its rotation and the write; nobody may want it after that.
     let key_is_dead = uses.0[key.0] == 3;
-    let fits = same_buffers && key_is_dead && rope == key_rope && epsilon == key_epsilon;
+    let same_numbers = rope == key_rope && epsilon == key_epsilon && query_heads == heads.query;
+    let fits = same_buffers && key_is_dead && same_numbers;
     let op =
         Op::PrepareQkv { query, key, value, query_norm, key_norm, heads, epsilon, rope, cache };
     fits.then_some((5, op))

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use trine_weights::{Checkpoint, DType, Metadata, Tensor, blocks, quantize_tensor};
+use trine_weights::{Checkpoint, DType, Metadata, Tensor, blocks, fallback, quantize_tensor};
 
 use crate::config::{Config, Family, GenerationDefaults, VOCABULARY_MAX};
 use crate::error::ModelError;
@@ -20,6 +20,8 @@ pub struct Model {
     defaults: GenerationDefaults,
     /// By trine's name.
     tensors: HashMap<String, Tensor>,
+    /// Format in which float matrices are handed out; none for the stored one.
+    quantize: Option<DType>,
     /// Added to every norm's weights: Hugging Face files store `w` where Gemma 3 multiplies by `1 + w`.
     norm_offset: f32,
 }
@@ -57,7 +59,15 @@ impl Model {
             let tensor = finder.require(weight, &config)?;
             tensors.insert(weight.name.clone(), tensor);
         }
-        Ok(Self { checkpoint: Arc::new(checkpoint), config, defaults, tensors, norm_offset })
+        finder.refuse_layers_beyond(config.layers.len())?;
+        Ok(Self {
+            checkpoint: Arc::new(checkpoint),
+            config,
+            defaults,
+            tensors,
+            quantize: None,
+            norm_offset,
+        })
     }
 
     /// The hyper-parameters.
@@ -126,22 +136,40 @@ impl Model {
         self.norm_offset
     }
 
-    /// The same model with its F32, F16 and BF16 matrices stored as `dtype`; formats that do not fit a row length
-    /// fall back as [`trine_weights::fallback`] says. Norms stay as they are.
+    /// The same model with its F32, F16 and BF16 matrices in the Plan, and handed out by [`Model::converted`], as
+    /// `dtype`; formats that do not fit a row length fall back as [`trine_weights::fallback`] says. Norms stay as they
+    /// are.
+    pub fn quantized(mut self, dtype: DType) -> Self {
+        self.quantize = Some(dtype);
+        self
+    }
+
+    /// The tensor of a Plan's weight in the Plan's format: the stored one, or a quantised copy that is the caller's. The
+    /// pages of a file that were read for the copy are given back.
     ///
     /// # Errors
-    /// [`ModelError::Weights`] if a matrix holds values that cannot be quantised.
-    pub fn quantized(mut self, dtype: DType) -> Result<Self, ModelError> {
-        for tensor in self.tensors.values_mut() {
-            if tensor.rows() > 1 && !tensor.dtype().is_quantized() {
-                *tensor = quantize_tensor(tensor, dtype)?;
-            }
+    /// [`ModelError::Weights`] if the tensor holds values that cannot be quantised.
+    ///
+    /// # Panics
+    /// If the weight is of another model's Plan.
+    pub fn converted(&self, weight: &Weight) -> Result<Tensor, ModelError> {
+        let stored = self.tensor(weight);
+        if stored.dtype() == weight.dtype {
+            return Ok(stored.clone());
         }
-        Ok(self)
+        let copy = quantize_tensor(stored, weight.dtype)?;
+        stored.release_pages(0..stored.bytes().len());
+        Ok(copy)
     }
 
     fn dtype(&self, name: &str) -> DType {
-        self.tensors.get(name).map_or(DType::F32, Tensor::dtype)
+        let Some(tensor) = self.tensors.get(name) else { return DType::F32 };
+        match self.quantize {
+            Some(dtype) if tensor.rows() > 1 && !tensor.dtype().is_quantized() => {
+                fallback(dtype, tensor.columns())
+            }
+            _ => tensor.dtype(),
+        }
     }
 }
 
@@ -215,13 +243,35 @@ impl<'a> Finder<'a> {
         self.checkpoint.tensor(&self.file_name(name))
     }
 
+    /// Refuses tensors of layers that the configuration does not have: without them the model would write nonsense.
+    fn refuse_layers_beyond(&self, layers: usize) -> Result<(), ModelError> {
+        let prefix = self.prefix.map_or("blk.".to_owned(), |prefix| format!("{prefix}layers."));
+        for tensor in self.checkpoint.tensors() {
+            let rest = tensor.name().strip_prefix(&prefix).and_then(|rest| rest.split_once('.'));
+            let index = rest.and_then(|(index, _)| index.parse::<usize>().ok());
+            if index.is_some_and(|index| index >= layers) {
+                return Err(ModelError::ExtraLayer { name: tensor.name().to_owned(), layers });
+            }
+        }
+        Ok(())
+    }
+
+    /// Why there is no tensor of a name: it is not there, or stored in a format that cannot be read.
+    fn missing(&self, name: &str) -> ModelError {
+        let name = self.file_name(name);
+        match self.checkpoint.unreadable().iter().find(|tensor| tensor.name == name) {
+            Some(tensor) => ModelError::UnreadableTensor { name, format: tensor.format.clone() },
+            None => ModelError::MissingTensor { name },
+        }
+    }
+
     /// The tensor of a weight, or the rows of a fused one, checked against the shape the Plan asks for.
     fn require(&self, weight: &Weight, config: &Config) -> Result<Tensor, ModelError> {
         let tensor = match self.find(&weight.name) {
             Some(tensor) => tensor.clone(),
-            None => self
-                .slice_of_fused(weight, config)?
-                .ok_or_else(|| ModelError::MissingTensor { name: self.file_name(&weight.name) })?,
+            None => {
+                self.slice_of_fused(weight, config)?.ok_or_else(|| self.missing(&weight.name))?
+            }
         };
         let is_vector = weight.rows == 1;
         let expected =

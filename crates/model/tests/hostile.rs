@@ -145,6 +145,9 @@ fn tensors_that_do_not_fit_are_named() {
     let empty = zeros(names::TOKEN_EMBEDDING, &[0, HIDDEN]);
     let error = Draft::good().replace(names::TOKEN_EMBEDDING, Some(empty)).open().err().unwrap();
     assert!(error.contains("vocabulary"), "{error}");
+    let beyond = zeros(&names::layer(1, "attn_norm"), &[HIDDEN]);
+    let error = Draft::good().replace("blk.1", Some(beyond)).open().err().unwrap();
+    assert!(error.contains("blk.1.attn_norm") && error.contains("beyond the 1"), "{error}");
     // Tensors that the architecture does not know are no harm.
     assert!(Draft::good().replace("extra", Some(zeros("extra", &[3, 5]))).open().is_ok());
 }

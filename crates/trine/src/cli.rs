@@ -94,7 +94,7 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
     pub(crate) device: Option<DeviceChoice>,
 
-    /// Threads of the CPU device [default: one for each core this process may use]
+    /// Threads of the CPU device [default: one for each physical core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) threads: Option<u16>,
 

@@ -64,6 +64,11 @@ impl LineSource for Typed {
             Ok(line) => Ok(Line::Text(line)),
             Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
             Err(ReadlineError::Eof) => Ok(Line::End),
+            // A slip of the keyboard or the clipboard must not cost the conversation.
+            Err(ReadlineError::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                crate::output::warning("the line was not UTF-8 text and is left out");
+                Ok(Line::Text(String::new()))
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -14,6 +14,7 @@ mod chat;
 mod cli;
 mod commands;
 mod converse;
+mod destination;
 mod device;
 mod embedded;
 mod failure;

@@ -79,10 +79,10 @@ impl Source {
     pub(crate) fn open(&self, quantize: Option<DType>) -> Result<Model> {
         let model = Model::from_checkpoint(self.open_checkpoint()?)
             .with_context(|| format!("{} cannot be run", self.name()))?;
-        match quantize {
-            None => Ok(model),
-            Some(dtype) => Ok(model.quantized(dtype)?),
-        }
+        Ok(match quantize {
+            None => model,
+            Some(dtype) => model.quantized(dtype),
+        })
     }
 }
 

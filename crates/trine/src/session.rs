@@ -114,11 +114,10 @@ fn check_context(name: &str, model: &Model, settings: &Settings) -> Result<()> {
 /// The formats of a model's matrices, the one with most bytes first.
 pub(crate) fn formats(model: &Model) -> Vec<String> {
     let mut sizes: Vec<(DType, u64)> = Vec::new();
-    for (_, tensor) in model.tensors().filter(|(_, tensor)| tensor.rows() > 1) {
-        let bytes = tensor.bytes().len() as u64;
-        match sizes.iter_mut().find(|(dtype, _)| *dtype == tensor.dtype()) {
-            Some((_, size)) => *size += bytes,
-            None => sizes.push((tensor.dtype(), bytes)),
+    for weight in model.base_plan().weights.iter().filter(|weight| weight.rows > 1) {
+        match sizes.iter_mut().find(|(dtype, _)| *dtype == weight.dtype) {
+            Some((_, size)) => *size += weight.bytes(),
+            None => sizes.push((weight.dtype, weight.bytes())),
         }
     }
     sizes.sort_by_key(|(_, size)| std::cmp::Reverse(*size));

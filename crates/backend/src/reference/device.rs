@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use trine_model::{BufferId, Heads, Model, Op, Plan, WeightId};
-use trine_weights::blocks;
+use trine_weights::{Tensor, blocks};
 
 use super::cache::{ReferenceCache, RowPlace};
 use super::ops::{self, Attention};
@@ -31,7 +31,7 @@ impl Device for ReferenceDevice {
         plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError> {
-        Ok(Box::new(ReferenceProgram::new(model, plan, *options)))
+        Ok(Box::new(ReferenceProgram::new(model, plan, *options)?))
     }
 }
 
@@ -40,6 +40,8 @@ struct ReferenceProgram {
     model: Model,
     plan: Plan,
     options: ProgramOptions,
+    /// One for each weight of the Plan, in its format.
+    tensors: Vec<Tensor>,
     /// One for each buffer of the Plan.
     buffers: Vec<Vec<f32>>,
     caches: Vec<ReferenceCache>,
@@ -47,10 +49,13 @@ struct ReferenceProgram {
 }
 
 impl ReferenceProgram {
-    fn new(model: &Model, plan: Plan, options: ProgramOptions) -> Self {
+    fn new(model: &Model, plan: Plan, options: ProgramOptions) -> Result<Self, BackendError> {
+        let converted = plan.weights.iter().map(|weight| model.converted(weight));
+        let tensors = converted.collect::<Result<_, _>>()?;
         let caches = plan.caches.iter().map(|cache| ReferenceCache::new(cache, &options)).collect();
         let buffers = vec![Vec::new(); plan.buffers.len()];
-        Self { model: model.clone(), plan, options, buffers, caches, profile: None }
+        let model = model.clone();
+        Ok(Self { model, plan, options, tensors, buffers, caches, profile: None })
     }
 }
 
@@ -200,8 +205,7 @@ impl ReferenceProgram {
     }
 
     fn embed(&mut self, table: WeightId, scale: f32, output: BufferId, batch: &Batch<'_>) {
-        let weight = self.plan.weight(table);
-        let tensor = self.model.tensor(weight);
+        let (weight, tensor) = (self.plan.weight(table), &self.tensors[table.0]);
         let rows = self.buffers[output.0].chunks_exact_mut(weight.columns);
         for (row, &token) in rows.zip(batch.tokens) {
             decode(weight.dtype, tensor.row(token as usize), row);
@@ -233,8 +237,7 @@ impl ReferenceProgram {
 
     fn matmul(&mut self, input: BufferId, weight: WeightId, output: BufferId) {
         let mut target = self.take(output);
-        let weight = self.plan.weight(weight);
-        let tensor = self.model.tensor(weight);
+        let (weight, tensor) = (self.plan.weight(weight), &self.tensors[weight.0]);
         let mut row = vec![f32::NAN; weight.columns];
         if !target.is_empty() {
             for column in 0..weight.rows {

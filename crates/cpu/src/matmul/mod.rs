@@ -43,6 +43,7 @@ mod neon;
 mod scalar;
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use trine_weights::{DType, Tensor};
 
@@ -169,17 +170,22 @@ impl PackedMatrix {
             .ok_or_else(|| PackError::OutOfMemory { name: name(), bytes })?;
         if bytes > 0 {
             let share = layout.panels().div_ceil(threads.max(1));
-            let parts = storage.as_mut_slice().chunks_mut(share * layout.panel_bytes);
+            let parts = storage.as_mut_slice().chunks_mut(share * layout.panel_bytes).enumerate();
+            let parts = Mutex::new(parts);
+            let take = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let pack_parts = || {
+                while let Some((index, part)) = take() {
+                    pack_part(tensor, &layout, index * share, part);
+                }
+            };
             std::thread::scope(|scope| {
-                let mut parts = parts.enumerate();
-                let own = parts.next();
-                for (index, part) in parts {
-                    let layout = &layout;
-                    scope.spawn(move || pack_part(tensor, layout, index * share, part));
+                for _ in 1..threads {
+                    // Where the system grants no more threads, those that are there do the rest.
+                    if std::thread::Builder::new().spawn_scoped(scope, pack_parts).is_err() {
+                        break;
+                    }
                 }
-                if let Some((_, part)) = own {
-                    pack_part(tensor, &layout, 0, part);
-                }
+                pack_parts();
             });
         }
         Ok(PackedMatrix { layout, isa, storage })
@@ -294,10 +300,9 @@ impl PackedMatrix {
         if columns == 0 || panels.is_empty() {
             return;
         }
-        // SAFETY: one element is enough to get the address; the caller promises that nobody else
-        // uses the elements that the kernels write, and `check` that they exist. The kernels count
-        // rows from the matrix's first, which may lie before the output's first.
-        let output = unsafe { output.write(0..0) }.as_mut_ptr().wrapping_sub(first_row);
+        // The kernels count rows from the matrix's first, which may lie before the output's first; `check` has made
+        // sure that the elements that they write exist.
+        let output = output.as_mut_ptr().wrapping_sub(first_row);
         let weights = self.storage.as_slice().as_ptr();
         let scratch = scratch.bytes.as_mut_slice().as_mut_ptr();
         let layout = &self.layout;

@@ -275,12 +275,12 @@ fn load_weights(
         .collect();
     let load = |(index, weight): (usize, &trine_model::Weight)| {
         if multiplied.contains(&WeightId(index)) {
-            let packed = PackedMatrix::pack(model.tensor(weight), isa, threads);
+            let packed = PackedMatrix::pack(&model.converted(weight)?, isa, threads);
             packed.map(Loaded::Matrix).map_err(|error| fail.pack(&error))
         } else if weight.rows == 1 {
             Ok(Loaded::Vector(model.vector(weight)))
         } else {
-            Ok(Loaded::Table(model.tensor(weight).clone()))
+            Ok(Loaded::Table(model.converted(weight)?))
         }
     };
     plan.weights.iter().enumerate().map(load).collect()

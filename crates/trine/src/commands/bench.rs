@@ -231,7 +231,7 @@ fn one(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
 fn read_prompts(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
     let begin = Instant::now();
     for index in 0..test.batch {
-        submit(engine, index, test.tokens, 0)?;
+        submit(engine, index, test.tokens, 1)?;
     }
     while !engine.is_idle() {
         watch.check()?;
@@ -364,7 +364,8 @@ fn cost_per_token(session: &Session, test: Test) -> (f64, f64) {
             let width = session.engine.program().options().width.tokens;
             for context in (0..test.tokens).step_by(width) {
                 let tokens = width.min(test.tokens - context);
-                add(Workload { sequences: 1, tokens, context, outputs: 0, kv });
+                let outputs = usize::from(context + tokens == test.tokens);
+                add(Workload { sequences: 1, tokens, context, outputs, kv });
             }
             (bytes as f64 / test.tokens as f64, operations as f64 / test.tokens as f64)
         }

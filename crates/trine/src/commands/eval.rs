@@ -1,5 +1,6 @@
 //! `trine eval`: perplexity, and the divergence between two files of a model.
 
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -157,14 +158,16 @@ pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
 
 fn read_text(path: &Path) -> Result<String> {
     let fail = || format!("cannot read {}; check the path and its permissions", path.display());
-    let size = std::fs::metadata(path).with_context(fail)?.len();
-    if size > MAX_TEXT_BYTES as u64 {
+    let file = std::fs::File::open(path).with_context(fail)?;
+    // Not by the size that the system states: pipes and devices have none.
+    let mut bytes = Vec::new();
+    file.take(MAX_TEXT_BYTES as u64 + 1).read_to_end(&mut bytes).with_context(fail)?;
+    if bytes.len() > MAX_TEXT_BYTES {
         bail!(
-            "{} has {size} bytes, at most {MAX_TEXT_BYTES} can be judged; give a part of it",
+            "{} has more than the {MAX_TEXT_BYTES} bytes that can be judged; give a part of it",
             path.display()
         );
     }
-    let bytes = std::fs::read(path).with_context(fail)?;
     String::from_utf8(bytes).map_err(|error| {
         anyhow::anyhow!("{} is not UTF-8 text ({error}); convert it first", path.display())
     })

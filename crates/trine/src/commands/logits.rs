@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use trine_model::KvType;
 
 use crate::cli::LogitsArgs;
+use crate::destination;
 use crate::failure::usage;
 use crate::interrupt::Watch;
 use crate::model_source::Source;
@@ -34,6 +35,7 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
             ids.len()
         )));
     }
+    destination::check_logits(&args.out, &source)?;
     settings.context = settings.context.or(Some(ids.len()));
     let chunk = args.chunk.unwrap_or(PREFILL).min(ids.len());
     check_length(&source, &ids, &args.ids)?;
@@ -51,7 +53,11 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     });
     let mut file = LogitsFile::create(&args.out, ids.len(), vocabulary, &facts)?;
     let mut failed: Option<anyhow::Error> = None;
-    session.engine.logits(&ids, chunk, &mut |_, row| {
+    let mut broken: Option<usize> = None;
+    session.engine.logits(&ids, chunk, &mut |position, row| {
+        if broken.is_none() && !row.iter().all(|value| value.is_finite()) {
+            broken = Some(position);
+        }
         if failed.is_none()
             && let Err(error) = file.row(row).and_then(|()| Ok(watch.check()?))
         {
@@ -62,6 +68,11 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
         return Err(error);
     }
     file.finish()?;
+    if let Some(position) = broken {
+        output::warning(format_args!(
+            "from position {position} on there are logits that are not finite: the model's weights are damaged"
+        ));
+    }
     if verbose {
         output::note(&format!(
             "{} positions of {vocabulary} logits in {}",

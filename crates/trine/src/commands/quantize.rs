@@ -10,6 +10,7 @@ use trine_weights::{DType, Tensor, fallback, quantize_tensor};
 
 use super::quantize_metadata;
 use crate::cli::QuantizeArgs;
+use crate::destination;
 use crate::interrupt::Watch;
 use crate::model_source::Source;
 use crate::output;
@@ -93,15 +94,7 @@ pub(crate) fn run(args: QuantizeArgs) -> Result<()> {
 
 /// Writing over the input while it is mapped would destroy it.
 fn check_output(path: &Path, force: bool, source: &Source) -> Result<()> {
-    if let Source::Path(input) = source
-        && let (Ok(input), Ok(output)) = (input.canonicalize(), path.canonicalize())
-        && (input == output || output.starts_with(&input) && output.is_dir())
-    {
-        bail!("{} is the model that is read; choose another name for OUT", path.display());
-    }
-    if path.is_dir() {
-        bail!("{} is a folder; give the name of a file in it, such as model.gguf", path.display());
-    }
+    destination::check(path, source)?;
     if path.exists() && !force {
         bail!("{} exists; choose another name, or replace it with --force", path.display());
     }

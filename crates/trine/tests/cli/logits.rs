@@ -102,3 +102,50 @@ fn files_that_cannot_be_read_or_written() {
             .fails(2);
     assert!(error.contains("--context"), "{error}");
 }
+
+/// Writing never replaces what is read, a device, or a file that somebody may want.
+#[test]
+fn what_is_read_is_never_written_over() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("model");
+    std::fs::create_dir(&folder).unwrap();
+    for entry in std::fs::read_dir(golden("gemma3-c")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+    }
+    let shard = folder.join("model-00001-of-00002.safetensors");
+    let before = std::fs::read(&shard).unwrap();
+    let ids = place.path().join("ids.json");
+    std::fs::write(&ids, "[2, 10, 11]").unwrap();
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let (folder, ids, shard_name) = (text(&folder), text(&ids), text(&shard));
+    let logits = |out: &str| trine(&["logits", &folder, "--ids", &ids, "--out", out]);
+    assert!(logits(&shard_name).fails(1).contains("belongs to the model"));
+    assert!(logits(&ids).fails(1).contains("is no file of logits"));
+    let quantize =
+        |out: &str| trine(&["quantize", &folder, out, "--type", "Q8_0", "--force"]).fails(1);
+    assert!(quantize(&shard_name).contains("belongs to the model"));
+    assert_eq!(std::fs::read(&shard).unwrap(), before);
+    assert_eq!(std::fs::read_to_string(&ids).unwrap(), "[2, 10, 11]");
+    let out = text(&place.path().join("out.safetensors"));
+    logits(&out).ok();
+    logits(&out).ok();
+}
+
+/// A finished file takes its name by renaming: under a device's name that would replace the device.
+#[cfg(unix)]
+#[test]
+fn devices_and_pipes_are_no_destination() {
+    let place = tempfile::tempdir().unwrap();
+    let pipe = place.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let ids = place.path().join("ids.json");
+    std::fs::write(&ids, "[2, 10, 11]").unwrap();
+    let (ids, pipe) = (ids.to_str().unwrap(), pipe.to_str().unwrap());
+    let model = crate::common::model();
+    let error = trine(&["logits", &model, "--ids", ids, "--out", pipe]).fails(1);
+    assert!(error.contains("device, pipe or socket"), "{error}");
+    let error = trine(&["quantize", &model, pipe, "--type", "Q8_0", "--force"]).fails(1);
+    assert!(error.contains("device, pipe or socket"), "{error}");
+}

@@ -354,9 +354,6 @@ fn tokenizers_of_another_model_are_refused() {
     let out = folder.path().join("out.gguf");
     let error = trine(&["quantize", &source, out.to_str().unwrap(), "--type", "Q8_0"]).fails(1);
     assert!(error.contains("512 tokens") && error.contains("480"), "{error}");
-    std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
-    let error = trine(&["quantize", &source, out.to_str().unwrap(), "--type", "Q8_0"]).fails(1);
-    assert!(error.contains("tokenizer.json"), "{error}");
     assert!(!out.exists());
 }
 

@@ -18,6 +18,8 @@ const LIVE: u8 = 2;
 
 struct Slot {
     state: AtomicU8,
+    /// Counts the ranges that the slot has held, so that the handler notices when one takes another's place.
+    generation: AtomicUsize,
     start: AtomicUsize,
     end: AtomicUsize,
     cut: AtomicBool,
@@ -26,6 +28,7 @@ struct Slot {
 static TABLE: [Slot; SLOTS] = [const {
     Slot {
         state: AtomicU8::new(FREE),
+        generation: AtomicUsize::new(0),
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         cut: AtomicBool::new(false),
@@ -66,8 +69,9 @@ pub(super) fn register(start: usize, length: usize) -> Result<Registration, &'st
     for (index, slot) in TABLE.iter().enumerate() {
         let claim = slot.state.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed);
         if claim.is_ok() {
-            slot.start.store(start, Ordering::Relaxed);
-            slot.end.store(end, Ordering::Relaxed);
+            slot.generation.fetch_add(1, Ordering::SeqCst);
+            slot.start.store(start, Ordering::SeqCst);
+            slot.end.store(end, Ordering::SeqCst);
             slot.cut.store(false, Ordering::Relaxed);
             slot.state.store(LIVE, Ordering::Release);
             return Ok(Registration { slot: index });
@@ -129,8 +133,11 @@ fn replace_missing_pages(address: usize) -> bool {
         if slot.state.load(Ordering::Acquire) != LIVE {
             continue;
         }
-        let (start, end) = (slot.start.load(Ordering::Relaxed), slot.end.load(Ordering::Relaxed));
-        if address < start || address >= end {
+        let generation = slot.generation.load(Ordering::SeqCst);
+        let (start, end) = (slot.start.load(Ordering::SeqCst), slot.end.load(Ordering::SeqCst));
+        // The slot may have been freed and taken between the two loads; the new owner's range is not this one.
+        let is_torn = generation != slot.generation.load(Ordering::SeqCst);
+        if is_torn || address < start || address >= end {
             continue;
         }
         let first = address & !(page - 1);
