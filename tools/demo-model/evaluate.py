@@ -50,9 +50,11 @@ def acceptance(main: Gemma3, draft: Gemma3, rows: Tensor, drafted: int = 4) -> d
 
     `greedy`: share of positions where both prefer the same token. `sampled`: mean overlap of the
     two distributions (the acceptance rate of speculative sampling at temperature 1).
-    `tokens_per_verify`: mean tokens gained by one verification of `drafted` greedy guesses.
+    `tokens_per_verify`: mean tokens gained by one verification of `drafted` greedy guesses, over the
+    places where that many tokens of one document follow.
     """
     agree: list[Tensor] = []
+    counted: list[Tensor] = []
     overlap = positions = 0.0
     main.eval()
     draft.eval()
@@ -65,11 +67,13 @@ def acceptance(main: Gemma3, draft: Gemma3, rows: Tensor, drafted: int = 4) -> d
             masks = dense_masks(ids, draft.config.window)
             second = draft.logits(draft(ids, masks)).float()
         agree.append((first.argmax(-1) == second.argmax(-1)) & real)
+        counted.append(real)
         shared = torch.minimum(first.softmax(-1), second.softmax(-1)).sum(-1)
         overlap += float(shared[real].sum())
         positions += float(real.sum())
     same = torch.cat(agree).float()
-    runs = same.unfold(1, drafted, 1).cumprod(-1).sum(-1)
+    whole = torch.cat(counted).unfold(1, drafted, 1).all(-1)
+    runs = same.unfold(1, drafted, 1).cumprod(-1).sum(-1)[whole]
     return {
         "greedy": float(same.sum()) / positions,
         "sampled": overlap / positions,
