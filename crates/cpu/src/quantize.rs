@@ -128,6 +128,30 @@ pub fn quantize_rows(
     }
 }
 
+/// What the blocks leave of a row: `output[i] = row[i] - blocks[i]`.
+///
+/// # Panics
+///
+/// When the lengths do not fit each other.
+pub fn subtract_blocks(isa: Isa, row: &[f32], blocks: &[QuantizedBlock], output: &mut [f32]) {
+    assert_eq!(blocks.len(), QuantizedRows::blocks_per_row(row.len()), "blocks of the row");
+    assert_eq!(output.len(), row.len(), "one result for each element");
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx512Vnni => avx2::subtract_blocks(row, blocks, output),
+        _ => subtract_portable(row, blocks, output),
+    }
+}
+
+#[inline(always)]
+fn subtract_portable(row: &[f32], blocks: &[QuantizedBlock], output: &mut [f32]) {
+    for ((values, rest), block) in row.chunks(BLOCK).zip(output.chunks_mut(BLOCK)).zip(blocks) {
+        for ((rest, value), &code) in rest.iter_mut().zip(values).zip(&block.codes) {
+            *rest = value - block.scale * f32::from(code);
+        }
+    }
+}
+
 fn quantize_blocks(isa: Isa, input: &[[f32; BLOCK]], output: &mut [QuantizedBlock]) {
     match isa {
         #[cfg(target_arch = "x86_64")]

@@ -17,14 +17,19 @@ use super::{Fixed, Loaded, ThreadState, rows_in};
 use crate::attention::{Attention, SequenceRows, Strided};
 use crate::matmul::{MatmulInput, PackedMatrix};
 use crate::pool::{Barrier, ThreadIndex};
-use crate::quantize::{QuantizedBlock, QuantizedRows};
+use crate::quantize::{BLOCK, QuantizedBlock, QuantizedRows};
 use crate::shared::SharedSlice;
 
 /// Most phases of one step: each has its own counter of work handed out.
 pub(super) const PHASES: usize = 2;
 
-/// Chunks of panels that each thread gets on average: enough to even out a slow core.
+/// Chunks of panels that each thread gets on average: enough to even out a slow core. A product of few rows waits for
+/// memory, and its threads should end together; one of many rows reads its input again for each chunk.
 const CHUNKS_PER_THREAD: usize = 8;
+const CHUNKS_PER_THREAD_NARROW: usize = 32;
+
+/// Most rows of a product that counts as narrow.
+const NARROW_ROWS: usize = 8;
 
 /// Most panels in a chunk, so that a chunk's outputs stay in the second-level cache.
 pub(super) const PANELS_MAX: usize = 64;
@@ -342,7 +347,7 @@ impl Frame<'_> {
             state,
         );
         let panels: usize = products.iter().map(|product| matrix(product).panels()).sum();
-        self.for_chunks(panels, cursor, |chunk| {
+        self.for_chunks(panels, rows, cursor, |chunk| {
             // The products' panels count on from one another; a chunk may span several products.
             let mut first = 0;
             for product in products {
@@ -383,7 +388,7 @@ impl Frame<'_> {
         let columns = self.columns(output);
         // The two matrices may be stored in different formats, but the rows in a panel depend on the processor alone.
         assert_eq!(gate.panels(), up.panels(), "gate and up projection have the same rows");
-        self.for_chunks(gate.panels(), cursor, |panels| {
+        self.for_chunks(gate.panels(), rows, cursor, |panels| {
             self.multiply(gate, input, rows, panels.clone(), &target, state);
             self.multiply(up, input, rows, panels.clone(), &factors, state);
             let range = gate.rows_of(panels);
@@ -408,25 +413,54 @@ impl Frame<'_> {
         state: &mut ThreadState,
     ) {
         if needed {
-            let per_row = terms(rows) * QuantizedRows::blocks_per_row(self.columns(input));
-            while let Some(row) = self.fixed.counters.next(cursor.phase, rows) {
-                // SAFETY: the blocks of a row are written by the thread that took it.
-                let blocks = unsafe { self.quantized.write(row * per_row..(row + 1) * per_row) };
-                quantize_terms(self.fixed.isa, self.read(input, row), &mut state.residual, blocks);
+            // A lone row is cut into as many runs of blocks as there are threads.
+            let runs = if rows < cursor.thread.count { cursor.thread.count } else { 1 };
+            while let Some(unit) = self.fixed.counters.next(cursor.phase, rows * runs) {
+                self.quantize_run(input, rows, unit / runs, (unit % runs, runs), state);
             }
             cursor.barrier.wait();
         }
         cursor.phase += 1;
     }
 
+    /// Quantises one of several runs of a row's blocks.
+    fn quantize_run(
+        &self,
+        input: BufferId,
+        rows: usize,
+        row: usize,
+        (run, runs): (usize, usize),
+        state: &mut ThreadState,
+    ) {
+        let columns = self.columns(input);
+        let per_row = QuantizedRows::blocks_per_row(columns);
+        let length = per_row.div_ceil(runs);
+        let blocks = (run * length).min(per_row)..((run + 1) * length).min(per_row);
+        let elements = (blocks.start * BLOCK).min(columns)..(blocks.end * BLOCK).min(columns);
+        let terms = terms(rows);
+        let first = terms * row * per_row;
+        let of_term = |term: usize| {
+            let start = first + term * per_row;
+            start + blocks.start..start + blocks.end
+        };
+        let second = if terms == 2 { of_term(1) } else { 0..0 };
+        // SAFETY: the blocks of a run are written by the thread that took it, and the terms lie apart.
+        let (first, second) =
+            unsafe { (self.quantized.write(of_term(0)), self.quantized.write(second)) };
+        let values = &self.read(input, row)[elements];
+        quantize_terms(self.fixed.isa, values, &mut state.residual, first, second);
+    }
+
     /// Runs one phase over chunks of panels.
     fn for_chunks(
         &self,
         panels: usize,
+        rows: usize,
         cursor: &mut Cursor<'_>,
         mut work: impl FnMut(Range<usize>),
     ) {
-        let chunk = panels.div_ceil(cursor.thread.count * CHUNKS_PER_THREAD).clamp(1, PANELS_MAX);
+        let each = if rows <= NARROW_ROWS { CHUNKS_PER_THREAD_NARROW } else { CHUNKS_PER_THREAD };
+        let chunk = panels.div_ceil(cursor.thread.count * each).clamp(1, PANELS_MAX);
         while let Some(index) = self.fixed.counters.next(cursor.phase, panels.div_ceil(chunk)) {
             work(index * chunk..((index + 1) * chunk).min(panels));
         }

@@ -7,7 +7,7 @@
 //! at the accuracy of the weights, and the same for every number of rows up to there.
 
 use crate::isa::Isa;
-use crate::quantize::{QuantizedBlock, QuantizedRows, quantize_row};
+use crate::quantize::{QuantizedBlock, quantize_row, subtract_blocks};
 
 /// Most rows of a product whose activations have two terms.
 pub(super) const TWO_TERM_ROWS: usize = 64;
@@ -22,33 +22,27 @@ pub(super) fn terms_of_all_rows(rows: usize) -> usize {
     rows.max(2 * rows.min(TWO_TERM_ROWS))
 }
 
-/// Quantises a row into one term or two: `output` holds the blocks of the first, then those of the second.
-/// `residual` is working memory of at least the row's length.
+/// Quantises a run of whole blocks of a row into one term or two. `second` is empty where there is one term;
+/// `residual` is working memory of at least the run's length.
 pub(super) fn quantize_terms(
     isa: Isa,
-    row: &[f32],
+    run: &[f32],
     residual: &mut [f32],
-    output: &mut [QuantizedBlock],
+    first: &mut [QuantizedBlock],
+    second: &mut [QuantizedBlock],
 ) {
-    let (first, second) = output.split_at_mut(QuantizedRows::blocks_per_row(row.len()));
-    quantize_row(isa, row, first);
-    if second.is_empty() {
-        return;
+    quantize_row(isa, run, first);
+    if !second.is_empty() {
+        let residual = &mut residual[..run.len()];
+        subtract_blocks(isa, run, first, residual);
+        quantize_row(isa, residual, second);
     }
-    let residual = &mut residual[..row.len()];
-    let blocks =
-        row.chunks(crate::quantize::BLOCK).zip(residual.chunks_mut(crate::quantize::BLOCK));
-    for ((values, rest), block) in blocks.zip(first.iter()) {
-        for ((rest, value), &code) in rest.iter_mut().zip(values).zip(&block.codes) {
-            *rest = value - block.scale * f32::from(code);
-        }
-    }
-    quantize_row(isa, residual, second);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quantize::QuantizedRows;
 
     fn largest_error(row: &[f32], blocks: &[QuantizedBlock]) -> f32 {
         let per_row = QuantizedRows::blocks_per_row(row.len());
@@ -66,8 +60,9 @@ mod tests {
         let mut residual = vec![f32::NAN; 80];
         let mut one = vec![QuantizedBlock::default(); per_row];
         let mut two = vec![QuantizedBlock::default(); 2 * per_row];
-        quantize_terms(Isa::detect(), &row, &mut residual, &mut one);
-        quantize_terms(Isa::detect(), &row, &mut residual, &mut two);
+        quantize_terms(Isa::detect(), &row, &mut residual, &mut one, &mut []);
+        let (first, second) = two.split_at_mut(per_row);
+        quantize_terms(Isa::detect(), &row, &mut residual, first, second);
         let (coarse, fine) = (largest_error(&row, &one), largest_error(&row, &two));
         assert!(coarse > 0.01 && coarse <= 18.5 / 254.0 * 1.001, "{coarse}");
         assert!(fine <= coarse / 200.0, "{fine} against {coarse}");
@@ -76,9 +71,10 @@ mod tests {
     #[test]
     fn broken_activations_stay_broken() {
         for poison in [f32::NAN, f32::INFINITY] {
-            let mut blocks = [QuantizedBlock::default(); 2];
-            quantize_terms(Isa::detect(), &[1.0, poison, 2.0], &mut [0.0; 3], &mut blocks);
-            assert!(blocks[0].scale.is_nan());
+            let [mut first, mut second] = [[QuantizedBlock::default(); 1]; 2];
+            let row = [1.0, poison, 2.0];
+            quantize_terms(Isa::detect(), &row, &mut [0.0; 3], &mut first, &mut second);
+            assert!(first[0].scale.is_nan());
         }
     }
 

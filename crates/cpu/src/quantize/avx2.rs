@@ -14,6 +14,18 @@ pub(super) fn quantize_blocks(input: &[[f32; BLOCK]], output: &mut [QuantizedBlo
     }
 }
 
+/// The portable loop, compiled for AVX2.
+pub(super) fn subtract_blocks(row: &[f32], blocks: &[QuantizedBlock], output: &mut [f32]) {
+    assert!(Isa::Avx2.is_available(), "AVX2 was chosen on a processor without it");
+    // SAFETY: the processor has AVX2, as just checked.
+    unsafe { subtract(row, blocks, output) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn subtract(row: &[f32], blocks: &[QuantizedBlock], output: &mut [f32]) {
+    super::subtract_portable(row, blocks, output);
+}
+
 #[target_feature(enable = "avx2,fma,f16c")]
 fn quantize_block(values: &[f32; BLOCK], block: &mut QuantizedBlock) {
     let pointer = values.as_ptr();
