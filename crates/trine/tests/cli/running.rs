@@ -403,3 +403,11 @@ fn a_lone_prompt_goes_to_the_embedded_model() {
     let value = trine(&["run", "Once upon a time", "--json", "--max-tokens", "2"]).ok().json();
     assert_eq!(value["model"], "demo");
 }
+
+/// A device states no size: the text is bounded by what is read of it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_text_without_end_is_refused() {
+    let error = trine(&["eval", &model(), "/dev/zero"]).fails(1);
+    assert!(error.contains("bytes that can be judged"), "{error}");
+}
