@@ -1,0 +1,13 @@
+// Activation functions.
+
+// tanh by one exponential that cannot overflow; NaN stays NaN.
+float bounded_tanh(float x) {
+    float e = exp(-2.0 * abs(x));
+    return sign(x) * ((1.0 - e) / (1.0 + e)) + (isnan(x) ? x : 0.0);
+}
+
+// GELU in its tanh form: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), Hendrycks and Gimpel, arXiv 1606.08415.
+float gelu(float x) {
+    const float root = 0.7978845608028654;
+    return 0.5 * x * (1.0 + bounded_tanh(root * (x + 0.044715 * x * x * x)));
+}

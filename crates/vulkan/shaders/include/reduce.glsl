@@ -1,0 +1,27 @@
+// Reductions over a workgroup: in subgroups first, then over their results in shared memory. The subgroup may have as few
+// as 4 invocations. Every invocation of the workgroup has to call them.
+
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+
+// One row for each reduction of a kernel, so that no barrier is needed between one and the next: `turn` is the row, and no two
+// calls of a kernel may share it.
+shared float reduce_parts[3][256];
+
+float workgroup_sum(float value, uint turn) {
+    float part = subgroupAdd(value);
+    if (subgroupElect()) reduce_parts[turn][gl_SubgroupID] = part;
+    barrier();
+    float total = 0.0;
+    for (uint i = 0u; i < gl_NumSubgroups; ++i) total += reduce_parts[turn][i];
+    return total;
+}
+
+float workgroup_max(float value, uint turn) {
+    float part = subgroupMax(value);
+    if (subgroupElect()) reduce_parts[turn][gl_SubgroupID] = part;
+    barrier();
+    float high = reduce_parts[turn][0];
+    for (uint i = 1u; i < gl_NumSubgroups; ++i) high = max(high, reduce_parts[turn][i]);
+    return high;
+}

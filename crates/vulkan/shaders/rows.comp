@@ -1,0 +1,139 @@
+#version 460
+// Work on whole rows, one workgroup each: norms, additions of norms to the residual stream, and the conversion to the operand
+// of a product. A row is held in registers between its one read and its one write.
+//
+// Bound: the bytes of the row, read and written once; one row is too short to be bound by anything but latency.
+
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#include "include/memory.glsl"
+#include "include/reduce.glsl"
+#include "include/operand.glsl"
+
+layout(local_size_x_id = 0) in;
+// 0: the row itself, 1: norm(row), 2: target += norm(row), 3: target += norm(row), then norm(target).
+layout(constant_id = 1) const uint MODE = 0;
+// 0: none, 1: fixed point, 2: halves.
+layout(constant_id = 2) const uint OPERAND = 0;
+// Whether the f32 result is written too.
+layout(constant_id = 3) const uint PLAIN = 1;
+layout(constant_id = 4) const uint COLUMNS = 32;
+// Four values for each invocation, this many times.
+layout(constant_id = 5) const uint PER = 1;
+
+layout(push_constant, scalar) uniform Args {
+    uint64_t source;
+    uint64_t weight;
+    uint64_t target;
+    uint64_t next_weight;
+    uint64_t plain;
+    uint64_t codes;
+    uint64_t scales;
+    uint64_t rows;
+    float epsilon;
+} args;
+
+const uint PADDED = (COLUMNS + 127u) / 128u * 128u;
+
+// Four values from column `c` on; those beyond the row are 0.
+vec4 load(uint64_t address, uint row, uint c) {
+    if (COLUMNS % 4u == 0u) {
+        return c < COLUMNS ? Vec4s(address).at[(row * COLUMNS + c) / 4u] : vec4(0.0);
+    }
+    vec4 v = vec4(0.0);
+    for (uint k = 0u; k < 4u; ++k) {
+        if (c + k < COLUMNS) v[k] = Floats(address).at[row * COLUMNS + c + k];
+    }
+    return v;
+}
+
+void store(uint64_t address, uint row, uint c, vec4 v) {
+    if (COLUMNS % 4u == 0u) {
+        if (c < COLUMNS) Vec4s(address).at[(row * COLUMNS + c) / 4u] = v;
+        return;
+    }
+    for (uint k = 0u; k < 4u; ++k) {
+        if (c + k < COLUMNS) Floats(address).at[row * COLUMNS + c + k] = v[k];
+    }
+}
+
+uint column(uint i) {
+    return 4u * (gl_LocalInvocationID.x + i * gl_WorkGroupSize.x);
+}
+
+vec4 v[PER];
+
+float inverse_rms(uint turn) {
+    float total = 0.0;
+    for (uint i = 0u; i < PER; ++i) total += dot(v[i], v[i]);
+    return inversesqrt(workgroup_sum(total, turn) / float(COLUMNS) + args.epsilon);
+}
+
+// Eight neighbouring invocations hold a block of 32.
+void store_fixed(uint row) {
+    const uint groups = PADDED / 128u;
+    for (uint i = 0u; i < PER; ++i) {
+        float high = operand_magnitude(v[i]);
+        float sum = v[i].x + v[i].y + v[i].z + v[i].w;
+        for (uint step = 1u; step < 8u; step *= 2u) {
+            high = max(high, subgroupShuffleXor(high, step));
+            sum += subgroupShuffleXor(sum, step);
+        }
+        uint c = column(i);
+        if (c >= PADDED) continue;
+        bool finite = high < OPERAND_INFINITE;
+        float scale = finite ? high / 32512.0 : uintBitsToFloat(0x7FC00000u);
+        // The inverse of a subnormal scale overflows: such a block counts as 0.
+        bool some = finite && high > 1e-30;
+        uvec2 bytes = some ? operand_fixed(v[i], 32512.0 / high) : uvec2(0u);
+        uint block = c / 32u;
+        uint at = (row * groups + block / 4u) * 64u + (c % 32u) / 16u * 16u + block % 4u * 4u + (c % 16u) / 4u;
+        Words(args.codes).at[at] = bytes.x;
+        Words(args.codes).at[at + 32u] = bytes.y;
+        if (c % 32u == 0u) Vec2s(args.scales).at[row * groups * 4u + block] = vec2(some || !finite ? scale : 0.0, finite ? sum : scale);
+    }
+}
+
+void store_halves(uint row) {
+    float high = 0.0;
+    for (uint i = 0u; i < PER; ++i) high = max(high, operand_magnitude(v[i]));
+    high = workgroup_max(high, 2u);
+    bool finite = high < OPERAND_INFINITE;
+    int exponent = operand_exponent(high);
+    float inverse = operand_power(-exponent);
+    for (uint i = 0u; i < PER; ++i) {
+        uint c = column(i);
+        if (c >= PADDED) continue;
+        vec4 scaled = finite ? v[i] * inverse : vec4(0.0);
+        Pairs(args.codes).at[(row * PADDED + c) / 4u] = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+    }
+    if (gl_LocalInvocationID.x == 0u) {
+        Floats(args.scales).at[row] = finite ? operand_power(exponent) : uintBitsToFloat(0x7FC00000u);
+    }
+}
+
+void main() {
+    uint row = gl_WorkGroupID.x;
+    // What the host says of the step: rows beyond its own are left out.
+    if (row >= Words(args.rows).at[0]) return;
+    for (uint i = 0u; i < PER; ++i) v[i] = load(args.source, row, column(i));
+    if (MODE > 0u) {
+        float factor = inverse_rms(0u);
+        for (uint i = 0u; i < PER; ++i) v[i] *= factor * load(args.weight, 0u, column(i));
+    }
+    if (MODE > 1u) {
+        for (uint i = 0u; i < PER; ++i) {
+            v[i] += load(args.target, row, column(i));
+            store(args.target, row, column(i), v[i]);
+        }
+    }
+    if (MODE > 2u) {
+        float factor = inverse_rms(1u);
+        for (uint i = 0u; i < PER; ++i) v[i] *= factor * load(args.next_weight, 0u, column(i));
+    }
+    if (PLAIN != 0u) {
+        for (uint i = 0u; i < PER; ++i) store(args.plain, row, column(i), v[i]);
+    }
+    if (OPERAND == 1u) store_fixed(row);
+    if (OPERAND == 2u) store_halves(row);
+}

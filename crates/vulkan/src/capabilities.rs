@@ -1,0 +1,160 @@
+//! What a Vulkan device can do.
+
+use ash::vk;
+
+/// What kind of device it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A GPU with memory of its own.
+    Discrete,
+    /// A GPU that shares the processor's memory.
+    Integrated,
+    /// A GPU lent to a virtual machine.
+    Virtual,
+    /// Vulkan in software.
+    Processor,
+    /// Anything else.
+    Other,
+}
+
+impl DeviceKind {
+    pub(crate) fn of(kind: vk::PhysicalDeviceType) -> Self {
+        match kind {
+            vk::PhysicalDeviceType::DISCRETE_GPU => DeviceKind::Discrete,
+            vk::PhysicalDeviceType::INTEGRATED_GPU => DeviceKind::Integrated,
+            vk::PhysicalDeviceType::VIRTUAL_GPU => DeviceKind::Virtual,
+            vk::PhysicalDeviceType::CPU => DeviceKind::Processor,
+            _ => DeviceKind::Other,
+        }
+    }
+
+    /// Name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Discrete => "discrete",
+            DeviceKind::Integrated => "integrated",
+            DeviceKind::Virtual => "virtual",
+            DeviceKind::Processor => "software",
+            DeviceKind::Other => "other",
+        }
+    }
+}
+
+/// Element type of a cooperative matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Element {
+    /// 16-bit float.
+    F16,
+    /// 32-bit float.
+    F32,
+    /// Signed byte.
+    S8,
+    /// Signed 32-bit integer.
+    S32,
+}
+
+impl Element {
+    pub(crate) fn of(kind: vk::ComponentTypeKHR) -> Option<Self> {
+        match kind {
+            vk::ComponentTypeKHR::FLOAT16 => Some(Element::F16),
+            vk::ComponentTypeKHR::FLOAT32 => Some(Element::F32),
+            vk::ComponentTypeKHR::SINT8 => Some(Element::S8),
+            vk::ComponentTypeKHR::SINT32 => Some(Element::S32),
+            _ => None,
+        }
+    }
+}
+
+/// A product that a subgroup does in one instruction: (m x k) times (k x n) onto (m x n).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CooperativeShape {
+    /// Rows of the left matrix.
+    pub m: u32,
+    /// Columns of the right matrix.
+    pub n: u32,
+    /// What is summed over.
+    pub k: u32,
+    /// Elements of the factors.
+    pub input: Element,
+    /// Elements of the sum.
+    pub output: Element,
+}
+
+/// A heap of device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryHeap {
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Whether it is the device's own.
+    pub device_local: bool,
+    /// Whether the processor can map some of it.
+    pub host_visible: bool,
+}
+
+/// Features that trine needs and the device lacks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MissingFeatures(pub Vec<&'static str>);
+
+/// What a device is and can do.
+#[derive(Debug, Clone)]
+pub struct Capabilities {
+    /// Name that the driver gives it.
+    pub name: String,
+    /// Name and version of the driver.
+    pub driver: String,
+    /// What kind of device it is.
+    pub kind: DeviceKind,
+    /// PCI vendor.
+    pub vendor: u32,
+    /// PCI device.
+    pub device: u32,
+    /// Identifies the device across processes and drivers.
+    pub uuid: [u8; 16],
+    /// Version of the driver, in its own encoding.
+    pub driver_version: u32,
+    /// Changes when compiled pipelines are no longer compatible.
+    pub pipeline_cache_uuid: [u8; 16],
+    /// Major and minor version of Vulkan.
+    pub api: (u32, u32),
+    /// Invocations of a subgroup unless a pipeline asks for another number.
+    pub subgroup: u32,
+    /// Least and most invocations of a subgroup that a pipeline can ask for.
+    pub subgroup_range: (u32, u32),
+    /// Bytes of shared memory of a workgroup.
+    pub shared_bytes: u32,
+    /// Most invocations of a workgroup.
+    pub invocations: u32,
+    /// Most workgroups in each dimension.
+    pub groups: [u32; 3],
+    /// Largest single allocation in bytes.
+    pub allocation_bytes: u64,
+    /// Nanoseconds of one tick of a timestamp.
+    pub timestamp_ns: f64,
+    /// Whether dot products of four packed bytes are one instruction.
+    pub integer_dot_accelerated: bool,
+    /// Matrix products in one instruction, at subgroup scope.
+    pub cooperative: Vec<CooperativeShape>,
+    /// Memory heaps.
+    pub heaps: Vec<MemoryHeap>,
+    /// Names of the device's extensions, sorted.
+    pub extensions: Vec<String>,
+}
+
+impl Capabilities {
+    /// Whether the device has an extension.
+    pub fn has(&self, extension: &str) -> bool {
+        self.extensions.binary_search_by(|name| name.as_str().cmp(extension)).is_ok()
+    }
+
+    /// Whether processor and device share one memory.
+    pub fn is_unified(&self) -> bool {
+        matches!(self.kind, DeviceKind::Integrated | DeviceKind::Processor)
+    }
+
+    /// The UUID as people write it.
+    pub fn uuid_text(&self) -> String {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let id = &self.uuid;
+        [&id[..4], &id[4..6], &id[6..8], &id[8..10], &id[10..]].map(hex).join("-")
+    }
+}

@@ -1,0 +1,131 @@
+//! Dispatches as data: what runs, with which arguments, and which memory it reads and writes.
+
+use bytemuck::Pod;
+
+use crate::raw::pipeline::Kernel;
+
+/// Bytes of arguments that every Vulkan device takes as push constants.
+pub const PUSH_BYTES: usize = 128;
+
+/// Arguments of a dispatch.
+#[derive(Debug, Clone, Copy)]
+pub struct Push {
+    bytes: [u8; PUSH_BYTES],
+    length: usize,
+}
+
+impl Push {
+    /// The arguments as the shader's push-constant block lays them out.
+    ///
+    /// # Panics
+    /// If they are larger than [`PUSH_BYTES`] or no multiple of 4 bytes.
+    pub fn of<T: Pod>(args: &T) -> Self {
+        let source = bytemuck::bytes_of(args);
+        assert!(source.len() <= PUSH_BYTES && source.len().is_multiple_of(4), "push constants");
+        let mut bytes = [0; PUSH_BYTES];
+        bytes[..source.len()].copy_from_slice(source);
+        Self { bytes, length: source.len() }
+    }
+
+    /// The bytes in use.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// A range of device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Device address of the first byte.
+    pub address: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+impl Span {
+    /// Whether the ranges share a byte.
+    pub fn overlaps(self, other: Span) -> bool {
+        self.address < other.address + other.bytes && other.address < self.address + self.bytes
+    }
+}
+
+/// One kernel launch.
+#[derive(Debug, Clone)]
+pub struct Dispatch {
+    /// What it does, for people.
+    pub label: String,
+    /// The step of the Plan whose time it counts to.
+    pub step: usize,
+    /// What runs.
+    pub kernel: Kernel,
+    /// Its arguments.
+    pub push: Push,
+    /// Workgroups in x, y and z.
+    pub groups: [u32; 3],
+    /// Memory whose values it uses, apart from weights and what the host writes between steps.
+    pub reads: Vec<Span>,
+    /// Memory whose values it sets.
+    pub writes: Vec<Span>,
+}
+
+/// Decides where barriers stand: before a dispatch that touches what one since the last barrier wrote, or writes what one
+/// since then reads.
+#[derive(Debug, Default)]
+pub struct Hazards {
+    reads: Vec<Span>,
+    writes: Vec<Span>,
+}
+
+impl Hazards {
+    /// Whether a barrier has to stand before this dispatch. The dispatch is remembered.
+    pub fn needs_barrier(&mut self, dispatch: &Dispatch) -> bool {
+        let meets = |spans: &[Span], others: &[Span]| {
+            spans.iter().any(|span| others.iter().any(|other| span.overlaps(*other)))
+        };
+        let found = meets(&dispatch.reads, &self.writes)
+            || meets(&dispatch.writes, &self.writes)
+            || meets(&dispatch.writes, &self.reads);
+        if found {
+            self.reads.clear();
+            self.writes.clear();
+        }
+        self.reads.extend_from_slice(&dispatch.reads);
+        self.writes.extend_from_slice(&dispatch.writes);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dispatch(reads: &[(u64, u64)], writes: &[(u64, u64)]) -> Dispatch {
+        let spans = |list: &[(u64, u64)]| {
+            list.iter().map(|&(address, bytes)| Span { address, bytes }).collect()
+        };
+        Dispatch {
+            label: String::new(),
+            step: 0,
+            kernel: Kernel::null(),
+            push: Push::of(&0_u32),
+            groups: [1, 1, 1],
+            reads: spans(reads),
+            writes: spans(writes),
+        }
+    }
+
+    #[test]
+    fn barriers_stand_at_hazards_and_nowhere_else() {
+        let mut hazards = Hazards::default();
+        assert!(!hazards.needs_barrier(&dispatch(&[(0, 8)], &[(8, 8)])));
+        assert!(!hazards.needs_barrier(&dispatch(&[(0, 8)], &[(16, 8)])), "both only read 0..8");
+        assert!(hazards.needs_barrier(&dispatch(&[(15, 1)], &[(32, 8)])), "read after write");
+        assert!(
+            !hazards.needs_barrier(&dispatch(&[(8, 7)], &[(64, 8)])),
+            "the barrier covers 8..15"
+        );
+        assert!(hazards.needs_barrier(&dispatch(&[], &[(39, 9)])), "write after write");
+        assert!(!hazards.needs_barrier(&dispatch(&[(100, 4)], &[])));
+        assert!(hazards.needs_barrier(&dispatch(&[], &[(96, 5)])), "write after read");
+    }
+}

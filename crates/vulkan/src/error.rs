@@ -1,0 +1,88 @@
+//! What can go wrong on a GPU.
+
+use ash::vk;
+use thiserror::Error;
+
+/// Why a Vulkan device could not be opened or used.
+#[derive(Debug, Clone, Error)]
+pub enum GpuError {
+    /// There is no Vulkan on this machine.
+    #[error(
+        "no Vulkan loader was found ({reason}); install your GPU's driver (Debian: libvulkan1 and mesa-vulkan-drivers)"
+    )]
+    NoLoader {
+        /// What the system's linker said.
+        reason: String,
+    },
+    /// No device answers to what was asked for.
+    #[error("no Vulkan device {wanted}; there {found}")]
+    NoDevice {
+        /// What was asked for.
+        wanted: String,
+        /// The devices that there are.
+        found: String,
+    },
+    /// The device lacks something that trine needs.
+    #[error("{device} lacks {what}; update its driver or use another --device")]
+    Missing {
+        /// Name of the device.
+        device: String,
+        /// The features, joined.
+        what: String,
+    },
+    /// Memory ran out.
+    #[error("{what} needs {bytes} bytes of GPU memory, which could not be allocated")]
+    OutOfMemory {
+        /// What was to be allocated.
+        what: String,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// The driver gave the device up: a crash, a hang, a reset or an unplugged device.
+    #[error("the GPU was lost while {during}")]
+    Lost {
+        /// What was being done.
+        during: String,
+    },
+    /// The device did not finish in time.
+    #[error("the GPU did not finish within {seconds} s while {during}")]
+    Timeout {
+        /// Seconds waited.
+        seconds: u64,
+        /// What was being done.
+        during: String,
+    },
+    /// Any other failure of a Vulkan call.
+    #[error("{call} failed: {result}")]
+    Call {
+        /// The function.
+        call: String,
+        /// Its result.
+        result: vk::Result,
+    },
+}
+
+impl GpuError {
+    /// The error of a call whose result is not success.
+    pub(crate) fn of(call: &str, result: vk::Result) -> Self {
+        match result {
+            vk::Result::ERROR_DEVICE_LOST => GpuError::Lost { during: call.to_owned() },
+            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
+                GpuError::OutOfMemory { what: call.to_owned(), bytes: 0 }
+            }
+            result => GpuError::Call { call: call.to_owned(), result },
+        }
+    }
+}
+
+/// Names the call in an error.
+pub(crate) trait During<T> {
+    /// The value, or the error of the named call.
+    fn during(self, call: &str) -> Result<T, GpuError>;
+}
+
+impl<T> During<T> for Result<T, vk::Result> {
+    fn during(self, call: &str) -> Result<T, GpuError> {
+        self.map_err(|result| GpuError::of(call, result))
+    }
+}

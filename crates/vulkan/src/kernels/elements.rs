@@ -1,0 +1,206 @@
+//! Work on single elements: `shaders/elements.comp`.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::dispatch::{Dispatch, Push, Span};
+use crate::error::GpuError;
+use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Invocations of a workgroup.
+const LOCAL: usize = 256;
+
+/// What is done to each element.
+#[derive(Debug, Clone, Copy)]
+pub enum ElementWork {
+    /// `result = gelu(gate) * up`.
+    Geglu {
+        /// (rows, columns) f32.
+        gate: Span,
+        /// (rows, columns) f32.
+        up: Span,
+    },
+    /// `result += source`.
+    Add {
+        /// (rows, columns) f32.
+        source: Span,
+    },
+    /// `result = cap * tanh(result / cap)`.
+    Softcap {
+        /// Largest magnitude.
+        cap: f32,
+    },
+    /// `result[row] = source[picks[row]]`.
+    Select {
+        /// (tokens, columns) f32.
+        source: Span,
+        /// Address of the row numbers, u32.
+        picks: u64,
+    },
+}
+
+/// A launch over elements.
+#[derive(Debug, Clone, Copy)]
+pub struct ElementsLaunch {
+    /// What is done.
+    pub work: ElementWork,
+    /// (rows, columns) f32.
+    pub result: Span,
+    /// Columns of a row.
+    pub columns: usize,
+    /// Most rows.
+    pub rows: usize,
+    /// Address of the number of rows in the step.
+    pub row_count: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct Args {
+    first: u64,
+    second: u64,
+    result: u64,
+    rows: u64,
+    picks: u64,
+    columns: u32,
+    cap: f32,
+}
+
+impl ElementsLaunch {
+    /// The dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+        let mut args = Args {
+            first: 0,
+            second: 0,
+            result: self.result.address,
+            rows: self.row_count,
+            picks: 0,
+            columns: self.columns as u32,
+            cap: 1.0,
+        };
+        let mut reads = Vec::new();
+        let mode = match self.work {
+            ElementWork::Geglu { gate, up } => {
+                (args.first, args.second) = (gate.address, up.address);
+                reads.extend([gate, up]);
+                0
+            }
+            ElementWork::Add { source } => {
+                args.first = source.address;
+                reads.extend([source, self.result]);
+                1
+            }
+            ElementWork::Softcap { cap } => {
+                args.cap = cap;
+                reads.push(self.result);
+                2
+            }
+            ElementWork::Select { source, picks } => {
+                (args.first, args.picks) = (source.address, picks);
+                reads.push(source);
+                3
+            }
+        };
+        let constants = vec![LOCAL as u32, mode];
+        let key = KernelKey { shader: Shader("elements"), constants, subgroup: None };
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&args),
+            groups: [self.columns.div_ceil(LOCAL) as u32, self.rows as u32, 1],
+            reads,
+            writes: vec![self.result],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{download, gpu, poisoned, run, upload};
+
+    fn launch(work: ElementWork, result: Span, columns: usize, count: u64) {
+        let gpu = gpu();
+        let rows = result.bytes as usize / (4 * columns);
+        let launch = ElementsLaunch { work, result, columns, rows, row_count: count };
+        run(&gpu, &[launch.dispatch(&gpu, "elements", 0).unwrap()]);
+    }
+
+    #[test]
+    fn elements_agree_with_their_definitions() {
+        let gpu = gpu();
+        // 64 floats: a whole allocation, so that it divides into rows.
+        let a: Vec<f32> = (0..64).map(|i| (i as f32 - 31.5) * 0.4).collect();
+        let b: Vec<f32> = (0..64).map(|i| (i as f32 * 37.0) % 11.0 - 5.0).collect();
+        let (first, second, count) = (upload(&gpu, &a), upload(&gpu, &b), upload(&gpu, &[64_u32]));
+        let close = |found: &[f32], wanted: &dyn Fn(usize) -> f64| {
+            for (at, &found) in found.iter().enumerate() {
+                let wanted = wanted(at);
+                assert!(
+                    (f64::from(found) - wanted).abs() <= 1e-5 * wanted.abs() + 2e-6,
+                    "{at}: {found} {wanted}"
+                );
+            }
+        };
+        let gelu = |x: f64| {
+            0.5 * x
+                * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        };
+        let result = poisoned(&gpu, 256);
+        launch(
+            ElementWork::Geglu { gate: first.span(), up: second.span() },
+            result.span(),
+            8,
+            count.address(),
+        );
+        close(&download(&gpu, &result), &|at| gelu(f64::from(a[at])) * f64::from(b[at]));
+
+        let result = upload(&gpu, &b);
+        launch(ElementWork::Add { source: first.span() }, result.span(), 16, count.address());
+        close(&download(&gpu, &result), &|at| f64::from(a[at]) + f64::from(b[at]));
+
+        let result = upload(&gpu, &a);
+        launch(ElementWork::Softcap { cap: 3.0 }, result.span(), 64, count.address());
+        close(&download(&gpu, &result), &|at| 3.0 * (f64::from(a[at]) / 3.0).tanh());
+
+        let (result, picks) = (poisoned(&gpu, 256), upload(&gpu, &[7_u32, 0, 3, 7, 1, 1, 6, 2]));
+        launch(
+            ElementWork::Select { source: first.span(), picks: picks.address() },
+            result.span(),
+            8,
+            count.address(),
+        );
+        let order = [7, 0, 3, 7, 1, 1, 6, 2];
+        close(&download(&gpu, &result), &|at| f64::from(a[8 * order[at / 8] + at % 8]));
+    }
+
+    #[test]
+    fn extremes_do_not_break_and_nan_stays() {
+        let gpu = gpu();
+        let mut values = vec![0.0_f32; 64];
+        values[..5].copy_from_slice(&[1e30, -1e30, f32::NAN, 80.0, -80.0]);
+        let count = upload(&gpu, &[1_u32]);
+        let (gate, up, result) =
+            (upload(&gpu, &values), upload(&gpu, &[1.0_f32; 64]), poisoned(&gpu, 256));
+        launch(
+            ElementWork::Geglu { gate: gate.span(), up: up.span() },
+            result.span(),
+            64,
+            count.address(),
+        );
+        let found: Vec<f32> = download(&gpu, &result);
+        assert!(found[2].is_nan());
+        assert_eq!((found[3], found[4]), (80.0, 0.0));
+        assert!(found[0] >= 1e30 && found[1] == 0.0, "{found:?}");
+        let capped = upload(&gpu, &values);
+        launch(ElementWork::Softcap { cap: 30.0 }, capped.span(), 64, count.address());
+        let found: Vec<f32> = download(&gpu, &capped);
+        assert_eq!((found[0], found[1]), (30.0, -30.0));
+        assert!(found[2].is_nan());
+    }
+}

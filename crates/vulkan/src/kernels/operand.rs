@@ -1,0 +1,72 @@
+//! Operands: activations in the form that a product takes them.
+//!
+//! ```text
+//! Plain    f32, row-major, as the Plan's buffers hold them
+//! Fixed16  16-bit fixed point with a scale for 32 values, split into high and low bytes for the integer dot product:
+//!          value = scale * (256 * high + low); relative error 2^-16 of the block's largest value
+//!          codes:  row, group of 128, [high 0..15, high 16..31, low 0..15, low 16..31][block 0..3][16 bytes]
+//!          scales: row, block, (scale, sum of the 32 values) f32
+//! Halves   f16 times a power of two for the row, chosen so that its largest magnitude is in [2^13, 2^14): activations of
+//!          Gemma exceed the range of f16; relative error 2^-11, and no value above 2^-28 of the row's largest is lost
+//!          codes:  row, column, f16
+//!          scales: row, f32
+//! ```
+//!
+//! Rows of codes are padded with zeros to whole groups of 128. A block (Fixed16) or row (Halves) with a value that is not
+//! finite has a scale of NaN.
+
+use crate::dispatch::Span;
+
+/// Elements that rows of operands and weights are padded to.
+pub const GROUP: usize = 128;
+/// Elements that share a scale.
+pub const BLOCK: usize = 32;
+
+/// The form of an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OperandKind {
+    /// f32.
+    Plain,
+    /// 16-bit fixed point.
+    Fixed16,
+    /// f16 with a factor for each row.
+    Halves,
+}
+
+impl OperandKind {
+    /// Bytes of the codes of a row.
+    pub fn code_bytes(self, columns: usize) -> usize {
+        let padded = columns.next_multiple_of(GROUP);
+        match self {
+            OperandKind::Plain => 4 * columns,
+            OperandKind::Fixed16 | OperandKind::Halves => 2 * padded,
+        }
+    }
+
+    /// Bytes of the scales of a row.
+    pub fn scale_bytes(self, columns: usize) -> usize {
+        match self {
+            OperandKind::Plain => 0,
+            OperandKind::Fixed16 => 8 * columns.next_multiple_of(GROUP) / BLOCK,
+            OperandKind::Halves => 4,
+        }
+    }
+}
+
+/// Where an operand is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operand {
+    /// Its form.
+    pub kind: OperandKind,
+    /// Codes; the values themselves for [`OperandKind::Plain`].
+    pub codes: Span,
+    /// Scales; empty for [`OperandKind::Plain`].
+    pub scales: Span,
+}
+
+impl Operand {
+    /// The memory it takes.
+    pub fn spans(&self) -> impl Iterator<Item = Span> {
+        [self.codes, self.scales].into_iter().filter(|span| span.bytes > 0)
+    }
+}

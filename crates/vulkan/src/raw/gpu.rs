@@ -1,0 +1,291 @@
+//! An opened device.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ash::vk;
+
+use super::instance::{Instance, Listed};
+use super::pipeline::{Kernel, KernelKey, PipelineCache, Pipelines};
+use crate::capabilities::{Capabilities, DeviceKind, MissingFeatures};
+use crate::error::{During, GpuError};
+
+/// Extensions that are switched on where the device has them.
+const OPTIONAL: [&std::ffi::CStr; 3] = [
+    c"VK_KHR_cooperative_matrix",
+    c"VK_KHR_pipeline_executable_properties",
+    c"VK_EXT_memory_budget",
+];
+
+/// Which device to open.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Choice {
+    /// The most capable GPU; no software device.
+    #[default]
+    Best,
+    /// The most capable device, software included.
+    Any,
+    /// By place in the list of devices.
+    Index(usize),
+    /// By a part of its name, or its UUID; letter case does not matter.
+    Named(String),
+}
+
+/// A device in the list, not opened.
+#[derive(Debug, Clone)]
+pub struct Description {
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// What it lacks of what trine needs.
+    pub missing: MissingFeatures,
+}
+
+/// An opened device.
+pub struct Gpu {
+    capabilities: Capabilities,
+    physical: vk::PhysicalDevice,
+    pub(super) device: ash::Device,
+    pub(super) queue: Mutex<vk::Queue>,
+    pub(super) family: u32,
+    pub(super) memory: vk::PhysicalDeviceMemoryProperties,
+    pipelines: Mutex<Pipelines>,
+    /// Submissions until one fails on purpose; see [`Gpu::inject_loss`].
+    pub(super) loss_after: AtomicU32,
+    instance: Arc<Instance>,
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        let pipelines = self.pipelines.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: everything made from the device holds an Arc of it and is gone.
+        unsafe {
+            pipelines.destroy(&self.device);
+            self.device.destroy_device(None);
+        }
+    }
+}
+
+/// The devices of this machine, in the driver's order.
+///
+/// # Errors
+/// [`GpuError::NoLoader`] where there is no Vulkan, or a failed call.
+pub fn devices() -> Result<Vec<Description>, GpuError> {
+    let listed = Instance::load()?.devices()?;
+    let describe =
+        |item: Listed| Description { capabilities: item.capabilities, missing: item.missing };
+    Ok(listed.into_iter().map(describe).collect())
+}
+
+impl Gpu {
+    /// Opens a device. `cache` is the file that compiled pipelines are kept in.
+    ///
+    /// # Errors
+    /// [`GpuError`] if there is no such device, it lacks a feature, or the driver fails.
+    pub fn open(choice: &Choice, cache: Option<PipelineCache>) -> Result<Arc<Gpu>, GpuError> {
+        let instance = Instance::load()?;
+        let chosen = choose(instance.devices()?, choice)?;
+        if !chosen.missing.0.is_empty() {
+            return Err(GpuError::Missing {
+                device: chosen.capabilities.name,
+                what: chosen.missing.0.join(", "),
+            });
+        }
+        let family = compute_family(&instance, &chosen)?;
+        let device = create_device(&instance, &chosen, family)?;
+        // SAFETY: the device was made with one queue of this family.
+        let queue = unsafe { device.get_device_queue(family, 0) };
+        // SAFETY: the device is the instance's.
+        let memory = unsafe { instance.raw.get_physical_device_memory_properties(chosen.raw) };
+        let pipelines = match Pipelines::new(&device, &chosen.capabilities, cache) {
+            Ok(pipelines) => pipelines,
+            Err(error) => {
+                // SAFETY: nothing was made from the device.
+                unsafe { device.destroy_device(None) };
+                return Err(error);
+            }
+        };
+        Ok(Arc::new(Gpu {
+            capabilities: chosen.capabilities,
+            physical: chosen.raw,
+            device,
+            queue: Mutex::new(queue),
+            family,
+            memory,
+            pipelines: Mutex::new(pipelines),
+            loss_after: AtomicU32::new(u32::MAX),
+            instance,
+        }))
+    }
+
+    /// What the device can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// A compiled kernel; each key is compiled once.
+    ///
+    /// # Errors
+    /// If the driver refuses it.
+    pub fn kernel(&self, key: &KernelKey) -> Result<Kernel, GpuError> {
+        let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        pipelines.get(&self.device, &self.capabilities, key)
+    }
+
+    /// Statistics and machine code of a kernel, where the driver tells.
+    ///
+    /// # Errors
+    /// If the driver refuses it.
+    pub fn report(&self, key: &KernelKey) -> Result<super::pipeline::Report, GpuError> {
+        super::pipeline::report(&self.instance.raw, &self.device, &self.capabilities, key)
+    }
+
+    /// Writes the compiled pipelines to their file, if there are any that it does not hold.
+    pub fn save_pipelines(&self) {
+        let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        pipelines.save(&self.device);
+    }
+
+    /// Bytes of each heap that are in use by this and other processes, and that can be had; none where the driver does not
+    /// tell.
+    pub fn budgets(&self) -> Option<Vec<(u64, u64)>> {
+        if !self.capabilities.has("VK_EXT_memory_budget") {
+            return None;
+        }
+        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let mut memory = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+        // SAFETY: the chain lives until the call returns.
+        unsafe {
+            self.instance.raw.get_physical_device_memory_properties2(self.physical, &mut memory);
+        }
+        let heaps = memory.memory_properties.memory_heap_count as usize;
+        Some((0..heaps).map(|at| (budget.heap_usage[at], budget.heap_budget[at])).collect())
+    }
+
+    /// Makes the submission after `submissions` more report a lost device: for tests of what happens then.
+    pub fn inject_loss(&self, submissions: u32) {
+        self.loss_after.store(submissions, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Gpu").field("name", &self.capabilities.name).finish_non_exhaustive()
+    }
+}
+
+/// How good a kind of device is: higher is better.
+fn rank(kind: DeviceKind) -> u32 {
+    match kind {
+        DeviceKind::Discrete => 4,
+        DeviceKind::Integrated => 3,
+        DeviceKind::Virtual => 2,
+        DeviceKind::Other => 1,
+        DeviceKind::Processor => 0,
+    }
+}
+
+fn choose(devices: Vec<Listed>, choice: &Choice) -> Result<Listed, GpuError> {
+    let names: Vec<String> = devices
+        .iter()
+        .enumerate()
+        .map(|(index, item)| format!("{index}: {}", item.capabilities.name))
+        .collect();
+    let found =
+        if names.is_empty() { "are none".to_owned() } else { format!("are {}", names.join(", ")) };
+    let best = |software: bool| {
+        let fits = |item: &&Listed| software || item.capabilities.kind != DeviceKind::Processor;
+        let score = |item: &&Listed| {
+            let local = item.capabilities.heaps.iter().filter(|heap| heap.device_local);
+            let bytes: u64 = local.map(|heap| heap.bytes).sum();
+            (item.missing.0.is_empty(), rank(item.capabilities.kind), bytes)
+        };
+        devices.iter().filter(fits).max_by_key(score).cloned()
+    };
+    let (chosen, wanted) = match choice {
+        Choice::Best => {
+            (best(false), "that is a GPU (vulkan:INDEX takes a software one)".to_owned())
+        }
+        Choice::Any => (best(true), "at all".to_owned()),
+        Choice::Index(index) => (devices.get(*index).cloned(), format!("number {index}")),
+        Choice::Named(name) => {
+            let wanted = name.to_lowercase();
+            let fits = |item: &&Listed| {
+                item.capabilities.name.to_lowercase().contains(&wanted)
+                    || item.capabilities.uuid_text() == wanted
+            };
+            (devices.iter().find(fits).cloned(), format!("named {name:?}"))
+        }
+    };
+    chosen.ok_or(GpuError::NoDevice { wanted, found })
+}
+
+/// The queue family for compute: one without graphics if there is one.
+fn compute_family(instance: &Instance, chosen: &Listed) -> Result<u32, GpuError> {
+    // SAFETY: the device is the instance's.
+    let families = unsafe { instance.raw.get_physical_device_queue_family_properties(chosen.raw) };
+    let with = |avoid: vk::QueueFlags| {
+        families.iter().position(|family| {
+            let flags = family.queue_flags;
+            flags.contains(vk::QueueFlags::COMPUTE) && !flags.intersects(avoid)
+        })
+    };
+    let family = with(vk::QueueFlags::GRAPHICS).or_else(|| with(vk::QueueFlags::empty()));
+    let device = || chosen.capabilities.name.clone();
+    let missing = || GpuError::Missing { device: device(), what: "a compute queue".to_owned() };
+    family.map(|index| index as u32).ok_or_else(missing)
+}
+
+fn create_device(
+    instance: &Instance,
+    chosen: &Listed,
+    family: u32,
+) -> Result<ash::Device, GpuError> {
+    let has = |name: &std::ffi::CStr| name.to_str().is_ok_and(|name| chosen.capabilities.has(name));
+    let names: Vec<*const std::ffi::c_char> =
+        OPTIONAL.iter().filter(|name| has(name)).map(|name| name.as_ptr()).collect();
+    let priorities = [1.0];
+    let queues = [vk::DeviceQueueCreateInfo::default()
+        .queue_family_index(family)
+        .queue_priorities(&priorities)];
+    let basic = vk::PhysicalDeviceFeatures::default().shader_int64(true).shader_int16(true);
+    let mut vulkan11 =
+        vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
+    let mut vulkan12 = vk::PhysicalDeviceVulkan12Features::default()
+        .storage_buffer8_bit_access(true)
+        .shader_int8(true)
+        .shader_float16(true)
+        .buffer_device_address(true)
+        .scalar_block_layout(true)
+        .vulkan_memory_model(true)
+        .vulkan_memory_model_device_scope(true)
+        .host_query_reset(true);
+    let mut vulkan13 = vk::PhysicalDeviceVulkan13Features::default()
+        .shader_integer_dot_product(true)
+        .subgroup_size_control(true)
+        .compute_full_subgroups(true)
+        .synchronization2(true)
+        .maintenance4(true);
+    let mut cooperative =
+        vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+    let mut executable = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default()
+        .pipeline_executable_info(true);
+    let mut info = vk::DeviceCreateInfo::default()
+        .queue_create_infos(&queues)
+        .enabled_extension_names(&names)
+        .enabled_features(&basic)
+        .push_next(&mut vulkan11)
+        .push_next(&mut vulkan12)
+        .push_next(&mut vulkan13);
+    if has(c"VK_KHR_cooperative_matrix") {
+        info = info.push_next(&mut cooperative);
+    }
+    if has(c"VK_KHR_pipeline_executable_properties") {
+        info = info.push_next(&mut executable);
+    }
+    // SAFETY: the structures live until the call returns.
+    unsafe { instance.raw.create_device(chosen.raw, &info, None) }.during("vkCreateDevice")
+}
+
+/// Kernels by their keys.
+pub(super) type KernelTable = HashMap<KernelKey, Kernel>;

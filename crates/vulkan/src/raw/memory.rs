@@ -1,0 +1,379 @@
+//! Device memory: blocks that are filled from the front and freed whole.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ash::vk;
+use bytemuck::Pod;
+
+use super::gpu::Gpu;
+use crate::capabilities::DeviceKind;
+use crate::dispatch::Span;
+use crate::error::{During, GpuError};
+
+/// Alignment of every buffer in bytes.
+pub const ALIGNMENT: u64 = 256;
+/// Largest block that is made for several buffers: on systems that count each block as a whole, smaller ones move more easily.
+const BLOCK_MAX: u64 = 1 << 30;
+/// Smallest block.
+const BLOCK_MIN: u64 = 1 << 20;
+/// A window of a discrete GPU's memory of at most this size is not for weights.
+const SMALL_WINDOW: u64 = 256 << 20;
+
+/// What memory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Read and written by the device. Mapped where that costs the device nothing.
+    Device,
+    /// Written by the host, read by the device.
+    Upload,
+    /// Written by the device, read by the host through its caches.
+    Readback,
+}
+
+/// One allocation of device memory.
+struct Block {
+    memory: vk::DeviceMemory,
+    buffer: vk::Buffer,
+    address: u64,
+    bytes: u64,
+    mapped: Option<NonNull<u8>>,
+    gpu: Arc<Gpu>,
+}
+
+// SAFETY: the pointer is to memory that is the block's own, mapped until it is dropped; who writes when is the duty of
+// Buffer's users.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: the handles are this block's own; submissions that use it were waited for.
+        unsafe {
+            self.gpu.device.destroy_buffer(self.buffer, None);
+            self.gpu.device.free_memory(self.memory, None);
+        }
+    }
+}
+
+/// A range of device memory. Freed when the last buffer of its block is dropped.
+#[derive(Clone)]
+pub struct Buffer {
+    block: Arc<Block>,
+    offset: u64,
+    bytes: u64,
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Buffer({:#x}, {} bytes)", self.address(), self.bytes)
+    }
+}
+
+impl Buffer {
+    /// Address on the device; a multiple of [`ALIGNMENT`].
+    pub fn address(&self) -> u64 {
+        self.block.address + self.offset
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The whole range.
+    pub fn span(&self) -> Span {
+        Span { address: self.address(), bytes: self.bytes }
+    }
+
+    /// Whether the host can reach it directly.
+    pub fn is_mapped(&self) -> bool {
+        self.block.mapped.is_some()
+    }
+
+    pub(super) fn raw(&self) -> (vk::Buffer, u64) {
+        (self.block.buffer, self.offset)
+    }
+
+    /// Copies bytes into mapped memory. The device must not be using the range; disjoint ranges may be written by several
+    /// threads at once.
+    ///
+    /// # Panics
+    /// If the memory is not mapped or the range is outside the buffer.
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
+        let end = offset.checked_add(bytes.len() as u64);
+        assert!(end.is_some_and(|end| end <= self.bytes), "a write outside its buffer");
+        let base = self.block.mapped.expect("a buffer that the host writes is mapped");
+        // SAFETY: the range is inside the buffer, which is mapped; the device is not using it.
+        unsafe {
+            let target = base.as_ptr().add((self.offset + offset) as usize);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+        }
+    }
+
+    /// The values of mapped memory. The device must have finished writing them, and must not write them while they are
+    /// borrowed; reading anything but [`Place::Readback`] is slow.
+    ///
+    /// # Panics
+    /// If the memory is not mapped, or the range is outside the buffer or not aligned.
+    pub fn values<T: Pod>(&self, first: usize, count: usize) -> &[T] {
+        let end = (first + count) * size_of::<T>();
+        assert!(end as u64 <= self.bytes, "a read outside its buffer");
+        let base = self.block.mapped.expect("a buffer that the host reads is mapped");
+        // SAFETY: the range is inside the buffer, which is mapped and aligned to 256; any bytes are a Pod.
+        unsafe {
+            let start = base.as_ptr().add(self.offset as usize).cast::<T>();
+            assert!(start.is_aligned(), "a read of unaligned values");
+            std::slice::from_raw_parts(start.add(first), count)
+        }
+    }
+}
+
+/// Makes buffers in blocks. Blocks are freed when their last buffer is.
+pub struct Arena {
+    gpu: Arc<Gpu>,
+    place: Place,
+    /// Bytes that are still to come, as far as is known: what a block is sized by.
+    expected: u64,
+    current: Option<(Arc<Block>, u64)>,
+    allocated: u64,
+}
+
+impl Arena {
+    /// An arena for about `expected` bytes.
+    pub fn new(gpu: &Arc<Gpu>, place: Place, expected: u64) -> Self {
+        Self { gpu: gpu.clone(), place, expected, current: None, allocated: 0 }
+    }
+
+    /// Bytes of all blocks.
+    pub fn allocated(&self) -> u64 {
+        self.allocated
+    }
+
+    /// A buffer of at least one byte. `what` is named in an error. Its contents are undefined.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`].
+    pub fn allocate(&mut self, bytes: u64, what: &str) -> Result<Buffer, GpuError> {
+        let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
+        if let Some((block, used)) = &mut self.current
+            && *used + bytes <= block.bytes
+        {
+            let buffer = Buffer { block: block.clone(), offset: *used, bytes };
+            *used += bytes;
+            self.expected = self.expected.saturating_sub(bytes);
+            return Ok(buffer);
+        }
+        let size = self.expected.clamp(BLOCK_MIN, BLOCK_MAX).max(bytes).next_multiple_of(ALIGNMENT);
+        let block = allocate_block(&self.gpu, size, self.place)
+            // What fits whole may not be there; what is needed may.
+            .or_else(|_| allocate_block(&self.gpu, bytes, self.place))
+            .map_err(|error| match error {
+                GpuError::OutOfMemory { .. } => {
+                    GpuError::OutOfMemory { what: what.to_owned(), bytes }
+                }
+                error => error,
+            })?;
+        self.allocated += block.bytes;
+        self.expected = self.expected.saturating_sub(bytes);
+        let block = Arc::new(block);
+        self.current = Some((block.clone(), bytes));
+        Ok(Buffer { block, offset: 0, bytes })
+    }
+}
+
+impl Gpu {
+    /// A buffer with a block of its own.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`].
+    pub fn allocate(
+        self: &Arc<Self>,
+        bytes: u64,
+        place: Place,
+        what: &str,
+    ) -> Result<Buffer, GpuError> {
+        Arena::new(self, place, bytes).allocate(bytes, what)
+    }
+}
+
+fn allocate_block(gpu: &Arc<Gpu>, bytes: u64, place: Place) -> Result<Block, GpuError> {
+    let full = || GpuError::OutOfMemory { what: "a block".to_owned(), bytes };
+    if bytes > gpu.capabilities().allocation_bytes {
+        return Err(full());
+    }
+    let info = vk::BufferCreateInfo::default().size(bytes).usage(
+        vk::BufferUsageFlags::STORAGE_BUFFER
+            | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS
+            | vk::BufferUsageFlags::INDIRECT_BUFFER
+            | vk::BufferUsageFlags::TRANSFER_SRC
+            | vk::BufferUsageFlags::TRANSFER_DST,
+    );
+    // SAFETY: the structure lives until the call returns.
+    let buffer = unsafe { gpu.device.create_buffer(&info, None) }.during("vkCreateBuffer")?;
+    let bound = bind(gpu, buffer, place).map_err(|error| error.unwrap_or_else(full));
+    match bound {
+        Ok((memory, mapped)) => {
+            let info = vk::BufferDeviceAddressInfo::default().buffer(buffer);
+            // SAFETY: the buffer is bound and was made for this use.
+            let address = unsafe { gpu.device.get_buffer_device_address(&info) };
+            Ok(Block { memory, buffer, address, bytes, mapped, gpu: gpu.clone() })
+        }
+        Err(error) => {
+            // SAFETY: the buffer is in use by nobody.
+            unsafe { gpu.device.destroy_buffer(buffer, None) };
+            Err(error)
+        }
+    }
+}
+
+/// Gives memory to a buffer. The error is none where no type of memory had enough.
+fn bind(
+    gpu: &Gpu,
+    buffer: vk::Buffer,
+    place: Place,
+) -> Result<(vk::DeviceMemory, Option<NonNull<u8>>), Option<GpuError>> {
+    // SAFETY: the buffer is the device's.
+    let needs = unsafe { gpu.device.get_buffer_memory_requirements(buffer) };
+    for index in types_in_order(&gpu.memory, gpu.capabilities().kind, place) {
+        if needs.memory_type_bits & (1 << index) == 0 {
+            continue;
+        }
+        let mut flags =
+            vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+        let info = vk::MemoryAllocateInfo::default()
+            .allocation_size(needs.size)
+            .memory_type_index(index)
+            .push_next(&mut flags);
+        // SAFETY: the structures live until the call returns.
+        let memory = match unsafe { gpu.device.allocate_memory(&info, None) } {
+            Ok(memory) => memory,
+            Err(
+                vk::Result::ERROR_OUT_OF_DEVICE_MEMORY
+                | vk::Result::ERROR_OUT_OF_HOST_MEMORY
+                | vk::Result::ERROR_TOO_MANY_OBJECTS,
+            ) => continue,
+            Err(result) => return Err(Some(GpuError::of("vkAllocateMemory", result))),
+        };
+        let flags = gpu.memory.memory_types[index as usize].property_flags;
+        match attach(gpu, buffer, memory, flags) {
+            Ok(mapped) => return Ok((memory, mapped)),
+            Err(error) => {
+                // SAFETY: the memory is in use by nobody.
+                unsafe { gpu.device.free_memory(memory, None) };
+                return Err(Some(error));
+            }
+        }
+    }
+    Err(None)
+}
+
+fn attach(
+    gpu: &Gpu,
+    buffer: vk::Buffer,
+    memory: vk::DeviceMemory,
+    flags: vk::MemoryPropertyFlags,
+) -> Result<Option<NonNull<u8>>, GpuError> {
+    // SAFETY: both are fresh and the memory has the size that the buffer needs.
+    unsafe { gpu.device.bind_buffer_memory(buffer, memory, 0) }.during("vkBindBufferMemory")?;
+    if !flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE) {
+        return Ok(None);
+    }
+    let whole = vk::MemoryMapFlags::empty();
+    // SAFETY: the memory is host-visible and not mapped yet.
+    let pointer =
+        unsafe { gpu.device.map_memory(memory, 0, vk::WHOLE_SIZE, whole) }.during("vkMapMemory")?;
+    Ok(NonNull::new(pointer.cast()))
+}
+
+/// Types of memory that serve a purpose, the best first.
+fn types_in_order(
+    memory: &vk::PhysicalDeviceMemoryProperties,
+    kind: DeviceKind,
+    place: Place,
+) -> Vec<u32> {
+    use vk::MemoryPropertyFlags as Flags;
+    let unified = matches!(kind, DeviceKind::Integrated | DeviceKind::Processor);
+    let heaps = memory.memory_heaps_as_slice();
+    let score = |kind: &vk::MemoryType| -> Option<u32> {
+        let flags = kind.property_flags;
+        let has = |wanted: Flags| flags.contains(wanted);
+        if flags.intersects(Flags::PROTECTED | Flags::DEVICE_COHERENT_AMD | Flags::LAZILY_ALLOCATED)
+        {
+            return None;
+        }
+        let coherent = has(Flags::HOST_VISIBLE | Flags::HOST_COHERENT);
+        let local = has(Flags::DEVICE_LOCAL);
+        let small = local && !unified && heaps[kind.heap_index as usize].size <= SMALL_WINDOW;
+        match place {
+            // Shared memory is all one: what the driver calls the host's serves when its own share is used up.
+            Place::Device if unified => match (local, coherent) {
+                (true, true) => Some(4),
+                (true, false) => Some(2),
+                (false, true) if !has(Flags::HOST_CACHED) => Some(3),
+                (false, true) => Some(1),
+                (false, false) => None,
+            },
+            // A discrete GPU would read host memory through the bus: rather no memory than that.
+            Place::Device => (local && !small).then_some(if coherent { 2 } else { 1 }),
+            Place::Upload => coherent.then_some(match (local, has(Flags::HOST_CACHED)) {
+                (true, _) => 3,
+                (false, false) => 2,
+                (false, true) => 1,
+            }),
+            Place::Readback => coherent.then_some(if has(Flags::HOST_CACHED) { 2 } else { 1 }),
+        }
+    };
+    let mut scored: Vec<(u32, u32)> = memory
+        .memory_types_as_slice()
+        .iter()
+        .enumerate()
+        .filter_map(|(index, kind)| Some((score(kind)?, index as u32)))
+        .collect();
+    scored.sort_by_key(|&(score, index)| (std::cmp::Reverse(score), index));
+    scored.into_iter().map(|(_, index)| index).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vk::MemoryPropertyFlags as Flags;
+
+    fn memory(heaps: &[u64], types: &[(u32, Flags)]) -> vk::PhysicalDeviceMemoryProperties {
+        let mut memory = vk::PhysicalDeviceMemoryProperties::default();
+        memory.memory_heap_count = heaps.len() as u32;
+        memory.memory_type_count = types.len() as u32;
+        heaps.iter().enumerate().for_each(|(at, &size)| memory.memory_heaps[at].size = size);
+        for (at, &(heap_index, property_flags)) in types.iter().enumerate() {
+            memory.memory_types[at] = vk::MemoryType { property_flags, heap_index };
+        }
+        memory
+    }
+
+    const LOCAL: Flags = Flags::DEVICE_LOCAL;
+    const HOST: Flags =
+        Flags::from_raw(Flags::HOST_VISIBLE.as_raw() | Flags::HOST_COHERENT.as_raw());
+    const CACHED: Flags = Flags::from_raw(HOST.as_raw() | Flags::HOST_CACHED.as_raw());
+
+    #[test]
+    fn a_discrete_gpu_never_keeps_weights_in_host_memory() {
+        let big = 16 << 30;
+        let types = [(0, LOCAL), (1, HOST), (1, CACHED), (2, LOCAL | HOST)];
+        let resizable = memory(&[big, big, big], &types);
+        let order = |memory, place| types_in_order(memory, DeviceKind::Discrete, place);
+        assert_eq!(order(&resizable, Place::Device), [3, 0]);
+        assert_eq!(order(&resizable, Place::Upload), [3, 1, 2]);
+        assert_eq!(order(&resizable, Place::Readback), [2, 1, 3]);
+        let windowed = memory(&[big, big, 256 << 20], &types);
+        assert_eq!(order(&windowed, Place::Device), [0]);
+    }
+
+    #[test]
+    fn shared_memory_is_used_to_the_last_heap() {
+        let both =
+            memory(&[20 << 30, 10 << 30], &[(0, LOCAL), (1, HOST), (0, LOCAL | HOST), (1, CACHED)]);
+        let order = types_in_order(&both, DeviceKind::Integrated, Place::Device);
+        assert_eq!(order, [2, 1, 0, 3]);
+    }
+}

@@ -1,0 +1,403 @@
+//! Compute pipelines and the file that keeps them compiled.
+
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ash::{khr, vk};
+use sha2::{Digest, Sha256};
+
+use super::gpu::KernelTable;
+use crate::capabilities::Capabilities;
+use crate::dispatch::PUSH_BYTES;
+use crate::error::{During, GpuError};
+use crate::shaders::Shader;
+
+/// What a pipeline is compiled from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct KernelKey {
+    /// The shader.
+    pub shader: Shader,
+    /// Values of the specialisation constants 0, 1, 2 and so on; constant 0 is the size of a workgroup.
+    pub constants: Vec<u32>,
+    /// Invocations of a subgroup, where the kernel does not take what the driver prefers.
+    pub subgroup: Option<u32>,
+}
+
+/// A compiled kernel. It lives as long as its [`super::gpu::Gpu`].
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel {
+    pub(super) pipeline: vk::Pipeline,
+    pub(super) layout: vk::PipelineLayout,
+}
+
+impl Kernel {
+    /// No kernel, for tests of what stands around one.
+    #[cfg(test)]
+    pub(crate) fn null() -> Self {
+        Self { pipeline: vk::Pipeline::null(), layout: vk::PipelineLayout::null() }
+    }
+}
+
+/// The file of compiled pipelines.
+#[derive(Debug, Clone)]
+pub struct PipelineCache {
+    folder: PathBuf,
+}
+
+/// First bytes of the file: what it is and the version of the layout (magic, digest of the rest, Vulkan's data).
+const MAGIC: &[u8; 16] = b"trine pipelines1";
+/// Bytes of the digest.
+const DIGEST: usize = 32;
+/// Larger files are not trine's.
+const CACHE_BYTES_MAX: u64 = 256 << 20;
+
+impl PipelineCache {
+    /// Pipelines kept in a folder, one file for each device and driver.
+    pub fn in_folder(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    /// The file for a device, its driver and these shaders.
+    fn path(&self, capabilities: &Capabilities) -> PathBuf {
+        let mut hash = Sha256::new();
+        hash.update(capabilities.uuid);
+        hash.update(capabilities.pipeline_cache_uuid);
+        hash.update(capabilities.driver_version.to_le_bytes());
+        hash.update(capabilities.driver.as_bytes());
+        for shader in Shader::all() {
+            hash.update(shader.0.as_bytes());
+            hash.update(shader.code());
+        }
+        let digest = hash.finalize();
+        let name: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        self.folder.join(format!("{name}.pipelines"))
+    }
+}
+
+/// Vulkan's data in a file's bytes, if they are whole.
+fn checked(bytes: &[u8]) -> Option<&[u8]> {
+    let rest = bytes.strip_prefix(MAGIC)?;
+    let (digest, data) = rest.split_at_checked(DIGEST)?;
+    (Sha256::digest(data).as_slice() == digest).then_some(data)
+}
+
+/// A file's bytes for Vulkan's data.
+fn sealed(data: &[u8]) -> Vec<u8> {
+    [MAGIC.as_slice(), Sha256::digest(data).as_slice(), data].concat()
+}
+
+/// Reads the file; anything that is not whole counts as absent.
+fn read(path: &Path) -> Vec<u8> {
+    match std::fs::metadata(path) {
+        Ok(file) if file.len() <= CACHE_BYTES_MAX => {}
+        _ => return Vec::new(),
+    }
+    let Ok(bytes) = std::fs::read(path) else { return Vec::new() };
+    match checked(&bytes) {
+        Some(data) => data.to_vec(),
+        None => {
+            tracing::warn!(path = %path.display(), "the file of compiled pipelines is damaged and is made anew");
+            Vec::new()
+        }
+    }
+}
+
+/// Writes the file beside its place and renames it, so that no reader sees half of it.
+fn write(path: &Path, data: &[u8]) -> std::io::Result<()> {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    let Some(folder) = path.parent() else { return Ok(()) };
+    std::fs::create_dir_all(folder)?;
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let partial = path.with_extension(format!("{}-{count}.partial", std::process::id()));
+    let result =
+        std::fs::write(&partial, sealed(data)).and_then(|()| std::fs::rename(&partial, path));
+    if result.is_err() {
+        // The error that matters is the first one.
+        let _ = std::fs::remove_file(&partial);
+    }
+    result
+}
+
+/// The pipelines of a device.
+pub(super) struct Pipelines {
+    cache: vk::PipelineCache,
+    layout: vk::PipelineLayout,
+    path: Option<PathBuf>,
+    modules: std::collections::HashMap<Shader, vk::ShaderModule>,
+    table: KernelTable,
+    /// Kernels compiled since the file was read or written.
+    unsaved: usize,
+}
+
+impl Pipelines {
+    pub(super) fn new(
+        device: &ash::Device,
+        capabilities: &Capabilities,
+        cache: Option<PipelineCache>,
+    ) -> Result<Self, GpuError> {
+        let path = cache.map(|cache| cache.path(capabilities));
+        let data = path.as_deref().map(read).unwrap_or_default();
+        let info = vk::PipelineCacheCreateInfo::default().initial_data(&data);
+        // SAFETY: the structures live until the call returns; the driver checks the data's header, the digest the rest.
+        let cache =
+            unsafe { device.create_pipeline_cache(&info, None) }.during("vkCreatePipelineCache")?;
+        let ranges = [vk::PushConstantRange {
+            stage_flags: vk::ShaderStageFlags::COMPUTE,
+            offset: 0,
+            size: PUSH_BYTES as u32,
+        }];
+        let info = vk::PipelineLayoutCreateInfo::default().push_constant_ranges(&ranges);
+        // SAFETY: the structures live until the call returns.
+        let layout = unsafe { device.create_pipeline_layout(&info, None) }.map_err(|result| {
+            // SAFETY: nothing uses the cache yet.
+            unsafe { device.destroy_pipeline_cache(cache, None) };
+            GpuError::of("vkCreatePipelineLayout", result)
+        })?;
+        Ok(Self {
+            cache,
+            layout,
+            path,
+            modules: Default::default(),
+            table: KernelTable::new(),
+            unsaved: 0,
+        })
+    }
+
+    pub(super) fn get(
+        &mut self,
+        device: &ash::Device,
+        capabilities: &Capabilities,
+        key: &KernelKey,
+    ) -> Result<Kernel, GpuError> {
+        if let Some(kernel) = self.table.get(key) {
+            return Ok(*kernel);
+        }
+        let module = match self.modules.get(&key.shader) {
+            Some(module) => *module,
+            None => {
+                let module = create_module(device, key.shader)?;
+                self.modules.insert(key.shader, module);
+                module
+            }
+        };
+        let flags = vk::PipelineCreateFlags::empty();
+        let pipeline =
+            create_pipeline(device, capabilities, key, module, self.layout, self.cache, flags)?;
+        let kernel = Kernel { pipeline, layout: self.layout };
+        self.table.insert(key.clone(), kernel);
+        self.unsaved += 1;
+        Ok(kernel)
+    }
+
+    pub(super) fn save(&mut self, device: &ash::Device) {
+        let Some(path) = self.path.as_deref().filter(|_| self.unsaved > 0) else { return };
+        // SAFETY: the cache is alive, and this value is borrowed exclusively.
+        let result = unsafe { device.get_pipeline_cache_data(self.cache) };
+        let result = result.map_err(std::io::Error::other).and_then(|data| write(path, &data));
+        match result {
+            Ok(()) => self.unsaved = 0,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "compiled pipelines could not be kept; the next start compiles them again");
+            }
+        }
+    }
+
+    /// # Safety
+    /// No submission may be using a kernel any more.
+    pub(super) unsafe fn destroy(&mut self, device: &ash::Device) {
+        // SAFETY: the caller's duty; all handles are this value's own.
+        unsafe {
+            self.table.values().for_each(|kernel| device.destroy_pipeline(kernel.pipeline, None));
+            self.modules.values().for_each(|module| device.destroy_shader_module(*module, None));
+            device.destroy_pipeline_layout(self.layout, None);
+            device.destroy_pipeline_cache(self.cache, None);
+        }
+    }
+}
+
+fn create_module(device: &ash::Device, shader: Shader) -> Result<vk::ShaderModule, GpuError> {
+    let words: Vec<u32> = shader
+        .code()
+        .chunks_exact(4)
+        .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        .collect();
+    let info = vk::ShaderModuleCreateInfo::default().code(&words);
+    // SAFETY: the code is valid SPIR-V: CI runs spirv-val over it.
+    unsafe { device.create_shader_module(&info, None) }.during("vkCreateShaderModule")
+}
+
+fn create_pipeline(
+    device: &ash::Device,
+    capabilities: &Capabilities,
+    key: &KernelKey,
+    module: vk::ShaderModule,
+    layout: vk::PipelineLayout,
+    cache: vk::PipelineCache,
+    flags: vk::PipelineCreateFlags,
+) -> Result<vk::Pipeline, GpuError> {
+    let entries: Vec<vk::SpecializationMapEntry> = (0..key.constants.len() as u32)
+        .map(|id| vk::SpecializationMapEntry { constant_id: id, offset: 4 * id, size: 4 })
+        .collect();
+    let specialization = vk::SpecializationInfo::default()
+        .map_entries(&entries)
+        .data(bytemuck::cast_slice(&key.constants));
+    let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
+    let mut stage = vk::PipelineShaderStageCreateInfo::default()
+        .stage(vk::ShaderStageFlags::COMPUTE)
+        .module(module)
+        .name(c"main")
+        .specialization_info(&specialization);
+    let (least, most) = capabilities.subgroup_range;
+    if let Some(wanted) = key.subgroup.filter(|wanted| (least..=most).contains(wanted)) {
+        size = size.required_subgroup_size(wanted);
+        stage = stage.push_next(&mut size);
+    }
+    let group = key.constants.first().copied().unwrap_or(0);
+    if group.is_multiple_of(most.max(1)) {
+        stage.flags |= vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS;
+    }
+    let info = [vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(layout)];
+    // SAFETY: the structures live until the call returns.
+    let made = unsafe { device.create_compute_pipelines(cache, &info, None) };
+    made.map(|pipelines| pipelines[0]).map_err(|(_, result)| {
+        GpuError::of(&format!("compiling {} {:?}", key.shader.0, key.constants), result)
+    })
+}
+
+/// What a driver tells of a compiled kernel.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// (name, value) as the driver names them.
+    pub statistics: Vec<(String, f64)>,
+    /// Machine code as text, where the driver gives it.
+    pub assembly: String,
+}
+
+/// Compiles a kernel for its report.
+pub(super) fn report(
+    instance: &ash::Instance,
+    device: &ash::Device,
+    capabilities: &Capabilities,
+    key: &KernelKey,
+) -> Result<Report, GpuError> {
+    if !capabilities.has("VK_KHR_pipeline_executable_properties") {
+        return Err(GpuError::Missing {
+            device: capabilities.name.clone(),
+            what: "VK_KHR_pipeline_executable_properties".to_owned(),
+        });
+    }
+    let pipelines = Pipelines::new(device, capabilities, None)?;
+    let mut owner = Owner { device, pipelines, pipeline: vk::Pipeline::null() };
+    let module = create_module(device, key.shader)?;
+    owner.pipelines.modules.insert(key.shader, module);
+    let flags = vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR
+        | vk::PipelineCreateFlags::CAPTURE_INTERNAL_REPRESENTATIONS_KHR;
+    let (layout, cache) = (owner.pipelines.layout, owner.pipelines.cache);
+    owner.pipeline = create_pipeline(device, capabilities, key, module, layout, cache, flags)?;
+    let loader = khr::pipeline_executable_properties::Device::new(instance, device);
+    let info = vk::PipelineExecutableInfoKHR::default().pipeline(owner.pipeline);
+    // SAFETY: the pipeline was made with the flags that these calls need.
+    let statistics = unsafe { loader.get_pipeline_executable_statistics(&info) }
+        .during("vkGetPipelineExecutableStatisticsKHR")?;
+    let statistics = statistics.iter().map(|item| (name(&item.name), number(item))).collect();
+    // SAFETY: as above; the call fills in the sizes.
+    let texts = unsafe { loader.get_pipeline_executable_internal_representations(&info) }
+        .during("vkGetPipelineExecutableInternalRepresentationsKHR")?;
+    let assembly = texts.iter().map(|item| name(&item.name)).collect::<Vec<_>>().join("\n");
+    let assembly = last_text(&loader, owner.pipeline, &texts).unwrap_or(assembly);
+    Ok(Report { statistics, assembly })
+}
+
+/// The last representation, which is the machine code.
+fn last_text(
+    loader: &khr::pipeline_executable_properties::Device,
+    pipeline: vk::Pipeline,
+    sized: &[vk::PipelineExecutableInternalRepresentationKHR<'_>],
+) -> Option<String> {
+    let mut memory: Vec<Vec<u8>> = sized.iter().map(|item| vec![0; item.data_size]).collect();
+    let mut items: Vec<vk::PipelineExecutableInternalRepresentationKHR<'_>> = memory
+        .iter_mut()
+        .map(|bytes| {
+            let mut item = vk::PipelineExecutableInternalRepresentationKHR::default();
+            item.data_size = bytes.len();
+            item.p_data = bytes.as_mut_ptr().cast();
+            item
+        })
+        .collect();
+    let info = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
+    let mut count = items.len() as u32;
+    // SAFETY: count is the number of items, each with memory of its size.
+    let result = unsafe {
+        (loader.fp().get_pipeline_executable_internal_representations_khr)(
+            loader.device(),
+            &info,
+            &mut count,
+            items.as_mut_ptr(),
+        )
+    };
+    drop(items);
+    (result == vk::Result::SUCCESS).then_some(())?;
+    let bytes = memory.pop()?;
+    CStr::from_bytes_until_nul(&bytes).ok().map(|text| text.to_string_lossy().into_owned())
+}
+
+fn name(raw: &[std::ffi::c_char]) -> String {
+    let bytes: &[u8] = bytemuck::cast_slice(raw);
+    CStr::from_bytes_until_nul(bytes)
+        .map(|text| text.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+fn number(item: &vk::PipelineExecutableStatisticKHR<'_>) -> f64 {
+    // SAFETY: the format says which member of the union is set.
+    unsafe {
+        match item.format {
+            vk::PipelineExecutableStatisticFormatKHR::BOOL32 => f64::from(item.value.b32),
+            vk::PipelineExecutableStatisticFormatKHR::INT64 => item.value.i64 as f64,
+            vk::PipelineExecutableStatisticFormatKHR::UINT64 => item.value.u64 as f64,
+            _ => item.value.f64,
+        }
+    }
+}
+
+/// Destroys what a report was made from.
+struct Owner<'a> {
+    device: &'a ash::Device,
+    pipelines: Pipelines,
+    pipeline: vk::Pipeline,
+}
+
+impl Drop for Owner<'_> {
+    fn drop(&mut self) {
+        // SAFETY: nothing was submitted.
+        unsafe {
+            self.device.destroy_pipeline(self.pipeline, None);
+            self.pipelines.destroy(self.device);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_files_count_as_absent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/x.pipelines");
+        assert_eq!(read(&path), Vec::<u8>::new());
+        write(&path, b"data").unwrap();
+        assert_eq!(read(&path), b"data");
+        let whole = std::fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            std::fs::write(&path, &bytes).unwrap();
+            assert_eq!(read(&path), Vec::<u8>::new(), "byte {at}");
+            std::fs::write(&path, &whole[..at]).unwrap();
+            assert_eq!(read(&path), Vec::<u8>::new(), "cut at {at}");
+        }
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+}

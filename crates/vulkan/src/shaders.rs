@@ -1,0 +1,30 @@
+//! The compiled shaders: `cargo xtask shaders` makes them from `shaders/*.comp`.
+
+/// A compiled shader by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Shader(pub &'static str);
+
+impl Shader {
+    /// Its SPIR-V.
+    ///
+    /// # Panics
+    /// If there is no shader of this name, which is a mistake in this crate.
+    pub fn code(self) -> &'static [u8] {
+        let found = SHADERS.iter().find(|(name, _)| *name == self.0);
+        found.map_or_else(|| panic!("no shader {}", self.0), |(_, code)| *code)
+    }
+
+    /// All shaders.
+    pub fn all() -> impl Iterator<Item = Shader> {
+        SHADERS.iter().map(|(name, _)| Shader(name))
+    }
+}
+
+macro_rules! shaders {
+    ($($name:literal),* $(,)?) => {
+        const SHADERS: &[(&str, &[u8])] =
+            &[$(($name, include_bytes!(concat!("../shaders/spv/", $name, ".spv")))),*];
+    };
+}
+
+shaders!["elements", "rows",];

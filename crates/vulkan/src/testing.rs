@@ -1,0 +1,108 @@
+//! Helpers of this crate's tests and examples.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use bytemuck::Pod;
+
+use crate::dispatch::Dispatch;
+use crate::raw::commands::{Copy, Recording};
+use crate::raw::gpu::{Choice, Gpu};
+use crate::raw::memory::{Buffer, Place};
+
+/// Names the device that the tests run on, by a part of its name.
+pub const DEVICE_VARIABLE: &str = "TRINE_TEST_VULKAN";
+
+/// The device of the tests: the one that the environment names, otherwise the best one, software included.
+///
+/// # Panics
+/// If there is none: the tests need one, and `cargo xtask drivers` installs a software one.
+pub fn gpu() -> Arc<Gpu> {
+    static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
+    GPU.get_or_init(|| {
+        let choice = std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
+        let gpu = Gpu::open(&choice, None);
+        gpu.unwrap_or_else(|error| {
+            panic!("the tests need a Vulkan device (cargo xtask drivers installs one): {error}")
+        })
+    })
+    .clone()
+}
+
+/// Runs dispatches one after the other, with the barriers that they need.
+///
+/// # Panics
+/// If the device fails.
+pub fn run(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) {
+    let recording = Recording::record(gpu, dispatches, &[], false);
+    let result = recording.and_then(|mut recording| recording.run("a test"));
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Seconds of each dispatch, from timestamps with a barrier between all.
+///
+/// # Panics
+/// If the device fails.
+pub fn timed(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) -> Vec<f64> {
+    let recording = Recording::record(gpu, dispatches, &[], true);
+    let times = recording.and_then(|mut recording| {
+        recording.run("a measurement")?;
+        recording.times()
+    });
+    times.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Wall seconds of each of `runs` runs of a recording, after one that is not counted: what a chain of dispatches takes with the
+/// barriers that it needs and no others.
+///
+/// # Panics
+/// If the device fails.
+pub fn wall(gpu: &Arc<Gpu>, dispatches: &[Dispatch], runs: usize) -> Vec<f64> {
+    let measure = || {
+        let mut recording = Recording::record(gpu, dispatches, &[], false)?;
+        recording.run("a measurement")?;
+        (0..runs)
+            .map(|_| {
+                let start = std::time::Instant::now();
+                recording.run("a measurement")?;
+                Ok(start.elapsed().as_secs_f64())
+            })
+            .collect::<Result<Vec<f64>, crate::GpuError>>()
+    };
+    measure().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A device buffer with these values.
+///
+/// # Panics
+/// If memory runs out.
+pub fn upload<T: Pod>(gpu: &Arc<Gpu>, values: &[T]) -> Buffer {
+    let bytes: &[u8] = bytemuck::cast_slice(values);
+    let host = gpu.allocate(bytes.len() as u64, Place::Upload, "a test's data");
+    let host = host.unwrap_or_else(|error| panic!("{error}"));
+    host.write(0, bytes);
+    host
+}
+
+/// A device buffer whose every f32 is a NaN and every f16 too.
+///
+/// # Panics
+/// If memory runs out.
+pub fn poisoned(gpu: &Arc<Gpu>, bytes: u64) -> Buffer {
+    upload(gpu, &vec![0xFF_u8; bytes.next_multiple_of(4) as usize])
+}
+
+/// The values of a buffer.
+///
+/// # Panics
+/// If the device fails.
+pub fn download<T: Pod>(gpu: &Arc<Gpu>, buffer: &Buffer) -> Vec<T> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let host = gpu.allocate(buffer.bytes(), Place::Readback, "a test's results");
+    let host = host.unwrap_or_else(|error| panic!("{error}"));
+    let copy = Copy { from: buffer.clone(), to: host.clone(), bytes: buffer.bytes() };
+    let recording = Recording::record(gpu, &[], &[copy], false);
+    let result = recording.and_then(|mut recording| recording.run("a test"));
+    result.unwrap_or_else(|error| panic!("{error}"));
+    host.values::<T>(0, buffer.bytes() as usize / size_of::<T>()).to_vec()
+}
