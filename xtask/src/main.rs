@@ -1,11 +1,14 @@
 //! Development tasks, run as `cargo xtask TASK`.
 
 mod ci;
+mod drivers;
+mod radv;
+mod shaders;
 mod sources;
 mod tidy;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -19,8 +22,22 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything that has to pass before a change lands: formatting, lints, tidy, all tests.
+    /// Everything that has to pass before a change lands: tidy, formatting, lints, shaders, all tests, reports.
     Ci,
+    /// Install and fetch the Vulkan drivers that the tests run on, and print how to use each.
+    Drivers,
+    /// Report what RADV makes of the Vulkan backend's kernels for the Radeon 780M: docs/benchmarks/radv-phoenix.md.
+    Radv {
+        /// Write nothing; fail if the committed report differs.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Compile the Vulkan backend's shaders to the SPIR-V that is committed. Takes a C++ compiler.
+    Shaders {
+        /// Write nothing; fail if a committed file is not what its source gives.
+        #[arg(long)]
+        check: bool,
+    },
     /// The rules of the house that no compiler checks.
     Tidy,
 }
@@ -28,6 +45,9 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Ci => ci::run(&root()),
+        Task::Drivers => drivers::run(&root()),
+        Task::Radv { check } => radv::run(&root(), check),
+        Task::Shaders { check } => shaders::run(&root(), check).map(drop),
         Task::Tidy => tidy::run(&root()),
     };
     match result {
@@ -43,4 +63,11 @@ fn main() -> ExitCode {
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()
+}
+
+/// Cargo, the one that runs this program, started in the repository's root.
+fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
 }

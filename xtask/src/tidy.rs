@@ -30,7 +30,7 @@ const FORBIDDEN: [(&str, &str); 6] = [
 ];
 
 /// Where `unsafe` may stand: files and folders.
-const UNSAFE_ROOMS: [&str; 9] = [
+const UNSAFE_ROOMS: [&str; 10] = [
     "crates/weights/src/map/",
     "crates/cpu/src/attention/",
     "crates/cpu/src/matmul/",
@@ -40,6 +40,7 @@ const UNSAFE_ROOMS: [&str; 9] = [
     "crates/cpu/src/quantize/",
     "crates/cpu/src/shared.rs",
     "crates/cpu/src/vector/",
+    "crates/vulkan/src/raw/",
 ];
 
 /// Tests and examples may use `unsafe`: for what safe Rust cannot observe, such as a counting allocator, and to call

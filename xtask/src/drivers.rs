@@ -1,0 +1,399 @@
+//! Vulkan drivers to test with: Debian's lavapipe (runs on the processor), a newer lavapipe with cooperative matrices, and
+//! RADV, which compiles for a Radeon that is not there.
+//!
+//! The first is a package of the system. The other two belong to other Debian releases: a private apt, whose lists and
+//! packages stay in `target/drivers`, fetches them and `dpkg -x` unpacks them there, so that nothing of the system
+//! changes.
+
+mod apt;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use self::apt::Apt;
+
+/// A driver's environment: what to set, and what to start a test program through.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Driver {
+    /// Environment variables: (name, value).
+    pub(crate) environment: Vec<(String, String)>,
+    /// Command before the test program's path; empty where none is needed.
+    pub(crate) launcher: Vec<String>,
+    /// The package's version, where this program fetched it.
+    pub(crate) version: String,
+    /// Whether `version` is the pinned one.
+    pub(crate) is_pinned: bool,
+}
+
+impl Driver {
+    /// Has cargo start what it runs on this driver. Cargo and the compiler themselves run as always.
+    pub(crate) fn apply(&self, cargo: &mut Command) {
+        let variables = self.environment.iter().map(|(name, value)| (name, value));
+        cargo.envs(variables);
+        if !self.launcher.is_empty() {
+            let words: Vec<_> =
+                self.launcher.iter().map(|word| toml::Value::from(word.as_str())).collect();
+            let runner = toml::Value::Array(words);
+            cargo.args([
+                "--config",
+                &format!("target.'cfg(target_os = \"linux\")'.runner = {runner}"),
+            ]);
+        }
+    }
+}
+
+/// What this machine has; `None` where the driver is missing.
+pub(crate) struct Drivers {
+    /// The system's lavapipe: the plain kernels.
+    pub(crate) lavapipe: Option<Driver>,
+    /// The newer lavapipe: the cooperative matrix kernels.
+    pub(crate) matrix: Option<Driver>,
+    /// RADV as on a Radeon 780M: compiles, does not run.
+    pub(crate) radv: Option<Driver>,
+    /// What is missing, and why: one sentence each.
+    pub(crate) missing: Vec<String>,
+}
+
+/// A driver from another Debian release.
+struct Fetched {
+    /// Folder in `target/drivers`.
+    name: &'static str,
+    /// The release's archive.
+    suite: &'static str,
+    /// The releases to look in: `suite`, and those that its packages depend on.
+    suites: &'static str,
+    /// Packages with the versions that the reports were made with; what they depend on is fetched too if `whole`.
+    packages: &'static [(&'static str, &'static str)],
+    whole: bool,
+    library: &'static str,
+}
+
+/// Mesa 25.0.7 for Debian 12: its libraries are those of the stock driver. Later versions have no device without
+/// hardware any more.
+const RADV: Fetched = Fetched {
+    name: "radv",
+    suite: "bookworm-backports",
+    suites: "bookworm-backports",
+    packages: &[
+        ("mesa-vulkan-drivers", "25.0.7-2~bpo12+1"),
+        ("libdrm2", "2.4.123-1~bpo12+1"),
+        ("libdrm-amdgpu1", "2.4.123-1~bpo12+1"),
+    ],
+    whole: false,
+    library: "libvulkan_radeon.so",
+};
+
+/// Mesa 26 for Debian 13, with that release's C library; `spirv-val` runs on the same.
+const MATRIX: Fetched = Fetched {
+    name: "lavapipe",
+    suite: "trixie-backports",
+    suites: "trixie trixie-backports",
+    packages: &[("mesa-vulkan-drivers", "26.1.6-1~bpo13+1")],
+    whole: true,
+    library: "libvulkan_lvp.so",
+};
+
+/// Where libraries lie inside a package of Debian for x86-64.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const LOADER: &str = "ld-linux-x86-64.so.2";
+
+/// Names what was unpacked; written last, so that a folder without it is not whole.
+const STAMP: &str = "version";
+
+/// Installs and fetches what is missing, and prints how each driver is used.
+pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    let drivers = ensure(root)?;
+    print(&drivers);
+    if drivers.missing.is_empty() { Ok(()) } else { bail!("{} are missing", drivers.missing.len()) }
+}
+
+/// Installs and fetches what is missing; what cannot be had is listed in the result.
+pub(crate) fn ensure(root: &Path) -> anyhow::Result<Drivers> {
+    let mut reasons = Vec::new();
+    if let Err(error) = install(root) {
+        reasons.push(format!("{error:#}"));
+    }
+    if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
+        reasons.push("the drivers of other releases are fetched on x86-64 Linux alone".to_owned());
+    } else {
+        for wanted in [&RADV, &MATRIX] {
+            if !is_complete(root, wanted)
+                && let Err(error) = fetch(root, wanted)
+            {
+                let Fetched { name, suite, .. } = wanted;
+                reasons.push(format!("{name} of {suite} cannot be fetched: {error:#}"));
+            }
+        }
+    }
+    let mut drivers = find(root)?;
+    if drivers.lavapipe.is_none() && reasons.is_empty() {
+        reasons.push("the system has no lavapipe (Debian: mesa-vulkan-drivers)".to_owned());
+    }
+    drivers.missing = reasons;
+    for reason in &drivers.missing {
+        eprintln!("== drivers: MISSING: {reason}");
+    }
+    Ok(drivers)
+}
+
+/// What is there already.
+pub(crate) fn find(root: &Path) -> anyhow::Result<Drivers> {
+    let system = system_lavapipe().map(|path| Driver {
+        environment: vec![("VK_DRIVER_FILES".to_owned(), path.display().to_string())],
+        ..Driver::default()
+    });
+    Ok(Drivers {
+        lavapipe: system,
+        matrix: driver(root, &MATRIX)?,
+        radv: driver(root, &RADV)?,
+        missing: Vec::new(),
+    })
+}
+
+/// The command of a `spirv-val` that knows cooperative matrices: the fetched one, or the system's if it is of 2024 or
+/// later.
+pub(crate) fn validator(root: &Path) -> Option<Vec<String>> {
+    let folder = folder(root, &MATRIX);
+    let fetched = folder.join("usr/bin/spirv-val");
+    if is_complete(root, &MATRIX) && fetched.is_file() {
+        let mut command = launcher(&folder);
+        command.push(fetched.display().to_string());
+        return Some(command);
+    }
+    let output = Command::new("spirv-val").arg("--version").output().ok()?;
+    let year = year_of(&String::from_utf8_lossy(&output.stdout))?;
+    (year >= 2024).then(|| vec!["spirv-val".to_owned()])
+}
+
+/// The year in `SPIRV-Tools v2023.1 v2022.4-...`.
+fn year_of(version: &str) -> Option<u32> {
+    version.split_once(" v")?.1.split('.').next()?.parse().ok()
+}
+
+fn folder(root: &Path, wanted: &Fetched) -> PathBuf {
+    root.join("target/drivers").join(wanted.name)
+}
+
+/// Debian's and other distributions' description of lavapipe for the Vulkan loader.
+fn system_lavapipe() -> Option<PathBuf> {
+    let folders = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"];
+    let files = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+    let mut paths: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    let is_lavapipe = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_foreign = name.contains("i686") || name.contains("i386");
+        name.starts_with("lvp_icd") && name.ends_with(".json") && !is_foreign
+    };
+    paths.into_iter().find(is_lavapipe)
+}
+
+/// What the stamp of a whole folder says: versions wanted, and the versions that were got.
+fn stamp(wanted: &Fetched, got: &[String]) -> String {
+    let list: Vec<_> =
+        wanted.packages.iter().map(|(name, version)| format!("{name}={version}")).collect();
+    format!("wanted {}\ngot {}\n", list.join(" "), got.join(" "))
+}
+
+fn is_complete(root: &Path, wanted: &Fetched) -> bool {
+    // A stamp for other pins is that of another version of this program.
+    let expected = stamp(wanted, &[]);
+    let first = expected.lines().next().unwrap_or_default();
+    std::fs::read_to_string(folder(root, wanted).join(STAMP))
+        .is_ok_and(|text| text.lines().next() == Some(first))
+}
+
+fn driver(root: &Path, wanted: &Fetched) -> anyhow::Result<Option<Driver>> {
+    if !is_complete(root, wanted) {
+        return Ok(None);
+    }
+    let folder = folder(root, wanted);
+    let text = std::fs::read_to_string(folder.join(STAMP)).context("the stamp is gone")?;
+    let got = text.lines().nth(1).and_then(|line| line.strip_prefix("got ")).unwrap_or_default();
+    let is_pinned = wanted.packages.iter().all(|(name, version)| {
+        got.split(' ').any(|package| package == format!("{name}={version}"))
+    });
+    let version = got
+        .split(' ')
+        .find_map(|package| package.strip_prefix("mesa-vulkan-drivers="))
+        .unwrap_or_default();
+    let description = folder.join("driver.json").display().to_string();
+    let mut environment = vec![("VK_DRIVER_FILES".to_owned(), description)];
+    let mut launch = Vec::new();
+    if wanted.whole {
+        launch = launcher(&folder);
+    } else {
+        let libraries = folder.join(LIBRARIES).display().to_string();
+        // Through a launcher: cargo, which starts the program, keeps its own libraries.
+        launch.extend(["/usr/bin/env".to_owned(), format!("LD_LIBRARY_PATH={libraries}")]);
+        environment.push(("RADV_FORCE_FAMILY".to_owned(), "phoenix".to_owned()));
+    }
+    Ok(Some(Driver { environment, launcher: launch, version: version.to_owned(), is_pinned }))
+}
+
+/// Starts a program on the C library of the release that the folder holds.
+fn launcher(folder: &Path) -> Vec<String> {
+    let libraries = folder.join(LIBRARIES);
+    let loader = libraries.join(LOADER).display().to_string();
+    vec![loader, "--library-path".to_owned(), libraries.display().to_string()]
+}
+
+/// Installs the system's packages that are missing; needs apt and root's rights only then.
+fn install(root: &Path) -> anyhow::Result<()> {
+    let mut packages = Vec::new();
+    if system_lavapipe().is_none() {
+        packages.extend(["mesa-vulkan-drivers", "libvulkan1"]);
+    }
+    let layers = ["/usr/share/vulkan/explicit_layer.d", "/etc/vulkan/explicit_layer.d"];
+    let layer = "VkLayer_khronos_validation.json";
+    if !layers.iter().any(|folder| Path::new(folder).join(layer).is_file()) {
+        packages.push("vulkan-validationlayers");
+    }
+    if std::env::var_os("CXX").is_none() && !["c++", "g++"].iter().any(|name| is_program(name)) {
+        packages.push("g++");
+    }
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let command = format!("apt-get install {}", packages.join(" "));
+    if !is_program("apt-get") {
+        bail!("without apt, please install what Debian calls {}", packages.join(" "));
+    }
+    let user = Command::new("id").arg("-u").output().context("cannot start id")?;
+    if user.stdout.trim_ascii() != b"0" {
+        bail!("without root's rights; please do: sudo {command}");
+    }
+    eprintln!("== drivers: {command}");
+    apt::install(root, &packages)
+}
+
+/// Whether a program of this name is in the path.
+fn is_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}
+
+/// Fetches and unpacks a driver.
+fn fetch(root: &Path, wanted: &Fetched) -> anyhow::Result<()> {
+    if !is_program("apt-get") || !is_program("dpkg") {
+        bail!("it takes apt-get and dpkg (Debian, Ubuntu)");
+    }
+    let drivers = root.join("target/drivers");
+    let apt = Apt::new(&drivers, wanted.name, wanted.suites)?;
+    let mut chosen = Vec::new();
+    for (package, pin) in wanted.packages {
+        let versions = apt.versions(package, wanted.suite)?;
+        let version = if versions.iter().any(|version| version == pin) {
+            (*pin).to_owned()
+        } else {
+            let newest = versions.into_iter().next();
+            let newest = newest.with_context(|| format!("{} has no {package}", wanted.suite))?;
+            eprintln!("== drivers: {package} {pin} is gone from {}; taking {newest}", wanted.suite);
+            newest
+        };
+        chosen.push(format!("{package}={version}"));
+    }
+    eprintln!("== drivers: fetching {}", chosen.join(" "));
+    let packages = if wanted.whole {
+        // The tools come from the release itself, beside its backported driver.
+        let tools = ["spirv-tools".to_owned()];
+        apt.download_whole(wanted.suite, &[chosen.as_slice(), &tools].concat())?
+    } else {
+        apt.download(&chosen)?
+    };
+
+    let folder = folder(root, wanted);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    for package in &packages {
+        let status = Command::new("dpkg").arg("-x").arg(package).arg(&folder).status()?;
+        if !status.success() {
+            bail!("cannot unpack {}", package.display());
+        }
+    }
+    let library = folder.join(LIBRARIES).join(wanted.library);
+    if !library.is_file() {
+        bail!("the packages hold no {}", wanted.library);
+    }
+    let missing = missing_libraries(&folder, &library, wanted.whole)?;
+    if !missing.is_empty() {
+        bail!("{} needs {}, which this system has not", wanted.library, missing.join(", "));
+    }
+    let description = serde_json::json!({
+        "file_format_version": "1.0.0",
+        "ICD": { "library_path": library, "api_version": "1.4.0" },
+    });
+    std::fs::write(folder.join("driver.json"), format!("{description:#}\n"))?;
+    std::fs::write(folder.join(STAMP), stamp(wanted, &chosen))?;
+    apt.clear()
+}
+
+/// Libraries that the dynamic loader does not find.
+fn missing_libraries(folder: &Path, library: &Path, whole: bool) -> anyhow::Result<Vec<String>> {
+    let output = if whole {
+        let launcher = launcher(folder);
+        Command::new(&launcher[0]).arg("--list").args(&launcher[1..]).arg(library).output()
+    } else {
+        Command::new("ldd").env("LD_LIBRARY_PATH", folder.join(LIBRARIES)).arg(library).output()
+    };
+    let text = output.context("cannot list the driver's libraries")?.stdout;
+    let text = String::from_utf8_lossy(&text);
+    let missing = text.lines().filter(|line| line.contains("not found"));
+    Ok(missing.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect())
+}
+
+fn print(drivers: &Drivers) {
+    for (title, driver) in [
+        ("lavapipe of the system", &drivers.lavapipe),
+        ("lavapipe with cooperative matrices", &drivers.matrix),
+        ("RADV for the Radeon 780M (compiles, does not run)", &drivers.radv),
+    ] {
+        println!("# {title}");
+        let Some(driver) = driver else {
+            println!("#   missing\n");
+            continue;
+        };
+        if !driver.version.is_empty() {
+            let pin = if driver.is_pinned { "" } else { ", not the pinned version" };
+            println!("#   Mesa {}{pin}", driver.version);
+        }
+        let mut words: Vec<_> =
+            driver.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        words.extend(driver.launcher.iter().cloned());
+        println!("{} PROGRAM\n", words.join(" "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_year_of_a_validator_is_read() {
+        assert_eq!(year_of("SPIRV-Tools v2023.1 v2022.4-51-g8ef21a2\n"), Some(2023));
+        assert_eq!(year_of("SPIRV-Tools v2025.1.rc1 unknown hash\n"), Some(2025));
+        assert_eq!(year_of("spirv-val 7"), None);
+    }
+
+    #[test]
+    fn a_folder_without_its_stamp_or_with_one_for_other_pins_is_not_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = folder(root.path(), &RADV);
+        std::fs::create_dir_all(&folder).unwrap();
+        assert!(driver(root.path(), &RADV).unwrap().is_none());
+
+        let got = ["mesa-vulkan-drivers=25.0.8".to_owned()];
+        std::fs::write(folder.join(STAMP), stamp(&RADV, &got)).unwrap();
+        let driver_found = driver(root.path(), &RADV).unwrap().unwrap();
+        assert_eq!(driver_found.version, "25.0.8");
+        assert!(!driver_found.is_pinned);
+
+        std::fs::write(folder.join(STAMP), stamp(&MATRIX, &got)).unwrap();
+        assert!(driver(root.path(), &RADV).unwrap().is_none());
+    }
+}
