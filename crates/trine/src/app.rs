@@ -46,7 +46,7 @@ fn run(mut cli: Cli) -> Result<()> {
         (name, None) => {
             if let Some(option) = early.first_given() {
                 return Err(usage(format!(
-                    "{option} has no meaning for `trine {name}`; leave it out"
+                    "{option} has no meaning before `{name}`; leave it out, or see `trine {name} --help`"
                 )));
             }
         }
@@ -57,6 +57,7 @@ fn run(mut cli: Cli) -> Result<()> {
         Command::Bench(args) => commands::bench::run(args, verbose),
         Command::Eval(args) => commands::eval::run(args, verbose),
         Command::Explain(args) => commands::explain::run(args),
+        Command::Plan(args) => commands::plan::run(args),
         Command::Quantize(args) => commands::quantize::run(args),
         Command::Pull(args) => commands::store::pull(args),
         Command::List(args) => commands::store::list(args),

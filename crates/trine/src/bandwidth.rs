@@ -1,9 +1,11 @@
 //! The machine's streaming read bandwidth: the yardstick for tokens per second.
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use memmap2::MmapMut;
 
 use crate::machine;
 use crate::output;
@@ -12,12 +14,13 @@ use crate::output;
 const SIZE_MIN: u64 = 1 << 30;
 /// Caches of this many times their size are streamed through, not hit.
 const CACHE_FACTOR: u64 = 4;
-/// Numbers that are summed side by side, so that the additions never wait for each other.
-const LANES: usize = 64;
+/// Numbers that are summed side by side, so that the additions never wait for each other: two cache lines, which are
+/// eight registers of SSE2. With more of them sums would live in memory.
+const LANES: usize = 16;
 
 /// A buffer too large for the caches, and the threads that read it.
 pub(crate) struct Bandwidth {
-    buffer: Vec<u64>,
+    memory: MmapMut,
     threads: usize,
 }
 
@@ -42,29 +45,57 @@ impl Bandwidth {
                 output::bytes(available)
             );
         }
-        let mut buffer = vec![0_u64; (size / 8) as usize];
-        // Pages are given out when they are written, to the memory nearest to the thread that does it.
-        for_each_part(&mut buffer, threads, |part| part.fill(1));
-        Ok(Self { buffer, threads })
+        Self::with_size(usize::try_from(size)?, threads)
     }
 
-    /// Reads the buffer once and gives bytes per second.
+    fn with_size(size: usize, threads: usize) -> Result<Self> {
+        let mut memory = MmapMut::map_anon(size.next_multiple_of(size_of::<u64>()))?;
+        // With small pages the processor waits for address translations, and its prefetchers stop at every page's end:
+        // that would measure the pages. Where there are no huge pages, small ones are what there is.
+        #[cfg(target_os = "linux")]
+        let _ = memory.advise(memmap2::Advice::HugePage);
+        // Pages are given out when they are written, to the memory nearest to the thread that does it.
+        for_each_part(bytemuck::cast_slice_mut(&mut memory), threads, |part| part.fill(1));
+        Ok(Self { memory, threads })
+    }
+
+    /// Reads the buffer once and gives bytes per second, the start of the threads left out.
     pub(crate) fn measure(&self) -> f64 {
-        let part = self.buffer.len().div_ceil(self.threads).max(1);
-        let begin = Instant::now();
-        std::thread::scope(|scope| {
-            for part in self.buffer.chunks(part) {
-                scope.spawn(move || black_box(sum(part)));
-            }
+        let numbers: &[u64] = bytemuck::cast_slice(&self.memory);
+        let parts: Vec<&[u64]> = numbers.chunks(part_length(numbers, self.threads)).collect();
+        let barrier = Barrier::new(parts.len());
+        let read = |part: &[u64]| {
+            barrier.wait();
+            let begin = Instant::now();
+            black_box(sum(part));
+            (begin, Instant::now())
+        };
+        let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
+            let read = &read;
+            let workers: Vec<_> =
+                parts.iter().map(|part| scope.spawn(move || read(part))).collect();
+            let times = workers.into_iter().map(|worker| worker.join());
+            times.map(|time| time.expect("a sum does not panic")).collect()
         });
-        (self.buffer.len() * size_of::<u64>()) as f64 / begin.elapsed().as_secs_f64()
+        let begin = times.iter().map(|(begin, _)| *begin).min();
+        let end = times.iter().map(|(_, end)| *end).max();
+        let elapsed = match (begin, end) {
+            (Some(begin), Some(end)) => end - begin,
+            _ => Duration::ZERO,
+        };
+        size_of_val(numbers) as f64 / elapsed.max(Duration::from_nanos(1)).as_secs_f64()
     }
 }
 
+/// Numbers of one thread's part.
+fn part_length(numbers: &[u64], threads: usize) -> usize {
+    numbers.len().div_ceil(threads).max(1)
+}
+
 fn for_each_part(buffer: &mut [u64], threads: usize, work: impl Fn(&mut [u64]) + Copy + Send) {
-    let part = buffer.len().div_ceil(threads).max(1);
+    let length = part_length(buffer, threads);
     std::thread::scope(|scope| {
-        for part in buffer.chunks_mut(part) {
+        for part in buffer.chunks_mut(length) {
             scope.spawn(move || work(part));
         }
     });
@@ -92,11 +123,15 @@ mod tests {
         let mut buffer = vec![0; 1001];
         for_each_part(&mut buffer, 3, |part| part.fill(1));
         assert_eq!(sum(&buffer), 1001);
+        let bandwidth = Bandwidth::with_size(8001, 3).unwrap();
+        assert_eq!(sum(bytemuck::cast_slice(&bandwidth.memory)), 1001, "a part of a number counts");
     }
 
     #[test]
     fn a_pass_takes_time() {
-        let speed = Bandwidth { buffer: vec![1; 1 << 16], threads: 2 }.measure();
-        assert!(speed.is_finite() && speed > 0.0);
+        for threads in [1, 2, 7] {
+            let speed = Bandwidth::with_size(1 << 19, threads).unwrap().measure();
+            assert!(speed.is_finite() && speed > 0.0);
+        }
     }
 }

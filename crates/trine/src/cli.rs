@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Eval(EvalArgs),
     /// Show what running a model means: steps, memory, cost
     Explain(ExplainArgs),
+    /// Forecast how fast a model runs on a machine, this one or another
+    Plan(PlanArgs),
     /// Write a smaller copy of a model as a GGUF file
     Quantize(QuantizeArgs),
     /// Fetch a model from Hugging Face
@@ -75,6 +77,8 @@ impl Command {
             Command::Eval(args) => ("eval", Some(&mut args.placement)),
             Command::Explain(args) => ("explain", Some(&mut args.placement)),
             Command::Logits(args) => ("logits", Some(&mut args.placement)),
+            // Its --device is a machine, and its --context a list.
+            Command::Plan(_) => ("plan", None),
             Command::Quantize(_) => ("quantize", None),
             Command::Pull(_) => ("pull", None),
             Command::List(_) => ("list", None),
@@ -342,16 +346,77 @@ pub(crate) struct ExplainArgs {
     #[arg(short, long, value_name = "N", default_value = "0")]
     pub(crate) depth: usize,
 
-    /// Read bandwidth of a machine in GB/s: shows the most tokens per second it allows
-    #[arg(long, value_name = "GB/S")]
-    pub(crate) bandwidth: Option<f64>,
-
     /// Print everything as JSON
     #[arg(long)]
     pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) placement: Placement,
+}
+
+/// `trine plan`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The forecast takes bytes and operations from the model's Plan and the rates of the machine. Nothing \
+is loaded but one matrix, where this machine is measured. Limits use the best rates there are and \
+nothing else: no program is faster without drafts, unless the model fits into caches. The output says which rates are measured, \
+published, assumed or given. `trine explain` shows the Plan itself, `trine bench` measures.")]
+pub(crate) struct PlanArgs {
+    /// The model to forecast [default: demo]
+    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
+    pub(crate) model: Option<String>,
+
+    /// The machine: cpu (this one, measured), 780m, 890m, strix-halo, rtx-4090, h200
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+
+    /// Read bandwidth in GB/s; without --device, a machine of its own together with --tops
+    #[arg(long, value_name = "X", value_parser = parse_rate, allow_negative_numbers = true)]
+    pub(crate) gbps: Option<f64>,
+
+    /// Rate of matrix products in 10^12 operations per second
+    #[arg(long, value_name = "Y", value_parser = parse_rate, allow_negative_numbers = true)]
+    pub(crate) tops: Option<f64>,
+
+    /// Microseconds between a step and the next that needs its result
+    #[arg(long, value_name = "US", value_parser = parse_gap, allow_negative_numbers = true)]
+    pub(crate) gap: Option<f64>,
+
+    /// Numbers of sequences at once, separated by commas
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1,8,32", value_parser = parse_batch, allow_negative_numbers = true)]
+    pub(crate) batch: Vec<usize>,
+
+    /// Positions of each sequence, and lengths of prompts, separated by commas [default: 512,8192]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_context, allow_negative_numbers = true)]
+    pub(crate) context: Vec<usize>,
+
+    /// Draft tokens that a speculating engine guesses for each pass
+    #[arg(long, value_name = "N", default_value = "4", value_parser = parse_drafts, allow_negative_numbers = true)]
+    pub(crate) drafts: usize,
+
+    /// Probability that a draft token is right
+    #[arg(long, value_name = "P", default_value = "0.7", value_parser = parse_probability, allow_negative_numbers = true)]
+    pub(crate) acceptance: f64,
+
+    /// How keys and values are stored: f32, f16, int8 [default: f16]
+    #[arg(long, value_name = "TYPE", value_parser = parse_kv)]
+    pub(crate) kv: Option<KvType>,
+
+    /// Forecast with F32, F16 and BF16 weights quantised: Q8_0, Q4_0, Q4_K, Q6_K
+    #[arg(long, value_name = "TYPE", value_parser = parse_target)]
+    pub(crate) quantize: Option<DType>,
+
+    /// Threads, where this machine is measured [default: one for each physical core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub(crate) threads: Option<u16>,
+
+    /// Print the forecast as JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+
+    /// Print the tables in Markdown
+    #[arg(long)]
+    pub(crate) markdown: bool,
 }
 
 /// `trine quantize`
@@ -511,6 +576,45 @@ fn parse_positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Sequences and positions that a forecast takes at most, so that its sums stay within 64 bits and its time short.
+const FORECAST_BATCH_MAX: usize = 4096;
+const FORECAST_CONTEXT_MAX: usize = 1 << 20;
+
+fn parse_batch(text: &str) -> Result<usize, String> {
+    parse_within(text, 1, FORECAST_BATCH_MAX)
+}
+
+fn parse_context(text: &str) -> Result<usize, String> {
+    parse_within(text, 1, FORECAST_CONTEXT_MAX)
+}
+
+fn parse_drafts(text: &str) -> Result<usize, String> {
+    parse_within(text, 0, 64)
+}
+
+fn parse_within(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.parse::<usize>().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("give a whole number from {least} to {most}"))
+}
+
+/// A bandwidth or a rate of operations: from a microcontroller's to a thousand times the fastest device's.
+fn parse_rate(text: &str) -> Result<f64, String> {
+    parse_real(text, 1e-6, 1e7)
+}
+
+fn parse_gap(text: &str) -> Result<f64, String> {
+    parse_real(text, 0.0, 1e6)
+}
+
+fn parse_probability(text: &str) -> Result<f64, String> {
+    parse_real(text, 0.0, 1.0)
+}
+
+fn parse_real(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("give a number from {least} to {most}"))
+}
+
 fn parse_bias(text: &str) -> Result<(u32, f32), String> {
     let wrong = || "write ID=VALUE, a token id and a number, such as 106=-2.5".to_owned();
     let (id, value) = text.split_once('=').ok_or_else(wrong)?;
@@ -561,5 +665,12 @@ mod tests {
         assert_eq!(parse_target("q4_k"), Ok(DType::Q4K));
         assert!(parse_target("F16").is_err() && parse_target("").is_err());
         assert!(parse_positive("0").is_err() && parse_positive("-1").is_err());
+        for wrong in ["0", "-1", "nan", "inf", "1e300", "", "1e-300", "x"] {
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((parse_rate("89.6"), parse_gap("0")), (Ok(89.6), Ok(0.0)));
+        assert!(parse_probability("1.1").is_err() && parse_probability("nan").is_err());
+        assert!(parse_drafts("65").is_err() && parse_batch("0").is_err());
+        assert!(parse_context("99999999999999999999").is_err());
     }
 }

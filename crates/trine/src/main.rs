@@ -1,8 +1,8 @@
 //! The trine command line.
 //!
 //! [`cli`] is what can be typed, [`options`] what it means, [`commands`] what is done. [`model_source`] finds the
-//! model, [`session`] puts it on a device, [`generate`] runs it, [`chat`] keeps a conversation. [`failure`] and
-//! [`app`] decide how the program ends.
+//! model, [`session`] puts it on a device, [`generate`] runs it, [`chat`] keeps a conversation, [`forecast`] says how fast
+//! it can be. [`failure`] and [`app`] decide how the program ends.
 
 #![forbid(unsafe_code)]
 
@@ -18,10 +18,12 @@ mod destination;
 mod device;
 mod embedded;
 mod failure;
+mod forecast;
 mod generate;
 mod interrupt;
 mod line_source;
 mod machine;
+mod measured;
 mod model_source;
 mod options;
 mod output;

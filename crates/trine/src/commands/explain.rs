@@ -18,11 +18,11 @@ const CONTEXT: usize = 8192;
 
 /// Memory of a running model, by the Plan.
 #[derive(Debug, Serialize)]
-struct MemoryNeeds {
+pub(crate) struct MemoryNeeds {
     weight_bytes: u64,
     cache_bytes: u64,
     scratch_bytes: u64,
-    total_bytes: u64,
+    pub(crate) total_bytes: u64,
 }
 
 /// Cost of one kind of step.
@@ -34,7 +34,6 @@ struct StepCost {
     cost: Cost,
     memory_bytes: u64,
     operations_per_byte: f64,
-    tokens_per_second_limit: Option<f64>,
 }
 
 /// Prints Plan, memory and cost of a model.
@@ -42,9 +41,6 @@ struct StepCost {
 /// # Errors
 /// If there is no such model, it is damaged, or the numbers asked for exceed its context.
 pub(crate) fn run(args: ExplainArgs) -> Result<()> {
-    if args.bandwidth.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
-        bail!(crate::failure::usage("--bandwidth has to be a number of GB/s above 0"));
-    }
     let source = Source::find(args.model.as_deref())?;
     let settings = Settings::new(&args.placement, KvType::F16);
     let model = source.open(settings.quantize)?;
@@ -61,21 +57,19 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
         }
     }
     let plan = model.plan();
-    let memory = memory(&plan, context, settings.kv);
+    let memory = memory(&plan, 1, context, settings.kv);
     let costs = [
         step_cost(
             &plan,
             format!("one token at depth {}", args.depth),
             1,
             Workload::decode(1, args.depth, settings.kv),
-            args.bandwidth,
         ),
         step_cost(
             &plan,
             format!("a prompt of {} tokens", args.prompt),
             args.prompt,
             Workload::prefill(args.prompt, settings.kv),
-            None,
         ),
     ];
     if args.json {
@@ -99,10 +93,11 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
     ))
 }
 
-fn memory(plan: &Plan, context: usize, kv: KvType) -> MemoryNeeds {
-    let width = Width { tokens: PREFILL.min(context), outputs: 1 };
-    let options =
-        ProgramOptions { width, kv, context, sequences: 1, blocks: context.div_ceil(BLOCK) };
+/// Memory of a model that runs `sequences` sequences of `context` positions.
+pub(crate) fn memory(plan: &Plan, sequences: usize, context: usize, kv: KvType) -> MemoryNeeds {
+    let width = Width { tokens: PREFILL.min(context).max(sequences), outputs: sequences };
+    let blocks = sequences * context.div_ceil(BLOCK);
+    let options = ProgramOptions { width, kv, context, sequences, blocks };
     let weight_bytes = plan.weights.iter().map(|weight| weight.bytes()).sum();
     let cache_bytes = plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum();
     let scratch_bytes = Scratch::place(plan, width).bytes as u64;
@@ -110,13 +105,7 @@ fn memory(plan: &Plan, context: usize, kv: KvType) -> MemoryNeeds {
     MemoryNeeds { weight_bytes, cache_bytes, scratch_bytes, total_bytes }
 }
 
-fn step_cost(
-    plan: &Plan,
-    what: String,
-    tokens: usize,
-    workload: Workload,
-    bandwidth: Option<f64>,
-) -> StepCost {
+fn step_cost(plan: &Plan, what: String, tokens: usize, workload: Workload) -> StepCost {
     let cost = plan.cost(workload);
     let memory_bytes = cost.memory_bytes();
     StepCost {
@@ -125,8 +114,6 @@ fn step_cost(
         cost,
         memory_bytes,
         operations_per_byte: cost.operations as f64 / memory_bytes.max(1) as f64,
-        tokens_per_second_limit: bandwidth
-            .map(|rate| rate * 1e9 * tokens as f64 / memory_bytes.max(1) as f64),
     }
 }
 
@@ -185,13 +172,6 @@ fn describe(
             output::count(cost.cost.operations),
             output::rate(cost.operations_per_byte),
         ));
-        if let Some(limit) = cost.tokens_per_second_limit {
-            text.push_str(&format!(
-                "  {:<24} {:>12} tok/s at that bandwidth\n",
-                "at most",
-                output::rate(limit)
-            ));
-        }
     }
     text
 }

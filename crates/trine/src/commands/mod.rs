@@ -6,6 +6,7 @@ pub(crate) mod doctor;
 pub(crate) mod eval;
 pub(crate) mod explain;
 pub(crate) mod logits;
+pub(crate) mod plan;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;
 pub(crate) mod run;

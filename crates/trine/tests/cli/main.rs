@@ -5,4 +5,5 @@
 mod command_line;
 mod common;
 mod logits;
+mod planning;
 mod running;

@@ -1,0 +1,334 @@
+//! `trine plan`
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use serde_json::json;
+use trine_model::{KvType, Model, Plan, Workload};
+
+use crate::cli::PlanArgs;
+use crate::commands::explain;
+use crate::device::DeviceChoice;
+use crate::failure::usage;
+use crate::forecast::{self, Basis, BasisKind, Drafts, Generation, Machine, PRESETS, Prompt, Work};
+use crate::measured;
+use crate::model_source::Source;
+use crate::output;
+use crate::session::formats;
+use crate::terminal;
+
+/// Contexts that are forecast where none is asked for.
+const CONTEXTS: [usize; 2] = [512, 8192];
+/// What is typed for the processor of this machine.
+const PROCESSOR: &str = "cpu";
+
+/// A row of the generation table.
+#[derive(Debug, Serialize)]
+struct GenerationRow {
+    #[serde(flatten)]
+    forecast: Generation,
+    /// Bytes of weights, keys and values, and activations.
+    memory_bytes: u64,
+    /// Whether the machine has that much; none where its memory is not known.
+    fits: Option<bool>,
+}
+
+/// What was forecast, and from what.
+struct Forecast<'a> {
+    name: String,
+    model: &'a Model,
+    machine: &'a Machine,
+    kv: KvType,
+    drafts: Drafts,
+    /// One token of one sequence at the first context.
+    token: Work,
+    generation: Vec<GenerationRow>,
+    prompts: Vec<Prompt>,
+}
+
+/// Forecasts the speed of a model on a machine.
+///
+/// # Errors
+/// If there is no such model or machine, the model is damaged, or a context exceeds the model's.
+pub(crate) fn run(args: PlanArgs) -> Result<()> {
+    check_rates(&args)?;
+    check_threads(&args)?;
+    let source = Source::find(args.model.as_deref())?;
+    let model = source.open(args.quantize)?;
+    let contexts = contexts(&source.name(), &args.context, model.config().context)?;
+    let machine = machine(&args, &model)?;
+    let plan = model.plan();
+    let kv = args.kv.unwrap_or(KvType::F16);
+    let drafts = Drafts { tokens: args.drafts, acceptance: args.acceptance };
+    let pairs = args.batch.iter().flat_map(|&batch| contexts.iter().map(move |&at| (batch, at)));
+    let forecast = Forecast {
+        name: source.name(),
+        model: &model,
+        machine: &machine,
+        kv,
+        drafts,
+        token: Work::of(&plan, Workload::decode(1, contexts[0] - 1, kv)),
+        generation: pairs
+            .map(|(batch, at)| generation_row(&plan, &machine, drafts, kv, batch, at))
+            .collect(),
+        prompts: contexts.iter().map(|&at| forecast::prompt(&plan, &machine, kv, at)).collect(),
+    };
+    match args.json {
+        true => output::json(&forecast.json()),
+        false => output::write_text(&forecast.text(args.markdown)),
+    }
+}
+
+/// A machine of one's own needs both rates: a forecast from one of them would be a guess.
+fn check_rates(args: &PlanArgs) -> Result<()> {
+    let (given, missing) = match (args.gbps, args.tops) {
+        (Some(_), None) => ("--gbps", "--tops"),
+        (None, Some(_)) => ("--tops", "--gbps"),
+        _ => return Ok(()),
+    };
+    if args.device.is_none() {
+        return Err(usage(format!(
+            "{given} needs {missing} beside it, or --device with the machine to start from"
+        )));
+    }
+    Ok(())
+}
+
+/// Threads concern a machine that is measured, and no other.
+fn check_threads(args: &PlanArgs) -> Result<()> {
+    let is_measured = match args.device.as_deref() {
+        None => args.gbps.is_none(),
+        Some(name) => name == PROCESSOR,
+    };
+    if args.threads.is_some() && !is_measured {
+        return Err(usage(format!(
+            "--threads has a meaning with --device {PROCESSOR} only; leave it out"
+        )));
+    }
+    Ok(())
+}
+
+/// The contexts asked for, or those of [`CONTEXTS`] that the model was made for; at least one.
+fn contexts(name: &str, asked: &[usize], most: usize) -> Result<Vec<usize>> {
+    if let Some(context) = asked.iter().find(|&&context| context > most) {
+        bail!(
+            "--context asks for {context} positions, {} was made for {most}; use at most {most}",
+            terminal::harmless(name)
+        );
+    }
+    if !asked.is_empty() {
+        return Ok(asked.to_vec());
+    }
+    let usual: Vec<usize> = CONTEXTS.into_iter().filter(|&context| context <= most).collect();
+    Ok(if usual.is_empty() { vec![most.max(1)] } else { usual })
+}
+
+/// The machine of a command line.
+fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
+    let mut machine = match (args.device.as_deref(), args.gbps, args.tops) {
+        (None, Some(gbps), Some(tops)) => of_rates(gbps, tops),
+        (None | Some(PROCESSOR), ..) => {
+            let threads = args.threads.map(usize::from);
+            let opened = DeviceChoice::Cpu.open(threads)?;
+            let reads = measured::processor_reads(opened.threads)?;
+            measured::machine(opened.device.as_ref(), model, &reads)?
+        }
+        (Some(name), ..) => forecast::preset(name).ok_or_else(|| unknown(name))?,
+    };
+    let mut given = Vec::new();
+    if let Some(gbps) = args.gbps {
+        given.push(format!("{} GB/s, reached and limit", output::rate(gbps)));
+        (machine.gbps, machine.gbps_limit) = (gbps, gbps);
+    }
+    if let Some(tops) = args.tops {
+        given.push(format!("{} Top/s of products with any number of rows", output::rate(tops)));
+        (machine.tops_skinny, machine.tops_wide, machine.tops_limit) = (tops, tops, tops);
+    }
+    if let Some(gap) = args.gap {
+        given.push(format!("{} us between steps", output::rate(gap)));
+        machine.gap_us = gap;
+    }
+    machine.sources.extend(given.into_iter().map(|text| Basis::new(BasisKind::Given, text)));
+    Ok(machine)
+}
+
+/// A machine of which nothing but two rates is known.
+fn of_rates(gbps: f64, tops: f64) -> Machine {
+    Machine {
+        name: "a machine of these rates".to_owned(),
+        gbps,
+        gbps_limit: gbps,
+        tops_skinny: tops,
+        tops_wide: tops,
+        tops_limit: tops,
+        gap_us: 0.0,
+        memory_bytes: None,
+        sources: vec![Basis::new(
+            BasisKind::Assumed,
+            "no gap between steps, unless --gap gives one",
+        )],
+    }
+}
+
+fn unknown(name: &str) -> anyhow::Error {
+    let keys: Vec<&str> =
+        std::iter::once(PROCESSOR).chain(PRESETS.iter().map(|preset| preset.key)).collect();
+    let close = output::close_names(name, keys.iter().copied());
+    let close = match close.first() {
+        Some(close) => format!(" (did you mean {close}?)"),
+        None => String::new(),
+    };
+    usage(format!(
+        "--device {} is no machine with known rates{close}. Known are {}; for any other give --gbps and --tops",
+        terminal::harmless(name),
+        keys.join(", ")
+    ))
+}
+
+fn generation_row(
+    plan: &Plan,
+    machine: &Machine,
+    drafts: Drafts,
+    kv: KvType,
+    batch: usize,
+    context: usize,
+) -> GenerationRow {
+    let memory_bytes = explain::memory(plan, batch, context, kv).total_bytes;
+    GenerationRow {
+        forecast: forecast::generation(plan, machine, drafts, kv, batch, context),
+        memory_bytes,
+        fits: machine.memory_bytes.map(|bytes| memory_bytes <= bytes),
+    }
+}
+
+impl Forecast<'_> {
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "model": self.name,
+            "formats": formats(self.model),
+            "kv": self.kv,
+            "machine": self.machine,
+            "token": self.token,
+            "drafts": {
+                "tokens": self.drafts.tokens,
+                "acceptance": self.drafts.acceptance,
+                "tokens_per_pass": self.drafts.tokens_per_pass(),
+            },
+            "generation": self.generation,
+            "prompt": self.prompts,
+        })
+    }
+
+    fn text(&self, markdown: bool) -> String {
+        let Machine { gbps, gbps_limit, tops_skinny, tops_wide, tops_limit, gap_us, .. } =
+            self.machine;
+        let rate = |value: &f64| output::rate(*value);
+        let mut text = format!(
+            "{}: {}; a token of one sequence reads {} of weights and takes {} operations in {} steps\n{}: \
+             {} of {} GB/s; products at {} Top/s up to 64 rows, {} above, of {}; {} us between steps\n\n",
+            terminal::harmless(&self.name),
+            formats(self.model).join(" "),
+            output::bytes(self.token.weight_bytes),
+            output::count(self.token.product_operations),
+            self.token.steps,
+            terminal::harmless(&self.machine.name),
+            rate(gbps),
+            rate(gbps_limit),
+            rate(tops_skinny),
+            rate(tops_wide),
+            rate(tops_limit),
+            rate(gap_us),
+        );
+        text.push_str(&self.generation_table(markdown));
+        text.push_str("\n\n");
+        text.push_str(&self.prompt_table(markdown));
+        text.push_str(&format!(
+            "\n\nForecasts, not measurements; tokens per second are sums over all sequences. Keys and values: {}.\n\
+             Drafts: {} a pass and sequence, free of cost, each right with probability {}: {} tokens a pass.\n",
+            self.kv.name(),
+            self.drafts.tokens,
+            self.drafts.acceptance,
+            output::rate(self.drafts.tokens_per_pass()),
+        ));
+        if let Some(bytes) = self.machine.memory_bytes
+            && self.generation.iter().any(|row| row.fits == Some(false))
+        {
+            let bytes = output::bytes(bytes);
+            text.push_str(&format!("!: does not fit the machine's memory of {bytes}.\n"));
+        }
+        for Basis { kind, text: source } in &self.machine.sources {
+            text.push_str(&format!("  {:<9} {}\n", kind.name(), terminal::harmless(source)));
+        }
+        text
+    }
+
+    fn generation_table(&self, markdown: bool) -> String {
+        let header =
+            ["generation", "context", "tok/s", "limit", "with drafts", "bound by", "memory"];
+        let row = |row: &GenerationRow| {
+            let Generation { batch, context, tokens_per_second, limit, with_drafts, bound } =
+                row.forecast;
+            let plural = if batch == 1 { "" } else { "s" };
+            vec![
+                format!("{batch} sequence{plural}"),
+                context.to_string(),
+                output::rate(tokens_per_second),
+                output::rate(limit),
+                output::rate(with_drafts),
+                bound.name().to_owned(),
+                format!(
+                    "{}{}",
+                    output::bytes(row.memory_bytes),
+                    if row.fits == Some(false) { " !" } else { "" }
+                ),
+            ]
+        };
+        let rows = self.generation.iter().map(row).collect();
+        table(markdown, &header, rows, &[1, 2, 3, 4, 6])
+    }
+
+    fn prompt_table(&self, markdown: bool) -> String {
+        let header = ["prompt", "tok/s", "limit", "first token", "bound by"];
+        let row = |prompt: &Prompt| {
+            vec![
+                format!("{} tokens", prompt.tokens),
+                output::rate(prompt.tokens_per_second),
+                output::rate(prompt.limit),
+                output::seconds(prompt.first_token_seconds),
+                prompt.bound.name().to_owned(),
+            ]
+        };
+        let rows = self.prompts.iter().map(row).collect();
+        table(markdown, &header, rows, &[1, 2, 3])
+    }
+}
+
+fn table(markdown: bool, header: &[&str], rows: Vec<Vec<String>>, right: &[usize]) -> String {
+    match markdown {
+        true => output::markdown(header, rows, right),
+        false => output::table(header, rows, right),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_contexts_end_where_the_model_ends() {
+        assert_eq!(contexts("m", &[], 131_072).unwrap(), [512, 8192]);
+        assert_eq!(contexts("m", &[], 4096).unwrap(), [512]);
+        assert_eq!(contexts("m", &[], 256).unwrap(), [256]);
+        assert_eq!(contexts("m", &[100, 7], 256).unwrap(), [100, 7]);
+        let error = contexts("m", &[257], 256).unwrap_err().to_string();
+        assert!(error.contains("257") && error.contains("at most 256"), "{error}");
+    }
+
+    #[test]
+    fn unknown_machines_are_named_with_those_that_are_known() {
+        let error = unknown("790m").to_string();
+        assert!(error.contains("790m") && error.contains("--gbps"), "{error}");
+        for preset in &PRESETS {
+            assert!(error.contains(preset.key), "{error}");
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Forecasts: tokens per second from a Plan's cost and the rates of a machine.
+//!
+//! The model is a roofline for each of three parts of a pass, which follow each other:
+//!
+//! ```text
+//! time  = max(weights / reads, products / matrices(rows))     every weight is read once, however many rows there are
+//!       + max(cache / reads, 2 attention / matrices(rows))    keys and values; attention reaches half the rate of products
+//!       + steps x gap                                         nothing overlaps the gap between dependent steps
+//! plain = sequences / time(1 token each)
+//! drafts = sequences x E / time(drafts + 1 tokens each),  E = (1 - a^(drafts + 1)) / (1 - a)
+//! ```
+//!
+//! `E` is the expected number of tokens of one pass that verifies drafts which are each accepted with probability `a`
+//! (Leviathan, Kalman and Matias 2023, equation 1). The drafts themselves are free here, as guesses from the text so far
+//! are. A limit is the same with the machine's best rates, no gaps and attention at the rate of products: no program is
+//! faster.
+//!
+//! Nothing here knows a clock, a file or a device.
+
+mod presets;
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+use trine_model::{KvType, Op, Plan, Workload};
+
+use crate::session::PREFILL;
+pub(crate) use presets::{PRESETS, preset};
+
+/// Most rows that kernels for few rows take; products of more rows run at [`Machine::tops_wide`].
+const SKINNY_ROWS_MAX: usize = 64;
+/// Operations of attention count this often: its tiles are narrow and half of a causal tile is masked.
+const ATTENTION_FACTOR: f64 = 2.0;
+
+/// The rates of a machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Machine {
+    /// Name for people.
+    pub(crate) name: String,
+    /// GB/s at which kernels read weights.
+    pub(crate) gbps: f64,
+    /// GB/s that nothing exceeds: of the data sheet, or the best that was measured.
+    pub(crate) gbps_limit: f64,
+    /// 10^12 operations per second of products with up to 64 rows.
+    pub(crate) tops_skinny: f64,
+    /// 10^12 operations per second of products with more rows.
+    pub(crate) tops_wide: f64,
+    /// 10^12 operations per second that nothing exceeds.
+    pub(crate) tops_limit: f64,
+    /// Microseconds in which nothing happens between a step and the next that needs its result.
+    pub(crate) gap_us: f64,
+    /// Bytes of memory for a model, where they are known.
+    pub(crate) memory_bytes: Option<u64>,
+    /// Where the numbers come from.
+    pub(crate) sources: Vec<Basis>,
+}
+
+/// Where a number comes from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Basis {
+    /// How sure it is.
+    pub(crate) kind: BasisKind,
+    /// Which numbers, and from where.
+    pub(crate) text: String,
+}
+
+/// How sure a number is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum BasisKind {
+    /// Measured on such a machine.
+    Measured,
+    /// Of a data sheet, or computed from units and clock.
+    Published,
+    /// Nobody measured it.
+    Assumed,
+    /// Typed by the user.
+    Given,
+}
+
+impl BasisKind {
+    /// The word for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            BasisKind::Measured => "measured",
+            BasisKind::Published => "published",
+            BasisKind::Assumed => "assumed",
+            BasisKind::Given => "given",
+        }
+    }
+}
+
+impl Basis {
+    /// A number's origin.
+    pub(crate) fn new(kind: BasisKind, text: impl Into<String>) -> Self {
+        Self { kind, text: text.into() }
+    }
+}
+
+/// What one pass takes, by the Plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct Work {
+    /// Bytes of weights read.
+    pub(crate) weight_bytes: u64,
+    /// Bytes of keys and values read and written.
+    pub(crate) cache_bytes: u64,
+    /// Operations of everything but attention; nearly all are matrix products.
+    pub(crate) product_operations: u64,
+    /// Operations of attention over the cache.
+    pub(crate) attention_operations: u64,
+    /// Token rows of the pass.
+    pub(crate) rows: usize,
+    /// Dependent steps.
+    pub(crate) steps: usize,
+}
+
+impl Work {
+    /// The work of one pass of a Plan.
+    pub(crate) fn of(plan: &Plan, workload: Workload) -> Self {
+        let mut work = Self {
+            rows: workload.sequences * workload.tokens,
+            steps: plan.steps.len(),
+            ..Self::default()
+        };
+        for step in &plan.steps {
+            let cost = plan.step_cost(step, workload);
+            work.weight_bytes += cost.weight_bytes;
+            work.cache_bytes += cost.cache_bytes;
+            match step.op {
+                Op::Attend { .. } => work.attention_operations += cost.operations,
+                _ => work.product_operations += cost.operations,
+            }
+        }
+        work
+    }
+}
+
+/// What holds a pass up most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Bound {
+    /// Reading weights, keys and values.
+    Memory,
+    /// Arithmetic.
+    Arithmetic,
+    /// Gaps between steps.
+    Gaps,
+}
+
+impl Bound {
+    /// The word for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Bound::Memory => "memory",
+            Bound::Arithmetic => "arithmetic",
+            Bound::Gaps => "gaps",
+        }
+    }
+}
+
+/// Seconds of one pass or several, by what they go to.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Seconds {
+    memory: f64,
+    arithmetic: f64,
+    gaps: f64,
+}
+
+impl Seconds {
+    /// All of them.
+    pub(crate) fn total(self) -> f64 {
+        self.memory + self.arithmetic + self.gaps
+    }
+
+    fn bound(self) -> Bound {
+        if self.gaps > self.memory.max(self.arithmetic) {
+            Bound::Gaps
+        } else if self.arithmetic > self.memory {
+            Bound::Arithmetic
+        } else {
+            Bound::Memory
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.memory += other.memory;
+        self.arithmetic += other.arithmetic;
+        self.gaps += other.gaps;
+    }
+
+    /// Adds a part that reads and computes at the same time: the slower of the two counts.
+    fn overlap(&mut self, memory: f64, arithmetic: f64) {
+        if arithmetic > memory {
+            self.arithmetic += arithmetic;
+        } else {
+            self.memory += memory;
+        }
+    }
+}
+
+impl Machine {
+    /// Time of a pass on this machine.
+    pub(crate) fn seconds(&self, work: &Work) -> Seconds {
+        let tops = match work.rows > SKINNY_ROWS_MAX {
+            true => self.tops_wide,
+            false => self.tops_skinny,
+        };
+        let gaps = work.steps as f64 * self.gap_us * 1e-6;
+        pass(work, self.gbps, tops, ATTENTION_FACTOR, gaps)
+    }
+
+    /// Time that no program on this machine undercuts.
+    pub(crate) fn limit(&self, work: &Work) -> Seconds {
+        pass(work, self.gbps_limit, self.tops_limit, 1.0, 0.0)
+    }
+}
+
+fn pass(work: &Work, gbps: f64, tops: f64, attention_factor: f64, gaps: f64) -> Seconds {
+    let read = |bytes: u64| bytes as f64 / (gbps * 1e9);
+    let compute = |operations: u64| operations as f64 / (tops * 1e12);
+    let mut seconds = Seconds { gaps, ..Seconds::default() };
+    seconds.overlap(read(work.weight_bytes), compute(work.product_operations));
+    seconds.overlap(read(work.cache_bytes), attention_factor * compute(work.attention_operations));
+    seconds
+}
+
+/// How a speculating engine guesses.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Drafts {
+    /// Draft tokens for each sequence and pass.
+    pub(crate) tokens: usize,
+    /// Probability that a draft token is right where those before it are, 0 to 1.
+    pub(crate) acceptance: f64,
+}
+
+impl Drafts {
+    /// Expected tokens of one pass: the accepted drafts and the one that the pass itself gives.
+    pub(crate) fn tokens_per_pass(self) -> f64 {
+        // The sum of the series rather than its closed form, which is 0 / 0 at certain acceptance.
+        (0..=self.tokens).map(|power| self.acceptance.powf(power as f64)).sum()
+    }
+}
+
+/// Forecast of generation.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Generation {
+    /// Sequences at once.
+    pub(crate) batch: usize,
+    /// Positions of each sequence, the newest token's included.
+    pub(crate) context: usize,
+    /// Tokens per second over all sequences, one token for each in a pass.
+    pub(crate) tokens_per_second: f64,
+    /// Tokens per second over all sequences that no program exceeds without drafts.
+    pub(crate) limit: f64,
+    /// Tokens per second over all sequences with drafts.
+    pub(crate) with_drafts: f64,
+    /// What holds a pass without drafts up.
+    pub(crate) bound: Bound,
+}
+
+/// Forecast of reading a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Prompt {
+    /// Tokens of the prompt.
+    pub(crate) tokens: usize,
+    /// Tokens per second.
+    pub(crate) tokens_per_second: f64,
+    /// Tokens per second that no program exceeds.
+    pub(crate) limit: f64,
+    /// Seconds until the first token of the answer.
+    pub(crate) first_token_seconds: f64,
+    /// What holds it up.
+    pub(crate) bound: Bound,
+}
+
+/// Forecasts generation for `batch` sequences of `context` positions.
+pub(crate) fn generation(
+    plan: &Plan,
+    machine: &Machine,
+    drafts: Drafts,
+    kv: KvType,
+    batch: usize,
+    context: usize,
+) -> Generation {
+    let before = context.saturating_sub(1);
+    let plain = Work::of(plan, Workload::decode(batch, before, kv));
+    let tokens = drafts.tokens + 1;
+    let verify = Work::of(
+        plan,
+        Workload { sequences: batch, tokens, context: before, outputs: batch * tokens, kv },
+    );
+    let seconds = machine.seconds(&plain);
+    let batch_tokens = batch as f64;
+    Generation {
+        batch,
+        context,
+        tokens_per_second: batch_tokens / seconds.total(),
+        limit: batch_tokens / machine.limit(&plain).total(),
+        with_drafts: batch_tokens * drafts.tokens_per_pass() / machine.seconds(&verify).total(),
+        bound: seconds.bound(),
+    }
+}
+
+/// Forecasts reading one prompt, in passes of at most [`PREFILL`] tokens as the engine makes them.
+pub(crate) fn prompt(plan: &Plan, machine: &Machine, kv: KvType, tokens: usize) -> Prompt {
+    let (mut seconds, mut limit) = (Seconds::default(), Seconds::default());
+    for context in (0..tokens).step_by(PREFILL) {
+        let piece = PREFILL.min(tokens - context);
+        let outputs = usize::from(context + piece == tokens);
+        let workload = Workload { sequences: 1, tokens: piece, context, outputs, kv };
+        let work = Work::of(plan, workload);
+        seconds.add(machine.seconds(&work));
+        limit.add(machine.limit(&work));
+    }
+    Prompt {
+        tokens,
+        tokens_per_second: tokens as f64 / seconds.total(),
+        limit: tokens as f64 / limit.total(),
+        first_token_seconds: seconds.total(),
+        bound: seconds.bound(),
+    }
+}

@@ -1,0 +1,149 @@
+//! Machines whose rates are known well enough to forecast for them.
+
+use super::{Basis, BasisKind, Machine};
+use BasisKind::{Assumed, Measured, Published};
+
+/// What is known of a machine, before it is a [`Machine`].
+pub(crate) struct Preset {
+    /// What is typed for it.
+    pub(crate) key: &'static str,
+    /// Other spellings, without punctuation.
+    aliases: &'static [&'static str],
+    name: &'static str,
+    /// (reached, limit).
+    gbps: (f64, f64),
+    /// (up to 64 rows, more rows, limit).
+    tops: (f64, f64, f64),
+    gap_us: f64,
+    memory_bytes: Option<u64>,
+    sources: &'static [(BasisKind, &'static str)],
+}
+
+/// The machines, slowest memory first.
+pub(crate) const PRESETS: [Preset; 5] = [
+    Preset {
+        key: "780m",
+        aliases: &["radeon780m", "amdradeon780m"],
+        name: "Radeon 780M, DDR5-5600",
+        gbps: (73.0, 89.6),
+        tops: (5.0, 7.0, 16.6),
+        gap_us: 5.0,
+        memory_bytes: None,
+        sources: &[
+            (
+                Published,
+                "89.6 GB/s: two channels of DDR5-5600; 16.6 Top/s: 12 units x 512 x 2.7 GHz",
+            ),
+            (Measured, "73 GB/s reached: clpeak, michaelstinkerings.org, Ryzen 7 8745HS part II"),
+            (
+                Assumed,
+                "7.0 Top/s of wide products, 42 % of the peak (llama.cpp on Vulkan reaches 24 %)",
+            ),
+            (Assumed, "5.0 Top/s of products with up to 64 rows; 5 us between steps"),
+        ],
+    },
+    Preset {
+        key: "890m",
+        aliases: &["radeon890m", "amdradeon890m"],
+        name: "Radeon 890M, LPDDR5X-7500",
+        gbps: (98.4, 120.0),
+        tops: (7.2, 10.0, 23.8),
+        gap_us: 5.0,
+        memory_bytes: None,
+        sources: &[
+            (Published, "120 GB/s: 128 bits of LPDDR5X-7500; 23.8 Top/s: 16 units x 512 x 2.9 GHz"),
+            (
+                Assumed,
+                "82 % of the bandwidth is reached, as on a 780M; with DDR5-5600 give --gbps 73",
+            ),
+            (
+                Assumed,
+                "7.2 and 10.0 Top/s of products: the 780M's assumed shares; 5 us between steps",
+            ),
+        ],
+    },
+    Preset {
+        key: "strix-halo",
+        aliases: &["strixhalo", "radeon8060s", "8060s", "ryzenaimax395"],
+        name: "Strix Halo (Radeon 8060S)",
+        gbps: (215.0, 256.0),
+        tops: (18.0, 26.0, 59.4),
+        gap_us: 4.0,
+        memory_bytes: None,
+        sources: &[
+            (Published, "256 GB/s: 256 bits of LPDDR5X-8000; 59.4 Top/s: 40 units x 512 x 2.9 GHz"),
+            (
+                Measured,
+                "215 GB/s reached: llama.cpp generation 203 to 220, memtest_vulkan 212 to 226",
+            ),
+            (Assumed, "26 Top/s of wide products, 44 % of the peak (ROCm bf16 reaches 47 to 50 %)"),
+            (Assumed, "18 Top/s of products with up to 64 rows; 4 us between steps"),
+        ],
+    },
+    Preset {
+        key: "rtx-4090",
+        aliases: &["rtx4090", "4090", "geforcertx4090", "nvidiageforcertx4090"],
+        name: "GeForce RTX 4090",
+        gbps: (917.0, 1008.0),
+        tops: (80.0, 130.0, 330.0),
+        gap_us: 2.0,
+        memory_bytes: Some(24 << 30),
+        sources: &[
+            (Published, "1008 GB/s; 330 Top/s of dense f16 products with f16 sums; 24 GiB"),
+            (Measured, "917 GB/s reached: 91 %, calm reads weights at 884 to 923"),
+            (
+                Assumed,
+                "80 and 130 Top/s of products with up to 64 rows and more; 2 us between steps",
+            ),
+        ],
+    },
+    Preset {
+        key: "h200",
+        aliases: &["nvidiah200", "h200sxm"],
+        name: "NVIDIA H200",
+        gbps: (4605.0, 4700.0),
+        tops: (250.0, 400.0, 640.0),
+        gap_us: 3.0,
+        memory_bytes: Some(150_750_000_000),
+        sources: &[
+            (Measured, "4700 GB/s: streaming read of a Vulkan compute shader (data sheet: 4800)"),
+            (
+                Measured,
+                "4605 GB/s reached: 27B weights at 4.5 bits without barriers; 3 us for each dependent step",
+            ),
+            (
+                Measured,
+                "640 Top/s: f16 cooperative matrices with f32 sums, from registers (8-bit ones reach 1200)",
+            ),
+            (Assumed, "250 and 400 Top/s of products with up to 64 rows and more"),
+        ],
+    },
+];
+
+impl Preset {
+    fn machine(&self) -> Machine {
+        let source = |(kind, text): &(BasisKind, &str)| Basis::new(*kind, *text);
+        Machine {
+            name: self.name.to_owned(),
+            gbps: self.gbps.0,
+            gbps_limit: self.gbps.1,
+            tops_skinny: self.tops.0,
+            tops_wide: self.tops.1,
+            tops_limit: self.tops.2,
+            gap_us: self.gap_us,
+            memory_bytes: self.memory_bytes,
+            sources: self.sources.iter().map(source).collect(),
+        }
+    }
+}
+
+/// The machine of a name, whatever its case, spaces and dashes.
+pub(crate) fn preset(name: &str) -> Option<Machine> {
+    let plain = |text: &str| -> String {
+        text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+    };
+    let wanted = plain(name);
+    let is_it =
+        |preset: &&Preset| plain(preset.key) == wanted || preset.aliases.contains(&wanted.as_str());
+    PRESETS.iter().find(is_it).map(Preset::machine)
+}

@@ -1,0 +1,225 @@
+//! Against numbers computed by hand, and against a table of another implementation of the same formulas.
+
+use trine_model::{AttentionKind, Config, Family, LayerConfig, Rope, base_plan, fusion, narrow};
+use trine_weights::DType;
+
+use super::*;
+
+/// Round rates, so that the expected times can be computed in the head.
+fn round() -> Machine {
+    Machine {
+        name: "round".to_owned(),
+        gbps: 100.0,
+        gbps_limit: 200.0,
+        tops_skinny: 1.0,
+        tops_wide: 4.0,
+        tops_limit: 8.0,
+        gap_us: 10.0,
+        memory_bytes: None,
+        sources: Vec::new(),
+    }
+}
+
+#[track_caller]
+fn close(found: f64, expected: f64, share: f64) {
+    assert!((found / expected - 1.0).abs() <= share, "{found}, expected {expected}");
+}
+
+/// Gemma 3 of 27 billion parameters as published: 62 layers, every sixth global, window 1024.
+fn gemma_27b(dtype: DType) -> Plan {
+    let layer = |index: usize| LayerConfig {
+        attention: match (index + 1).is_multiple_of(6) {
+            true => AttentionKind::Global,
+            false => AttentionKind::Local { window: 1024 },
+        },
+        heads: 32,
+        kv_heads: 16,
+        head_dim: 128,
+        score_scale: 168f32.powf(-0.5),
+        rope: Rope { theta: 1e4, divisor: 1.0 },
+        feed_forward: 21_504,
+        kv_owner: index,
+    };
+    let config = Config {
+        family: Family::Gemma3,
+        hidden: 5376,
+        vocabulary: 262_144,
+        context: 131_072,
+        norm_epsilon: 1e-6,
+        embedding_scale: 5376f32.sqrt(),
+        final_softcap: None,
+        layers: (0..62).map(layer).collect(),
+    };
+    let dtype_of = |name: &str| if name.contains("norm") { DType::F32 } else { dtype };
+    fusion::fuse(narrow::narrow(base_plan(&config, true, &dtype_of)))
+}
+
+#[test]
+fn a_pass_by_hand() {
+    let work = Work {
+        weight_bytes: 2_000_000_000,
+        cache_bytes: 500_000_000,
+        product_operations: 4_000_000_000,
+        attention_operations: 1_000_000_000,
+        rows: 1,
+        steps: 100,
+    };
+    // 20 ms of weights (products would take 4), 5 ms of cache (attention 2), 100 x 10 us.
+    let seconds = round().seconds(&work);
+    close(seconds.total(), 0.026, 1e-12);
+    assert_eq!(seconds.bound(), Bound::Memory);
+    // Half of each, and no gaps.
+    close(round().limit(&work).total(), 0.0125, 1e-12);
+
+    // 64 rows: 400 ms of products at 1 Top/s; 65 rows: 100 ms at 4. Attention: twice 40 ms, at 4 twice 10.
+    let many = Work {
+        product_operations: 400_000_000_000,
+        attention_operations: 40_000_000_000,
+        rows: 64,
+        ..work
+    };
+    let skinny = round().seconds(&many);
+    close(skinny.total(), 0.4 + 0.08 + 0.001, 1e-12);
+    assert_eq!(skinny.bound(), Bound::Arithmetic);
+    close(round().seconds(&Work { rows: 65, ..many }).total(), 0.1 + 0.02 + 0.001, 1e-12);
+    close(round().limit(&many).total(), 0.05 + 0.005, 1e-12);
+
+    let small = Work { weight_bytes: 1000, cache_bytes: 0, product_operations: 0, ..work };
+    let small = Work { attention_operations: 0, ..small };
+    assert_eq!(round().seconds(&small).bound(), Bound::Gaps);
+}
+
+#[test]
+fn tokens_of_a_verifying_pass() {
+    let of = |tokens, acceptance| Drafts { tokens, acceptance }.tokens_per_pass();
+    close(of(4, 0.7), (1.0 - 0.7_f64.powi(5)) / 0.3, 1e-12);
+    close(of(4, 0.7), 2.7731, 1e-6);
+    assert_eq!(of(0, 0.7), 1.0, "no drafts, no gain");
+    assert_eq!(of(6, 1.0), 7.0, "certain drafts");
+    assert_eq!(of(6, 0.0), 1.0, "hopeless drafts");
+}
+
+#[test]
+fn work_is_the_plans_cost() {
+    let plan = gemma_27b(DType::Q8_0);
+    let workload = Workload::decode(8, 511, KvType::F16);
+    let (work, cost) = (Work::of(&plan, workload), plan.cost(workload));
+    assert_eq!(work.weight_bytes, cost.weight_bytes);
+    assert_eq!(work.cache_bytes, cost.cache_bytes);
+    assert_eq!(work.product_operations + work.attention_operations, cost.operations);
+    // Written scores and sums: 4 operations for each query head, element and position, in 62 layers.
+    assert_eq!(work.attention_operations, 8 * 512 * 62 * 4 * 32 * 128);
+    assert_eq!((work.rows, work.steps), (8, plan.steps.len()));
+    // 25.60 G parameters of layers and 1.41 G of the head, at 8.5 bits: 28.70 GB, 54.0 G operations a token.
+    close(work.weight_bytes as f64, 28.70e9, 2e-3);
+    close(work.product_operations as f64 / 8.0, 54.0e9, 2e-3);
+    // 2 x 16 heads x 128 x 2 bytes x 62 layers x 512 positions: 260 MB a sequence.
+    close(work.cache_bytes as f64 / 8.0, 260e6, 5e-3);
+}
+
+/// Rates that the table below was computed with, by machine.
+fn rates(gbps: f64, skinny: f64, wide: f64, gap_us: f64) -> Machine {
+    Machine { gbps, tops_skinny: skinny, tops_wide: wide, gap_us, ..round() }
+}
+
+/// Forecasts of the same formulas from parameter counts, for 27B with weights of 14.63 GB (4 bits, groups of 128 with
+/// f16 scales, an 8-bit head) and of 27.43 GB (8 bits), on four machines. The Plan has 8 steps a layer where that
+/// table counts 9, and leaves the last layer's unwanted rows out: hence the tolerances.
+#[test]
+fn forecasts_agree_with_those_from_parameter_counts() {
+    let plan = gemma_27b(DType::Q8_0);
+    let drafts = Drafts { tokens: 4, acceptance: 0.7 };
+    let passes = |machine: &Machine, bytes: u64, batch: usize, tokens: usize, context: usize| {
+        let outputs = batch * tokens;
+        let workload =
+            Workload { sequences: batch, tokens, context: context - 1, outputs, kv: KvType::F16 };
+        let work = Work { weight_bytes: bytes, ..Work::of(&plan, workload) };
+        batch as f64 / machine.seconds(&work).total()
+    };
+    let (int4, int8) = (14_630_000_000, 27_430_000_000);
+    let radeon = rates(89.6 * 0.82, 5.0, 7.0, 5.0);
+    let strix = rates(256.0 * 0.84, 18.0, 26.0, 4.0);
+    let geforce = rates(1008.0 * 0.91, 80.0, 130.0, 2.0);
+    let hopper = rates(4300.0 * 0.92, 250.0, 400.0, 2.0);
+    for (machine, bytes, batch, context, expected) in [
+        (&radeon, int4, 1, 512, 4.87),
+        (&radeon, int4, 1, 8192, 4.6),
+        (&radeon, int4, 8, 512, 34.7),
+        (&radeon, int4, 8, 8192, 24.8),
+        (&radeon, int4, 32, 512, 69.3),
+        (&radeon, int8, 1, 512, 2.63),
+        (&radeon, int8, 8, 8192, 16.1),
+        (&radeon, int8, 32, 512, 65.4),
+        (&strix, int4, 1, 512, 13.99),
+        (&strix, int8, 32, 512, 190.0),
+        (&geforce, int4, 1, 512, 57.6),
+        (&geforce, int4, 8, 8192, 299.0),
+        (&hopper, int4, 1, 512, 204.6),
+        (&hopper, int8, 1, 512, 123.1),
+        (&hopper, int4, 8, 512, 1496.0),
+    ] {
+        close(passes(machine, bytes, batch, 1, context), expected, 0.03);
+    }
+    // With free drafts.
+    for (machine, bytes, batch, expected) in
+        [(&radeon, int4, 1, 13.5), (&radeon, int8, 1, 7.3), (&geforce, int4, 1, 160.0)]
+    {
+        let verifies = passes(machine, bytes, batch, drafts.tokens + 1, 512);
+        close(verifies * drafts.tokens_per_pass(), expected, 0.03);
+    }
+    // Prompts are bound by arithmetic, whatever the format.
+    for (machine, tokens, expected) in [
+        (&radeon, 512, 135.0),
+        (&radeon, 8192, 129.0),
+        (&strix, 512, 503.0),
+        (&geforce, 8192, 2400.0),
+    ] {
+        let found = prompt(&plan, machine, KvType::F16, tokens);
+        close(found.tokens_per_second, expected, 0.04);
+        assert_eq!(found.bound, Bound::Arithmetic);
+        close(found.first_token_seconds, tokens as f64 / found.tokens_per_second, 1e-9);
+    }
+}
+
+#[test]
+fn the_whole_forecast_of_generation() {
+    let plan = gemma_27b(DType::Q4_0);
+    let machine = preset("780m").unwrap();
+    let drafts = Drafts { tokens: 4, acceptance: 0.7 };
+    let one = generation(&plan, &machine, drafts, KvType::F16, 1, 512);
+    // 27.0 G parameters at 4.5 bits are 15.2 GB: 208 ms, 3.6 ms of cache, 2.5 ms of gaps.
+    close(one.tokens_per_second, 1.0 / 0.2142, 0.01);
+    close(one.limit, 89.6 / (15.19 + 0.26), 0.01);
+    assert_eq!((one.batch, one.context, one.bound), (1, 512, Bound::Memory));
+    close(one.with_drafts / one.tokens_per_second, 2.773, 0.02);
+    let many = generation(&plan, &machine, drafts, KvType::F16, 32, 512);
+    assert_eq!(many.bound, Bound::Arithmetic);
+    assert!(many.tokens_per_second > 10.0 * one.tokens_per_second);
+    let small_cache = generation(&plan, &machine, drafts, KvType::Int8, 32, 8192);
+    let large_cache = generation(&plan, &machine, drafts, KvType::F16, 32, 8192);
+    assert!(small_cache.tokens_per_second > 1.2 * large_cache.tokens_per_second);
+}
+
+#[test]
+fn presets_are_sound_and_found_by_their_names() {
+    for preset_ in &PRESETS {
+        let machine = preset(preset_.key).unwrap();
+        assert!(machine.gbps <= machine.gbps_limit, "{}", machine.name);
+        assert!(
+            machine.tops_skinny <= machine.tops_wide && machine.tops_wide <= machine.tops_limit
+        );
+        assert!(machine.gap_us > 0.0);
+        // Rates of matrix kernels that were never measured must be called so.
+        assert!(machine.sources.iter().any(|basis| basis.kind == BasisKind::Assumed));
+    }
+    for (typed, name) in [
+        ("Radeon 780M", "Radeon 780M, DDR5-5600"),
+        ("Strix Halo", "Strix Halo (Radeon 8060S)"),
+        ("RTX 4090", "GeForce RTX 4090"),
+        ("NVIDIA H200", "NVIDIA H200"),
+        ("890M", "Radeon 890M, LPDDR5X-7500"),
+    ] {
+        assert_eq!(preset(typed).unwrap().name, name);
+    }
+    assert!(preset("").is_none() && preset("900m").is_none());
+}

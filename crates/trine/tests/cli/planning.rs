@@ -1,0 +1,207 @@
+//! `trine plan`: forecasts, for machines that are known, given and measured.
+
+use serde_json::Value;
+
+use crate::common::{golden, model, trine};
+
+fn number(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("{key} is no number: {value}"))
+}
+
+#[test]
+fn a_forecast_for_a_known_machine() {
+    let folder = golden("gguf/gemma3-f32");
+    let ran = crate::common::command(&["plan", "model.gguf", "--device", "780m"])
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(ran.status.success());
+    insta::assert_snapshot!("plan_780m", String::from_utf8(ran.stdout).unwrap());
+}
+
+#[test]
+fn every_known_machine_says_what_is_assumed() {
+    for device in ["780m", "Radeon 890M", "strix-halo", "RTX 4090", "h200"] {
+        let value = trine(&["plan", &model(), "--device", device, "--json"]).ok().json();
+        let kinds: Vec<&str> = value["machine"]["sources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|source| source["kind"].as_str().unwrap())
+            .collect();
+        assert!(
+            kinds.contains(&"assumed")
+                && kinds.contains(&"published") | kinds.contains(&"measured")
+        );
+        // Three batches, two contexts; two prompts.
+        assert_eq!(value["generation"].as_array().unwrap().len(), 6);
+        assert_eq!(value["prompt"].as_array().unwrap().len(), 2);
+        for row in value["generation"].as_array().unwrap() {
+            assert!(number(row, "tokens_per_second") <= number(row, "limit"), "{row}");
+            assert!(number(row, "tokens_per_second") > 0.0);
+        }
+    }
+}
+
+/// One token of this model: rates chosen so that only the bytes count, then only the operations.
+#[test]
+fn a_machine_of_given_rates_divides_them_by_the_plans_cost() {
+    let forecast = |gbps: &str, tops: &str, more: &[&str]| -> Value {
+        let model = model();
+        let fixed = ["plan", &model, "--gbps", gbps, "--tops", tops, "--batch", "1", "--json"];
+        trine(&[&fixed[..], &["--context", "64"], more].concat()).ok().json()
+    };
+    let cost = trine(&["explain", &model(), "--depth", "63", "--json"]).ok().json();
+    let token = &cost["costs"][0];
+    let bytes = number(token, "weight_bytes") + number(token, "cache_bytes");
+
+    let by_bytes = forecast("2", "10000", &[]);
+    let row = &by_bytes["generation"][0];
+    let expected = 2e9 / bytes;
+    assert!((number(row, "tokens_per_second") / expected - 1.0).abs() < 1e-9, "{row}");
+    assert_eq!(row["bound"], "memory");
+    assert!((number(&by_bytes["drafts"], "tokens_per_pass") - 2.7731).abs() < 1e-9);
+
+    let by_operations = forecast("1000000", "0.001", &[]);
+    let row = &by_operations["generation"][0];
+    let products = number(&by_operations["token"], "product_operations");
+    let attention = number(&by_operations["token"], "attention_operations");
+    assert_eq!(products + attention, number(token, "operations"));
+    let expected = 1e9 / (products + 2.0 * attention);
+    assert!((number(row, "tokens_per_second") / expected - 1.0).abs() < 1e-9, "{row}");
+    assert_eq!(row["bound"], "arithmetic");
+
+    let by_gaps = forecast("1000000", "1000000", &["--gap", "100"]);
+    let row = &by_gaps["generation"][0];
+    let expected = 1e4 / number(&by_gaps["token"], "steps");
+    assert!((number(row, "tokens_per_second") / expected - 1.0).abs() < 1e-2, "{row}");
+    assert_eq!(row["bound"], "gaps");
+
+    let no_drafts = forecast("2", "10000", &["--drafts", "0"]);
+    let row = &no_drafts["generation"][0];
+    assert_eq!(row["with_drafts"], row["tokens_per_second"]);
+    let certain = forecast("2", "10000", &["--drafts", "3", "--acceptance", "1"]);
+    assert_eq!(number(&certain["drafts"], "tokens_per_pass"), 4.0);
+}
+
+#[test]
+fn rates_replace_those_of_a_known_machine() {
+    let of = |more: &[&str]| {
+        let model = model();
+        let value = trine(&[&["plan", &model, "--device", "780m", "--json"][..], more].concat());
+        value.ok().json()["machine"].clone()
+    };
+    assert_eq!(number(&of(&[]), "gbps"), 73.0);
+    let faster = of(&["--gbps", "100", "--gap", "1"]);
+    assert_eq!((number(&faster, "gbps"), number(&faster, "gbps_limit")), (100.0, 100.0));
+    assert_eq!((number(&faster, "gap_us"), number(&faster, "tops_wide")), (1.0, 7.0));
+    let sources = faster["sources"].as_array().unwrap();
+    assert_eq!(sources.iter().filter(|source| source["kind"] == "given").count(), 2);
+}
+
+#[test]
+fn this_machine_is_measured() {
+    let value = trine(&["plan", &model(), "--threads", "1", "--json"]).ok().json();
+    let machine = &value["machine"];
+    assert!(machine["name"].as_str().unwrap().contains("1 thread"), "{machine}");
+    for rate in ["gbps", "gbps_limit", "tops_skinny", "tops_wide", "tops_limit"] {
+        assert!(number(machine, rate) > 0.0, "{machine}");
+    }
+    // No memory reads at ten terabytes a second with one thread, nor below ten megabytes.
+    assert!((0.01..10_000.0).contains(&number(machine, "gbps")), "{machine}");
+    let named = trine(&["plan", &model(), "--device", "cpu", "--threads", "1", "--markdown"]).ok();
+    assert!(named.out.contains("| 1 sequence") && named.out.contains("measured"), "{}", named.out);
+}
+
+#[test]
+fn what_does_not_fit_is_marked() {
+    let model = model();
+    let more = ["--batch", "4096", "--context", "32768", "--kv", "f32"];
+    let text = trine(&[&["plan", &model, "--device", "rtx-4090"][..], &more].concat()).ok().out;
+    let json =
+        trine(&[&["plan", &model, "--device", "rtx-4090", "--json"][..], &more].concat()).ok();
+    let row = json.json()["generation"][0].clone();
+    assert!(
+        number(&row, "memory_bytes") > 25.8e9,
+        "the test needs more than the machine has: {row}"
+    );
+    assert_eq!(row["fits"], false);
+    assert!(text.contains("does not fit the machine's memory of 25.8 GB"), "{text}");
+    let unknown = trine(&["plan", &model, "--device", "780m", "--json"]).ok().json();
+    assert!(unknown["generation"][0]["fits"].is_null());
+}
+
+#[test]
+fn hostile_numbers_are_usage_errors_that_name_the_option() {
+    for (option, value) in [
+        ("--gbps", "0"),
+        ("--gbps", "-5"),
+        ("--gbps", "nan"),
+        ("--gbps", "inf"),
+        ("--gbps", "1e300"),
+        ("--gbps", "fast"),
+        ("--tops", "0"),
+        ("--tops", "NaN"),
+        ("--tops", "1e-300"),
+        ("--gap", "-1"),
+        ("--gap", "nan"),
+        ("--batch", "0"),
+        ("--batch", "1,-8"),
+        ("--batch", "99999999999999999999999"),
+        ("--batch", "4097"),
+        ("--context", "0"),
+        ("--context", "-1"),
+        ("--context", "18446744073709551615"),
+        ("--acceptance", "1.01"),
+        ("--acceptance", "-0.1"),
+        ("--acceptance", "nan"),
+        ("--drafts", "-1"),
+        ("--drafts", "1000000"),
+    ] {
+        for arguments in
+            [vec![option.to_owned(), value.to_owned()], vec![format!("{option}={value}")]]
+        {
+            let given: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let error = trine(&[&["plan", "--device", "h200"][..], &given].concat()).fails(2);
+            assert!(error.contains(option), "{given:?}: {error}");
+        }
+    }
+    // The largest that are allowed.
+    let model = model();
+    let most = [
+        "--gbps",
+        "1e7",
+        "--tops",
+        "1e7",
+        "--batch",
+        "4096",
+        "--context",
+        "32768",
+        "--drafts",
+        "64",
+    ];
+    let value = trine(&[&["plan", &model, "--json"][..], &most].concat()).ok().json();
+    assert!(number(&value["generation"][0], "with_drafts").is_finite());
+    let least = ["--gbps", "1e-6", "--tops", "1e-6", "--gap", "1e6"];
+    let value = trine(&[&["plan", &model, "--json"][..], &least].concat()).ok().json();
+    assert!(number(&value["generation"][0], "tokens_per_second") > 0.0);
+}
+
+#[test]
+fn wrong_machines_and_contexts() {
+    let model = model();
+    let error = trine(&["plan", &model, "--device", "790m"]).fails(2);
+    assert!(error.contains("did you mean 780m") && error.contains("strix-halo"), "{error}");
+    let error = trine(&["plan", &model, "--gbps", "100"]).fails(2);
+    assert!(error.contains("--gbps needs --tops"), "{error}");
+    let error = trine(&["plan", &model, "--tops", "1"]).fails(2);
+    assert!(error.contains("--tops needs --gbps"), "{error}");
+    let error = trine(&["plan", &model, "--device", "h200", "--threads", "2"]).fails(2);
+    assert!(error.contains("--threads") && error.contains("--device cpu"), "{error}");
+    let error = trine(&["plan", &model, "--device", "h200", "--context", "40000"]).fails(1);
+    assert!(error.contains("40000") && error.contains("32768"), "{error}");
+    let error = trine(&["--kv", "int8", "plan", &model]).fails(2);
+    assert!(error.contains("--kv") && error.contains("plan --help"), "{error}");
+    let error = trine(&["plan", "/no/such.gguf", "--device", "h200"]).fails(1);
+    assert!(error.contains("/no/such.gguf"), "{error}");
+}
