@@ -1,5 +1,6 @@
 //! Development tasks, run as `cargo xtask TASK`.
 
+mod chart;
 mod ci;
 mod drivers;
 mod radv;
@@ -22,6 +23,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Draw the recorded benchmarks of docs/benchmarks, and write their tables.
+    Chart {
+        /// Write nothing; fail if a committed chart or table is not what its record gives.
+        #[arg(long)]
+        check: bool,
+    },
     /// Everything that has to pass before a change lands: tidy, formatting, lints, shaders, all tests, reports.
     Ci,
     /// Install and fetch the Vulkan drivers that the tests run on, and print how to use each.
@@ -44,6 +51,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
+        Task::Chart { check } => chart::run(&root(), check),
         Task::Ci => ci::run(&root()),
         Task::Drivers => drivers::run(&root()),
         Task::Radv { check } => radv::run(&root(), check),

@@ -1,0 +1,472 @@
+//! Charts and tables of recorded benchmarks.
+//!
+//! `docs/benchmarks/NAME.json` is the record; from it come `NAME.svg` and the table between the markers of `NAME.md`. A
+//! figure that is `null` was not measured, and both say so.
+//!
+//! The SVG is written by hand: plotting libraries write fixed colours, and the chart follows the reader's light or dark
+//! mode by a style sheet of its own. Besides, each test has a scale of its own, which is its limit.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use serde::Deserialize;
+
+/// The recorded benchmarks.
+const RECORDS: [&str; 1] = ["h200"];
+const FOLDER: &str = "docs/benchmarks";
+const TABLE_BEGIN: &str = "<!-- table: begin, written by cargo xtask chart -->";
+const TABLE_END: &str = "<!-- table: end -->";
+
+/// A recorded benchmark.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    /// Heading of the chart.
+    title: String,
+    /// What it ran on.
+    machine: String,
+    /// The driver's version.
+    driver: String,
+    /// The rival's version, and when it was measured.
+    rival: String,
+    /// Where the limits come from.
+    limits: String,
+    /// When trine was measured, YYYY-MM-DD.
+    date: Option<String>,
+    /// The commit of trine that was measured.
+    commit: Option<String>,
+    /// What reproduces trine's figures.
+    command: Option<String>,
+    rows: Vec<Row>,
+}
+
+/// One test. More is better.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    /// What was run.
+    test: String,
+    /// Unit of all figures.
+    unit: String,
+    /// trine's figure, a median.
+    trine: Option<f64>,
+    /// llama.cpp through Vulkan.
+    llama_vulkan: Option<f64>,
+    /// llama.cpp through CUDA.
+    llama_cuda: Option<f64>,
+    /// What no program exceeds.
+    limit: f64,
+    /// What trine has to reach.
+    required: Option<f64>,
+    /// What trine is to reach.
+    aim: Option<f64>,
+}
+
+impl Row {
+    /// The bars: (class of the style sheet, name, figure).
+    fn bars(&self) -> [(&'static str, &'static str, Option<f64>); 3] {
+        [
+            ("trine", "trine", self.trine),
+            ("vulkan", "llama.cpp Vulkan", self.llama_vulkan),
+            ("cuda", "llama.cpp CUDA", self.llama_cuda),
+        ]
+    }
+}
+
+/// Writes charts and tables, or fails if a committed one is not what its record gives.
+pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
+    let mut stale = Vec::new();
+    for name in RECORDS {
+        let file = |end: &str| root.join(FOLDER).join(format!("{name}.{end}"));
+        let read = |end: &str| {
+            std::fs::read_to_string(file(end))
+                .with_context(|| format!("cannot read {FOLDER}/{name}.{end}"))
+        };
+        let record = parse(&read("json")?).with_context(|| format!("{FOLDER}/{name}.json"))?;
+        let page = read("md")?;
+        let with_table =
+            replace_table(&page, &table(&record)).with_context(|| format!("{FOLDER}/{name}.md"))?;
+        let drawn = svg(&record);
+        let committed = std::fs::read_to_string(file("svg")).unwrap_or_default();
+        for (end, found, made) in [("md", page, with_table), ("svg", committed, drawn)] {
+            if found == made {
+                continue;
+            }
+            if check {
+                stale.push(format!("{FOLDER}/{name}.{end}"));
+                continue;
+            }
+            std::fs::write(file(end), made)
+                .with_context(|| format!("cannot write {FOLDER}/{name}.{end}"))?;
+            eprintln!("== chart: wrote {FOLDER}/{name}.{end}");
+        }
+    }
+    if !stale.is_empty() {
+        bail!("{} differ from their records; run cargo xtask chart", stale.join(", "));
+    }
+    eprintln!("== chart: {} records are drawn", RECORDS.len());
+    Ok(())
+}
+
+/// Reads a record and checks that its figures can be.
+fn parse(text: &str) -> anyhow::Result<Record> {
+    let record: Record = serde_json::from_str(text)?;
+    ensure!(!record.rows.is_empty(), "there are no rows");
+    for row in &record.rows {
+        let figures = [row.trine, row.llama_vulkan, row.llama_cuda, row.required, row.aim];
+        for figure in figures.into_iter().flatten().chain([row.limit]) {
+            ensure!(figure > 0.0, "`{}`: {figure} is no rate", row.test);
+        }
+        for (_, name, figure) in row.bars() {
+            let figure = figure.unwrap_or_default();
+            ensure!(figure <= row.limit, "`{}`: {name} is above the limit", row.test);
+        }
+    }
+    let is_measured = record.rows.iter().any(|row| row.trine.is_some());
+    for (what, value) in
+        [("date", &record.date), ("commit", &record.commit), ("command", &record.command)]
+    {
+        ensure!(
+            value.is_some() == is_measured,
+            "`{what}` belongs to figures of trine: give it with them, and not without"
+        );
+    }
+    Ok(record)
+}
+
+/// A figure for people: `86.9`, `495`, `12,500`.
+fn figure(value: f64) -> String {
+    if value < 100.0 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn figure_or(value: Option<f64>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), figure)
+}
+
+/// The page with the text between its markers replaced.
+fn replace_table(page: &str, table: &str) -> anyhow::Result<String> {
+    let parts = page.split_once(TABLE_BEGIN).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(TABLE_END)?;
+        Some((before, after))
+    });
+    let (before, after) = parts
+        .with_context(|| format!("the lines `{TABLE_BEGIN}` and `{TABLE_END}` are missing"))?;
+    Ok(format!("{before}{TABLE_BEGIN}\n\n{table}\n{TABLE_END}{after}"))
+}
+
+/// The table in Markdown, and where its figures come from.
+fn table(record: &Record) -> String {
+    let mut text = String::from(
+        "| test | unit | trine | llama.cpp Vulkan | llama.cpp CUDA | limit | trine's share of the limit | required | aim |\n\
+         |---|---|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for row in &record.rows {
+        let share = row.trine.map_or_else(
+            || "-".to_owned(),
+            |figure| format!("{:.0} %", figure / row.limit * 100.0),
+        );
+        let cells = [
+            row.test.replace('|', "\\|"),
+            row.unit.replace('|', "\\|"),
+            figure_or(row.trine, "not measured"),
+            figure_or(row.llama_vulkan, "not measured"),
+            figure_or(row.llama_cuda, "not measured"),
+            figure(row.limit),
+            share,
+            figure_or(row.required, "-"),
+            figure_or(row.aim, "-"),
+        ];
+        text.push_str(&format!("| {} |\n", cells.join(" | ")));
+    }
+    text.push_str(&format!("\n{}, driver {}. {}\n", record.machine, record.driver, trine(record)));
+    text.push_str(&format!("\nllama.cpp: {}. Limits: {}.\n", record.rival, record.limits));
+    text
+}
+
+/// Where trine's figures come from, as a sentence.
+fn trine(record: &Record) -> String {
+    match (&record.date, &record.commit, &record.command) {
+        (Some(date), Some(commit), Some(command)) => {
+            format!("trine: commit {commit}, {date}, `{command}`.")
+        }
+        _ => "trine: not measured.".to_owned(),
+    }
+}
+
+/// Sizes of the chart in pixels.
+const WIDTH: f64 = 880.0;
+const MARGIN: f64 = 20.0;
+const NAMES: f64 = 130.0;
+const BAR: f64 = 13.0;
+const BAR_STEP: f64 = 17.0;
+const GROUP_HEAD: f64 = 20.0;
+const GROUP_GAP: f64 = 14.0;
+const HEAD: f64 = 76.0;
+const FOOT: f64 = 34.0;
+/// Room for a figure that stands behind its bar.
+const FIGURE: f64 = 92.0;
+
+/// Two sets of colours; the ground is drawn, so that neither depends on the page around it.
+const STYLE: &str = "\
+    text { font-family: system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2328; }
+    .title { font-size: 17px; font-weight: 600; }
+    .test { font-weight: 600; }
+    .muted { fill: #59636e; }
+    .right { text-anchor: end; }
+    .inside { fill: #ffffff; }
+    .ground { fill: #ffffff; }
+    .track { fill: #e9edf1; }
+    .trine { fill: #bc4c00; }
+    .vulkan { fill: #0969da; }
+    .cuda { fill: #57606a; }
+    .required { stroke: #1f2328; stroke-width: 1.5; stroke-dasharray: 3 2; }
+    @media (prefers-color-scheme: dark) {
+      text { fill: #e6edf3; }
+      .muted { fill: #9198a1; }
+      .inside { fill: #0d1117; }
+      .ground { fill: #0d1117; }
+      .track { fill: #21262d; }
+      .trine { fill: #f0883e; }
+      .vulkan { fill: #58a6ff; }
+      .cuda { fill: #9aa4ae; }
+      .required { stroke: #e6edf3; }
+    }
+";
+
+/// The chart: for each test a bar for each program, as a share of the test's limit.
+fn svg(record: &Record) -> String {
+    let group = GROUP_HEAD + 3.0 * BAR_STEP + GROUP_GAP;
+    let height = HEAD + group * record.rows.len() as f64 + FOOT;
+    let mut out = String::new();
+    let mut line = |text: String| {
+        out.push_str(&text);
+        out.push('\n');
+    };
+    line(format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         role=\"img\" aria-labelledby=\"title description\">"
+    ));
+    line(format!("  <title id=\"title\">{}</title>", escape(&record.title)));
+    line(format!("  <desc id=\"description\">{}</desc>", escape(&description(record))));
+    line(format!("  <style>\n{STYLE}  </style>"));
+    line(format!("  <rect class=\"ground\" width=\"{WIDTH}\" height=\"{height}\" rx=\"6\"/>"));
+    line(words(MARGIN, 30.0, "title", &record.title));
+    let under = format!("{}, driver {}. {}", record.machine, record.driver, trine_short(record));
+    line(words(MARGIN, 50.0, "muted", &under));
+    for (index, row) in record.rows.iter().enumerate() {
+        line(group_of(row, HEAD + group * index as f64));
+    }
+    let legend =
+        "Full width: the limit of the test, which no program exceeds. Dashed: required of trine.";
+    line(words(MARGIN, height - 14.0, "muted", legend));
+    line("</svg>".to_owned());
+    out
+}
+
+/// The bars of one test.
+fn group_of(row: &Row, top: f64) -> String {
+    let left = MARGIN + NAMES;
+    let full = WIDTH - MARGIN - left;
+    let limit = format!("limit {} {}", figure(row.limit), row.unit);
+    let mut lines = vec![
+        words(MARGIN, top + 10.0, "test", &row.test),
+        words(WIDTH - MARGIN, top + 10.0, "muted right", &limit),
+    ];
+    for (index, (class, name, value)) in row.bars().into_iter().enumerate() {
+        let y = top + GROUP_HEAD + index as f64 * BAR_STEP;
+        let base = y + BAR - 2.5;
+        let rect = |class: &str, width: f64| {
+            format!(
+                "  <rect class=\"{class}\" x=\"{left}\" y=\"{y}\" width=\"{width:.1}\" height=\"{BAR}\" rx=\"2\"/>"
+            )
+        };
+        lines.push(words(left - 8.0, base, "right", name));
+        lines.push(rect("track", full));
+        let mut figure_at = left + 6.0;
+        if let Some(value) = value {
+            let width = full * (value / row.limit).min(1.0);
+            lines.push(rect(class, width));
+            figure_at += width;
+        }
+        let shown = match value {
+            Some(value) if class == "trine" => {
+                format!("{} ({:.0} %)", figure(value), value / row.limit * 100.0)
+            }
+            other => figure_or(other, "not measured"),
+        };
+        // Where a bar leaves no room behind it, the figure stands at its end inside.
+        let has_room = figure_at + FIGURE <= left + full;
+        let (figure_at, class) = match (value, has_room) {
+            (None, _) => (figure_at, "muted"),
+            (Some(_), true) => (figure_at, ""),
+            (Some(_), false) => (figure_at - 12.0, "inside right"),
+        };
+        lines.push(words(figure_at, base, class, &shown));
+    }
+    if let Some(required) = row.required {
+        let x = left + full * (required / row.limit).min(1.0);
+        let (from, to) = (top + GROUP_HEAD - 2.0, top + GROUP_HEAD + BAR + 2.0);
+        lines.push(format!(
+            "  <line class=\"required\" x1=\"{x:.1}\" y1=\"{from}\" x2=\"{x:.1}\" y2=\"{to}\"/>"
+        ));
+    }
+    lines.join("\n")
+}
+
+fn words(x: f64, y: f64, class: &str, text: &str) -> String {
+    let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
+    format!("  <text{class} x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(text))
+}
+
+fn trine_short(record: &Record) -> String {
+    match (&record.date, &record.commit) {
+        (Some(date), Some(commit)) => format!("trine: commit {commit}, {date}"),
+        _ => "trine: not measured".to_owned(),
+    }
+}
+
+/// The figures in words, for those who cannot see the bars.
+fn description(record: &Record) -> String {
+    let mut text = String::new();
+    for row in &record.rows {
+        let _ = write!(text, "{} ({}): ", row.test, row.unit);
+        for (_, name, value) in row.bars() {
+            let _ = write!(text, "{name} {}, ", figure_or(value, "not measured"));
+        }
+        let _ = write!(text, "limit {}. ", figure(row.limit));
+    }
+    text.trim_end().to_owned()
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            other if other.is_control() => out.push(' '),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+
+    use super::*;
+
+    fn record(trine: &str, provenance: &str, limit: &str) -> anyhow::Result<Record> {
+        parse(&format!(
+            r#"{{"title": "T <1>", "machine": "M", "driver": "D", "rival": "R", "limits": "L", {provenance},
+                "rows": [{{"test": "a & b", "unit": "tok/s", "trine": {trine}, "llama_vulkan": 86.9,
+                "llama_cuda": null, "limit": {limit}, "required": 150, "aim": null}}]}}"#
+        ))
+    }
+
+    const NONE: &str = r#""date": null, "commit": null, "command": null"#;
+    const ALL: &str = r#""date": "2000-01-01", "commit": "abc", "command": "run it""#;
+
+    #[test]
+    fn committed_charts_and_tables_are_those_of_their_records() {
+        run(&crate::root(), true).unwrap();
+    }
+
+    #[test]
+    fn figures_for_people() {
+        assert_eq!(figure(86.94), "86.9");
+        assert_eq!(figure(495.0), "495");
+        assert_eq!(figure(1090.0), "1,090");
+        assert_eq!(figure(12_500.4), "12,500");
+        assert_eq!(figure(1_234_567.0), "1,234,567");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_called_so() {
+        let record = record("null", NONE, "300").unwrap();
+        let table = table(&record);
+        assert!(table.contains(
+            "| a & b | tok/s | not measured | 86.9 | not measured | 300 | - | 150 | - |"
+        ));
+        assert!(table.contains("trine: not measured."));
+        let svg = svg(&record);
+        assert_eq!(svg.matches(">not measured</text>").count(), 2, "{svg}");
+        assert!(!svg.contains("class=\"trine\""), "there is no bar without a figure");
+    }
+
+    #[test]
+    fn bars_are_shares_of_the_limit() {
+        let record = record("225", ALL, "300").unwrap();
+        let svg = svg(&record);
+        let full = WIDTH - 2.0 * MARGIN - NAMES;
+        assert!(
+            svg.contains(&format!("class=\"track\" x=\"150\" y=\"96\" width=\"{full:.1}\"")),
+            "{svg}"
+        );
+        assert!(
+            svg.contains(&format!(
+                "class=\"trine\" x=\"150\" y=\"96\" width=\"{:.1}\"",
+                full * 0.75
+            ))
+        );
+        assert!(
+            svg.contains("225 (75 %)") && svg.contains("T &lt;1&gt;") && svg.contains("a &amp; b")
+        );
+        assert!(!svg.contains("class=\"inside"), "there is room behind the bar");
+        assert!(
+            self::svg(&self::record("290", ALL, "300").unwrap()).contains("class=\"inside right\"")
+        );
+        let required = 150.0 + full / 2.0;
+        assert!(svg.contains(&format!("x1=\"{required:.1}\"")), "{svg}");
+        assert!(table(&record).contains("| 225 | 86.9 | not measured | 300 | 75 % |"));
+        assert!(table(&record).contains("commit abc, 2000-01-01, `run it`."));
+    }
+
+    #[test]
+    fn records_that_cannot_be_are_refused() {
+        for (trine, provenance, limit, expected) in [
+            ("225", NONE, "300", "date"),
+            ("null", ALL, "300", "date"),
+            ("-1", ALL, "300", "no rate"),
+            ("0", ALL, "300", "no rate"),
+            ("301", ALL, "300", "above the limit"),
+            ("1", ALL, "0", "no rate"),
+            ("1", ALL, "null", "invalid type"),
+            ("1e999", ALL, "300", "out of range"),
+            ("1, \"more\": 1", ALL, "300", "unknown field"),
+        ] {
+            let error = format!("{:#}", record(trine, provenance, limit).unwrap_err());
+            assert!(error.contains(expected), "{trine} {limit}: {error}");
+        }
+        assert!(parse("{}").is_err() && parse("").is_err());
+    }
+
+    #[test]
+    fn tables_go_between_their_markers() {
+        let page = format!("# a\n{TABLE_BEGIN}\nold\n{TABLE_END}\nb\n");
+        let once = replace_table(&page, "| x |\n").unwrap();
+        assert_eq!(once, format!("# a\n{TABLE_BEGIN}\n\n| x |\n\n{TABLE_END}\nb\n"));
+        assert_eq!(
+            replace_table(&once, "| x |\n").unwrap(),
+            once,
+            "the second time changes nothing"
+        );
+        assert!(replace_table("# a\n", "x").is_err());
+        assert!(replace_table(&format!("{TABLE_END}\n{TABLE_BEGIN}"), "x").is_err());
+    }
+}
