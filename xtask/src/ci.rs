@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 
 use crate::drivers::{self, Driver};
-use crate::{radv, shaders, tidy};
+use crate::{chart, radv, shaders, tidy};
 
 /// Set to 1, this lets `ci` pass without the drivers that it could not install or fetch.
 const OFFLINE: &str = "TRINE_CI_OFFLINE";
@@ -25,6 +25,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let mut skipped = drivers.missing.clone();
 
     tidy::run(root)?;
+    chart::run(root, true)?;
     cargo(root, "formatting", &["fmt", "--all", "--check"])?;
     cargo(root, "lints", &with(&LINTS, &["--workspace"]))?;
     let compiler = ["--package", "xtask", "--features", "shaders"];

@@ -1,5 +1,5 @@
 //! What RADV's compiler makes of the Vulkan backend's kernels for a Radeon 780M: registers, spills, and the instructions
-//! of the inner loops. The driver compiles for a GPU that is not there; nothing runs.
+//! of the main loops. The driver compiles for a GPU that is not there; nothing runs.
 
 mod assembly;
 
@@ -38,6 +38,8 @@ struct Kernel {
     shader: String,
     /// Specialisation constants from 0 on.
     constants: Vec<u32>,
+    /// Invocations of a subgroup.
+    subgroup: u32,
     /// Prefixes of instructions that it was written to be compiled to: `v_dot4`, `v_wmma`. Where there is one, the
     /// kernel multiplies packed weights, and must not load them byte by byte.
     expects: Vec<String>,
@@ -57,16 +59,41 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let (text, count) = report(root, &driver)?;
+    // Written even of kernels against the rules: it helps to mend them.
+    let report = report(root, &driver)?;
     let path = root.join(REPORT);
-    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    eprintln!("== radv: {count} kernels are in order; {REPORT} is written");
+    std::fs::write(&path, &report.text)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!("== radv: {REPORT} is written");
+    report.judge()?;
+    eprintln!("== radv: {} kernels are in order", report.kernels);
     Ok(())
+}
+
+/// What became of the kernels.
+struct Report {
+    /// The report as Markdown.
+    text: String,
+    kernels: usize,
+    /// What is against the rules.
+    complaints: Vec<String>,
+}
+
+impl Report {
+    /// Fails if a kernel is against the rules.
+    fn judge(&self) -> anyhow::Result<()> {
+        self.complaints.iter().for_each(|complaint| eprintln!("radv: {complaint}"));
+        if !self.complaints.is_empty() {
+            bail!("{} complaints about the code for the Radeon 780M", self.complaints.len());
+        }
+        Ok(())
+    }
 }
 
 /// Holds the kernels to the rules and the committed report to them; returns what could not be checked.
 pub(crate) fn check(root: &Path, driver: &Driver) -> anyhow::Result<Vec<String>> {
-    let (text, count) = report(root, driver)?;
+    let report = report(root, driver)?;
+    report.judge()?;
     if !driver.is_pinned {
         let skipped = format!(
             "comparison with {REPORT}: RADV is {}, not the version that it was made with",
@@ -78,13 +105,13 @@ pub(crate) fn check(root: &Path, driver: &Driver) -> anyhow::Result<Vec<String>>
     let committed = std::fs::read_to_string(&path).with_context(|| {
         format!("cannot read {}; write it with: cargo xtask radv", path.display())
     })?;
-    if committed != text {
-        if let Some((number, old, new)) = first_difference(&committed, &text) {
+    if committed != report.text {
+        if let Some((number, old, new)) = first_difference(&committed, &report.text) {
             eprintln!("radv: line {number} of {REPORT}\n  has    {old}\n  wanted {new}");
         }
         bail!("{REPORT} is not what the kernels give; write it with: cargo xtask radv");
     }
-    eprintln!("== radv: {count} kernels are in order and as {REPORT} says");
+    eprintln!("== radv: {} kernels are in order and as {REPORT} says", report.kernels);
     Ok(Vec::new())
 }
 
@@ -102,8 +129,8 @@ fn first_difference<'a>(old: &'a str, new: &'a str) -> Option<(usize, &'a str, &
     None
 }
 
-/// Compiles the kernels and describes them; (the report, number of kernels). Kernels against the rules are errors.
-fn report(root: &Path, driver: &Driver) -> anyhow::Result<(String, usize)> {
+/// Compiles the kernels and describes them.
+fn report(root: &Path, driver: &Driver) -> anyhow::Result<Report> {
     let mut command = crate::cargo(root);
     command.args(EXAMPLE);
     driver.apply(&mut command);
@@ -121,13 +148,9 @@ fn report(root: &Path, driver: &Driver) -> anyhow::Result<(String, usize)> {
     }
     let rows: Vec<_> =
         output.kernels.iter().map(|kernel| (kernel, assembly::count(&kernel.assembly))).collect();
-    let complaints: Vec<_> =
-        rows.iter().flat_map(|(kernel, counts)| complaints(kernel, counts)).collect();
-    complaints.iter().for_each(|complaint| eprintln!("radv: {complaint}"));
-    if !complaints.is_empty() {
-        bail!("{} complaints about the code for the Radeon 780M", complaints.len());
-    }
-    Ok((describe(&output.device, &driver.version, &rows), rows.len()))
+    let complaints = rows.iter().flat_map(|(kernel, counts)| complaints(kernel, counts)).collect();
+    let text = describe(&output.device, &driver.version, &rows);
+    Ok(Report { text, kernels: rows.len(), complaints })
 }
 
 /// What is wrong with a kernel's code.
@@ -151,7 +174,7 @@ fn complaints(kernel: &Kernel, counts: &Counts) -> Vec<String> {
         }
     }
     if !kernel.expects.is_empty() && counts.inner.load_8 > 0 {
-        complain(format!("{} loads of single bytes in its inner loop", counts.inner.load_8));
+        complain(format!("{} loads of single bytes in its main loop", counts.inner.load_8));
     }
     complaints
 }
@@ -161,45 +184,44 @@ fn describe(device: &str, version: &str, rows: &[(&Kernel, Counts)]) -> String {
     let mut text = format!(
         "# The kernels on a Radeon 780M, as compiled\n\
         \n\
-        Written by `cargo xtask radv`: do not edit. {device}, Mesa {version}, compiled for a GPU that is not there; nothing\n\
-        was run. CI makes the report again and compares it; it fails on any spill, on loads of single bytes in the inner\n\
-        loop of a kernel that multiplies packed weights, and where `v_dot4` or `v_wmma` was meant and is not there.\n\
+        Written by `cargo xtask radv`; do not edit. Device: {device}, Mesa {version}: it compiles for a GPU that is not there, and\n\
+        nothing was run. CI compiles again and compares. It fails on any spill, on loads of single bytes in the main loop of a\n\
+        kernel that multiplies packed weights, and where `v_dot4` or `v_wmma` was meant and is not there.\n\
         \n\
-        Of the code that is outside loops nothing is counted: loads, `dot4`, `wmma`, LDS accesses and vector instructions are\n\
-        those of one turn of the innermost loop with the most products (of the whole kernel where it has no loop, marked\n\
-        \"-\" in the column \"loop\"). Waves are those that a SIMD can hold, of 16.\n\
+        Subgroup: invocations. Waves: subgroups that a SIMD can hold, as RADV counts them. Loads: from memory, of 128, 96 or 64,\n\
+        32, 16 and 8 bits. The columns under \"loop\" count one turn of the loop with the most products, or loads where there are\n\
+        none, and of the loops inside it; where there is no such loop they are \"-\" and those of the kernel as a whole. Kernels\n\
+        that several models or widths share are listed once.\n\
         \n\
-        | kernel | shader | constants | VGPRs | SGPRs | LDS bytes | waves | code bytes | loop | b128 | b96, b64 | b32 | 16 | 8 | dot4 | wmma | LDS | vector |\n\
-        |---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+        | kernel | shader | constants | subgroup | VGPRs | SGPRs | LDS bytes | waves | code bytes | loop: instructions | vector | loads 128, 64, 32, 16, 8 | dot4 | wmma | LDS | whole: loads 128, 64, 32, 16, 8 | dot4 | wmma |\n\
+        |---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|---:|---:|---|---:|---:|\n"
     );
     for (kernel, counts) in rows {
-        let statistic = |names: &[&str]| {
-            let value = names.iter().find_map(|name| kernel.statistics.get(*name));
+        let statistic = |name: &str| {
+            let value = kernel.statistics.get(name);
             value.map_or_else(|| "?".to_owned(), |value| value.to_string())
         };
         let constants: Vec<_> = kernel.constants.iter().map(u32::to_string).collect();
-        let inner = &counts.inner;
-        let instructions =
-            if counts.has_loop { inner.instructions.to_string() } else { "-".to_owned() };
+        let Counts { whole, inner, has_loop } = counts;
         let cells = [
             kernel.name.clone(),
             format!("`{}`", kernel.shader),
             constants.join(" "),
-            statistic(&["VGPRs"]),
-            statistic(&["SGPRs"]),
-            statistic(&["LDS size", "LDS Size"]),
-            statistic(&["Subgroups per SIMD", "Max Waves"]),
-            statistic(&["Code size", "Code Size"]),
-            instructions,
-            inner.load_128.to_string(),
-            inner.load_64.to_string(),
-            inner.load_32.to_string(),
-            inner.load_16.to_string(),
-            inner.load_8.to_string(),
+            kernel.subgroup.to_string(),
+            statistic("VGPRs"),
+            statistic("SGPRs"),
+            statistic("LDS size"),
+            statistic("Subgroups per SIMD"),
+            statistic("Code size"),
+            if *has_loop { inner.instructions.to_string() } else { "-".to_owned() },
+            inner.vector.to_string(),
+            inner.loads(),
             inner.dot4.to_string(),
             inner.wmma.to_string(),
             inner.shared.to_string(),
-            inner.vector.to_string(),
+            whole.loads(),
+            whole.dot4.to_string(),
+            whole.wmma.to_string(),
         ];
         writeln!(text, "| {} |", cells.join(" | ")).expect("a String takes everything");
     }
@@ -215,6 +237,7 @@ mod tests {
             name: "product".to_owned(),
             shader: "matvec".to_owned(),
             constants: vec![64, 4],
+            subgroup: 64,
             expects: vec!["v_dot4".to_owned()],
             statistics: [("VGPRs", 48.0), ("Spilled VGPRs", 0.0), ("Scratch size", 0.0)]
                 .map(|(name, value)| (name.to_owned(), value))
@@ -260,7 +283,7 @@ mod tests {
         assert_eq!(table.len(), 3);
         let cells = |line: &str| line.matches('|').count();
         assert!(table.iter().all(|line| cells(line) == cells(table[0])), "{text}");
-        assert!(table[2].starts_with("| product | `matvec` | 64 4 | 48 |"), "{}", table[2]);
+        assert!(table[2].starts_with("| product | `matvec` | 64 4 | 64 | 48 |"), "{}", table[2]);
     }
 
     #[test]

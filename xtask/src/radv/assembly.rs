@@ -26,11 +26,19 @@ pub(super) struct Instructions {
     pub(super) vector: u32,
 }
 
+impl Instructions {
+    /// Numbers of loads, the widest first.
+    pub(super) fn loads(&self) -> String {
+        let Self { load_128, load_64, load_32, load_16, load_8, .. } = self;
+        format!("{load_128}, {load_64}, {load_32}, {load_16}, {load_8}")
+    }
+}
+
 /// Instructions of a kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Counts {
     pub(super) whole: Instructions,
-    /// Those of the innermost loop with the most products, then the most loads; all where there is no loop.
+    /// Those of the main loop and the loops inside it; all where there is no loop.
     pub(super) inner: Instructions,
     pub(super) has_loop: bool,
 }
@@ -39,10 +47,7 @@ pub(super) struct Counts {
 pub(super) fn count(assembly: &str) -> Counts {
     let lines: Vec<&str> = assembly.lines().collect();
     let whole = tally(&lines);
-    let inner = innermost(&loops(&lines))
-        .into_iter()
-        .map(|range| tally(&lines[range]))
-        .max_by_key(|found| (found.dot4 + 16 * found.wmma, loads(found), found.instructions));
+    let inner = main_loop(&lines).map(|range| tally(&lines[range]));
     let has_loop = inner.is_some();
     Counts { inner: inner.unwrap_or_else(|| whole.clone()), whole, has_loop }
 }
@@ -84,18 +89,29 @@ fn loops(lines: &[&str]) -> Vec<Range<usize>> {
     found
 }
 
-/// The loops that hold no other loop. Jumps to one label from several places are one loop.
-fn innermost(loops: &[Range<usize>]) -> Vec<Range<usize>> {
-    let mut longest: BTreeMap<usize, usize> = BTreeMap::new();
-    for range in loops {
-        let end = longest.entry(range.start).or_insert(range.end);
+/// The loop with the most products, or where there are none the most loads, of its own: those of loops inside it count for
+/// these. Loops without either do not count.
+fn main_loop(lines: &[&str]) -> Option<Range<usize>> {
+    // Jumps to one label from several places are one loop.
+    let mut ends: BTreeMap<usize, usize> = BTreeMap::new();
+    for range in loops(lines) {
+        let end = ends.entry(range.start).or_insert(range.end);
         *end = range.end.max(*end);
     }
-    let holds = |outer: (&usize, &usize), inner: (&usize, &usize)| {
-        outer != inner && outer.0 <= inner.0 && inner.1 <= outer.1
+    let is_inside = |start: usize, end: usize, line: usize| {
+        ends.range(start + 1..end).any(|(start, end)| (*start..*end).contains(&line))
     };
-    let is_innermost = |range: &(&usize, &usize)| !longest.iter().any(|other| holds(*range, other));
-    longest.iter().filter(is_innermost).map(|(start, end)| *start..*end).collect()
+    let weigh = |(start, end): (&usize, &usize)| {
+        let own: Vec<&str> = (*start..*end)
+            .filter(|line| !is_inside(*start, *end, *line))
+            .map(|line| lines[line])
+            .collect();
+        let found = tally(&own);
+        // A matrix product does the work of many others.
+        ((found.dot4 + 16 * found.wmma, loads(&found)), *start..*end)
+    };
+    let heaviest = ends.iter().map(weigh).max_by_key(|(weight, range)| (*weight, range.start));
+    heaviest.filter(|(weight, _)| *weight > (0, 0)).map(|(_, range)| range)
 }
 
 fn tally(lines: &[&str]) -> Instructions {
@@ -146,7 +162,7 @@ BB3:
 ";
 
     #[test]
-    fn the_inner_loop_alone_is_counted() {
+    fn the_loop_with_the_products_is_counted() {
         let counts = count(CODE);
         assert!(counts.has_loop);
         let inner = Instructions {
@@ -164,6 +180,22 @@ BB3:
         assert_eq!(counts.whole.shared, 1);
         assert!(contains(CODE, "v_dot4"));
         assert!(!contains(CODE, "v_wmma"));
+    }
+
+    #[test]
+    fn products_around_a_loop_of_loads_are_found() {
+        let code = CODE
+            .replace("v_dot4_i32_iu8", "v_add_u32_e32")
+            .replace("ds_store_b32", "v_dot4_i32_iu8");
+        let counts = count(&code);
+        assert_eq!((counts.inner.dot4, counts.inner.load_128), (1, 2));
+        assert_eq!(counts.inner.instructions, 8);
+    }
+
+    #[test]
+    fn loops_without_products_and_loads_do_not_count() {
+        let code = CODE.replace("_load_", "_other_").replace("v_dot4_i32_iu8", "v_add_u32_e32");
+        assert!(!count(&code).has_loop);
     }
 
     #[test]

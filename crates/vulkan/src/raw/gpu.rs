@@ -132,6 +132,12 @@ impl Gpu {
         pipelines.get(&self.device, &self.capabilities, key)
     }
 
+    /// What has been compiled so far, in no order.
+    pub fn kernels(&self) -> Vec<KernelKey> {
+        let pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        pipelines.keys().cloned().collect()
+    }
+
     /// Statistics and machine code of a kernel, where the driver tells.
     ///
     /// # Errors

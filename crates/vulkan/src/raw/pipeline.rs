@@ -190,6 +190,10 @@ impl Pipelines {
         Ok(kernel)
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &KernelKey> {
+        self.table.keys()
+    }
+
     pub(super) fn save(&mut self, device: &ash::Device) {
         let Some(path) = self.path.as_deref().filter(|_| self.unsaved > 0) else { return };
         // SAFETY: the cache is alive, and this value is borrowed exclusively.
@@ -268,6 +272,8 @@ fn create_pipeline(
 /// What a driver tells of a compiled kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
+    /// Invocations of a subgroup.
+    pub subgroup: u32,
     /// (name, value) as the driver names them.
     pub statistics: Vec<(String, f64)>,
     /// Machine code as text, where the driver gives it.
@@ -296,6 +302,11 @@ pub(super) fn report(
     let (layout, cache) = (owner.pipelines.layout, owner.pipelines.cache);
     owner.pipeline = create_pipeline(device, capabilities, key, module, layout, cache, flags)?;
     let loader = khr::pipeline_executable_properties::Device::new(instance, device);
+    let info = vk::PipelineInfoKHR::default().pipeline(owner.pipeline);
+    // SAFETY: the pipeline is alive.
+    let executables = unsafe { loader.get_pipeline_executable_properties(&info) }
+        .during("vkGetPipelineExecutablePropertiesKHR")?;
+    let subgroup = executables.first().map_or(0, |executable| executable.subgroup_size);
     let info = vk::PipelineExecutableInfoKHR::default().pipeline(owner.pipeline);
     // SAFETY: the pipeline was made with the flags that these calls need.
     let statistics = unsafe { loader.get_pipeline_executable_statistics(&info) }
@@ -306,7 +317,7 @@ pub(super) fn report(
         .during("vkGetPipelineExecutableInternalRepresentationsKHR")?;
     let assembly = texts.iter().map(|item| name(&item.name)).collect::<Vec<_>>().join("\n");
     let assembly = last_text(&loader, owner.pipeline, &texts).unwrap_or(assembly);
-    Ok(Report { statistics, assembly })
+    Ok(Report { subgroup, statistics, assembly })
 }
 
 /// The last representation, which is the machine code.
