@@ -142,16 +142,17 @@ fn spec_constants(module: &[Instruction]) -> anyhow::Result<Vec<SpecConstant>> {
             }
         };
         let constant = SpecConstant { id, name, kind: kind.to_owned(), default };
-        // glslang declares the workgroup's size twice for SPIR-V 1.6, once without a name.
+        // The workgroup's size is declared without a name, twice for SPIR-V 1.6, and often once more by the source, whose
+        // name and default are those that count.
         match constants.entry(id) {
             Entry::Vacant(place) => drop(place.insert(constant)),
             Entry::Occupied(mut place) => {
                 let old = place.get_mut();
-                if (&old.kind, old.default) != (&constant.kind, constant.default) {
-                    bail!("specialisation constant {id} has two types or defaults");
+                if old.kind != constant.kind {
+                    bail!("specialisation constant {id} has two types");
                 }
                 if old.name.is_empty() {
-                    old.name = constant.name;
+                    *old = constant;
                 }
             }
         }
@@ -370,6 +371,18 @@ mod tests {
             list,
             [(0, "u32", 1), (1, "i32", 0xFFFF_FFFE), (2, "bool", 1), (3, "f32", float)]
         );
+    }
+
+    #[test]
+    fn a_name_for_the_size_of_the_workgroup_is_kept() {
+        let body = "layout(constant_id = 0) const uint LOCAL = 64;
+            shared float values[LOCAL];
+            void main() { values[gl_LocalInvocationIndex] = 0; barrier(); }";
+        for target in [Target::Vulkan12, Target::Vulkan13] {
+            let facts = facts(&format!("{SIZE}{body}"), target).unwrap();
+            let [constant] = facts.spec_constants.as_slice() else { panic!("one constant") };
+            assert_eq!((constant.name.as_str(), constant.default), ("LOCAL", 64));
+        }
     }
 
     #[test]
