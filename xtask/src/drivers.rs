@@ -324,6 +324,8 @@ fn fetch(root: &Path, wanted: &Fetched) -> anyhow::Result<()> {
     if !missing.is_empty() {
         bail!("{} needs {}, which this system has not", wanted.library, missing.join(", "));
     }
+    // Relative to the file itself, so that the folder can be moved.
+    let library = format!("./{LIBRARIES}/{}", wanted.library);
     let description = serde_json::json!({
         "file_format_version": "1.0.0",
         "ICD": { "library_path": library, "api_version": "1.4.0" },
