@@ -55,7 +55,7 @@ struct Row {
     llama_vulkan: Option<f64>,
     /// llama.cpp through CUDA.
     llama_cuda: Option<f64>,
-    /// What no program exceeds.
+    /// What bytes read or operations allow.
     limit: f64,
     /// What trine has to reach.
     required: Option<f64>,
@@ -269,7 +269,7 @@ fn svg(record: &Record) -> String {
         line(group_of(row, HEAD + group * index as f64));
     }
     let legend =
-        "Full width: the limit of the test, which no program exceeds. Dashed: required of trine.";
+        "Full width: the limit of the test by bytes read or operations. Dashed: required of trine.";
     line(words(MARGIN, height - 14.0, "muted", legend));
     line("</svg>".to_owned());
     out

@@ -359,7 +359,8 @@ pub(crate) struct ExplainArgs {
 #[command(after_help = "\
 The forecast takes bytes and operations from the model's Plan and the rates of the machine. Nothing \
 is loaded but one matrix, where this machine is measured. Limits use the best rates there are and \
-nothing else: no program is faster without drafts, unless the model fits into caches. The output says which rates are measured, \
+nothing else, products at the rate of f16: nothing is faster without drafts or narrower products, \
+unless the model fits into caches. The output says which rates are measured, \
 published, assumed or given. `trine explain` shows the Plan itself, `trine bench` measures.")]
 pub(crate) struct PlanArgs {
     /// The model to forecast [default: demo]

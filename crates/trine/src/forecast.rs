@@ -12,8 +12,7 @@
 //!
 //! `E` is the expected number of tokens of one pass that verifies drafts which are each accepted with probability `a`
 //! (Leviathan, Kalman and Matias 2023, equation 1). The drafts themselves are free here, as guesses from the text so far
-//! are. A limit is the same with the machine's best rates, no gaps and attention at the rate of products: no program is
-//! faster.
+//! are. A limit is the same with the machine's best rates, no gaps and attention at the rate of products.
 //!
 //! Nothing here knows a clock, a file or a device.
 
@@ -45,7 +44,7 @@ pub(crate) struct Machine {
     pub(crate) tops_skinny: f64,
     /// 10^12 operations per second of products with more rows.
     pub(crate) tops_wide: f64,
-    /// 10^12 operations per second that nothing exceeds.
+    /// 10^12 operations per second that no f16 product exceeds; on a measured machine the better of the two above.
     pub(crate) tops_limit: f64,
     /// Microseconds in which nothing happens between a step and the next that needs its result.
     pub(crate) gap_us: f64,
@@ -209,7 +208,7 @@ impl Machine {
         pass(work, self.gbps, tops, ATTENTION_FACTOR, gaps)
     }
 
-    /// Time that no program on this machine undercuts.
+    /// Time at the machine's best rates.
     pub(crate) fn limit(&self, work: &Work) -> Seconds {
         pass(work, self.gbps_limit, self.tops_limit, 1.0, 0.0)
     }
@@ -250,7 +249,7 @@ pub(crate) struct Generation {
     pub(crate) context: usize,
     /// Tokens per second over all sequences, one token for each in a pass.
     pub(crate) tokens_per_second: f64,
-    /// Tokens per second over all sequences that no program exceeds without drafts.
+    /// Tokens per second over all sequences at the machine's best rates, without drafts.
     pub(crate) limit: f64,
     /// Tokens per second over all sequences with drafts.
     pub(crate) with_drafts: f64,
@@ -265,7 +264,7 @@ pub(crate) struct Prompt {
     pub(crate) tokens: usize,
     /// Tokens per second.
     pub(crate) tokens_per_second: f64,
-    /// Tokens per second that no program exceeds.
+    /// Tokens per second at the machine's best rates.
     pub(crate) limit: f64,
     /// Seconds until the first token of the answer.
     pub(crate) first_token_seconds: f64,
