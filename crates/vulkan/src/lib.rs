@@ -6,6 +6,7 @@ pub mod capabilities;
 pub mod dispatch;
 mod error;
 pub mod kernels;
+pub mod pack;
 #[allow(unsafe_code, reason = "calls the Vulkan driver")]
 pub mod raw;
 pub mod shaders;

@@ -27,4 +27,21 @@ macro_rules! shaders {
     };
 }
 
-shaders!["elements", "rows",];
+shaders![
+    "elements",
+    "embed_bf16",
+    "embed_f16",
+    "embed_f32",
+    "embed_q4_0",
+    "embed_q4_k",
+    "embed_q6_k",
+    "embed_q8_0",
+    "matvec_bf16",
+    "matvec_f16",
+    "matvec_f32",
+    "matvec_q4_0",
+    "matvec_q4_k",
+    "matvec_q6_k",
+    "matvec_q8_0",
+    "rows",
+];

@@ -1,0 +1,332 @@
+//! Times the matrix-vector kernels on the matrices of Gemma 3 27B in several shapes.
+//!
+//! `matvec_bench [--quick] [--small] [--format NAME]`: `--quick` tries only the shapes that the tuner would, `--small` takes
+//! matrices of an eighth of the rows and columns (software devices), `--format` is q4_0 unless given. The device is the best
+//! one, or the one that TRINE_TEST_VULKAN names.
+//!
+//! Each time is the median of ten runs of a chain of dispatches over distinct matrices, a barrier between all, less that of a
+//! chain of half the length: launch and drain count, submission does not.
+
+use std::sync::Arc;
+
+use trine_vulkan::capabilities::DeviceKind;
+use trine_vulkan::dispatch::{Dispatch, Span};
+use trine_vulkan::kernels::matvec::{
+    MatvecInput, MatvecLaunch, MatvecOutput, MatvecShape, Segment,
+};
+use trine_vulkan::kernels::operand::{Operand, OperandKind};
+use trine_vulkan::pack::{Format, Matrix};
+use trine_vulkan::raw::gpu::Gpu;
+use trine_vulkan::raw::memory::{Buffer, Place};
+use trine_vulkan::testing::{gpu, wall};
+
+/// More than any cache holds.
+const DISTINCT_BYTES: u64 = 400 << 20;
+const RUNS: usize = 10;
+
+#[derive(Clone, Copy)]
+enum Before {
+    Nothing,
+    Norm,
+    NormAddNorm,
+}
+
+/// A product of a layer.
+#[derive(Clone)]
+struct Case {
+    name: &'static str,
+    rows: usize,
+    columns: usize,
+    width: usize,
+    before: Before,
+    /// Rows of the segments; none for a gated product.
+    segments: Vec<usize>,
+}
+
+struct Options {
+    quick: bool,
+    small: bool,
+    format: Format,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { quick: false, small: false, format: Format::Q4_0 };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--quick" => options.quick = true,
+            "--small" => options.small = true,
+            "--format" => {
+                let name = arguments.next().unwrap_or_default();
+                let found = Format::ALL.into_iter().find(|format| format.name() == name);
+                let names = Format::ALL.map(Format::name).join(", ");
+                options.format = found.ok_or(format!("--format is one of {names}"))?;
+            }
+            _ => {
+                return Err(format!("{argument}: matvec_bench [--quick] [--small] [--format NAME]"));
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// The products of a layer at one row, and its widest two at more.
+fn cases(small: bool) -> Vec<Case> {
+    let part = if small { 8 } else { 1 };
+    let [hidden, heads, gate] =
+        [5376, 4096, 21504].map(|size: usize| (size / part).next_multiple_of(256));
+    let qkv = vec![heads, heads / 2, heads / 2];
+    let case = |name, rows, columns, width, before, segments| Case {
+        name,
+        rows,
+        columns,
+        width,
+        before,
+        segments,
+    };
+    let mut cases = vec![
+        case("qkv, operand", 2 * heads, hidden, 1, Before::Nothing, qkv.clone()),
+        case("qkv, norm", 2 * heads, hidden, 1, Before::Norm, qkv.clone()),
+        case("qkv, norm add norm", 2 * heads, hidden, 1, Before::NormAddNorm, qkv),
+        case("o", hidden, heads, 1, Before::Nothing, vec![hidden]),
+        case("gate up, operand", 2 * gate, hidden, 1, Before::Nothing, vec![]),
+        case("gate up, norm add norm", 2 * gate, hidden, 1, Before::NormAddNorm, vec![]),
+        case("down", hidden, gate, 1, Before::Nothing, vec![hidden]),
+        case("head, norm", 262_144 / part, hidden, 1, Before::Norm, vec![262_144 / part]),
+    ];
+    for width in [2, 4, 8] {
+        cases.push(case("gate up, operand", 2 * gate, hidden, width, Before::Nothing, vec![]));
+        cases.push(case("down", hidden, gate, width, Before::Nothing, vec![hidden]));
+    }
+    cases
+}
+
+/// A buffer of arbitrary bytes that make no NaN of f16 or f32.
+fn filled(gpu: &Arc<Gpu>, bytes: u64) -> Result<Buffer, String> {
+    let buffer =
+        gpu.allocate(bytes, Place::Upload, "a matrix").map_err(|error| error.to_string())?;
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let chunk: Vec<u8> = (0..1 << 17)
+        .flat_map(|_| {
+            // xorshift64 (Marsaglia, Journal of Statistical Software 8, 2003).
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state & 0x2FFF_2FFF_2FFF_2FFF).to_le_bytes()
+        })
+        .collect();
+    for start in (0..bytes).step_by(chunk.len()) {
+        let count = (bytes - start).min(chunk.len() as u64) as usize;
+        buffer.write(start, &chunk[..count]);
+    }
+    Ok(buffer)
+}
+
+/// Everything that the launches of a case touch.
+struct Bench {
+    case: Case,
+    format: Format,
+    matrices: Vec<(Matrix, Buffer)>,
+    /// Residual stream, addition, two norms' factors, new residual stream; plain operand.
+    vectors: Vec<Buffer>,
+    codes: Buffer,
+    scales: Buffer,
+    targets: Vec<Buffer>,
+    out_codes: Buffer,
+    out_scales: Buffer,
+}
+
+impl Bench {
+    fn new(gpu: &Arc<Gpu>, case: &Case, format: Format) -> Result<Self, String> {
+        let (_, bytes) = Matrix::at(0, format, case.rows, case.columns).ok_or("too large")?;
+        let wanted =
+            if gpu.capabilities().kind == DeviceKind::Processor { 1 } else { DISTINCT_BYTES };
+        let copies = wanted.div_ceil(bytes).clamp(2, 64);
+        let mut matrices = Vec::new();
+        for _ in 0..copies {
+            let memory = filled(gpu, bytes)?;
+            let at = Matrix::at(memory.address(), format, case.rows, case.columns);
+            matrices.push((at.ok_or("too large")?.0, memory));
+        }
+        let row = |columns: usize| (4 * case.width * columns) as u64;
+        let vectors = (0..6).map(|_| filled(gpu, row(case.columns))).collect::<Result<_, _>>()?;
+        let fixed = OperandKind::Fixed16;
+        let outputs = case.rows / 2;
+        let codes = |columns: usize| filled(gpu, (case.width * fixed.code_bytes(columns)) as u64);
+        let scales = |columns: usize| filled(gpu, (case.width * fixed.scale_bytes(columns)) as u64);
+        Ok(Self {
+            case: case.clone(),
+            format,
+            matrices,
+            vectors,
+            codes: codes(case.columns)?,
+            scales: scales(case.columns)?,
+            targets: case
+                .segments
+                .iter()
+                .map(|&rows| filled(gpu, row(rows)))
+                .collect::<Result<_, _>>()?,
+            out_codes: codes(outputs)?,
+            out_scales: scales(outputs)?,
+        })
+    }
+
+    fn input(&self) -> MatvecInput {
+        let [x, added] = [0, 1].map(|index: usize| self.vectors[index].span());
+        let [first, second] = [2, 3].map(|index: usize| self.vectors[index].address());
+        let epsilon = 1e-6;
+        match self.case.before {
+            Before::Norm => MatvecInput::Norm { x, weight: second, epsilon },
+            Before::NormAddNorm => MatvecInput::NormAddNorm {
+                x,
+                added,
+                added_weight: first,
+                weight: second,
+                epsilon,
+                x_out: self.vectors[4].span(),
+            },
+            Before::Nothing if self.format.is_float() => MatvecInput::Operand(Operand {
+                kind: OperandKind::Plain,
+                codes: self.vectors[5].span(),
+                scales: Span { address: 0, bytes: 0 },
+            }),
+            Before::Nothing => MatvecInput::Operand(Operand {
+                kind: OperandKind::Fixed16,
+                codes: self.codes.span(),
+                scales: self.scales.span(),
+            }),
+        }
+    }
+
+    fn segments(&self) -> Vec<Segment> {
+        let rows = self.case.segments.iter().zip(&self.targets);
+        rows.map(|(&rows, target)| Segment { rows, target: target.span() }).collect()
+    }
+
+    fn launch<'a>(&self, index: usize, segments: &'a [Segment]) -> MatvecLaunch<'a> {
+        let (codes, scales) = (self.out_codes.span(), self.out_scales.span());
+        let operand = Some(Operand { kind: OperandKind::Fixed16, codes, scales });
+        let output = if segments.is_empty() {
+            MatvecOutput::Gated { plain: None, operand }
+        } else {
+            MatvecOutput::Segments(segments)
+        };
+        let matrix = self.matrices[index % self.matrices.len()].0;
+        MatvecLaunch { matrix, width: self.case.width, input: self.input(), output }
+    }
+
+    /// Seconds of one dispatch.
+    fn time(&self, gpu: &Arc<Gpu>, shape: MatvecShape) -> Result<f64, String> {
+        let segments = self.segments();
+        let bytes = self.launch(0, &segments).bytes() as f64;
+        let software = gpu.capabilities().kind == DeviceKind::Processor;
+        let count = if software { 1 } else { ((1.5e-3 * 4e12 / bytes) as usize).clamp(8, 256) };
+        let chain = |count: usize| -> Result<Vec<Dispatch>, String> {
+            let dispatch = |index| self.launch(index, &segments).dispatch(gpu, shape, "bench", 0);
+            (0..count).map(dispatch).collect::<Result<_, _>>().map_err(|error| error.to_string())
+        };
+        let median = |dispatches: Vec<Dispatch>| {
+            let mut times = wall(gpu, &dispatches, RUNS);
+            times.sort_by(f64::total_cmp);
+            times[RUNS / 2]
+        };
+        let (long, short) = (median(chain(2 * count)?), median(chain(count)?));
+        Ok((long - short).max(1e-9) / count as f64)
+    }
+
+    /// The shapes to try.
+    fn shapes(&self, gpu: &Gpu, quick: bool) -> Vec<MatvecShape> {
+        let segments = self.segments();
+        let launch = self.launch(0, &segments);
+        let mut shapes = MatvecShape::candidates(gpu.capabilities(), &launch);
+        if quick {
+            return shapes;
+        }
+        let counts: &[u32] = match self.case.before {
+            Before::Nothing => &[0],
+            _ => &[0, 132, 168, 224, 264, 528],
+        };
+        let unrolls: &[u32] = if self.case.width > 2 { &[1, 2] } else { &[1, 2, 4, 6] };
+        for local in [64, 128, 256, 512, 1024] {
+            for lanes in [4, 8, 16, 32, 64] {
+                for rows in [1, 2, 4, 8] {
+                    for &unroll in unrolls {
+                        // More registers than any device gives without spilling.
+                        if rows * unroll > 16 || rows * self.case.width as u32 > 32 {
+                            continue;
+                        }
+                        for &workgroups in counts {
+                            let shape = |ahead| MatvecShape {
+                                local,
+                                lanes,
+                                rows,
+                                unroll,
+                                ahead,
+                                workgroups,
+                            };
+                            shapes.extend([false, true].map(shape));
+                        }
+                    }
+                }
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        shapes.retain(|shape| seen.insert(*shape) && shape.fits(gpu.capabilities(), &launch));
+        shapes
+    }
+}
+
+/// Registers and spills, where the driver tells.
+fn registers(gpu: &Gpu, launch: &MatvecLaunch<'_>, shape: MatvecShape) -> String {
+    let Ok(key) = launch.key(gpu.capabilities(), shape) else { return String::new() };
+    let Ok(report) = gpu.report(&key) else { return String::new() };
+    let told = report.statistics.iter().filter(|(name, _)| {
+        ["Register Count", "Local Memory Size", "VGPRs", "Spilled VGPRs"].contains(&name.as_str())
+    });
+    told.map(|(name, value)| format!(" {name} {value}")).collect()
+}
+
+fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<(), String> {
+    let bench = Bench::new(gpu, case, options.format)?;
+    let segments = bench.segments();
+    let launch = bench.launch(0, &segments);
+    let bytes = launch.bytes() as f64;
+    println!(
+        "{} ({} x {}, {}), width {}: {:.1} MB",
+        case.name,
+        case.rows,
+        case.columns,
+        options.format.name(),
+        case.width,
+        bytes / 1e6
+    );
+    let mut found = Vec::new();
+    for shape in bench.shapes(gpu, options.quick) {
+        found.push((bench.time(gpu, shape)?, shape));
+    }
+    let chosen = MatvecShape::default_for(gpu.capabilities(), &launch);
+    found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let most = if options.quick { found.len() } else { 12 };
+    for (place, (seconds, shape)) in found.iter().enumerate() {
+        if place >= most && *shape != chosen {
+            continue;
+        }
+        let MatvecShape { local, lanes, rows, unroll, ahead, workgroups } = shape;
+        let mark = if *shape == chosen { "default" } else { "" };
+        println!(
+            "{place:>4}  local {local:>4} lanes {lanes:>3} rows {rows} unroll {unroll} ahead {ahead:5} workgroups {workgroups:>4}  \
+             {:>8.2} us {:>7.0} GB/s {mark:7}{}",
+            1e6 * seconds,
+            1e-9 * bytes / seconds,
+            registers(gpu, &launch, *shape)
+        );
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), String> {
+    let options = options()?;
+    let gpu = gpu();
+    println!("{}, {}", gpu.capabilities().name, gpu.capabilities().driver);
+    cases(options.small).iter().try_for_each(|case| bench(&gpu, case, &options))
+}

@@ -1,0 +1,39 @@
+#version 460
+// Rows of the embedding table: values of the step's tokens times a factor. Four elements for each invocation.
+//
+// Bound: the bytes of the table's row read and of the f32 row written once; latency at small widths.
+
+#extension GL_GOOGLE_include_directive : require
+#include "include/memory.glsl"
+#include "include/formats.glsl"
+
+layout(local_size_x_id = 0) in;
+
+layout(push_constant, scalar) uniform Push {
+    uint64_t codes;
+    uint64_t high;
+    uint64_t scales;
+    uint64_t supers;
+    uint64_t frame;
+    uint64_t target;
+    uint columns;
+    uint vocabulary;
+    float factor;
+} push;
+
+void main() {
+    const uint row = gl_WorkGroupID.y;
+    const uint first = 4u * gl_GlobalInvocationID.x;
+    ReadWords frame = ReadWords(push.frame);
+    if (row >= frame.at[0] || first >= push.columns) return;
+    const uint token = min(frame.at[4u + 4u * row], push.vocabulary - 1u);
+    const Planes planes = Planes(push.codes, push.high, push.scales, push.supers, (push.columns + 127u) / 128u);
+    const vec4 values = weight_values(planes, token, first) * push.factor;
+    if ((push.columns & 3u) == 0u) {
+        Vec4s(push.target).at[(row * push.columns + first) / 4u] = values;
+        return;
+    }
+    for (uint k = 0u; k < 4u && first + k < push.columns; ++k) {
+        Floats(push.target).at[row * push.columns + first + k] = values[k];
+    }
+}

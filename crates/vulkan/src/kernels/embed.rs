@@ -1,0 +1,146 @@
+//! Rows of the embedding table: `shaders/embed.comp`.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::dispatch::{Dispatch, Push, Span};
+use crate::error::GpuError;
+use crate::pack::{Format, Matrix};
+use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Most invocations of a workgroup.
+const LOCAL_MAX: u32 = 128;
+
+/// Values of the step's tokens: `target[row] = table[token of row] * factor`.
+#[derive(Debug, Clone, Copy)]
+pub struct EmbedLaunch {
+    /// The table, a row for each token. Tokens beyond it take its last row.
+    pub table: Matrix,
+    /// Address of the step's frame: its first word is the number of rows, from its fifth word on each row has four, the first
+    /// of which is the token.
+    pub frame: u64,
+    /// (rows, columns) f32. Rows beyond the step's are left alone.
+    pub target: Span,
+    /// Most rows.
+    pub rows: usize,
+    /// Factor of the values.
+    pub factor: f32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct Args {
+    codes: u64,
+    high: u64,
+    scales: u64,
+    supers: u64,
+    frame: u64,
+    target: u64,
+    columns: u32,
+    vocabulary: u32,
+    factor: f32,
+    _padding: u32,
+}
+
+fn shader(format: Format) -> Shader {
+    Shader(match format {
+        Format::F32 => "embed_f32",
+        Format::F16 => "embed_f16",
+        Format::Bf16 => "embed_bf16",
+        Format::Q8_0 => "embed_q8_0",
+        Format::Q4_0 => "embed_q4_0",
+        Format::Q4K => "embed_q4_k",
+        Format::Q6K => "embed_q6_k",
+    })
+}
+
+impl EmbedLaunch {
+    /// The dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+        let quads = self.table.columns.div_ceil(4) as u32;
+        let local = quads.next_power_of_two().clamp(32, LOCAL_MAX);
+        let key =
+            KernelKey { shader: shader(self.table.format), constants: vec![local], subgroup: None };
+        let planes = self.table.planes;
+        let args = Args {
+            codes: planes.codes,
+            high: planes.high,
+            scales: planes.scales,
+            supers: planes.supers,
+            frame: self.frame,
+            target: self.target.address,
+            columns: self.table.columns as u32,
+            vocabulary: self.table.rows as u32,
+            factor: self.factor,
+            _padding: 0,
+        };
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&args),
+            groups: [quads.div_ceil(local), self.rows as u32, 1],
+            reads: Vec::new(),
+            writes: vec![self.target],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::tests::{decoded, device_matrix, random_rows};
+    use crate::testing::{download, gpu, poisoned, run, upload};
+
+    #[test]
+    fn tokens_get_their_rows_and_rows_beyond_the_step_are_left_alone() {
+        let gpu = gpu();
+        let tokens = [4_u32, 0, 16, 9, 99];
+        let mut frame = vec![tokens.len() as u32, 0, 0, 0];
+        tokens.iter().for_each(|&token| frame.extend([token, 7, 0, 0]));
+        let frame = upload(&gpu, &frame);
+        for format in Format::ALL {
+            let columns: &[usize] = match format {
+                Format::Q4K | Format::Q6K => &[256, 768],
+                Format::Q8_0 | Format::Q4_0 => &[32, 160, 1152],
+                _ => &[20, 131, 256],
+            };
+            for &columns in columns {
+                let source = random_rows(format, 17, columns, 3);
+                let (table, _memory) = device_matrix(&gpu, format, columns, &source);
+                let rows = tokens.len() + 2;
+                let target = poisoned(&gpu, (4 * rows * columns) as u64);
+                let launch = EmbedLaunch {
+                    table,
+                    frame: frame.address(),
+                    target: target.span(),
+                    rows,
+                    factor: 33.94,
+                };
+                run(&gpu, &[launch.dispatch(&gpu, "embed", 0).unwrap()]);
+                let found = download::<f32>(&gpu, &target);
+                let values = decoded(format, &source, 17 * columns);
+                for (row, &token) in tokens.iter().enumerate() {
+                    let token = (token as usize).min(16);
+                    for c in 0..columns {
+                        let value = values[token * columns + c];
+                        let (wanted, found) = (value * 33.94, found[row * columns + c]);
+                        // Only the difference of Q4_K may round otherwise: the device may fuse it.
+                        let slack =
+                            if format == Format::Q4K { 2e-6 * wanted.abs() + 1e-6 } else { 0.0 };
+                        assert!(
+                            (found - wanted).abs() <= slack,
+                            "{format:?} {columns} {row} {c}: {found} {wanted}"
+                        );
+                    }
+                }
+                let beyond = &found[tokens.len() * columns..rows * columns];
+                assert!(beyond.iter().all(|x| x.is_nan()), "{format:?}");
+            }
+        }
+    }
+}

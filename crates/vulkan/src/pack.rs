@@ -1,0 +1,491 @@
+//! Weights as the device holds them: from the file's blocks to planes that wide aligned loads read.
+//!
+//! A block is 32 consecutive elements of a row, a group is 128 (4 blocks). Rows are padded to whole groups, matrices to
+//! [`ROWS_PADDED`] rows, with zero codes and zero scales: kernels then need no masks over columns. A matrix is up to four
+//! planes, each row-major:
+//!
+//! ```text
+//! codes   per row and group; [part][block 0..3][16 bytes]
+//!         Q4_0, Q4_K  1 part; byte i of a block: element i in the low nibble, element i + 16 in the high one.
+//!                     Q4_0 holds q - 8 in two's complement, Q4_K the unsigned q
+//!         Q8_0        2 parts: elements 0..15, elements 16..31
+//!         Q6_K        1 part of the low nibbles of q - 32 in two's complement
+//!         F32, F16, BF16  elements in order
+//! high    Q6_K: per block 8 bytes, two words: bits (x >> 2k) & 0x03030303 of the first are the high bit pairs of elements
+//!         4k..4k+3, those of the second of elements 16 + 4k...
+//! scales  16 bits per block: Q4_0, Q8_0 the f16 scale; Q4_K scale | minimum << 8; Q6_K the two signed scales of its halves
+//! supers  32 bits per 256 elements: Q4_K f16 d | f16 dmin << 16; Q6_K f16 d
+//! ```
+//!
+//! The formats of the file are those of [`trine_weights::blocks`].
+
+use thiserror::Error;
+use trine_weights::DType;
+
+use crate::kernels::operand::{BLOCK, GROUP};
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+/// Rows that a matrix is padded to, so that a tile of as many rows can be read whole.
+pub const ROWS_PADDED: usize = 16;
+/// Elements of a K format's block.
+const SUPER: usize = 256;
+/// Bytes that each plane is aligned to.
+const PLANE_ALIGNMENT: u64 = 256;
+
+/// A format that the kernels read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Format {
+    /// f32.
+    F32,
+    /// f16.
+    F16,
+    /// The upper half of an f32.
+    Bf16,
+    /// Signed bytes, a scale for 32.
+    Q8_0,
+    /// Signed nibbles, a scale for 32.
+    Q4_0,
+    /// Nibbles, 6-bit scales and minima for 32, factors for 256.
+    Q4K,
+    /// Six bits, 8-bit scales for 16, a factor for 256.
+    Q6K,
+}
+
+/// The device's format for a file's; none for formats that are converted to Q8_0 first.
+pub fn device_format(dtype: DType) -> Option<Format> {
+    Some(match dtype {
+        DType::F32 => Format::F32,
+        DType::F16 => Format::F16,
+        DType::BF16 => Format::Bf16,
+        DType::Q8_0 => Format::Q8_0,
+        DType::Q4_0 => Format::Q4_0,
+        DType::Q4K => Format::Q4K,
+        DType::Q6K => Format::Q6K,
+        _ => return None,
+    })
+}
+
+/// One number for each plane: its bytes in a row, in some rows or in a matrix, or its place. Absent planes have 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PlaneBytes {
+    /// Codes.
+    pub codes: u64,
+    /// High bit pairs.
+    pub high: u64,
+    /// Scales of blocks.
+    pub scales: u64,
+    /// Factors of 256 elements.
+    pub supers: u64,
+}
+
+impl PlaneBytes {
+    /// The planes of `rows` rows, where these are one row's.
+    fn times(self, rows: u64) -> Option<Self> {
+        Some(Self {
+            codes: self.codes.checked_mul(rows)?,
+            high: self.high.checked_mul(rows)?,
+            scales: self.scales.checked_mul(rows)?,
+            supers: self.supers.checked_mul(rows)?,
+        })
+    }
+
+    /// Where each plane begins in one allocation, codes first, each aligned to 256 bytes; and the bytes of all. None where
+    /// that overflows.
+    pub fn layout(self) -> Option<(PlaneBytes, u64)> {
+        let after = |start: u64, bytes: u64| {
+            start.checked_add(bytes)?.checked_next_multiple_of(PLANE_ALIGNMENT)
+        };
+        let high = after(0, self.codes)?;
+        let scales = after(high, self.high)?;
+        let supers = after(scales, self.scales)?;
+        let end = after(supers, self.supers)?;
+        Some((Self { codes: 0, high, scales, supers }, end))
+    }
+}
+
+impl Format {
+    /// Its part of the names of shaders.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::F32 => "f32",
+            Format::F16 => "f16",
+            Format::Bf16 => "bf16",
+            Format::Q8_0 => "q8_0",
+            Format::Q4_0 => "q4_0",
+            Format::Q4K => "q4_k",
+            Format::Q6K => "q6_k",
+        }
+    }
+
+    /// All formats.
+    pub const ALL: [Format; 7] = [
+        Format::F32,
+        Format::F16,
+        Format::Bf16,
+        Format::Q8_0,
+        Format::Q4_0,
+        Format::Q4K,
+        Format::Q6K,
+    ];
+
+    /// The file's format.
+    pub fn dtype(self) -> DType {
+        match self {
+            Format::F32 => DType::F32,
+            Format::F16 => DType::F16,
+            Format::Bf16 => DType::BF16,
+            Format::Q8_0 => DType::Q8_0,
+            Format::Q4_0 => DType::Q4_0,
+            Format::Q4K => DType::Q4K,
+            Format::Q6K => DType::Q6K,
+        }
+    }
+
+    /// Whether the elements are floats, whose products take plain operands; the others take fixed-point ones.
+    pub fn is_float(self) -> bool {
+        !self.dtype().is_quantized()
+    }
+
+    /// Bytes of each plane of one row of `columns` elements.
+    pub fn row_bytes(self, columns: usize) -> PlaneBytes {
+        let groups = columns.div_ceil(GROUP) as u64;
+        let blocks = 4 * groups;
+        let supers = 4 * groups.div_ceil(2);
+        match self {
+            Format::F32 => PlaneBytes { codes: 512 * groups, ..Default::default() },
+            Format::F16 | Format::Bf16 => PlaneBytes { codes: 256 * groups, ..Default::default() },
+            Format::Q8_0 => {
+                PlaneBytes { codes: 128 * groups, scales: 2 * blocks, ..Default::default() }
+            }
+            Format::Q4_0 => {
+                PlaneBytes { codes: 64 * groups, scales: 2 * blocks, ..Default::default() }
+            }
+            Format::Q4K => PlaneBytes { codes: 64 * groups, high: 0, scales: 2 * blocks, supers },
+            Format::Q6K => {
+                PlaneBytes { codes: 64 * groups, high: 32 * groups, scales: 2 * blocks, supers }
+            }
+        }
+    }
+
+    /// Bytes of each plane of a matrix, its padding rows included; none where that overflows.
+    pub fn plane_bytes(self, rows: usize, columns: usize) -> Option<PlaneBytes> {
+        let rows = rows.checked_next_multiple_of(ROWS_PADDED)?;
+        self.row_bytes(columns).times(rows as u64)
+    }
+}
+
+/// A matrix in device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Matrix {
+    /// Its format.
+    pub format: Format,
+    /// Rows, padding not counted.
+    pub rows: usize,
+    /// Elements of a row, padding not counted.
+    pub columns: usize,
+    /// Device addresses of the planes; 0 for absent ones.
+    pub planes: PlaneBytes,
+}
+
+impl Matrix {
+    /// A matrix whose planes lie in one allocation as [`PlaneBytes::layout`] says, and the bytes that it takes; none where
+    /// the sizes overflow.
+    pub fn at(address: u64, format: Format, rows: usize, columns: usize) -> Option<(Matrix, u64)> {
+        let sizes = format.plane_bytes(rows, columns)?;
+        let (starts, total) = sizes.layout()?;
+        address.checked_add(total)?;
+        let plane = |start: u64, bytes: u64| if bytes > 0 { address + start } else { 0 };
+        let planes = PlaneBytes {
+            codes: plane(starts.codes, sizes.codes),
+            high: plane(starts.high, sizes.high),
+            scales: plane(starts.scales, sizes.scales),
+            supers: plane(starts.supers, sizes.supers),
+        };
+        Some((Matrix { format, rows, columns, planes }, total))
+    }
+}
+
+/// Why rows were not packed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PackError {
+    /// The source is not whole rows.
+    #[error(
+        "{bytes} bytes are no whole rows of {columns} {format} elements; the file is damaged, download it again"
+    )]
+    Source {
+        /// Name of the format.
+        format: &'static str,
+        /// Elements of a row.
+        columns: usize,
+        /// Bytes of the source.
+        bytes: usize,
+    },
+    /// A plane has not as many bytes as the rows take.
+    #[error("the {plane} plane of {rows} rows takes {expected} bytes, not {found}")]
+    Plane {
+        /// Name of the plane.
+        plane: &'static str,
+        /// Rows of the source.
+        rows: usize,
+        /// Bytes that they take.
+        expected: u64,
+        /// Bytes that there are.
+        found: usize,
+    },
+}
+
+/// The bytes of some rows in each plane. They are written from front to back and never read: device memory will do.
+#[derive(Debug, Default)]
+pub struct PlanesMut<'a> {
+    /// Codes.
+    pub codes: &'a mut [u8],
+    /// High bit pairs.
+    pub high: &'a mut [u8],
+    /// Scales of blocks.
+    pub scales: &'a mut [u8],
+    /// Factors of 256 elements.
+    pub supers: &'a mut [u8],
+}
+
+impl<'a> PlanesMut<'a> {
+    /// The planes of a matrix in one allocation laid out by [`PlaneBytes::layout`]; none where it is too short.
+    pub fn of_allocation(bytes: &'a mut [u8], planes: PlaneBytes) -> Option<Self> {
+        let (starts, total) = planes.layout()?;
+        let rest = bytes.get_mut(..usize::try_from(total).ok()?)?;
+        let (codes, rest) = rest.split_at_mut(starts.high as usize);
+        let (high, rest) = rest.split_at_mut((starts.scales - starts.high) as usize);
+        let (scales, supers) = rest.split_at_mut((starts.supers - starts.scales) as usize);
+        Some(Self {
+            codes: &mut codes[..planes.codes as usize],
+            high: &mut high[..planes.high as usize],
+            scales: &mut scales[..planes.scales as usize],
+            supers: &mut supers[..planes.supers as usize],
+        })
+    }
+
+    /// The first `rows` rows and the rest, for other threads.
+    ///
+    /// # Panics
+    /// If there are fewer rows.
+    pub fn split_at_row(self, row: PlaneBytes, rows: usize) -> (Self, Self) {
+        let at = |bytes: u64| bytes as usize * rows;
+        let (codes, codes_rest) = self.codes.split_at_mut(at(row.codes));
+        let (high, high_rest) = self.high.split_at_mut(at(row.high));
+        let (scales, scales_rest) = self.scales.split_at_mut(at(row.scales));
+        let (supers, supers_rest) = self.supers.split_at_mut(at(row.supers));
+        (
+            Self { codes, high, scales, supers },
+            Self { codes: codes_rest, high: high_rest, scales: scales_rest, supers: supers_rest },
+        )
+    }
+
+    /// Zeros: rows of padding.
+    pub fn clear(&mut self) {
+        self.codes.fill(0);
+        self.high.fill(0);
+        self.scales.fill(0);
+        self.supers.fill(0);
+    }
+
+    fn check(&self, expected: PlaneBytes, rows: usize) -> Result<(), PackError> {
+        let planes = [
+            ("codes", expected.codes, self.codes.len()),
+            ("high", expected.high, self.high.len()),
+            ("scales", expected.scales, self.scales.len()),
+            ("supers", expected.supers, self.supers.len()),
+        ];
+        match planes.into_iter().find(|&(_, expected, found)| expected != found as u64) {
+            None => Ok(()),
+            Some((plane, expected, found)) => {
+                Err(PackError::Plane { plane, rows, expected, found })
+            }
+        }
+    }
+}
+
+/// Packs whole rows: `source` holds them in the file's format, `planes` exactly their bytes in each plane.
+///
+/// # Errors
+/// [`PackError`] where the lengths do not fit.
+pub fn pack_rows(
+    format: Format,
+    columns: usize,
+    source: &[u8],
+    planes: &mut PlanesMut<'_>,
+) -> Result<(), PackError> {
+    let fail = || PackError::Source { format: format.dtype().name(), columns, bytes: source.len() };
+    let bytes = format.dtype().row_bytes(columns).filter(|&bytes| bytes > 0).ok_or_else(fail)?;
+    if !source.len().is_multiple_of(bytes) {
+        return Err(fail());
+    }
+    let rows = source.len() / bytes;
+    let row = format.row_bytes(columns);
+    planes.check(row.times(rows as u64).ok_or_else(fail)?, rows)?;
+    let at = |index: usize, bytes: u64| index * bytes as usize..(index + 1) * bytes as usize;
+    for (index, source) in source.chunks_exact(bytes).enumerate() {
+        let codes = &mut planes.codes[at(index, row.codes)];
+        let scales = &mut planes.scales[at(index, row.scales)];
+        let supers = &mut planes.supers[at(index, row.supers)];
+        match format {
+            Format::F32 | Format::F16 | Format::Bf16 => {
+                let (values, padding) = codes.split_at_mut(bytes);
+                values.copy_from_slice(source);
+                padding.fill(0);
+            }
+            Format::Q8_0 => pack_classic(source, codes, scales, [0; 34], q8_0_group),
+            Format::Q4_0 => pack_classic(source, codes, scales, Q4_0_ZEROS, q4_0_group),
+            Format::Q4K => pack_q4_k(source, codes, scales, supers),
+            Format::Q6K => {
+                let high = &mut planes.high[at(index, row.high)];
+                pack_q6_k(source, codes, high, scales, supers);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Q4_0 and Q8_0: blocks of a scale and `BYTES` - 2 bytes of codes, four to a group; `group` orders the codes of one.
+fn pack_classic<const BYTES: usize, const CODES: usize>(
+    source: &[u8],
+    codes: &mut [u8],
+    scales: &mut [u8],
+    padding: [u8; BYTES],
+    group: fn(&[[u8; BYTES]; 4], &mut [u8; CODES]),
+) {
+    let (blocks, _) = source.as_chunks::<BYTES>();
+    let (codes, _) = codes.as_chunks_mut::<CODES>();
+    let (scales, _) = scales.as_chunks_mut::<8>();
+    let (whole, rest) = blocks.as_chunks::<4>();
+    let mut padded = [padding; 4];
+    padded[..rest.len()].copy_from_slice(rest);
+    let last = (!rest.is_empty()).then_some(&padded);
+    for ((blocks, codes), scales) in whole.iter().chain(last).zip(codes).zip(scales) {
+        let mut out = [0; CODES];
+        group(blocks, &mut out);
+        *codes = out;
+        let mut out = [0; 8];
+        for (out, block) in out.as_chunks_mut::<2>().0.iter_mut().zip(blocks) {
+            *out = [block[0], block[1]];
+        }
+        *scales = out;
+    }
+}
+
+/// 16 bytes at `at` as a number.
+fn sixteen(bytes: &[u8], at: usize) -> u128 {
+    let mut array = [0; 16];
+    array.copy_from_slice(&bytes[at..at + 16]);
+    u128::from_le_bytes(array)
+}
+
+/// A byte in all sixteen.
+const fn everywhere(byte: u8) -> u128 {
+    u128::from_le_bytes([byte; 16])
+}
+
+/// A block of zeros: a scale of 0, and codes that pack to 0.
+const Q4_0_ZEROS: [u8; 18] = {
+    let mut block = [0x88; 18];
+    block[0] = 0;
+    block[1] = 0;
+    block
+};
+
+fn q4_0_group(blocks: &[[u8; 18]; 4], out: &mut [u8; 64]) {
+    for (block, out) in blocks.iter().zip(out.as_chunks_mut::<16>().0) {
+        *out = (sixteen(block, 2) ^ everywhere(0x88)).to_le_bytes();
+    }
+}
+
+fn q8_0_group(blocks: &[[u8; 34]; 4], out: &mut [u8; 128]) {
+    let (first, second) = out.split_at_mut(64);
+    for (index, block) in blocks.iter().enumerate() {
+        first[16 * index..][..16].copy_from_slice(&block[2..18]);
+        second[16 * index..][..16].copy_from_slice(&block[18..34]);
+    }
+}
+
+/// 16 bytes whose nibbles are the low (shift 0) or high (shift 4) nibbles of 16 and of 16 other bytes.
+fn nibbles(low: u128, high: u128, shift: u32) -> u128 {
+    let mask = everywhere(0x0F);
+    ((low >> shift) & mask) | (((high >> shift) & mask) << 4)
+}
+
+fn pack_q4_k(source: &[u8], codes: &mut [u8], scales: &mut [u8], supers: &mut [u8]) {
+    let (blocks, _) = source.as_chunks::<144>();
+    let codes = codes.as_chunks_mut::<128>().0;
+    let scales = scales.as_chunks_mut::<16>().0;
+    let supers = supers.as_chunks_mut::<4>().0;
+    for (((block, codes), scales), supers) in blocks.iter().zip(codes).zip(scales).zip(supers) {
+        let mut out = [0; 128];
+        for (two, source) in
+            out.as_chunks_mut::<32>().0.iter_mut().zip(block[16..].as_chunks::<32>().0)
+        {
+            let (low, high) = (sixteen(source, 0), sixteen(source, 16));
+            two[..16].copy_from_slice(&nibbles(low, high, 0).to_le_bytes());
+            two[16..].copy_from_slice(&nibbles(low, high, 4).to_le_bytes());
+        }
+        *codes = out;
+        *scales = q4_k_scales(&block[4..16]);
+        *supers = [block[0], block[1], block[2], block[3]];
+    }
+}
+
+/// The 6-bit scale and minimum of each of the eight runs, from the twelve bytes that `trine_weights::blocks` describes.
+fn q4_k_scales(packed: &[u8]) -> [u8; 16] {
+    let mut out = [0; 16];
+    for run in 0..4 {
+        let (a, b, c) = (packed[run], packed[run + 4], packed[run + 8]);
+        out[2 * run] = a & 63;
+        out[2 * run + 1] = b & 63;
+        out[2 * run + 8] = c & 15 | a >> 6 << 4;
+        out[2 * run + 9] = c >> 4 | b >> 6 << 4;
+    }
+    out
+}
+
+fn pack_q6_k(
+    source: &[u8],
+    codes: &mut [u8],
+    high: &mut [u8],
+    scales: &mut [u8],
+    supers: &mut [u8],
+) {
+    let (blocks, _) = source.as_chunks::<210>();
+    let codes = codes.as_chunks_mut::<128>().0;
+    let highs = high.as_chunks_mut::<64>().0;
+    let scales = scales.as_chunks_mut::<16>().0;
+    let supers = supers.as_chunks_mut::<4>().0;
+    let planes = codes.iter_mut().zip(highs).zip(scales).zip(supers);
+    for (block, (((codes, high), scales), supers)) in blocks.iter().zip(planes) {
+        let mut low_out = [0; 128];
+        let mut high_out = [0; 64];
+        for run in 0..SUPER / BLOCK {
+            let (half, quarter) = (run / 4, run % 4);
+            let low = 64 * half + 32 * (quarter % 2);
+            let (first, second) = (sixteen(block, low), sixteen(block, low + 16));
+            let both = nibbles(first, second, 4 * (quarter as u32 / 2));
+            low_out[16 * run..][..16].copy_from_slice(&both.to_le_bytes());
+            for part in 0..2 {
+                let source = sixteen(block, 128 + 32 * half + 16 * part);
+                let word = q6_k_pairs(source >> (2 * quarter));
+                high_out[8 * run + 4 * part..][..4].copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        *codes = low_out;
+        *high = high_out;
+        let mut signed = [0; 16];
+        signed.copy_from_slice(&block[192..208]);
+        *scales = signed;
+        *supers = [block[208], block[209], 0, 0];
+    }
+}
+
+/// The high pairs of 16 elements, which are the lowest two bits of 16 bytes, in one word. Turning the upper bit over turns
+/// q into q - 32 in two's complement.
+fn q6_k_pairs(bytes: u128) -> u32 {
+    let pairs = (bytes & everywhere(3)) ^ everywhere(2);
+    (0..4).fold(0, |word, k| word | ((pairs >> (32 * k)) as u32) << (2 * k))
+}
