@@ -1,11 +1,12 @@
 //! Times the matrix-vector kernels on the matrices of Gemma 3 27B in several shapes.
 //!
-//! `matvec_bench [--quick] [--small] [--format NAME]`: `--quick` tries only the shapes that the tuner would, `--small` takes
-//! matrices of an eighth of the rows and columns (software devices), `--format` is q4_0 unless given. The device is the best
-//! one, or the one that TRINE_TEST_VULKAN names.
+//! `matvec_bench [--quick] [--small] [--format NAME] [--case TEXT]`: `--quick` tries only the shapes that the tuner would,
+//! `--small` takes matrices of an eighth of the rows and columns (software devices), `--format` is q4_0 unless given, `--case`
+//! takes the products whose names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
 //!
 //! Each time is the median of ten runs of a chain of dispatches over distinct matrices, a barrier between all, less that of a
-//! chain of half the length: launch and drain count, submission does not.
+//! chain of half the length: launch and drain count, submission does not. At the end stands what the products of one token
+//! take together, which leaves out attention.
 
 use std::sync::Arc;
 
@@ -47,15 +48,18 @@ struct Options {
     quick: bool,
     small: bool,
     format: Format,
+    case: String,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { quick: false, small: false, format: Format::Q4_0 };
+    let mut options =
+        Options { quick: false, small: false, format: Format::Q4_0, case: String::new() };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => options.quick = true,
             "--small" => options.small = true,
+            "--case" => options.case = arguments.next().unwrap_or_default(),
             "--format" => {
                 let name = arguments.next().unwrap_or_default();
                 let found = Format::ALL.into_iter().find(|format| format.name() == name);
@@ -63,7 +67,9 @@ fn options() -> Result<Options, String> {
                 options.format = found.ok_or(format!("--format is one of {names}"))?;
             }
             _ => {
-                return Err(format!("{argument}: matvec_bench [--quick] [--small] [--format NAME]"));
+                return Err(format!(
+                    "{argument}: matvec_bench [--quick] [--small] [--format NAME] [--case TEXT]"
+                ));
             }
         }
     }
@@ -244,15 +250,15 @@ impl Bench {
         }
         let counts: &[u32] = match self.case.before {
             Before::Nothing => &[0],
-            _ => &[0, 132, 168, 224, 264, 528],
+            _ => &[0, 132, 264],
         };
-        let unrolls: &[u32] = if self.case.width > 2 { &[1, 2] } else { &[1, 2, 4, 6] };
-        for local in [64, 128, 256, 512, 1024] {
-            for lanes in [4, 8, 16, 32, 64] {
-                for rows in [1, 2, 4, 8] {
+        let unrolls: &[u32] = if self.case.width > 2 { &[1, 2] } else { &[1, 2, 4] };
+        for local in [128, 256, 512] {
+            for lanes in [8, 16, 32] {
+                for rows in [1, 2, 4] {
                     for &unroll in unrolls {
                         // More registers than any device gives without spilling.
-                        if rows * unroll > 16 || rows * self.case.width as u32 > 32 {
+                        if rows * unroll > 8 || rows * self.case.width as u32 > 32 {
                             continue;
                         }
                         for &workgroups in counts {
@@ -286,7 +292,8 @@ fn registers(gpu: &Gpu, launch: &MatvecLaunch<'_>, shape: MatvecShape) -> String
     told.map(|(name, value)| format!(" {name} {value}")).collect()
 }
 
-fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<(), String> {
+/// Seconds in the default shape and in the best one.
+fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2], String> {
     let bench = Bench::new(gpu, case, options.format)?;
     let segments = bench.segments();
     let launch = bench.launch(0, &segments);
@@ -321,12 +328,38 @@ fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<(), String> {
             registers(gpu, &launch, *shape)
         );
     }
-    Ok(())
+    let default =
+        found.iter().find(|(_, shape)| *shape == chosen).map_or(f64::NAN, |found| found.0);
+    Ok([default, found.first().map_or(f64::NAN, |found| found.0)])
 }
+
+/// Layers of the model.
+const LAYERS: f64 = 62.0;
 
 fn main() -> Result<(), String> {
     let options = options()?;
     let gpu = gpu();
     println!("{}, {}", gpu.capabilities().name, gpu.capabilities().driver);
-    cases(options.small).iter().try_for_each(|case| bench(&gpu, case, &options))
+    let mut token = [0.0; 2];
+    for case in cases(options.small).iter().filter(|case| case.name.contains(&options.case)) {
+        let times = bench(&gpu, case, &options)?;
+        let count = match case.name {
+            "qkv, norm add norm" | "o" | "gate up, norm add norm" | "down" if case.width == 1 => {
+                LAYERS
+            }
+            "head, norm" => 1.0,
+            _ => 0.0,
+        };
+        (0..2).for_each(|index| token[index] += count * times[index]);
+    }
+    for (name, seconds) in
+        ["default", "best"].into_iter().zip(token).filter(|(_, time)| *time > 0.0)
+    {
+        println!(
+            "products of a token, {name} shapes: {:.3} ms, {:.1} a second",
+            1e3 * seconds,
+            1.0 / seconds
+        );
+    }
+    Ok(())
 }
