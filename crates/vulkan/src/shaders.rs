@@ -28,6 +28,9 @@ macro_rules! shaders {
 }
 
 shaders![
+    "attend",
+    "attend_matrix",
+    "attend_tile",
     "elements",
     "embed_bf16",
     "embed_f16",
@@ -36,6 +39,7 @@ shaders![
     "embed_q4_k",
     "embed_q6_k",
     "embed_q8_0",
+    "heads",
     "matvec_bf16",
     "matvec_f16",
     "matvec_f32",

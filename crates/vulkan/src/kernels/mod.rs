@@ -1,7 +1,9 @@
 //! The kernels: for each, its arguments, its choices and the memory that it touches.
 
+pub mod attention;
 pub mod elements;
 pub mod embed;
+pub mod heads;
 pub mod matvec;
 pub mod operand;
 pub mod rows;

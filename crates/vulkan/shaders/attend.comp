@@ -1,0 +1,39 @@
+#version 460
+// Attention of a few rows; with FUSED also what comes before it: norm, rotation and the store of the row's key and value.
+//
+// Bound: the bytes of the keys and values that the rows see.
+
+#extension GL_GOOGLE_include_directive : require
+#include "include/memory.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint DIM = 8;
+layout(constant_id = 2) const uint HEADS = 1;
+layout(constant_id = 3) const uint KV_HEADS = 1;
+layout(constant_id = 4) const uint KV = 0;
+// Query heads of a workgroup; divides the number that share a key head.
+layout(constant_id = 5) const uint QUERIES = 1;
+// Invocations that share a position: a power of two, at most a subgroup.
+layout(constant_id = 6) const uint LANES = 1;
+// Elements of a load: those of 16 bytes, or 2.
+layout(constant_id = 7) const uint ELEMENTS = 2;
+// Positions under way for each team.
+layout(constant_id = 8) const uint UNROLL = 1;
+// Heads whose sums are in shared memory at the same time.
+layout(constant_id = 9) const uint MERGED = 1;
+layout(constant_id = 10) const uint SPLITS = 1;
+layout(constant_id = 11) const uint FUSED = 0;
+// Bit 0: f32, bit 1: fixed-point operand.
+layout(constant_id = 12) const uint OUTPUT = 1;
+// The size of a workgroup again.
+layout(constant_id = 13) const uint LOCAL = 32;
+
+#include "include/attend.glsl"
+
+layout(push_constant, scalar) uniform Push {
+    AttendArgs args;
+} push;
+
+void main() {
+    attend(push.args, gl_WorkGroupID.x, gl_NumWorkGroups.x);
+}

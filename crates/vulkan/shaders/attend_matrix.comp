@@ -1,0 +1,316 @@
+#version 460
+// Attention of many rows with cooperative matrices, f16 times f16 onto f32. Each workgroup takes neighbouring rows of one
+// sequence and QUERIES query heads that share a key head: a vector for each row and head, M of them for each subgroup. Keys and
+// values pass through shared memory as f16.
+//
+// What does not fit an f16 is scaled by powers of two: queries for each vector, keys and values of caches that are not f16 for
+// each tile of KEYS positions. Weights are counted in units of 2^-14, so that those that matter are normal numbers.
+//
+// Bound: 4 * DIM operations for each vector and key at the rate of the matrix units.
+
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#include "include/memory.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint DIM = 64;
+layout(constant_id = 2) const uint HEADS = 1;
+layout(constant_id = 3) const uint KV_HEADS = 1;
+layout(constant_id = 4) const uint KV = 1;
+layout(constant_id = 5) const uint QUERIES = 1;
+// Shape of a matrix product; N and K divide DIM and KEYS and are multiples of 8.
+layout(constant_id = 6) const uint M = 16;
+layout(constant_id = 7) const uint N = 16;
+layout(constant_id = 8) const uint K = 16;
+// Keys in shared memory at a time; divides the 32 of a block.
+layout(constant_id = 9) const uint KEYS = 32;
+layout(constant_id = 10) const uint SUBGROUPS = 1;
+// The size of a subgroup; a multiple of M.
+layout(constant_id = 11) const uint SUBGROUP = 32;
+const uint KV_VALUES = 1u;
+
+#include "include/kv.glsl"
+#include "include/operand.glsl"
+
+layout(push_constant, scalar) uniform Push {
+    uint64_t frame;
+    uint64_t tables;
+    uint64_t tiles;
+    uint64_t cache;
+    // (rows, HEADS, DIM) f32.
+    uint64_t query;
+    // (rows, HEADS, DIM) f32.
+    uint64_t target;
+    uint ring;
+    uint window;
+    float scale;
+} push;
+
+const uint VECTORS = SUBGROUPS * M;
+// Rows in shared memory are 16 bytes longer than their content, so that a column lies in different banks.
+const uint WIDTH = DIM / 8u + 1u;
+const uint SCORES = KEYS / 4u + 1u;
+const uint WEIGHTS = KEYS / 4u + 2u;
+// Vectors share rows of `pool` with keys and values: they are in matrices before the first key arrives.
+const uint POOL = VECTORS > 2u * KEYS ? VECTORS : 2u * KEYS;
+// Invocations for each row of a subgroup's scores.
+const uint LANES = SUBGROUP / M;
+const uint STEPS = DIM / K;
+const uint COLUMNS = DIM / N;
+const float LOWEST = -3.0e38;
+
+shared uvec4 pool[POOL * WIDTH];
+shared vec4 scores[VECTORS * SCORES];
+shared uvec2 weights[VECTORS * WEIGHTS];
+shared float tops[2u * SUBGROUPS];
+
+coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> query[STEPS];
+coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sum[COLUMNS];
+
+// The exponent whose power of two brings values of at most `high` below 2^14; 0 for what is not finite.
+int exponent_of(const float high) {
+    return high < OPERAND_INFINITE ? operand_exponent(high) : 0;
+}
+
+// The vector's query to `pool`, and its factor.
+float stage_query(const uint vector, const uint row, const uint head, const uint lane) {
+    const uint from = (row * HEADS + head) * DIM / 4u;
+    float high = 0.0;
+    for (uint i = lane; i < DIM / 4u; i += LANES) high = max(high, operand_magnitude(Vec4s(push.query).at[from + i]));
+    [[unroll]] for (uint step = 1u; step < LANES; step *= 2u) high = max(high, subgroupShuffleXor(high, step));
+    const int exponent = exponent_of(high);
+    const float inverse = operand_power(-exponent);
+    for (uint i = 2u * lane; i < DIM / 4u; i += 2u * LANES) {
+        const vec4 a = Vec4s(push.query).at[from + i] * inverse;
+        const vec4 b = Vec4s(push.query).at[from + i + 1u] * inverse;
+        pool[vector * WIDTH + i / 2u] = uvec4(
+            packFloat2x16(f16vec2(a.xy)),
+            packFloat2x16(f16vec2(a.zw)),
+            packFloat2x16(f16vec2(b.xy)),
+            packFloat2x16(f16vec2(b.zw))
+        );
+    }
+    return operand_power(exponent) * push.scale * 1.4426950408889634;
+}
+
+// Eight elements of a key or value as floats, from element 8 * `eight` on.
+void eight_values(const uint64_t part, const uint at, const uint eight, out vec4 a, out vec4 b) {
+    if (KV == KV_F32) {
+        a = Vec4s(part).at[(at * DIM + 8u * eight) / 4u];
+        b = Vec4s(part).at[(at * DIM + 8u * eight) / 4u + 1u];
+    } else {
+        const uvec2 raw = Pairs(part).at[(at * DIM + 8u * eight) / 8u];
+        const float scale = kv_scale(part, at, 8u * eight);
+        a = kv_codes(raw.x) * scale;
+        b = kv_codes(raw.y) * scale;
+    }
+}
+
+// Highest magnitude among keys (x) and values (y) of a tile in a cache that is not f16.
+vec2 tile_high(const uint64_t part, const uint base, const uint end) {
+    vec2 high = vec2(0.0);
+    const uint each = KV == KV_INT8 ? KV_GROUPS : DIM / 8u;
+    for (uint i = gl_LocalInvocationIndex; i < 2u * KEYS * each; i += gl_WorkGroupSize.x) {
+        const uint key = i / each % KEYS;
+        if (base + key >= end) continue;
+        const uint at = base % KV_BLOCK + key;
+        const bool is_value = i >= KEYS * each;
+        const uint64_t from = part + (is_value ? uint64_t(KV_PART_BYTES) : 0ul);
+        float found;
+        if (KV == KV_INT8) {
+            found = 127.0 * operand_magnitude(kv_scale(from, at, i % each * KV_GROUP));
+        } else {
+            vec4 a, b;
+            eight_values(from, at, i % each, a, b);
+            found = max(operand_magnitude(a), operand_magnitude(b));
+        }
+        if (is_value) {
+            high.y = max(high.y, found);
+        } else {
+            high.x = max(high.x, found);
+        }
+    }
+    high = subgroupMax(high);
+    if (subgroupElect()) {
+        tops[2u * gl_SubgroupID] = high.x;
+        tops[2u * gl_SubgroupID + 1u] = high.y;
+    }
+    barrier();
+    for (uint i = 0u; i < SUBGROUPS; ++i) high = max(high, vec2(tops[2u * i], tops[2u * i + 1u]));
+    return high;
+}
+
+// Keys, then values, of KEYS positions from `base` on to `pool`, times powers of two; those from `end` on are 0.
+void stage(const uint64_t part, const uint base, const uint end, const ivec2 exponents) {
+    const uint each = DIM / 8u;
+    for (uint i = gl_LocalInvocationIndex; i < 2u * KEYS * each; i += gl_WorkGroupSize.x) {
+        const uint key = i / each % KEYS;
+        const uint eight = i % each;
+        const uint at = base % KV_BLOCK + key;
+        const bool is_value = i >= KEYS * each;
+        const uint64_t from = part + (is_value ? uint64_t(KV_PART_BYTES) : 0ul);
+        uvec4 packed = uvec4(0u);
+        if (base + key < end) {
+            if (KV == KV_F16) {
+                packed = Quads(from).at[at * each + eight];
+            } else {
+                vec4 a, b;
+                eight_values(from, at, eight, a, b);
+                const float factor = operand_power(-(is_value ? exponents.y : exponents.x));
+                packed = uvec4(
+                    packFloat2x16(f16vec2(a.xy * factor)),
+                    packFloat2x16(f16vec2(a.zw * factor)),
+                    packFloat2x16(f16vec2(b.xy * factor)),
+                    packFloat2x16(f16vec2(b.zw * factor))
+                );
+            }
+        }
+        pool[((is_value ? KEYS : 0u) + key) * WIDTH + eight] = packed;
+    }
+}
+
+// Scores of the subgroup's vectors against the tile's keys, to `scores`.
+void multiply_keys(const uint first_vector) {
+    [[unroll]] for (uint n = 0u; n < KEYS / N; ++n) {
+        coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> found =
+            coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
+        [[unroll]] for (uint k = 0u; k < STEPS; ++k) {
+            coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> keys;
+            coopMatLoad(keys, pool, n * N * WIDTH + k * K / 8u, WIDTH, gl_CooperativeMatrixLayoutColumnMajor);
+            found = coopMatMulAdd(query[k], keys, found);
+        }
+        coopMatStore(found, scores, first_vector * SCORES + n * N / 4u, SCORES, gl_CooperativeMatrixLayoutRowMajor);
+    }
+}
+
+// The subgroup's sums times a factor for each row, which lies in the first N places of the row's scores.
+void scale_sums(const uint first_vector) {
+    coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> factors;
+    coopMatLoad(factors, scores, first_vector * SCORES, SCORES, gl_CooperativeMatrixLayoutRowMajor);
+    [[unroll]] for (uint n = 0u; n < COLUMNS; ++n) sum[n] = sum[n] * factors;
+}
+
+// Adds the tile's values times `weights` to the subgroup's sums.
+void multiply_values(const uint first_vector) {
+    [[unroll]] for (uint k = 0u; k < KEYS / K; ++k) {
+        coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> part;
+        coopMatLoad(part, weights, first_vector * WEIGHTS + k * K / 4u, WEIGHTS, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (uint n = 0u; n < COLUMNS; ++n) {
+            coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> values;
+            coopMatLoad(values, pool, (KEYS + k * K) * WIDTH + n * N / 8u, WIDTH, gl_CooperativeMatrixLayoutRowMajor);
+            sum[n] = coopMatMulAdd(part, values, sum[n]);
+        }
+    }
+}
+
+void put_factor(const uint vector, const uint lane, const float factor) {
+    for (uint i = lane; i < N / 4u; i += LANES) scores[vector * SCORES + i] = vec4(factor);
+}
+
+void main() {
+    const uint tiles = Words(push.frame).at[2];
+    if (gl_WorkGroupID.y >= tiles) return;
+    // The last tiles of a prompt see most keys: they start first.
+    const uvec4 tile = Quads(push.tiles).at[tiles - 1u - gl_WorkGroupID.y];
+    const uint rows_of_group = VECTORS / QUERIES;
+    const uint begin_row = gl_WorkGroupID.z * rows_of_group;
+    if (begin_row >= tile.y) return;
+    const uint rows = min(rows_of_group, tile.y - begin_row);
+    const uint first_head = gl_WorkGroupID.x * QUERIES;
+    const uint kv_head = first_head / (HEADS / KV_HEADS);
+    const uvec4 place = kv_row(push.frame, tile.x + begin_row);
+    const uint end = place.y + rows;
+
+    const uint first_vector = gl_SubgroupID * M;
+    const uint lane = gl_SubgroupInvocationID % LANES;
+    const uint vector = first_vector + gl_SubgroupInvocationID / LANES;
+    // Vectors without a row repeat the last row and write nothing.
+    const uint row = min(vector / QUERIES, rows - 1u);
+    const uint head = first_head + vector % QUERIES;
+    const uint own = place.y + row;
+    const uint first = kv_first(own, push.window);
+
+    const float factor = stage_query(vector, tile.x + begin_row + row, head, lane);
+    barrier();
+    [[unroll]] for (uint k = 0u; k < STEPS; ++k) {
+        coopMatLoad(query[k], pool, first_vector * WIDTH + k * K / 8u, WIDTH, gl_CooperativeMatrixLayoutRowMajor);
+    }
+    [[unroll]] for (uint n = 0u; n < COLUMNS; ++n) {
+        sum[n] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
+    }
+    float high = LOWEST;
+    float total = 0.0;
+    // The unit that values are counted in, the largest so far, and the one that the sums are still counted in.
+    int value_exponent = -200;
+    int sum_exponent = -200;
+
+    for (uint base = kv_first(place.y, push.window) / KEYS * KEYS; base < end; base += KEYS) {
+        const uint64_t part = kv_part(push.cache, kv_block(place, push.tables, push.ring, base / KV_BLOCK), kv_head);
+        ivec2 exponents = ivec2(0);
+        if (KV != KV_F16) {
+            const vec2 tops_found = tile_high(part, base, end);
+            exponents = ivec2(exponent_of(tops_found.x), max(value_exponent, exponent_of(tops_found.y)));
+        }
+        value_exponent = exponents.y;
+        barrier();
+        stage(part, base, end, exponents);
+        barrier();
+        // All subgroups go on, those that see none of these keys too: software drivers take a subgroup's barrier for one of
+        // the whole workgroup.
+        const float shift = sum_exponent < -126 ? 1.0 : operand_power(max(sum_exponent - value_exponent, -126));
+        sum_exponent = value_exponent;
+        multiply_keys(first_vector);
+        subgroupBarrier();
+        const float unit = factor * operand_power(exponents.x);
+        float highest = high;
+        for (uint i = lane; i < KEYS / 4u; i += LANES) {
+            const vec4 four = scores[vector * SCORES + i] * unit;
+            [[unroll]] for (uint k = 0u; k < 4u; ++k) {
+                const uint key = base + 4u * i + k;
+                if (key >= first && key <= own) highest = max(highest, four[k]);
+            }
+        }
+        [[unroll]] for (uint step = 1u; step < LANES; step *= 2u) highest = max(highest, subgroupShuffleXor(highest, step));
+        const float kept = exp2(high - highest);
+        high = highest;
+        total *= kept;
+        for (uint i = lane; i < KEYS / 4u; i += LANES) {
+            const vec4 four = scores[vector * SCORES + i] * unit;
+            f16vec4 share;
+            [[unroll]] for (uint k = 0u; k < 4u; ++k) {
+                const uint key = base + 4u * i + k;
+                const bool seen = key >= first && key <= own;
+                share[k] = float16_t(seen ? exp2(four[k] - highest + 14.0) : 0.0);
+                total += float(share[k]);
+            }
+            weights[vector * WEIGHTS + i] = uvec2(packFloat2x16(share.xy), packFloat2x16(share.zw));
+        }
+        subgroupBarrier();
+        put_factor(vector, lane, kept * shift);
+        subgroupBarrier();
+        if (subgroupAny(kept * shift != 1.0)) scale_sums(first_vector);
+        multiply_values(first_vector);
+    }
+
+    // Each lane has the weights of its own keys only.
+    [[unroll]] for (uint step = 1u; step < LANES; step *= 2u) total += subgroupShuffleXor(total, step);
+    const float unit = operand_power(max(sum_exponent, -126));
+    subgroupBarrier();
+    put_factor(vector, lane, unit / total);
+    subgroupBarrier();
+    scale_sums(first_vector);
+    [[unroll]] for (uint n = 0u; n < COLUMNS; ++n) {
+        subgroupBarrier();
+        coopMatStore(sum[n], scores, first_vector * SCORES, SCORES, gl_CooperativeMatrixLayoutRowMajor);
+        subgroupBarrier();
+        if (vector / QUERIES < rows) {
+            const uint target = (((tile.x + begin_row + row) * HEADS + head) * DIM + n * N) / 4u;
+            for (uint i = lane; i < N / 4u; i += LANES) Vec4s(push.target).at[target + i] = scores[vector * SCORES + i];
+        }
+    }
+}

@@ -1,0 +1,227 @@
+// The KV cache: where a position's key and value are, how they are rounded and how they are read. Also what happens to a head
+// on its way there: norm and rotation. crates/vulkan/src/kernels/attention/cache.rs draws the layout.
+//
+// Whoever includes this defines the constants KV (a KV_ value), DIM (elements of a head, even) and KV_HEADS, and KV_VALUES,
+// the floats of shared memory that heads pass through.
+
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_shader_8bit_storage : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+
+layout(buffer_reference, scalar, buffer_reference_align = 2) buffer KvShorts { uint16_t at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 1) buffer KvBytes { int8_t at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer KvVec2s { vec2 at[]; };
+
+const uint KV_F32 = 0u;
+const uint KV_F16 = 1u;
+const uint KV_INT8 = 2u;
+
+// Positions of a block.
+const uint KV_BLOCK = 32u;
+// Elements that share a scale in an int8 cache, and how many scales a head has.
+const uint KV_GROUP = DIM % 32u == 0u ? 32u : DIM;
+const uint KV_GROUPS = DIM / KV_GROUP;
+const uint KV_HEAD_BYTES = KV == KV_F32 ? 4u * DIM : (KV == KV_F16 ? 2u * DIM : DIM + 2u * KV_GROUPS);
+// Keys (or values) of one head in one block.
+const uint KV_PART_BYTES = (KV_BLOCK * KV_HEAD_BYTES + 15u) / 16u * 16u;
+
+// A row of the step as the host describes it: token, position, slot, first entry in the tables.
+uvec4 kv_row(const uint64_t frame, const uint row) {
+    return Quads(frame).at[1u + row];
+}
+
+// Number of the cache's block that holds a sequence's block `index`. `ring`: blocks of a slot's ring, 0 for block tables.
+uint kv_block(const uvec4 row, const uint64_t tables, const uint ring, const uint index) {
+    return ring > 0u ? row.z * ring + index % ring : Words(tables).at[row.w + index];
+}
+
+// Address of a head's keys in a block; its values are KV_PART_BYTES behind.
+uint64_t kv_part(const uint64_t cache, const uint block, const uint head) {
+    return cache + uint64_t(block * KV_HEADS + head) * uint64_t(2u * KV_PART_BYTES);
+}
+
+// First position that a row at `position` sees.
+uint kv_first(const uint position, const uint window) {
+    return position >= window ? position - window + 1u : 0u;
+}
+
+// Four int8 codes as floats. Adding to the mantissa of 2^23 converts without the slow conversion instruction.
+vec4 kv_codes(const uint word) {
+    const uint offset = word ^ 0x80808080u;
+    const uvec4 bytes = uvec4(offset, offset >> 8, offset >> 16, offset >> 24) & 0xFFu;
+    return uintBitsToFloat(bytes | 0x4B000000u) - 8388736.0;
+}
+
+// Scale of the element at `element` of a position in an int8 part.
+float kv_scale(const uint64_t part, const uint at, const uint element) {
+    const uint index = KV_BLOCK * DIM / 2u + at * KV_GROUPS + element / KV_GROUP;
+    return unpackHalf2x16(uint(KvShorts(part).at[index])).x;
+}
+
+// Four elements of a position of a part, those beyond the head 0.
+vec4 kv_slow(const uint64_t part, const uint at, const uint element) {
+    vec4 values = vec4(0.0);
+    for (uint k = 0u; k < 4u && element + k < DIM; ++k) {
+        const uint index = at * DIM + element + k;
+        if (KV == KV_F32) values[k] = Floats(part).at[index];
+        if (KV == KV_F16) values[k] = unpackHalf2x16(uint(KvShorts(part).at[index])).x;
+        if (KV == KV_INT8) values[k] = float(int(KvBytes(part).at[index])) * kv_scale(part, at, element + k);
+    }
+    return values;
+}
+
+// Rounding to the cache, exactly as trine_backend::reference does it. Divisions are done in integers, because Vulkan's float
+// division may be off by units in the last place.
+
+// highest / 127 rounded to f32, for normal numbers; what is smaller rounds to an f16 of 0 in any case.
+float kv_part_of_127(const float highest) {
+    const uint bits = floatBitsToUint(highest);
+    if (bits < 0x00800000u) return 0.0;
+    if (bits >= 0x7F800000u) return highest;
+    const uint mantissa = (bits & 0x007FFFFFu) | 0x00800000u;
+    const uint whole = mantissa / 127u;
+    const uint shift = whole >= (1u << 17) ? 6u : 7u;
+    const uint rest = (mantissa % 127u) << shift;
+    const uint quotient = (whole << shift) + rest / 127u + (2u * (rest % 127u) > 127u ? 1u : 0u);
+    // quotient * 2^(exponent - 150 - shift), exponent as stored.
+    const int exponent = int(bits >> 23) - 150 - int(shift);
+    return exponent < -126 ? 0.0 : float(quotient) * uintBitsToFloat(uint(exponent + 127) << 23);
+}
+
+// 1 / scale rounded to f32, for a positive f16.
+float kv_inverse(const float scale) {
+    const uint bits = floatBitsToUint(scale);
+    if (bits >= 0x7F800000u) return 0.0;
+    // An f16 has 11 bits.
+    const uint mantissa = ((bits & 0x007FFFFFu) | 0x00800000u) >> 13;
+    const uint whole = 0x80000000u / mantissa;
+    const uint shift = whole >= (1u << 21) ? 2u : 3u;
+    const uint rest = (0x80000000u % mantissa) << shift;
+    const uint quotient = (whole << shift) + rest / mantissa + (2u * (rest % mantissa) > mantissa ? 1u : 0u);
+    // scale = mantissa * 2^(exponent - 137), so the inverse is quotient * 2^(-31 - shift) * 2^(137 - exponent).
+    const int exponent = 106 - int(shift) - int(bits >> 23);
+    return float(quotient) * uintBitsToFloat(uint(exponent + 127) << 23);
+}
+
+// A value as the bits of an f16, rounded to even: drivers differ in how their conversion rounds.
+uint kv_half_bits(const float value) {
+    const uint bits = floatBitsToUint(value);
+    const uint size = bits & 0x7FFFFFFFu;
+    uint rounded;
+    if (size >= 0x477FF000u) {
+        rounded = size > 0x7F800000u ? 0x7E00u : 0x7C00u;
+    } else if (size < 0x38800000u) {
+        // The last bit of 0.5 counts 2^-24, as that of a subnormal f16 does: the addition rounds.
+        rounded = floatBitsToUint(uintBitsToFloat(size) + 0.5) - 0x3F000000u;
+    } else {
+        rounded = (size - 0x38000000u + 0xFFFu + (size >> 13 & 1u)) >> 13;
+    }
+    return rounded | (bits >> 16 & 0x8000u);
+}
+
+// What an f16 keeps of a value.
+float kv_half(const float value) {
+    return unpackHalf2x16(kv_half_bits(value)).x;
+}
+
+shared float kv_values[KV_VALUES];
+
+// Scale of the group that element `element` of the head at kv_values[offset ..] is in, and its inverse: (NaN, 0) for a group
+// that is not finite, so that it stays broken.
+vec2 kv_scaling(const uint offset, const uint element) {
+    const uint first = offset + element / KV_GROUP * KV_GROUP;
+    const float infinite = uintBitsToFloat(0x7F800000u);
+    float highest = 0.0;
+    bool finite = true;
+    for (uint k = 0u; k < KV_GROUP; ++k) {
+        const float size = abs(kv_values[first + k]);
+        finite = finite && size < infinite;
+        highest = max(highest, size);
+    }
+    if (!finite) return vec2(uintBitsToFloat(0x7FC00000u), 0.0);
+    const float scale = kv_half(kv_part_of_127(highest));
+    return vec2(scale, scale > 0.0 ? kv_inverse(scale) : 0.0);
+}
+
+int kv_code(const float value, const float inverse) {
+    return inverse > 0.0 ? int(clamp(roundEven(value * inverse), -127.0, 127.0)) : 0;
+}
+
+// Stores the head at kv_values[offset ..] as position `at` of a part, with `threads` invocations of which this is `thread`.
+void kv_store(const uint64_t part, const uint at, const uint offset, const uint thread, const uint threads) {
+    for (uint pair = thread; pair < DIM / 2u; pair += threads) {
+        const uint e = 2u * pair;
+        const uint index = at * (DIM / 2u) + pair;
+        const vec2 value = vec2(kv_values[offset + e], kv_values[offset + e + 1u]);
+        if (KV == KV_F32) KvVec2s(part).at[index] = value;
+        if (KV == KV_F16) Words(part).at[index] = kv_half_bits(value.x) | kv_half_bits(value.y) << 16;
+        if (KV == KV_INT8) {
+            const vec2 scaling = kv_scaling(offset, e);
+            const ivec2 codes = ivec2(kv_code(value.x, scaling.y), kv_code(value.y, scaling.y)) & 0xFF;
+            KvShorts(part).at[index] = uint16_t(codes.x | codes.y << 8);
+            if (e % KV_GROUP == 0u) {
+                const uint place = KV_BLOCK * DIM / 2u + at * KV_GROUPS + e / KV_GROUP;
+                KvShorts(part).at[place] = uint16_t(kv_half_bits(scaling.x));
+            }
+        }
+    }
+}
+
+// Element of the head at kv_values[offset ..] as the cache gives it back.
+float kv_rounded(const uint offset, const uint element) {
+    const float value = kv_values[offset + element];
+    if (KV == KV_F32) return value;
+    if (KV == KV_F16) return kv_half(value);
+    const vec2 scaling = kv_scaling(offset, element);
+    return float(kv_code(value, scaling.y)) * scaling.x;
+}
+
+// Cosine and sine of the angle by which a pair turns at a position. `turns` is the pair's share of a full turn for each
+// position in units of 2^-64, high word first. The product is exact but for whole turns, which do not matter.
+vec2 head_rotation(const uint position, const uvec2 turns) {
+    uint carried, low;
+    umulExtended(position, turns.y, carried, low);
+    const uint angle = position * turns.x + carried;
+    const uint quarter = (angle + 0x20000000u) >> 30;
+    // Within an eighth of a turn of a quarter, in radians.
+    const float x = float(int(angle - (quarter << 30))) * 1.4629180792671596e-9;
+    const float y = x * x;
+    const float sine = x + x * y * (-1.6666667e-1 + y * (8.3333333e-3 + y * (-1.9841270e-4 + y * 2.7557319e-6)));
+    const float cosine = 1.0 + y * (-0.5 + y * (4.1666667e-2 + y * (-1.3888889e-3 + y * 2.4801587e-5)));
+    const vec2 odd = (quarter & 1u) != 0u ? vec2(-sine, cosine) : vec2(cosine, sine);
+    return (quarter & 2u) != 0u ? -odd : odd;
+}
+
+// Norm (with `weight`, unless 0) and rotation (with the table `rope`, unless 0) of the head at `source`, to
+// kv_values[offset ..], by one subgroup.
+void head_prepare(
+    const uint64_t source,
+    const uint64_t weight,
+    const uint64_t rope,
+    const float epsilon,
+    const uint position,
+    const uint offset
+) {
+    const uint half_dim = DIM / 2u;
+    float factor = 1.0;
+    if (weight != 0ul) {
+        float squares = 0.0;
+        for (uint j = gl_SubgroupInvocationID; j < half_dim; j += gl_SubgroupSize) {
+            const vec2 pair = vec2(Floats(source).at[j], Floats(source).at[j + half_dim]);
+            squares += dot(pair, pair);
+        }
+        factor = inversesqrt(subgroupAdd(squares) / float(DIM) + epsilon);
+    }
+    for (uint j = gl_SubgroupInvocationID; j < half_dim; j += gl_SubgroupSize) {
+        vec2 pair = vec2(Floats(source).at[j], Floats(source).at[j + half_dim]);
+        if (weight != 0ul) pair *= factor * vec2(Floats(weight).at[j], Floats(weight).at[j + half_dim]);
+        if (rope != 0ul) {
+            const vec2 turn = head_rotation(position, Pairs(rope).at[j]);
+            pair = vec2(pair.x * turn.x - pair.y * turn.y, pair.y * turn.x + pair.x * turn.y);
+        }
+        kv_values[offset + j] = pair.x;
+        kv_values[offset + j + half_dim] = pair.y;
+    }
+}

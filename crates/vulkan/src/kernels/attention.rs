@@ -1,0 +1,68 @@
+//! Attention over the KV cache.
+//!
+//! - [`DecodeLaunch`]: a few rows, the positions split over workgroups; at width 1 fused with what comes before it.
+//! - [`TileLaunch`]: many rows, in plain f32 arithmetic.
+//! - [`MatrixLaunch`]: many rows with cooperative matrices.
+
+mod cache;
+mod decode;
+mod matrix;
+mod tile;
+
+#[cfg(test)]
+pub(crate) mod bed;
+#[cfg(test)]
+mod tests;
+
+use trine_model::Heads;
+
+pub(crate) use self::cache::kv_number;
+pub use self::cache::{KV_BLOCK, KvCache};
+pub use self::decode::{DecodeChoice, DecodeLaunch, Fused};
+pub use self::matrix::{MatrixChoice, MatrixLaunch};
+pub use self::tile::{TILE_ROWS, TileChoice, TileLaunch};
+
+/// Addresses of what the host writes for each step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameAddresses {
+    /// u32 { rows, outputs, tiles, 0 }, then for each row u32 { token, position, slot, first entry in the tables }.
+    pub frame: u64,
+    /// Block tables of the sequences, u32.
+    pub tables: u64,
+    /// For each tile u32 { first row, rows, 0, 0 }: rows of one sequence, at most [`TILE_ROWS`].
+    pub tiles: u64,
+}
+
+/// What is attended to, and how.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionShape {
+    /// Head counts and size.
+    pub heads: Heads,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// Positions seen, the row's own included; none for all.
+    pub window: Option<usize>,
+}
+
+impl AttentionShape {
+    /// Query heads that share a key head.
+    pub fn shared(&self) -> usize {
+        self.heads.query / self.heads.kv
+    }
+
+    fn window_argument(&self) -> u32 {
+        self.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX))
+    }
+}
+
+/// The largest divisor of `number` that is at most `limit`.
+fn divisor_up_to(number: usize, limit: usize) -> usize {
+    (1..=limit.min(number)).rev().find(|&divisor| number.is_multiple_of(divisor)).unwrap_or(1)
+}
+
+/// The largest power of two that divides `number` and is at most `limit`.
+fn power_up_to(number: usize, limit: usize) -> usize {
+    let power = 1 << number.trailing_zeros().min(16);
+    let most = if limit.is_power_of_two() { limit } else { limit.next_power_of_two() / 2 };
+    power.min(most.max(1))
+}

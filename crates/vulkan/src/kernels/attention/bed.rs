@@ -1,0 +1,360 @@
+//! What the tests of heads and attention work on: sequences with block tables and rings, their cache on the device, poisoned
+//! where nothing was stored, and beside it what the cache should give back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use half::f16;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use trine_backend::ProgramOptions;
+use trine_model::{Heads, KvType, Width};
+
+use super::{AttentionShape, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS};
+use crate::kernels::heads::{HeadsLaunch, Stored};
+use crate::raw::gpu::Gpu;
+use crate::raw::memory::Buffer;
+use crate::testing::{gpu, poisoned, run, upload};
+
+/// A sequence: positions in its cache before the step, rows in the step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sequence {
+    pub(crate) depth: usize,
+    pub(crate) rows: usize,
+}
+
+/// What a bed is made for.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) heads: Heads,
+    pub(crate) kind: KvType,
+    pub(crate) window: Option<usize>,
+    pub(crate) sequences: Vec<Sequence>,
+    /// Rows that the step has room for beyond its own.
+    pub(crate) spare: usize,
+    /// Magnitudes of queries, keys and values.
+    pub(crate) sizes: [f32; 3],
+    pub(crate) seed: u64,
+}
+
+/// Buffers and addresses of one step.
+pub(crate) struct Frame {
+    pub(crate) addresses: FrameAddresses,
+    pub(crate) tiles: usize,
+    _buffers: Vec<Buffer>,
+}
+
+pub(crate) struct Bed {
+    pub(crate) gpu: Arc<Gpu>,
+    pub(crate) case: Case,
+    pub(crate) shape: AttentionShape,
+    pub(crate) cache: KvCache,
+    pub(crate) memory: Buffer,
+    pub(crate) expected_cache: ExpectedCache,
+    pub(crate) frame: Frame,
+    /// Rows of the step, and those that there is room for.
+    pub(crate) rows: usize,
+    pub(crate) width: usize,
+    /// Raw activations of the step's rows.
+    pub(crate) query: Vec<f32>,
+    pub(crate) key: Vec<f32>,
+    pub(crate) value: Vec<f32>,
+    pub(crate) positions: Vec<u32>,
+    pub(crate) slots: Vec<u32>,
+    pub(crate) blocks: Vec<Vec<u32>>,
+}
+
+/// What a cache gives back, for each sequence and position: keys and values of all heads.
+#[derive(Default)]
+pub(crate) struct ExpectedCache(HashMap<(usize, usize), [Vec<f32>; 2]>);
+
+impl ExpectedCache {
+    fn store(&mut self, kind: KvType, dim: usize, place: (usize, usize), rows: [&[f32]; 2]) {
+        let rounded =
+            rows.map(|row| row.chunks(dim).flat_map(|head| rounded(kind, head)).collect());
+        self.0.insert(place, rounded);
+    }
+
+    /// Keys and values of all heads.
+    pub(crate) fn at(&self, place: (usize, usize)) -> &[Vec<f32>; 2] {
+        &self.0[&place]
+    }
+}
+
+/// A head as the cache gives it back, by the rules of `trine_backend::reference`'s cache: int8 codes are
+/// `round(x / scale)` with `scale = max|x| / 127` rounded to f16, one scale for each [`KvType::int8_group`] values.
+fn rounded(kind: KvType, head: &[f32]) -> Vec<f32> {
+    match kind {
+        KvType::F32 => head.to_vec(),
+        KvType::F16 => head.iter().map(|&x| f16::from_f32(x).to_f32()).collect(),
+        KvType::Int8 => {
+            head.chunks(KvType::int8_group(head.len())).flat_map(rounded_group).collect()
+        }
+    }
+}
+
+fn rounded_group(group: &[f32]) -> Vec<f32> {
+    let high = group.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+    let scale = f16::from_f32(high / 127.0).to_f32();
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    let code = |x: &f32| (x * inverse).round_ties_even().clamp(-127.0, 127.0);
+    group.iter().map(|x| code(x) * scale).collect()
+}
+
+pub(crate) fn random(count: usize, size: f32, random: &mut ChaCha8Rng) -> Vec<f32> {
+    (0..count).map(|_| (random.random::<f32>() - 0.5) * 2.0 * size).collect()
+}
+
+impl Bed {
+    /// A bed whose sequences have keys and values for all positions before the step.
+    pub(crate) fn new(case: Case) -> Self {
+        let gpu = gpu();
+        let mut source = ChaCha8Rng::seed_from_u64(case.seed);
+        let rows = case.sequences.iter().map(|sequence| sequence.rows).sum::<usize>();
+        let width = rows + case.spare;
+        let context = case.sequences.iter().map(|s| s.depth + s.rows).max().unwrap_or(1) + 40;
+        let needed = |s: &Sequence| (s.depth + s.rows).div_ceil(KV_BLOCK);
+        let count = case.sequences.iter().map(needed).sum::<usize>() + 3;
+        let options = ProgramOptions {
+            width: Width { tokens: width, outputs: 1 },
+            kv: case.kind,
+            context,
+            sequences: case.sequences.len() + 1,
+            blocks: count,
+        };
+        let mut pool: Vec<u32> = (0..count as u32).collect();
+        pool.shuffle(&mut source);
+        let mut slots: Vec<u32> = (0..options.sequences as u32).collect();
+        slots.shuffle(&mut source);
+        let blocks: Vec<Vec<u32>> = case
+            .sequences
+            .iter()
+            .map(|sequence| pool.split_off(pool.len() - needed(sequence)))
+            .collect();
+        let Heads { query, kv, dim } = case.heads;
+        let ring_blocks = case.window.map_or(0, |window| options.ring_length(window) / KV_BLOCK);
+        let device_blocks = if ring_blocks > 0 { options.sequences * ring_blocks } else { count };
+        let memory = poisoned(&gpu, KvCache::bytes(case.kind, kv, dim, device_blocks));
+        let cache = KvCache {
+            span: memory.span(),
+            kind: case.kind,
+            heads: kv,
+            dim,
+            ring_blocks: ring_blocks as u32,
+        };
+        let placed = case.sequences.iter().enumerate().flat_map(|(index, sequence)| {
+            (0..sequence.rows).map(move |row| (index, sequence.depth + row))
+        });
+        let placed: Vec<(usize, usize)> = placed.collect();
+        let [q, k, v] = case.sizes;
+        let mut bed = Self {
+            shape: AttentionShape {
+                heads: case.heads,
+                scale: 1.0 / (dim as f32).sqrt(),
+                window: case.window,
+            },
+            expected_cache: ExpectedCache::default(),
+            frame: Frame {
+                addresses: FrameAddresses { frame: 0, tables: 0, tiles: 0 },
+                tiles: 0,
+                _buffers: vec![],
+            },
+            query: random(rows * query * dim, q, &mut source),
+            key: random(rows * kv * dim, k, &mut source),
+            value: random(rows * kv * dim, v, &mut source),
+            positions: placed.iter().map(|&(_, position)| position as u32).collect(),
+            gpu,
+            case,
+            cache,
+            memory,
+            rows,
+            width,
+            slots,
+            blocks,
+        };
+        bed.frame = bed.frame_of(&placed);
+        bed.remember(&mut source);
+        bed
+    }
+
+    /// What the host writes for rows of (sequence, position).
+    pub(crate) fn frame_of(&self, rows: &[(usize, usize)]) -> Frame {
+        let mut starts = Vec::new();
+        let mut tables = Vec::new();
+        for blocks in &self.blocks {
+            starts.push(tables.len() as u32);
+            tables.extend_from_slice(blocks);
+        }
+        let mut tiles: Vec<[u32; 4]> = Vec::new();
+        let mut words = vec![rows.len() as u32, 0, 0, 0];
+        for (row, &(sequence, position)) in rows.iter().enumerate() {
+            words.extend([7, position as u32, self.slots[sequence], starts[sequence]]);
+            let follows = row > 0 && rows[row - 1].0 == sequence;
+            match tiles.last_mut() {
+                Some(tile) if follows && tile[1] < TILE_ROWS as u32 => tile[1] += 1,
+                _ => tiles.push([row as u32, 1, 0, 0]),
+            }
+        }
+        words[2] = tiles.len() as u32;
+        let buffers =
+            [upload(&self.gpu, &words), upload(&self.gpu, &tables), upload(&self.gpu, &tiles)];
+        let [frame, tables, list] = buffers.each_ref().map(Buffer::address);
+        Frame {
+            addresses: FrameAddresses { frame, tables, tiles: list },
+            tiles: tiles.len(),
+            _buffers: buffers.to_vec(),
+        }
+    }
+
+    /// Block of the cache that holds a position.
+    pub(crate) fn block(&self, sequence: usize, position: usize) -> usize {
+        match self.cache.ring_blocks as usize {
+            0 => self.blocks[sequence][position / KV_BLOCK] as usize,
+            ring => self.slots[sequence] as usize * ring + position % (ring * KV_BLOCK) / KV_BLOCK,
+        }
+    }
+
+    /// Stores keys and values before the step in both caches; on the device only those that a ring still holds.
+    fn remember(&mut self, source: &mut ChaCha8Rng) {
+        let Heads { kv, dim, .. } = self.case.heads;
+        let [_, k, v] = self.case.sizes;
+        let (mut places, mut keys, mut values) = (vec![], vec![], vec![]);
+        let held = self.cache.ring_blocks as usize * KV_BLOCK;
+        for (index, sequence) in self.case.sequences.iter().enumerate() {
+            for position in 0..sequence.depth {
+                let (key, value) = (random(kv * dim, k, source), random(kv * dim, v, source));
+                let kind = self.case.kind;
+                self.expected_cache.store(kind, dim, (index, position), [&key, &value]);
+                if held == 0 || position + held >= sequence.depth {
+                    places.push((index, position));
+                    keys.extend(key);
+                    values.extend(value);
+                }
+            }
+        }
+        if !places.is_empty() {
+            self.store_on_device(&places, &keys, &values);
+        }
+    }
+
+    /// Stores rows as they are.
+    pub(crate) fn store_on_device(&self, places: &[(usize, usize)], keys: &[f32], values: &[f32]) {
+        let frame = self.frame_of(places);
+        let [key, value] = [keys, values].map(|values| upload(&self.gpu, values));
+        let launch = HeadsLaunch {
+            frame: frame.addresses,
+            rows: places.len(),
+            dim: self.case.heads.dim,
+            query: None,
+            stored: Some(Stored {
+                key: key.span(),
+                value: value.span(),
+                cache: self.cache,
+                key_norm: None,
+            }),
+            rope: None,
+            epsilon: 0.0,
+        };
+        run(&self.gpu, &[launch.dispatch(&self.gpu, "store", 0).unwrap()]);
+    }
+
+    /// Each row's sequence and position.
+    pub(crate) fn places(&self) -> Vec<(usize, usize)> {
+        let sequences = self.case.sequences.iter().enumerate();
+        sequences
+            .flat_map(|(index, sequence)| {
+                (0..sequence.rows).map(move |row| (index, sequence.depth + row))
+            })
+            .collect()
+    }
+
+    /// Stores the step's own raw keys and values in both caches.
+    pub(crate) fn store_rows(&mut self) {
+        let places = self.places();
+        self.store_on_device(&places, &self.key, &self.value);
+        let (keys, values) = (self.key.clone(), self.value.clone());
+        self.expect(&keys, &values);
+    }
+
+    /// Keys and values that the step's rows are to have in the cache.
+    pub(crate) fn expect(&mut self, keys: &[f32], values: &[f32]) {
+        let Heads { kv, dim, .. } = self.case.heads;
+        for (row, place) in self.places().into_iter().enumerate() {
+            let range = row * kv * dim..(row + 1) * kv * dim;
+            let rows = [&keys[range.clone()], &values[range]];
+            self.expected_cache.store(self.case.kind, dim, place, rows);
+        }
+    }
+
+    /// Attention of these queries over the expected cache, in f64.
+    pub(crate) fn expected(&self, query: &[f32]) -> Vec<f32> {
+        let Heads { query: heads, dim, .. } = self.case.heads;
+        let mut output = Vec::new();
+        for (row, place) in self.places().into_iter().enumerate() {
+            for head in 0..heads {
+                let query = &query[(row * heads + head) * dim..][..dim];
+                output.extend(self.expected_head(query, place, head / self.shape.shared()));
+            }
+        }
+        output
+    }
+
+    fn expected_head(&self, query: &[f32], place: (usize, usize), head: usize) -> Vec<f32> {
+        let (sequence, position) = place;
+        let dim = self.case.heads.dim;
+        let first = self.case.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let of = |position: usize, which: usize| {
+            &self.expected_cache.at((sequence, position))[which][head * dim..(head + 1) * dim]
+        };
+        let score = |position: usize| {
+            let pairs = query.iter().zip(of(position, 0));
+            let dot: f64 = pairs.map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
+            dot * f64::from(self.shape.scale)
+        };
+        let scores: Vec<f64> = (first..=position).map(score).collect();
+        let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score - highest).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let mut sum = vec![0.0_f64; dim];
+        for (position, weight) in (first..=position).zip(&weights) {
+            sum.iter_mut()
+                .zip(of(position, 1))
+                .for_each(|(s, &v)| *s += weight / total * f64::from(v));
+        }
+        sum.into_iter().map(|x| x as f32).collect()
+    }
+
+    /// Columns of a row of queries.
+    pub(crate) fn columns(&self) -> usize {
+        self.case.heads.query * self.case.heads.dim
+    }
+
+    /// A poisoned output of the step.
+    pub(crate) fn output(&self) -> Buffer {
+        poisoned(&self.gpu, (4 * self.width * self.columns()) as u64)
+    }
+
+    /// Activations of the step's rows with room for the spare ones, poisoned.
+    pub(crate) fn rows_of(&self, values: &[f32]) -> Buffer {
+        let mut all = values.to_vec();
+        all.resize(values.len() / self.rows * self.width, f32::NAN);
+        upload(&self.gpu, &all)
+    }
+
+    /// Asserts that the output is what the reference says, within `part` of its largest magnitude, and poisoned behind the rows.
+    pub(crate) fn check(&self, found: &[f32], expected: &[f32], part: f32, what: &str) {
+        let high = expected.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+        for (at, (found, wanted)) in found.iter().zip(expected).enumerate() {
+            assert!(
+                (found - wanted).abs() <= part * high,
+                "{what}, {:?}: row {} column {}: {found} instead of {wanted} (of {high})",
+                self.case,
+                at / self.columns(),
+                at % self.columns()
+            );
+        }
+        let rest = &found[expected.len()..self.width * self.columns()];
+        assert!(rest.iter().all(|x| x.is_nan()), "{what}, {:?}: rows behind the step", self.case);
+    }
+}

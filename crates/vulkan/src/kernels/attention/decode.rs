@@ -1,0 +1,257 @@
+//! Attention of a few rows: `shaders/attend.comp`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{
+    AttentionShape, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to,
+};
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::dispatch::{Dispatch, Push, Span};
+use crate::error::GpuError;
+use crate::kernels::heads::DIM_MAX;
+use crate::kernels::operand::{BLOCK, Operand, OperandKind};
+use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Most workgroups of a launch: those beyond take turns.
+const GROUPS_MAX: usize = 65_535;
+/// Bytes of shared memory for the sums of the heads that are put together at the same time.
+const SUM_BYTES: usize = 16 << 10;
+/// Most query heads of a workgroup: each needs registers for its query and its sum.
+const QUERIES_MAX: usize = 8;
+
+/// How the work is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DecodeChoice {
+    /// Invocations of a workgroup: a multiple of the subgroup.
+    pub local: u32,
+    /// Most invocations that share a position: a power of two, at most a subgroup.
+    pub lanes: u32,
+    /// Positions under way for each team of lanes.
+    pub unroll: u32,
+    /// Most query heads of a workgroup.
+    pub queries: u32,
+    /// Most shares that the positions of a row are split into.
+    pub splits: u32,
+}
+
+impl DecodeChoice {
+    /// What suits a device for steps of `rows` rows.
+    pub fn suited(capabilities: &Capabilities, shape: &AttentionShape, rows: usize) -> Self {
+        let software = capabilities.kind == DeviceKind::Processor;
+        let queries = divisor_up_to(shape.shared(), QUERIES_MAX);
+        let groups = rows.max(1) * shape.heads.query / queries;
+        // As many workgroups as keep the memory of such a device busy.
+        let wanted = match capabilities.kind {
+            DeviceKind::Processor => 1,
+            DeviceKind::Integrated => 96,
+            _ => 512,
+        };
+        Self {
+            local: if software { 32 } else { 128 },
+            lanes: capabilities.subgroup.clamp(1, 32),
+            unroll: if queries > 4 { 2 } else { 4 },
+            queries: queries as u32,
+            splits: (wanted / groups).clamp(1, 64) as u32,
+        }
+    }
+}
+
+/// What a fused launch does before it attends: width 1 only.
+#[derive(Debug, Clone, Copy)]
+pub struct Fused {
+    /// (1, kv heads x dim) f32, as the projection left it.
+    pub key: Span,
+    /// (1, kv heads x dim) f32.
+    pub value: Span,
+    /// Address of the queries' norm weights, if they are normed.
+    pub query_norm: Option<u64>,
+    /// Address of the keys' norm weights, if they are normed.
+    pub key_norm: Option<u64>,
+    /// Address of [`crate::kernels::heads::turns`], if queries and keys are rotated.
+    pub rope: Option<u64>,
+    /// Added to the mean square of the norms.
+    pub epsilon: f32,
+}
+
+/// A launch for a few rows.
+#[derive(Debug, Clone, Copy)]
+pub struct DecodeLaunch {
+    /// What is attended to.
+    pub shape: AttentionShape,
+    /// Keys and values.
+    pub cache: KvCache,
+    /// What the host says of the step.
+    pub frame: FrameAddresses,
+    /// Most rows.
+    pub rows: usize,
+    /// (rows, heads x dim) f32; of a fused launch as the projection left it.
+    pub query: Span,
+    /// Where the result goes as f32.
+    pub plain: Option<Span>,
+    /// Where the result goes as an operand: [`OperandKind::Fixed16`], for heads of whole blocks.
+    pub operand: Option<Operand>,
+    /// Memory for unfinished results, [`DecodeLaunch::scratch_bytes`]; not used with one split.
+    pub scratch: Span,
+    /// Memory for counters, [`DecodeLaunch::counter_bytes`], zero before the first launch and after each.
+    pub counters: Span,
+    /// Norm, rotation and store of the row itself, in the same launch.
+    pub fused: Option<Fused>,
+    /// How the work is laid out.
+    pub choice: DecodeChoice,
+}
+
+/// The arguments, as the shader's `AttendArgs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct DecodeArgs {
+    frame: u64,
+    tables: u64,
+    cache: u64,
+    query: u64,
+    target: u64,
+    codes: u64,
+    scales: u64,
+    parts: u64,
+    counters: u64,
+    key: u64,
+    value: u64,
+    query_norm: u64,
+    key_norm: u64,
+    rope: u64,
+    ring: u32,
+    window: u32,
+    scale: f32,
+    epsilon: f32,
+}
+
+impl DecodeLaunch {
+    fn queries(shape: &AttentionShape, choice: &DecodeChoice) -> usize {
+        divisor_up_to(shape.shared(), choice.queries as usize)
+    }
+
+    /// Bytes of scratch memory that a launch of `rows` rows needs.
+    pub fn scratch_bytes(shape: &AttentionShape, rows: usize, choice: &DecodeChoice) -> u64 {
+        // Head sizes that are not loaded 16 bytes at a time take a slot of four for two elements.
+        let slots = shape.heads.dim / 2;
+        (rows * shape.heads.query * choice.splits as usize * (1 + slots) * 16) as u64
+    }
+
+    /// Bytes of counters that a launch of `rows` rows needs.
+    pub fn counter_bytes(shape: &AttentionShape, rows: usize) -> u64 {
+        (4 * rows * shape.heads.query) as u64
+    }
+
+    /// The specialisation constants from 0 on.
+    ///
+    /// # Panics
+    /// If the shape is one that the kernel is not for.
+    pub fn constants(&self, capabilities: &Capabilities) -> Vec<u32> {
+        let heads = self.shape.heads;
+        assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
+        assert!(self.fused.is_none() || self.rows == 1, "a fused launch is for one row");
+        assert!(self.choice.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
+        let elements = self.cache.wide_elements().unwrap_or(2);
+        let least = capabilities.subgroup_range.0.max(1).min(capabilities.subgroup) as usize;
+        let most = least.min(self.choice.lanes as usize);
+        let lanes = power_up_to(heads.dim / elements, most);
+        let queries = Self::queries(&self.shape, &self.choice);
+        let slots = heads.dim / elements.min(4);
+        let bytes_of_head = 16 * slots * self.choice.local as usize / lanes;
+        let merged = divisor_up_to(queries, (SUM_BYTES / bytes_of_head).max(1));
+        if let Some(operand) = self.operand {
+            let blocks = heads.dim.is_multiple_of(BLOCK) && elements >= 4;
+            assert!(operand.kind == OperandKind::Fixed16 && blocks, "a fixed-point operand");
+        }
+        let output = u32::from(self.plain.is_some()) | (u32::from(self.operand.is_some()) << 1);
+        vec![
+            self.choice.local,
+            heads.dim as u32,
+            heads.query as u32,
+            heads.kv as u32,
+            kv_number(self.cache.kind),
+            queries as u32,
+            lanes as u32,
+            elements as u32,
+            self.choice.unroll,
+            merged as u32,
+            self.choice.splits,
+            u32::from(self.fused.is_some()),
+            output,
+            self.choice.local,
+        ]
+    }
+
+    /// The arguments.
+    pub fn args(&self) -> DecodeArgs {
+        let address = |span: Option<Span>| span.map_or(0, |span| span.address);
+        let fused = self.fused;
+        DecodeArgs {
+            frame: self.frame.frame,
+            tables: self.frame.tables,
+            cache: self.cache.span.address,
+            query: self.query.address,
+            target: address(self.plain),
+            codes: address(self.operand.map(|operand| operand.codes)),
+            scales: address(self.operand.map(|operand| operand.scales)),
+            parts: self.scratch.address,
+            counters: self.counters.address,
+            key: address(fused.map(|fused| fused.key)),
+            value: address(fused.map(|fused| fused.value)),
+            query_norm: fused.and_then(|fused| fused.query_norm).unwrap_or(0),
+            key_norm: fused.and_then(|fused| fused.key_norm).unwrap_or(0),
+            rope: fused.and_then(|fused| fused.rope).unwrap_or(0),
+            ring: self.cache.ring_blocks,
+            window: self.shape.window_argument(),
+            scale: self.shape.scale,
+            epsilon: fused.map_or(0.0, |fused| fused.epsilon),
+        }
+    }
+
+    /// Memory whose values the launch uses, and memory that it sets.
+    pub fn spans(&self) -> (Vec<Span>, Vec<Span>) {
+        let mut reads = vec![self.query, self.cache.span];
+        let mut writes: Vec<Span> = self.plain.into_iter().collect();
+        writes.extend(self.operand.iter().flat_map(Operand::spans));
+        if let Some(fused) = self.fused {
+            reads.extend([fused.key, fused.value]);
+            writes.push(self.cache.span);
+        }
+        if self.choice.splits > 1 {
+            reads.push(self.counters);
+            writes.extend([self.scratch, self.counters]);
+        }
+        (reads, writes)
+    }
+
+    /// The dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If the kernel is not for the shape, or a fused launch is for more than one row.
+    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+        let constants = self.constants(gpu.capabilities());
+        let groups_of_row = self.shape.heads.query / Self::queries(&self.shape, &self.choice);
+        let groups = self.rows * groups_of_row * self.choice.splits as usize;
+        let key = KernelKey { shader: Shader("attend"), constants, subgroup: None };
+        let (reads, writes) = self.spans();
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&self.args()),
+            groups: [groups.min(GROUPS_MAX) as u32, 1, 1],
+            reads,
+            writes,
+        })
+    }
+
+    /// Splits that can have work at most: shares are whole blocks.
+    pub fn useful_splits(shape: &AttentionShape, context: usize) -> u32 {
+        let seen = shape.window.map_or(context, |window| context.min(window + KV_BLOCK - 1));
+        seen.div_ceil(KV_BLOCK).max(1) as u32
+    }
+}

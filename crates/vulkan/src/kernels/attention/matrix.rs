@@ -1,0 +1,172 @@
+//! Attention of many rows with cooperative matrices: `shaders/attend_matrix.comp`.
+
+use super::tile::Args;
+use super::{AttentionShape, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS, kv_number};
+use crate::capabilities::{Capabilities, CooperativeShape, Element};
+use crate::dispatch::{Dispatch, Push, Span};
+use crate::error::GpuError;
+use crate::kernels::heads::DIM_MAX;
+use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Most invocations of a workgroup.
+const LOCAL_MAX: u32 = 256;
+
+/// How the work is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatrixChoice {
+    /// Shape of a matrix product: (m, n, k).
+    pub product: (u32, u32, u32),
+    /// Invocations of a subgroup: a multiple of m.
+    pub subgroup: u32,
+    /// Subgroups of a workgroup.
+    pub subgroups: u32,
+    /// Query heads of a workgroup; divides those that share a key head.
+    pub queries: u32,
+    /// Keys in shared memory at a time; divides 32.
+    pub keys: u32,
+}
+
+impl MatrixChoice {
+    /// What suits a device, if it has the matrices for heads of this size.
+    pub fn suited(capabilities: &Capabilities, shape: &AttentionShape) -> Option<Self> {
+        Self::candidates(capabilities, shape).into_iter().next()
+    }
+
+    /// What a device can run, the likely best first.
+    pub fn candidates(capabilities: &Capabilities, shape: &AttentionShape) -> Vec<Self> {
+        let (subgroup, dim) = (capabilities.subgroup, shape.heads.dim as u32);
+        let fits = |product: &&CooperativeShape| {
+            let CooperativeShape { m, n, k, input, output } = **product;
+            let halves = input == Element::F16 && output == Element::F32;
+            let whole =
+                [n, k].iter().all(|side| side.is_multiple_of(8) && dim.is_multiple_of(*side));
+            halves && whole && subgroup.is_multiple_of(m) && [n, k].iter().all(|&side| side <= 32)
+        };
+        let mut products: Vec<_> = capabilities.cooperative.iter().filter(fits).collect();
+        products.sort_by_key(|product| std::cmp::Reverse((product.n * product.k, product.m)));
+        products.dedup();
+        let mut found = Vec::new();
+        for &&CooperativeShape { m, n, k, .. } in &products {
+            for keys in [32, 16, 8] {
+                for queries in (1..=shape.shared() as u32).rev() {
+                    if !shape.shared().is_multiple_of(queries as usize) {
+                        continue;
+                    }
+                    // All rows of a tile, or a whole fraction of them.
+                    for parts in [1, 2, 4, 8] {
+                        let vectors = TILE_ROWS as u32 * queries / parts;
+                        if !vectors.is_multiple_of(m) || !vectors.is_multiple_of(queries) {
+                            continue;
+                        }
+                        let (product, subgroups) = ((m, n, k), vectors / m);
+                        let choice = Self { product, subgroup, subgroups, queries, keys };
+                        if choice.runs(capabilities, dim) {
+                            found.push(choice);
+                        }
+                    }
+                }
+            }
+        }
+        // 64 to 128 vectors use each key often enough; larger workgroups leave multiprocessors without work.
+        let vectors = |choice: &Self| (choice.subgroups * choice.product.0).abs_diff(64);
+        found.sort_by_key(|choice| (std::cmp::Reverse(choice.keys), vectors(choice)));
+        found.sort_by_key(|choice| std::cmp::Reverse(choice.product.1 * choice.product.2));
+        found
+    }
+
+    fn runs(&self, capabilities: &Capabilities, dim: u32) -> bool {
+        let (_, n, k) = self.product;
+        let local = self.subgroup * self.subgroups;
+        self.keys.is_multiple_of(n)
+            && self.keys.is_multiple_of(k)
+            && (1..=LOCAL_MAX.min(capabilities.invocations)).contains(&local)
+            && self.shared_bytes(dim) <= capabilities.shared_bytes
+    }
+
+    /// Bytes of shared memory.
+    fn shared_bytes(&self, dim: u32) -> u32 {
+        let vectors = self.subgroups * self.product.0;
+        let pool = vectors.max(2 * self.keys) * (2 * dim + 16);
+        pool + vectors * (4 * self.keys + 16)
+            + vectors * (2 * self.keys + 16)
+            + 8 * self.subgroups
+            + 16
+    }
+}
+
+/// A launch for many rows.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixLaunch {
+    /// What is attended to.
+    pub shape: AttentionShape,
+    /// Keys and values, those of the step's own rows included.
+    pub cache: KvCache,
+    /// What the host says of the step.
+    pub frame: FrameAddresses,
+    /// Most tiles.
+    pub tiles: usize,
+    /// (rows, heads x dim) f32.
+    pub query: Span,
+    /// (rows, heads x dim) f32.
+    pub target: Span,
+    /// How the work is laid out.
+    pub choice: MatrixChoice,
+}
+
+impl MatrixLaunch {
+    /// The dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If the choice is none of [`MatrixChoice::candidates`].
+    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+        let heads = self.shape.heads;
+        let MatrixChoice { product: (m, n, k), subgroup, subgroups, queries, keys } = self.choice;
+        let dim = heads.dim as u32;
+        assert!(
+            heads.dim <= DIM_MAX
+                && self.choice.runs(gpu.capabilities(), dim)
+                && dim.is_multiple_of(n)
+                && dim.is_multiple_of(k)
+                && (KV_BLOCK as u32).is_multiple_of(keys)
+                && (self.shape.shared() as u32).is_multiple_of(queries),
+            "{:?} for heads of {dim}",
+            self.choice
+        );
+        let constants = vec![
+            subgroup * subgroups,
+            dim,
+            heads.query as u32,
+            heads.kv as u32,
+            kv_number(self.cache.kind),
+            queries,
+            m,
+            n,
+            k,
+            keys,
+            subgroups,
+            subgroup,
+        ];
+        let key =
+            KernelKey { shader: Shader("attend_matrix"), constants, subgroup: Some(subgroup) };
+        let args = Args::new(&self.shape, &self.cache, &self.frame, self.query, self.target);
+        let rows_of_group = subgroups * m / queries;
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&args),
+            groups: [
+                heads.query as u32 / queries,
+                self.tiles as u32,
+                (TILE_ROWS as u32).div_ceil(rows_of_group),
+            ],
+            reads: vec![self.query, self.cache.span],
+            writes: vec![self.target],
+        })
+    }
+}

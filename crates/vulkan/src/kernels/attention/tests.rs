@@ -1,0 +1,445 @@
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use trine_model::{Heads, KvType, Rope};
+
+use super::bed::{Bed, Case, Sequence, random};
+use super::*;
+use crate::dispatch::{Dispatch, Span};
+use crate::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
+use crate::kernels::operand::{Operand, OperandKind};
+use crate::raw::memory::Buffer;
+use crate::testing::{download, poisoned, run, upload};
+
+const KINDS: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Int8];
+
+fn heads(query: usize, kv: usize, dim: usize) -> Heads {
+    Heads { query, kv, dim }
+}
+
+/// A case with random sequences: `rows` in all.
+fn traffic(
+    heads: Heads,
+    kind: KvType,
+    window: Option<usize>,
+    depth: usize,
+    rows: usize,
+    seed: u64,
+) -> Case {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut sequences = Vec::new();
+    let mut left = rows;
+    while left > 0 {
+        let rows = random.random_range(1..=left);
+        sequences.push(Sequence { depth: random.random_range(0..=depth), rows });
+        left -= rows;
+    }
+    sequences[0].depth = depth;
+    Case { heads, kind, window, sequences, spare: 1, sizes: [2.0, 2.0, 3.0], seed }
+}
+
+/// Memory of a decode launch.
+struct Decode {
+    output: Buffer,
+    codes: Buffer,
+    scales: Buffer,
+    scratch: Buffer,
+    counters: Buffer,
+    query: Buffer,
+}
+
+impl Decode {
+    fn new(bed: &Bed, choice: &DecodeChoice, query: &[f32]) -> Self {
+        let kind = OperandKind::Fixed16;
+        let columns = bed.columns();
+        let counters = DecodeLaunch::counter_bytes(&bed.shape, bed.width) as usize / 4;
+        Self {
+            output: bed.output(),
+            codes: poisoned(&bed.gpu, (bed.width * kind.code_bytes(columns)) as u64),
+            scales: poisoned(&bed.gpu, (bed.width * kind.scale_bytes(columns)) as u64),
+            scratch: poisoned(&bed.gpu, DecodeLaunch::scratch_bytes(&bed.shape, bed.width, choice)),
+            counters: upload(&bed.gpu, &vec![0_u32; counters]),
+            query: bed.rows_of(query),
+        }
+    }
+
+    fn launch(&self, bed: &Bed, choice: DecodeChoice, operand: bool) -> DecodeLaunch {
+        DecodeLaunch {
+            shape: bed.shape,
+            cache: bed.cache,
+            frame: bed.frame.addresses,
+            rows: bed.width,
+            query: self.query.span(),
+            plain: Some(self.output.span()),
+            operand: operand.then(|| Operand {
+                kind: OperandKind::Fixed16,
+                codes: self.codes.span(),
+                scales: self.scales.span(),
+            }),
+            scratch: self.scratch.span(),
+            counters: self.counters.span(),
+            fused: None,
+            choice,
+        }
+    }
+}
+
+fn choice(bed: &Bed, splits: u32, unroll: u32) -> DecodeChoice {
+    let suited = DecodeChoice::suited(bed.gpu.capabilities(), &bed.shape, bed.width);
+    DecodeChoice { splits, unroll, ..suited }
+}
+
+/// Values of a row of the fixed-point operand, padding included.
+fn fixed(codes: &[i8], scales: &[f32], columns: usize) -> Vec<f32> {
+    let value = |c: usize| {
+        let (group, block, within) = (c / 128, c % 128 / 32, c % 32);
+        let at = group * 256 + within / 16 * 64 + block * 16 + within % 16;
+        scales[2 * (c / 32)] * (256.0 * f32::from(codes[at]) + f32::from(codes[at + 128]))
+    };
+    (0..columns.next_multiple_of(128)).map(value).collect()
+}
+
+/// Decodes the bed's rows twice and checks both results.
+fn decode(mut bed: Bed, choice: DecodeChoice) {
+    bed.store_rows();
+    let expected = bed.expected(&bed.query);
+    let memory = Decode::new(&bed, &choice, &bed.query);
+    let dim = bed.case.heads.dim;
+    let operand = dim.is_multiple_of(32);
+    let launch = memory.launch(&bed, choice, operand);
+    let dispatch = launch.dispatch(&bed.gpu, "attend", 0).unwrap();
+    run(&bed.gpu, std::slice::from_ref(&dispatch));
+    let found: Vec<f32> = download(&bed.gpu, &memory.output);
+    bed.check(&found, &expected, 1e-5, &format!("{choice:?}"));
+    let counters: Vec<u32> = download(&bed.gpu, &memory.counters);
+    let used = DecodeLaunch::counter_bytes(&bed.shape, bed.width) as usize / 4;
+    assert!(counters[..used].iter().all(|&count| count == 0), "counters are left at 0");
+    if operand {
+        let columns = bed.columns();
+        let kind = OperandKind::Fixed16;
+        let codes: Vec<i8> = download(&bed.gpu, &memory.codes);
+        let scales: Vec<f32> = download(&bed.gpu, &memory.scales);
+        for row in 0..bed.rows {
+            let codes = &codes[row * kind.code_bytes(columns)..][..kind.code_bytes(columns)];
+            let count = kind.scale_bytes(columns) / 4;
+            let scales = &scales[row * count..][..count];
+            let values = fixed(codes, scales, columns);
+            let row = &found[row * columns..(row + 1) * columns];
+            for (block, values) in values.chunks(32).enumerate() {
+                let wanted: Vec<f32> =
+                    (0..32).map(|c| row.get(32 * block + c).copied().unwrap_or(0.0)).collect();
+                let high = wanted.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+                let sum: f32 = wanted.iter().sum();
+                assert!((scales[2 * block + 1] - sum).abs() <= 1e-5 * high, "sum of {block}");
+                for (value, wanted) in values.iter().zip(&wanted) {
+                    assert!((value - wanted).abs() <= 2e-5 * high, "{value} {wanted}");
+                }
+            }
+        }
+    }
+    run(&bed.gpu, &[dispatch]);
+    let again: Vec<f32> = download(&bed.gpu, &memory.output);
+    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+    assert_eq!(bits(&found), bits(&again), "{choice:?} {:?}", bed.case);
+}
+
+#[test]
+fn few_rows_agree_with_the_reference() {
+    let cases = [
+        (heads(2, 2, 64), None, 70, 3, 1),
+        (heads(4, 2, 128), None, 150, 2, 4),
+        (heads(8, 2, 32), Some(40), 100, 3, 3),
+        (heads(8, 1, 64), Some(16), 60, 2, 2),
+        (heads(2, 1, 256), Some(33), 90, 2, 16),
+        (heads(3, 1, 20), None, 40, 3, 2),
+        (heads(2, 1, 4), Some(5), 12, 3, 1),
+        (heads(6, 2, 96), None, 34, 1, 16),
+    ];
+    for (at, (heads, window, depth, rows, splits)) in cases.into_iter().enumerate() {
+        let kind = KINDS[at % 3];
+        let bed = Bed::new(traffic(heads, kind, window, depth, rows, at as u64));
+        let choice = choice(&bed, splits, [1, 2, 4][at % 3]);
+        decode(bed, choice);
+    }
+}
+
+#[test]
+fn every_type_of_cache_agrees_in_wide_and_odd_heads() {
+    for (at, kind) in KINDS.into_iter().enumerate() {
+        for (dim, splits) in [(64, 5), (6, 3)] {
+            let case = traffic(heads(2, 1, dim), kind, None, 200, 2, 20 + at as u64);
+            let bed = Bed::new(case);
+            let choice = choice(&bed, splits, 2);
+            decode(bed, choice);
+        }
+    }
+}
+
+#[test]
+fn any_number_of_splits_gives_the_same() {
+    for splits in 1..=16 {
+        // The smallest kernel there is, because each number is a kernel of its own.
+        let mut case = traffic(heads(1, 1, 4), KvType::F32, [None, Some(100)][splits % 2], 0, 1, 5);
+        case.sequences = [3, 31, 32, 260].map(|depth| Sequence { depth, rows: 1 }).to_vec();
+        let bed = Bed::new(case);
+        let choice = choice(&bed, splits as u32, 1);
+        decode(bed, choice);
+    }
+}
+
+#[test]
+fn contexts_longer_than_what_is_looked_up_at_a_time() {
+    // 128 blocks are looked up together.
+    let mut case = traffic(heads(1, 1, 4), KvType::F32, None, 0, 1, 6);
+    case.sequences = vec![Sequence { depth: 4200, rows: 1 }];
+    let bed = Bed::new(case);
+    let choice = choice(&bed, 1, 4);
+    decode(bed, choice);
+}
+
+#[test]
+fn more_work_than_workgroups_takes_turns() {
+    let mut bed = Bed::new(traffic(heads(4, 2, 32), KvType::F16, None, 100, 4, 8));
+    bed.store_rows();
+    let expected = bed.expected(&bed.query);
+    let choice = choice(&bed, 3, 1);
+    let memory = Decode::new(&bed, &choice, &bed.query);
+    let mut dispatch = memory.launch(&bed, choice, false).dispatch(&bed.gpu, "attend", 0).unwrap();
+    // Not a divisor of the work, and fewer than the shares of one row.
+    dispatch.groups = [2, 1, 1];
+    run(&bed.gpu, &[dispatch]);
+    bed.check(&download::<f32>(&bed.gpu, &memory.output), &expected, 1e-5, "turns");
+}
+
+/// Norm weights, and the table of turns.
+struct Parameters {
+    weights: [Buffer; 2],
+    table: Buffer,
+}
+
+impl Parameters {
+    fn new(bed: &Bed) -> Self {
+        let dim = bed.case.heads.dim;
+        let mut source = ChaCha8Rng::seed_from_u64(77);
+        let mut weights = || upload(&bed.gpu, &random(dim, 2.0, &mut source));
+        let rope = Rope { theta: 10_000.0, divisor: 1.0 };
+        Self { weights: [weights(), weights()], table: upload(&bed.gpu, &turns(dim, rope)) }
+    }
+}
+
+#[test]
+fn a_fused_launch_does_what_two_do() {
+    let cases = [
+        (heads(4, 2, 64), None, 70, 3),
+        (heads(8, 1, 32), Some(20), 63, 4),
+        (heads(2, 2, 20), None, 64, 2),
+        (heads(16, 1, 64), None, 0, 4),
+        (heads(2, 1, 128), Some(64), 96, 1),
+    ];
+    for (at, (heads, window, depth, splits)) in cases.into_iter().enumerate() {
+        for kind in [KINDS[at % 3], KINDS[(at + 1) % 3]] {
+            let make = || {
+                let mut case = traffic(heads, kind, window, depth, 1, 40 + at as u64);
+                case.spare = 0;
+                Bed::new(case)
+            };
+            let (apart, together) = (make(), make());
+            let choice = DecodeChoice {
+                local: std::env::var("LOC").ok().map_or(32, |x| x.parse().unwrap()),
+                ..choice(&apart, splits, 2)
+            };
+            let found = [apart_launches(&apart, choice), fused_launch(&together, choice)];
+            let [plain, fused] = found.map(|(memory, dispatches, kept)| {
+                run(&apart.gpu, &dispatches);
+                drop(kept);
+                download::<f32>(&apart.gpu, &memory.output)
+            });
+            let plain = &plain[..apart.rows * apart.columns()];
+            apart.check(&fused, plain, 1e-5, &format!("fused {choice:?}"));
+            let caches = [&apart, &together].map(|bed| download::<u8>(&bed.gpu, &bed.memory));
+            assert!(caches[0] == caches[1], "the caches differ: {:?}", apart.case);
+        }
+    }
+}
+
+type Launches = (Decode, Vec<Dispatch>, (Parameters, [Buffer; 2]));
+
+fn apart_launches(bed: &Bed, choice: DecodeChoice) -> Launches {
+    let parameters = Parameters::new(bed);
+    let memory = Decode::new(bed, &choice, &bed.query);
+    let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
+    let heads = HeadsLaunch {
+        frame: bed.frame.addresses,
+        rows: 1,
+        dim: bed.case.heads.dim,
+        query: Some(Turned {
+            query: memory.query.span(),
+            heads: bed.case.heads.query,
+            query_norm: Some(parameters.weights[0].address()),
+        }),
+        stored: Some(Stored {
+            key: key.span(),
+            value: value.span(),
+            cache: bed.cache,
+            key_norm: Some(parameters.weights[1].address()),
+        }),
+        rope: Some(parameters.table.address()),
+        epsilon: 1e-6,
+    };
+    let dispatches = vec![
+        heads.dispatch(&bed.gpu, "heads", 0).unwrap(),
+        memory.launch(bed, choice, false).dispatch(&bed.gpu, "attend", 0).unwrap(),
+    ];
+    (memory, dispatches, (parameters, [key, value]))
+}
+
+fn fused_launch(bed: &Bed, choice: DecodeChoice) -> Launches {
+    let parameters = Parameters::new(bed);
+    let memory = Decode::new(bed, &choice, &bed.query);
+    let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
+    let mut launch = memory.launch(bed, choice, false);
+    launch.fused = Some(Fused {
+        key: key.span(),
+        value: value.span(),
+        query_norm: Some(parameters.weights[0].address()),
+        key_norm: Some(parameters.weights[1].address()),
+        rope: Some(parameters.table.address()),
+        epsilon: 1e-6,
+    });
+    let dispatches = vec![launch.dispatch(&bed.gpu, "fused", 0).unwrap()];
+    (memory, dispatches, (parameters, [key, value]))
+}
+
+/// Runs a launch for many rows over the bed and checks it.
+fn check_rows(bed: &Bed, part: f32, what: &str, make: impl Fn(&Bed, Span, Span) -> Dispatch) {
+    let expected = bed.expected(&bed.query);
+    let (query, output) = (bed.rows_of(&bed.query), bed.output());
+    run(&bed.gpu, &[make(bed, query.span(), output.span())]);
+    bed.check(&download::<f32>(&bed.gpu, &output), &expected, part, what);
+}
+
+fn tile_dispatch(bed: &Bed, query: Span, target: Span) -> Dispatch {
+    let launch = TileLaunch {
+        shape: bed.shape,
+        cache: bed.cache,
+        frame: bed.frame.addresses,
+        // The step has room for more tiles than it has.
+        tiles: bed.frame.tiles + 1,
+        query,
+        target,
+        choice: TileChoice::suited(bed.gpu.capabilities()),
+    };
+    launch.dispatch(&bed.gpu, "tiles", 0).unwrap()
+}
+
+#[test]
+fn many_rows_agree_with_the_reference() {
+    let cases = [
+        (heads(2, 1, 64), None, 0, 40),
+        (heads(4, 2, 32), Some(24), 90, 45),
+        (heads(2, 2, 20), Some(3), 33, 20),
+        (heads(1, 1, 256), None, 50, 35),
+        (heads(3, 1, 6), None, 31, 9),
+        (heads(2, 1, 128), Some(40), 70, 33),
+    ];
+    for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
+        for kind in [KINDS[at % 3], KINDS[(at + 2) % 3]] {
+            let mut bed = Bed::new(traffic(heads, kind, window, depth, rows, 60 + at as u64));
+            bed.store_rows();
+            check_rows(&bed, 1e-5, "tiles", tile_dispatch);
+        }
+    }
+}
+
+/// Every choice of [`MatrixChoice::candidates`] that the device has, at most `most`.
+fn matrix_choices(bed: &Bed, most: usize) -> Vec<MatrixChoice> {
+    let all = MatrixChoice::candidates(bed.gpu.capabilities(), &bed.shape);
+    let step = all.len().div_ceil(most).max(1);
+    all.into_iter().step_by(step).collect()
+}
+
+fn matrix_dispatch(bed: &Bed, choice: MatrixChoice, query: Span, target: Span) -> Dispatch {
+    let launch = MatrixLaunch {
+        shape: bed.shape,
+        cache: bed.cache,
+        frame: bed.frame.addresses,
+        tiles: bed.frame.tiles + 1,
+        query,
+        target,
+        choice,
+    };
+    launch.dispatch(&bed.gpu, "matrices", 0).unwrap()
+}
+
+#[test]
+fn matrices_agree_with_the_reference() {
+    let cases = [
+        (heads(2, 1, 64), None, 0, 40),
+        (heads(4, 2, 32), Some(24), 90, 45),
+        (heads(1, 1, 256), None, 40, 33),
+        (heads(4, 1, 64), Some(50), 70, 40),
+    ];
+    for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
+        for kind in [KINDS[(at + 1) % 3], KINDS[(at + 2) % 3]] {
+            let mut bed = Bed::new(traffic(heads, kind, window, depth, rows, 80 + at as u64));
+            bed.store_rows();
+            for choice in matrix_choices(&bed, 2) {
+                // Queries, weights and, of some caches, keys and values are rounded to 11 bits.
+                check_rows(&bed, 3e-3, &format!("{choice:?}"), |bed, query, target| {
+                    matrix_dispatch(bed, choice, query, target)
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn large_activations_neither_overflow_nor_vanish_in_matrices() {
+    // Scores of a few units whatever the sizes are; values beyond f16, or all of them far below it.
+    let sizes = [[1e-3, 1e3, 1e5], [1e5, 1e-5, 1e-7], [1e-3, 1e3, 6e4]];
+    for (at, sizes) in sizes.into_iter().enumerate() {
+        for kind in KINDS {
+            let mut case = traffic(heads(2, 1, 64), kind, None, 70, 20, 90 + at as u64);
+            // What the cache itself cannot hold is not for the kernel to mend.
+            if kind == KvType::F16 && at < 2 || kind == KvType::Int8 && at == 1 {
+                continue;
+            }
+            case.sizes = sizes;
+            let mut bed = Bed::new(case);
+            // The largest value arrives late, after tiles of small ones.
+            let last = bed.value.len() - 1;
+            bed.value[last] = 3.0 * sizes[2].min(2e4) * if at == 1 { 100.0 } else { 1.0 };
+            bed.store_rows();
+            for choice in matrix_choices(&bed, 1) {
+                check_rows(&bed, 3e-3, &format!("sizes {sizes:?}"), |bed, query, target| {
+                    matrix_dispatch(bed, choice, query, target)
+                });
+            }
+            check_rows(&bed, 2e-5, "sizes in tiles", tile_dispatch);
+        }
+    }
+}
+
+#[test]
+fn choices_exist_for_the_shapes_of_real_models() {
+    use crate::capabilities::{CooperativeShape, Element};
+    let mut capabilities = crate::testing::gpu().capabilities().clone();
+    let product = |m, n, k| CooperativeShape { m, n, k, input: Element::F16, output: Element::F32 };
+    let devices = [
+        (32, 48 << 10, vec![product(16, 8, 8), product(16, 8, 16), product(16, 16, 16)]),
+        (64, 64 << 10, vec![product(16, 16, 16)]),
+        (8, 32 << 10, vec![product(8, 8, 8)]),
+    ];
+    for (subgroup, shared, products) in devices {
+        capabilities.subgroup = subgroup;
+        capabilities.shared_bytes = shared;
+        capabilities.cooperative = products;
+        for heads in [heads(32, 16, 128), heads(8, 4, 256), heads(4, 1, 256)] {
+            let shape = AttentionShape { heads, scale: 1.0, window: None };
+            let choice = MatrixChoice::suited(&capabilities, &shape);
+            assert!(choice.is_some(), "{subgroup} {heads:?}");
+        }
+    }
+    capabilities.cooperative.clear();
+    let shape = AttentionShape { heads: heads(2, 1, 64), scale: 1.0, window: None };
+    assert_eq!(MatrixChoice::suited(&capabilities, &shape), None);
+}

@@ -1,0 +1,145 @@
+//! Attention of many rows in plain f32 arithmetic: `shaders/attend_tile.comp`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{AttentionShape, FrameAddresses, KvCache, kv_number, power_up_to};
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::dispatch::{Dispatch, Push, Span};
+use crate::error::GpuError;
+use crate::kernels::heads::DIM_MAX;
+use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Most rows of a tile.
+pub const TILE_ROWS: usize = 32;
+/// Bytes of shared memory for keys and values.
+const STAGED_BYTES: usize = 28 << 10;
+
+/// How the work is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TileChoice {
+    /// Invocations of a workgroup: a multiple of the subgroup.
+    pub local: u32,
+    /// Most invocations that share a row: a power of two, at most a subgroup.
+    pub lanes: u32,
+    /// Rows of a team of lanes.
+    pub rows: u32,
+    /// Most keys between two looks at the highest score.
+    pub batch: u32,
+}
+
+impl TileChoice {
+    /// What suits a device.
+    pub fn suited(capabilities: &Capabilities) -> Self {
+        let software = capabilities.kind == DeviceKind::Processor;
+        Self { local: if software { 64 } else { 128 }, lanes: 8, rows: 2, batch: 4 }
+    }
+}
+
+/// A launch for many rows. See [`super::MatrixLaunch`] for devices with cooperative matrices.
+#[derive(Debug, Clone, Copy)]
+pub struct TileLaunch {
+    /// What is attended to.
+    pub shape: AttentionShape,
+    /// Keys and values, those of the step's own rows included.
+    pub cache: KvCache,
+    /// What the host says of the step.
+    pub frame: FrameAddresses,
+    /// Most tiles.
+    pub tiles: usize,
+    /// (rows, heads x dim) f32.
+    pub query: Span,
+    /// (rows, heads x dim) f32.
+    pub target: Span,
+    /// How the work is laid out.
+    pub choice: TileChoice,
+}
+
+/// Arguments of both kernels for many rows.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(super) struct Args {
+    frame: u64,
+    tables: u64,
+    tiles: u64,
+    cache: u64,
+    query: u64,
+    target: u64,
+    ring: u32,
+    window: u32,
+    scale: f32,
+    _padding: u32,
+}
+
+impl Args {
+    pub(super) fn new(
+        shape: &AttentionShape,
+        cache: &KvCache,
+        frame: &FrameAddresses,
+        query: Span,
+        target: Span,
+    ) -> Self {
+        Self {
+            frame: frame.frame,
+            tables: frame.tables,
+            tiles: frame.tiles,
+            cache: cache.span.address,
+            query: query.address,
+            target: target.address,
+            ring: cache.ring_blocks,
+            window: shape.window_argument(),
+            scale: shape.scale,
+            _padding: 0,
+        }
+    }
+}
+
+impl TileLaunch {
+    /// The dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If the kernel is not for the shape.
+    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+        let heads = self.shape.heads;
+        assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
+        let capabilities = gpu.capabilities();
+        assert!(self.choice.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
+        let slots = heads.dim.div_ceil(4);
+        let least = capabilities.subgroup_range.0.max(1).min(capabilities.subgroup) as usize;
+        let lanes = power_up_to(slots, least.min(self.choice.lanes as usize));
+        let fitting = STAGED_BYTES / (2 * 16 * slots);
+        let keys = (1 << fitting.ilog2()).min(super::KV_BLOCK);
+        let rows_of_group = self.choice.local as usize / lanes * self.choice.rows as usize;
+        let constants = vec![
+            self.choice.local,
+            heads.dim as u32,
+            heads.query as u32,
+            heads.kv as u32,
+            kv_number(self.cache.kind),
+            u32::from(self.cache.wide_elements().is_some()),
+            lanes as u32,
+            self.choice.rows,
+            keys as u32,
+            self.choice.batch.min(keys as u32),
+        ];
+        let key = KernelKey { shader: Shader("attend_tile"), constants, subgroup: None };
+        let args = Args::new(&self.shape, &self.cache, &self.frame, self.query, self.target);
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&args),
+            groups: [
+                heads.query as u32,
+                self.tiles as u32,
+                TILE_ROWS.div_ceil(rows_of_group) as u32,
+            ],
+            reads: vec![self.query, self.cache.span],
+            writes: vec![self.target],
+        })
+    }
+}

@@ -1,0 +1,147 @@
+//! Heads between their projection and the cache: norm and rotation of queries and keys, and the store of keys and values
+//! (`shaders/heads.comp`).
+
+use bytemuck::{Pod, Zeroable};
+use trine_model::Rope;
+
+use super::attention::{FrameAddresses, KvCache, kv_number};
+use crate::dispatch::{Dispatch, Push, Span};
+use crate::error::GpuError;
+use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Invocations of a workgroup.
+const LOCAL: u32 = 128;
+/// Largest head dimension.
+pub const DIM_MAX: usize = 256;
+
+/// Keys and values on their way to the cache.
+#[derive(Debug, Clone, Copy)]
+pub struct Stored {
+    /// (rows, kv heads x dim) f32.
+    pub key: Span,
+    /// (rows, kv heads x dim) f32.
+    pub value: Span,
+    /// Where they go.
+    pub cache: KvCache,
+    /// Address of the norm's weights (dim f32), if keys are normed.
+    pub key_norm: Option<u64>,
+}
+
+/// Queries, worked on in place. Keys that do not go to the cache count as queries too.
+#[derive(Debug, Clone, Copy)]
+pub struct Turned {
+    /// (rows, heads x dim) f32.
+    pub query: Span,
+    /// Heads of a row.
+    pub heads: usize,
+    /// Address of the norm's weights (dim f32), if queries are normed.
+    pub query_norm: Option<u64>,
+}
+
+/// A launch over the heads of a step: `Op::PrepareQkv` with everything, `Op::HeadNorm` and `Op::Rotate` with `query` alone,
+/// `Op::StoreKv` with `stored` alone.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadsLaunch {
+    /// What the host says of the step.
+    pub frame: FrameAddresses,
+    /// Most rows.
+    pub rows: usize,
+    /// Elements of a head: even, at most [`DIM_MAX`].
+    pub dim: usize,
+    /// Queries.
+    pub query: Option<Turned>,
+    /// Keys and values.
+    pub stored: Option<Stored>,
+    /// Address of [`turns`], if queries and keys are rotated.
+    pub rope: Option<u64>,
+    /// Added to the mean square of the norms.
+    pub epsilon: f32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct Args {
+    frame: u64,
+    tables: u64,
+    query: u64,
+    key: u64,
+    value: u64,
+    query_norm: u64,
+    key_norm: u64,
+    rope: u64,
+    cache: u64,
+    ring: u32,
+    epsilon: f32,
+}
+
+impl HeadsLaunch {
+    /// The dispatch of the launch.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If the head dimension is odd or above [`DIM_MAX`].
+    pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
+        assert!(self.dim.is_multiple_of(2) && self.dim <= DIM_MAX, "heads of {}", self.dim);
+        let heads = self.query.map_or(0, |query| query.heads);
+        let kv_heads = self.stored.map_or(0, |stored| stored.cache.heads);
+        let kind = self.stored.map_or(0, |stored| kv_number(stored.cache.kind));
+        let subgroups = LOCAL / gpu.capabilities().subgroup.clamp(1, LOCAL);
+        let all = heads + 2 * kv_heads;
+        let units = (subgroups as usize).min(all);
+        let constants =
+            vec![LOCAL, self.dim as u32, heads as u32, kv_heads as u32, kind, units as u32];
+        let key = KernelKey { shader: Shader("heads"), constants, subgroup: None };
+        let args = Args {
+            frame: self.frame.frame,
+            tables: self.frame.tables,
+            query: self.query.map_or(0, |query| query.query.address),
+            key: self.stored.map_or(0, |stored| stored.key.address),
+            value: self.stored.map_or(0, |stored| stored.value.address),
+            query_norm: self.query.and_then(|query| query.query_norm).unwrap_or(0),
+            key_norm: self.stored.and_then(|stored| stored.key_norm).unwrap_or(0),
+            rope: self.rope.unwrap_or(0),
+            cache: self.stored.map_or(0, |stored| stored.cache.span.address),
+            ring: self.stored.map_or(0, |stored| stored.cache.ring_blocks),
+            epsilon: self.epsilon,
+        };
+        let query = self.query.iter().map(|query| query.query);
+        let stored = self.stored.iter();
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&args),
+            groups: [all.div_ceil(units) as u32, self.rows as u32, 1],
+            reads: query
+                .clone()
+                .chain(stored.clone().flat_map(|stored| [stored.key, stored.value]))
+                .collect(),
+            writes: query.chain(stored.map(|stored| stored.cache.span)).collect(),
+        })
+    }
+}
+
+/// The table of turns for a rotary embedding: for each of `dim / 2` pairs the share of a full turn by which it turns for each
+/// position, in units of 2^-64, high word first.
+///
+/// A position times such a number is exact in integers but for whole turns, which do not matter; so the angle is right to
+/// 2^-32 of a turn at every position, where f32 arithmetic would be off by 1e-2 radians at position 131072.
+pub fn turns(dim: usize, rope: Rope) -> Vec<[u32; 2]> {
+    (0..dim / 2)
+        .map(|pair| {
+            // The formula of `trine_backend::reference::ops::rotary_angle`, for position 1 and in turns.
+            let exponent = -2.0 * pair as f64 / dim as f64;
+            let radians = f64::from(rope.theta).powf(exponent) / f64::from(rope.divisor);
+            let share = (radians / std::f64::consts::TAU).fract();
+            let units = (share * 2.0_f64.powi(64)) as u64;
+            [(units >> 32) as u32, units as u32]
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+use trine_backend::reference::ops;
+use trine_model::{Heads, KvType, Rope};
+
+use super::*;
+use crate::kernels::attention::bed::{Bed, Case, Sequence};
+use crate::kernels::attention::{KV_BLOCK, KvCache};
+use crate::testing::{download, run, upload};
+use half::f16;
+
+fn case(heads: (usize, usize, usize), kind: KvType, window: Option<usize>, seed: u64) -> Case {
+    Case {
+        heads: Heads { query: heads.0, kv: heads.1, dim: heads.2 },
+        kind,
+        window,
+        sequences: vec![Sequence { depth: 37, rows: 2 }, Sequence { depth: 0, rows: 1 }],
+        spare: 2,
+        sizes: [2.0, 3.0, 5.0],
+        seed,
+    }
+}
+
+/// A position of a part, as floats.
+fn decoded(bytes: &[u8], kind: KvType, dim: usize, at: usize) -> Vec<f32> {
+    let element = |e: usize| match kind {
+        KvType::F32 => {
+            let at = 4 * (at * dim + e);
+            f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        }
+        KvType::F16 => {
+            let at = 2 * (at * dim + e);
+            f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+        }
+        KvType::Int8 => {
+            let group = KvType::int8_group(dim);
+            let scale = KV_BLOCK * dim + 2 * (at * (dim / group) + e / group);
+            let scale = f16::from_le_bytes([bytes[scale], bytes[scale + 1]]).to_f32();
+            f32::from(bytes[at * dim + e] as i8) * scale
+        }
+    };
+    (0..dim).map(element).collect()
+}
+
+/// The key and value of each row as they lie in the device's cache: (rows, kv heads, dim).
+fn stored(bed: &Bed) -> [Vec<f32>; 2] {
+    let bytes: Vec<u8> = download(&bed.gpu, &bed.memory);
+    let Heads { kv, dim, .. } = bed.case.heads;
+    let kind = bed.case.kind;
+    let part = KvCache::part_bytes(kind, dim);
+    [0, 1].map(|is_value| {
+        let mut all = Vec::new();
+        for (sequence, position) in bed.places() {
+            let block = bed.block(sequence, position);
+            for head in 0..kv {
+                let start = ((block * kv + head) * 2 + is_value) * part;
+                all.extend(decoded(&bytes[start..start + part], kind, dim, position % KV_BLOCK));
+            }
+        }
+        all
+    })
+}
+
+#[test]
+fn stored_values_are_rounded_as_the_reference_does() {
+    let dims = [(4, 1), (20, 2), (64, 1), (34, 1)];
+    for (at, (dim, kv)) in dims.into_iter().enumerate() {
+        for kind in [KvType::F32, KvType::F16, KvType::Int8] {
+            let window = [None, Some(8)][at % 2];
+            let mut case = case((kv, kv, dim), kind, window, at as u64);
+            // Values that a narrower type loses, all that are 0, and powers of two, whose scales are exact.
+            case.sizes = [1.0, [1e-6, 3.0, 0.0, 4e4][at], [7e4, 1e-3, 2.0, 1e-8][at]];
+            case.sequences[0].rows = 20;
+            let mut bed = Bed::new(case);
+            bed.store_rows();
+            let found = stored(&bed);
+            for (row, place) in bed.places().into_iter().enumerate() {
+                for (found, wanted) in found.iter().zip(bed.expected_cache.at(place)) {
+                    let found = &found[row * kv * dim..(row + 1) * kv * dim];
+                    let alike = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
+                    let same = found.iter().zip(wanted).all(alike);
+                    assert!(same, "{:?}\n{found:?}\n{wanted:?}", bed.case);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn broken_values_stay_broken() {
+    for kind in [KvType::F32, KvType::F16, KvType::Int8] {
+        let mut bed = Bed::new(case((1, 1, 64), kind, None, 3));
+        bed.key[3] = f32::NAN;
+        bed.value[64 + 40] = f32::INFINITY;
+        bed.store_on_device(&bed.places(), &bed.key, &bed.value);
+        let [key, value] = stored(&bed);
+        assert!(key[3].is_nan() && !value[64 + 40].is_finite(), "{kind:?}");
+        assert!(key[40].is_finite() && value[64 + 3].is_finite(), "{kind:?}: other groups");
+    }
+}
+
+/// Runs everything on the bed's rows; gives queries, and what is in the cache.
+fn prepare(
+    bed: &Bed,
+    weights: Option<[&[f32]; 2]>,
+    rope: Option<Rope>,
+) -> (Vec<f32>, [Vec<f32>; 2]) {
+    let Heads { query, dim, .. } = bed.case.heads;
+    let query_memory = bed.rows_of(&bed.query);
+    let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
+    let weights = weights.map(|weights| weights.map(|values| upload(&bed.gpu, values)));
+    let table = rope.map(|rope| upload(&bed.gpu, &turns(dim, rope)));
+    let launch = HeadsLaunch {
+        frame: bed.frame.addresses,
+        rows: bed.width,
+        dim,
+        query: Some(Turned {
+            query: query_memory.span(),
+            heads: query,
+            query_norm: weights.as_ref().map(|weights| weights[0].address()),
+        }),
+        stored: Some(Stored {
+            key: key.span(),
+            value: value.span(),
+            cache: bed.cache,
+            key_norm: weights.as_ref().map(|weights| weights[1].address()),
+        }),
+        rope: table.as_ref().map(|table| table.address()),
+        epsilon: 1e-6,
+    };
+    run(&bed.gpu, &[launch.dispatch(&bed.gpu, "heads", 0).unwrap()]);
+    (download(&bed.gpu, &query_memory), stored(bed))
+}
+
+#[test]
+fn queries_and_keys_are_normed_and_turned() {
+    let rope = Rope { theta: 10_000.0, divisor: 1.0 };
+    let shapes = [
+        ((4, 2, 20), KvType::F32),
+        ((3, 1, 4), KvType::F32),
+        ((2, 2, 256), KvType::F16),
+        ((4, 1, 64), KvType::Int8),
+    ];
+    for (at, (heads, kind)) in shapes.into_iter().enumerate() {
+        for with in [(true, true), (true, false), (false, true)] {
+            let mut bed = Bed::new(case(heads, kind, None, at as u64));
+            let dim = heads.2;
+            let weights: [Vec<f32>; 2] =
+                [0.3, 0.8].map(|start| (0..dim).map(|e| start + e as f32 / dim as f32).collect());
+            let pair = [weights[0].as_slice(), &weights[1]];
+            let (query, [key, value]) =
+                prepare(&bed, with.0.then_some(pair), with.1.then_some(rope));
+            let mut expected = [bed.query.clone(), bed.key.clone()];
+            for (values, weight) in expected.iter_mut().zip(pair) {
+                if with.0 {
+                    let before = values.clone();
+                    ops::norm(&before, weight, 1e-6, values);
+                }
+                let count = values.len() / bed.rows / dim;
+                if with.1 {
+                    ops::rotate(values, &bed.positions, count, dim, rope);
+                }
+            }
+            bed.check(&query, &expected[0], 2e-6, "queries");
+            let [_, keys] = expected;
+            let values = bed.value.clone();
+            bed.expect(&keys, &values);
+            let slack = match kind {
+                KvType::F32 => 2e-6,
+                KvType::F16 => 1e-3,
+                // A key that lies between two codes may go to either.
+                KvType::Int8 => 1.0 / 126.0,
+            };
+            let width = heads.1 * dim;
+            for (row, place) in bed.places().into_iter().enumerate() {
+                let range = row * width..(row + 1) * width;
+                let [keys, values] = bed.expected_cache.at(place);
+                let high = keys.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+                for (found, wanted) in key[range.clone()].iter().zip(keys) {
+                    assert!((found - wanted).abs() <= slack * high, "{found} {wanted}");
+                }
+                assert_eq!(&value[range], values);
+            }
+        }
+    }
+}
+
+#[test]
+fn rotations_are_right_at_every_position() {
+    for (theta, divisor) in [(10_000.0, 1.0), (1_000_000.0, 8.0)] {
+        let rope = Rope { theta, divisor };
+        let mut case = case((1, 1, 128), KvType::F32, Some(4), 1);
+        case.sequences = vec![Sequence { depth: 3, rows: 6 }];
+        let mut bed = Bed::new(case);
+        let positions = [0, 1, 1000, 65_535, 131_000, (1 << 24) - 1];
+        // Only the positions of the frame count here: nothing is stored.
+        let rows: Vec<(usize, usize)> = positions.iter().map(|&position| (0, position)).collect();
+        bed.frame = bed.frame_of(&rows);
+        bed.positions = positions.iter().map(|&position| position as u32).collect();
+        let memory = bed.rows_of(&bed.query);
+        let table = upload(&bed.gpu, &turns(128, rope));
+        let launch = HeadsLaunch {
+            frame: bed.frame.addresses,
+            rows: bed.width,
+            dim: 128,
+            query: Some(Turned { query: memory.span(), heads: 1, query_norm: None }),
+            stored: None,
+            rope: Some(table.address()),
+            epsilon: 0.0,
+        };
+        run(&bed.gpu, &[launch.dispatch(&bed.gpu, "rotate", 0).unwrap()]);
+        let mut expected = bed.query.clone();
+        ops::rotate(&mut expected, &bed.positions, 1, 128, rope);
+        bed.check(&download::<f32>(&bed.gpu, &memory), &expected, 1e-6, "rotation");
+    }
+}
