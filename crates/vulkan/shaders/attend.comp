@@ -25,8 +25,6 @@ layout(constant_id = 10) const uint SPLITS = 1;
 layout(constant_id = 11) const uint FUSED = 0;
 // Bit 0: f32, bit 1: fixed-point operand.
 layout(constant_id = 12) const uint OUTPUT = 1;
-// The size of a workgroup again.
-layout(constant_id = 13) const uint LOCAL = 32;
 
 #include "include/attend.glsl"
 

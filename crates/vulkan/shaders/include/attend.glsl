@@ -3,7 +3,7 @@
 //
 // A team of LANES invocations takes UNROLL positions at a time; each lane holds its elements of the queries and of the sum.
 // crates/vulkan/src/kernels/attention/decode.rs chooses the constants, which whoever includes this defines: DIM, HEADS,
-// KV_HEADS, KV, QUERIES, LANES, ELEMENTS, UNROLL, MERGED, SPLITS, FUSED, OUTPUT and LOCAL.
+// KV_HEADS, KV, QUERIES, LANES, ELEMENTS, UNROLL, MERGED, SPLITS, FUSED and OUTPUT.
 
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_control_flow_attributes : require
@@ -50,17 +50,19 @@ const uint QUADS = ELEMENTS < 4u ? 1u : ELEMENTS / 4u;
 const uint CHUNKS = DIM / (LANES * ELEMENTS);
 const uint HELD = CHUNKS * QUADS;
 const uint SLOTS = DIM / SLOT;
-const uint TEAMS = LOCAL / LANES;
+const uint TEAMS = gl_WorkGroupSize.x / LANES;
+// Positions that a workgroup has under way, and the blocks that they fill: no share is smaller.
+const uint STRIDE = TEAMS * UNROLL;
+const uint LEAST = (STRIDE + KV_BLOCK - 1u) / KV_BLOCK;
 // vec4s of an unfinished result of one head: (highest score, sum of weights), then the slots.
 const uint PART = 1u + SLOTS;
-// Blocks whose places are looked up at a time.
-const uint LOOKED_UP = 128u;
 const uint PADDED = (HEADS * DIM + 127u) / 128u * 128u;
 const float LOWEST = -3.0e38;
 
-shared uint attend_blocks[LOOKED_UP];
-shared vec2 attend_marks[QUERIES * TEAMS];
-shared vec4 attend_sums[MERGED * LOCAL * HELD];
+// Of each team: the highest score, the sum of weights.
+shared float attend_highs[QUERIES * TEAMS];
+shared float attend_totals[QUERIES * TEAMS];
+shared vec4 attend_sums[MERGED * gl_WorkGroupSize.x * HELD];
 shared vec2 attend_shares[QUERIES * SPLITS];
 shared uint attend_turn;
 
@@ -76,6 +78,8 @@ uvec4 attend_values[UNROLL * CHUNKS];
 float attend_key_scales[UNROLL * CHUNKS];
 float attend_value_scales[UNROLL * CHUNKS];
 float attend_scores[UNROLL * QUERIES];
+const uint ROUNDED = (2u * DIM + gl_WorkGroupSize.x - 1u) / gl_WorkGroupSize.x;
+float attend_rounded[ROUNDED];
 
 uint attend_lane() {
     return gl_LocalInvocationIndex % LANES;
@@ -184,19 +188,26 @@ float attend_team_sum(float value) {
     return value;
 }
 
-// UNROLL positions of a team, from `first` on and TEAMS apart; those from `end` on do not count.
-void attend_batch(const AttendArgs args, const uint first, const uint end, const uint looked_up, const uint kv_head) {
+// Loads keys and values of UNROLL positions of a team, from `first` on and TEAMS apart; for those from `end` on of the last.
+void attend_fetch(const AttendArgs args, const uvec4 place, const uint kv_head, const uint first, const uint end) {
     [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
         const uint position = min(first + u * TEAMS, end - 1u);
-        const uint64_t part = kv_part(args.cache, attend_blocks[position / KV_BLOCK - looked_up], kv_head);
+        const uint block = kv_block(place, args.tables, args.ring, position / KV_BLOCK);
+        const uint64_t part = kv_part(args.cache, block, kv_head);
         const uint64_t next = part + uint64_t(KV_PART_BYTES);
         [[unroll]] for (uint c = 0u; c < CHUNKS; ++c) {
             attend_keys[u * CHUNKS + c] = attend_load(part, position % KV_BLOCK, c);
-            attend_values[u * CHUNKS + c] = attend_load(next, position % KV_BLOCK, c);
             attend_key_scales[u * CHUNKS + c] = attend_load_scale(part, position % KV_BLOCK, c);
+        }
+        [[unroll]] for (uint c = 0u; c < CHUNKS; ++c) {
+            attend_values[u * CHUNKS + c] = attend_load(next, position % KV_BLOCK, c);
             attend_value_scales[u * CHUNKS + c] = attend_load_scale(next, position % KV_BLOCK, c);
         }
     }
+}
+
+// Takes what was fetched into account.
+void attend_batch(const uint first, const uint end) {
     [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
         [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_scores[u * QUERIES + r] = 0.0;
         [[unroll]] for (uint i = 0u; i < HELD; ++i) {
@@ -236,14 +247,35 @@ void attend_batch(const AttendArgs args, const uint first, const uint end, const
     }
 }
 
-// A slot of a head in kv_values; `rounded` as the cache gives it back.
-vec4 attend_staged(const uint offset, const uint slot, const bool rounded) {
+// A slot of a head in kv_values.
+vec4 attend_staged(const uint offset, const uint slot) {
     vec4 values = vec4(0.0);
-    [[unroll]] for (uint k = 0u; k < SLOT; ++k) {
-        const uint element = slot * SLOT + k;
-        values[k] = rounded ? kv_rounded(offset, element) : kv_values[offset + element];
-    }
+    [[unroll]] for (uint k = 0u; k < SLOT; ++k) values[k] = kv_values[offset + slot * SLOT + k];
     return values;
+}
+
+// With FUSED: the row's own key and value in kv_values to the cache, if `store`, and back as the cache would give them.
+void attend_store(const AttendArgs args, const uvec4 place, const uint kv_head, const bool store) {
+    const uint key = QUERIES * DIM;
+    if (store) {
+        const uint block = kv_block(place, args.tables, args.ring, place.y / KV_BLOCK);
+        const uint64_t part = kv_part(args.cache, block, kv_head);
+        const uint64_t next = part + uint64_t(KV_PART_BYTES);
+        kv_store(part, place.y % KV_BLOCK, key, gl_LocalInvocationIndex, gl_WorkGroupSize.x);
+        kv_store(next, place.y % KV_BLOCK, key + DIM, gl_LocalInvocationIndex, gl_WorkGroupSize.x);
+    }
+    if (KV == KV_F32) return;
+    [[unroll]] for (uint i = 0u; i < ROUNDED; ++i) {
+        const uint element = i * gl_WorkGroupSize.x + gl_LocalInvocationIndex;
+        if (element < 2u * DIM) attend_rounded[i] = kv_rounded(key + element / DIM * DIM, element % DIM);
+    }
+    // Roundings look at whole groups of the values as they were.
+    barrier();
+    [[unroll]] for (uint i = 0u; i < ROUNDED; ++i) {
+        const uint element = i * gl_WorkGroupSize.x + gl_LocalInvocationIndex;
+        if (element < 2u * DIM) kv_values[key + element] = attend_rounded[i];
+    }
+    barrier();
 }
 
 // With FUSED: the row's own position, for the first team, from kv_values.
@@ -251,7 +283,7 @@ void attend_own() {
     const bool counts = gl_LocalInvocationIndex < LANES;
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_scores[r] = 0.0;
     [[unroll]] for (uint i = 0u; i < HELD; ++i) {
-        const vec4 key = attend_staged(QUERIES * DIM, attend_slot(i), true);
+        const vec4 key = attend_staged(QUERIES * DIM, attend_slot(i));
         [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_scores[r] += dot(attend_query[r * HELD + i], key);
     }
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
@@ -264,7 +296,7 @@ void attend_own() {
         [[unroll]] for (uint i = 0u; i < HELD; ++i) attend_sum[r * HELD + i] *= kept;
     }
     [[unroll]] for (uint i = 0u; i < HELD; ++i) {
-        const vec4 value = attend_staged((QUERIES + 1u) * DIM, attend_slot(i), true);
+        const vec4 value = attend_staged((QUERIES + 1u) * DIM, attend_slot(i));
         [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_sum[r * HELD + i] += attend_scores[r] * value;
     }
 }
@@ -273,9 +305,7 @@ void attend_own() {
 void attend_merge(const AttendArgs args, const uint row, const uint group, const bool alone, const uint64_t part) {
     const uint team = gl_LocalInvocationIndex / LANES;
     if (attend_lane() == 0u) {
-        [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
-            attend_marks[r * TEAMS + team] = vec2(attend_high[r], attend_total[r]);
-        }
+        [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_highs[r * TEAMS + team] = attend_high[r];
     }
     barrier();
     [[unroll]] for (uint begin = 0u; begin < QUERIES; begin += MERGED) {
@@ -283,8 +313,9 @@ void attend_merge(const AttendArgs args, const uint row, const uint group, const
         if (begin > 0u) barrier();
         [[unroll]] for (uint r = begin; r < begin + count; ++r) {
             float high = LOWEST;
-            for (uint t = 0u; t < TEAMS; ++t) high = max(high, attend_marks[r * TEAMS + t].x);
+            for (uint t = 0u; t < TEAMS; ++t) high = max(high, attend_highs[r * TEAMS + t]);
             const float share = exp2(attend_high[r] - high);
+            if (attend_lane() == 0u) attend_totals[r * TEAMS + team] = attend_total[r] * share;
             [[unroll]] for (uint i = 0u; i < HELD; ++i) {
                 attend_sums[((r - begin) * TEAMS + team) * SLOTS + attend_slot(i)] = attend_sum[r * HELD + i] * share;
             }
@@ -293,20 +324,21 @@ void attend_merge(const AttendArgs args, const uint row, const uint group, const
         for (uint at = gl_LocalInvocationIndex; at < count * SLOTS; at += gl_WorkGroupSize.x) {
             const uint r = begin + at / SLOTS;
             const uint slot = at % SLOTS;
-            float high = LOWEST;
-            for (uint t = 0u; t < TEAMS; ++t) high = max(high, attend_marks[r * TEAMS + t].x);
             float total = 0.0;
             vec4 sum = vec4(0.0);
             for (uint t = 0u; t < TEAMS; ++t) {
-                const vec2 mark = attend_marks[r * TEAMS + t];
-                total += mark.y * exp2(mark.x - high);
+                total += attend_totals[r * TEAMS + t];
                 sum += attend_sums[((r - begin) * TEAMS + t) * SLOTS + slot];
             }
             if (alone) {
                 attend_emit(args, row, group * QUERIES + r, slot, sum / total);
             } else {
                 AttendParts(part).at[r * PART + 1u + slot] = sum;
-                if (slot == 0u) AttendParts(part).at[r * PART] = vec4(high, total, 0.0, 0.0);
+                if (slot == 0u) {
+                    float high = LOWEST;
+                    for (uint t = 0u; t < TEAMS; ++t) high = max(high, attend_highs[r * TEAMS + t]);
+                    AttendParts(part).at[r * PART] = vec4(high, total, 0.0, 0.0);
+                }
             }
         }
     }
@@ -355,20 +387,21 @@ void attend_work(
     // The row's own position is not in the cache yet.
     const uint end = owner ? position : min(position + 1u, (begin_block + size) * KV_BLOCK);
     const uint kv_head = group * QUERIES / (HEADS / KV_HEADS);
+    const uint team = gl_LocalInvocationIndex / LANES;
 
-    if (FUSED != 0u) attend_prepare(args, row, group, position, owner);
-    for (uint i = gl_LocalInvocationIndex; i < LOOKED_UP && (begin_block + i) * KV_BLOCK < end; i += gl_WorkGroupSize.x) {
-        attend_blocks[i] = kv_block(place, args.tables, args.ring, begin_block + i);
+    // What takes longest starts first.
+    if (begin < end) attend_fetch(args, place, kv_head, begin + team, end);
+    if (FUSED != 0u) {
+        attend_prepare(args, row, group, position, owner);
+        barrier();
     }
-    barrier();
-
     const float scale = args.scale * 1.4426950408889634;
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
         [[unroll]] for (uint i = 0u; i < HELD; ++i) {
             const uint at = ((row * HEADS + group * QUERIES + r) * DIM) / SLOT + attend_slot(i);
             vec4 values;
             if (FUSED != 0u) {
-                values = attend_staged(r * DIM, attend_slot(i), false);
+                values = attend_staged(r * DIM, attend_slot(i));
             } else {
                 values = SLOT == 4u ? Vec4s(args.query).at[at] : vec4(Vec2s(args.query).at[at], 0.0, 0.0);
             }
@@ -377,36 +410,14 @@ void attend_work(
     }
 
     attend_begin();
-    for (uint looked_up = begin_block; looked_up * KV_BLOCK < end; looked_up += LOOKED_UP) {
-        if (looked_up > begin_block) {
-            barrier();
-            for (uint i = gl_LocalInvocationIndex; i < LOOKED_UP && (looked_up + i) * KV_BLOCK < end; i += gl_WorkGroupSize.x) {
-                attend_blocks[i] = kv_block(place, args.tables, args.ring, looked_up + i);
-            }
-            barrier();
-        }
-        const uint low = max(begin, looked_up * KV_BLOCK);
-        const uint high = min(end, (looked_up + LOOKED_UP) * KV_BLOCK);
-        for (uint base = low; base < high; base += TEAMS * UNROLL) {
-            const uint team = gl_LocalInvocationIndex / LANES;
-            attend_batch(args, base + team, high, looked_up, kv_head);
-        }
+    for (uint base = begin; base < end; base += STRIDE) {
+        attend_batch(base + team, end);
+        if (base + STRIDE < end) attend_fetch(args, place, kv_head, base + STRIDE + team, end);
     }
-    if (FUSED != 0u && owner) {
-        attend_own();
+    if (owner) {
         // Several groups of queries may share the key head; one of them stores it.
-        if (group * QUERIES % (HEADS / KV_HEADS) == 0u) {
-            const uint block = kv_block(place, args.tables, args.ring, position / KV_BLOCK);
-            const uint64_t part = kv_part(args.cache, block, kv_head);
-            kv_store(part, position % KV_BLOCK, QUERIES * DIM, gl_LocalInvocationIndex, gl_WorkGroupSize.x);
-            kv_store(
-                part + uint64_t(KV_PART_BYTES),
-                position % KV_BLOCK,
-                (QUERIES + 1u) * DIM,
-                gl_LocalInvocationIndex,
-                gl_WorkGroupSize.x
-            );
-        }
+        attend_store(args, place, kv_head, group * QUERIES % (HEADS / KV_HEADS) == 0u);
+        attend_own();
     }
 
     const uint group_of_all = row * GROUPS_OF_ROW + group;
@@ -436,7 +447,8 @@ void attend_share(const AttendArgs args, const uint row, const uint group, const
     const uint first = kv_first(position, args.window);
     const uint first_block = first / KV_BLOCK;
     const uint blocks = position / KV_BLOCK + 1u - first_block;
-    const uint size = (blocks + SPLITS - 1u) / SPLITS;
+    // Fewer blocks take less time than putting shares together does.
+    const uint size = max((blocks + SPLITS - 1u) / SPLITS, 4u);
     const uint shares = (blocks + size - 1u) / size;
     // Every workgroup can tell how many have work, so those without need not be counted.
     if (split < shares) attend_work(args, place, row, group, split, size, shares);

@@ -205,23 +205,23 @@ void head_prepare(
     const uint offset
 ) {
     const uint half_dim = DIM / 2u;
-    float factor = 1.0;
-    if (weight != 0ul) {
-        float squares = 0.0;
-        for (uint j = gl_SubgroupInvocationID; j < half_dim; j += gl_SubgroupSize) {
-            const vec2 pair = vec2(Floats(source).at[j], Floats(source).at[j + half_dim]);
-            squares += dot(pair, pair);
-        }
-        factor = inversesqrt(subgroupAdd(squares) / float(DIM) + epsilon);
-    }
+    // The factor of the norm is the last thing to be known, so that all loads are under way together.
+    float squares = 0.0;
     for (uint j = gl_SubgroupInvocationID; j < half_dim; j += gl_SubgroupSize) {
         vec2 pair = vec2(Floats(source).at[j], Floats(source).at[j + half_dim]);
-        if (weight != 0ul) pair *= factor * vec2(Floats(weight).at[j], Floats(weight).at[j + half_dim]);
+        squares += dot(pair, pair);
+        if (weight != 0ul) pair *= vec2(Floats(weight).at[j], Floats(weight).at[j + half_dim]);
         if (rope != 0ul) {
             const vec2 turn = head_rotation(position, Pairs(rope).at[j]);
             pair = vec2(pair.x * turn.x - pair.y * turn.y, pair.y * turn.x + pair.x * turn.y);
         }
         kv_values[offset + j] = pair.x;
         kv_values[offset + j + half_dim] = pair.y;
+    }
+    if (weight == 0ul) return;
+    const float factor = inversesqrt(subgroupAdd(squares) / float(DIM) + epsilon);
+    for (uint j = gl_SubgroupInvocationID; j < half_dim; j += gl_SubgroupSize) {
+        kv_values[offset + j] *= factor;
+        kv_values[offset + j + half_dim] *= factor;
     }
 }

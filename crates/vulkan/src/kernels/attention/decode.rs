@@ -40,7 +40,10 @@ impl DecodeChoice {
     /// What suits a device for steps of `rows` rows.
     pub fn suited(capabilities: &Capabilities, shape: &AttentionShape, rows: usize) -> Self {
         let software = capabilities.kind == DeviceKind::Processor;
-        let queries = divisor_up_to(shape.shared(), QUERIES_MAX);
+        // Heads of one workgroup share its reads; where there are few workgroups, a second read from a cache costs less than
+        // the longer way of more heads.
+        let few = rows.max(1) * shape.heads.kv < 8 && !software;
+        let queries = divisor_up_to(shape.shared(), if few { 2 } else { QUERIES_MAX });
         let groups = rows.max(1) * shape.heads.query / queries;
         // As many workgroups as keep the memory of such a device busy.
         let wanted = match capabilities.kind {
@@ -48,8 +51,12 @@ impl DecodeChoice {
             DeviceKind::Integrated => 96,
             _ => 512,
         };
+        // 16 positions of an f16 cache at a time.
+        let local = (2 * shape.heads.dim as u32).next_power_of_two().clamp(64, 512);
+        let most =
+            if capabilities.kind == DeviceKind::Discrete && queries <= 2 { 512 } else { 256 };
         Self {
-            local: if software { 32 } else { 128 },
+            local: if software { 32 } else { local.min(most) },
             lanes: capabilities.subgroup.clamp(1, 32),
             unroll: if queries > 4 { 2 } else { 4 },
             queries: queries as u32,
@@ -179,7 +186,6 @@ impl DecodeLaunch {
             self.choice.splits,
             u32::from(self.fused.is_some()),
             output,
-            self.choice.local,
         ]
     }
 

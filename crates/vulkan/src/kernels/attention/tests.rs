@@ -187,16 +187,6 @@ fn any_number_of_splits_gives_the_same() {
 }
 
 #[test]
-fn contexts_longer_than_what_is_looked_up_at_a_time() {
-    // 128 blocks are looked up together.
-    let mut case = traffic(heads(1, 1, 4), KvType::F32, None, 0, 1, 6);
-    case.sequences = vec![Sequence { depth: 4200, rows: 1 }];
-    let bed = Bed::new(case);
-    let choice = choice(&bed, 1, 4);
-    decode(bed, choice);
-}
-
-#[test]
 fn more_work_than_workgroups_takes_turns() {
     let mut bed = Bed::new(traffic(heads(4, 2, 32), KvType::F16, None, 100, 4, 8));
     bed.store_rows();

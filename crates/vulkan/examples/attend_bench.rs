@@ -1,0 +1,381 @@
+//! Times attention on the shapes of Gemma 3 27B in several layouts.
+//!
+//! `attend_bench [--quick] [--small] [--kv f32|f16|int8] [--heads QUERY,KV,DIM] [--case TEXT]`: `--quick` tries only the
+//! default layouts, `--small` takes short contexts (software devices), `--case` the cases whose names contain a text. The
+//! device is the best one, or the one that TRINE_TEST_VULKAN names.
+//!
+//! Each time is the median of ten runs of a chain of dispatches with a barrier between all, over several caches, so that none
+//! stays in the device's caches; less that of a chain of half the length, so that launch and drain count, submission does not.
+//! GB/s counts keys and values that the rows see, TFLOP/s four operations for each of their elements and query head.
+
+use std::sync::Arc;
+
+use trine_model::{Heads, KvType, Rope};
+use trine_vulkan::Gpu;
+use trine_vulkan::capabilities::DeviceKind;
+use trine_vulkan::dispatch::Dispatch;
+use trine_vulkan::kernels::attention::{
+    AttentionShape, DecodeChoice, DecodeLaunch, FrameAddresses, Fused, KV_BLOCK, KvCache,
+    MatrixChoice, MatrixLaunch, TILE_ROWS, TileChoice, TileLaunch,
+};
+use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
+use trine_vulkan::raw::memory::{Buffer, Place};
+use trine_vulkan::testing::{gpu, upload, wall};
+
+/// More than any cache holds.
+const DISTINCT_BYTES: u64 = 256 << 20;
+/// Largest cache that is made.
+const CACHE_BYTES_MAX: u64 = 4 << 30;
+const RUNS: usize = 10;
+const DISPATCHES: usize = 32;
+
+struct Options {
+    quick: bool,
+    small: bool,
+    kv: KvType,
+    heads: Heads,
+    case: String,
+}
+
+fn options() -> Result<Options, String> {
+    let heads = Heads { query: 32, kv: 16, dim: 128 };
+    let case = String::new();
+    let mut options = Options { quick: false, small: false, kv: KvType::F16, heads, case };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().unwrap_or_default();
+        match argument.as_str() {
+            "--quick" => options.quick = true,
+            "--small" => options.small = true,
+            "--case" => options.case = value(),
+            "--kv" => options.kv = KvType::parse(&value()).ok_or("--kv is f32, f16 or int8")?,
+            "--heads" => {
+                let text = value();
+                let numbers: Vec<usize> = text.split(',').flat_map(str::parse).collect();
+                let [query, kv, dim] = numbers[..] else {
+                    return Err("--heads is QUERY,KV,DIM".to_owned());
+                };
+                options.heads = Heads { query, kv, dim };
+            }
+            _ => return Err(format!("{argument}: see the head of attend_bench.rs")),
+        }
+    }
+    Ok(options)
+}
+
+/// What is timed: `sequences` of `rows` rows each behind `depth` positions.
+struct Case {
+    name: String,
+    depth: usize,
+    sequences: usize,
+    rows: usize,
+    window: Option<usize>,
+}
+
+fn cases(small: bool) -> Vec<Case> {
+    let of = |depth: usize, sequences, rows, window: Option<usize>| {
+        let depth = if small { depth / 16 } else { depth };
+        let local = window.map_or(String::new(), |window| format!(", window {window}"));
+        let name = format!("{sequences} x {rows} at {depth}{local}");
+        Case { name, depth, sequences, rows, window }
+    };
+    vec![
+        of(32, 1, 1, None),
+        of(512, 1, 1, None),
+        of(8192, 1, 1, None),
+        of(8192, 1, 1, Some(1024)),
+        of(32768, 1, 1, None),
+        of(512, 8, 1, None),
+        of(8192, 8, 1, None),
+        of(8192, 8, 1, Some(1024)),
+        of(32768, 8, 1, None),
+        of(512, 32, 1, None),
+        of(8192, 32, 1, None),
+        of(0, 1, 512, None),
+        of(8192, 1, 512, None),
+        of(8192, 1, 512, Some(1024)),
+    ]
+}
+
+/// Everything of a case in device memory.
+struct Bed {
+    gpu: Arc<Gpu>,
+    shape: AttentionShape,
+    caches: Vec<(KvCache, Buffer)>,
+    frame: FrameAddresses,
+    rows: usize,
+    tiles: usize,
+    query: Buffer,
+    key: Buffer,
+    target: Buffer,
+    weights: Buffer,
+    rope: Buffer,
+    scratch: Buffer,
+    counters: Buffer,
+    _frame: [Buffer; 3],
+    /// Bytes of keys and values that the rows see, and operations on them.
+    bytes: f64,
+    operations: f64,
+}
+
+impl Bed {
+    fn new(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<Option<Self>, String> {
+        let (heads, kv) = (options.heads, options.kv);
+        let blocks_of_sequence = (case.depth + case.rows).div_ceil(KV_BLOCK);
+        let blocks = blocks_of_sequence * case.sequences;
+        let bytes = KvCache::bytes(kv, heads.kv, heads.dim, blocks);
+        if bytes > CACHE_BYTES_MAX {
+            return Ok(None);
+        }
+        let rows = case.sequences * case.rows;
+        let (mut words, mut tiles) = (vec![rows as u32, 0, 0, 0], Vec::new());
+        for sequence in 0..case.sequences {
+            let table = (sequence * blocks_of_sequence) as u32;
+            for row in 0..case.rows {
+                words.extend([0, (case.depth + row) as u32, sequence as u32, table]);
+                if row % TILE_ROWS == 0 {
+                    let count = TILE_ROWS.min(case.rows - row) as u32;
+                    tiles.push([(sequence * case.rows + row) as u32, count, 0, 0]);
+                }
+            }
+        }
+        words[2] = tiles.len() as u32;
+        // Neighbouring blocks of a sequence lie apart, as they do after a while.
+        let tables: Vec<u32> = (0..blocks).map(|at| spread(at, blocks) as u32).collect();
+        let frame = [upload(gpu, &words), upload(gpu, &tables), upload(gpu, &tiles)];
+        let [first, second, third] = frame.each_ref().map(Buffer::address);
+        let count = (DISTINCT_BYTES / bytes).clamp(1, DISPATCHES as u64);
+        let allocate = |bytes: u64| gpu.allocate(bytes, Place::Device, "a cache");
+        let caches = (0..count).map(|_| {
+            let memory = allocate(bytes).map_err(|error| error.to_string())?;
+            let (span, dim) = (memory.span(), heads.dim);
+            let cache = KvCache { span, kind: kv, heads: heads.kv, dim, ring_blocks: 0 };
+            Ok((cache, memory))
+        });
+        let caches: Vec<_> = caches.collect::<Result<_, String>>()?;
+        let shape = AttentionShape { heads, scale: 0.08, window: case.window };
+        let values =
+            |count: usize| -> Vec<f32> { (0..count).map(|at| (at as f32 * 0.7).sin()).collect() };
+        let most = DecodeChoice { local: 32, lanes: 1, unroll: 1, queries: 1, splits: 64 };
+        let zero = |bytes: u64| upload(gpu, &vec![0_u8; bytes as usize]);
+        let seen: usize = (0..case.rows)
+            .map(|row| case.window.map_or(case.depth + row + 1, |w| w.min(case.depth + row + 1)))
+            .sum();
+        // A row alone reads everything it sees; rows of a sequence share it.
+        let read = case.window.map_or(case.depth + case.rows, |window| {
+            (window - 1 + case.rows).min(case.depth + case.rows)
+        });
+        let position = 2 * heads.kv * kv.head_bytes(heads.dim);
+        let table = turns(heads.dim, Rope { theta: 1e6, divisor: 8.0 });
+        Ok(Some(Self {
+            gpu: gpu.clone(),
+            shape,
+            caches,
+            frame: FrameAddresses { frame: first, tables: second, tiles: third },
+            rows,
+            tiles: tiles.len(),
+            query: upload(gpu, &values(rows * heads.query * heads.dim)),
+            key: upload(gpu, &values(rows * heads.kv * heads.dim)),
+            target: zero((4 * rows * heads.query * heads.dim) as u64),
+            weights: upload(gpu, &values(heads.dim)),
+            rope: upload(gpu, &table),
+            scratch: zero(DecodeLaunch::scratch_bytes(&shape, rows.min(32), &most)),
+            counters: zero(DecodeLaunch::counter_bytes(&shape, rows)),
+            _frame: frame,
+            bytes: (case.sequences * read * position) as f64,
+            operations: (4 * case.sequences * seen * heads.query * heads.dim) as f64,
+        }))
+    }
+
+    /// Median seconds of a dispatch that `make` makes for a cache.
+    fn time(&self, make: impl Fn(KvCache) -> Result<Dispatch, String>) -> Result<f64, String> {
+        let chain = |count: usize| -> Result<f64, String> {
+            let caches = self.caches.iter().cycle().take(count);
+            let made: Result<Vec<_>, _> = caches.map(|(cache, _)| make(*cache)).collect();
+            let mut times = wall(&self.gpu, &made?, RUNS);
+            times.sort_by(f64::total_cmp);
+            Ok(times[RUNS / 2])
+        };
+        Ok((chain(2 * DISPATCHES)? - chain(DISPATCHES)?) / DISPATCHES as f64)
+    }
+
+    fn decode(&self, choice: DecodeChoice, is_fused: bool) -> Result<f64, String> {
+        self.time(|cache| {
+            let fused = Fused {
+                key: self.key.span(),
+                value: self.key.span(),
+                query_norm: Some(self.weights.address()),
+                key_norm: Some(self.weights.address()),
+                rope: Some(self.rope.address()),
+                epsilon: 1e-6,
+            };
+            let launch = DecodeLaunch {
+                shape: self.shape,
+                cache,
+                frame: self.frame,
+                rows: self.rows,
+                query: self.query.span(),
+                plain: Some(self.target.span()),
+                operand: None,
+                scratch: self.scratch.span(),
+                counters: self.counters.span(),
+                fused: is_fused.then_some(fused),
+                choice,
+            };
+            launch.dispatch(&self.gpu, "attend", 0).map_err(|error| error.to_string())
+        })
+    }
+
+    fn decode_choices(&self, quick: bool) -> Vec<DecodeChoice> {
+        let suited = DecodeChoice::suited(self.gpu.capabilities(), &self.shape, self.rows);
+        let mut found = vec![suited];
+        if quick {
+            return found;
+        }
+        for local in [128, 256, 512] {
+            for unroll in [2, 4, 8] {
+                for queries in [1, 2, 4] {
+                    for splits in
+                        [suited.splits / 4, suited.splits / 2, suited.splits, 2 * suited.splits]
+                    {
+                        let choice = DecodeChoice { local, unroll, queries, splits, ..suited };
+                        let fits = (1..=64).contains(&splits)
+                            && self.shape.shared().is_multiple_of(queries as usize)
+                            && !found.contains(&choice);
+                        found.extend(fits.then_some(choice));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// Statistics of the last kernel that a dispatch was made of.
+    fn print(&self, mut lines: Vec<(f64, String)>) {
+        let name = lines[0].1.clone();
+        lines.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let is_default = |text: &str| text == name;
+        let shown = lines.iter().enumerate().filter(|(at, line)| *at < 6 || is_default(&line.1));
+        for (_, (seconds, text)) in shown {
+            let (rate, speed) = (self.bytes / seconds * 1e-9, self.operations / seconds * 1e-12);
+            let mark = if is_default(text) { '*' } else { ' ' };
+            println!(
+                "{:>9.2} us {rate:>7.0} GB/s {speed:>6.1} TFLOP/s {mark} {text}",
+                seconds * 1e6
+            );
+        }
+    }
+}
+
+/// A permutation of `0..count`.
+fn spread(at: usize, count: usize) -> usize {
+    let step = [7919, 104_729, 1_299_709].into_iter().find(|step| !count.is_multiple_of(*step));
+    at * step.unwrap_or(1) % count
+}
+
+fn bench_decode(bed: &Bed, options: &Options) -> Result<(), String> {
+    for is_fused in [true, false] {
+        if is_fused && bed.rows > 1 {
+            continue;
+        }
+        let mut lines = Vec::new();
+        for choice in bed.decode_choices(options.quick) {
+            let DecodeChoice { local, unroll, queries, splits, .. } = choice;
+            let kind = if is_fused { "fused " } else { "" };
+            let text =
+                format!("{kind}local {local} unroll {unroll} queries {queries} splits {splits}");
+            lines.push((bed.decode(choice, is_fused)?, text));
+        }
+        bed.print(lines);
+    }
+    Ok(())
+}
+
+fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
+    let capabilities = bed.gpu.capabilities();
+    let mut choices = MatrixChoice::candidates(capabilities, &bed.shape);
+    choices.truncate(if options.quick { 1 } else { 24 });
+    let (shape, frame, tiles) = (bed.shape, bed.frame, bed.tiles);
+    let (query, target) = (bed.query.span(), bed.target.span());
+    let mut lines = Vec::new();
+    for choice in choices {
+        let seconds = bed.time(|cache| {
+            let launch = MatrixLaunch { shape, cache, frame, tiles, query, target, choice };
+            launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
+        })?;
+        let MatrixChoice { product, subgroups, queries, keys, .. } = choice;
+        lines.push((
+            seconds,
+            format!("matrix {product:?} subgroups {subgroups} queries {queries} keys {keys}"),
+        ));
+    }
+    let choice = TileChoice::suited(capabilities);
+    let seconds = bed.time(|cache| {
+        let launch = TileLaunch { shape, cache, frame, tiles, query, target, choice };
+        launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
+    })?;
+    lines.push((seconds, "tiles".to_owned()));
+    bed.print(lines);
+    Ok(())
+}
+
+/// Norm, rotation and store of all rows.
+fn bench_heads(bed: &Bed) -> Result<f64, String> {
+    bed.time(|cache| {
+        let launch = HeadsLaunch {
+            frame: bed.frame,
+            rows: bed.rows,
+            dim: bed.shape.heads.dim,
+            query: Some(Turned {
+                query: bed.query.span(),
+                heads: bed.shape.heads.query,
+                query_norm: Some(bed.weights.address()),
+            }),
+            stored: Some(Stored {
+                key: bed.key.span(),
+                value: bed.key.span(),
+                cache,
+                key_norm: Some(bed.weights.address()),
+            }),
+            rope: Some(bed.rope.address()),
+            epsilon: 1e-6,
+        };
+        launch.dispatch(&bed.gpu, "heads", 0).map_err(|error| error.to_string())
+    })
+}
+
+fn run() -> Result<(), String> {
+    let options = options()?;
+    let gpu = gpu();
+    let software = gpu.capabilities().kind == DeviceKind::Processor;
+    println!(
+        "{}: {:?}, keys and values in {}; * is the default",
+        gpu.capabilities().name,
+        options.heads,
+        options.kv.name()
+    );
+    for case in cases(options.small || software) {
+        if !case.name.contains(&options.case) {
+            continue;
+        }
+        println!("{}", case.name);
+        let Some(bed) = Bed::new(&gpu, &case, &options)? else {
+            println!("          skipped: more than {CACHE_BYTES_MAX} bytes");
+            continue;
+        };
+        if case.rows == 1 {
+            bench_decode(&bed, &options)?;
+        } else {
+            bench_rows(&bed, &options)?;
+        }
+        println!("{:>9.2} us for norm, rotation and store", bench_heads(&bed)? * 1e6);
+    }
+    Ok(())
+}
+
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
