@@ -4,6 +4,7 @@ pub mod attention;
 pub mod elements;
 pub mod embed;
 pub mod heads;
+pub mod matmul;
 pub mod matvec;
 pub mod operand;
 pub mod rows;

@@ -1,0 +1,360 @@
+//! Times the matrix-matrix products of Gemma 3 27B on the device at hand over the shapes that it could use.
+//!
+//! `matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512] [--device NAME] [--report]`: with `--quick` the default shapes
+//! alone, with `--all` every candidate instead of the three best. Times are medians of ten launches over ten different
+//! matrices, so that no cache keeps weights from one to the next; each includes a barrier. With `--report` what the driver
+//! tells of the kernels follows.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trine_vulkan::dispatch::Dispatch;
+use trine_vulkan::kernels::matmul::{MatmulLaunch, MatmulOutput, MatmulShape};
+use trine_vulkan::kernels::matvec::Segment;
+use trine_vulkan::kernels::operand::{Operand, OperandKind};
+use trine_vulkan::pack::{Format, Matrix};
+use trine_vulkan::raw::memory::{Arena, Buffer, Place};
+use trine_vulkan::{Choice, Gpu, GpuError, testing};
+
+/// Launches of a measurement.
+const LAUNCHES: usize = 10;
+/// While kernels are compiled the device lowers its clocks; it takes about this long to raise them.
+const WARM_UP: Duration = Duration::from_millis(2000);
+/// Measurements of a shape until one is at full clocks.
+const TRIES: usize = 12;
+
+/// A product of a layer of Gemma 3 27B.
+struct Work {
+    name: &'static str,
+    rows: usize,
+    columns: usize,
+    gated: bool,
+}
+
+const WORKS: [Work; 4] = [
+    Work { name: "qkv", rows: 8192, columns: 5376, gated: false },
+    Work { name: "o", rows: 5376, columns: 4096, gated: false },
+    Work { name: "gate+up", rows: 2 * 21504, columns: 5376, gated: true },
+    Work { name: "down", rows: 5376, columns: 21504, gated: false },
+];
+
+struct Options {
+    quick: bool,
+    all: bool,
+    report: bool,
+    format: Format,
+    widths: Vec<usize>,
+    device: Choice,
+}
+
+fn options() -> Result<Options, String> {
+    let mut found = Options {
+        quick: false,
+        all: false,
+        report: false,
+        format: Format::Q4_0,
+        widths: vec![8, 16, 32, 64, 128, 256, 512],
+        device: Choice::Any,
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
+        match argument.as_str() {
+            "--quick" => found.quick = true,
+            "--all" => found.all = true,
+            "--report" => found.report = true,
+            "--format" => {
+                let name = value()?;
+                let format = Format::ALL.into_iter().find(|format| format.name() == name);
+                found.format = format.ok_or(format!("no format {name}"))?;
+            }
+            "--widths" => {
+                let parse = |width: &str| width.parse::<usize>().map_err(|error| error.to_string());
+                found.widths = value()?.split(',').map(parse).collect::<Result<_, _>>()?;
+            }
+            "--device" => found.device = Choice::Named(value()?),
+            other => return Err(format!("{other} is no option")),
+        }
+    }
+    Ok(found)
+}
+
+fn main() -> ExitCode {
+    let result = options().and_then(|options| run(&options).map_err(|error| error.to_string()));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Numbers without a pattern.
+fn noise(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Random 16-bit patterns: any, or positive halves from 2^-10 to 2^-8, which scales may be.
+fn pattern(bytes: usize, scales: bool) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15;
+    let words = (0..bytes.div_ceil(8)).map(|_| {
+        let word = noise(&mut state);
+        if scales { (word & 0x07FF_07FF_07FF_07FF) + 0x1400_1400_1400_1400 } else { word }
+    });
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Random matrices of a format.
+fn matrices(
+    gpu: &Arc<Gpu>,
+    format: Format,
+    work: &Work,
+) -> Result<Vec<(Matrix, Buffer)>, GpuError> {
+    const PIECE: usize = 1 << 22;
+    let (codes, scales) = (pattern(PIECE, false), pattern(PIECE, true));
+    let sizes = format.plane_bytes(work.rows, work.columns).expect("the sizes are small");
+    let (starts, total) = sizes.layout().expect("the sizes are small");
+    let mut arena = Arena::new(gpu, Place::Upload, total * LAUNCHES as u64);
+    let mut made = Vec::new();
+    for _ in 0..LAUNCHES {
+        let buffer = arena.allocate(total, "a matrix")?;
+        let planes = [
+            (starts.codes, sizes.codes, &codes),
+            (starts.high, sizes.high, &codes),
+            (starts.scales, sizes.scales, &scales),
+            (starts.supers, sizes.supers, &scales),
+        ];
+        for (start, bytes, source) in planes {
+            for at in (0..bytes).step_by(PIECE) {
+                let length = (bytes - at).min(PIECE as u64) as usize;
+                buffer.write(start + at, &source[..length]);
+            }
+        }
+        let matrix = Matrix::at(buffer.address(), format, work.rows, work.columns);
+        made.push((matrix.expect("the sizes are small").0, buffer));
+    }
+    Ok(made)
+}
+
+/// Memory of a job's activations. It comes in large blocks as the engine's does: products with operands in small allocations of
+/// their own took up to five times as long on an H200.
+fn filled(arena: &mut Arena, bytes: &[u8]) -> Result<Buffer, GpuError> {
+    let buffer = arena.allocate(bytes.len() as u64, "activations")?;
+    buffer.write(0, bytes);
+    Ok(buffer)
+}
+
+/// An operand of random halves, fixed-point numbers or floats.
+fn operand(
+    arena: &mut Arena,
+    kind: OperandKind,
+    rows: usize,
+    columns: usize,
+) -> Result<(Operand, [Buffer; 2]), GpuError> {
+    let codes = filled(arena, &pattern(rows * kind.code_bytes(columns), true))?;
+    let scales = vec![1.0_f32; rows * kind.scale_bytes(columns).max(4) / 4];
+    let scales = filled(arena, bytemuck::cast_slice(&scales))?;
+    Ok((Operand { kind, codes: codes.span(), scales: scales.span() }, [codes, scales]))
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn describe(shape: &MatmulShape) -> String {
+    match shape {
+        MatmulShape::Matrix(shape) => format!(
+            "tile {}x{} step {} part {}x{} slices {} stages {} depth {} workgroups {} n {}",
+            shape.tile.0,
+            shape.tile.1,
+            shape.step,
+            shape.part.0,
+            shape.part.1,
+            shape.slices,
+            shape.stages,
+            shape.depth,
+            shape.workgroups,
+            shape.product.n
+        ),
+        MatmulShape::Tile(shape) => format!(
+            "tile {}x{} step {} part {}x{}",
+            shape.tile.0, shape.tile.1, shape.step, shape.part.0, shape.part.1
+        ),
+    }
+}
+
+/// A product at a width in all its shapes, compiled.
+struct Job<'a> {
+    work: &'a Work,
+    width: usize,
+    /// Each shape's launches, one for each matrix.
+    shapes: Vec<(MatmulShape, Vec<Dispatch>)>,
+    _memory: Vec<Buffer>,
+}
+
+fn prepare<'a>(
+    gpu: &Arc<Gpu>,
+    options: &Options,
+    work: &'a Work,
+    width: usize,
+    matrices: &[(Matrix, Buffer)],
+    arena: &mut Arena,
+) -> Result<Job<'a>, GpuError> {
+    let kind = MatmulShape::operand_for(gpu.capabilities(), options.format);
+    let (operand, memory) = operand(arena, kind, width.next_multiple_of(16), work.columns)?;
+    let outputs = if work.gated { work.rows / 2 } else { work.rows };
+    let target = arena.allocate((4 * width * outputs) as u64, "outputs")?;
+    let segments = [Segment { rows: outputs, target: target.span() }];
+    let output = if work.gated {
+        MatmulOutput::Gated { target: target.span() }
+    } else {
+        MatmulOutput::Segments(&segments)
+    };
+    let launch = |matrix| MatmulLaunch { matrix, width, operand, output, scratch: None };
+    let first = launch(matrices[0].0);
+    let mut shapes = MatmulShape::candidates(gpu.capabilities(), &first);
+    shapes.truncate(if options.quick { 1 } else { usize::MAX });
+    let needed = shapes.iter().map(|shape| first.scratch_bytes(shape)).max().unwrap_or(0);
+    let scratch = filled(arena, &vec![0_u8; needed.max(4) as usize])?;
+    let compile = |shape: MatmulShape| {
+        let dispatches = matrices.iter().map(|(matrix, _)| {
+            let launch = MatmulLaunch { scratch: Some(scratch.span()), ..launch(*matrix) };
+            launch.dispatch(gpu, shape, work.name, 0)
+        });
+        Ok((shape, dispatches.collect::<Result<Vec<_>, _>>()?))
+    };
+    let shapes = shapes.into_iter().map(compile).collect::<Result<Vec<_>, GpuError>>()?;
+    let [codes, scales] = memory;
+    Ok(Job { work, width, shapes, _memory: vec![codes, scales, target, scratch] })
+}
+
+/// Measures at the device's full clocks: a reference launch runs before and after what is measured, and the measurement is
+/// repeated until the reference is as quick as it ever was.
+struct Clock<'a> {
+    gpu: &'a Arc<Gpu>,
+    reference: &'a [Dispatch],
+    quickest: f64,
+}
+
+impl Clock<'_> {
+    fn warm_up(&mut self) {
+        let start = Instant::now();
+        let chain = self.reference.repeat_to(40 * LAUNCHES);
+        while start.elapsed() < WARM_UP {
+            let times = testing::timed(self.gpu, &chain);
+            self.quickest = self.quickest.min(median(times));
+        }
+    }
+
+    /// Seconds of a launch, and the reference's over its quickest: 1 at full clocks.
+    fn measure(&mut self, dispatches: &[Dispatch]) -> (f64, f64) {
+        let mut best = (f64::NAN, f64::INFINITY);
+        for _ in 0..TRIES {
+            let reference = self.reference.repeat_to(LAUNCHES);
+            let chain = [&reference, dispatches, dispatches, &reference].concat();
+            let times = testing::timed(self.gpu, &chain);
+            let end = times.len() - LAUNCHES;
+            let around = median(times[..LAUNCHES].to_vec()).max(median(times[end..].to_vec()));
+            self.quickest = self.quickest.min(around);
+            let slow = around / self.quickest;
+            if slow < best.1 {
+                best = (median(times[2 * LAUNCHES..end].to_vec()), slow);
+            }
+            if slow < 1.03 {
+                break;
+            }
+        }
+        best
+    }
+}
+
+trait RepeatTo {
+    /// As many items, over and over.
+    fn repeat_to(&self, count: usize) -> Vec<Dispatch>;
+}
+
+impl RepeatTo for [Dispatch] {
+    fn repeat_to(&self, count: usize) -> Vec<Dispatch> {
+        self.iter().cycle().take(count).cloned().collect()
+    }
+}
+
+/// Prints a job's shapes, the quickest first; gives the best's seconds.
+fn print(options: &Options, job: &Job<'_>, mut measured: Vec<(f64, f64, MatmulShape)>) -> f64 {
+    let default = measured.first().map(|(_, _, shape)| *shape);
+    measured.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let work = job.work;
+    let row = options.format.row_bytes(work.columns);
+    let bytes = (row.codes + row.high + row.scales + row.supers) as f64 * work.rows as f64;
+    let operations = 2.0 * (work.rows * work.columns * job.width) as f64;
+    for (place, (seconds, slow, shape)) in measured.iter().enumerate() {
+        let is_default = Some(*shape) == default;
+        if !options.all && place >= 3 && !is_default {
+            continue;
+        }
+        println!(
+            "{:8} {:>5} {:>9.1} {:>8.1} {:>7.0} {:>5.2} {} {}",
+            work.name,
+            job.width,
+            seconds * 1e6,
+            operations / seconds * 1e-12,
+            bytes / seconds * 1e-9,
+            slow,
+            if is_default { "*" } else { " " },
+            describe(shape)
+        );
+    }
+    measured.first().map_or(f64::NAN, |(seconds, _, _)| *seconds)
+}
+
+fn run(options: &Options) -> Result<(), GpuError> {
+    let gpu = Gpu::open(&options.device, None)?;
+    println!("{}, {}; * is the default", gpu.capabilities().name, options.format.name());
+    let mut made = Vec::new();
+    for work in &WORKS {
+        made.push((work, matrices(&gpu, options.format, work)?));
+    }
+    let mut jobs = Vec::new();
+    let mut arena = Arena::new(&gpu, Place::Upload, 1 << 30);
+    for (work, matrices) in &made {
+        for &width in &options.widths {
+            jobs.push(prepare(&gpu, options, work, width, matrices, &mut arena)?);
+        }
+    }
+    let Some((_, reference)) = jobs.first().and_then(|job| job.shapes.first()) else {
+        return Ok(());
+    };
+    let mut clock = Clock { gpu: &gpu, reference, quickest: f64::INFINITY };
+    clock.warm_up();
+    println!(
+        "{:8} {:>5} {:>9} {:>8} {:>7} {:>5}   shape",
+        "product", "rows", "us", "TFLOP/s", "GB/s", "clock"
+    );
+    let mut totals = vec![0.0; options.widths.len()];
+    for (index, job) in jobs.iter().enumerate() {
+        let measured = job.shapes.iter().map(|(shape, dispatches)| {
+            let (seconds, slow) = clock.measure(dispatches);
+            (seconds, slow, *shape)
+        });
+        let measured = measured.collect();
+        totals[index % options.widths.len()] += print(options, job, measured);
+    }
+    for (total, width) in totals.iter().zip(&options.widths) {
+        println!("a layer's products, {width} rows: {:.1} us at best", total * 1e6);
+    }
+    if options.report {
+        for key in gpu.kernels() {
+            let statistics = gpu.report(&key)?.statistics;
+            let told: Vec<String> =
+                statistics.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            println!("{} {:?}: {}", key.shader.0, key.constants, told.join(", "));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,324 @@
+//! Products of a matrix with many rows of activations: `shaders/matmul_matrix.comp`, `matmul_dot.comp`, `matmul_float.comp`.
+//!
+//! For a matrix of m x k weights and n rows of activations:
+//!
+//! | kernel | where | operand | bound |
+//! |---|---|---|---|
+//! | matrix | cooperative matrices f16 -> f32 | [`super::operand::OperandKind::Halves`] | small n: bytes of the matrix; large n: 2mnk over the matrix units' rate |
+//! | dot | quantised weights, other devices | [`super::operand::OperandKind::Fixed16`] | 2mnk / 4 integer dot products (high and low bytes) |
+//! | float | float weights kept as they are | [`super::operand::OperandKind::Plain`] | 2mnk over the rate of plain f32 |
+//!
+//! The matrix kernel decodes each tile of weights into shared memory: 2 bytes written and 2 * BN / WN bytes read for each
+//! weight, BM / WM times as much for each activation. With small n that, and 2 to 4 instructions to decode a weight, come
+//! second after the bytes of the matrix; with large n the reads of shared memory come close to the products, which is why a
+//! subgroup's part of the tile is as large as its registers allow. On an H200 the four products of a layer of Gemma 3 27B in
+//! Q4_0 reach 1.5 TB/s of weights at 8 and 16 rows and 300 TFLOP/s at 512 (`examples/matmul_bench.rs`): decoding, barriers and
+//! shared memory, not the bytes or the matrix units, are what they wait for.
+//!
+//! Decoded weights are rounded to f16 once: relative error 2^-11. Weights beyond 65504 become infinite, and bf16 weights
+//! below 2^-24 zero.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::matvec::Segment;
+use super::operand::{GROUP, Operand};
+use crate::dispatch::{Dispatch, Push, Span};
+use crate::error::GpuError;
+use crate::pack::{Format, Matrix};
+use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+mod shape;
+#[cfg(test)]
+mod tests;
+
+pub use shape::{MatmulShape, MatrixShape, Product, TileShape};
+
+/// Counters at the front of the scratch memory: one for each tile that several workgroups share.
+const COUNTERS: usize = 4096;
+
+/// Percent of the workgroups at once that the last tiles should fill.
+const FILLED: u32 = 80;
+
+/// What becomes of the products.
+#[derive(Debug, Clone, Copy)]
+pub enum MatmulOutput<'a> {
+    /// They are written, the segments' rows one behind the other: at most three, together the matrix.
+    Segments(&'a [Segment]),
+    /// `gelu(gate) * up` is written; the matrix is the rows of the gate and then those of `up`.
+    Gated {
+        /// (width, rows / 2) f32.
+        target: Span,
+    },
+}
+
+/// A product with many rows of activations.
+#[derive(Debug, Clone, Copy)]
+pub struct MatmulLaunch<'a> {
+    /// The matrix.
+    pub matrix: Matrix,
+    /// Rows of activations.
+    pub width: usize,
+    /// The activations, of the kind that [`MatmulShape::operand`] names.
+    pub operand: Operand,
+    /// Where the products go.
+    pub output: MatmulOutput<'a>,
+    /// Memory for the parts of tiles that several workgroups share, at least [`MatmulLaunch::scratch_bytes`]. Its counters
+    /// (the first [`MatmulLaunch::COUNTER_BYTES`]) must be 0 before the first launch that uses it; each launch leaves them so.
+    pub scratch: Option<Span>,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+struct Args {
+    codes: u64,
+    high: u64,
+    scales: u64,
+    supers: u64,
+    operand: u64,
+    operand_scales: u64,
+    outputs: [u64; 3],
+    scratch: u64,
+    features: u32,
+    columns: u32,
+    groups: u32,
+    tokens: u32,
+    splits: [u32; 2],
+    strides: [u32; 3],
+    whole: u32,
+    parts: u32,
+    aligned: u32,
+}
+
+/// Name of the shader for a kernel and a format; none where there is no such kernel.
+fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
+    Some(Shader(match (shape, format) {
+        (MatmulShape::Matrix(_), Format::F16) => "matmul_matrix_f16",
+        (MatmulShape::Matrix(_), Format::Bf16) => "matmul_matrix_bf16",
+        (MatmulShape::Matrix(_), Format::Q8_0) => "matmul_matrix_q8_0",
+        (MatmulShape::Matrix(_), Format::Q4_0) => "matmul_matrix_q4_0",
+        (MatmulShape::Matrix(_), Format::Q4K) => "matmul_matrix_q4_k",
+        (MatmulShape::Matrix(_), Format::Q6K) => "matmul_matrix_q6_k",
+        (MatmulShape::Matrix(_), Format::F32) => return None,
+        (MatmulShape::Tile(_), Format::F32) => "matmul_float_f32",
+        (MatmulShape::Tile(_), Format::F16) => "matmul_float_f16",
+        (MatmulShape::Tile(_), Format::Bf16) => "matmul_float_bf16",
+        (MatmulShape::Tile(_), Format::Q8_0) => "matmul_dot_q8_0",
+        (MatmulShape::Tile(_), Format::Q4_0) => "matmul_dot_q4_0",
+        (MatmulShape::Tile(_), Format::Q4K) => "matmul_dot_q4_k",
+        (MatmulShape::Tile(_), Format::Q6K) => "matmul_dot_q6_k",
+    }))
+}
+
+/// How tiles are dealt out to workgroups.
+#[derive(Debug, Clone, Copy)]
+struct Rounds {
+    /// Tiles that one workgroup makes.
+    whole: u32,
+    /// Tiles that several share.
+    shared: u32,
+    /// How many.
+    splits: u32,
+}
+
+impl MatmulLaunch<'_> {
+    /// Bytes at the front of the scratch memory that must be 0 before its first use.
+    pub const COUNTER_BYTES: usize = 4 * COUNTERS;
+
+    /// Bytes of weights that the launch reads at least once, and of outputs.
+    pub fn bytes(&self) -> u64 {
+        let row = self.matrix.format.row_bytes(self.matrix.columns);
+        let weights = row.codes + row.high + row.scales + row.supers;
+        weights * self.matrix.rows as u64 + (4 * self.width * self.outputs()) as u64
+    }
+
+    /// Floating-point operations of the launch.
+    pub fn operations(&self) -> u64 {
+        2 * (self.matrix.rows as u64) * (self.matrix.columns as u64) * (self.width as u64)
+    }
+
+    /// Bytes of scratch memory that the launch needs in a shape; 0 if none.
+    pub fn scratch_bytes(&self, shape: &MatmulShape) -> u64 {
+        let rounds = self.rounds(shape);
+        if rounds.shared == 0 {
+            return 0;
+        }
+        let (rows, columns) = shape.tile();
+        let parts = u64::from(rounds.shared) * u64::from(rounds.splits);
+        Self::COUNTER_BYTES as u64 + 4 * parts * u64::from(rows) * u64::from(columns)
+    }
+
+    /// How the tiles are dealt out to workgroups.
+    fn rounds(&self, shape: &MatmulShape) -> Rounds {
+        let tiles = self.tiles(shape);
+        let whole = Rounds { whole: tiles, shared: 0, splits: 1 };
+        let MatmulShape::Matrix(matrix) = shape else { return whole };
+        if matrix.workgroups == 0 {
+            return whole;
+        }
+        let shared = tiles % matrix.workgroups;
+        if shared == 0 {
+            return whole;
+        }
+        // The last tiles fill one round, or two or three if one would leave too much of the device idle.
+        let most = (self.groups() * GROUP as u32 / matrix.step / 2).max(1);
+        let fill = |rounds: u32| {
+            let splits = (rounds * matrix.workgroups / shared).min(most);
+            (splits, 100 * shared * splits / (rounds * matrix.workgroups))
+        };
+        let mut best = fill(1);
+        for rounds in 2..=3 {
+            let other = fill(rounds);
+            if best.1 < FILLED && other.1 > best.1 {
+                best = other;
+            }
+        }
+        let (splits, _) = best;
+        if splits < 2 { whole } else { Rounds { whole: tiles - shared, shared, splits } }
+    }
+
+    fn is_gated(&self) -> bool {
+        matches!(self.output, MatmulOutput::Gated { .. })
+    }
+
+    fn outputs(&self) -> usize {
+        if self.is_gated() { self.matrix.rows / 2 } else { self.matrix.rows }
+    }
+
+    fn groups(&self) -> u32 {
+        self.matrix.columns.div_ceil(GROUP) as u32
+    }
+
+    /// Tiles of the output.
+    fn tiles(&self, shape: &MatmulShape) -> u32 {
+        let (features, tokens) = shape.tile();
+        let features = if self.is_gated() { features / 2 } else { features };
+        (self.outputs() as u32).div_ceil(features) * (self.width as u32).div_ceil(tokens)
+    }
+
+    fn args(&self, rounds: Rounds) -> Args {
+        let planes = self.matrix.planes;
+        let outputs = self.outputs() as u32;
+        let mut args = Args {
+            codes: planes.codes,
+            high: planes.high,
+            scales: planes.scales,
+            supers: planes.supers,
+            operand: self.operand.codes.address,
+            operand_scales: self.operand.scales.address,
+            scratch: self.scratch.map_or(0, |span| span.address),
+            features: outputs,
+            columns: self.matrix.columns as u32,
+            groups: self.groups(),
+            tokens: self.width as u32,
+            splits: [outputs; 2],
+            whole: rounds.whole,
+            parts: rounds.splits,
+            ..Args::default()
+        };
+        match self.output {
+            MatmulOutput::Segments(segments) => {
+                let mut row = 0;
+                for (index, segment) in segments.iter().enumerate() {
+                    args.outputs[index] = segment.target.address;
+                    args.strides[index] = segment.rows as u32;
+                    row += segment.rows as u32;
+                    if let Some(split) = args.splits.get_mut(index) {
+                        *split = row;
+                    }
+                }
+            }
+            MatmulOutput::Gated { target } => {
+                args.outputs[0] = target.address;
+                args.strides[0] = outputs;
+            }
+        }
+        let by_fours = args.outputs.iter().all(|address| address.is_multiple_of(16))
+            && args.strides.iter().chain(&args.splits).all(|count| count.is_multiple_of(4));
+        args.aligned = u32::from(by_fours);
+        args
+    }
+
+    fn check(&self, shape: &MatmulShape) {
+        let matrix = self.matrix;
+        assert!(self.width > 0 && matrix.rows > 0 && matrix.columns > 0, "an empty product");
+        // Kernels count in 32 bits, of which the driver takes one as a sign: pieces of 8 bytes of weights, of 16 bytes of
+        // activations, and outputs.
+        let padded = matrix.columns.next_multiple_of(GROUP);
+        let least = if matrix.format.is_float() { 2 } else { 8 };
+        let units = matrix.rows * padded / least;
+        let most = units.max(self.width * padded).max(self.width * matrix.rows);
+        assert!(
+            most < 1 << 31,
+            "a product of {} x {} x {}",
+            matrix.rows,
+            matrix.columns,
+            self.width
+        );
+        assert_eq!(self.operand.kind, shape.operand(matrix.format), "the operand of {shape:?}");
+        match self.output {
+            MatmulOutput::Segments(segments) => {
+                assert!((1..=3).contains(&segments.len()), "{} segments", segments.len());
+                let rows: usize = segments.iter().map(|segment| segment.rows).sum();
+                assert_eq!(rows, matrix.rows, "rows of the segments");
+            }
+            MatmulOutput::Gated { .. } => {
+                assert!(matrix.rows.is_multiple_of(2), "gate and up have as many rows");
+            }
+        }
+        let scratch = self.scratch.map_or(0, |span| span.bytes);
+        assert!(scratch >= self.scratch_bytes(shape), "{scratch} bytes of scratch memory");
+    }
+
+    /// The dispatch of the launch in a shape.
+    ///
+    /// # Errors
+    /// If the device cannot run the shape or the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If the launch contradicts itself: an operand of the wrong kind, segments that are not the matrix, too little scratch
+    /// memory.
+    pub fn dispatch(
+        &self,
+        gpu: &Gpu,
+        shape: MatmulShape,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        self.check(&shape);
+        let capabilities = gpu.capabilities();
+        let shader = shader(&shape, self.matrix.format)
+            .filter(|_| shape.fits(capabilities, self))
+            .ok_or_else(|| GpuError::Missing {
+                device: capabilities.name.clone(),
+                what: format!("room for {shape:?} of {label}"),
+            })?;
+        let is_shared = self.rounds(&shape).shared > 0;
+        let constants =
+            shape.constants(capabilities, self.matrix.format, self.is_gated(), is_shared);
+        let subgroup = matches!(shape, MatmulShape::Matrix(_)).then_some(capabilities.subgroup);
+        let rounds = self.rounds(&shape);
+        let mut reads: Vec<Span> = self.operand.spans().collect();
+        let mut writes: Vec<Span> = match self.output {
+            MatmulOutput::Segments(segments) => {
+                segments.iter().map(|segment| segment.target).collect()
+            }
+            MatmulOutput::Gated { target } => vec![target],
+        };
+        if let Some(scratch) = self.scratch.filter(|_| rounds.shared > 0) {
+            let used = Span { bytes: self.scratch_bytes(&shape), ..scratch };
+            reads.push(used);
+            writes.push(used);
+        }
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&KernelKey { shader, constants, subgroup })?,
+            push: Push::of(&self.args(rounds)),
+            groups: [rounds.whole + rounds.shared * rounds.splits, 1, 1],
+            reads,
+            writes,
+        })
+    }
+}

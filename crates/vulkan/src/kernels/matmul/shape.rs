@@ -1,0 +1,402 @@
+//! How a matrix-matrix product is laid out on a device.
+
+use super::{COUNTERS, MatmulLaunch, Rounds};
+use crate::capabilities::{Capabilities, DeviceKind, Element};
+use crate::kernels::operand::{BLOCK, OperandKind};
+use crate::pack::Format;
+
+/// A product that a subgroup does in one instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Product {
+    /// Rows of weights.
+    pub m: u32,
+    /// Rows of activations.
+    pub n: u32,
+    /// Columns.
+    pub k: u32,
+}
+
+/// Shape of the kernel for matrix units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatrixShape {
+    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a workgroup's tile.
+    pub tile: (u32, u32),
+    /// Columns of a step: 32, 64 or 128.
+    pub step: u32,
+    /// A subgroup's part of the tile.
+    pub part: (u32, u32),
+    /// Subgroups that share the columns of a step.
+    pub slices: u32,
+    /// Copies of the tiles in shared memory: 1 or 2.
+    pub stages: u32,
+    /// Steps whose loads are under way: 1 to 4.
+    pub depth: u32,
+    /// Workgroups that the device runs at once, if several are to share each of the tiles that would not fill it in the last
+    /// round; otherwise 0.
+    pub workgroups: u32,
+    /// The instruction.
+    pub product: Product,
+}
+
+/// Shape of the kernels for plain and integer arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TileShape {
+    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a workgroup's tile.
+    pub tile: (u32, u32),
+    /// The same of an invocation.
+    pub part: (u32, u32),
+    /// Columns of a step: 32, 64 or 128 of quantised weights, a multiple of 4 that divides 128 of floats.
+    pub step: u32,
+}
+
+/// How the work is laid out on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MatmulShape {
+    /// On matrix units.
+    Matrix(MatrixShape),
+    /// Integer dot products for quantised weights, plain f32 for others.
+    Tile(TileShape),
+}
+
+impl MatrixShape {
+    fn subgroups(&self) -> u32 {
+        self.tile.0 / self.part.0 * (self.tile.1 / self.part.1) * self.slices
+    }
+
+    fn local(&self, subgroup: u32) -> u32 {
+        self.subgroups() * subgroup
+    }
+
+    /// 16-byte vectors of shared memory: rows of the tiles have one more than their halves take, and at the end each subgroup
+    /// lays out the sums of `product.n` rows of activations.
+    fn shared(&self) -> u32 {
+        let tiles = self.stages * (self.tile.0 + self.tile.1) * (self.step / 8 + 1);
+        let sums = self.subgroups() * self.product.n * (self.part.0 / 4 + 1);
+        tiles.max(sums)
+    }
+
+    fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+        let Product { m, n, k } = self.product;
+        let there = capabilities.cooperative.iter().any(|shape| {
+            (shape.m, shape.n, shape.k) == (m, n, k)
+                && (shape.input, shape.output) == (Element::F16, Element::F32)
+        });
+        let sizes = [self.tile.0, self.tile.1, self.part.0, self.part.1, self.slices];
+        if !there || sizes.contains(&0) || !matches!(self.step, 32 | 64 | 128) {
+            return false;
+        }
+        let rows = if launch.is_gated() { 2 * m } else { m };
+        let divide = self.tile.0.is_multiple_of(self.part.0)
+            && self.tile.1.is_multiple_of(self.part.1)
+            && self.part.0.is_multiple_of(rows)
+            && self.part.1.is_multiple_of(n)
+            && self.step.is_multiple_of(k * self.slices)
+            && k.is_multiple_of(8)
+            && m.is_multiple_of(4);
+        let shared = self.shared().checked_mul(16).and_then(|bytes| bytes.checked_add(16));
+        let rounds = launch.rounds(&MatmulShape::Matrix(*self));
+        divide
+            && matches!(self.stages, 1 | 2)
+            && matches!(self.depth, 1..=4)
+            && rounds.shared as usize <= COUNTERS
+            && self.local(capabilities.subgroup) <= capabilities.invocations
+            && shared.is_some_and(|bytes| bytes <= capabilities.shared_bytes)
+    }
+}
+
+impl TileShape {
+    fn local(&self) -> u32 {
+        self.tile.0 / self.part.0 * (self.tile.1 / self.part.1)
+    }
+
+    fn shared_bytes(&self, is_float: bool) -> u32 {
+        if is_float {
+            4 * self.step * (self.tile.0 + self.tile.1)
+        } else {
+            self.step / 32 * (40 * self.tile.0 + 72 * self.tile.1)
+        }
+    }
+
+    fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+        let sizes = [self.tile.0, self.tile.1, self.part.0, self.part.1, self.step];
+        if sizes.contains(&0) {
+            return false;
+        }
+        let is_float = launch.matrix.format.is_float();
+        let step = if is_float {
+            self.step.is_multiple_of(4) && 128_u32.is_multiple_of(self.step)
+        } else {
+            matches!(self.step, 32 | 64 | 128)
+        };
+        step && self.tile.0.is_multiple_of(self.part.0)
+            && self.tile.1.is_multiple_of(self.part.1)
+            && (!launch.is_gated() || self.part.0.is_multiple_of(2))
+            && self.local() <= capabilities.invocations
+            && self.shared_bytes(is_float) <= capabilities.shared_bytes
+    }
+}
+
+impl MatmulShape {
+    /// The tile of a workgroup: rows of weights, rows of activations.
+    pub fn tile(&self) -> (u32, u32) {
+        match self {
+            MatmulShape::Matrix(shape) => shape.tile,
+            MatmulShape::Tile(shape) => shape.tile,
+        }
+    }
+
+    /// The operand that the kernel takes.
+    pub fn operand(&self, format: Format) -> OperandKind {
+        match self {
+            MatmulShape::Matrix(_) => OperandKind::Halves,
+            MatmulShape::Tile(_) if format.is_float() => OperandKind::Plain,
+            MatmulShape::Tile(_) => OperandKind::Fixed16,
+        }
+    }
+
+    /// The operand of the kernel that a device uses for a format. Float weights are kept for their exactness and are
+    /// multiplied in f32 on every device.
+    pub fn operand_for(capabilities: &Capabilities, format: Format) -> OperandKind {
+        if format.is_float() {
+            OperandKind::Plain
+        } else if products(capabilities).is_empty() {
+            OperandKind::Fixed16
+        } else {
+            OperandKind::Halves
+        }
+    }
+
+    /// A shape that does well on a device, before anything is measured.
+    pub fn default_for(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Self {
+        let all = Self::candidates(capabilities, launch);
+        let fallback = Self::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 });
+        all.first().copied().unwrap_or(fallback)
+    }
+
+    /// The shapes that are worth measuring on a device for the operand of a launch, the likeliest first.
+    pub fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<Self> {
+        let list = match launch.operand.kind {
+            OperandKind::Halves => matrix_candidates(capabilities, launch),
+            _ => tile_candidates(capabilities, launch),
+        };
+        list.into_iter().filter(|shape| shape.fits(capabilities, launch)).collect()
+    }
+
+    /// Whether a device can run a launch in this shape.
+    pub fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
+        let (rows, columns) = self.tile();
+        let rounds = launch.rounds(self);
+        let tiles = rows > 1
+            && columns > 0
+            && rounds.whole + rounds.shared * rounds.splits <= capabilities.groups[0];
+        tiles
+            && match self {
+                MatmulShape::Matrix(shape) => shape.fits(capabilities, launch),
+                MatmulShape::Tile(shape) => shape.fits(capabilities, launch),
+            }
+    }
+
+    /// The specialisation constants, in the order of their numbers in the shader.
+    pub(super) fn constants(
+        &self,
+        capabilities: &Capabilities,
+        format: Format,
+        gated: bool,
+        shared: bool,
+    ) -> Vec<u32> {
+        match self {
+            MatmulShape::Matrix(shape) => vec![
+                shape.local(capabilities.subgroup),
+                shape.tile.0,
+                shape.tile.1,
+                shape.step,
+                shape.part.0,
+                shape.part.1,
+                shape.slices,
+                shape.product.m,
+                shape.product.n,
+                shape.product.k,
+                shape.stages,
+                shape.shared(),
+                u32::from(gated),
+                u32::from(shared),
+                shape.depth,
+            ],
+            MatmulShape::Tile(shape) => {
+                // The quantised kernel counts its steps in blocks.
+                let step = if format.is_float() { shape.step } else { shape.step / BLOCK as u32 };
+                let (rows, columns) = shape.tile;
+                let gated = u32::from(gated);
+                vec![shape.local(), rows, columns, shape.part.0, shape.part.1, step, gated]
+            }
+        }
+    }
+}
+
+/// The device's products of halves with sums in f32, the best first: as square as possible, then small.
+fn products(capabilities: &Capabilities) -> Vec<Product> {
+    let mut list: Vec<Product> = capabilities
+        .cooperative
+        .iter()
+        .filter(|shape| (shape.input, shape.output) == (Element::F16, Element::F32))
+        .map(|shape| Product { m: shape.m, n: shape.n, k: shape.k })
+        .filter(|product| product.k.is_multiple_of(8) && 32_u32.is_multiple_of(product.k))
+        .collect();
+    list.sort_by_key(|product| {
+        let square = product.m == product.n && product.n == product.k;
+        (!square, u32::abs_diff(product.m, 16), u32::abs_diff(product.n, 16))
+    });
+    list.dedup();
+    list
+}
+
+/// Tile, columns of a step, a subgroup's part, slices, stages, depth.
+type Layout = ((u32, u32), u32, (u32, u32), u32, u32, u32);
+
+/// For software devices: small, as their compilation takes longer than their work.
+const SOFTWARE: &[Layout] = &[((32, 16), 32, (16, 16), 1, 1, 1), ((16, 16), 32, (16, 16), 2, 2, 1)];
+
+/// For GPUs with a memory of their own, up to 8, 16, 32 and 64 rows of activations, and more. Few rows: bound by the bytes of
+/// the matrix; subgroups that share the columns read each activation from shared memory once for 64 rows of weights. Many
+/// rows: bound by products and reads of shared memory; large parts of subgroups.
+const DISCRETE: [(usize, &[Layout]); 5] = [
+    (
+        8,
+        &[
+            ((64, 8), 128, (64, 8), 4, 1, 1),
+            ((64, 8), 64, (64, 8), 4, 2, 2),
+            ((64, 8), 64, (64, 8), 2, 1, 1),
+            ((64, 8), 64, (64, 8), 4, 1, 1),
+            ((128, 8), 64, (64, 8), 2, 1, 1),
+        ],
+    ),
+    (
+        16,
+        &[
+            ((64, 16), 128, (64, 16), 4, 1, 1),
+            ((64, 16), 64, (64, 16), 4, 2, 2),
+            ((64, 16), 64, (64, 16), 2, 1, 1),
+            ((64, 16), 64, (64, 16), 4, 1, 1),
+            ((128, 16), 64, (64, 16), 2, 1, 1),
+        ],
+    ),
+    (
+        32,
+        &[
+            ((64, 32), 64, (64, 32), 2, 1, 1),
+            ((128, 32), 64, (32, 32), 1, 1, 1),
+            ((64, 32), 64, (64, 32), 4, 1, 1),
+            ((64, 32), 64, (32, 32), 2, 2, 1),
+        ],
+    ),
+    (
+        64,
+        &[
+            ((64, 64), 64, (64, 64), 2, 1, 1),
+            ((128, 64), 64, (64, 32), 1, 1, 1),
+            ((128, 64), 64, (64, 64), 2, 1, 1),
+            ((64, 64), 64, (64, 32), 2, 1, 1),
+        ],
+    ),
+    (
+        usize::MAX,
+        &[
+            ((128, 128), 64, (64, 64), 1, 1, 1),
+            ((128, 128), 64, (64, 32), 1, 1, 1),
+            ((128, 128), 64, (64, 64), 2, 1, 1),
+            ((128, 128), 32, (64, 64), 1, 2, 1),
+            ((128, 64), 64, (64, 32), 1, 1, 1),
+        ],
+    ),
+];
+
+/// For GPUs that share the processor's memory: few compute units, subgroups of 64, 16 KiB of tiles or less so that several
+/// workgroups share a unit.
+const INTEGRATED: [(usize, &[Layout]); 4] = [
+    (
+        16,
+        &[
+            ((64, 16), 64, (32, 16), 2, 1, 1),
+            ((64, 16), 64, (16, 16), 1, 1, 1),
+            ((32, 16), 64, (32, 16), 4, 1, 1),
+            ((64, 16), 32, (32, 16), 1, 2, 1),
+        ],
+    ),
+    (
+        32,
+        &[
+            ((64, 32), 64, (32, 32), 2, 1, 1),
+            ((64, 32), 64, (32, 16), 1, 1, 1),
+            ((64, 32), 32, (32, 16), 1, 2, 1),
+        ],
+    ),
+    (
+        64,
+        &[
+            ((64, 64), 32, (32, 32), 1, 1, 1),
+            ((64, 64), 32, (32, 32), 1, 2, 1),
+            ((128, 64), 32, (64, 32), 1, 1, 1),
+        ],
+    ),
+    (
+        usize::MAX,
+        &[
+            ((128, 128), 32, (64, 64), 1, 1, 1),
+            ((128, 64), 32, (64, 32), 1, 1, 1),
+            ((128, 128), 32, (64, 32), 1, 1, 1),
+            ((64, 64), 32, (32, 32), 1, 1, 1),
+        ],
+    ),
+];
+
+/// Numbers of workgroups that may fill a device, the likeliest first.
+fn workgroups(kind: DeviceKind, tokens: u32) -> &'static [u32] {
+    match kind {
+        DeviceKind::Processor => &[0, 4],
+        DeviceKind::Integrated => &[24, 48, 0],
+        // Two for each of an H200's 132 multiprocessors, or four and more where each waits for memory.
+        _ if tokens > 64 => &[264, 528, 132, 396],
+        _ => &[528, 792, 1056],
+    }
+}
+
+fn matrix_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<MatmulShape> {
+    let layouts = |table: &[(usize, &'static [Layout])]| {
+        let found = table.iter().find(|(width, _)| launch.width <= *width);
+        found.map_or(&[] as &[Layout], |(_, layouts)| layouts)
+    };
+    let layouts = match capabilities.kind {
+        DeviceKind::Processor => SOFTWARE,
+        DeviceKind::Integrated => layouts(&INTEGRATED),
+        _ => layouts(&DISCRETE),
+    };
+    let products = products(capabilities);
+    let mut list = Vec::new();
+    for &(tile, step, part, slices, stages, depth) in layouts {
+        let product = products.iter().find(|product| part.1.is_multiple_of(product.n));
+        let Some(&product) = product else { continue };
+        let base = MatrixShape { tile, step, part, slices, stages, depth, workgroups: 0, product };
+        let mut seen = Vec::new();
+        for &workgroups in workgroups(capabilities.kind, tile.1) {
+            let shape = MatmulShape::Matrix(MatrixShape { workgroups, ..base });
+            let Rounds { whole, splits, .. } = launch.rounds(&shape);
+            if !seen.contains(&(whole, splits)) {
+                seen.push((whole, splits));
+                list.push(shape);
+            }
+        }
+    }
+    list
+}
+
+fn tile_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<MatmulShape> {
+    let shape = |tile, part, step| MatmulShape::Tile(TileShape { tile, part, step });
+    let small = shape((32, 32), (4, 4), 32);
+    let skinny = shape((64, 16), (4, 2), 32);
+    let large = [shape((64, 64), (4, 4), 64), shape((64, 64), (4, 4), 32), small];
+    match capabilities.kind {
+        DeviceKind::Processor => vec![small],
+        _ if launch.width <= 16 => vec![skinny, small],
+        _ => large.to_vec(),
+    }
+}

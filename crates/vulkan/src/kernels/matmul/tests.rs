@@ -1,0 +1,526 @@
+//! The products against f64 sums over the very values that weights and operands hold.
+
+use std::sync::Arc;
+
+use half::f16;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use trine_weights::blocks;
+
+use super::*;
+use crate::capabilities::Element;
+use crate::kernels::operand::OperandKind;
+use crate::pack::{PlanesMut, pack_rows};
+use crate::raw::memory::Buffer;
+use crate::testing::{download, gpu, poisoned, run, upload};
+
+/// Bytes behind each output that nothing may touch.
+const GUARD: usize = 1024;
+
+fn values(random: &mut ChaCha8Rng, count: usize, size: f32) -> Vec<f32> {
+    (0..count).map(|_| (random.random::<f32>() - 0.5) * size).collect()
+}
+
+struct Weights {
+    matrix: Matrix,
+    /// Row-major, as the format holds them.
+    values: Vec<f32>,
+    _memory: Buffer,
+}
+
+fn weights(random: &mut ChaCha8Rng, format: Format, rows: usize, columns: usize) -> Weights {
+    let mut encoded = Vec::new();
+    for _ in 0..rows {
+        let size = 0.01 + random.random::<f32>();
+        let row = values(random, columns, size);
+        blocks::encode(format.dtype(), &row, &mut encoded).unwrap();
+    }
+    let mut decoded = vec![0.0; rows * columns];
+    blocks::decode(format.dtype(), &encoded, &mut decoded).unwrap();
+    let sizes = format.plane_bytes(rows, columns).unwrap();
+    let (_, total) = sizes.layout().unwrap();
+    let mut bytes = vec![0_u8; total as usize];
+    let planes = PlanesMut::of_allocation(&mut bytes, sizes).unwrap();
+    let (mut planes, _) = planes.split_at_row(format.row_bytes(columns), rows);
+    pack_rows(format, columns, &encoded, &mut planes).unwrap();
+    let memory = upload(&gpu(), &bytes);
+    let (matrix, _) = Matrix::at(memory.address(), format, rows, columns).unwrap();
+    Weights { matrix, values: decoded, _memory: memory }
+}
+
+/// An operand and the values that it holds.
+struct Activations {
+    operand: Operand,
+    values: Vec<f64>,
+    _memory: [Buffer; 2],
+}
+
+fn activations(kind: OperandKind, rows: &[f32], columns: usize) -> Activations {
+    let padded = columns.next_multiple_of(GROUP);
+    let mut codes: Vec<u8> = Vec::new();
+    let mut scales: Vec<f32> = Vec::new();
+    let mut held = Vec::new();
+    for row in rows.chunks(columns) {
+        let mut row = row.to_vec();
+        match kind {
+            OperandKind::Plain => {
+                codes.extend_from_slice(bytemuck::cast_slice(&row));
+                held.extend(row.iter().map(|&x| f64::from(x)));
+            }
+            OperandKind::Halves => {
+                let high = row.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+                let factor = if high > 0.0 { (high.log2().floor() - 13.0).exp2() } else { 1.0 };
+                scales.push(if row.iter().all(|x| x.is_finite()) { factor } else { f32::NAN });
+                row.resize(padded, 0.0);
+                let halves: Vec<f16> = row.iter().map(|x| f16::from_f32(x / factor)).collect();
+                codes.extend_from_slice(bytemuck::cast_slice(&halves));
+                held.extend(
+                    halves[..columns].iter().map(|x| f64::from(x.to_f32()) * f64::from(factor)),
+                );
+            }
+            OperandKind::Fixed16 => {
+                row.resize(padded, 0.0);
+                for group in row.chunks(GROUP) {
+                    let start = codes.len();
+                    codes.resize(start + 2 * GROUP, 0);
+                    for (index, block) in group.chunks(32).enumerate() {
+                        let high = block.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+                        let scale = high / 32512.0;
+                        let mut sum = 0.0;
+                        for (c, &x) in block.iter().enumerate() {
+                            let whole = if high > 0.0 { (x / scale).round() as i32 } else { 0 };
+                            let whole = whole.clamp(-32512, 32512);
+                            let upper = (whole + 128) >> 8;
+                            let at = start + c / 16 * 64 + index * 16 + c % 16;
+                            codes[at] = upper as u8;
+                            codes[at + 128] = (whole - 256 * upper) as u8;
+                            let value = f64::from(scale) * f64::from(whole);
+                            sum += value;
+                            held.push(value);
+                        }
+                        scales.extend([scale, sum as f32]);
+                    }
+                }
+                held.truncate(held.len() - (padded - columns));
+            }
+        }
+    }
+    if scales.is_empty() {
+        scales.push(f32::NAN);
+    }
+    let memory = [upload(&gpu(), &codes), upload(&gpu(), &scales)];
+    let none = Span { address: 0, bytes: 0 };
+    let scales = if kind == OperandKind::Plain { none } else { memory[1].span() };
+    let operand = Operand { kind, codes: memory[0].span(), scales };
+    Activations { operand, values: held, _memory: memory }
+}
+
+fn gelu(x: f64) -> f64 {
+    let root = (2.0 / std::f64::consts::PI).sqrt();
+    0.5 * x * (1.0 + (root * (x + 0.044715 * x.powi(3))).tanh())
+}
+
+/// A weight as the kernel multiplies with it.
+fn rounded(shape: &MatmulShape, weight: f32) -> f64 {
+    match shape {
+        MatmulShape::Matrix(_) => f64::from(f16::from_f32(weight).to_f32()),
+        MatmulShape::Tile(_) => f64::from(weight),
+    }
+}
+
+/// (product, sum of magnitudes) of a row of weights and one of activations.
+fn product(shape: &MatmulShape, w: &[f32], x: &[f64]) -> (f64, f64) {
+    w.iter().zip(x).fold((0.0, 0.0), |(sum, size), (&w, x)| {
+        let term = rounded(shape, w) * x;
+        (sum + term, size + term.abs())
+    })
+}
+
+/// How an output may differ, as a share of the sum of magnitudes.
+const SHARE: f64 = 4e-5;
+
+struct Case {
+    format: Format,
+    shape: MatmulShape,
+    width: usize,
+    columns: usize,
+    /// Rows of the segments, or of the gate.
+    rows: Vec<usize>,
+    gated: bool,
+}
+
+impl Case {
+    fn total(&self) -> usize {
+        if self.gated { 2 * self.rows[0] } else { self.rows.iter().sum() }
+    }
+
+    /// Runs the product twice and checks that it does the same; gives the outputs of the segments.
+    fn outputs(&self, weights: &Weights, operand: Operand) -> Vec<Vec<f32>> {
+        let gpu = gpu();
+        let size = |rows: &usize| 4 * rows * self.width;
+        let targets: Vec<Buffer> =
+            self.rows.iter().map(|rows| poisoned(&gpu, (size(rows) + GUARD) as u64)).collect();
+        let span = |index: usize| {
+            let bytes = size(&self.rows[index]) as u64;
+            Span { address: targets[index].address(), bytes }
+        };
+        let segments: Vec<Segment> = (0..self.rows.len())
+            .map(|index| Segment { rows: self.rows[index], target: span(index) })
+            .collect();
+        let output = if self.gated {
+            MatmulOutput::Gated { target: span(0) }
+        } else {
+            MatmulOutput::Segments(&segments)
+        };
+        let mut launch = MatmulLaunch {
+            matrix: weights.matrix,
+            width: self.width,
+            operand,
+            output,
+            scratch: None,
+        };
+        let needed = launch.scratch_bytes(&self.shape);
+        let scratch = scratch(&gpu, needed as usize);
+        launch.scratch = (needed > 0).then_some(scratch.span());
+        assert!(self.shape.fits(gpu.capabilities(), &launch), "{:?}", self.shape);
+        let dispatch = launch.dispatch(&gpu, self.shape, "a product", 0).unwrap();
+        let read =
+            || -> Vec<Vec<f32>> { targets.iter().map(|target| download(&gpu, target)).collect() };
+        run(&gpu, std::slice::from_ref(&dispatch));
+        let first = read();
+        run(&gpu, &[dispatch]);
+        let bits = |all: &[Vec<f32>]| -> Vec<u32> {
+            all.iter().flatten().map(|value| value.to_bits()).collect()
+        };
+        assert_eq!(bits(&first), bits(&read()), "a second run differs: {:?}", self.shape);
+        if needed > 0 {
+            let counters: Vec<u32> = download(&gpu, &scratch);
+            assert!(counters[..COUNTERS].iter().all(|&counter| counter == 0));
+        }
+        first
+            .into_iter()
+            .zip(&self.rows)
+            .map(|(found, rows)| {
+                let (inside, behind) = found.split_at(rows * self.width);
+                let untouched = behind[..GUARD / 4].iter().all(|value| value.to_bits() == u32::MAX);
+                assert!(untouched, "{:?} {rows} rows, width {}", self.shape, self.width);
+                inside.to_vec()
+            })
+            .collect()
+    }
+
+    fn expected(
+        &self,
+        weights: &Weights,
+        x: &[f64],
+        segment: usize,
+        row: usize,
+        token: usize,
+    ) -> (f64, f64) {
+        let x = &x[token * self.columns..(token + 1) * self.columns];
+        let before: usize = self.rows[..segment].iter().sum();
+        let w = |row: usize| &weights.values[row * self.columns..(row + 1) * self.columns];
+        let (sum, size) = product(&self.shape, w(before + row), x);
+        if !self.gated {
+            return (sum, SHARE * size);
+        }
+        let (up, up_size) = product(&self.shape, w(self.rows[0] + row), x);
+        let slack = 1.2 * SHARE * (size * up.abs() + up_size * gelu(sum).abs());
+        (gelu(sum) * up, slack + SHARE * up_size * SHARE * size)
+    }
+
+    fn check(&self, seed: u64) {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let weights = weights(&mut random, self.format, self.total(), self.columns);
+        let rows = values(&mut random, self.width * self.columns, 6.0);
+        let kind = self.shape.operand(self.format);
+        let activations = activations(kind, &rows, self.columns);
+        let outputs = self.outputs(&weights, activations.operand);
+        for (segment, found) in outputs.iter().enumerate() {
+            for (at, &value) in found.iter().enumerate() {
+                let (token, row) = (at / self.rows[segment], at % self.rows[segment]);
+                let (wanted, slack) =
+                    self.expected(&weights, &activations.values, segment, row, token);
+                assert!(
+                    (f64::from(value) - wanted).abs() <= slack + 1e-6,
+                    "{:?} {:?} columns {} segment {segment} row {row} token {token}: {value} {wanted}",
+                    self.format,
+                    self.shape,
+                    self.columns
+                );
+            }
+        }
+    }
+}
+
+fn scratch(gpu: &Arc<Gpu>, bytes: usize) -> Buffer {
+    let mut start = vec![0xFF_u8; bytes.max(MatmulLaunch::COUNTER_BYTES)];
+    start[..MatmulLaunch::COUNTER_BYTES].fill(0);
+    upload(gpu, &start)
+}
+
+/// Shapes for the device's matrix units, whatever their size; empty, and said so, where it has none.
+fn matrix_shapes() -> Vec<MatmulShape> {
+    let gpu = gpu();
+    let halves = |shape: &&crate::capabilities::CooperativeShape| {
+        (shape.input, shape.output) == (Element::F16, Element::F32)
+            && 16 % shape.k == 0
+            && shape.k >= 8
+    };
+    let Some(found) = gpu.capabilities().cooperative.iter().find(halves) else {
+        println!("{} has no matrix units: their test is skipped", gpu.capabilities().name);
+        return Vec::new();
+    };
+    let (m, n, k) = (found.m, found.n, found.k);
+    let product = Product { m, n, k };
+    let base = MatrixShape {
+        tile: (4 * m, 2 * n),
+        step: 32,
+        part: (2 * m, 2 * n),
+        slices: 32 / k / 2,
+        stages: 2,
+        depth: 2,
+        workgroups: 0,
+        product,
+    };
+    let shapes = [
+        base,
+        MatrixShape {
+            tile: (4 * m, 4 * n),
+            step: 64,
+            slices: 1,
+            stages: 1,
+            depth: 1,
+            workgroups: 6,
+            ..base
+        },
+        MatrixShape {
+            tile: (2 * m, n),
+            step: 128,
+            part: (2 * m, n),
+            slices: 2,
+            stages: 1,
+            workgroups: 5,
+            ..base
+        },
+    ];
+    shapes.map(MatmulShape::Matrix).to_vec()
+}
+
+/// The first ones: a software device takes longer to compile a kernel than to run it.
+fn few_matrix_shapes(count: usize) -> Vec<MatmulShape> {
+    matrix_shapes().into_iter().take(count).collect()
+}
+
+const QUANTISED: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K];
+
+/// Columns that a format can have, among them such that are no whole groups.
+fn columns(format: Format) -> [usize; 3] {
+    match format {
+        Format::Q8_0 | Format::Q4_0 => [288, 416, 160],
+        Format::Q4K | Format::Q6K => [256, 768, 512],
+        _ => [131, 290, 129],
+    }
+}
+
+fn check_all(format: Format, shapes: &[MatmulShape], seed: u64) {
+    for (index, &shape) in shapes.iter().enumerate() {
+        let cases: [(usize, usize, Vec<usize>, bool); 7] = [
+            (1, 0, vec![17], false),
+            (9, 1, vec![5, 1, 35], false),
+            (33, 2, vec![52, 4], false),
+            (130, 0, vec![33], false),
+            (1, 1, vec![1], true),
+            (17, 1, vec![41], true),
+            (5, 1, vec![44], true),
+        ];
+        for (number, (width, columns_at, rows, gated)) in cases.into_iter().enumerate() {
+            let columns = columns(format)[columns_at];
+            let case = Case { format, shape, width, columns, rows, gated };
+            case.check(seed + (10 * index + number) as u64);
+        }
+    }
+}
+
+#[test]
+fn matrix_units_agree_for_q4_0() {
+    check_all(Format::Q4_0, &matrix_shapes(), 100);
+}
+
+#[test]
+fn matrix_units_agree_for_q8_0() {
+    check_all(Format::Q8_0, &few_matrix_shapes(2), 200);
+}
+
+#[test]
+fn matrix_units_agree_for_k_formats() {
+    for format in [Format::Q4K, Format::Q6K] {
+        check_all(format, &few_matrix_shapes(2), 300);
+    }
+}
+
+#[test]
+fn matrix_units_agree_for_half_floats() {
+    for format in [Format::F16, Format::Bf16] {
+        check_all(format, &few_matrix_shapes(1), 400);
+    }
+}
+
+#[test]
+fn integer_dot_products_agree() {
+    let shapes = [
+        MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 }),
+        MatmulShape::Tile(TileShape { tile: (64, 16), part: (4, 2), step: 64 }),
+    ];
+    for format in QUANTISED {
+        check_all(format, &shapes, 500);
+    }
+}
+
+#[test]
+fn plain_products_agree() {
+    let shapes = [
+        MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 }),
+        MatmulShape::Tile(TileShape { tile: (64, 16), part: (4, 2), step: 16 }),
+    ];
+    for format in [Format::F32, Format::F16, Format::Bf16] {
+        check_all(format, &shapes, 600);
+    }
+}
+
+/// One shape of each kernel that the device has, with its format.
+fn kernels() -> Vec<(Format, MatmulShape)> {
+    let tile = MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 });
+    let matrix = few_matrix_shapes(2).into_iter().map(|shape| (Format::Q4_0, shape));
+    matrix.chain([(Format::Q8_0, tile), (Format::F32, tile)]).collect()
+}
+
+#[test]
+fn rows_that_are_not_finite_poison_only_themselves() {
+    for (format, shape) in kernels() {
+        let (width, columns) = (19, 288);
+        let case = Case { format, shape, width, columns, rows: vec![40], gated: false };
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let weights = weights(&mut random, format, 40, columns);
+        let mut rows = values(&mut random, width * columns, 2.0);
+        let kind = shape.operand(format);
+        if kind == OperandKind::Fixed16 {
+            // Its blocks hold no such values; their scale does, as the conversion writes it.
+            let activations = activations(kind, &rows, columns);
+            let mut scales: Vec<f32> = download(&gpu(), &activations._memory[1]);
+            let row = 2 * columns.next_multiple_of(GROUP) / 32;
+            scales[4 * row] = f32::NAN;
+            let scales = upload(&gpu(), &scales);
+            let operand = Operand { scales: scales.span(), ..activations.operand };
+            check_poison(&case.outputs(&weights, operand)[0], 40, 4);
+        } else {
+            rows[4 * columns + 100] = f32::NAN;
+            let activations = activations(kind, &rows, columns);
+            check_poison(&case.outputs(&weights, activations.operand)[0], 40, 4);
+        }
+    }
+}
+
+fn check_poison(found: &[f32], rows: usize, poisoned: usize) {
+    for (at, value) in found.iter().enumerate() {
+        assert_eq!(value.is_nan(), at / rows == poisoned, "row {} has {value}", at / rows);
+    }
+}
+
+#[test]
+fn large_and_small_activations_keep_their_precision() {
+    for (format, shape) in kernels() {
+        let columns = 288;
+        let sizes = [1e4_f32, 1e-20, 1e8, 1e30, 3e35, 1e-30, 65504.0, 1e15, 1.0];
+        let case =
+            Case { format, shape, width: sizes.len(), columns, rows: vec![21], gated: false };
+        let mut random = ChaCha8Rng::seed_from_u64(8);
+        let weights = weights(&mut random, format, 21, columns);
+        let rows: Vec<f32> =
+            sizes.iter().flat_map(|&size| values(&mut random, columns, size)).collect();
+        let activations = activations(shape.operand(format), &rows, columns);
+        let found = &case.outputs(&weights, activations.operand)[0];
+        for (at, &value) in found.iter().enumerate() {
+            let (token, row) = (at / 21, at % 21);
+            let (wanted, slack) = case.expected(&weights, &activations.values, 0, row, token);
+            assert!(
+                (f64::from(value) - wanted).abs() <= slack,
+                "{shape:?} {token}: {value} {wanted}"
+            );
+        }
+    }
+}
+
+#[test]
+fn candidates_fit_and_the_first_is_right() {
+    let gpu = gpu();
+    let kinds = [OperandKind::Halves, OperandKind::Fixed16];
+    for (number, kind) in kinds.into_iter().enumerate() {
+        let format = Format::Q4_0;
+        if kind == OperandKind::Halves && matrix_shapes().is_empty() {
+            continue;
+        }
+        for width in [9, 64, 130] {
+            let mut random = ChaCha8Rng::seed_from_u64(9);
+            let weights = weights(&mut random, format, 48, 512);
+            let rows = values(&mut random, width * 512, 2.0);
+            let activations = activations(kind, &rows, 512);
+            let target = poisoned(&gpu, (4 * width * 48) as u64);
+            let segments = [Segment { rows: 48, target: target.span() }];
+            let launch = MatmulLaunch {
+                matrix: weights.matrix,
+                width,
+                operand: activations.operand,
+                output: MatmulOutput::Segments(&segments),
+                scratch: None,
+            };
+            let all = MatmulShape::candidates(gpu.capabilities(), &launch);
+            assert!(
+                !all.is_empty() && all.iter().all(|shape| shape.fits(gpu.capabilities(), &launch))
+            );
+            assert_eq!(all[0], MatmulShape::default_for(gpu.capabilities(), &launch));
+            let case =
+                Case { format, shape: all[0], width, columns: 512, rows: vec![48], gated: false };
+            case.check(900 + number as u64);
+        }
+    }
+}
+
+/// Capabilities of the devices that trine aims at, as far as shapes depend on them.
+#[test]
+fn every_target_device_has_shapes() {
+    use crate::capabilities::{CooperativeShape, DeviceKind};
+    let gpu = gpu();
+    let shape = |m, n, k| CooperativeShape { m, n, k, input: Element::F16, output: Element::F32 };
+    let nvidia = vec![shape(16, 16, 16), shape(16, 8, 16), shape(16, 8, 8)];
+    let devices = [
+        (DeviceKind::Discrete, 32, 48 << 10, nvidia),
+        (DeviceKind::Integrated, 64, 64 << 10, vec![shape(16, 16, 16)]),
+        (DeviceKind::Integrated, 64, 32 << 10, vec![shape(16, 16, 16)]),
+        (DeviceKind::Processor, 8, 32 << 10, vec![shape(8, 8, 8)]),
+    ];
+    let span = Span { address: 4096, bytes: 0 };
+    for (kind, subgroup, shared_bytes, cooperative) in devices {
+        let mut capabilities = gpu.capabilities().clone();
+        (capabilities.kind, capabilities.subgroup) = (kind, subgroup);
+        (capabilities.shared_bytes, capabilities.cooperative) = (shared_bytes, cooperative);
+        capabilities.invocations = 1024;
+        for format in QUANTISED {
+            assert_eq!(MatmulShape::operand_for(&capabilities, format), OperandKind::Halves);
+            for width in [8, 9, 16, 17, 32, 64, 128, 256, 512] {
+                let (matrix, _) = Matrix::at(4096, format, 2 * 21504, 5376).unwrap();
+                let launch = MatmulLaunch {
+                    matrix,
+                    width,
+                    operand: Operand { kind: OperandKind::Halves, codes: span, scales: span },
+                    output: MatmulOutput::Gated { target: span },
+                    scratch: None,
+                };
+                let all = MatmulShape::candidates(&capabilities, &launch);
+                assert!(!all.is_empty(), "{kind:?} {format:?} {width}: {all:?}");
+                let tile = all[0].tile().1 as usize;
+                assert!(tile < 2 * width.next_multiple_of(16), "{kind:?} {width}: {tile}");
+            }
+        }
+    }
+}
