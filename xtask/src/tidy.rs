@@ -52,10 +52,12 @@ const FUNCTION_LINES_MAX: usize = 80;
 
 /// Where the operations are defined, and where each of them must be named.
 const OPERATIONS: &str = "crates/model/src/plan.rs";
-const OPERATION_TWINS: [(&str, &str); 3] = [
+const OPERATION_TWINS: [(&str, &str); 5] = [
     ("the scalar reference", "crates/backend/src/reference/device.rs"),
     ("the CPU backend", "crates/cpu/src/program/frame.rs"),
     ("the CPU backend's tests", "crates/cpu/tests/operations.rs"),
+    ("the Vulkan backend", "crates/vulkan/src/program/lower.rs"),
+    ("the Vulkan backend's tests", "crates/vulkan/tests/operations.rs"),
 ];
 
 /// Checks every rule; lists what breaks one.

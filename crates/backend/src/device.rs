@@ -46,6 +46,23 @@ pub trait Program: Send {
     /// the device failed; the caches' contents are undefined then.
     fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;
 
+    /// Whether the device finds the largest logits itself: whether [`Program::run_top`] may be called.
+    fn finds_top(&self) -> bool {
+        false
+    }
+
+    /// Runs one step as [`Program::run`] does, and gives of each output row its largest logits alone: all that are not below the
+    /// [`TOP`]-th largest (or all, where the vocabulary is smaller), in no particular order. A logit that is not a number is
+    /// always among them.
+    ///
+    /// # Errors
+    /// As [`Program::run`], and [`BackendError::Unsupported`] where the device does not [find them](Program::finds_top).
+    fn run_top(&mut self, batch: &Batch<'_>) -> Result<&[Vec<TopLogit>], BackendError> {
+        let _ = batch;
+        let what = "it does not look for the largest logits".to_owned();
+        Err(BackendError::Unsupported { device: "this device".to_owned(), what })
+    }
+
     /// The Plan that is run.
     fn plan(&self) -> &Plan;
 
@@ -57,6 +74,18 @@ pub trait Program: Send {
 
     /// Starts measuring the time of each step, or stops and gives the seconds spent in each since then.
     fn profile(&mut self, on: bool) -> Vec<f64>;
+}
+
+/// So many of the largest logits of a row a Program finds where it is asked for them alone.
+pub const TOP: usize = 256;
+
+/// A logit and its token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TopLogit {
+    /// The logit.
+    pub logit: f32,
+    /// The token id.
+    pub token: u32,
 }
 
 /// Sizes that are fixed when a Program is made.

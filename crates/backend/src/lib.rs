@@ -9,5 +9,6 @@ mod device;
 pub mod reference;
 
 pub use device::{
-    BLOCK, BackendError, Batch, Device, Memory, Program, ProgramOptions, SequenceView, Span,
+    BLOCK, BackendError, Batch, Device, Memory, Program, ProgramOptions, SequenceView, Span, TOP,
+    TopLogit,
 };

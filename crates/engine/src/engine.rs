@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use trine_backend::{BackendError, Batch, Device, Program, ProgramOptions, SequenceView};
+use trine_backend::{BackendError, Batch, Device, Program, ProgramOptions, SequenceView, TopLogit};
 use trine_model::Model;
 
 use crate::error::EngineError;
@@ -402,9 +402,12 @@ impl Engine {
             blocks: self.kv.blocks(pick.slot),
         }));
         let context = self.program.options().context;
-        let result = self.program.run(&self.rows.batch(&views));
+        let takes_top = self.picks.iter().filter(|pick| pick.output).all(|pick| {
+            self.sequences[pick.slot].as_ref().is_some_and(|sequence| sequence.stream.takes_top())
+        });
+        let result = run(self.program.as_mut(), &self.rows.batch(&views), takes_top);
         self.rows.views = recycle(views);
-        let mut logits = result?.chunks_exact(self.vocabulary);
+        let mut logits = result?.rows(self.vocabulary);
         for pick in &self.picks {
             self.kv.advance(pick.slot, pick.rows);
             let sequence =
@@ -422,7 +425,7 @@ impl Engine {
                     device: "the program".to_owned(),
                     what: "it gave fewer rows of logits than were asked for".to_owned(),
                 })?;
-                sequence.next_token(row, context, &mut self.workspace, events)
+                sequence.next_token(row, self.vocabulary, context, &mut self.workspace, events)
             } else if sequence.max_tokens == 0 && length == sequence.prompt {
                 events.push(Event::Finished { sequence: sequence.id, finish: Finish::Length });
                 Some(Finish::Length)
@@ -484,13 +487,18 @@ impl Sequence {
     /// Samples a token and reports it; says why it is the last one, if it is.
     fn next_token(
         &mut self,
-        logits: &[f32],
+        logits: RowLogits<'_>,
+        vocabulary: usize,
         context: usize,
         workspace: &mut Workspace,
         events: &mut Vec<Event>,
     ) -> Option<Finish> {
         let sequence = self.id;
-        let token = match self.stream.sample(logits, &self.tokens, workspace) {
+        let sampled = match logits {
+            RowLogits::All(row) => self.stream.sample(row, &self.tokens, workspace),
+            RowLogits::Top(row) => self.stream.sample_top(row, vocabulary, workspace),
+        };
+        let token = match sampled {
             Ok(token) => token,
             Err(error) => {
                 tracing::error!(%sequence, %error, "sequence ended");
@@ -517,6 +525,45 @@ impl Sequence {
         events.push(Event::Token { sequence, token, finish });
         finish
     }
+}
+
+/// The logits of a step's output rows.
+enum StepLogits<'a> {
+    /// (outputs, vocabulary).
+    All(&'a [f32]),
+    /// The largest of each row.
+    Top(&'a [Vec<TopLogit>]),
+}
+
+/// The logits of one row.
+enum RowLogits<'a> {
+    /// (vocabulary).
+    All(&'a [f32]),
+    /// The largest.
+    Top(&'a [TopLogit]),
+}
+
+impl<'a> StepLogits<'a> {
+    fn rows(self, vocabulary: usize) -> impl Iterator<Item = RowLogits<'a>> {
+        let (all, top): (&[f32], &[Vec<TopLogit>]) = match self {
+            StepLogits::All(all) => (all, &[]),
+            StepLogits::Top(top) => (&[], top),
+        };
+        let all = all.chunks_exact(vocabulary).map(RowLogits::All);
+        all.chain(top.iter().map(|row| RowLogits::Top(row)))
+    }
+}
+
+/// Runs a step; with `takes_top` the device may look for the largest logits itself.
+fn run<'a>(
+    program: &'a mut dyn Program,
+    batch: &Batch<'_>,
+    takes_top: bool,
+) -> Result<StepLogits<'a>, BackendError> {
+    if takes_top && program.finds_top() {
+        return Ok(StepLogits::Top(program.run_top(batch)?));
+    }
+    Ok(StepLogits::All(program.run(batch)?))
 }
 
 impl Rows {

@@ -30,4 +30,4 @@ pub use model::{Model, base_plan};
 pub use plan::{
     Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Weight, WeightId,
 };
-pub use scratch::{ALIGNMENT, Scratch, Width};
+pub use scratch::{ALIGNMENT, Claim, Scratch, Width};

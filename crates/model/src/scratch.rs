@@ -36,20 +36,29 @@ pub struct Scratch {
     pub bytes: usize,
 }
 
-/// A buffer's claim on memory.
-struct Claim {
-    buffer: usize,
-    bytes: usize,
-    first: usize,
-    last: usize,
+/// A buffer's claim on memory: from the first to the last step that touches it, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Which buffer, in the caller's numbering.
+    pub buffer: usize,
+    /// Its size, a multiple of what the caller wants offsets to be multiples of.
+    pub bytes: usize,
+    /// First step.
+    pub first: usize,
+    /// Last step.
+    pub last: usize,
 }
 
 impl Scratch {
     /// Places the buffers of `plan` for a width.
     pub fn place(plan: &Plan, width: Width) -> Self {
-        let mut claims = claims(plan, width);
+        Self::place_claims(claims(plan, width), plan.buffers.len())
+    }
+
+    /// Places claims of `buffers` buffers, at most one for each.
+    pub fn place_claims(mut claims: Vec<Claim>, buffers: usize) -> Self {
         claims.sort_by_key(|claim| std::cmp::Reverse(claim.bytes));
-        let mut offsets = vec![None; plan.buffers.len()];
+        let mut offsets = vec![None; buffers];
         let mut placed: Vec<(usize, Claim)> = Vec::new();
         for claim in claims {
             let offset = lowest_free(&placed, &claim);

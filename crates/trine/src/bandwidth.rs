@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use memmap2::MmapMut;
+use trine_vulkan::{ReadSpeed, VulkanDevice};
 
 use crate::machine;
 use crate::output;
@@ -84,6 +85,38 @@ impl Bandwidth {
             _ => Duration::ZERO,
         };
         size_of_val(numbers) as f64 / elapsed.max(Duration::from_nanos(1)).as_secs_f64()
+    }
+}
+
+/// What a device's speed is compared with: streaming reads of the memory that it works from.
+pub(crate) enum Yardstick {
+    /// The processor's.
+    Processor(Bandwidth),
+    /// A GPU's.
+    Gpu(Box<ReadSpeed>),
+}
+
+impl Yardstick {
+    /// For a GPU if there is one, otherwise for so many threads.
+    ///
+    /// # Errors
+    /// If there is not enough memory to measure with, or the GPU fails.
+    pub(crate) fn new(gpu: Option<&VulkanDevice>, threads: usize) -> Result<Self> {
+        match gpu {
+            Some(gpu) => Ok(Yardstick::Gpu(Box::new(ReadSpeed::new(&gpu.gpu())?))),
+            None => Ok(Yardstick::Processor(Bandwidth::new(threads)?)),
+        }
+    }
+
+    /// Bytes per second of one pass.
+    ///
+    /// # Errors
+    /// If the GPU fails.
+    pub(crate) fn measure(&mut self) -> Result<f64> {
+        match self {
+            Yardstick::Processor(bandwidth) => Ok(bandwidth.measure()),
+            Yardstick::Gpu(speed) => Ok(speed.measure()?),
+        }
     }
 }
 

@@ -94,7 +94,7 @@ impl Command {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Device and memory")]
 pub(crate) struct Placement {
-    /// Where to run: cpu (the default), reference (slow, exact), vulkan[:INDEX]
+    /// Where to run: auto (a GPU if there is one, the default), cpu, vulkan[:INDEX or :NAME], reference (slow, exact)
     #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
     pub(crate) device: Option<DeviceChoice>,
 
@@ -130,7 +130,7 @@ impl Placement {
 
     /// Fills what is not given here from what was typed before the command's name.
     pub(crate) fn or(&mut self, early: Placement) {
-        self.device = self.device.or(early.device);
+        self.device = self.device.take().or(early.device);
         self.threads = self.threads.or(early.threads);
         self.kv = self.kv.or(early.kv);
         self.context = self.context.or(early.context);
@@ -153,7 +153,7 @@ The prompt is put into the model's chat template; --raw continues it as it is. A
 template always continues.
 
 Sampling settings that are not given are the model's own. The same --seed gives the same text on the
-same machine with the same number of threads.
+same device, on a CPU with the same number of threads.
 
 The text goes to standard output, everything else to standard error.";
 
@@ -244,7 +244,7 @@ pub(crate) struct SamplingArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Every test runs --repeats times after one run that is not counted, all tests in turn, and between \
-them the machine's streaming read bandwidth is measured with the same number of threads. Shown are \
+them the streaming read bandwidth is measured: the GPU's, or the CPU's with the same number of threads. Shown are \
 the median, the quartiles and the extremes; values beyond 1.5 interquartile ranges from the \
 quartiles are marked and kept.")]
 pub(crate) struct BenchArgs {
@@ -283,6 +283,10 @@ pub(crate) struct BenchArgs {
     /// How often each test runs
     #[arg(short, long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) repeats: u16,
+
+    /// Also measure each step of the pass, with a pause after each
+    #[arg(long)]
+    pub(crate) steps: bool,
 
     /// Print the results as JSON, with every single measurement
     #[arg(long, conflicts_with = "markdown")]
@@ -367,7 +371,7 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
     pub(crate) model: Option<String>,
 
-    /// The machine: cpu (this one, measured), 780m, 890m, strix-halo, rtx-4090, h200
+    /// The machine: cpu or vulkan[:INDEX or :NAME] (this one, measured), 780m, 890m, strix-halo, rtx-4090, h200
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
 
@@ -503,7 +507,7 @@ pub(crate) struct ShowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Ends with exit code 1 if a check fails; warnings do not count.")]
 pub(crate) struct DoctorArgs {
-    /// Leave out the measurement of memory bandwidth (it takes a second or two)
+    /// Leave out the measurements of memory bandwidth (they take a second or two)
     #[arg(long)]
     pub(crate) quick: bool,
 

@@ -1,62 +1,125 @@
 //! Which device runs the model.
 
-use anyhow::{Result, anyhow};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use etcetera::BaseStrategy;
+use indicatif::{ProgressBar, ProgressStyle};
 use trine_backend::Device;
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
+use trine_vulkan::{Choice, PipelineCache, Progress, VulkanDevice};
+
+use crate::terminal;
 
 /// A device as named on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum DeviceChoice {
+    /// The best GPU that Vulkan offers, and without one the processor.
+    #[default]
+    Auto,
     /// The scalar reference: slow and exact.
     Reference,
     /// SIMD kernels and a thread pool.
-    #[default]
     Cpu,
-    /// A Vulkan device by its index.
-    Vulkan(u32),
+    /// A Vulkan device.
+    Vulkan(Choice),
 }
 
 impl DeviceChoice {
-    /// Reads `reference`, `cpu`, `vulkan` or `vulkan:INDEX`.
+    /// Reads `auto`, `reference`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, the name a part of the device's own or its
+    /// UUID.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let index = |text: &str| text.parse().map(DeviceChoice::Vulkan).ok();
+        let named = |name: &str| match name.parse() {
+            Ok(index) => Some(Choice::Index(index)),
+            Err(_) if name.trim().is_empty() => None,
+            Err(_) => Some(Choice::Named(name.to_owned())),
+        };
         let choice = match text {
+            "auto" => Some(DeviceChoice::Auto),
             "reference" => Some(DeviceChoice::Reference),
             "cpu" => Some(DeviceChoice::Cpu),
-            "vulkan" => Some(DeviceChoice::Vulkan(0)),
-            _ => text.strip_prefix("vulkan:").and_then(index),
+            "vulkan" => Some(DeviceChoice::Vulkan(Choice::Best)),
+            _ => text.strip_prefix("vulkan:").and_then(named).map(DeviceChoice::Vulkan),
         };
-        choice.ok_or_else(|| "choose cpu, reference or vulkan[:INDEX]".to_owned())
+        choice.ok_or_else(|| {
+            "choose auto, cpu, reference or vulkan[:INDEX or :NAME]; `trine doctor` lists the devices"
+                .to_owned()
+        })
     }
 
     /// Opens the device.
     ///
     /// # Errors
-    /// If this build or this machine does not have it.
-    pub(crate) fn open(self, threads: Option<usize>) -> Result<Opened> {
+    /// If this machine does not have it.
+    pub(crate) fn open(&self, threads: Option<usize>) -> Result<Opened> {
         match self {
             DeviceChoice::Reference => {
-                Ok(Opened { device: Box::new(ReferenceDevice::new()), threads: 1 })
+                Ok(Opened { device: Box::new(ReferenceDevice::new()), gpu: None, threads: 1 })
             }
             DeviceChoice::Cpu => {
                 let device = CpuDevice::new(threads, None)?;
                 let threads = device.threads();
-                Ok(Opened { device: Box::new(device), threads })
+                Ok(Opened { device: Box::new(device), gpu: None, threads })
             }
-            DeviceChoice::Vulkan(_) => Err(anyhow!(
-                "this build of trine has no Vulkan device; run on the CPU with --device cpu"
-            )),
+            DeviceChoice::Vulkan(choice) => {
+                let device = VulkanDevice::open(choice.clone(), cache(), progress())
+                    .context("the GPU cannot be used; --device cpu runs on the processor")?;
+                Ok(Opened::gpu(device))
+            }
+            DeviceChoice::Auto => match VulkanDevice::open(Choice::Best, cache(), progress()) {
+                Ok(device) => Ok(Opened::gpu(device)),
+                Err(reason) => {
+                    tracing::debug!(%reason, "no GPU is used");
+                    DeviceChoice::Cpu.open(threads)
+                }
+            },
         }
     }
+}
+
+/// Where compiled pipelines are kept: the user's cache folder, if there is one.
+fn cache() -> Option<PipelineCache> {
+    let folders = etcetera::choose_base_strategy().ok()?;
+    Some(PipelineCache::in_folder(&folders.cache_dir().join("trine").join("pipelines")))
+}
+
+/// A progress bar for the weights on their way to the device, on a terminal.
+fn progress() -> Option<Progress> {
+    if !terminal::stderr_is_terminal() {
+        return None;
+    }
+    let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
+    Some(Arc::new(move |done, total| {
+        let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = bar.get_or_insert_with(|| {
+            let style = "loading {bar:30} {bytes} of {total_bytes} ({bytes_per_sec})";
+            let style = ProgressStyle::with_template(style);
+            ProgressBar::new(total)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        shown.set_position(done);
+        if done >= total {
+            shown.finish_and_clear();
+            *bar = None;
+        }
+    }))
 }
 
 /// A device, ready to load models.
 pub(crate) struct Opened {
     /// The device.
     pub(crate) device: Box<dyn Device>,
-    /// Threads that it uses.
+    /// The same, where it is a GPU.
+    pub(crate) gpu: Option<VulkanDevice>,
+    /// Threads of the processor that it uses.
     pub(crate) threads: usize,
+}
+
+impl Opened {
+    fn gpu(device: VulkanDevice) -> Self {
+        Self { device: Box::new(device.clone()), gpu: Some(device), threads: 1 }
+    }
 }
 
 #[cfg(test)]
@@ -67,9 +130,12 @@ mod tests {
     fn names() {
         assert_eq!(DeviceChoice::parse("cpu"), Ok(DeviceChoice::Cpu));
         assert_eq!(DeviceChoice::parse("reference"), Ok(DeviceChoice::Reference));
-        assert_eq!(DeviceChoice::parse("vulkan"), Ok(DeviceChoice::Vulkan(0)));
-        assert_eq!(DeviceChoice::parse("vulkan:3"), Ok(DeviceChoice::Vulkan(3)));
-        for wrong in ["", "gpu", "vulkan:", "vulkan:-1", "vulkan:x", "CPU "] {
+        let vulkan = |choice| Ok(DeviceChoice::Vulkan(choice));
+        assert_eq!(DeviceChoice::parse("auto"), Ok(DeviceChoice::Auto));
+        assert_eq!(DeviceChoice::parse("vulkan"), vulkan(Choice::Best));
+        assert_eq!(DeviceChoice::parse("vulkan:3"), vulkan(Choice::Index(3)));
+        assert_eq!(DeviceChoice::parse("vulkan:780M"), vulkan(Choice::Named("780M".to_owned())));
+        for wrong in ["", "gpu", "vulkan:", "vulkan: ", "vulcan:1", "CPU "] {
             assert!(DeviceChoice::parse(wrong).is_err(), "{wrong}");
         }
     }

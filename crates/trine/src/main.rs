@@ -8,6 +8,7 @@
 
 use std::process::ExitCode;
 
+mod amdgpu;
 mod app;
 mod bandwidth;
 mod chat;

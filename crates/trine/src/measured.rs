@@ -1,12 +1,15 @@
 //! This machine as a [`Machine`]: what its memory and a device's matrix products reach here.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SequenceView};
+use trine_backend::{BLOCK, Batch, Device, Program, ProgramOptions, SequenceView};
 use trine_model::{
     Buffer, BufferId, KvType, Model, Op, Plan, Product, Rows, Step, Weight, WeightId, Width,
 };
+use trine_vulkan::capabilities::{DeviceKind, MemoryHeap};
+use trine_vulkan::{Gpu, ReadSpeed};
 
 use crate::bandwidth::Bandwidth;
 use crate::forecast::{Basis, BasisKind, Machine};
@@ -17,6 +20,8 @@ use crate::statistics::Summary;
 
 /// Passes over the buffer that measures reads.
 const READS: usize = 7;
+/// The same on a GPU, which reads steadily.
+const GPU_READS: usize = 5;
 /// Rows of the product that stands for all with few rows.
 const FEW_ROWS: usize = 32;
 /// Largest matrix, in weights, that is measured: enough work for every thread, and no long wait on a slow processor.
@@ -35,6 +40,8 @@ pub(crate) struct Reads {
     pub(crate) best: f64,
     /// What was read how, for people.
     pub(crate) how: String,
+    /// Bytes of the memory that was read, where the system tells.
+    pub(crate) memory_bytes: Option<u64>,
 }
 
 /// Streaming reads of this machine's processor.
@@ -44,11 +51,41 @@ pub(crate) struct Reads {
 pub(crate) fn processor_reads(threads: usize) -> Result<Reads> {
     let bandwidth = Bandwidth::new(threads)?;
     let passes: Vec<f64> = (0..READS).map(|_| bandwidth.measure()).collect();
-    let Some(Summary { median, maximum, .. }) = Summary::of(&passes) else {
-        bail!("the memory bandwidth was not measured; please report this");
-    };
     let how = format!("streaming reads with {threads} threads, median and best of {READS}");
-    Ok(Reads { usual: median, best: maximum, how })
+    reads(&passes, how, machine::total_memory())
+}
+
+/// Streaming reads of a GPU of this machine.
+///
+/// # Errors
+/// If the GPU has not enough memory to measure with, or fails.
+pub(crate) fn gpu_reads(gpu: &Arc<Gpu>) -> Result<Reads> {
+    let mut speed = ReadSpeed::new(gpu)?;
+    // The first pass wakes the GPU's clocks and is not counted.
+    speed.measure()?;
+    let passes = (0..GPU_READS).map(|_| speed.measure()).collect::<Result<Vec<f64>, _>>()?;
+    let how = format!("streaming reads of the GPU, median and best of {GPU_READS}");
+    let capabilities = gpu.capabilities();
+    let memory = gpu_memory(capabilities.kind, &capabilities.heaps, machine::total_memory());
+    reads(&passes, how, memory)
+}
+
+fn reads(passes: &[f64], how: String, memory_bytes: Option<u64>) -> Result<Reads> {
+    match Summary::of(passes) {
+        Some(Summary { median, maximum, .. }) => {
+            Ok(Reads { usual: median, best: maximum, how, memory_bytes })
+        }
+        None => bail!("the memory bandwidth was not measured; please report this"),
+    }
+}
+
+/// Memory that models can take on a GPU: its own, and where it has none what the driver lets it have of the machine's.
+fn gpu_memory(kind: DeviceKind, heaps: &[MemoryHeap], machine: Option<u64>) -> Option<u64> {
+    let is_discrete = matches!(kind, DeviceKind::Discrete | DeviceKind::Virtual);
+    let heaps = heaps.iter().filter(|heap| heap.device_local || !is_discrete);
+    let bytes = heaps.fold(0_u64, |sum, heap| sum.saturating_add(heap.bytes));
+    let bytes = if is_discrete { bytes } else { machine.map_or(bytes, |all| bytes.min(all)) };
+    (bytes > 0).then_some(bytes)
 }
 
 /// The rates of a device of this machine with the matrices of a model. Reads are measured apart, as each kind of device
@@ -74,7 +111,7 @@ pub(crate) fn machine(device: &dyn Device, model: &Model, reads: &Reads) -> Resu
         tops_wide: wide / 1e12,
         tops_limit: skinny.max(wide) / 1e12,
         gap_us: 0.0,
-        memory_bytes: machine::total_memory(),
+        memory_bytes: reads.memory_bytes,
         sources: vec![
             measured(format!(
                 "{} of {} GB/s: {}",
@@ -127,31 +164,45 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
         outputs: &[rows as u32 - 1],
     };
     // The first run warms caches and pages and is not counted.
-    program.run(&batch)?;
-    let (begin, mut best) = (Instant::now(), Duration::MAX);
+    product_seconds(program.as_mut(), &batch)?;
+    let (begin, mut best) = (Instant::now(), f64::INFINITY);
     for _ in 0..REPEATS {
-        let start = Instant::now();
-        program.run(&batch)?;
-        best = best.min(start.elapsed());
+        best = best.min(product_seconds(program.as_mut(), &batch)?);
         if begin.elapsed() > PATIENCE {
             break;
         }
     }
     let operations = 2.0 * rows as f64 * weight.rows as f64 * weight.columns as f64;
-    Ok(operations / best.max(Duration::from_nanos(1)).as_secs_f64())
+    Ok(operations / best.max(1e-9))
 }
 
-/// A Plan of one product. Nothing writes its input: the time does not depend on the values.
+/// Seconds of one run, by the device's own clock where it has one: the way to a GPU and back is no part of the product.
+fn product_seconds(program: &mut dyn Program, batch: &Batch<'_>) -> Result<f64> {
+    program.profile(true);
+    let start = Instant::now();
+    program.run(batch)?;
+    let elapsed = start.elapsed().as_secs_f64();
+    // The product is the Plan's last step.
+    let own = program.profile(false).last().copied().unwrap_or_default();
+    Ok(if own > 0.0 { own } else { elapsed })
+}
+
+/// A Plan of one product. Its input is a row of the matrix itself, which is there in every model: the time does not depend on
+/// the values.
 fn product(weight: &Weight) -> Plan {
     let buffer =
         |name: &str, columns| Buffer { name: name.to_owned(), rows: Rows::Tokens, columns };
+    let step = |label: &str, op| Step { label: label.to_owned(), op };
     let (input, output) = (BufferId(0), BufferId(1));
     let products = vec![Product { weight: WeightId(0), output }];
     Plan {
         buffers: vec![buffer("input", weight.columns), buffer("output", weight.rows)],
         weights: vec![weight.clone()],
         caches: Vec::new(),
-        steps: vec![Step { label: "probe".to_owned(), op: Op::MatMul { input, products } }],
+        steps: vec![
+            step("input", Op::Embed { table: WeightId(0), scale: 1.0, output: input }),
+            step("product", Op::MatMul { input, products }),
+        ],
         logits: output,
     }
 }
@@ -165,13 +216,29 @@ mod tests {
     use crate::model_source::Source;
 
     #[test]
+    fn memory_of_a_gpu_is_its_own_or_its_share() {
+        let heap = |bytes, device_local| MemoryHeap { bytes, device_local, host_visible: true };
+        let heaps = [heap(10, true), heap(5, false)];
+        let of = |kind, machine| gpu_memory(kind, &heaps, machine);
+        assert_eq!(of(DeviceKind::Discrete, Some(4)), Some(10));
+        assert_eq!(of(DeviceKind::Integrated, Some(32)), Some(15));
+        assert_eq!(of(DeviceKind::Integrated, Some(12)), Some(12));
+        assert_eq!(of(DeviceKind::Integrated, None), Some(15));
+        assert_eq!(gpu_memory(DeviceKind::Discrete, &[], Some(4)), None);
+        let huge = [heap(u64::MAX, true), heap(u64::MAX, true)];
+        assert_eq!(gpu_memory(DeviceKind::Discrete, &huge, None), Some(u64::MAX));
+    }
+
+    #[test]
     fn devices_are_measured_with_a_matrix_of_the_model() {
         let model = Source::DEMO.open(None).unwrap();
         let weight = probe(&model.plan()).unwrap();
         assert!(weight.rows > 1 && weight.rows * weight.columns <= WEIGHTS_MAX);
-        let reads = Reads { usual: 20e9, best: 25e9, how: "by decree".to_owned() };
+        let reads =
+            Reads { usual: 20e9, best: 25e9, how: "by decree".to_owned(), memory_bytes: Some(7) };
         let machine = machine(&CpuDevice::new(Some(1), None).unwrap(), &model, &reads).unwrap();
         assert_eq!((machine.gbps, machine.gbps_limit), (20.0, 25.0));
+        assert_eq!(machine.memory_bytes, Some(7));
         assert!(machine.tops_skinny > 0.0 && machine.tops_wide > 0.0);
         assert!(machine.tops_limit >= machine.tops_wide.max(machine.tops_skinny));
         let slow = product_rate(&ReferenceDevice::new(), &model, &weight, 2).unwrap();

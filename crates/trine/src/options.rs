@@ -11,7 +11,7 @@ use crate::cli::{Placement, SamplingArgs};
 use crate::device::DeviceChoice;
 
 /// Where a model runs, and with what memory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// The device.
     pub(crate) device: DeviceChoice,
@@ -29,7 +29,7 @@ impl Settings {
     /// The settings of a command whose usual storage of keys and values is `kv`.
     pub(crate) fn new(placement: &Placement, kv: KvType) -> Self {
         Self {
-            device: placement.device.unwrap_or_default(),
+            device: placement.device.clone().unwrap_or_default(),
             threads: placement.threads.map(usize::from),
             kv: placement.kv.unwrap_or(kv),
             context: placement.context,

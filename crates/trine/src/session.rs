@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use trine_engine::{Engine, EngineOptions};
 use trine_model::{Model, Workload};
+use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
 
 use crate::device::Opened;
@@ -41,7 +42,9 @@ pub(crate) struct Session {
     pub(crate) engine: Engine,
     /// Name of the device.
     pub(crate) device: String,
-    /// Threads that the device uses.
+    /// The device, where it is a GPU.
+    pub(crate) gpu: Option<VulkanDevice>,
+    /// Threads of the processor that the device uses.
     pub(crate) threads: usize,
 }
 
@@ -51,7 +54,7 @@ impl Session {
     /// # Errors
     /// If any of that fails.
     pub(crate) fn open(source: &Source, settings: &Settings, sizes: Sizes) -> Result<Self> {
-        let Opened { device, threads } = settings.device.open(settings.threads)?;
+        let Opened { device, gpu, threads } = settings.device.open(settings.threads)?;
         let name = source.name();
         let model = source.open(settings.quantize)?;
         check_context(&name, &model, settings)?;
@@ -64,7 +67,7 @@ impl Session {
         };
         let engine = Engine::new(&model, device.as_ref(), options)
             .with_context(|| format!("{name} cannot be loaded on {}", device.name()))?;
-        Ok(Self { name, model, engine, device: device.name(), threads })
+        Ok(Self { name, model, engine, device: device.name(), gpu, threads })
     }
 
     /// One line for each decision, on standard error: on a terminal, or if asked for.

@@ -42,7 +42,7 @@ fn peak_memory(model: &Path, ids: &Path, out: &Path) -> u64 {
         .arg("logits")
         .arg(model)
         .args([Path::new("--ids"), ids, Path::new("--out"), out])
-        .args(["--chunk", "32", "--threads", "2"])
+        .args(["--chunk", "32", "--device", "cpu", "--threads", "2"])
         .stderr(Stdio::inherit())
         .spawn()
         .unwrap();

@@ -1,6 +1,6 @@
 //! Times the matrix-vector kernels on the matrices of Gemma 3 27B in several shapes.
 //!
-//! `matvec_bench [--quick] [--small] [--format NAME] [--case TEXT]`: `--quick` tries only the shapes that the tuner would,
+//! `matvec_bench [--quick] [--stream] [--small] [--format NAME] [--case TEXT]`: `--quick` tries only the shapes that the tuner would,
 //! `--small` takes matrices of an eighth of the rows and columns (software devices), `--format` is q4_0 unless given, `--case`
 //! takes the products whose names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
 //!
@@ -10,12 +10,14 @@
 
 use std::sync::Arc;
 
+use trine_vulkan::GpuError;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::{Dispatch, Span};
 use trine_vulkan::kernels::matvec::{
     MatvecInput, MatvecLaunch, MatvecOutput, MatvecShape, Segment,
 };
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
+use trine_vulkan::kernels::stream::{StreamLaunch, StreamShape};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::gpu::Gpu;
 use trine_vulkan::raw::memory::{Buffer, Place};
@@ -47,18 +49,26 @@ struct Case {
 struct Options {
     quick: bool,
     small: bool,
+    /// Only the kernel for one row.
+    stream: bool,
     format: Format,
     case: String,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options =
-        Options { quick: false, small: false, format: Format::Q4_0, case: String::new() };
+    let mut options = Options {
+        quick: false,
+        small: false,
+        stream: false,
+        format: Format::Q4_0,
+        case: String::new(),
+    };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => options.quick = true,
             "--small" => options.small = true,
+            "--stream" => options.stream = true,
             "--case" => options.case = arguments.next().unwrap_or_default(),
             "--format" => {
                 let name = arguments.next().unwrap_or_default();
@@ -140,6 +150,7 @@ struct Bench {
     targets: Vec<Buffer>,
     out_codes: Buffer,
     out_scales: Buffer,
+    floats: Buffer,
 }
 
 impl Bench {
@@ -174,6 +185,7 @@ impl Bench {
                 .collect::<Result<_, _>>()?,
             out_codes: codes(outputs)?,
             out_scales: scales(outputs)?,
+            floats: filled(gpu, 4 * case.rows as u64)?,
         })
     }
 
@@ -223,12 +235,64 @@ impl Bench {
 
     /// Seconds of one dispatch.
     fn time(&self, gpu: &Arc<Gpu>, shape: MatvecShape) -> Result<f64, String> {
+        self.time_of(gpu, |index, segments| {
+            self.launch(index, segments).dispatch(gpu, shape, "bench", 0)
+        })
+    }
+
+    /// Seconds of one dispatch of the kernel for one row.
+    fn time_stream(&self, gpu: &Arc<Gpu>, shape: StreamShape) -> Result<f64, String> {
+        self.time_of(gpu, |index, segments| {
+            self.stream(index, segments).dispatch(gpu, shape, "bench", 0)
+        })
+    }
+
+    /// The same product for the kernel for one row.
+    fn stream<'a>(&self, index: usize, segments: &'a [Segment]) -> StreamLaunch<'a> {
+        let input = match self.input() {
+            MatvecInput::Operand(_) => MatvecInput::Operand(Operand {
+                kind: OperandKind::Plain,
+                codes: self.vectors[5].span(),
+                scales: Span { address: 0, bytes: 0 },
+            }),
+            norm => norm,
+        };
+        let output = if segments.is_empty() {
+            MatvecOutput::Gated { plain: Some(self.floats.span()), operand: None }
+        } else {
+            MatvecOutput::Segments(segments)
+        };
+        let matrix = self.matrices[index % self.matrices.len()].0;
+        StreamLaunch { matrix, input, output }
+    }
+
+    fn stream_shapes(&self, gpu: &Gpu) -> Vec<StreamShape> {
+        let norm = !matches!(self.case.before, Before::Nothing);
+        let mut shapes = Vec::new();
+        for (wanted, each) in
+            [(1024, 1), (768, 1), (512, 1), (512, 2), (384, 2), (384, 3), (256, 4), (256, 6)]
+        {
+            for batch in [2, 4, 8] {
+                let sizes = (wanted, batch, each);
+                shapes.extend(StreamShape::of(gpu.capabilities(), self.case.columns, norm, sizes));
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        shapes.retain(|shape| seen.insert(*shape));
+        shapes
+    }
+
+    fn time_of(
+        &self,
+        gpu: &Arc<Gpu>,
+        dispatch: impl Fn(usize, &[Segment]) -> Result<Dispatch, GpuError>,
+    ) -> Result<f64, String> {
         let segments = self.segments();
         let bytes = self.launch(0, &segments).bytes() as f64;
         let software = gpu.capabilities().kind == DeviceKind::Processor;
         let count = if software { 1 } else { ((1.5e-3 * 4e12 / bytes) as usize).clamp(8, 256) };
         let chain = |count: usize| -> Result<Vec<Dispatch>, String> {
-            let dispatch = |index| self.launch(index, &segments).dispatch(gpu, shape, "bench", 0);
+            let dispatch = |index| dispatch(index, &segments);
             (0..count).map(dispatch).collect::<Result<_, _>>().map_err(|error| error.to_string())
         };
         let median = |dispatches: Vec<Dispatch>| {
@@ -307,6 +371,27 @@ fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2], Str
         case.width,
         bytes / 1e6
     );
+    if case.width == 1 && !options.format.is_float() {
+        let mut found = Vec::new();
+        for shape in bench.stream_shapes(gpu) {
+            found.push((bench.time_stream(gpu, shape)?, shape));
+        }
+        let chosen = bench.stream(0, &segments).shape(gpu.capabilities());
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (seconds, shape) in &found {
+            let mark = if *shape == chosen { "default" } else { "" };
+            let StreamShape { lanes, teams, batch, workgroups } = shape;
+            println!(
+                "stream lanes {lanes:>4} teams {teams:>2} batch {batch} workgroups {workgroups:>4}  {:>8.2} us {:>7.0} GB/s {mark}",
+                1e6 * seconds,
+                1e-9 * bytes / seconds,
+            );
+        }
+        if options.stream {
+            let default = found.iter().find(|(_, shape)| *shape == chosen);
+            return Ok([default, found.first()].map(|time| time.map_or(f64::NAN, |time| time.0)));
+        }
+    }
     let mut found = Vec::new();
     for shape in bench.shapes(gpu, options.quick) {
         found.push((bench.time(gpu, shape)?, shape));
@@ -341,7 +426,10 @@ fn main() -> Result<(), String> {
     let gpu = gpu();
     println!("{}, {}", gpu.capabilities().name, gpu.capabilities().driver);
     let mut token = [0.0; 2];
-    for case in cases(options.small).iter().filter(|case| case.name.contains(&options.case)) {
+    for case in cases(options.small)
+        .iter()
+        .filter(|case| case.name.contains(&options.case) && (!options.stream || case.width == 1))
+    {
         let times = bench(&gpu, case, &options)?;
         let count = match case.name {
             "qkv, norm add norm" | "o" | "gate up, norm add norm" | "down" if case.width == 1 => {

@@ -54,21 +54,31 @@ layout(push_constant, scalar) uniform Push {
 const uint VECTORS = SUBGROUPS * M;
 // Rows in shared memory are 16 bytes longer than their content, so that a column lies in different banks.
 const uint WIDTH = DIM / 8u + 1u;
+// Values lie transposed: what a matrix product takes of them is then as wide a load as of keys.
+const uint FLIPPED = KEYS / 8u + 1u;
 const uint SCORES = KEYS / 4u + 1u;
 const uint WEIGHTS = KEYS / 4u + 2u;
-// Vectors share rows of `pool` with keys and values: they are in matrices before the first key arrives.
-const uint POOL = VECTORS > 2u * KEYS ? VECTORS : 2u * KEYS;
+// Vectors share `pool` with keys and values: they are in matrices before the first key arrives.
+const uint STAGED = KEYS * WIDTH + DIM * FLIPPED;
+const uint POOL = VECTORS * WIDTH > STAGED ? VECTORS * WIDTH : STAGED;
+// Pieces of 8 x 16 bytes that a tile's keys, and its values, consist of, and how many of both an invocation moves.
+const uint PIECES = KEYS * DIM / 64u;
+const uint MOVED = (2u * PIECES + gl_WorkGroupSize.x - 1u) / gl_WorkGroupSize.x;
+// Whether the next tile is under way while this one is multiplied: where it takes few registers.
+const bool AHEAD = KV == KV_F16 && MOVED == 1u;
 // Invocations for each row of a subgroup's scores.
 const uint LANES = SUBGROUP / M;
 const uint STEPS = DIM / K;
 const uint COLUMNS = DIM / N;
 const float LOWEST = -3.0e38;
 
-shared uvec4 pool[POOL * WIDTH];
+shared uvec4 pool[POOL];
 shared vec4 scores[VECTORS * SCORES];
 shared uvec2 weights[VECTORS * WEIGHTS];
 shared float tops[2u * SUBGROUPS];
 
+// A piece on its way: of values for each of 8 keys 8 elements, of keys any 8 groups of 8 elements.
+uvec4 piece[8];
 coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> query[STEPS];
 coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sum[COLUMNS];
 
@@ -145,32 +155,64 @@ vec2 tile_high(const uint64_t part, const uint base, const uint end) {
     return high;
 }
 
-// Keys, then values, of KEYS positions from `base` on to `pool`, times powers of two; those from `end` on are 0.
-void stage(const uint64_t part, const uint base, const uint end, const ivec2 exponents) {
-    const uint each = DIM / 8u;
-    for (uint i = gl_LocalInvocationIndex; i < 2u * KEYS * each; i += gl_WorkGroupSize.x) {
-        const uint key = i / each % KEYS;
-        const uint eight = i % each;
-        const uint at = base % KV_BLOCK + key;
-        const bool is_value = i >= KEYS * each;
-        const uint64_t from = part + (is_value ? uint64_t(KV_PART_BYTES) : 0ul);
-        uvec4 packed = uvec4(0u);
-        if (base + key < end) {
-            if (KV == KV_F16) {
-                packed = Quads(from).at[at * each + eight];
-            } else {
-                vec4 a, b;
-                eight_values(from, at, eight, a, b);
-                const float factor = operand_power(-(is_value ? exponents.y : exponents.x));
-                packed = uvec4(
-                    packFloat2x16(f16vec2(a.xy * factor)),
-                    packFloat2x16(f16vec2(a.zw * factor)),
-                    packFloat2x16(f16vec2(b.xy * factor)),
-                    packFloat2x16(f16vec2(b.zw * factor))
-                );
-            }
+// Eight elements of position `base + key` as f16 times a power of two; 0 from `end` on.
+uvec4 eight_halves(const uint64_t part, const uint base, const uint key, const uint end, const uint eight, const int exponent) {
+    if (base + key >= end) return uvec4(0u);
+    const uint at = base % KV_BLOCK + key;
+    if (KV == KV_F16) return Quads(part).at[at * (DIM / 8u) + eight];
+    vec4 a, b;
+    eight_values(part, at, eight, a, b);
+    const float factor = operand_power(-exponent);
+    return uvec4(
+        packFloat2x16(f16vec2(a.xy * factor)),
+        packFloat2x16(f16vec2(a.zw * factor)),
+        packFloat2x16(f16vec2(b.xy * factor)),
+        packFloat2x16(f16vec2(b.zw * factor))
+    );
+}
+
+// Loads piece `number` of the tile from `base` on: those of keys come first.
+void fetch(const uint64_t part, const uint number, const uint base, const uint end, const ivec2 exponents) {
+    if (number < PIECES) {
+        [[unroll]] for (uint j = 0u; j < 8u; ++j) {
+            const uint at = j * PIECES + number;
+            piece[j] = eight_halves(part, base, at / (DIM / 8u), end, at % (DIM / 8u), exponents.x);
         }
-        pool[((is_value ? KEYS : 0u) + key) * WIDTH + eight] = packed;
+    } else if (number < 2u * PIECES) {
+        const uint keys = (number - PIECES) % (KEYS / 8u) * 8u;
+        const uint eight = (number - PIECES) / (KEYS / 8u);
+        [[unroll]] for (uint j = 0u; j < 8u; ++j) {
+            piece[j] = eight_halves(part + uint64_t(KV_PART_BYTES), base, keys + j, end, eight, exponents.y);
+        }
+    }
+}
+
+// Halves 2 * k (`odd`: 2 * k + 1) of the piece's eight groups.
+uvec4 piece_column(const uint k, const bool odd) {
+    uvec4 column;
+    [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+        const uint a = piece[2u * j][k];
+        const uint b = piece[2u * j + 1u][k];
+        column[j] = odd ? a >> 16 | b & 0xFFFF0000u : a & 0xFFFFu | b << 16;
+    }
+    return column;
+}
+
+// Puts a piece into shared memory.
+void put(const uint number) {
+    if (number < PIECES) {
+        [[unroll]] for (uint j = 0u; j < 8u; ++j) {
+            const uint at = j * PIECES + number;
+            pool[at / (DIM / 8u) * WIDTH + at % (DIM / 8u)] = piece[j];
+        }
+    } else if (number < 2u * PIECES) {
+        const uint keys = (number - PIECES) % (KEYS / 8u);
+        const uint eight = (number - PIECES) / (KEYS / 8u);
+        [[unroll]] for (uint k = 0u; k < 4u; ++k) {
+            const uint at = KEYS * WIDTH + (8u * eight + 2u * k) * FLIPPED + keys;
+            pool[at] = piece_column(k, false);
+            pool[at + FLIPPED] = piece_column(k, true);
+        }
     }
 }
 
@@ -202,10 +244,16 @@ void multiply_values(const uint first_vector) {
         coopMatLoad(part, weights, first_vector * WEIGHTS + k * K / 4u, WEIGHTS, gl_CooperativeMatrixLayoutRowMajor);
         [[unroll]] for (uint n = 0u; n < COLUMNS; ++n) {
             coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> values;
-            coopMatLoad(values, pool, (KEYS + k * K) * WIDTH + n * N / 8u, WIDTH, gl_CooperativeMatrixLayoutRowMajor);
+            const uint at = KEYS * WIDTH + n * N * FLIPPED + k * K / 8u;
+            coopMatLoad(values, pool, at, FLIPPED, gl_CooperativeMatrixLayoutColumnMajor);
             sum[n] = coopMatMulAdd(part, values, sum[n]);
         }
     }
+}
+
+// Keys of the block that position `base` is in.
+uint64_t part_of(const uvec4 place, const uint base, const uint head) {
+    return kv_part(push.cache, kv_block(place, push.tables, push.ring, base / KV_BLOCK), head);
 }
 
 void put_factor(const uint vector, const uint lane, const float factor) {
@@ -249,17 +297,30 @@ void main() {
     int value_exponent = -200;
     int sum_exponent = -200;
 
-    for (uint base = kv_first(place.y, push.window) / KEYS * KEYS; base < end; base += KEYS) {
-        const uint64_t part = kv_part(push.cache, kv_block(place, push.tables, push.ring, base / KV_BLOCK), kv_head);
+    const uint begin = kv_first(place.y, push.window) / KEYS * KEYS;
+    if (AHEAD) fetch(part_of(place, begin, kv_head), gl_LocalInvocationIndex, begin, end, ivec2(0));
+    for (uint base = begin; base < end; base += KEYS) {
         ivec2 exponents = ivec2(0);
         if (KV != KV_F16) {
-            const vec2 tops_found = tile_high(part, base, end);
-            exponents = ivec2(exponent_of(tops_found.x), max(value_exponent, exponent_of(tops_found.y)));
+            const vec2 found = tile_high(part_of(place, base, kv_head), base, end);
+            exponents = ivec2(exponent_of(found.x), max(value_exponent, exponent_of(found.y)));
         }
         value_exponent = exponents.y;
         barrier();
-        stage(part, base, end, exponents);
+        if (AHEAD) {
+            put(gl_LocalInvocationIndex);
+        } else {
+            const uint64_t part = part_of(place, base, kv_head);
+            for (uint i = 0u; i < MOVED; ++i) {
+                const uint number = i * gl_WorkGroupSize.x + gl_LocalInvocationIndex;
+                fetch(part, number, base, end, exponents);
+                put(number);
+            }
+        }
         barrier();
+        if (AHEAD && base + KEYS < end) {
+            fetch(part_of(place, base + KEYS, kv_head), gl_LocalInvocationIndex, base + KEYS, end, ivec2(0));
+        }
         // All subgroups go on, those that see none of these keys too: software drivers take a subgroup's barrier for one of
         // the whole workgroup.
         const float shift = sum_exponent < -126 ? 1.0 : operand_power(max(sum_exponent - value_exponent, -126));

@@ -134,6 +134,8 @@ pub struct Capabilities {
     pub integer_dot_accelerated: bool,
     /// Matrix products in one instruction, at subgroup scope.
     pub cooperative: Vec<CooperativeShape>,
+    /// Compute units or multiprocessors, where the driver tells.
+    pub cores: Option<u32>,
     /// Memory heaps.
     pub heaps: Vec<MemoryHeap>,
     /// Names of the device's extensions, sorted.
@@ -146,9 +148,29 @@ impl Capabilities {
         self.extensions.binary_search_by(|name| name.as_str().cmp(extension)).is_ok()
     }
 
+    /// Compute units or multiprocessors; where the driver does not tell, a usual number for the kind of device.
+    pub fn cores_or_guess(&self) -> u32 {
+        self.cores.unwrap_or(match self.kind {
+            DeviceKind::Discrete | DeviceKind::Virtual => 80,
+            DeviceKind::Integrated | DeviceKind::Other => 12,
+            DeviceKind::Processor => 4,
+        })
+    }
+
     /// Whether processor and device share one memory.
     pub fn is_unified(&self) -> bool {
         matches!(self.kind, DeviceKind::Integrated | DeviceKind::Processor)
+    }
+
+    /// What the device does at least: for predictions that must not be too short. Measured devices do two to ten times as
+    /// much.
+    pub fn cautious_speed(&self) -> Speed {
+        let (bytes, operations) = match self.kind {
+            DeviceKind::Discrete | DeviceKind::Virtual => (200e9, 10e12),
+            DeviceKind::Integrated | DeviceKind::Other => (30e9, 1e12),
+            DeviceKind::Processor => (5e9, 10e9),
+        };
+        Speed { bytes, operations }
     }
 
     /// The UUID as people write it.
@@ -157,4 +179,13 @@ impl Capabilities {
         let id = &self.uuid;
         [&id[..4], &id[4..6], &id[6..8], &id[8..10], &id[10..]].map(hex).join("-")
     }
+}
+
+/// How fast a device is, per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speed {
+    /// Bytes read from memory.
+    pub bytes: f64,
+    /// Additions and multiplications.
+    pub operations: f64,
 }

@@ -15,7 +15,7 @@ pub enum GpuError {
         reason: String,
     },
     /// No device answers to what was asked for.
-    #[error("no Vulkan device {wanted}; there {found}")]
+    #[error("no Vulkan device {wanted}; {found}")]
     NoDevice {
         /// What was asked for.
         wanted: String,

@@ -3,14 +3,21 @@
 #![deny(unsafe_code)]
 
 pub mod capabilities;
+mod device;
 pub mod dispatch;
 mod error;
 pub mod kernels;
 pub mod pack;
+mod program;
 #[allow(unsafe_code, reason = "calls the Vulkan driver")]
 pub mod raw;
 pub mod shaders;
 pub mod testing;
+mod weights;
 
+pub use device::VulkanDevice;
 pub use error::GpuError;
-pub use raw::gpu::{Choice, Description, Gpu, devices};
+pub use kernels::read::ReadSpeed;
+pub use raw::gpu::{Choice, Description, Gpu, Injected, devices};
+pub use raw::pipeline::PipelineCache;
+pub use weights::Progress;

@@ -60,5 +60,11 @@ shaders![
     "matvec_q4_k",
     "matvec_q6_k",
     "matvec_q8_0",
+    "read",
     "rows",
+    "stream_q4_0",
+    "stream_q4_k",
+    "stream_q6_k",
+    "stream_q8_0",
+    "top",
 ];

@@ -33,7 +33,7 @@ pub fn gpu() -> Arc<Gpu> {
 /// # Panics
 /// If the device fails.
 pub fn run(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) {
-    let recording = Recording::record(gpu, dispatches, &[], false);
+    let recording = Recording::record(gpu, dispatches, &[], &[]);
     let result = recording.and_then(|mut recording| recording.run("a test"));
     result.unwrap_or_else(|error| panic!("{error}"));
 }
@@ -43,7 +43,7 @@ pub fn run(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) {
 /// # Panics
 /// If the device fails.
 pub fn timed(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) -> Vec<f64> {
-    let recording = Recording::record(gpu, dispatches, &[], true);
+    let recording = Recording::timed(gpu, dispatches, &[]);
     let times = recording.and_then(|mut recording| {
         recording.run("a measurement")?;
         recording.times()
@@ -58,7 +58,7 @@ pub fn timed(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) -> Vec<f64> {
 /// If the device fails.
 pub fn wall(gpu: &Arc<Gpu>, dispatches: &[Dispatch], runs: usize) -> Vec<f64> {
     let measure = || {
-        let mut recording = Recording::record(gpu, dispatches, &[], false)?;
+        let mut recording = Recording::record(gpu, dispatches, &[], &[])?;
         recording.run("a measurement")?;
         (0..runs)
             .map(|_| {
@@ -101,8 +101,23 @@ pub fn download<T: Pod>(gpu: &Arc<Gpu>, buffer: &Buffer) -> Vec<T> {
     let host = gpu.allocate(buffer.bytes(), Place::Readback, "a test's results");
     let host = host.unwrap_or_else(|error| panic!("{error}"));
     let copy = Copy { from: buffer.clone(), to: host.clone(), bytes: buffer.bytes() };
-    let recording = Recording::record(gpu, &[], &[copy], false);
+    let recording = Recording::record(gpu, &[], &[copy], &[]);
     let result = recording.and_then(|mut recording| recording.run("a test"));
     result.unwrap_or_else(|error| panic!("{error}"));
     host.values::<T>(0, buffer.bytes() as usize / size_of::<T>()).to_vec()
+}
+
+/// The device of the tests, as the engine sees it.
+///
+/// # Panics
+/// If there is none.
+pub fn device() -> crate::VulkanDevice {
+    static DEVICE: OnceLock<crate::VulkanDevice> = OnceLock::new();
+    DEVICE
+        .get_or_init(|| {
+            let choice = std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
+            let device = crate::VulkanDevice::open(choice, None, None);
+            device.unwrap_or_else(|error| panic!("the tests need a Vulkan device: {error}"))
+        })
+        .clone()
 }

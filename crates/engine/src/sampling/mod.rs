@@ -21,6 +21,7 @@ mod select;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use trine_backend::{TOP, TopLogit};
 
 pub use params::SamplingParams;
 
@@ -81,6 +82,36 @@ impl Stream {
         self.choose(adjusted, candidates)
     }
 
+    /// Whether the largest [`TOP`] logits are enough to choose from.
+    pub(crate) fn takes_top(&self) -> bool {
+        let is_bounded = self.params.temperature == 0.0 || (1..=TOP).contains(&self.params.top_k);
+        is_bounded && !penalties::change(&self.params)
+    }
+
+    /// Chooses as [`Stream::sample`] does, the same token, from a row's largest logits: for streams that
+    /// [take these](Stream::takes_top). `vocabulary` is the number of all logits.
+    pub(crate) fn sample_top(
+        &mut self,
+        top: &[TopLogit],
+        vocabulary: usize,
+        workspace: &mut Workspace,
+    ) -> Result<u32, EngineError> {
+        let candidates = &mut workspace.candidates;
+        candidates.clear();
+        // Adding zero turns -0 into 0, as where all logits are looked at.
+        let all = top.iter().map(|top| Candidate { id: top.token, value: top.logit + 0.0 });
+        candidates.extend(all);
+        let (best, largest) = select::first(candidates)?;
+        if self.params.temperature == 0.0 {
+            return Ok(best);
+        }
+        let uniform = self.uniform();
+        // Where all are kept they are drawn in the order of their ids.
+        candidates.sort_unstable_by_key(|candidate| candidate.id);
+        select::top_k_of(candidates, self.params.top_k);
+        Ok(self.draw(candidates, largest, uniform, vocabulary))
+    }
+
     fn choose(
         &mut self,
         logits: &[f32],
@@ -91,14 +122,24 @@ impl Stream {
             return Ok(best);
         }
         let uniform = self.uniform();
+        select::top_k(logits, self.params.top_k, candidates);
+        Ok(self.draw(candidates, largest, uniform, logits.len()))
+    }
+
+    /// Draws from what top-k left.
+    fn draw(
+        &self,
+        candidates: &mut Vec<Candidate>,
+        largest: f32,
+        uniform: f64,
+        vocabulary: usize,
+    ) -> u32 {
         let params = &self.params;
-        select::top_k(logits, params.top_k, candidates);
         select::softmax_weights(candidates, largest, params.temperature);
         let kept = select::keep_likely(candidates, params.top_p, params.min_p);
-        let is_ordered_by_id = !(1..logits.len()).contains(&params.top_k)
-            && params.top_p >= 1.0
-            && params.min_p == 0.0;
-        Ok(select::draw(&mut candidates[..kept], uniform, is_ordered_by_id))
+        let is_ordered_by_id =
+            !(1..vocabulary).contains(&params.top_k) && params.top_p >= 1.0 && params.min_p == 0.0;
+        select::draw(&mut candidates[..kept], uniform, is_ordered_by_id)
     }
 
     /// A number in [0, 1) with 53 random bits.

@@ -21,6 +21,15 @@ fn rank(a: &Candidate, b: &Candidate) -> Ordering {
     b.value.total_cmp(&a.value).then(a.id.cmp(&b.id))
 }
 
+/// The first in rank of at least one candidates.
+pub(super) fn first(candidates: &[Candidate]) -> Result<(u32, f32), EngineError> {
+    if let Some(broken) = candidates.iter().find(|candidate| !candidate.value.is_finite()) {
+        return Err(EngineError::NonFiniteLogits { id: broken.id as usize, found: broken.value });
+    }
+    let best = candidates.iter().min_by(|a, b| rank(a, b));
+    Ok(best.map_or((0, 0.0), |best| (best.id, best.value)))
+}
+
 /// The lowest id among the largest logits, and its logit.
 pub(super) fn largest(logits: &[f32]) -> Result<(u32, f32), EngineError> {
     // Two plain passes: the compiler turns both into vector code, which it cannot do with a search for the index.
@@ -65,6 +74,13 @@ pub(super) fn top_k(logits: &[f32], k: usize, candidates: &mut Vec<Candidate>) {
         }
     }
     keep_largest(candidates, k);
+}
+
+/// Keeps the `k` largest of candidates that are given already.
+pub(super) fn top_k_of(candidates: &mut Vec<Candidate>, k: usize) {
+    if k > 0 {
+        keep_largest(candidates, k);
+    }
 }
 
 /// Keeps the `k` (at least 1) first in rank; gives the value of the last of them, or no bound if there are fewer.

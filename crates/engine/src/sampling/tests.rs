@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use trine_backend::TOP;
 use trine_model::GenerationDefaults;
 
 use super::*;
@@ -370,4 +371,60 @@ proptest! {
         let best = changed.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         prop_assert_eq!(token as usize, changed.iter().position(|&logit| logit == best).unwrap());
     }
+}
+
+/// What a device hands over that finds the largest logits itself: all that are not below the [`TOP`]-th largest, in any
+/// order.
+fn top_of(logits: &[f32]) -> Vec<TopLogit> {
+    let mut sorted = logits.to_vec();
+    sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+    let least = sorted[TOP.min(logits.len()) - 1];
+    let all = logits.iter().zip(0..).map(|(&logit, token)| TopLogit { logit, token });
+    let mut top: Vec<TopLogit> = all.filter(|top| top.logit >= least).collect();
+    top.reverse();
+    top
+}
+
+#[test]
+fn the_largest_logits_give_the_token_that_all_give() {
+    let mut random = ChaCha8Rng::seed_from_u64(9);
+    let mut number = move || (random.next_u64() >> 40) as f32 / (1 << 24) as f32;
+    for vocabulary in [1, 7, 255, 256, 257, 3000] {
+        for (temperature, top_k, top_p, min_p) in [
+            (0.0, 0, 1.0, 0.0),
+            (0.0, 64, 0.9, 0.0),
+            (1.0, 1, 1.0, 0.0),
+            (1.0, 64, 0.95, 0.0),
+            (3.0, 256, 1.0, 0.0),
+            (0.7, 200, 0.9, 0.05),
+        ] {
+            let params =
+                SamplingParams { temperature, top_k, top_p, min_p, ..SamplingParams::greedy() };
+            let mut all = Stream::new(params);
+            assert!(all.takes_top());
+            let mut top = all.clone();
+            let mut workspace = Workspace::new(vocabulary);
+            for _ in 0..20 {
+                // Few distinct values, so that some are equal.
+                let logits: Vec<f32> =
+                    (0..vocabulary).map(|_| (number() * 400.0).floor() / 20.0 - 10.0).collect();
+                let expected = all.sample(&logits, &[], &mut workspace).unwrap();
+                let found = top.sample_top(&top_of(&logits), vocabulary, &mut workspace).unwrap();
+                assert_eq!(found, expected, "{vocabulary} {temperature} {top_k} {top_p} {min_p}");
+            }
+        }
+    }
+}
+
+#[test]
+fn not_every_stream_takes_the_largest_logits() {
+    let greedy = SamplingParams::greedy();
+    let takes = |params| Stream::new(params).takes_top();
+    assert!(!takes(SamplingParams { temperature: 1.0, top_k: 0, ..greedy.clone() }));
+    assert!(!takes(SamplingParams { temperature: 1.0, top_k: TOP + 1, ..greedy.clone() }));
+    assert!(!takes(SamplingParams { repetition_penalty: 1.1, ..greedy.clone() }));
+    let broken = [TopLogit { logit: 1.0, token: 3 }, TopLogit { logit: f32::NAN, token: 5 }];
+    let mut workspace = Workspace::new(8);
+    let error = Stream::new(greedy).sample_top(&broken, 8, &mut workspace).unwrap_err();
+    assert!(matches!(error, EngineError::NonFiniteLogits { id: 5, .. }), "{error}");
 }

@@ -8,7 +8,8 @@ use serde::Serialize;
 use trine_engine::{Engine, Event, Finish, Request, SamplingParams, SequenceId};
 use trine_model::{KvType, Workload};
 
-use crate::bandwidth::Bandwidth;
+use super::bench_steps::{self, StepTime};
+use crate::bandwidth::Yardstick;
 use crate::cli::BenchArgs;
 use crate::failure::usage;
 use crate::interrupt::Watch;
@@ -79,6 +80,9 @@ struct Measured {
     operations_per_second: f64,
     /// Share of the measured read bandwidth.
     bandwidth_share: Option<f64>,
+    /// Time of each step, if it was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    steps: Vec<StepTime>,
 }
 
 /// Everything measured.
@@ -110,7 +114,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let sizes = Sizes { sequences: batch, prefill: PREFILL, outputs: batch };
     let mut session = Session::open(&source, &settings, sizes)?;
     session.tell(verbose);
-    let bandwidth = match Bandwidth::new(session.threads) {
+    let mut bandwidth = match Yardstick::new(session.gpu.as_ref(), session.threads) {
         Ok(bandwidth) => Some(bandwidth),
         Err(error) => {
             output::warning(format_args!("the share of the memory bandwidth is left out: {error}"));
@@ -118,12 +122,53 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
         }
     };
     let watch = Watch::new();
-    let (speeds, reads) = measure(&mut session.engine, &tests, &args, bandwidth.as_ref(), &watch)?;
-    let report = report(&session, &settings, &tests, speeds, reads);
+    let (speeds, reads) = measure(&mut session.engine, &tests, &args, bandwidth.as_mut(), &watch)?;
+    let mut report = report(&session, &settings, &tests, speeds, reads);
+    if args.steps {
+        step_times(&mut session, &tests, &watch, &mut report)?;
+    }
     if args.json {
         return output::json(&report);
     }
-    output::line(describe(&report, args.markdown))
+    output::line(describe(&report, args.markdown))?;
+    for measured in report.tests.iter().filter(|measured| !measured.steps.is_empty()) {
+        let name = format!("\n{} x {}", measured.test.name(), measured.test.batch);
+        output::line(bench_steps::describe(&name, &measured.steps, args.markdown))?;
+    }
+    Ok(())
+}
+
+/// Runs every test once more with the time of each step of the Plan.
+fn step_times(
+    session: &mut Session,
+    tests: &[Test],
+    watch: &Watch,
+    report: &mut Report,
+) -> Result<()> {
+    let bandwidth = report.read_bandwidth_summary.as_ref().map(|summary| summary.median);
+    let kv = session.engine.program().options().kv;
+    for (test, measured) in tests.iter().zip(&mut report.tests) {
+        // The first run also records what is measured.
+        for _ in 0..2 {
+            session.engine.program_mut().profile(true);
+            one(&mut session.engine, *test, watch)?;
+        }
+        let seconds = session.engine.program_mut().profile(false);
+        let plan = session.engine.program().plan();
+        let width = session.engine.program().options().width.tokens;
+        let (passes, workload) = match test.kind {
+            // Prompts that come before the tokens are counted too; one token is none.
+            Kind::Generate => {
+                (test.tokens + 1, Workload::decode(test.batch, test.depth + test.tokens / 2, kv))
+            }
+            Kind::Prompt => (
+                (test.batch * test.tokens).div_ceil(width),
+                Workload::prefill(test.tokens.min(width), kv),
+            ),
+        };
+        measured.steps = bench_steps::group(plan, &seconds, passes, workload, bandwidth);
+    }
+    Ok(())
 }
 
 fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
@@ -185,7 +230,7 @@ fn measure(
     engine: &mut Engine,
     tests: &[Test],
     args: &BenchArgs,
-    bandwidth: Option<&Bandwidth>,
+    mut bandwidth: Option<&mut Yardstick>,
     watch: &Watch,
 ) -> Result<(Vec<Vec<f64>>, Vec<f64>)> {
     let repeats = usize::from(args.repeats);
@@ -202,7 +247,9 @@ fn measure(
             let speed = one(engine, *test, watch)?;
             if round > 0 {
                 speeds.push(speed);
-                reads.extend(bandwidth.map(Bandwidth::measure));
+                if let Some(bandwidth) = &mut bandwidth {
+                    reads.push(bandwidth.measure()?);
+                }
             }
             if let Some(bar) = &progress {
                 bar.inc(1);
@@ -328,6 +375,7 @@ fn report(
             operations_per_second: operations * summary.median,
             bandwidth_share: limit.map(|limit| bytes_per_second / limit),
             summary,
+            steps: Vec::new(),
         })
     };
     Report {

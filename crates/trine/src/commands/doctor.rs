@@ -1,11 +1,13 @@
 //! `trine doctor`
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
 use trine_hub::{EntryState, HubConfig};
 
+use super::doctor_gpu;
 use crate::bandwidth::Bandwidth;
 use crate::cli::DoctorArgs;
 use crate::embedded::Embedded;
@@ -22,7 +24,7 @@ const MEMORY_SCARCE: u64 = 2 << 30;
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+pub(super) enum State {
     Ok,
     Warn,
     Fail,
@@ -30,25 +32,46 @@ enum State {
 
 /// One check.
 #[derive(Debug, Serialize)]
-struct Finding {
-    check: &'static str,
-    state: State,
-    found: String,
+pub(super) struct Finding {
+    /// What was looked at.
+    pub(super) check: Cow<'static, str>,
+    /// How it ended.
+    pub(super) state: State,
+    /// What was found, for people.
+    pub(super) found: String,
+    /// What to do about it; none where all is well.
     #[serde(skip_serializing_if = "Option::is_none")]
-    remedy: Option<String>,
+    pub(super) remedy: Option<String>,
+    /// What was found, for programs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) details: Option<serde_json::Value>,
 }
 
 impl Finding {
-    fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, state: State::Ok, found: found.into(), remedy: None }
+    pub(super) fn ok(check: impl Into<Cow<'static, str>>, found: impl Into<String>) -> Self {
+        let (check, found) = (check.into(), found.into());
+        Self { check, state: State::Ok, found, remedy: None, details: None }
     }
 
-    fn warn(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { check, state: State::Warn, found: found.into(), remedy: Some(remedy.into()) }
+    pub(super) fn warn(
+        check: impl Into<Cow<'static, str>>,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { state: State::Warn, remedy: Some(remedy.into()), ..Self::ok(check, found) }
     }
 
-    fn fail(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { check, state: State::Fail, found: found.into(), remedy: Some(remedy.into()) }
+    pub(super) fn fail(
+        check: impl Into<Cow<'static, str>>,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { state: State::Fail, remedy: Some(remedy.into()), ..Self::ok(check, found) }
+    }
+
+    /// With the same for programs.
+    pub(super) fn with_details(self, details: serde_json::Value) -> Self {
+        Self { details: Some(details), ..self }
     }
 }
 
@@ -62,7 +85,8 @@ pub(crate) fn run(args: DoctorArgs) -> Result<()> {
         findings.push(bandwidth());
     }
     findings.extend(store());
-    findings.extend(devices());
+    findings.extend(doctor_gpu::findings(args.quick));
+    findings.extend(device_nodes());
     if args.json {
         output::json(&findings)?;
     } else {
@@ -82,13 +106,13 @@ fn print(finding: &Finding) -> Result<()> {
     };
     let found = terminal::harmless(&finding.found);
     output::line(format_args!(
-        "{}  {:<14} {found}",
+        "{}  {:<16} {found}",
         terminal::on_stdout(word, style),
         finding.check
     ))?;
     match &finding.remedy {
         Some(remedy) => {
-            output::line(format_args!("      {:<14} -> {}", "", terminal::harmless(remedy)))
+            output::line(format_args!("      {:<16} -> {}", "", terminal::harmless(remedy)))
         }
         None => Ok(()),
     }
@@ -302,31 +326,31 @@ fn writable(check: &'static str, folder: &Path, setting: &str) -> Finding {
     }
 }
 
-fn devices() -> Vec<Finding> {
+/// The files through which GPUs and NPUs are used.
+fn device_nodes() -> Vec<Finding> {
     let nodes = machine::device_nodes();
-    let of = |kind: &str| -> Vec<&(&str, String, bool)> {
-        nodes.iter().filter(|node| node.0 == kind).collect()
+    let finding = |check: &'static str, kind: &str, note: &str| {
+        let found: Vec<_> = nodes.iter().filter(|node| node.0 == kind).collect();
+        if found.is_empty() {
+            return Finding::ok(check, format!("no {kind} device node"));
+        }
+        let node = |(_, path, usable): &&(&str, String, bool)| {
+            format!("{path}{}", if *usable { "" } else { " (may not be opened)" })
+        };
+        let list = found.iter().map(node).collect::<Vec<_>>().join(", ");
+        if found.iter().all(|(_, _, usable)| *usable) {
+            return Finding::ok(check, format!("{list}{note}"));
+        }
+        Finding::warn(
+            check,
+            format!("{list}{note}"),
+            "add your user to the group that owns them (mostly `render`, see `ls -l`) and log in again",
+        )
     };
-    [("gpu", "GPU"), ("npu", "NPU")]
-        .into_iter()
-        .map(|(check, kind)| {
-            let found = of(kind);
-            if found.is_empty() {
-                return Finding::ok(check, format!("no {kind} device node; models run on the CPU"));
-            }
-            let list = found
-                .iter()
-                .map(|(_, path, usable)| {
-                    format!("{path}{}", if *usable { "" } else { " (may not be opened)" })
-                })
-                .collect::<Vec<_>>()
-                .join(", ");
-            Finding::ok(
-                check,
-                format!("{list}; this version of trine does not use it yet, models run on the CPU"),
-            )
-        })
-        .collect()
+    vec![
+        finding("gpu nodes", "GPU", ""),
+        finding("npu", "NPU", "; this version of trine does not use it yet"),
+    ]
 }
 
 #[cfg(test)]

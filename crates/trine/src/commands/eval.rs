@@ -212,7 +212,7 @@ fn open_other(
         );
     }
     // The other model is taken as it is: --quantize is about the judged one.
-    let settings = Settings { quantize: None, ..*settings };
+    let settings = Settings { quantize: None, ..settings.clone() };
     Session::open(source, &settings, sizes)
 }
 

@@ -1,8 +1,10 @@
 //! One module for each command.
 
 pub(crate) mod bench;
+mod bench_steps;
 pub(crate) mod completions;
 pub(crate) mod doctor;
+mod doctor_gpu;
 pub(crate) mod eval;
 pub(crate) mod explain;
 pub(crate) mod logits;

@@ -20,6 +20,8 @@ use crate::terminal;
 const CONTEXTS: [usize; 2] = [512, 8192];
 /// What is typed for the processor of this machine.
 const PROCESSOR: &str = "cpu";
+/// What is typed for a GPU of this machine; `:` and its index, name or UUID may follow.
+const GPU: &str = "vulkan";
 
 /// A row of the generation table.
 #[derive(Debug, Serialize)]
@@ -132,6 +134,7 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
             let reads = measured::processor_reads(opened.threads)?;
             measured::machine(opened.device.as_ref(), model, &reads)?
         }
+        (Some(name), ..) if is_gpu(name) => gpu(name, model)?,
         (Some(name), ..) => forecast::preset(name).ok_or_else(|| unknown(name))?,
     };
     let mut given = Vec::new();
@@ -149,6 +152,23 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
     }
     machine.sources.extend(given.into_iter().map(|text| Basis::new(BasisKind::Given, text)));
     Ok(machine)
+}
+
+/// Whether a name is that of a GPU of this machine.
+fn is_gpu(name: &str) -> bool {
+    name.strip_prefix(GPU).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+/// A GPU of this machine, measured.
+fn gpu(name: &str, model: &Model) -> Result<Machine> {
+    let choice = DeviceChoice::parse(name)
+        .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
+    let opened = choice.open(None)?;
+    let Some(gpu) = &opened.gpu else {
+        bail!("{} is no GPU; please report this", opened.device.name());
+    };
+    let reads = measured::gpu_reads(&gpu.gpu())?;
+    measured::machine(opened.device.as_ref(), model, &reads)
 }
 
 /// A machine of which nothing but two rates is known.
@@ -171,7 +191,7 @@ fn of_rates(gbps: f64, tops: f64) -> Machine {
 
 fn unknown(name: &str) -> anyhow::Error {
     let keys: Vec<&str> =
-        std::iter::once(PROCESSOR).chain(PRESETS.iter().map(|preset| preset.key)).collect();
+        [PROCESSOR, GPU].into_iter().chain(PRESETS.iter().map(|preset| preset.key)).collect();
     let close = output::close_names(name, keys.iter().copied());
     let close = match close.first() {
         Some(close) => format!(" (did you mean {close}?)"),

@@ -46,6 +46,11 @@ fn wrong_arguments_are_usage_errors() {
         &["run", "--no-such-flag"],
         &["run", "demo", "a", "b"],
         &["run", "--device", "gpu", "demo", "x"],
+        &["run", "--device", "", "demo", "x"],
+        &["run", "--device", "vulkan:", "demo", "x"],
+        &["run", "--device", "vulkan: ", "demo", "x"],
+        &["run", "--device", "CPU", "demo", "x"],
+        &["plan", "--device", "vulkan:"],
         &["run", "--kv", "f8", "demo", "x"],
         &["run", "--threads", "0", "demo", "x"],
         &["run", "--context", "0", "demo", "x"],
@@ -89,10 +94,15 @@ fn values_out_of_range_name_the_option() {
 
 #[test]
 fn vulkan_is_refused_with_a_remedy() {
-    for device in ["vulkan", "vulkan:1"] {
+    for device in ["vulkan", "vulkan:1", "vulkan:780M", "vulkan:99999999999999999999999"] {
         let error = trine(&["run", "--device", device, &model(), "hi"]).fails(1);
-        assert!(error.contains("no Vulkan") && error.contains("--device cpu"), "{error}");
+        assert!(error.contains("no Vulkan") && error.contains("--device cpu"), "{device}: {error}");
+        let error = trine(&["plan", "--device", device, &model()]).fails(1);
+        assert!(error.contains("no Vulkan") && error.contains("--device cpu"), "{device}: {error}");
     }
+    // Nobody asked for a GPU: the CPU runs it.
+    let ran = trine(&["run", &model(), "hi", "-v", "--max-tokens", "1"]).ok();
+    assert!(ran.err.contains("device: cpu"), "{}", ran.err);
 }
 
 #[test]

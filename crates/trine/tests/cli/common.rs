@@ -21,7 +21,11 @@ pub(crate) struct Ran {
     pub(crate) err: String,
 }
 
-/// The binary with an environment of its own: an empty store, no token, no network.
+/// What tells the Vulkan loader where drivers are, and the linker where they find their libraries.
+const VULKAN_VARIABLES: [&str; 5] =
+    ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "LD_LIBRARY_PATH", "XDG_DATA_DIRS", "XDG_CONFIG_DIRS"];
+
+/// The binary with an environment of its own: an empty store, no token, no network, no GPU.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trine"));
     let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("empty-store");
@@ -31,10 +35,44 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
         .env("TRINE_HOME", &store)
         .env("HF_HOME", &store)
         .env("HF_ENDPOINT", "http://127.0.0.1:9")
+        .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
+        .env("VK_DRIVER_FILES", "/no/such/driver.json")
+        .env("VK_ICD_FILENAMES", "/no/such/driver.json")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
+}
+
+/// The same, with the Vulkan drivers of the machine or those that the environment names.
+pub(crate) fn vulkan_command(arguments: &[&str]) -> Command {
+    let mut command = command(arguments);
+    for name in VULKAN_VARIABLES {
+        match std::env::var_os(name) {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+/// Runs the binary with Vulkan drivers.
+pub(crate) fn trine_on_vulkan(arguments: &[&str]) -> Ran {
+    finish(vulkan_command(arguments).output().expect("the binary starts"))
+}
+
+/// What `doctor` says about Vulkan in software, which the tests need, and its name for `--device`.
+pub(crate) fn software_device() -> (serde_json::Value, String) {
+    let findings = trine_on_vulkan(&["doctor", "--quick", "--json"]).json();
+    let findings = findings.as_array().expect("findings are a list");
+    let details = findings.iter().map(|finding| &finding["details"]);
+    let software = details.into_iter().find(|details| details["kind"] == "software");
+    let software = software.unwrap_or_else(|| {
+        panic!(
+            "the tests need Vulkan in software; `cargo xtask drivers` installs it: {findings:#?}"
+        )
+    });
+    (software.clone(), format!("vulkan:{}", software["index"]))
 }
 
 /// Runs the binary with nothing on standard input.

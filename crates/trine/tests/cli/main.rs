@@ -7,3 +7,4 @@ mod common;
 mod logits;
 mod planning;
 mod running;
+mod vulkan;

@@ -29,8 +29,19 @@ fn the_same_seed_gives_the_same_text() {
 
 #[test]
 fn text_and_remarks_are_apart() {
-    let ran =
-        trine(&["run", &model(), "one", "-v", "--max-tokens", "4", "--temperature", "0"]).ok();
+    let ran = trine(&[
+        "run",
+        &model(),
+        "one",
+        "-v",
+        "--device",
+        "cpu",
+        "--max-tokens",
+        "4",
+        "--temperature",
+        "0",
+    ])
+    .ok();
     assert!(
         ran.err.contains("first token after") && ran.err.contains("device: cpu"),
         "{}",

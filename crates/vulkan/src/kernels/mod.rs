@@ -7,4 +7,7 @@ pub mod heads;
 pub mod matmul;
 pub mod matvec;
 pub mod operand;
+pub mod read;
 pub mod rows;
+pub mod stream;
+pub mod top;

@@ -342,8 +342,8 @@ mod tests {
                     }
                     _ => fixed(bytemuck::cast_slice(&found.codes), &found.scales, 64).0[c],
                 };
-                for c in 0..64 {
-                    let wanted = f64::from(source[c]);
+                for (c, &wanted) in source[..64].iter().enumerate() {
+                    let wanted = f64::from(wanted);
                     assert!(
                         (value(c) - wanted).abs() <= 6e-4 * wanted.abs() + f64::from(size) * 2e-5
                     );

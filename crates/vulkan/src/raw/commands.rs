@@ -1,12 +1,11 @@
 //! Recorded command buffers and their submission.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use ash::vk;
 
-use super::gpu::Gpu;
+use super::gpu::{Gpu, Injected};
 use super::memory::Buffer;
 use crate::dispatch::{Dispatch, Hazards};
 use crate::error::{During, GpuError};
@@ -14,11 +13,12 @@ use crate::error::{During, GpuError};
 /// A submission that takes longer counts as hung. Submissions are cut to about 100 ms; a software device is slower.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Commands that can be submitted again and again.
+/// Commands that can be submitted again and again, in one submission or several.
 pub(crate) struct Recording {
     gpu: Arc<Gpu>,
     pool: vk::CommandPool,
-    commands: vk::CommandBuffer,
+    /// One for each submission.
+    commands: Vec<vk::CommandBuffer>,
     fence: vk::Fence,
     queries: Option<Queries>,
 }
@@ -41,27 +41,42 @@ pub(crate) struct Copy {
 }
 
 impl Recording {
-    /// Records dispatches with the barriers that they need, then copies. With `timed` a barrier and a timestamp follow each
-    /// dispatch.
+    /// Records dispatches with the barriers that they need, then copies. A new submission begins before each dispatch whose
+    /// index is among `cuts`, which ascend.
     pub(crate) fn record(
         gpu: &Arc<Gpu>,
         dispatches: &[Dispatch],
         copies: &[Copy],
-        timed: bool,
+        cuts: &[usize],
     ) -> Result<Self, GpuError> {
-        let mut recording = Self::empty(gpu)?;
-        if timed {
-            recording.queries = Some(Queries::new(gpu, dispatches.len() as u32 + 1)?);
+        let mut recording = Self::empty(gpu, cuts.len() + 1)?;
+        let ends = cuts.iter().copied().chain([dispatches.len()]);
+        let mut start = 0;
+        for (index, end) in ends.enumerate() {
+            let copies = if index == cuts.len() { copies } else { &[] };
+            recording.fill(index, &dispatches[start..end], copies)?;
+            start = end;
         }
-        recording.fill(dispatches, copies)?;
         Ok(recording)
     }
 
-    fn empty(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+    /// Records dispatches with a barrier and a timestamp behind each, then copies.
+    pub(crate) fn timed(
+        gpu: &Arc<Gpu>,
+        dispatches: &[Dispatch],
+        copies: &[Copy],
+    ) -> Result<Self, GpuError> {
+        let mut recording = Self::empty(gpu, 1)?;
+        recording.queries = Some(Queries::new(gpu, dispatches.len() as u32 + 1)?);
+        recording.fill(0, dispatches, copies)?;
+        Ok(recording)
+    }
+
+    fn empty(gpu: &Arc<Gpu>, submissions: usize) -> Result<Self, GpuError> {
         let mut recording = Self {
             gpu: gpu.clone(),
             pool: vk::CommandPool::null(),
-            commands: vk::CommandBuffer::null(),
+            commands: Vec::new(),
             fence: vk::Fence::null(),
             queries: None,
         };
@@ -74,73 +89,82 @@ impl Recording {
             let info = vk::CommandBufferAllocateInfo::default()
                 .command_pool(recording.pool)
                 .level(vk::CommandBufferLevel::PRIMARY)
-                .command_buffer_count(1);
+                .command_buffer_count(submissions as u32);
             recording.commands =
-                gpu.device.allocate_command_buffers(&info).during("vkAllocateCommandBuffers")?[0];
+                gpu.device.allocate_command_buffers(&info).during("vkAllocateCommandBuffers")?;
             let info = vk::FenceCreateInfo::default();
             recording.fence = gpu.device.create_fence(&info, None).during("vkCreateFence")?;
         }
         Ok(recording)
     }
 
-    fn fill(&mut self, dispatches: &[Dispatch], copies: &[Copy]) -> Result<(), GpuError> {
+    fn fill(
+        &mut self,
+        submission: usize,
+        dispatches: &[Dispatch],
+        copies: &[Copy],
+    ) -> Result<(), GpuError> {
         let device = &self.gpu.device;
+        let commands = self.commands[submission];
         let begin = vk::CommandBufferBeginInfo::default();
         // SAFETY: the command buffer is this value's own and is not pending; kernels and buffers outlive it by the rules of
         // the module.
         unsafe {
-            device.begin_command_buffer(self.commands, &begin).during("vkBeginCommandBuffer")?;
+            device.begin_command_buffer(commands, &begin).during("vkBeginCommandBuffer")?;
+            if submission > 0 {
+                self.barrier(commands, COMPUTE, COMPUTE);
+            }
             if let Some(queries) = &self.queries {
-                device.cmd_reset_query_pool(self.commands, queries.pool, 0, queries.count);
-                self.stamp(queries, 0);
+                device.cmd_reset_query_pool(commands, queries.pool, 0, queries.count);
+                self.stamp(commands, queries, 0);
             }
             let mut hazards = Hazards::default();
             let mut bound = vk::Pipeline::null();
             for (index, dispatch) in dispatches.iter().enumerate() {
                 if hazards.needs_barrier(dispatch) || self.queries.is_some() {
-                    self.barrier(COMPUTE, COMPUTE);
+                    self.barrier(commands, COMPUTE, COMPUTE);
                 }
                 if dispatch.kernel.pipeline != bound {
                     bound = dispatch.kernel.pipeline;
                     let point = vk::PipelineBindPoint::COMPUTE;
-                    device.cmd_bind_pipeline(self.commands, point, bound);
+                    device.cmd_bind_pipeline(commands, point, bound);
                 }
                 let (layout, stage) = (dispatch.kernel.layout, vk::ShaderStageFlags::COMPUTE);
                 let push = dispatch.push.bytes();
-                device.cmd_push_constants(self.commands, layout, stage, 0, push);
+                device.cmd_push_constants(commands, layout, stage, 0, push);
                 let [x, y, z] = dispatch.groups;
-                device.cmd_dispatch(self.commands, x, y, z);
+                device.cmd_dispatch(commands, x, y, z);
                 if let Some(queries) = &self.queries {
-                    self.stamp(queries, index as u32 + 1);
+                    self.stamp(commands, queries, index as u32 + 1);
                 }
             }
-            self.copy(copies);
-            self.barrier(EVERYTHING, HOST);
-            device.end_command_buffer(self.commands).during("vkEndCommandBuffer")
+            self.copy(commands, copies);
+            self.barrier(commands, EVERYTHING, HOST);
+            device.end_command_buffer(commands).during("vkEndCommandBuffer")
         }
     }
 
     /// # Safety
     /// The command buffer is being recorded.
-    unsafe fn copy(&self, copies: &[Copy]) {
+    unsafe fn copy(&self, commands: vk::CommandBuffer, copies: &[Copy]) {
         if copies.is_empty() {
             return;
         }
         // SAFETY: the caller's duty; both buffers were made for copies.
         unsafe {
-            self.barrier(COMPUTE, TRANSFER);
+            self.barrier(commands, COMPUTE, TRANSFER);
             for copy in copies {
                 let (from, src_offset) = copy.from.raw();
                 let (to, dst_offset) = copy.to.raw();
                 let region = vk::BufferCopy { src_offset, dst_offset, size: copy.bytes };
-                self.gpu.device.cmd_copy_buffer(self.commands, from, to, &[region]);
+                self.gpu.device.cmd_copy_buffer(commands, from, to, &[region]);
             }
         }
     }
 
     /// # Safety
     /// The command buffer is being recorded.
-    unsafe fn barrier(&self, before: Access, after: Access) {
+    unsafe fn barrier(&self, commands: vk::CommandBuffer, before: Access, after: Access) {
         let barriers = [vk::MemoryBarrier2::default()
             .src_stage_mask(before.0)
             .src_access_mask(before.1)
@@ -148,15 +172,15 @@ impl Recording {
             .dst_access_mask(after.1)];
         let info = vk::DependencyInfo::default().memory_barriers(&barriers);
         // SAFETY: the caller's duty.
-        unsafe { self.gpu.device.cmd_pipeline_barrier2(self.commands, &info) };
+        unsafe { self.gpu.device.cmd_pipeline_barrier2(commands, &info) };
     }
 
     /// # Safety
     /// The command buffer is being recorded.
-    unsafe fn stamp(&self, queries: &Queries, index: u32) {
+    unsafe fn stamp(&self, commands: vk::CommandBuffer, queries: &Queries, index: u32) {
         let stage = vk::PipelineStageFlags2::COMPUTE_SHADER;
         // SAFETY: the caller's duty; the index is inside the pool.
-        unsafe { self.gpu.device.cmd_write_timestamp2(self.commands, stage, queries.pool, index) };
+        unsafe { self.gpu.device.cmd_write_timestamp2(commands, stage, queries.pool, index) };
     }
 
     /// Runs the commands and waits for their end. `during` is named in an error.
@@ -167,33 +191,37 @@ impl Recording {
 
     fn submit(&mut self, during: &str) -> Result<(), GpuError> {
         let lost = || GpuError::Lost { during: during.to_owned() };
-        let left = &self.gpu.loss_after;
-        let count = |left: u32| (left != u32::MAX).then(|| left.saturating_sub(1));
-        if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) == Ok(0) {
-            return Err(lost());
+        match self.gpu.injected_at(super::gpu::Place::Submission) {
+            None => {}
+            Some(Injected::Timeout) => return Err(timeout(during)),
+            Some(_) => return Err(lost()),
         }
-        let commands = [self.commands];
-        let info = [vk::SubmitInfo::default().command_buffers(&commands)];
+        // Each command buffer is a job of its own to the driver, and has its own time.
         let queue = self.gpu.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, first) = self.commands.split_last().expect("there is a submission");
         // SAFETY: the commands are recorded and not pending: every submission is waited for.
         unsafe {
             self.gpu.device.reset_fences(&[self.fence]).during("vkResetFences")?;
-            self.gpu.device.queue_submit(*queue, &info, self.fence).map_err(|result| match result {
-                vk::Result::ERROR_DEVICE_LOST => lost(),
-                result => GpuError::of("vkQueueSubmit", result),
-            })
+            let submit = |commands: &vk::CommandBuffer, fence: vk::Fence| {
+                let list = [*commands];
+                let info = [vk::SubmitInfo::default().command_buffers(&list)];
+                self.gpu.device.queue_submit(*queue, &info, fence).map_err(|result| match result {
+                    vk::Result::ERROR_DEVICE_LOST => lost(),
+                    result => GpuError::of("vkQueueSubmit", result),
+                })
+            };
+            first.iter().try_for_each(|commands| submit(commands, vk::Fence::null()))?;
+            submit(last, self.fence)
         }
     }
 
     fn wait(&mut self, during: &str) -> Result<(), GpuError> {
-        let timeout = PATIENCE.as_nanos() as u64;
+        let most = PATIENCE.as_nanos() as u64;
         // SAFETY: the fence is this value's own.
-        let result = unsafe { self.gpu.device.wait_for_fences(&[self.fence], true, timeout) };
+        let result = unsafe { self.gpu.device.wait_for_fences(&[self.fence], true, most) };
         result.map_err(|result| match result {
             vk::Result::ERROR_DEVICE_LOST => GpuError::Lost { during: during.to_owned() },
-            vk::Result::TIMEOUT => {
-                GpuError::Timeout { seconds: PATIENCE.as_secs(), during: during.to_owned() }
-            }
+            vk::Result::TIMEOUT => timeout(during),
             result => GpuError::of("vkWaitForFences", result),
         })
     }
@@ -238,6 +266,10 @@ impl Queries {
             unsafe { gpu.device.create_query_pool(&info, None) }.during("vkCreateQueryPool")?;
         Ok(Self { pool, count })
     }
+}
+
+fn timeout(during: &str) -> GpuError {
+    GpuError::Timeout { seconds: PATIENCE.as_secs(), during: during.to_owned() }
 }
 
 /// Stages and what they do with memory.

@@ -1,7 +1,6 @@
 //! An opened device.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::vk;
@@ -50,8 +49,8 @@ pub struct Gpu {
     pub(super) family: u32,
     pub(super) memory: vk::PhysicalDeviceMemoryProperties,
     pipelines: Mutex<Pipelines>,
-    /// Submissions until one fails on purpose; see [`Gpu::inject_loss`].
-    pub(super) loss_after: AtomicU32,
+    /// What fails on purpose; see [`Gpu::inject`].
+    pub(super) injected: Mutex<Option<Injected>>,
     instance: Arc<Instance>,
 }
 
@@ -113,7 +112,7 @@ impl Gpu {
             family,
             memory,
             pipelines: Mutex::new(pipelines),
-            loss_after: AtomicU32::new(u32::MAX),
+            injected: Mutex::new(None),
             instance,
         }))
     }
@@ -168,10 +167,39 @@ impl Gpu {
         Some((0..heaps).map(|at| (budget.heap_usage[at], budget.heap_budget[at])).collect())
     }
 
-    /// Makes the submission after `submissions` more report a lost device: for tests of what happens then.
-    pub fn inject_loss(&self, submissions: u32) {
-        self.loss_after.store(submissions, Ordering::Relaxed);
+    /// Makes something fail as the device would: for tests of what happens then.
+    pub fn inject(&self, failure: Injected) {
+        *self.injected.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
+
+    /// The failure on purpose that is due, if one is.
+    pub(super) fn injected_at(&self, place: Place) -> Option<Injected> {
+        let mut injected = self.injected.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = matches!(
+            (*injected, place),
+            (Some(Injected::Memory), Place::Allocation)
+                | (Some(Injected::Loss | Injected::Timeout), Place::Submission)
+        );
+        if is_due { injected.take() } else { None }
+    }
+}
+
+/// A failure on purpose, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Injected {
+    /// The next submission loses the device.
+    Loss,
+    /// The next submission does not end in time.
+    Timeout,
+    /// The next allocation finds no memory.
+    Memory,
+}
+
+/// Where a failure on purpose is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Submission,
+    Allocation,
 }
 
 impl std::fmt::Debug for Gpu {
@@ -195,7 +223,7 @@ fn choose(devices: Vec<Listed>, choice: &Choice) -> Result<Listed, GpuError> {
     let names: Vec<String> = devices
         .iter()
         .enumerate()
-        .map(|(index, item)| format!("{index}: {}", item.capabilities.name))
+        .map(|(index, item)| format!("vulkan:{index} is {}", item.capabilities.name))
         .collect();
     let found =
         if names.is_empty() { "are none".to_owned() } else { format!("are {}", names.join(", ")) };

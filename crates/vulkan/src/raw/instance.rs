@@ -105,6 +105,7 @@ impl Instance {
             integer_dot_accelerated: vulkan13.integer_dot_product4x8_bit_packed_signed_accelerated
                 != 0,
             cooperative,
+            cores: self.cores(device, &extensions),
             heaps: self.heaps(device),
             extensions,
         };
@@ -127,6 +128,32 @@ impl Instance {
         // SAFETY: the chain lives until the call returns.
         unsafe { self.raw.get_physical_device_properties2(device, &mut properties) };
         maintenance.max_memory_allocation_size
+    }
+
+    /// Compute units, as the vendors' extensions tell.
+    fn cores(&self, device: vk::PhysicalDevice, extensions: &[String]) -> Option<u32> {
+        let has = |name: &str| extensions.iter().any(|extension| extension == name);
+        let mut nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+        let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
+        let mut properties = vk::PhysicalDeviceProperties2::default();
+        let (is_nvidia, is_amd) =
+            (has("VK_NV_shader_sm_builtins"), has("VK_AMD_shader_core_properties"));
+        if is_nvidia {
+            properties = properties.push_next(&mut nvidia);
+        }
+        if is_amd {
+            properties = properties.push_next(&mut amd);
+        }
+        // SAFETY: the chain lives until the call returns.
+        unsafe { self.raw.get_physical_device_properties2(device, &mut properties) };
+        let units = amd.shader_engine_count
+            * amd.shader_arrays_per_engine_count
+            * amd.compute_units_per_shader_array;
+        match (is_nvidia, is_amd) {
+            (true, _) => Some(nvidia.shader_sm_count).filter(|&count| count > 0),
+            (_, true) => Some(units).filter(|&count| count > 0),
+            _ => None,
+        }
     }
 
     fn heaps(&self, device: vk::PhysicalDevice) -> Vec<MemoryHeap> {

@@ -87,6 +87,15 @@ impl Buffer {
         Span { address: self.address(), bytes: self.bytes }
     }
 
+    /// A part of the range.
+    ///
+    /// # Panics
+    /// If it is outside.
+    pub fn part(&self, offset: u64, bytes: u64) -> Buffer {
+        assert!(offset + bytes <= self.bytes, "a part outside its buffer");
+        Buffer { block: self.block.clone(), offset: self.offset + offset, bytes }
+    }
+
     /// Whether the host can reach it directly.
     pub fn is_mapped(&self) -> bool {
         self.block.mapped.is_some()
@@ -157,6 +166,9 @@ impl Arena {
     /// [`GpuError::OutOfMemory`].
     pub fn allocate(&mut self, bytes: u64, what: &str) -> Result<Buffer, GpuError> {
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
+        if self.gpu.injected_at(super::gpu::Place::Allocation).is_some() {
+            return Err(GpuError::OutOfMemory { what: what.to_owned(), bytes });
+        }
         if let Some((block, used)) = &mut self.current
             && *used + bytes <= block.bytes
         {
@@ -166,15 +178,17 @@ impl Arena {
             return Ok(buffer);
         }
         let size = self.expected.clamp(BLOCK_MIN, BLOCK_MAX).max(bytes).next_multiple_of(ALIGNMENT);
-        let block = allocate_block(&self.gpu, size, self.place)
-            // What fits whole may not be there; what is needed may.
-            .or_else(|_| allocate_block(&self.gpu, bytes, self.place))
-            .map_err(|error| match error {
-                GpuError::OutOfMemory { .. } => {
-                    GpuError::OutOfMemory { what: what.to_owned(), bytes }
-                }
-                error => error,
-            })?;
+        let block = match allocate_block(&self.gpu, size, self.place) {
+            // There may be no room for what is to come and still for what is needed.
+            Err(GpuError::OutOfMemory { .. }) if size > bytes => {
+                allocate_block(&self.gpu, bytes, self.place)
+            }
+            result => result,
+        };
+        let block = block.map_err(|error| match error {
+            GpuError::OutOfMemory { .. } => GpuError::OutOfMemory { what: what.to_owned(), bytes },
+            error => error,
+        })?;
         self.allocated += block.bytes;
         self.expected = self.expected.saturating_sub(bytes);
         let block = Arc::new(block);
@@ -341,9 +355,11 @@ mod tests {
     use vk::MemoryPropertyFlags as Flags;
 
     fn memory(heaps: &[u64], types: &[(u32, Flags)]) -> vk::PhysicalDeviceMemoryProperties {
-        let mut memory = vk::PhysicalDeviceMemoryProperties::default();
-        memory.memory_heap_count = heaps.len() as u32;
-        memory.memory_type_count = types.len() as u32;
+        let mut memory = vk::PhysicalDeviceMemoryProperties {
+            memory_heap_count: heaps.len() as u32,
+            memory_type_count: types.len() as u32,
+            ..Default::default()
+        };
         heaps.iter().enumerate().for_each(|(at, &size)| memory.memory_heaps[at].size = size);
         for (at, &(heap_index, property_flags)) in types.iter().enumerate() {
             memory.memory_types[at] = vk::MemoryType { property_flags, heap_index };

@@ -10,3 +10,4 @@ pub mod gpu;
 mod instance;
 pub mod memory;
 pub mod pipeline;
+pub mod transfer;

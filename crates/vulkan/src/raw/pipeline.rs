@@ -330,10 +330,11 @@ fn last_text(
     let mut items: Vec<vk::PipelineExecutableInternalRepresentationKHR<'_>> = memory
         .iter_mut()
         .map(|bytes| {
-            let mut item = vk::PipelineExecutableInternalRepresentationKHR::default();
-            item.data_size = bytes.len();
-            item.p_data = bytes.as_mut_ptr().cast();
-            item
+            vk::PipelineExecutableInternalRepresentationKHR {
+                data_size: bytes.len(),
+                p_data: bytes.as_mut_ptr().cast(),
+                ..Default::default()
+            }
         })
         .collect();
     let info = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);

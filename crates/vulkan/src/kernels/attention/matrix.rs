@@ -88,7 +88,8 @@ impl MatrixChoice {
     /// Bytes of shared memory.
     fn shared_bytes(&self, dim: u32) -> u32 {
         let vectors = self.subgroups * self.product.0;
-        let pool = vectors.max(2 * self.keys) * (2 * dim + 16);
+        let staged = self.keys * (2 * dim + 16) + dim * (2 * self.keys + 16);
+        let pool = staged.max(vectors * (2 * dim + 16));
         pool + vectors * (4 * self.keys + 16)
             + vectors * (2 * self.keys + 16)
             + 8 * self.subgroups

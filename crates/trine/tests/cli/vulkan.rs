@@ -1,0 +1,126 @@
+//! What the program does on a Vulkan device: here one in software, which every machine can have.
+
+use crate::common::{model, software_device, trine, trine_on_vulkan};
+
+/// Text that the embedded model writes without chance.
+const GREEDY: [&str; 7] =
+    ["run", "demo", "Once upon a time", "--temperature", "0", "--max-tokens", "24"];
+
+#[test]
+fn the_embedded_model_writes_the_same_text_as_on_the_cpu() {
+    let (details, device) = software_device();
+    let expected = trine(&[&GREEDY[..], &["--device", "cpu"]].concat()).ok().out;
+    assert!(expected.len() > 24, "{expected}");
+    let found = trine_on_vulkan(&[&GREEDY[..], &["--device", &device, "-v"]].concat()).ok();
+    assert_eq!(found.out, expected);
+    let name = details["name"].as_str().unwrap();
+    assert!(found.err.contains(name) && found.err.contains("software"), "{}", found.err);
+}
+
+/// Nobody who asks for a GPU, or for nothing, gets one in software.
+#[test]
+fn software_runs_only_where_it_is_named() {
+    let (details, device) = software_device();
+    let name = details["name"].as_str().unwrap();
+    let taken = |device: &str| {
+        let arguments = ["run", &model(), "hi", "-v", "--max-tokens", "1", "--device", device];
+        trine_on_vulkan(&arguments)
+    };
+    let auto = taken("auto").ok();
+    assert!(!auto.err.contains(name), "{}", auto.err);
+    let best = taken("vulkan");
+    assert!(best.code == 1 || !best.err.contains(&format!("device: {name}")), "{}", best.err);
+    let uuid = details["uuid"].as_str().unwrap();
+    for named in [device, format!("vulkan:{}", name.to_uppercase()), format!("vulkan:{uuid}")] {
+        let ran = taken(&named).ok();
+        assert!(ran.err.contains(name), "{named}: {}", ran.err);
+    }
+    for wrong in ["vulkan:999", "vulkan:no such GPU"] {
+        let error = taken(wrong).fails(1);
+        assert!(error.contains(name), "the devices that there are: {error}");
+        assert!(error.contains("--device cpu"), "{error}");
+    }
+}
+
+#[test]
+fn doctor_describes_each_device() {
+    let (details, device) = software_device();
+    assert_eq!(details["missing"].as_array().unwrap().len(), 0, "{details}");
+    assert_eq!(details["uuid"].as_str().unwrap().len(), 36);
+    let index = device.strip_prefix("vulkan:").unwrap();
+    let text = trine_on_vulkan(&["doctor", "--quick"]).ok().out;
+    let name = details["name"].as_str().unwrap();
+    for part in [
+        name,
+        "(software)",
+        details["driver"].as_str().unwrap(),
+        details["uuid"].as_str().unwrap(),
+        &format!("taken only with --device {device}"),
+        &format!("gpu {index} memory"),
+        "subgroups of",
+        "KiB of shared memory",
+        "matrix units: ",
+        "integer dot products: ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains(&format!("gpu {index} bandwidth")), "software is not measured: {text}");
+    let findings = trine_on_vulkan(&["doctor", "--quick", "--json"]).ok().json();
+    let of = |check: String| {
+        let findings = findings.as_array().unwrap();
+        findings.iter().find(|finding| finding["check"] == check).unwrap()["details"].clone()
+    };
+    let heaps = of(format!("gpu {index} memory"))["heaps"].clone();
+    assert!(heaps[0]["bytes"].as_u64().unwrap() > 1 << 20, "{heaps}");
+    let kernels = of(format!("gpu {index} kernels"));
+    assert!(kernels["subgroup"].as_u64().unwrap() >= 4, "{kernels}");
+    assert!(kernels["shared_bytes"].as_u64().unwrap() >= 16_384, "{kernels}");
+}
+
+#[test]
+fn a_machine_without_vulkan_is_no_error() {
+    let ran = trine(&["doctor", "--quick", "--json"]).ok();
+    let findings = ran.json();
+    let gpu =
+        findings.as_array().unwrap().iter().find(|finding| finding["check"] == "gpu").unwrap();
+    assert_eq!(gpu["state"], "warn", "{gpu}");
+    assert!(gpu["remedy"].as_str().unwrap().contains("install"), "{gpu}");
+    assert!(gpu["found"].as_str().unwrap().contains("models run on the CPU"), "{gpu}");
+}
+
+#[test]
+fn steps_are_timed_on_a_device() {
+    let (_, device) = software_device();
+    let base = ["bench", "demo", "--device", &device, "--steps", "-p", "16", "-n", "4", "-r", "1"];
+    let value = trine_on_vulkan(&[&base[..], &["--json"]].concat()).ok().json();
+    let tests = value["tests"].as_array().unwrap();
+    assert_eq!(tests.len(), 2, "{value}");
+    for test in tests {
+        let steps = test["steps"].as_array().unwrap();
+        assert!(steps.len() > 4, "{test}");
+        let seconds = |step: &serde_json::Value| step["seconds"].as_f64().unwrap();
+        assert!(steps.iter().all(|step| seconds(step) >= 0.0));
+        assert!(steps.iter().map(seconds).sum::<f64>() > 0.0, "{test}");
+    }
+    let table = trine_on_vulkan(&base).ok().out;
+    assert!(table.contains("us each") && table.contains("of read"), "{table}");
+}
+
+#[test]
+fn a_forecast_for_a_device_as_measured() {
+    let (details, device) = software_device();
+    let model = model();
+    let base = ["plan", &model, "--device", &device, "--batch", "1", "--context", "64"];
+    let value = trine_on_vulkan(&[&base[..], &["--json"]].concat()).ok().json();
+    let machine = &value["machine"];
+    let name = details["name"].as_str().unwrap();
+    assert!(machine["name"].as_str().unwrap().contains(name), "{machine}");
+    for rate in ["gbps", "gbps_limit", "tops_skinny", "tops_wide", "tops_limit"] {
+        assert!(machine[rate].as_f64().unwrap() > 0.0, "{machine}");
+    }
+    assert!(machine["gbps"].as_f64() <= machine["gbps_limit"].as_f64());
+    let kinds: Vec<_> = machine["sources"].as_array().unwrap().iter().collect();
+    assert!(kinds.iter().any(|source| source["kind"] == "measured"), "{machine}");
+    let error = trine_on_vulkan(&[&base[..], &["--threads", "2"]].concat()).fails(2);
+    assert!(error.contains("--device cpu"), "{error}");
+}

@@ -1,0 +1,459 @@
+//! Compiles the kernels that Gemma 3 takes on the device at hand and prints what its driver tells of each, as JSON:
+//! `cargo xtask radv` makes its report of it.
+//!
+//! Nothing runs: launches are laid out over addresses that are not there.
+
+use std::collections::{BTreeMap, HashSet};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use trine_model::{Heads, KvType};
+use trine_vulkan::dispatch::{Dispatch, Span};
+use trine_vulkan::kernels::attention::{
+    AttentionShape, DecodeChoice, DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixChoice,
+    MatrixLaunch, TileChoice, TileLaunch,
+};
+use trine_vulkan::kernels::elements::{ElementWork, ElementsLaunch};
+use trine_vulkan::kernels::embed::EmbedLaunch;
+use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned};
+use trine_vulkan::kernels::matmul::{MatmulLaunch, MatmulOutput, MatmulShape};
+use trine_vulkan::kernels::matvec::{
+    MatvecInput, MatvecLaunch, MatvecOutput, MatvecShape, Segment,
+};
+use trine_vulkan::kernels::operand::{Operand, OperandKind};
+use trine_vulkan::kernels::rows::{RowWork, RowsLaunch};
+use trine_vulkan::kernels::top::{self, TopLaunch};
+use trine_vulkan::pack::{Format, Matrix};
+use trine_vulkan::raw::pipeline::KernelKey;
+use trine_vulkan::{Choice, Gpu, GpuError};
+
+/// Sizes of a model: table of Gemma 3's sizes in its technical report (arXiv 2503.19786) and `config.json`.
+struct Sizes {
+    name: &'static str,
+    hidden: usize,
+    feed_forward: usize,
+    heads: Heads,
+}
+
+impl Sizes {
+    /// Columns of the queries, of the keys and of the values.
+    fn parts(&self) -> [usize; 3] {
+        let Heads { query, kv, dim } = self.heads;
+        [query * dim, kv * dim, kv * dim]
+    }
+}
+
+const MODELS: [Sizes; 3] = [
+    Sizes {
+        name: "27B",
+        hidden: 5376,
+        feed_forward: 21504,
+        heads: Heads { query: 32, kv: 16, dim: 128 },
+    },
+    Sizes {
+        name: "4B",
+        hidden: 2560,
+        feed_forward: 10240,
+        heads: Heads { query: 8, kv: 4, dim: 256 },
+    },
+    Sizes {
+        name: "1B",
+        hidden: 1152,
+        feed_forward: 6912,
+        heads: Heads { query: 4, kv: 1, dim: 256 },
+    },
+];
+
+/// Formats of quantised weights, the commonest first.
+const FORMATS: [Format; 4] = [Format::Q4_0, Format::Q4K, Format::Q6K, Format::Q8_0];
+
+/// Rows of activations of products in one read of the weights.
+const NARROW: [usize; 4] = [1, 2, 4, 8];
+/// Rows of activations of tiled products.
+const WIDE: [usize; 4] = [16, 32, 64, 512];
+
+const EPSILON: f32 = 1e-6;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(output) => {
+            println!("{output}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<Value, GpuError> {
+    let gpu = Gpu::open(&Choice::Any, None)?;
+    let mut report = Report { gpu, known: HashSet::new(), kernels: Vec::new(), next: 1 << 40 };
+    for format in FORMATS {
+        for sizes in &MODELS {
+            report.narrow(format, sizes)?;
+        }
+    }
+    for format in FORMATS {
+        report.wide(format, &MODELS[0])?;
+    }
+    for sizes in &MODELS {
+        report.rows(sizes)?;
+    }
+    for sizes in &MODELS {
+        for kind in [KvType::F16, KvType::Int8] {
+            report.attention(kind, sizes)?;
+        }
+    }
+    report.others(&MODELS[0])?;
+    Ok(json!({ "device": report.gpu.capabilities().name, "kernels": report.kernels }))
+}
+
+struct Report {
+    gpu: Arc<Gpu>,
+    /// The kernels that were reported.
+    known: HashSet<KernelKey>,
+    kernels: Vec<Value>,
+    /// The next address that nothing was laid out at.
+    next: u64,
+}
+
+impl Report {
+    /// Memory that is not there.
+    fn span(&mut self, bytes: usize) -> Span {
+        let span = Span { address: self.next, bytes: bytes as u64 };
+        self.next += (bytes as u64).next_multiple_of(256);
+        span
+    }
+
+    fn floats(&mut self, rows: usize, columns: usize) -> Span {
+        self.span(4 * rows * columns)
+    }
+
+    fn operand(&mut self, kind: OperandKind, rows: usize, columns: usize) -> Operand {
+        let codes = self.span(rows * kind.code_bytes(columns));
+        let scales = self.span(rows * kind.scale_bytes(columns));
+        Operand { kind, codes, scales }
+    }
+
+    fn matrix(&mut self, format: Format, rows: usize, columns: usize) -> Matrix {
+        let (matrix, bytes) =
+            Matrix::at(self.next, format, rows, columns).expect("the sizes are small");
+        self.next += bytes.next_multiple_of(256);
+        matrix
+    }
+
+    /// Lays out a launch that reads packed weights or a cache.
+    fn add_wide(
+        &mut self,
+        name: &str,
+        expects: &[&str],
+        dispatch: impl FnOnce(&Gpu) -> Result<Dispatch, GpuError>,
+    ) -> Result<(), GpuError> {
+        self.add_any(name, expects, true, |gpu| dispatch(gpu).map(drop))
+    }
+
+    /// Lays out a launch of another kind.
+    fn add(
+        &mut self,
+        name: &str,
+        dispatch: impl FnOnce(&Gpu) -> Result<Dispatch, GpuError>,
+    ) -> Result<(), GpuError> {
+        self.add_any(name, &[], false, |gpu| dispatch(gpu).map(drop))
+    }
+
+    /// Lays out a launch and reports the kernels that it takes, but for those that another took.
+    fn add_any(
+        &mut self,
+        name: &str,
+        expects: &[&str],
+        wide: bool,
+        dispatch: impl FnOnce(&Gpu) -> Result<(), GpuError>,
+    ) -> Result<(), GpuError> {
+        dispatch(&self.gpu)?;
+        let mut keys = self.gpu.kernels();
+        keys.sort_by_key(|key| (key.shader, key.constants.clone()));
+        for key in keys {
+            if !self.known.insert(key.clone()) {
+                continue;
+            }
+            let report = self.gpu.report(&key)?;
+            let statistics: BTreeMap<_, _> = report.statistics.into_iter().collect();
+            self.kernels.push(json!({
+                "name": name,
+                "shader": key.shader.0,
+                "constants": key.constants,
+                "subgroup": report.subgroup,
+                "expects": expects,
+                "wide": wide,
+                "statistics": statistics,
+                "assembly": report.assembly,
+            }));
+        }
+        Ok(())
+    }
+
+    /// The products of a layer with few rows.
+    fn narrow(&mut self, format: Format, sizes: &Sizes) -> Result<(), GpuError> {
+        let Sizes { name, hidden, feed_forward, .. } = sizes;
+        let parts = sizes.parts();
+        let expects: &[&str] = if format.is_float() { &[] } else { &["v_dot4"] };
+        for width in NARROW {
+            let rows = if width == 1 { "row" } else { "rows" };
+            let title = |what: &str| format!("{name} {what}, {width} {rows}");
+            let residual = self.floats(1, *hidden);
+            let norm = MatvecInput::NormAddNorm {
+                x: residual,
+                added: self.floats(1, *hidden),
+                added_weight: self.floats(1, *hidden).address,
+                weight: self.floats(1, *hidden).address,
+                epsilon: EPSILON,
+                x_out: self.floats(1, *hidden),
+            };
+            let operand = self.operand(OperandKind::Fixed16, width, *hidden);
+            let input = if width == 1 { norm } else { MatvecInput::Operand(operand) };
+
+            let segments = parts.map(|rows| Segment { rows, target: self.floats(width, rows) });
+            let launch = MatvecLaunch {
+                matrix: self.matrix(format, parts.iter().sum(), *hidden),
+                width,
+                input,
+                output: MatvecOutput::Segments(&segments),
+            };
+            self.matvec(&title("queries, keys, values"), expects, &launch)?;
+
+            let handed_on = self.operand(OperandKind::Fixed16, width, *feed_forward);
+            let launch = MatvecLaunch {
+                matrix: self.matrix(format, 2 * feed_forward, *hidden),
+                width,
+                input,
+                output: MatvecOutput::Gated { plain: None, operand: Some(handed_on) },
+            };
+            self.matvec(&title("gate and up"), expects, &launch)?;
+
+            let target = self.floats(width, *hidden);
+            let segments = [Segment { rows: *hidden, target }];
+            let launch = MatvecLaunch {
+                matrix: self.matrix(format, *hidden, *feed_forward),
+                width,
+                input: MatvecInput::Operand(handed_on),
+                output: MatvecOutput::Segments(&segments),
+            };
+            self.matvec(&title("down"), expects, &launch)?;
+        }
+        Ok(())
+    }
+
+    fn matvec(
+        &mut self,
+        name: &str,
+        expects: &[&str],
+        launch: &MatvecLaunch<'_>,
+    ) -> Result<(), GpuError> {
+        let shape = MatvecShape::default_for(self.gpu.capabilities(), launch);
+        self.add_wide(name, expects, |gpu| launch.dispatch(gpu, shape, name, 0))
+    }
+
+    /// The products of a layer with many rows, on matrix units and with dot products.
+    fn wide(&mut self, format: Format, sizes: &Sizes) -> Result<(), GpuError> {
+        let Sizes { name, hidden, feed_forward, .. } = sizes;
+        for width in WIDE {
+            let kinds = [(OperandKind::Halves, "v_wmma"), (OperandKind::Fixed16, "v_dot4")];
+            for (kind, expected) in kinds {
+                let operand = self.operand(kind, width, *hidden);
+                let target = self.floats(width, *feed_forward);
+                let gated = MatmulLaunch {
+                    matrix: self.matrix(format, 2 * feed_forward, *hidden),
+                    width,
+                    operand,
+                    output: MatmulOutput::Gated { target },
+                    scratch: None,
+                };
+                self.matmul(&format!("{name} gate and up, {width} rows"), expected, gated)?;
+
+                let operand = self.operand(kind, width, *feed_forward);
+                let segments = [Segment { rows: *hidden, target: self.floats(width, *hidden) }];
+                let down = MatmulLaunch {
+                    matrix: self.matrix(format, *hidden, *feed_forward),
+                    width,
+                    operand,
+                    output: MatmulOutput::Segments(&segments),
+                    scratch: None,
+                };
+                self.matmul(&format!("{name} down, {width} rows"), expected, down)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn matmul(
+        &mut self,
+        name: &str,
+        expected: &str,
+        mut launch: MatmulLaunch<'_>,
+    ) -> Result<(), GpuError> {
+        let shape = MatmulShape::default_for(self.gpu.capabilities(), &launch);
+        let bytes = launch.scratch_bytes(&shape) as usize;
+        launch.scratch = Some(self.span(bytes));
+        self.add_wide(name, &[expected], |gpu| launch.dispatch(gpu, shape, name, 0))
+    }
+
+    /// Norms and conversions.
+    fn rows(&mut self, sizes: &Sizes) -> Result<(), GpuError> {
+        let Sizes { name, hidden, feed_forward, .. } = sizes;
+        let rows = 16;
+        let weight = self.floats(1, *hidden).address;
+        let target = self.floats(rows, *hidden);
+        let works = [
+            ("norm", RowWork::Norm { weight }),
+            ("norm, addition", RowWork::NormAdd { weight, target }),
+            ("norm, addition, norm", RowWork::NormAddNorm { weight, target, next_weight: weight }),
+        ];
+        for kind in [OperandKind::Fixed16, OperandKind::Halves] {
+            for (what, work) in works {
+                let adds = matches!(work, RowWork::NormAdd { .. });
+                let operand = (!adds).then(|| self.operand(kind, rows, *hidden));
+                let launch = self.rows_launch(work, *hidden, rows, operand);
+                let title = format!("{name} {what}");
+                self.add(&title, |gpu| launch.dispatch(gpu, &title, 0))?;
+            }
+            let operand = Some(self.operand(kind, rows, *feed_forward));
+            let launch = self.rows_launch(RowWork::Convert, *feed_forward, rows, operand);
+            let title = format!("{name} conversion");
+            self.add(&title, |gpu| launch.dispatch(gpu, &title, 0))?;
+        }
+        Ok(())
+    }
+
+    fn rows_launch(
+        &mut self,
+        work: RowWork,
+        columns: usize,
+        rows: usize,
+        operand: Option<Operand>,
+    ) -> RowsLaunch {
+        RowsLaunch {
+            work,
+            source: self.floats(rows, columns),
+            columns,
+            rows,
+            row_count: self.span(4).address,
+            epsilon: EPSILON,
+            plain: None,
+            operand,
+        }
+    }
+
+    /// Attention with a cache of a kind, and the work on heads before it.
+    fn attention(&mut self, kind: KvType, sizes: &Sizes) -> Result<(), GpuError> {
+        let Sizes { name, heads, .. } = sizes;
+        let [query_columns, kv_columns, _] = sizes.parts();
+        let stored = if kind == KvType::Int8 { "int8" } else { "f16" };
+        let shape = AttentionShape { heads: *heads, scale: 1.0, window: None };
+        let frame = FrameAddresses {
+            frame: self.span(1 << 16).address,
+            tables: self.span(1 << 16).address,
+            tiles: self.span(1 << 16).address,
+        };
+        let bytes = KvCache::bytes(kind, heads.kv, heads.dim, 1024);
+        let span = self.span(bytes as usize);
+        let cache = KvCache { span, kind, heads: heads.kv, dim: heads.dim, ring_blocks: 0 };
+        let norm = self.floats(1, heads.dim).address;
+        let rope = self.floats(1, heads.dim).address;
+
+        for rows in NARROW {
+            let choice = DecodeChoice::suited(self.gpu.capabilities(), &shape, rows);
+            let fused = Fused {
+                key: self.floats(1, kv_columns),
+                value: self.floats(1, kv_columns),
+                query_norm: Some(norm),
+                key_norm: Some(norm),
+                rope: Some(rope),
+                epsilon: EPSILON,
+            };
+            let launch = DecodeLaunch {
+                shape,
+                cache,
+                frame,
+                rows,
+                query: self.floats(rows, query_columns),
+                plain: None,
+                operand: Some(self.operand(OperandKind::Fixed16, rows, query_columns)),
+                scratch: self.span(DecodeLaunch::scratch_bytes(&shape, rows, &choice) as usize),
+                counters: self.span(DecodeLaunch::counter_bytes(&shape, rows) as usize),
+                fused: (rows == 1).then_some(fused),
+                choice,
+            };
+            let unit = if rows == 1 { "row" } else { "rows" };
+            let title = format!("{name} attention, {rows} {unit}, {stored} cache");
+            self.add_wide(&title, &[], |gpu| launch.dispatch(gpu, &title, 0))?;
+        }
+
+        let rows = 512;
+        let (query, target) = (self.floats(rows, query_columns), self.floats(rows, query_columns));
+        let title = format!("{name} attention, many rows, {stored} cache");
+        if let Some(choice) = MatrixChoice::suited(self.gpu.capabilities(), &shape) {
+            let launch = MatrixLaunch { shape, cache, frame, tiles: 16, query, target, choice };
+            self.add_wide(&title, &["v_wmma"], |gpu| launch.dispatch(gpu, &title, 0))?;
+        }
+        let choice = TileChoice::suited(self.gpu.capabilities());
+        let launch = TileLaunch { shape, cache, frame, tiles: 16, query, target, choice };
+        self.add_wide(&title, &[], |gpu| launch.dispatch(gpu, &title, 0))?;
+
+        let turned = Turned { query, heads: heads.query, query_norm: Some(norm) };
+        let (key, value) = (self.floats(rows, kv_columns), self.floats(rows, kv_columns));
+        let launch = HeadsLaunch {
+            frame,
+            rows,
+            dim: heads.dim,
+            query: Some(turned),
+            stored: Some(Stored { key, value, cache, key_norm: Some(norm) }),
+            rope: Some(rope),
+            epsilon: EPSILON,
+        };
+        let title = format!("{name} heads, {stored} cache");
+        self.add(&title, |gpu| launch.dispatch(gpu, &title, 0))
+    }
+
+    /// What does not depend on the model's sizes.
+    fn others(&mut self, sizes: &Sizes) -> Result<(), GpuError> {
+        let (rows, columns) = (16, sizes.hidden);
+        for format in FORMATS {
+            let launch = EmbedLaunch {
+                table: self.matrix(format, 256, columns),
+                frame: self.span(16 + 16 * rows).address,
+                target: self.floats(rows, columns),
+                rows,
+                factor: 1.0,
+            };
+            self.add_wide("embedding", &[], |gpu| launch.dispatch(gpu, "embedding", 0))?;
+        }
+        let source = self.floats(rows, columns);
+        let picks = self.span(4 * rows).address;
+        let works = [
+            ("gate", ElementWork::Geglu { gate: source, up: source }),
+            ("addition", ElementWork::Add { source }),
+            ("softcap", ElementWork::Softcap { cap: 30.0 }),
+            ("selection of rows", ElementWork::Select { source, picks }),
+        ];
+        for (name, work) in works {
+            let result = self.floats(rows, columns);
+            let row_count = self.span(4).address;
+            let launch = ElementsLaunch { work, result, columns, rows, row_count };
+            self.add(name, |gpu| launch.dispatch(gpu, name, 0))?;
+        }
+        let vocabulary = 262_144;
+        let launch = TopLaunch {
+            logits: self.floats(1, vocabulary),
+            vocabulary,
+            rows: 1,
+            row_count: self.span(4).address,
+            maxima: self.span(top::maxima_bytes(1)),
+            thresholds: self.span(8),
+            found: self.span(8 * top::ROOM),
+        };
+        self.add_any("largest logits", &[], false, |gpu| launch.dispatches(gpu, 0).map(drop))
+    }
+}

@@ -1,0 +1,43 @@
+#version 460
+// The product of a quantised matrix with one row of activations, with the norms that stand before it and the gate behind
+// it. crates/vulkan/src/kernels/stream.rs says what bounds it.
+
+#extension GL_GOOGLE_include_directive : require
+#include "include/memory.glsl"
+#include "include/operand.glsl"
+#include "include/activation.glsl"
+#include "include/formats.glsl"
+
+layout(local_size_x_id = 0) in;
+// Invocations of a team: whole subgroups.
+layout(constant_id = 1) const uint LANES = 32;
+// Blocks of 32 columns of an invocation.
+layout(constant_id = 2) const uint SPAN = 1;
+// Rows of the matrix under way: 1, 2, 4 or 8.
+layout(constant_id = 3) const uint BATCH = 4;
+// Size of a subgroup, 8 or more.
+layout(constant_id = 4) const uint SUBGROUP = 32;
+// What becomes of the activations first: 0 nothing, 1 a norm, 2 norm, addition, norm.
+layout(constant_id = 5) const uint PROLOGUE = 0;
+// 1: gelu(gate) * up.
+layout(constant_id = 6) const uint GATED = 0;
+// Sixteen bytes each of the activations in shared memory, 4 for each block: of all where they are normed, else of as many
+// blocks as there is room for.
+layout(constant_id = 7) const uint STAGED = 4;
+// Four elements of the activations that are staged at a time for each invocation, this many times.
+layout(constant_id = 8) const uint KEPT = 1;
+
+// Rows between two meetings of the subgroups of a team.
+const uint ROUND = 32u;
+#define STREAM_WAIT
+#define ActiveVec4s ReadVec4s
+
+#include "include/stream.glsl"
+
+layout(push_constant, scalar) uniform Push {
+    StreamArgs args;
+} push;
+
+void main() {
+    stream(push.args, gl_WorkGroupID.x, gl_NumWorkGroups.x);
+}

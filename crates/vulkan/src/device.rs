@@ -1,0 +1,79 @@
+//! The Vulkan device as the engine sees it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use trine_backend::{BackendError, Device, Program, ProgramOptions};
+use trine_model::{Model, Plan};
+
+use crate::error::GpuError;
+use crate::program::VulkanProgram;
+use crate::raw::gpu::{Choice, Gpu};
+use crate::raw::pipeline::PipelineCache;
+use crate::weights::Progress;
+
+/// A GPU, or Vulkan in software.
+#[derive(Clone)]
+pub struct VulkanDevice {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    choice: Choice,
+    cache: Option<PipelineCache>,
+    progress: Option<Progress>,
+    label: String,
+    gpu: Mutex<Arc<Gpu>>,
+}
+
+impl VulkanDevice {
+    /// Opens a device. `cache` keeps compiled pipelines; `progress` is called while weights are loaded.
+    ///
+    /// # Errors
+    /// [`GpuError`] if there is no such device or it lacks a feature.
+    pub fn open(
+        choice: Choice,
+        cache: Option<PipelineCache>,
+        progress: Option<Progress>,
+    ) -> Result<Self, GpuError> {
+        let gpu = Gpu::open(&choice, cache.clone())?;
+        let capabilities = gpu.capabilities();
+        let label = format!("{} (vulkan, {})", capabilities.name, capabilities.kind.name());
+        let gpu = Mutex::new(gpu);
+        Ok(Self { shared: Arc::new(Shared { choice, cache, progress, label, gpu }) })
+    }
+
+    /// The opened device.
+    pub fn gpu(&self) -> Arc<Gpu> {
+        self.shared.gpu.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        self.shared.progress.clone()
+    }
+
+    pub(crate) fn label(&self) -> String {
+        self.shared.label.clone()
+    }
+
+    /// Opens the device again after it was lost.
+    pub(crate) fn reopen(&self) -> Result<Arc<Gpu>, GpuError> {
+        let gpu = Gpu::open(&self.shared.choice, self.shared.cache.clone())?;
+        *self.shared.gpu.lock().unwrap_or_else(PoisonError::into_inner) = gpu.clone();
+        Ok(gpu)
+    }
+}
+
+impl Device for VulkanDevice {
+    fn name(&self) -> String {
+        self.label()
+    }
+
+    fn load_plan(
+        &self,
+        model: &Model,
+        plan: Plan,
+        options: &ProgramOptions,
+    ) -> Result<Box<dyn Program>, BackendError> {
+        Ok(Box::new(VulkanProgram::load(self, model, plan, options)?))
+    }
+}

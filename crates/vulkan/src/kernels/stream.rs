@@ -1,0 +1,289 @@
+//! Products of a quantised matrix with one row of activations, as generation needs them: `shaders/stream.comp`.
+//!
+//! Bound by the bytes of the matrix. For a block of 32 weights an invocation does 16 integer dot products and about 25 other
+//! operations; the activations are in registers, so that the nearest cache carries the matrix alone. Few large workgroups,
+//! one or two for each core, because each of them norms and quantises the activations for itself.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::matvec::{MatvecInput, MatvecOutput, Segment};
+use super::operand::{BLOCK, OperandKind};
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::dispatch::{Dispatch, Push, Span};
+use crate::error::GpuError;
+use crate::pack::{Format, Matrix};
+use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::KernelKey;
+use crate::shaders::Shader;
+
+/// Rows between two meetings of the subgroups of a team: ROUND of the shader.
+const ROUND: u32 = 32;
+/// Least invocations of a subgroup: those that quantise a block together.
+const SUBGROUP_MIN: u32 = 8;
+/// Most pieces of four that an invocation keeps of the residual stream.
+const KEPT_MAX: u32 = 16;
+/// Most blocks that an invocation keeps in registers.
+const SPAN_MAX: u32 = 4;
+
+/// How the work is laid out on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StreamShape {
+    /// Invocations of a team: whole subgroups.
+    pub lanes: u32,
+    /// Teams of a workgroup.
+    pub teams: u32,
+    /// Rows of the matrix under way: 1, 2, 4 or 8.
+    pub batch: u32,
+    /// Workgroups.
+    pub workgroups: u32,
+}
+
+/// A product with one row of activations.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamLaunch<'a> {
+    /// The matrix; of a quantised format.
+    pub matrix: Matrix,
+    /// The activations: f32, or with a norm.
+    pub input: MatvecInput,
+    /// Where the products go, as f32.
+    pub output: MatvecOutput<'a>,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+struct Args {
+    codes: u64,
+    high: u64,
+    scales: u64,
+    supers: u64,
+    source: u64,
+    added: u64,
+    outputs: [u64; 3],
+    weight: u64,
+    added_weight: u64,
+    updated: u64,
+    rows: u32,
+    columns: u32,
+    splits: [u32; 2],
+    epsilon: f32,
+    _padding: u32,
+}
+
+fn shader(format: Format) -> Option<Shader> {
+    match format {
+        Format::Q8_0 => Some(Shader("stream_q8_0")),
+        Format::Q4_0 => Some(Shader("stream_q4_0")),
+        Format::Q4K => Some(Shader("stream_q4_k")),
+        Format::Q6K => Some(Shader("stream_q6_k")),
+        Format::F32 | Format::F16 | Format::Bf16 => None,
+    }
+}
+
+/// Invocations of the subgroups that the kernel runs with.
+fn subgroup(capabilities: &Capabilities) -> Option<u32> {
+    let (_, most) = capabilities.subgroup_range;
+    let size = capabilities.subgroup.max(SUBGROUP_MIN);
+    (size == capabilities.subgroup || size <= most).then_some(size)
+}
+
+/// Whether the kernel can multiply with a matrix of so many columns, with a norm before or without.
+pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
+    shader(format).is_some()
+        && columns.is_multiple_of(BLOCK)
+        && StreamShape::suited(capabilities, columns, norm).is_some()
+}
+
+impl StreamShape {
+    /// The shape for a device and a number of columns; none if a row does not fit.
+    fn suited(capabilities: &Capabilities, columns: usize, norm: bool) -> Option<Self> {
+        let (wanted, batch, each) = match capabilities.kind {
+            DeviceKind::Discrete | DeviceKind::Virtual => (768, 4, 1),
+            DeviceKind::Integrated | DeviceKind::Other => (256, 4, 2),
+            DeviceKind::Processor => (64, 2, 1),
+        };
+        Self::of(capabilities, columns, norm, (wanted, batch, each))
+    }
+
+    /// A shape with about `wanted` invocations in a workgroup, and `each` workgroups for each core.
+    pub fn of(
+        capabilities: &Capabilities,
+        columns: usize,
+        norm: bool,
+        (wanted, batch, each): (u32, u32, u32),
+    ) -> Option<Self> {
+        let subgroup = subgroup(capabilities)?;
+        let blocks = (columns / BLOCK) as u32;
+        let most = wanted.max(subgroup).min(capabilities.invocations);
+        let span = blocks.div_ceil(most).max(1);
+        let lanes = blocks.div_ceil(span).next_multiple_of(subgroup);
+        let local = most / lanes.min(most) * lanes;
+        let kept = (columns as u32).div_ceil(4 * local);
+        let fits = lanes <= most
+            && span <= SPAN_MAX
+            && batch <= subgroup
+            && (!norm || kept <= KEPT_MAX)
+            && staged_blocks(blocks, local / subgroup, norm, capabilities.shared_bytes).is_some();
+        fits.then_some(Self {
+            lanes,
+            teams: local / lanes,
+            batch,
+            workgroups: each * capabilities.cores_or_guess(),
+        })
+    }
+}
+
+/// Blocks of the activations that are staged at a time: all where they are normed, as many as there is room for where they
+/// are not. None if that is too few.
+fn staged_blocks(blocks: u32, subgroups: u32, norm: bool, shared_bytes: u32) -> Option<u32> {
+    /// Bytes of a block: codes and scale.
+    const BLOCK_BYTES: u32 = 64 + 8;
+    let others = 8 * subgroups + 4 * subgroups * ROUND + 16;
+    let room = shared_bytes.checked_sub(others)? / BLOCK_BYTES;
+    let pieces = blocks.div_ceil(room.max(1));
+    if room == 0 || (norm && pieces > 1) {
+        return None;
+    }
+    Some(blocks.div_ceil(pieces))
+}
+
+impl StreamLaunch<'_> {
+    /// The shape that the device's kind suggests.
+    ///
+    /// # Panics
+    /// If the device cannot [take](takes) the product.
+    pub fn shape(&self, capabilities: &Capabilities) -> StreamShape {
+        let found = StreamShape::suited(capabilities, self.matrix.columns, self.norms());
+        found.expect("the caller asked whether the device takes the product")
+    }
+
+    fn norms(&self) -> bool {
+        !matches!(self.input, MatvecInput::Operand(_))
+    }
+
+    fn outputs(&self) -> usize {
+        match self.output {
+            MatvecOutput::Gated { .. } => self.matrix.rows / 2,
+            MatvecOutput::Segments(_) => self.matrix.rows,
+        }
+    }
+
+    /// The dispatch of the launch in a shape.
+    ///
+    /// # Errors
+    /// If the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If the device cannot [take](takes) the product, or operands are not f32.
+    pub fn dispatch(
+        &self,
+        gpu: &Gpu,
+        shape: StreamShape,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        let capabilities = gpu.capabilities();
+        let subgroup = subgroup(capabilities).expect("a shape has whole subgroups");
+        let blocks = (self.matrix.columns / BLOCK) as u32;
+        let local = shape.lanes * shape.teams;
+        let (mut args, mut reads, mut writes) = (self.args(), Vec::new(), Vec::new());
+        let prologue = self.read(&mut args, &mut reads, &mut writes);
+        let gated = self.write(&mut args, &mut writes);
+        let norm = prologue > 0;
+        let staged = staged_blocks(blocks, local / subgroup, norm, capabilities.shared_bytes);
+        let staged = staged.expect("a shape fits the device");
+        let constants = vec![
+            local,
+            shape.lanes,
+            blocks.div_ceil(shape.lanes),
+            shape.batch,
+            subgroup,
+            prologue,
+            u32::from(gated),
+            4 * staged,
+            (8 * staged).div_ceil(local),
+        ];
+        let shader = shader(self.matrix.format).expect("the format is quantised");
+        let key = KernelKey { shader, constants, subgroup: Some(subgroup) };
+        // No more workgroups than there are outputs for their teams.
+        let most = (self.outputs() as u32).div_ceil(shape.teams);
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&key)?,
+            push: Push::of(&args),
+            groups: [shape.workgroups.clamp(1, most.max(1)), 1, 1],
+            reads,
+            writes,
+        })
+    }
+
+    fn args(&self) -> Args {
+        let planes = self.matrix.planes;
+        Args {
+            codes: planes.codes,
+            high: planes.high,
+            scales: planes.scales,
+            supers: planes.supers,
+            rows: self.outputs() as u32,
+            columns: self.matrix.columns as u32,
+            ..Args::default()
+        }
+    }
+
+    /// Sets where the activations come from; gives the number of the prologue.
+    fn read(&self, args: &mut Args, reads: &mut Vec<Span>, writes: &mut Vec<Span>) -> u32 {
+        match self.input {
+            MatvecInput::Operand(operand) => {
+                assert_eq!(operand.kind, OperandKind::Plain, "activations are f32");
+                args.source = operand.codes.address;
+                reads.push(operand.codes);
+                0
+            }
+            MatvecInput::Norm { x, weight, epsilon } => {
+                (args.source, args.weight, args.epsilon) = (x.address, weight, epsilon);
+                reads.push(x);
+                1
+            }
+            MatvecInput::NormAddNorm { x, added, added_weight, weight, epsilon, x_out } => {
+                (args.source, args.weight, args.epsilon) = (x.address, weight, epsilon);
+                (args.added, args.added_weight) = (added.address, added_weight);
+                args.updated = x_out.address;
+                reads.extend([x, added]);
+                writes.push(x_out);
+                2
+            }
+        }
+    }
+
+    /// Sets where the products go; gives whether they are gated.
+    fn write(&self, args: &mut Args, writes: &mut Vec<Span>) -> bool {
+        let outputs = self.outputs() as u32;
+        match self.output {
+            MatvecOutput::Segments(segments) => {
+                let total: usize = segments.iter().map(|segment: &Segment| segment.rows).sum();
+                assert_eq!(total, self.matrix.rows, "rows of the segments");
+                args.splits = [outputs; 2];
+                let mut row = 0;
+                for (index, segment) in segments.iter().enumerate() {
+                    args.outputs[index] = segment.target.address;
+                    row += segment.rows as u32;
+                    if let Some(split) = args.splits.get_mut(index) {
+                        *split = row;
+                    }
+                    writes.push(segment.target);
+                }
+                false
+            }
+            MatvecOutput::Gated { plain, operand } => {
+                assert!(operand.is_none(), "products are f32");
+                args.splits = [outputs; 2];
+                args.outputs[0] = plain.map_or(0, |span| span.address);
+                writes.extend(plain);
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

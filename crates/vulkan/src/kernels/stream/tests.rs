@@ -1,0 +1,200 @@
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use trine_backend::reference::ops;
+
+use super::*;
+use crate::kernels::operand::Operand;
+use crate::pack::tests::{decoded, device_matrix, random_rows};
+use crate::testing::{download, gpu, poisoned, run, upload};
+
+const EPSILON: f32 = 1e-6;
+const FORMATS: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K];
+
+fn random(count: usize, seed: u64, size: f32) -> Vec<f32> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    (0..count).map(|_| (random.random::<f32>() - 0.5) * size).collect()
+}
+
+fn norm(x: &[f64], weight: &[f32]) -> Vec<f64> {
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    let factor = 1.0 / (mean + f64::from(EPSILON)).sqrt();
+    x.iter().zip(weight).map(|(x, &w)| x * factor * f64::from(w)).collect()
+}
+
+struct Case {
+    format: Format,
+    rows: usize,
+    columns: usize,
+    prologue: u32,
+    gated: bool,
+    size: f32,
+}
+
+/// What the launch gives, the residual stream behind an addition last.
+fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f64, f64)>) {
+    let gpu = gpu();
+    let Case { format, rows, columns, prologue, gated, size } = *case;
+    let source = random_rows(format, rows, columns, 7);
+    let (matrix, _memory) = device_matrix(&gpu, format, columns, &source);
+    let x = random(columns, 1, size);
+    let added = random(columns, 2, 3.0);
+    let [w, v] = [random(columns, 3, 2.0), random(columns, 4, 2.0)];
+    let [x_memory, added_memory, w_memory, v_memory] =
+        [&x, &added, &w, &v].map(|values| upload(&gpu, values));
+    let updated = poisoned(&gpu, 4 * columns as u64);
+    let plain = Span { address: x_memory.address(), bytes: 4 * columns as u64 };
+    let none = Span { address: 0, bytes: 0 };
+    let input = match prologue {
+        0 => MatvecInput::Operand(Operand { kind: OperandKind::Plain, codes: plain, scales: none }),
+        1 => MatvecInput::Norm { x: plain, weight: w_memory.address(), epsilon: EPSILON },
+        _ => MatvecInput::NormAddNorm {
+            x: plain,
+            added: added_memory.span(),
+            added_weight: v_memory.address(),
+            weight: w_memory.address(),
+            epsilon: EPSILON,
+            x_out: updated.span(),
+        },
+    };
+    let outputs = if gated { rows / 2 } else { rows };
+    let target = poisoned(&gpu, 4 * outputs as u64);
+    // Uneven segments.
+    let cuts = [outputs / 3, outputs / 2 - outputs / 3, outputs - outputs / 2];
+    let mut at = 0;
+    let segments: Vec<Segment> = cuts
+        .into_iter()
+        .map(|rows| {
+            let span = Span { address: target.address() + 4 * at as u64, bytes: 4 * rows as u64 };
+            at += rows;
+            Segment { rows, target: span }
+        })
+        .collect();
+    let output = if gated {
+        MatvecOutput::Gated { plain: Some(target.span()), operand: None }
+    } else {
+        MatvecOutput::Segments(&segments)
+    };
+    let launch = StreamLaunch { matrix, input, output };
+    let shape = shape.unwrap_or_else(|| launch.shape(gpu.capabilities()));
+    run(&gpu, &[launch.dispatch(&gpu, shape, "stream", 0).unwrap()]);
+
+    let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+    let summed: Vec<f64> = match prologue {
+        2 => {
+            let added: Vec<f64> = added.iter().map(|&x| f64::from(x)).collect();
+            wide.iter().zip(norm(&added, &v)).map(|(x, y)| x + y).collect()
+        }
+        _ => wide,
+    };
+    let activations = if prologue > 0 { norm(&summed, &w) } else { summed };
+    let weights = decoded(format, &source, rows * columns);
+    let product = |row: usize| {
+        let terms = weights[row * columns..][..columns].iter().zip(&activations);
+        terms.fold((0.0, 0.0), |(sum, all), (&w, x)| {
+            let term = f64::from(w) * x;
+            (sum + term, all + term.abs())
+        })
+    };
+    let wanted = (0..outputs).map(|row| {
+        let (gate, gate_size) = product(row);
+        if !gated {
+            return (gate, gate_size);
+        }
+        let (up, up_size) = product(outputs + row);
+        let gelu = ops::gelu;
+        (gelu(gate) * up, (gelu(gate).abs() + gate_size) * up_size + gate_size * up.abs())
+    });
+    let wanted = wanted.collect();
+    let mut values = download::<f32>(&gpu, &target);
+    values.truncate(outputs);
+    let mut updated = download::<f32>(&gpu, &updated);
+    updated.truncate(columns);
+    (values, updated, wanted)
+}
+
+fn check(case: &Case, shape: Option<StreamShape>) {
+    let (values, _, wanted) = found(case, shape);
+    for (row, (&value, &(wanted, size))) in values.iter().zip(&wanted).enumerate() {
+        let slack = 5e-5 * size + 1e-6;
+        let name = format!("{:?} {}x{}", case.format, case.rows, case.columns);
+        assert!(
+            (f64::from(value) - wanted).abs() <= slack,
+            "{name} {} {} {shape:?} row {row}: {value} {wanted} within {slack}",
+            case.prologue,
+            case.gated
+        );
+    }
+}
+
+#[test]
+fn products_of_every_format_agree_with_their_definition() {
+    for format in FORMATS {
+        let all: &[usize] = match format {
+            Format::Q4K | Format::Q6K => &[256, 1280],
+            _ => &[32, 160, 1152],
+        };
+        for (at, &columns) in all.iter().enumerate() {
+            let rows = [6, 50, 134][at % 3];
+            for prologue in 0..3 {
+                for gated in [false, true] {
+                    check(&Case { format, rows, columns, prologue, gated, size: 4.0 }, None);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_shape_gives_the_same() {
+    let capabilities = gpu().capabilities().clone();
+    for (columns, rows) in [(736, 71), (2048, 300)] {
+        for wanted in [(8, 1, 1), (32, 2, 3), (64, 8, 1), (128, 4, 7)] {
+            for gated in [false, true] {
+                let rows = rows / 2 * 2;
+                let case =
+                    Case { format: Format::Q4_0, rows, columns, prologue: 2, gated, size: 4.0 };
+                if let Some(shape) = StreamShape::of(&capabilities, columns, true, wanted) {
+                    check(&case, Some(shape));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_residual_stream_is_updated() {
+    let case =
+        Case { format: Format::Q4_0, rows: 40, columns: 160, prologue: 2, gated: false, size: 1e5 };
+    let (values, updated, _) = found(&case, None);
+    let x = random(160, 1, 1e5);
+    let added: Vec<f64> = random(160, 2, 3.0).iter().map(|&x| f64::from(x)).collect();
+    for ((found, x), y) in updated.iter().zip(&x).zip(norm(&added, &random(160, 4, 2.0))) {
+        assert!((f64::from(*found) - f64::from(*x) - y).abs() <= 1e-6 * 1e5, "{found}");
+    }
+    assert!(values.iter().all(|value| value.is_finite()));
+}
+
+#[test]
+fn broken_activations_break_the_products() {
+    let gpu = gpu();
+    let source = random_rows(Format::Q4_0, 20, 64, 7);
+    let (matrix, _memory) = device_matrix(&gpu, Format::Q4_0, 64, &source);
+    let mut x = random(64, 1, 1.0);
+    x[33] = f32::NAN;
+    let (x, target) = (upload(&gpu, &x), poisoned(&gpu, 80));
+    let none = Span { address: 0, bytes: 0 };
+    let operand = Operand {
+        kind: OperandKind::Plain,
+        codes: Span { address: x.address(), bytes: 256 },
+        scales: none,
+    };
+    let segments = [Segment { rows: 20, target: target.span() }];
+    let launch = StreamLaunch {
+        matrix,
+        input: MatvecInput::Operand(operand),
+        output: MatvecOutput::Segments(&segments),
+    };
+    let shape = launch.shape(gpu.capabilities());
+    run(&gpu, &[launch.dispatch(&gpu, shape, "stream", 0).unwrap()]);
+    assert!(download::<f32>(&gpu, &target)[..20].iter().all(|value| value.is_nan()));
+}

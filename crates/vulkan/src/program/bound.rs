@@ -1,0 +1,400 @@
+//! What a Program has on the device.
+
+use std::sync::Arc;
+
+use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions};
+use trine_model::{Heads, Model, Op, Plan, Scratch, Width, Workload};
+
+use super::emit::Emitter;
+use super::frame::{Frame, FrameLayout};
+use super::graph::{Graph, ValueId};
+use super::lower::Lowering;
+use super::ropes::Ropes;
+use super::selection::Selection;
+use super::{PassKey, failure, pass_keys};
+use crate::dispatch::{Dispatch, Span};
+use crate::error::GpuError;
+use crate::kernels::attention::{KvCache, TILE_ROWS};
+use crate::kernels::heads::DIM_MAX;
+use crate::kernels::matmul::MatmulLaunch;
+use crate::kernels::rows::COLUMNS_MAX;
+use crate::kernels::top::{ROOM, TopLaunch, maxima_bytes};
+use crate::raw::commands::{Copy, Recording};
+use crate::raw::gpu::Gpu;
+use crate::raw::memory::{Arena, Buffer, Place};
+use crate::raw::transfer::Transfer;
+use crate::weights::{Progress, Weights};
+
+/// Seconds that a submission may be predicted to take: drivers reset a device that works on one for a few seconds.
+const SUBMISSION_SECONDS: f64 = 0.1;
+
+/// Most output rows whose largest logits are looked for on the device.
+pub(super) const TOP_ROWS_MAX: usize = 64;
+
+/// Steps whose rows count together make one predicted piece of work at a time.
+const NO_STEP: usize = usize::MAX;
+
+/// What is bound to a device.
+pub(super) struct Binding<'a> {
+    pub(super) model: &'a Model,
+    pub(super) plan: &'a Plan,
+    pub(super) options: &'a ProgramOptions,
+}
+
+/// A Plan's weights, caches, memory and recordings on a device.
+pub(super) struct Bound {
+    gpu: Arc<Gpu>,
+    weights: Weights,
+    caches: Vec<Buffer>,
+    ropes: Ropes,
+    selection: Selection,
+    scratch: Buffer,
+    /// Memory of products that several workgroups share; its counters are 0 between launches.
+    split_scratch: Buffer,
+    /// Counters of attention's parts; 0 between launches.
+    counters: Buffer,
+    frame: Frame,
+    /// (outputs, vocabulary), for the host.
+    logits: Buffer,
+    top: TopMemory,
+    pub(super) passes: Vec<Pass>,
+    pub(super) memory: Memory,
+}
+
+/// Where the largest logits go.
+struct TopMemory {
+    maxima: Buffer,
+    thresholds: Buffer,
+    found: Buffer,
+    /// The same for the host.
+    host_thresholds: Buffer,
+    host_found: Buffer,
+}
+
+/// The recordings for a width.
+pub(super) struct Pass {
+    pub(super) key: PassKey,
+    recording: Recording,
+    /// Fetches the logits.
+    fetch: Option<Recording>,
+    /// With timestamps, made when profiling asks for it; with the Plan's step of each dispatch.
+    timed: Option<(Recording, Vec<usize>)>,
+}
+
+/// A pass before it is recorded.
+struct Draft {
+    dispatches: Vec<Dispatch>,
+    copies: Vec<Copy>,
+    fetch: Option<Copy>,
+}
+
+impl Binding<'_> {
+    /// Puts everything on a device and records all passes.
+    pub(super) fn bind(
+        &self,
+        gpu: &Arc<Gpu>,
+        progress: Option<&Progress>,
+    ) -> Result<Bound, BackendError> {
+        let name = gpu.capabilities().name.clone();
+        self.check(&name)?;
+        let weights = Weights::load(gpu, self.model, self.plan, progress)?;
+        let bound = self.record_all(gpu, weights).map_err(|error| failure(&name, error))?;
+        gpu.save_pipelines();
+        Ok(bound)
+    }
+
+    /// Refuses what no kernel can do.
+    fn check(&self, name: &str) -> Result<(), BackendError> {
+        let refuse =
+            |what: String| Err(BackendError::Unsupported { device: name.to_owned(), what });
+        if let Some(cache) = self.plan.caches.iter().find(|cache| cache.head_dim > DIM_MAX) {
+            return refuse(format!(
+                "its heads have {} elements, the kernels take at most {DIM_MAX}; use --device cpu",
+                cache.head_dim
+            ));
+        }
+        let is_wide = |buffer: &&trine_model::Buffer| {
+            buffer.columns > COLUMNS_MAX && buffer.name != self.plan.buffer(self.plan.logits).name
+        };
+        match self.plan.buffers.iter().find(is_wide) {
+            Some(buffer) => refuse(format!(
+                "{} has {} columns, the kernels take at most {COLUMNS_MAX}; use --device cpu",
+                buffer.name, buffer.columns
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn record_all(&self, gpu: &Arc<Gpu>, weights: Weights) -> Result<Bound, GpuError> {
+        let selection = Selection::new(gpu.capabilities(), self.options.context);
+        let graphs: Vec<(PassKey, Graph, Scratch)> = pass_keys(self.options.width)
+            .into_iter()
+            .map(|key| {
+                let graph = Lowering::lower(self.plan, key.width, key.by_rows, &selection);
+                let scratch = graph.place();
+                (key, graph, scratch)
+            })
+            .collect();
+        let scratch_bytes = graphs.iter().map(|(_, _, scratch)| scratch.bytes).max().unwrap_or(0);
+        let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
+        for (key, graph, scratch) in &graphs {
+            let draft = self.draft(&bound, *key, graph, scratch)?;
+            let cuts = self.cuts(*key, &draft.dispatches, gpu);
+            let recording = Recording::record(gpu, &draft.dispatches, &draft.copies, &cuts)?;
+            let fetch = draft.fetch.map(|copy| Recording::record(gpu, &[], &[copy], &[]));
+            let fetch = fetch.transpose()?;
+            bound.passes.push(Pass { key: *key, recording, fetch, timed: None });
+        }
+        Ok(bound)
+    }
+
+    fn allocate(
+        &self,
+        gpu: &Arc<Gpu>,
+        weights: Weights,
+        selection: Selection,
+        scratch_bytes: u64,
+    ) -> Result<Bound, GpuError> {
+        let width = self.options.width;
+        let caches = self.caches(gpu)?;
+        let layout = FrameLayout::new(self.options);
+        let frame = gpu.allocate(layout.bytes as u64, Place::Upload, "the step's frame")?;
+        let rows = width.outputs.max(1) as u64;
+        let logits_bytes = 4 * rows * self.vocabulary() as u64;
+        let logits = gpu.allocate(logits_bytes, Place::Readback, "the logits")?;
+        let top = TopMemory::new(gpu, width.outputs.clamp(1, TOP_ROWS_MAX))?;
+        let scratch = gpu.allocate(scratch_bytes, Place::Device, "working memory")?;
+        let split_scratch =
+            gpu.allocate(selection.split_bytes(), Place::Device, "working memory")?;
+        let counters = gpu.allocate(self.counter_bytes(), Place::Device, "working memory")?;
+        let zeros = Transfer::new(gpu);
+        zeros.write(&split_scratch, 0, &[0; MatmulLaunch::COUNTER_BYTES])?;
+        zeros.write(&counters, 0, &vec![0; counters.bytes() as usize])?;
+        zeros.finish()?;
+        let memory = Memory {
+            weights: weights.bytes,
+            mapped: 0,
+            caches: caches.iter().map(Buffer::bytes).sum(),
+            scratch: [&scratch, &split_scratch, &counters, &logits, &frame]
+                .into_iter()
+                .chain(top.buffers())
+                .map(Buffer::bytes)
+                .sum(),
+        };
+        Ok(Bound {
+            gpu: gpu.clone(),
+            ropes: Ropes::load(gpu, self.plan)?,
+            frame: Frame::new(layout, frame),
+            weights,
+            caches,
+            selection,
+            scratch,
+            split_scratch,
+            counters,
+            logits,
+            top,
+            passes: Vec::new(),
+            memory,
+        })
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.plan.buffer(self.plan.logits).columns
+    }
+
+    fn caches(&self, gpu: &Arc<Gpu>) -> Result<Vec<Buffer>, GpuError> {
+        let bytes = |cache: &trine_model::Cache| {
+            let blocks = match cache.window {
+                Some(window) => self.options.sequences * self.options.ring_length(window) / BLOCK,
+                None => self.options.blocks,
+            };
+            KvCache::bytes(self.options.kv, cache.kv_heads, cache.head_dim, blocks)
+        };
+        let total = self.plan.caches.iter().map(bytes).sum();
+        let mut arena = Arena::new(gpu, Place::Device, total);
+        self.plan.caches.iter().map(|cache| arena.allocate(bytes(cache), "the KV cache")).collect()
+    }
+
+    /// Bytes of attention's counters: one for each row and query head.
+    fn counter_bytes(&self) -> u64 {
+        let heads = |op: &Op| match op {
+            Op::Attend { heads: Heads { query, .. }, .. } => *query,
+            _ => 0,
+        };
+        let most = self.plan.steps.iter().map(|step| heads(&step.op)).max().unwrap_or(0);
+        4 * (most * self.options.width.tokens) as u64
+    }
+
+    fn draft(
+        &self,
+        bound: &Bound,
+        key: PassKey,
+        graph: &Graph,
+        scratch: &Scratch,
+    ) -> Result<Draft, GpuError> {
+        let frame = bound.frame.addresses();
+        let emitter = Emitter {
+            gpu: &bound.gpu,
+            plan: self.plan,
+            options: self.options,
+            weights: &bound.weights,
+            caches: &bound.caches,
+            ropes: &bound.ropes,
+            selection: &bound.selection,
+            frame,
+            width: key.width,
+            by_rows: key.by_rows,
+            graph,
+            scratch,
+            base: bound.scratch.address(),
+            split_scratch: bound.split_scratch.span(),
+            counters: bound.counters.span(),
+        };
+        let mut draft = Draft { dispatches: emitter.emit()?, copies: Vec::new(), fetch: None };
+        let Some(value) = graph.logits else { return Ok(draft) };
+        let rows = key.width.outputs;
+        let logits = self.logits_copy(bound, &emitter, value, rows);
+        if rows <= TOP_ROWS_MAX {
+            let launch = TopLaunch {
+                logits: logits.from.span(),
+                vocabulary: self.vocabulary(),
+                rows,
+                row_count: frame.output_count,
+                maxima: bound.top.maxima.span(),
+                thresholds: bound.top.thresholds.span(),
+                found: bound.top.found.span(),
+            };
+            let step = self.plan.steps.len().saturating_sub(1);
+            draft.dispatches.extend(launch.dispatches(&bound.gpu, step)?);
+            draft.copies = bound.top.copies(rows);
+        }
+        draft.fetch = Some(logits);
+        Ok(draft)
+    }
+
+    fn logits_copy(
+        &self,
+        bound: &Bound,
+        emitter: &Emitter<'_>,
+        value: ValueId,
+        rows: usize,
+    ) -> Copy {
+        let Span { address, .. } = emitter.span(value);
+        let bytes = 4 * (rows * self.vocabulary()) as u64;
+        let from = bound.scratch.part(address - bound.scratch.address(), bytes);
+        Copy { from, to: bound.logits.part(0, bytes), bytes }
+    }
+
+    /// Indices of dispatches before which a submission ends, so that none is predicted to take too long.
+    fn cuts(&self, key: PassKey, dispatches: &[Dispatch], gpu: &Gpu) -> Vec<usize> {
+        let Width { tokens, outputs } = key.width;
+        let (sequences, tokens) = if key.by_rows { (tokens, 1) } else { (1, tokens) };
+        let context = self.options.context.saturating_sub(tokens);
+        let workload = Workload { sequences, tokens, context, outputs, kv: self.options.kv };
+        let speed = gpu.capabilities().cautious_speed();
+        let mut cuts = Vec::new();
+        let mut seconds = 0.0;
+        let mut last_step = NO_STEP;
+        for (index, dispatch) in dispatches.iter().enumerate() {
+            if dispatch.step == last_step {
+                continue;
+            }
+            last_step = dispatch.step;
+            let cost = self.plan.step_cost(&self.plan.steps[dispatch.step], workload);
+            let bytes = (cost.memory_bytes() + cost.activation_bytes) as f64;
+            let step = (bytes / speed.bytes).max(cost.operations as f64 / speed.operations);
+            if seconds > 0.0 && seconds + step > SUBMISSION_SECONDS {
+                cuts.push(index);
+                seconds = 0.0;
+            }
+            seconds += step;
+        }
+        cuts
+    }
+}
+
+impl Bound {
+    /// Runs a pass for a checked batch. With a profile the seconds of each of the Plan's steps are added to it.
+    pub(super) fn run(
+        &mut self,
+        binding: &Binding<'_>,
+        batch: &Batch<'_>,
+        pass: usize,
+        profile: Option<&mut Vec<f64>>,
+    ) -> Result<(), GpuError> {
+        self.frame.write(batch, TILE_ROWS);
+        let Some(profile) = profile else {
+            return self.passes[pass].recording.run("a step");
+        };
+        self.record_timed(binding, pass)?;
+        if let Some((recording, steps)) = &mut self.passes[pass].timed {
+            recording.run("a timed step")?;
+            for (seconds, &step) in recording.times()?.iter().zip(&*steps) {
+                profile[step] += seconds;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a pass with timestamps, if that is not done.
+    fn record_timed(&mut self, binding: &Binding<'_>, pass: usize) -> Result<(), GpuError> {
+        if self.passes[pass].timed.is_some() {
+            return Ok(());
+        }
+        let key = self.passes[pass].key;
+        let graph = Lowering::lower(binding.plan, key.width, key.by_rows, &self.selection);
+        let scratch = graph.place();
+        let draft = binding.draft(self, key, &graph, &scratch)?;
+        let recording = Recording::timed(&self.gpu, &draft.dispatches, &draft.copies)?;
+        let steps = draft.dispatches.iter().map(|dispatch| dispatch.step).collect();
+        self.passes[pass].timed = Some((recording, steps));
+        Ok(())
+    }
+
+    /// Copies the logits of the pass that ran last to the host.
+    pub(super) fn fetch_logits(&mut self, pass: usize) -> Result<(), GpuError> {
+        let fetch = self.passes[pass].fetch.as_mut();
+        fetch.map_or(Ok(()), |recording| recording.run("fetching logits"))
+    }
+
+    /// The logits that were fetched.
+    pub(super) fn logits(&self, count: usize) -> &[f32] {
+        self.logits.values(0, count)
+    }
+
+    /// Number of the largest logits of an output row, and those that there was room for: bits and token.
+    pub(super) fn top(&self, row: usize) -> (usize, &[[u32; 2]]) {
+        let count = self.top.host_thresholds.values::<u32>(2 * row + 1, 1)[0];
+        (count as usize, self.top.host_found.values(row * ROOM, ROOM))
+    }
+}
+
+impl TopMemory {
+    fn new(gpu: &Arc<Gpu>, rows: usize) -> Result<Self, GpuError> {
+        let (maxima, pair, found) = (maxima_bytes(rows), 8 * rows, 8 * rows * ROOM);
+        let device = |bytes: usize| gpu.allocate(bytes as u64, Place::Device, "working memory");
+        let host = |bytes: usize| gpu.allocate(bytes as u64, Place::Readback, "the logits");
+        Ok(Self {
+            maxima: device(maxima)?,
+            thresholds: device(pair)?,
+            found: device(found)?,
+            host_thresholds: host(pair)?,
+            host_found: host(found)?,
+        })
+    }
+
+    fn buffers(&self) -> [&Buffer; 5] {
+        [&self.maxima, &self.thresholds, &self.found, &self.host_thresholds, &self.host_found]
+    }
+
+    fn copies(&self, rows: usize) -> Vec<Copy> {
+        let copy = |from: &Buffer, to: &Buffer, bytes: usize| {
+            let bytes = bytes as u64;
+            Copy { from: from.part(0, bytes), to: to.part(0, bytes), bytes }
+        };
+        vec![
+            copy(&self.thresholds, &self.host_thresholds, 8 * rows),
+            copy(&self.found, &self.host_found, 8 * rows * ROOM),
+        ]
+    }
+}

@@ -1,0 +1,119 @@
+//! What the host tells the device of a step: the one piece of memory that is written for each.
+//!
+//! ```text
+//! header   rows, outputs, tiles, 0                              4 x u32
+//! rows     token, position, slot, first entry in the tables     4 x u32 each
+//! outputs  numbers of the rows whose logits are wanted          u32 each
+//! tiles    first row, rows (consecutive rows of one sequence)   4 x u32 each, the last two 0
+//! tables   block tables of the sequences, one behind the other  u32 each
+//! ```
+
+use trine_backend::{BLOCK, Batch, ProgramOptions};
+
+use crate::raw::memory::Buffer;
+
+/// Bytes of the header, of a row and of a tile.
+const RECORD: usize = 16;
+
+/// Where the parts of a frame are, as byte offsets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FrameLayout {
+    outputs: usize,
+    tiles: usize,
+    tables: usize,
+    /// Bytes of the whole.
+    pub(super) bytes: usize,
+}
+
+impl FrameLayout {
+    pub(super) fn new(options: &ProgramOptions) -> Self {
+        let width = options.width;
+        let outputs = RECORD + RECORD * width.tokens;
+        let tiles = (outputs + 4 * width.outputs).next_multiple_of(RECORD);
+        let tables = tiles + RECORD * width.tokens;
+        let entries = options.sequences * options.context.div_ceil(BLOCK);
+        Self { outputs, tiles, tables, bytes: tables + 4 * entries }
+    }
+}
+
+/// Addresses that kernels take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StepAddresses {
+    /// The header, and behind it the rows.
+    pub(super) frame: u64,
+    /// Number of rows.
+    pub(super) rows: u64,
+    /// Number of rows whose logits are wanted.
+    pub(super) output_count: u64,
+    /// Numbers of these rows.
+    pub(super) outputs: u64,
+    pub(super) tiles: u64,
+    pub(super) tables: u64,
+}
+
+/// The frame in device memory and its image in the host's.
+pub(super) struct Frame {
+    layout: FrameLayout,
+    buffer: Buffer,
+    image: Vec<u32>,
+}
+
+impl Frame {
+    pub(super) fn new(layout: FrameLayout, buffer: Buffer) -> Self {
+        Self { layout, buffer, image: vec![0; layout.bytes / 4] }
+    }
+
+    pub(super) fn addresses(&self) -> StepAddresses {
+        let base = self.buffer.address();
+        StepAddresses {
+            frame: base,
+            rows: base,
+            output_count: base + 4,
+            outputs: base + self.layout.outputs as u64,
+            tiles: base + self.layout.tiles as u64,
+            tables: base + self.layout.tables as u64,
+        }
+    }
+
+    /// Writes a checked batch. Tiles hold at most `tile` rows. The device must not be running.
+    pub(super) fn write(&mut self, batch: &Batch<'_>, tile: usize) {
+        let layout = self.layout;
+        let image = &mut self.image;
+        let mut tiles = 0;
+        let mut entry = 0;
+        for span in batch.spans() {
+            let view = &batch.sequences[span.sequence];
+            // Tables may be longer than what the step can look at.
+            let count = (span.position + span.rows).div_ceil(BLOCK);
+            let table = layout.tables / 4 + entry;
+            image[table..table + count].copy_from_slice(&view.blocks[..count]);
+            for row in span.row..span.row + span.rows {
+                let at = (RECORD + RECORD * row) / 4;
+                let record = [batch.tokens[row], batch.positions[row], view.slot, entry as u32];
+                image[at..at + 4].copy_from_slice(&record);
+            }
+            for first in (0..span.rows).step_by(tile) {
+                let at = (layout.tiles + RECORD * tiles) / 4;
+                let rows = tile.min(span.rows - first);
+                let record = [(span.row + first) as u32, rows as u32, 0, 0];
+                image[at..at + 4].copy_from_slice(&record);
+                tiles += 1;
+            }
+            entry += count;
+        }
+        let outputs = layout.outputs / 4;
+        image[outputs..outputs + batch.outputs.len()].copy_from_slice(batch.outputs);
+        let header = [batch.tokens.len() as u32, batch.outputs.len() as u32, tiles as u32, 0];
+        image[..4].copy_from_slice(&header);
+        let parts = [
+            0..RECORD + RECORD * batch.tokens.len(),
+            layout.outputs..layout.outputs + 4 * batch.outputs.len(),
+            layout.tiles..layout.tiles + RECORD * tiles,
+            layout.tables..layout.tables + 4 * entry,
+        ];
+        let bytes: &[u8] = bytemuck::cast_slice(&self.image);
+        for part in parts {
+            self.buffer.write(part.start as u64, &bytes[part]);
+        }
+    }
+}

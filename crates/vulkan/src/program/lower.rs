@@ -1,0 +1,455 @@
+//! From a Plan's steps to launches.
+//!
+//! Every operation has a launch of its own. Where a neighbour can do its work on the way, it does: a norm hands its rows on as
+//! the operand that the next product takes; at one row the norm moves into the product, and the work on the heads into
+//! attention, so that a layer is five launches.
+
+use trine_model::{BufferId, Op, Plan, Product, Rows, WeightId, Width};
+
+use super::graph::{
+    AttendWork, ElementsKind, Graph, HeadsWork, Input, Node, OperandValue, Output, RowsKind,
+    ValueId, Work,
+};
+use crate::kernels::operand::{BLOCK, OperandKind};
+use crate::weights::can_join;
+
+/// What the device's kernels want.
+pub(super) trait Choices {
+    /// The operand of a product with these matrices for so many rows.
+    fn operand(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> OperandKind;
+    /// Whether a product can norm its input itself.
+    fn can_norm(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool;
+    /// Whether a gated product can hand its result on as an operand.
+    fn can_hand_on(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool;
+    /// Rows that are allocated for so many.
+    fn allocated(&self, rows: usize) -> usize;
+    /// Bytes of attention's partial results.
+    fn partial_bytes(&self, work: &AttendWork, rows: usize) -> usize;
+}
+
+/// A norm that waits for the product that does it.
+struct Pending {
+    buffer: BufferId,
+    input: Input,
+}
+
+/// A Plan on its way to launches.
+pub(super) struct Lowering<'a> {
+    plan: &'a Plan,
+    width: Width,
+    /// Whether attention goes by rows instead of by tiles.
+    by_rows: bool,
+    choices: &'a dyn Choices,
+    graph: Graph,
+    /// Where the f32 rows of each buffer are.
+    plain: Vec<Option<ValueId>>,
+    /// Where they are as an operand.
+    operands: Vec<Option<OperandValue>>,
+    pending: Option<Pending>,
+    /// Work on the heads that waits for the attention that does it.
+    heads: Option<HeadsWork>,
+    step: usize,
+}
+
+impl<'a> Lowering<'a> {
+    /// The launches of a Plan for a width.
+    pub(super) fn lower(
+        plan: &'a Plan,
+        width: Width,
+        by_rows: bool,
+        choices: &'a dyn Choices,
+    ) -> Graph {
+        let mut lowering = Lowering {
+            plan,
+            width,
+            by_rows,
+            choices,
+            graph: Graph::default(),
+            plain: vec![None; plan.buffers.len()],
+            operands: vec![None; plan.buffers.len()],
+            pending: None,
+            heads: None,
+            step: 0,
+        };
+        for (index, step) in plan.steps.iter().enumerate() {
+            lowering.step = index;
+            if width.of(plan.rows(&step.op)) > 0 {
+                lowering.op(&step.op);
+            }
+        }
+        if width.outputs > 0 {
+            lowering.graph.logits = Some(lowering.plain(plan.logits));
+        }
+        lowering.graph
+    }
+
+    fn op(&mut self, op: &Op) {
+        match op {
+            Op::Embed { table, scale, output } => {
+                let output = self.fresh_plain(*output);
+                self.push(Rows::Tokens, Work::Embed { table: *table, scale: *scale, output });
+            }
+            Op::MatMul { input, products } => self.matmul(*input, products),
+            Op::GatedMatMul { input, gate, up, output } => {
+                self.gated(*input, [*gate, *up], *output);
+            }
+            Op::Norm { .. } | Op::NormAdd { .. } | Op::NormAddNorm { .. } => self.norm(op),
+            Op::HeadNorm { .. }
+            | Op::Rotate { .. }
+            | Op::StoreKv { .. }
+            | Op::PrepareQkv { .. } => {
+                self.heads(op);
+            }
+            Op::Attend { .. } => self.attend(op),
+            Op::Geglu { gate, up, output } => {
+                let kind = ElementsKind::Geglu { gate: self.plain(*gate), up: self.plain(*up) };
+                let result = self.fresh_plain(*output);
+                self.elements(*output, kind, result);
+            }
+            Op::Add { source, target } => {
+                let kind = ElementsKind::Add { source: self.plain(*source) };
+                let result = self.changed_plain(*target);
+                self.elements(*target, kind, result);
+            }
+            Op::Softcap { buffer, cap } => {
+                let result = self.changed_plain(*buffer);
+                self.elements(*buffer, ElementsKind::Softcap { cap: *cap }, result);
+            }
+            Op::Select { input, output } => self.select(*input, *output),
+        }
+    }
+
+    fn push(&mut self, rows: Rows, work: Work) {
+        let label = self.plan.steps[self.step].label.clone();
+        self.graph.nodes.push(Node { step: self.step, label, rows, work });
+    }
+
+    fn value(&mut self, bytes: usize) -> ValueId {
+        self.graph.values.push(bytes);
+        ValueId(self.graph.values.len() - 1)
+    }
+
+    fn rows_of(&self, id: BufferId) -> Rows {
+        self.plan.buffer(id).rows
+    }
+
+    /// Rows of a buffer in memory.
+    fn allocated(&self, id: BufferId) -> usize {
+        self.choices.allocated(self.width.of(self.rows_of(id)))
+    }
+
+    /// The f32 rows of a buffer that was written.
+    fn plain(&self, id: BufferId) -> ValueId {
+        self.plain[id.0].expect("a Plan writes a buffer before it reads it")
+    }
+
+    /// New f32 rows of a buffer.
+    fn fresh_plain(&mut self, id: BufferId) -> ValueId {
+        let bytes = 4 * self.allocated(id) * self.plan.buffer(id).columns;
+        let value = self.value(bytes);
+        self.plain[id.0] = Some(value);
+        self.operands[id.0] = None;
+        value
+    }
+
+    /// The f32 rows of a buffer that is about to be changed in place.
+    fn changed_plain(&mut self, id: BufferId) -> ValueId {
+        self.operands[id.0] = None;
+        self.plain(id)
+    }
+
+    fn fresh_operand(&mut self, id: BufferId, kind: OperandKind) -> OperandValue {
+        let (rows, columns) = (self.allocated(id), self.plan.buffer(id).columns);
+        let codes = self.value(rows * kind.code_bytes(columns));
+        let scales = self.value(rows * kind.scale_bytes(columns));
+        let operand = OperandValue { kind, codes, scales };
+        self.operands[id.0] = Some(operand);
+        operand
+    }
+
+    fn elements(&mut self, id: BufferId, kind: ElementsKind, result: ValueId) {
+        let columns = self.plan.buffer(id).columns;
+        self.push(self.rows_of(id), Work::Elements { kind, result, columns });
+    }
+
+    /// One row that is wanted is the row that there is.
+    fn is_identity(&self) -> bool {
+        self.width == Width { tokens: 1, outputs: 1 }
+    }
+
+    fn select(&mut self, input: BufferId, output: BufferId) {
+        if self.is_identity() {
+            self.plain[output.0] = self.plain[input.0];
+            self.operands[output.0] = self.operands[input.0];
+            return;
+        }
+        let kind = ElementsKind::Select { source: self.plain(input) };
+        let result = self.fresh_plain(output);
+        self.elements(output, kind, result);
+    }
+
+    /// The steps behind this one that read a buffer.
+    fn readers(&self, id: BufferId) -> Vec<&'a Op> {
+        let mut found = Vec::new();
+        for step in &self.plan.steps[self.step + 1..] {
+            if self.width.of(self.plan.rows(&step.op)) > 0 && step.op.reads().contains(&id) {
+                match &step.op {
+                    Op::Select { output, .. } if self.is_identity() => {
+                        found.extend(self.readers(*output));
+                    }
+                    op => found.push(op),
+                }
+            }
+        }
+        found
+    }
+
+    /// The operand that an operation wants of the buffer; none if it wants f32 rows.
+    fn wanted(&self, op: &Op) -> Option<OperandKind> {
+        let rows = self.width.of(self.plan.rows(op));
+        let kind = match op {
+            Op::MatMul { .. } | Op::GatedMatMul { .. } => {
+                self.choices.operand(self.plan, &op.weights(), rows)
+            }
+            _ => OperandKind::Plain,
+        };
+        (kind != OperandKind::Plain).then_some(kind)
+    }
+
+    /// What has to be made of a buffer for those that read it: whether f32 rows, and which operand.
+    fn demands(&self, id: BufferId) -> (bool, Option<OperandKind>) {
+        let readers = self.readers(id);
+        let kind = readers.iter().find_map(|op| self.wanted(op));
+        let plain = readers.iter().any(|op| self.wanted(op) != kind) || kind.is_none();
+        (plain || self.plan.logits == id, kind)
+    }
+
+    /// Makes what is demanded of a buffer.
+    fn made(&mut self, id: BufferId) -> (Option<ValueId>, Option<OperandValue>) {
+        let (plain, kind) = self.demands(id);
+        self.plain[id.0] = None;
+        let plain = plain.then(|| self.fresh_plain(id));
+        let operand = kind.map(|kind| self.fresh_operand(id, kind));
+        (plain, operand)
+    }
+
+    fn norm(&mut self, op: &Op) {
+        let (input, epsilon, kind, output) = match *op {
+            Op::Norm { input, weight, epsilon, output } => {
+                (input, epsilon, RowsKind::Norm { weight }, Some(output))
+            }
+            Op::NormAdd { input, weight, epsilon, target } => {
+                let target = self.changed_plain(target);
+                (input, epsilon, RowsKind::NormAdd { weight, target }, None)
+            }
+            Op::NormAddNorm { input, weight, epsilon, target, next_weight, output } => {
+                if self.product_norms(output) {
+                    let source = self.plain(input);
+                    let old = self.plain(target);
+                    let updated = self.fresh_plain(target);
+                    let input = Input::NormAddNorm {
+                        source,
+                        weight,
+                        target: old,
+                        updated,
+                        next_weight,
+                        epsilon,
+                    };
+                    self.pending = Some(Pending { buffer: output, input });
+                    return;
+                }
+                let target = self.changed_plain(target);
+                let kind = RowsKind::NormAddNorm { weight, target, next_weight };
+                (input, epsilon, kind, Some(output))
+            }
+            _ => unreachable!("only norms come here"),
+        };
+        let source = self.plain(input);
+        if let (RowsKind::Norm { weight }, Some(output)) = (kind, output)
+            && self.product_norms(output)
+        {
+            let input = Input::Norm { source, weight, epsilon };
+            self.pending = Some(Pending { buffer: output, input });
+            return;
+        }
+        let (plain, operand) = output.map_or((None, None), |output| self.made(output));
+        let columns = self.plan.buffer(input).columns;
+        let work = Work::Rows { kind, source, columns, epsilon, plain, operand };
+        self.push(self.rows_of(input), work);
+    }
+
+    /// Whether the norm that gives a buffer can be left to the product behind it.
+    fn product_norms(&self, output: BufferId) -> bool {
+        let next = self.plan.steps[self.step + 1..].first();
+        let [reader] = self.readers(output)[..] else { return false };
+        let follows = next.is_some_and(|step| std::ptr::eq(&step.op, reader));
+        let weights = reader.weights();
+        let joined = matches!(reader, Op::GatedMatMul { .. })
+            || (matches!(reader, Op::MatMul { .. }) && can_join(self.plan, &weights));
+        let rows = self.width.of(self.plan.rows(reader));
+        follows && joined && self.choices.can_norm(self.plan, &weights, rows)
+    }
+
+    /// A product's input in the form that it takes.
+    fn input(&mut self, id: BufferId, weights: &[WeightId]) -> Input {
+        if let Some(pending) = self.pending.take_if(|pending| pending.buffer == id) {
+            return pending.input;
+        }
+        let rows = self.width.of(self.rows_of(id));
+        let kind = self.choices.operand(self.plan, weights, rows);
+        if kind == OperandKind::Plain {
+            return Input::Plain(self.plain(id));
+        }
+        if let Some(operand) = self.operands[id.0].filter(|operand| operand.kind == kind) {
+            return Input::Operand(operand);
+        }
+        let source = self.plain(id);
+        let operand = self.fresh_operand(id, kind);
+        let work = Work::Rows {
+            kind: RowsKind::Convert,
+            source,
+            columns: self.plan.buffer(id).columns,
+            epsilon: 0.0,
+            plain: None,
+            operand: Some(operand),
+        };
+        self.push(self.rows_of(id), work);
+        Input::Operand(operand)
+    }
+
+    fn matmul(&mut self, input: BufferId, products: &[Product]) {
+        let weights: Vec<WeightId> = products.iter().map(|product| product.weight).collect();
+        if !can_join(self.plan, &weights) {
+            for product in products {
+                self.joined(input, std::slice::from_ref(product));
+            }
+            return;
+        }
+        self.joined(input, products);
+    }
+
+    fn joined(&mut self, input: BufferId, products: &[Product]) {
+        let weights: Vec<WeightId> = products.iter().map(|product| product.weight).collect();
+        let rows = self.rows_of(input);
+        let input = self.input(input, &weights);
+        let outputs = products.iter().map(|product| self.fresh_plain(product.output)).collect();
+        self.push(rows, Work::Product { weights, input, output: Output::Parts(outputs) });
+    }
+
+    fn gated(&mut self, input: BufferId, weights: [WeightId; 2], output: BufferId) {
+        let rows = self.rows_of(input);
+        let input = self.input(input, &weights);
+        let hands_on = self.choices.can_hand_on(self.plan, &weights, self.width.of(rows));
+        let fixed = matches!(self.demands(output).1, Some(OperandKind::Fixed16));
+        let (plain, operand) = if hands_on && fixed {
+            self.made(output)
+        } else {
+            (Some(self.fresh_plain(output)), None)
+        };
+        let output = Output::Gated { plain, operand };
+        self.push(rows, Work::Product { weights: weights.to_vec(), input, output });
+    }
+
+    fn heads(&mut self, op: &Op) {
+        let plan = self.plan;
+        let heads_of = |id: BufferId, heads: usize| trine_model::Heads {
+            query: heads,
+            kv: heads,
+            dim: plan.buffer(id).columns / heads,
+        };
+        let none = |heads| HeadsWork {
+            query: None,
+            key: None,
+            value: None,
+            query_norm: None,
+            key_norm: None,
+            heads,
+            epsilon: 0.0,
+            rope: None,
+            cache: None,
+        };
+        let work = match *op {
+            Op::HeadNorm { buffer, weight, heads, epsilon } => HeadsWork {
+                query: Some(self.changed_plain(buffer)),
+                query_norm: Some(weight),
+                epsilon,
+                ..none(heads_of(buffer, heads))
+            },
+            Op::Rotate { buffer, heads, rope } => HeadsWork {
+                query: Some(self.changed_plain(buffer)),
+                rope: Some(rope),
+                ..none(heads_of(buffer, heads))
+            },
+            Op::StoreKv { key, value, cache } => HeadsWork {
+                key: Some(self.plain(key)),
+                value: Some(self.plain(value)),
+                cache: Some(cache),
+                ..none(heads_of(key, plan.cache(cache).kv_heads))
+            },
+            Op::PrepareQkv {
+                query,
+                key,
+                value,
+                query_norm,
+                key_norm,
+                heads,
+                epsilon,
+                rope,
+                cache,
+            } => HeadsWork {
+                query: Some(self.changed_plain(query)),
+                key: Some(self.plain(key)),
+                value: Some(self.plain(value)),
+                query_norm: Some(query_norm),
+                key_norm: Some(key_norm),
+                heads,
+                epsilon,
+                rope: Some(rope),
+                cache: Some(cache),
+            },
+            _ => unreachable!("only work on heads comes here"),
+        };
+        let next = plan.steps.get(self.step + 1).map(|step| &step.op);
+        let goes_on = match (op, next) {
+            (
+                Op::PrepareQkv { query, cache, .. },
+                Some(Op::Attend { query: next, cache: read, .. }),
+            ) => query == next && cache == read && self.readers(*query).len() == 1,
+            _ => false,
+        };
+        if goes_on && self.width.tokens == 1 {
+            self.heads = Some(work);
+        } else {
+            self.push(Rows::Tokens, Work::Heads(work));
+        }
+    }
+
+    fn attend(&mut self, op: &Op) {
+        let Op::Attend { query, cache, heads, scale, window, output } = *op else {
+            unreachable!("only attention comes here")
+        };
+        let query = self.plain(query);
+        let fixed = self.width.tokens == 1
+            && heads.dim.is_multiple_of(BLOCK)
+            && matches!(self.demands(output).1, Some(OperandKind::Fixed16));
+        let (plain, operand) =
+            if fixed { self.made(output) } else { (Some(self.fresh_plain(output)), None) };
+        let fused = self.heads.take();
+        let mut work = AttendWork {
+            query,
+            cache,
+            heads,
+            scale,
+            window,
+            fused,
+            plain,
+            operand,
+            partials: None,
+        };
+        let bytes = self.choices.partial_bytes(&work, self.width.tokens);
+        if self.by_rows && bytes > 0 {
+            work.partials = Some(self.value(bytes));
+        }
+        self.push(Rows::Tokens, Work::Attend(work));
+    }
+}

@@ -1,0 +1,230 @@
+//! A Plan bound to a GPU: weights and caches in its memory, and for each of a ladder of widths the commands of a whole pass,
+//! recorded once.
+
+mod bound;
+mod emit;
+mod frame;
+mod graph;
+mod lower;
+mod ropes;
+mod selection;
+
+use trine_backend::{BackendError, Batch, Memory, Program, ProgramOptions, TOP, TopLogit};
+use trine_model::{Model, Plan, Width};
+
+use crate::device::VulkanDevice;
+use crate::error::GpuError;
+use crate::kernels::top::ROOM;
+use bound::{Binding, Bound, Pass, TOP_ROWS_MAX};
+
+/// Widths that passes are recorded for; a step takes the next one up.
+const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
+
+/// Turns a failure of the GPU into the seam's.
+pub(crate) fn failure(device: &str, error: GpuError) -> BackendError {
+    let device = device.to_owned();
+    match error {
+        GpuError::OutOfMemory { what, bytes } => {
+            BackendError::OutOfMemory { what, needed: bytes, device }
+        }
+        error => BackendError::Failed { device, what: error.to_string() },
+    }
+}
+
+/// A Plan bound to a GPU.
+pub(crate) struct VulkanProgram {
+    device: VulkanDevice,
+    model: Model,
+    plan: Plan,
+    options: ProgramOptions,
+    /// None after the device failed: the next step starts over.
+    bound: Option<Bound>,
+    profile: Option<Vec<f64>>,
+    /// The largest logits of the last step's output rows.
+    top: Vec<Vec<TopLogit>>,
+}
+
+impl VulkanProgram {
+    pub(crate) fn load(
+        device: &VulkanDevice,
+        model: &Model,
+        plan: Plan,
+        options: &ProgramOptions,
+    ) -> Result<Self, BackendError> {
+        let row = |_| Vec::with_capacity(ROOM);
+        let mut program = Self {
+            device: device.clone(),
+            model: model.clone(),
+            plan,
+            options: *options,
+            bound: None,
+            profile: None,
+            top: (0..options.width.outputs.min(TOP_ROWS_MAX)).map(row).collect(),
+        };
+        program.bound = Some(program.bind()?);
+        Ok(program)
+    }
+
+    fn bind(&self) -> Result<Bound, BackendError> {
+        let gpu = self.device.gpu();
+        let binding = Binding { model: &self.model, plan: &self.plan, options: &self.options };
+        binding.bind(&gpu, self.device.progress().as_ref())
+    }
+
+    fn failed(&mut self, error: GpuError) -> BackendError {
+        // Nothing on a device that failed can be trusted or used again.
+        self.bound = None;
+        failure(&self.device.label(), error)
+    }
+
+    /// Runs a step's pass; gives its index.
+    fn step(&mut self, batch: &Batch<'_>) -> Result<usize, BackendError> {
+        batch.check(&self.options, self.model.config().vocabulary)?;
+        if self.bound.is_none() {
+            self.device.reopen().map_err(|error| failure(&self.device.label(), error))?;
+            self.bound = Some(self.bind()?);
+            tracing::warn!(device = self.device.label(), "the GPU was set up anew after a failure");
+        }
+        let bound = self.bound.as_mut().expect("it was set up if it was not there");
+        let pass = pass_of(&bound.passes, batch);
+        let binding = Binding { model: &self.model, plan: &self.plan, options: &self.options };
+        let result = bound.run(&binding, batch, pass, self.profile.as_mut());
+        result.map_err(|error| self.failed(error))?;
+        self.model.checkpoint().check_intact()?;
+        Ok(pass)
+    }
+
+    /// All logits of the step that a pass has just run.
+    fn logits(&mut self, pass: usize, rows: usize) -> Result<&[f32], BackendError> {
+        let count = rows * self.plan.buffer(self.plan.logits).columns;
+        let bound = self.bound.as_mut().expect("a step has just run on it");
+        if let Err(error) = bound.fetch_logits(pass) {
+            return Err(self.failed(error));
+        }
+        Ok(self.bound.as_ref().map_or(&[], |bound| bound.logits(count)))
+    }
+}
+
+impl Program for VulkanProgram {
+    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        let pass = self.step(batch)?;
+        self.logits(pass, batch.outputs.len())
+    }
+
+    fn finds_top(&self) -> bool {
+        self.options.width.outputs <= TOP_ROWS_MAX
+    }
+
+    fn run_top(&mut self, batch: &Batch<'_>) -> Result<&[Vec<TopLogit>], BackendError> {
+        let pass = self.step(batch)?;
+        let rows = batch.outputs.len();
+        let mut is_whole = true;
+        for (row, top) in self.top.iter_mut().enumerate().take(rows) {
+            top.clear();
+            let bound = self.bound.as_ref().expect("a step has just run on it");
+            let (count, found) = bound.top(row);
+            is_whole &= count <= ROOM;
+            let logits = found.iter().take(count);
+            top.extend(
+                logits.map(|&[bits, token]| TopLogit { logit: f32::from_bits(bits), token }),
+            );
+        }
+        if !is_whole {
+            self.find_top(pass, rows)?;
+        }
+        Ok(&self.top[..rows])
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn options(&self) -> &ProgramOptions {
+        &self.options
+    }
+
+    fn memory(&self) -> Memory {
+        self.bound.as_ref().map_or_else(Memory::default, |bound| bound.memory)
+    }
+
+    fn profile(&mut self, on: bool) -> Vec<f64> {
+        let zeros = on.then(|| vec![0.0; self.plan.steps.len()]);
+        std::mem::replace(&mut self.profile, zeros).unwrap_or_default()
+    }
+}
+
+impl VulkanProgram {
+    /// Finds the largest logits on the host: so many are equal that the device had no room for them.
+    fn find_top(&mut self, pass: usize, rows: usize) -> Result<(), BackendError> {
+        let mut found = std::mem::take(&mut self.top);
+        let vocabulary = self.plan.buffer(self.plan.logits).columns;
+        let logits = self.logits(pass, rows)?;
+        for (row, top) in logits.chunks_exact(vocabulary).zip(&mut found) {
+            let all = row.iter().zip(0..).map(|(&logit, token)| TopLogit { logit, token });
+            top.clear();
+            top.extend(all);
+            if top.len() > TOP {
+                let (_, last, _) =
+                    top.select_nth_unstable_by(TOP - 1, |a, b| b.logit.total_cmp(&a.logit));
+                let least = last.logit;
+                top.retain(|top| top.logit.total_cmp(&least).is_ge());
+            }
+        }
+        self.top = found;
+        Ok(())
+    }
+}
+
+/// What a recording is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PassKey {
+    width: Width,
+    /// Whether each row is of another sequence, or the rows are few: attention by rows instead of by tiles.
+    by_rows: bool,
+}
+
+/// The widths that a Program for at most `width` rows is recorded for: each number of rows of the ladder, with no logits, those
+/// of one row, of some, and of all.
+fn pass_keys(width: Width) -> Vec<PassKey> {
+    let rungs = |most: usize| {
+        let below = LADDER.into_iter().filter(move |&rung| rung < most);
+        let above = (LADDER[LADDER.len() - 1]..most).step_by(256).skip(1);
+        below.chain(above).chain([most])
+    };
+    let mut keys = Vec::new();
+    for tokens in rungs(width.tokens) {
+        let most = tokens.min(width.outputs);
+        let mut outputs = vec![0, 1.min(most), most];
+        outputs.extend([8, 32].into_iter().filter(|&some| some < most));
+        outputs.sort_unstable();
+        outputs.dedup();
+        for outputs in outputs {
+            let width = Width { tokens, outputs };
+            keys.push(PassKey { width, by_rows: true });
+            if tokens > BY_ROWS_ALWAYS {
+                keys.push(PassKey { width, by_rows: false });
+            }
+        }
+    }
+    keys
+}
+
+/// So few rows are always attended one by one.
+const BY_ROWS_ALWAYS: usize = 8;
+
+/// Index of the least pass that a batch fits into.
+fn pass_of(passes: &[Pass], batch: &Batch<'_>) -> usize {
+    let rows = batch.tokens.len();
+    let by_rows = rows <= BY_ROWS_ALWAYS || batch.spans().all(|span| span.rows == 1);
+    let fits = |pass: &Pass| {
+        let Width { tokens, outputs } = pass.key.width;
+        let small = tokens <= BY_ROWS_ALWAYS;
+        tokens >= rows && outputs >= batch.outputs.len() && (small || pass.key.by_rows == by_rows)
+    };
+    let place = passes
+        .iter()
+        .enumerate()
+        .filter(|(_, pass)| fits(pass))
+        .min_by_key(|(_, pass)| (pass.key.width.tokens, pass.key.width.outputs));
+    place.expect("a checked batch has at most as many rows as the widest pass").0
+}

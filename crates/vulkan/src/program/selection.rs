@@ -1,0 +1,142 @@
+//! Which kernel does what, by the device's capabilities.
+
+use trine_model::{KvType, Plan, WeightId};
+
+use super::graph::AttendWork;
+use super::lower::Choices;
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::kernels::attention::{AttentionShape, DecodeChoice, DecodeLaunch, MatrixChoice};
+use crate::kernels::matmul::{MatmulLaunch, MatmulShape};
+use crate::kernels::matvec::{MatvecLaunch, MatvecShape, WIDTH_MAX};
+use crate::kernels::operand::{GROUP, OperandKind};
+use crate::kernels::stream;
+use crate::pack::Format;
+use crate::weights::format_of;
+
+/// Shared memory that a product with a norm needs beyond the row, in bytes.
+const SHARED_RESERVE: usize = 6 << 10;
+/// Values of a row that a workgroup of a product can hold in registers.
+const NORM_COLUMNS_MAX: usize = 256 * 64;
+
+/// The kernels chosen for a device.
+pub(super) struct Selection {
+    capabilities: Capabilities,
+    /// Longest sequence.
+    context: usize,
+}
+
+impl Selection {
+    pub(super) fn new(capabilities: &Capabilities, context: usize) -> Self {
+        Self { capabilities: capabilities.clone(), context }
+    }
+
+    pub(super) fn matvec(&self, launch: &MatvecLaunch<'_>) -> MatvecShape {
+        MatvecShape::default_for(&self.capabilities, launch)
+    }
+
+    pub(super) fn matmul(&self, launch: &MatmulLaunch<'_>) -> MatmulShape {
+        let shapes = MatmulShape::candidates(&self.capabilities, launch);
+        let fits = |shape: &MatmulShape| launch.scratch_bytes(shape) <= self.split_bytes();
+        let found = shapes.into_iter().find(fits);
+        found.unwrap_or_else(|| MatmulShape::default_for(&self.capabilities, launch))
+    }
+
+    /// How attention of some rows is split.
+    pub(super) fn decode(&self, shape: &AttentionShape, rows: usize) -> DecodeChoice {
+        let mut choice = DecodeChoice::suited(&self.capabilities, shape, rows);
+        choice.splits = choice.splits.min(DecodeLaunch::useful_splits(shape, self.context));
+        choice
+    }
+
+    /// How attention by tiles uses the matrix units; none where it does not. A cache in f32 is there for its exactness.
+    pub(super) fn attend_matrix(&self, shape: &AttentionShape, kv: KvType) -> Option<MatrixChoice> {
+        if kv == KvType::F32 { None } else { MatrixChoice::suited(&self.capabilities, shape) }
+    }
+
+    /// Bytes of the memory of products that several workgroups share.
+    pub(super) fn split_bytes(&self) -> u64 {
+        match self.capabilities.kind {
+            DeviceKind::Discrete | DeviceKind::Virtual => 64 << 20,
+            DeviceKind::Integrated | DeviceKind::Other => 16 << 20,
+            DeviceKind::Processor => 1 << 20,
+        }
+    }
+
+    /// Whether a product goes to the kernel for one row.
+    pub(super) fn streams(&self, format: Format, columns: usize, rows: usize, norm: bool) -> bool {
+        rows == 1 && stream::takes(&self.capabilities, format, columns, norm)
+    }
+
+    /// Whether a product of so many rows goes to the matrix-vector kernels.
+    pub(super) fn is_narrow(&self, format: Format, rows: usize) -> bool {
+        rows <= self.narrow_rows(format)
+    }
+
+    /// Most rows for the matrix-vector kernels. With matrix units these take over as soon as the matrix-vector kernel is no
+    /// longer bound by the bytes of the weights.
+    fn narrow_rows(&self, format: Format) -> usize {
+        let units = MatmulShape::operand_for(&self.capabilities, format) == OperandKind::Halves;
+        match self.capabilities.kind {
+            DeviceKind::Discrete | DeviceKind::Virtual if units => 2,
+            _ => WIDTH_MAX,
+        }
+    }
+}
+
+impl Choices for Selection {
+    fn operand(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> OperandKind {
+        let weight = plan.weight(weights[0]);
+        let format = format_of(weight.dtype);
+        if format.is_float() || self.streams(format, weight.columns, rows, false) {
+            OperandKind::Plain
+        } else if self.is_narrow(format, rows) {
+            OperandKind::Fixed16
+        } else {
+            MatmulShape::operand_for(&self.capabilities, format)
+        }
+    }
+
+    fn can_norm(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool {
+        let weight = plan.weight(weights[0]);
+        let bytes = if format_of(weight.dtype).is_float() {
+            OperandKind::Plain.code_bytes(weight.columns.next_multiple_of(GROUP))
+        } else {
+            let kind = OperandKind::Fixed16;
+            kind.code_bytes(weight.columns) + kind.scale_bytes(weight.columns)
+        };
+        let format = format_of(weight.dtype);
+        if self.streams(format, weight.columns, rows, true) {
+            return true;
+        }
+        rows == 1
+            && weight.columns <= NORM_COLUMNS_MAX
+            && bytes + SHARED_RESERVE <= self.capabilities.shared_bytes as usize
+    }
+
+    fn can_hand_on(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool {
+        let weight = plan.weight(weights[0]);
+        let format = format_of(weight.dtype);
+        !format.is_float()
+            && self.is_narrow(format, rows)
+            && !self.streams(format, weight.columns, rows, false)
+    }
+
+    fn allocated(&self, rows: usize) -> usize {
+        // Tiles of activations are read whole.
+        match rows {
+            0..=2 => rows,
+            3..=64 => rows.next_power_of_two().max(8),
+            rows => rows.next_multiple_of(256),
+        }
+    }
+
+    fn partial_bytes(&self, work: &AttendWork, rows: usize) -> usize {
+        let shape = AttentionShape { heads: work.heads, scale: work.scale, window: work.window };
+        let choice = self.decode(&shape, rows);
+        if choice.splits > 1 {
+            DecodeLaunch::scratch_bytes(&shape, rows, &choice) as usize
+        } else {
+            0
+        }
+    }
+}

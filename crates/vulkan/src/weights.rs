@@ -1,0 +1,331 @@
+//! The model's weights on the device: packed by all threads, straight into device memory where it is mapped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rayon::prelude::*;
+use trine_backend::BackendError;
+use trine_model::{Model, Op, Plan, WeightId};
+use trine_weights::{DType, Tensor, quantize_tensor};
+
+use crate::error::GpuError;
+use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, device_format, pack_rows};
+use crate::raw::gpu::Gpu;
+use crate::raw::memory::{Arena, Buffer, Place};
+use crate::raw::transfer::Transfer;
+
+/// Bytes of a file that one thread packs at a time.
+const PIECE: usize = 1 << 20;
+
+/// Called with bytes done and bytes in all while weights are loaded; from several threads.
+pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// All weights of a Plan.
+pub(crate) struct Weights {
+    /// (the Plan's weights in it, rows behind rows; the matrix).
+    matrices: Vec<(Vec<WeightId>, Matrix)>,
+    /// Address of each vector, by weight.
+    vectors: Vec<Option<u64>>,
+    /// What the addresses are in.
+    _memory: Vec<Buffer>,
+    /// Bytes of device memory.
+    pub(crate) bytes: u64,
+}
+
+impl Weights {
+    /// The matrix of exactly these weights.
+    ///
+    /// # Panics
+    /// If the Plan has no product with them.
+    pub(crate) fn matrix(&self, ids: &[WeightId]) -> Matrix {
+        let found = self.matrices.iter().find(|(of, _)| of == ids);
+        found.expect("every product's matrices were loaded").1
+    }
+
+    /// Address of a vector's f32 values.
+    ///
+    /// # Panics
+    /// If it is no vector.
+    pub(crate) fn vector(&self, id: WeightId) -> u64 {
+        self.vectors[id.0].expect("norms have vectors")
+    }
+
+    pub(crate) fn load(
+        gpu: &Arc<Gpu>,
+        model: &Model,
+        plan: &Plan,
+        progress: Option<&Progress>,
+    ) -> Result<Self, BackendError> {
+        let name = gpu.capabilities().name.clone();
+        let groups = groups(plan);
+        let total: u64 = groups.iter().map(|ids| planned_bytes(plan, ids)).sum();
+        let mut arena = Arena::new(gpu, Place::Device, total);
+        let transfer = Transfer::new(gpu);
+        let done = AtomicU64::new(0);
+        let file_bytes: u64 = groups.iter().flatten().map(|id| plan.weight(*id).bytes()).sum();
+        let tell = |bytes: u64| {
+            let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            if let Some(progress) = progress {
+                progress(done, file_bytes);
+            }
+        };
+        let fail = |error: GpuError| crate::program::failure(&name, error);
+        let mut converted = Vec::new();
+        let mut matrices = Vec::with_capacity(groups.len());
+        let mut memory = Vec::with_capacity(groups.len() + 1);
+        for ids in groups {
+            let load = Load { plan, model, transfer: &transfer, tell: &tell, name: &name };
+            let (matrix, buffer) = load.matrix(&ids, &mut arena, &mut converted)?;
+            matrices.push((ids, matrix));
+            memory.push(buffer);
+        }
+        say_converted(&converted);
+        let (vectors, buffer) = load_vectors(model, plan, &mut arena, &transfer).map_err(fail)?;
+        memory.push(buffer);
+        transfer.finish().map_err(fail)?;
+        Ok(Self { matrices, vectors, _memory: memory, bytes: arena.allocated() })
+    }
+}
+
+/// The device's format of a weight.
+pub(crate) fn format_of(dtype: DType) -> Format {
+    device_format(dtype).unwrap_or(Format::Q8_0)
+}
+
+/// Products whose matrices have one format are done as one.
+pub(crate) fn can_join(plan: &Plan, ids: &[WeightId]) -> bool {
+    const PARTS_MAX: usize = 3;
+    let format = |id: &WeightId| format_of(plan.weight(*id).dtype);
+    ids.len() <= PARTS_MAX && ids.iter().all(|id| format(id) == format(&ids[0]))
+}
+
+/// Matrices that are packed together; each once.
+fn groups(plan: &Plan) -> Vec<Vec<WeightId>> {
+    let mut groups: Vec<Vec<WeightId>> = Vec::new();
+    let mut add = |ids: Vec<WeightId>| {
+        if !groups.contains(&ids) {
+            groups.push(ids);
+        }
+    };
+    for step in &plan.steps {
+        match &step.op {
+            Op::MatMul { products, .. } => {
+                let ids: Vec<_> = products.iter().map(|product| product.weight).collect();
+                if can_join(plan, &ids) {
+                    add(ids);
+                } else {
+                    ids.into_iter().for_each(|id| add(vec![id]));
+                }
+            }
+            Op::GatedMatMul { gate, up, .. } => add(vec![*gate, *up]),
+            Op::Embed { table, .. } => add(vec![*table]),
+            _ => {}
+        }
+    }
+    groups
+}
+
+fn planned_bytes(plan: &Plan, ids: &[WeightId]) -> u64 {
+    let rows = ids.iter().map(|id| plan.weight(*id).rows).sum();
+    let first = plan.weight(ids[0]);
+    let planes = format_of(first.dtype).plane_bytes(rows, first.columns);
+    planes.and_then(|planes| planes.layout()).map_or(0, |(_, bytes)| bytes)
+}
+
+/// What loading a matrix needs.
+struct Load<'a> {
+    plan: &'a Plan,
+    model: &'a Model,
+    transfer: &'a Transfer,
+    tell: &'a (dyn Fn(u64) + Sync),
+    name: &'a str,
+}
+
+impl Load<'_> {
+    fn matrix(
+        &self,
+        ids: &[WeightId],
+        arena: &mut Arena,
+        converted: &mut Vec<(DType, u64)>,
+    ) -> Result<(Matrix, Buffer), BackendError> {
+        let first = self.plan.weight(ids[0]);
+        // A gated product's two matrices may differ in format: the wider one serves both.
+        let format = ids
+            .iter()
+            .map(|id| format_of(self.plan.weight(*id).dtype))
+            .reduce(|a, b| if a == b { a } else { Format::Q8_0 })
+            .unwrap_or(Format::Q8_0);
+        let columns = first.columns;
+        let rows: usize = ids.iter().map(|id| self.plan.weight(*id).rows).sum();
+        let too_large = || BackendError::Unsupported {
+            device: self.name.to_owned(),
+            what: format!("{} with {rows} x {columns} elements is too large", first.name),
+        };
+        let planes = format.plane_bytes(rows, columns).ok_or_else(too_large)?;
+        let (starts, bytes) = planes.layout().ok_or_else(too_large)?;
+        let fail = |error: GpuError| crate::program::failure(self.name, error);
+        let buffer = arena.allocate(bytes, &first.name).map_err(fail)?;
+        let mut row = 0;
+        for id in ids {
+            let weight = self.plan.weight(*id);
+            let tensor = self.model.converted(weight)?;
+            if device_format(tensor.dtype()) == Some(format) {
+                self.rows(&tensor, format, &buffer, starts, row).map_err(fail)?;
+            } else {
+                converted.push((tensor.dtype(), weight.bytes()));
+                let copy = quantize_tensor(&tensor, DType::Q8_0)?;
+                self.rows(&copy, format, &buffer, starts, row).map_err(fail)?;
+            }
+            tensor.release_pages(0..tensor.bytes().len());
+            (self.tell)(weight.bytes());
+            row += weight.rows;
+        }
+        self.padding(planes, format.row_bytes(columns), &buffer, starts, rows).map_err(fail)?;
+        self.model.checkpoint().check_intact()?;
+        let base = buffer.address();
+        let planes = PlaneBytes {
+            codes: base + starts.codes,
+            high: base + starts.high,
+            scales: base + starts.scales,
+            supers: base + starts.supers,
+        };
+        Ok((Matrix { format, rows, columns, planes }, buffer))
+    }
+
+    /// Packs a tensor's rows to row `first` and on.
+    fn rows(
+        &self,
+        tensor: &Tensor,
+        format: Format,
+        buffer: &Buffer,
+        starts: PlaneBytes,
+        first: usize,
+    ) -> Result<(), GpuError> {
+        let row = format.row_bytes(tensor.columns());
+        let source = tensor.row_bytes().max(1);
+        let piece = (PIECE / source).max(1);
+        tensor.bytes().par_chunks(piece * source).enumerate().try_for_each_init(
+            Planes::default,
+            |planes, (index, bytes)| {
+                let count = bytes.len() / source;
+                planes.resize(row, count);
+                pack_rows(format, tensor.columns(), bytes, &mut planes.as_mut())
+                    .expect("the planes have the sizes that the format states");
+                let at = (first + index * piece) as u64;
+                planes.each(starts, row, at, |offset, bytes| {
+                    self.transfer.write(buffer, offset, bytes)
+                })
+            },
+        )
+    }
+
+    /// Zeros behind the last row.
+    fn padding(
+        &self,
+        planes: PlaneBytes,
+        row: PlaneBytes,
+        buffer: &Buffer,
+        starts: PlaneBytes,
+        rows: usize,
+    ) -> Result<(), GpuError> {
+        let all = [
+            (planes.codes, row.codes, starts.codes),
+            (planes.high, row.high, starts.high),
+            (planes.scales, row.scales, starts.scales),
+            (planes.supers, row.supers, starts.supers),
+        ];
+        for (bytes, row, start) in all {
+            let used = row * rows as u64;
+            if bytes > used {
+                let zeros = vec![0; (bytes - used) as usize];
+                self.transfer.write(buffer, start + used, &zeros)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The planes of some rows in host memory.
+#[derive(Default)]
+struct Planes {
+    codes: Vec<u8>,
+    high: Vec<u8>,
+    scales: Vec<u8>,
+    supers: Vec<u8>,
+}
+
+impl Planes {
+    fn resize(&mut self, row: PlaneBytes, rows: usize) {
+        let fit = |plane: &mut Vec<u8>, bytes: u64| plane.resize(rows * bytes as usize, 0);
+        fit(&mut self.codes, row.codes);
+        fit(&mut self.high, row.high);
+        fit(&mut self.scales, row.scales);
+        fit(&mut self.supers, row.supers);
+    }
+
+    fn as_mut(&mut self) -> PlanesMut<'_> {
+        PlanesMut {
+            codes: &mut self.codes,
+            high: &mut self.high,
+            scales: &mut self.scales,
+            supers: &mut self.supers,
+        }
+    }
+
+    /// Calls `write` with the offset and bytes of each plane, for rows from `first` on.
+    fn each(
+        &self,
+        starts: PlaneBytes,
+        row: PlaneBytes,
+        first: u64,
+        write: impl Fn(u64, &[u8]) -> Result<(), GpuError>,
+    ) -> Result<(), GpuError> {
+        let planes = [
+            (&self.codes, starts.codes + first * row.codes),
+            (&self.high, starts.high + first * row.high),
+            (&self.scales, starts.scales + first * row.scales),
+            (&self.supers, starts.supers + first * row.supers),
+        ];
+        planes.iter().filter(|(bytes, _)| !bytes.is_empty()).try_for_each(|(b, at)| write(*at, b))
+    }
+}
+
+fn load_vectors(
+    model: &Model,
+    plan: &Plan,
+    arena: &mut Arena,
+    transfer: &Transfer,
+) -> Result<(Vec<Option<u64>>, Buffer), GpuError> {
+    let is_vector = |weight: &&trine_model::Weight| weight.rows == 1;
+    let size = |weight: &trine_model::Weight| (4 * weight.columns as u64).next_multiple_of(256);
+    let total = plan.weights.iter().filter(is_vector).map(size).sum();
+    let memory = arena.allocate(total, "the norms")?;
+    let mut offset = 0;
+    let mut vectors = Vec::with_capacity(plan.weights.len());
+    for weight in &plan.weights {
+        if weight.rows != 1 {
+            vectors.push(None);
+            continue;
+        }
+        transfer.write(&memory, offset, bytemuck::cast_slice(&model.vector(weight)))?;
+        vectors.push(Some(memory.address() + offset));
+        offset += size(weight);
+    }
+    Ok((vectors, memory))
+}
+
+/// Says which formats the device has no kernels for.
+fn say_converted(converted: &[(DType, u64)]) {
+    let mut formats: Vec<DType> = converted.iter().map(|(dtype, _)| *dtype).collect();
+    formats.sort_by_key(|dtype| dtype.name());
+    formats.dedup();
+    for dtype in formats {
+        let bytes: u64 =
+            converted.iter().filter(|(found, _)| *found == dtype).map(|(_, bytes)| bytes).sum();
+        tracing::warn!(
+            format = dtype.name(),
+            bytes,
+            "the GPU has no kernels for this format: its matrices were converted to Q8_0"
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! Every operation on the GPU against the scalar reference: random models of odd shapes, in every form of the Plan.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+#[path = "../../backend/tests/common/mod.rs"]
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use common::random::{Random, model, relative_difference, traffic};
+use trine_backend::reference::ReferenceDevice;
+use trine_model::{KvType, Model, Op, Plan, Step, fusion, narrow};
+use trine_vulkan::testing::device;
+use trine_weights::DType;
+
+/// Largest difference of a logit, relative to the largest. Products of quantised weights with more than a few rows take
+/// activations of 11 bits where there are matrix units.
+fn tolerance(dtype: DType) -> f32 {
+    if dtype.is_quantized() { 4e-3 } else { 2e-4 }
+}
+
+const DTYPES: [DType; 7] =
+    [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
+
+/// A norm and the addition behind it in one step: the fusion that a whole Plan always carries further.
+fn fuse_additions(mut plan: Plan) -> Plan {
+    while let Some(at) = plan.steps.windows(2).position(|pair| norm_add(pair).is_some()) {
+        let op = norm_add(&plan.steps[at..at + 2]).unwrap();
+        let label = plan.steps[at].label.clone();
+        plan.steps.splice(at..at + 2, [Step { label, op }]);
+    }
+    plan
+}
+
+fn norm_add(pair: &[Step]) -> Option<Op> {
+    match (&pair[0].op, &pair[1].op) {
+        (Op::Norm { input, weight, epsilon, output }, Op::Add { source, target })
+            if output == source =>
+        {
+            Some(Op::NormAdd { input: *input, weight: *weight, epsilon: *epsilon, target: *target })
+        }
+        _ => None,
+    }
+}
+
+/// How many operations there are.
+const OPERATIONS: usize = 15;
+
+/// Numbers the operations, so that one that is added does not compile here before it is counted.
+fn number(op: &Op) -> usize {
+    match op {
+        Op::Embed { .. } => 0,
+        Op::Norm { .. } => 1,
+        Op::HeadNorm { .. } => 2,
+        Op::Rotate { .. } => 3,
+        Op::MatMul { .. } => 4,
+        Op::StoreKv { .. } => 5,
+        Op::Attend { .. } => 6,
+        Op::Geglu { .. } => 7,
+        Op::Add { .. } => 8,
+        Op::Select { .. } => 9,
+        Op::Softcap { .. } => 10,
+        Op::GatedMatMul { .. } => 11,
+        Op::NormAdd { .. } => 12,
+        Op::NormAddNorm { .. } => 13,
+        Op::PrepareQkv { .. } => 14,
+    }
+}
+
+fn forms(base: &Plan) -> [Plan; 4] {
+    let narrow = narrow::narrow(base.clone());
+    [base.clone(), fuse_additions(base.clone()), fusion::fuse(narrow.clone()), narrow]
+}
+
+/// A random model with heads that the kernels take.
+fn supported(seed: u64, dtype: DType, folder: &Path) -> Model {
+    let models = (seed..).step_by(DTYPES.len()).map(|seed| model(&mut Random(seed), dtype, folder));
+    let fits = |model: &Model| model.plan().caches.iter().all(|cache| cache.head_dim <= 256);
+    models.take(20).find(fits).unwrap()
+}
+
+#[test]
+fn every_form_of_the_plan_agrees_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut seen = BTreeSet::new();
+    for (seed, dtype) in (0..).zip(DTYPES) {
+        let model = supported(seed, dtype, folder.path());
+        let base = model.base_plan();
+        let expected = traffic(&ReferenceDevice::new(), &model, base.clone(), KvType::F32, seed);
+        for plan in forms(&base) {
+            seen.extend(plan.steps.iter().map(|step| number(&step.op)));
+            let found = traffic(&device(), &model, plan.clone(), KvType::F32, seed);
+            let worst = relative_difference(&expected, &found);
+            assert!(worst <= tolerance(dtype), "seed {seed}, {dtype:?}: {worst}\n{plan}");
+        }
+    }
+    assert_eq!(seen.len(), OPERATIONS, "only {seen:?} were run");
+}
+
+#[test]
+fn small_caches_agree_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    for (kv, tolerance) in [(KvType::F16, 1e-3), (KvType::Int8, 2e-2)] {
+        for seed in 100..102 {
+            let model = model(&mut Random(seed), DType::F32, folder.path());
+            let plan = model.plan();
+            let expected = traffic(&ReferenceDevice::new(), &model, plan.clone(), kv, seed);
+            let found = traffic(&device(), &model, plan, kv, seed);
+            let worst = relative_difference(&expected, &found);
+            assert!(worst <= tolerance, "seed {seed}, {kv:?}: {worst}");
+        }
+    }
+}
+
+#[test]
+fn a_step_gives_the_same_bits_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(&mut Random(7), DType::Q8_0, folder.path());
+    let run = || traffic(&device(), &model, model.plan(), KvType::F16, 7);
+    assert_eq!(run(), run());
+}
