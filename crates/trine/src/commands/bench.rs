@@ -151,7 +151,7 @@ fn step_times(
         // The first run also records what is measured.
         for _ in 0..2 {
             session.engine.program_mut().profile(true);
-            one(&mut session.engine, *test, watch)?;
+            one(&mut session.engine, *test, watch, true)?;
         }
         let seconds = session.engine.program_mut().profile(false);
         let plan = session.engine.program().plan();
@@ -244,7 +244,7 @@ fn measure(
     // The first round warms caches and pages and is not counted.
     for round in 0..=repeats {
         for (test, speeds) in tests.iter().zip(&mut speeds) {
-            let speed = one(engine, *test, watch)?;
+            let speed = one(engine, *test, watch, false)?;
             if round > 0 {
                 speeds.push(speed);
                 if let Some(bandwidth) = &mut bandwidth {
@@ -263,11 +263,11 @@ fn measure(
 }
 
 /// One run of a test: tokens per second over all sequences.
-fn one(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
+fn one(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<f64> {
     engine.forget();
     let speed = match test.kind {
         Kind::Prompt => read_prompts(engine, test, watch),
-        Kind::Generate => write_tokens(engine, test, watch),
+        Kind::Generate => write_tokens(engine, test, watch, profile),
     };
     while !engine.is_idle() {
         engine.step()?;
@@ -289,7 +289,8 @@ fn read_prompts(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
     Ok((test.batch * test.tokens) as f64 / begin.elapsed().as_secs_f64())
 }
 
-fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
+/// With `profile` the time of each step of the Plan is measured, of the tokens alone.
+fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<f64> {
     let most = test.positions();
     let ids = (0..test.batch)
         .map(|index| submit(engine, index, test.depth.max(1), most))
@@ -300,6 +301,9 @@ fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
         step(engine, &mut written)?;
     }
     let before: usize = written.values().sum();
+    if profile {
+        engine.program_mut().profile(true);
+    }
     let begin = Instant::now();
     for _ in 0..test.tokens {
         watch.check()?;

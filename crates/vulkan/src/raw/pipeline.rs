@@ -329,12 +329,10 @@ fn last_text(
     let mut memory: Vec<Vec<u8>> = sized.iter().map(|item| vec![0; item.data_size]).collect();
     let mut items: Vec<vk::PipelineExecutableInternalRepresentationKHR<'_>> = memory
         .iter_mut()
-        .map(|bytes| {
-            vk::PipelineExecutableInternalRepresentationKHR {
-                data_size: bytes.len(),
-                p_data: bytes.as_mut_ptr().cast(),
-                ..Default::default()
-            }
+        .map(|bytes| vk::PipelineExecutableInternalRepresentationKHR {
+            data_size: bytes.len(),
+            p_data: bytes.as_mut_ptr().cast(),
+            ..Default::default()
         })
         .collect();
     let info = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
