@@ -250,7 +250,7 @@ impl Bed {
         found
     }
 
-    /// Statistics of the last kernel that a dispatch was made of.
+    /// Prints the fastest layouts and the default one, which is the first of the lines.
     fn print(&self, mut lines: Vec<(f64, String)>) {
         let name = lines[0].1.clone();
         lines.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -32,6 +32,8 @@ layout(constant_id = 9) const uint KEYS = 32;
 layout(constant_id = 10) const uint SUBGROUPS = 1;
 // The size of a subgroup; a multiple of M.
 layout(constant_id = 11) const uint SUBGROUP = 32;
+// Whether queries stay in matrices: where registers suffice. Otherwise they stay in shared memory.
+layout(constant_id = 12) const uint KEPT = 1;
 const uint KV_VALUES = 1u;
 
 #include "include/kv.glsl"
@@ -58,9 +60,10 @@ const uint WIDTH = DIM / 8u + 1u;
 const uint FLIPPED = KEYS / 8u + 1u;
 const uint SCORES = KEYS / 4u + 1u;
 const uint WEIGHTS = KEYS / 4u + 2u;
-// Vectors share `pool` with keys and values: they are in matrices before the first key arrives.
+// Queries share `pool` with keys and values, or stand behind them.
 const uint STAGED = KEYS * WIDTH + DIM * FLIPPED;
-const uint POOL = VECTORS * WIDTH > STAGED ? VECTORS * WIDTH : STAGED;
+const uint QUERIES_AT = KEPT != 0u ? 0u : STAGED;
+const uint POOL = QUERIES_AT + VECTORS * WIDTH > STAGED ? QUERIES_AT + VECTORS * WIDTH : STAGED;
 // Pieces of 8 x 16 bytes that a tile's keys, and its values, consist of, and how many of both an invocation moves.
 const uint PIECES = KEYS * DIM / 64u;
 const uint MOVED = (2u * PIECES + gl_WorkGroupSize.x - 1u) / gl_WorkGroupSize.x;
@@ -79,8 +82,9 @@ shared float tops[2u * SUBGROUPS];
 
 // A piece on its way: of values for each of 8 keys 8 elements, of keys any 8 groups of 8 elements.
 uvec4 piece[8];
-coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> query[STEPS];
+coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> query[KEPT != 0u ? STEPS : 1u];
 coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sum[COLUMNS];
+coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> found[KEYS / N];
 
 // The exponent whose power of two brings values of at most `high` below 2^14; 0 for what is not finite.
 int exponent_of(const float high) {
@@ -98,7 +102,7 @@ float stage_query(const uint vector, const uint row, const uint head, const uint
     for (uint i = 2u * lane; i < DIM / 4u; i += 2u * LANES) {
         const vec4 a = Vec4s(push.query).at[from + i] * inverse;
         const vec4 b = Vec4s(push.query).at[from + i + 1u] * inverse;
-        pool[vector * WIDTH + i / 2u] = uvec4(
+        pool[QUERIES_AT + vector * WIDTH + i / 2u] = uvec4(
             packFloat2x16(f16vec2(a.xy)),
             packFloat2x16(f16vec2(a.zw)),
             packFloat2x16(f16vec2(b.xy)),
@@ -216,17 +220,26 @@ void put(const uint number) {
     }
 }
 
+// Queries of the subgroup's vectors, elements k * K and following.
+void load_query(const uint at, const uint first_vector, const uint k) {
+    coopMatLoad(query[at], pool, QUERIES_AT + first_vector * WIDTH + k * K / 8u, WIDTH, gl_CooperativeMatrixLayoutRowMajor);
+}
+
 // Scores of the subgroup's vectors against the tile's keys, to `scores`.
 void multiply_keys(const uint first_vector) {
     [[unroll]] for (uint n = 0u; n < KEYS / N; ++n) {
-        coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> found =
-            coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
-        [[unroll]] for (uint k = 0u; k < STEPS; ++k) {
+        found[n] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
+    }
+    [[unroll]] for (uint k = 0u; k < STEPS; ++k) {
+        if (KEPT == 0u) load_query(0u, first_vector, k);
+        [[unroll]] for (uint n = 0u; n < KEYS / N; ++n) {
             coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> keys;
             coopMatLoad(keys, pool, n * N * WIDTH + k * K / 8u, WIDTH, gl_CooperativeMatrixLayoutColumnMajor);
-            found = coopMatMulAdd(query[k], keys, found);
+            found[n] = coopMatMulAdd(query[KEPT != 0u ? k : 0u], keys, found[n]);
         }
-        coopMatStore(found, scores, first_vector * SCORES + n * N / 4u, SCORES, gl_CooperativeMatrixLayoutRowMajor);
+    }
+    [[unroll]] for (uint n = 0u; n < KEYS / N; ++n) {
+        coopMatStore(found[n], scores, first_vector * SCORES + n * N / 4u, SCORES, gl_CooperativeMatrixLayoutRowMajor);
     }
 }
 
@@ -285,8 +298,8 @@ void main() {
 
     const float factor = stage_query(vector, tile.x + begin_row + row, head, lane);
     barrier();
-    [[unroll]] for (uint k = 0u; k < STEPS; ++k) {
-        coopMatLoad(query[k], pool, first_vector * WIDTH + k * K / 8u, WIDTH, gl_CooperativeMatrixLayoutRowMajor);
+    if (KEPT != 0u) {
+        [[unroll]] for (uint k = 0u; k < STEPS; ++k) load_query(k, first_vector, k);
     }
     [[unroll]] for (uint n = 0u; n < COLUMNS; ++n) {
         sum[n] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
@@ -302,8 +315,8 @@ void main() {
     for (uint base = begin; base < end; base += KEYS) {
         ivec2 exponents = ivec2(0);
         if (KV != KV_F16) {
-            const vec2 found = tile_high(part_of(place, base, kv_head), base, end);
-            exponents = ivec2(exponent_of(found.x), max(value_exponent, exponent_of(found.y)));
+            const vec2 tops_found = tile_high(part_of(place, base, kv_head), base, end);
+            exponents = ivec2(exponent_of(tops_found.x), max(value_exponent, exponent_of(tops_found.y)));
         }
         value_exponent = exponents.y;
         barrier();

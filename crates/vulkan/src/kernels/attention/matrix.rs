@@ -26,6 +26,8 @@ pub struct MatrixChoice {
     pub queries: u32,
     /// Keys in shared memory at a time; divides 32.
     pub keys: u32,
+    /// Whether queries stay in registers; otherwise in shared memory.
+    pub kept: bool,
 }
 
 impl MatrixChoice {
@@ -37,6 +39,8 @@ impl MatrixChoice {
     /// What a device can run, the likely best first.
     pub fn candidates(capabilities: &Capabilities, shape: &AttentionShape) -> Vec<Self> {
         let (subgroup, dim) = (capabilities.subgroup, shape.heads.dim as u32);
+        // Matrices of AMD's wide subgroups hold each factor twice.
+        let kept = dim <= 128 || subgroup <= 32;
         let fits = |product: &&CooperativeShape| {
             let CooperativeShape { m, n, k, input, output } = **product;
             let halves = input == Element::F16 && output == Element::F32;
@@ -61,7 +65,7 @@ impl MatrixChoice {
                             continue;
                         }
                         let (product, subgroups) = ((m, n, k), vectors / m);
-                        let choice = Self { product, subgroup, subgroups, queries, keys };
+                        let choice = Self { product, subgroup, subgroups, queries, keys, kept };
                         if choice.runs(capabilities, dim) {
                             found.push(choice);
                         }
@@ -76,7 +80,7 @@ impl MatrixChoice {
         found
     }
 
-    fn runs(&self, capabilities: &Capabilities, dim: u32) -> bool {
+    pub(super) fn runs(&self, capabilities: &Capabilities, dim: u32) -> bool {
         let (_, n, k) = self.product;
         let local = self.subgroup * self.subgroups;
         self.keys.is_multiple_of(n)
@@ -89,7 +93,8 @@ impl MatrixChoice {
     fn shared_bytes(&self, dim: u32) -> u32 {
         let vectors = self.subgroups * self.product.0;
         let staged = self.keys * (2 * dim + 16) + dim * (2 * self.keys + 16);
-        let pool = staged.max(vectors * (2 * dim + 16));
+        let queries = vectors * (2 * dim + 16);
+        let pool = if self.kept { staged.max(queries) } else { staged + queries };
         pool + vectors * (4 * self.keys + 16)
             + vectors * (2 * self.keys + 16)
             + 8 * self.subgroups
@@ -126,7 +131,8 @@ impl MatrixLaunch {
     /// If the choice is none of [`MatrixChoice::candidates`].
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
         let heads = self.shape.heads;
-        let MatrixChoice { product: (m, n, k), subgroup, subgroups, queries, keys } = self.choice;
+        let MatrixChoice { product: (m, n, k), subgroup, subgroups, queries, keys, kept } =
+            self.choice;
         let dim = heads.dim as u32;
         assert!(
             heads.dim <= DIM_MAX
@@ -151,6 +157,7 @@ impl MatrixLaunch {
             keys,
             subgroups,
             subgroup,
+            u32::from(kept),
         ];
         let key =
             KernelKey { shader: Shader("attend_matrix"), constants, subgroup: Some(subgroup) };

@@ -344,7 +344,14 @@ fn many_rows_agree_with_the_reference() {
 fn matrix_choices(bed: &Bed, most: usize) -> Vec<MatrixChoice> {
     let all = MatrixChoice::candidates(bed.gpu.capabilities(), &bed.shape);
     let step = all.len().div_ceil(most).max(1);
-    all.into_iter().step_by(step).collect()
+    if all.is_empty() {
+        eprintln!("skipped: {} has no cooperative matrices", bed.gpu.capabilities().name);
+    }
+    // Queries in registers and in shared memory take turns.
+    let turn = |(at, choice): (usize, MatrixChoice)| MatrixChoice { kept: at % 2 == 0, ..choice };
+    let fits =
+        |choice: &MatrixChoice| choice.runs(bed.gpu.capabilities(), bed.case.heads.dim as u32);
+    all.into_iter().step_by(step).enumerate().map(turn).filter(fits).collect()
 }
 
 fn matrix_dispatch(bed: &Bed, choice: MatrixChoice, query: Span, target: Span) -> Dispatch {
@@ -365,19 +372,18 @@ fn matrices_agree_with_the_reference() {
     let cases = [
         (heads(2, 1, 64), None, 0, 40),
         (heads(4, 2, 32), Some(24), 90, 45),
-        (heads(1, 1, 256), None, 40, 33),
+        (heads(1, 1, 96), None, 40, 33),
         (heads(4, 1, 64), Some(50), 70, 40),
     ];
     for (at, (heads, window, depth, rows)) in cases.into_iter().enumerate() {
-        for kind in [KINDS[(at + 1) % 3], KINDS[(at + 2) % 3]] {
-            let mut bed = Bed::new(traffic(heads, kind, window, depth, rows, 80 + at as u64));
-            bed.store_rows();
-            for choice in matrix_choices(&bed, 2) {
-                // Queries, weights and, of some caches, keys and values are rounded to 11 bits.
-                check_rows(&bed, 3e-3, &format!("{choice:?}"), |bed, query, target| {
-                    matrix_dispatch(bed, choice, query, target)
-                });
-            }
+        let kind = KINDS[(at + 1) % 3];
+        let mut bed = Bed::new(traffic(heads, kind, window, depth, rows, 80 + at as u64));
+        bed.store_rows();
+        for choice in matrix_choices(&bed, 2) {
+            // Queries, weights and, of some caches, keys and values are rounded to 11 bits.
+            check_rows(&bed, 3e-3, &format!("{choice:?}"), |bed, query, target| {
+                matrix_dispatch(bed, choice, query, target)
+            });
         }
     }
 }
@@ -388,7 +394,7 @@ fn large_activations_neither_overflow_nor_vanish_in_matrices() {
     let sizes = [[1e-3, 1e3, 1e5], [1e5, 1e-5, 1e-7], [1e-3, 1e3, 6e4]];
     for (at, sizes) in sizes.into_iter().enumerate() {
         for kind in KINDS {
-            let mut case = traffic(heads(2, 1, 64), kind, None, 70, 20, 90 + at as u64);
+            let mut case = traffic(heads(2, 1, 32), kind, None, 70, 20, 90 + at as u64);
             // What the cache itself cannot hold is not for the kernel to mend.
             if kind == KvType::F16 && at < 2 || kind == KvType::Int8 && at == 1 {
                 continue;
