@@ -76,9 +76,9 @@ pub(super) fn top_k(logits: &[f32], k: usize, candidates: &mut Vec<Candidate>) {
     keep_largest(candidates, k);
 }
 
-/// Keeps the `k` largest of candidates that are given already.
+/// Keeps the `k` largest of candidates that are given already; 0 or more than there are keeps all, in their order.
 pub(super) fn top_k_of(candidates: &mut Vec<Candidate>, k: usize) {
-    if k > 0 {
+    if k > 0 && k < candidates.len() {
         keep_largest(candidates, k);
     }
 }
