@@ -23,6 +23,7 @@ use trine_vulkan::kernels::matvec::{
 };
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::kernels::rows::{RowWork, RowsLaunch};
+use trine_vulkan::kernels::stream::{self, StreamLaunch};
 use trine_vulkan::kernels::top::{self, TopLaunch};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::pipeline::KernelKey;
@@ -252,6 +253,30 @@ impl Report {
         expects: &[&str],
         launch: &MatvecLaunch<'_>,
     ) -> Result<(), GpuError> {
+        let norm = !matches!(launch.input, MatvecInput::Operand(_));
+        let Matrix { format, columns, rows, .. } = launch.matrix;
+        if launch.width == 1 && stream::takes(self.gpu.capabilities(), format, columns, norm) {
+            let plain = self.floats(1, columns);
+            let output = self.floats(1, rows / 2);
+            let launch = StreamLaunch {
+                matrix: launch.matrix,
+                input: if norm {
+                    launch.input
+                } else {
+                    let scales = Span { address: 0, bytes: 0 };
+                    let kind = OperandKind::Plain;
+                    MatvecInput::Operand(Operand { kind, codes: plain, scales })
+                },
+                output: match launch.output {
+                    MatvecOutput::Gated { .. } => {
+                        MatvecOutput::Gated { plain: Some(output), operand: None }
+                    }
+                    segments => segments,
+                },
+            };
+            let shape = launch.shape(self.gpu.capabilities());
+            return self.add_wide(name, expects, |gpu| launch.dispatch(gpu, shape, name, 0));
+        }
         let shape = MatvecShape::default_for(self.gpu.capabilities(), launch);
         self.add_wide(name, expects, |gpu| launch.dispatch(gpu, shape, name, 0))
     }

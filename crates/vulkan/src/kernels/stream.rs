@@ -98,7 +98,7 @@ impl StreamShape {
     fn suited(capabilities: &Capabilities, columns: usize, norm: bool) -> Option<Self> {
         let (wanted, batch, each) = match capabilities.kind {
             DeviceKind::Discrete | DeviceKind::Virtual => (768, 4, 1),
-            DeviceKind::Integrated | DeviceKind::Other => (256, 4, 2),
+            DeviceKind::Integrated | DeviceKind::Other => (512, 2, 2),
             DeviceKind::Processor => (64, 2, 1),
         };
         Self::of(capabilities, columns, norm, (wanted, batch, each))
