@@ -18,7 +18,8 @@ pub enum KvKind {
     /// is no multiple of 32): 1.0625 bytes, error at most 1/254 of the group's largest magnitude
     /// plus the scale's rounding (2^-11 of it). The codes are chosen for the rounded scale, so
     /// that its rounding costs range, not bias. Below a largest magnitude of 0.008 the scale is
-    /// subnormal and the error at most 5e-6 absolute; above 8e6 codes saturate. A group with NaN or infinity reads back as NaN.
+    /// subnormal, which adds at most 4e-6; above 8e6 codes saturate. A group with NaN or infinity
+    /// reads back as NaN.
     Int8,
 }
 

@@ -225,8 +225,7 @@ fn choose(devices: Vec<Listed>, choice: &Choice) -> Result<Listed, GpuError> {
         .enumerate()
         .map(|(index, item)| format!("vulkan:{index} is {}", item.capabilities.name))
         .collect();
-    let found =
-        if names.is_empty() { "are none".to_owned() } else { format!("are {}", names.join(", ")) };
+    let found = if names.is_empty() { "there is none".to_owned() } else { names.join(", ") };
     let best = |software: bool| {
         let fits = |item: &&Listed| software || item.capabilities.kind != DeviceKind::Processor;
         let score = |item: &&Listed| {
