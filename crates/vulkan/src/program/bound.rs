@@ -31,9 +31,6 @@ const SUBMISSION_SECONDS: f64 = 0.1;
 /// Most output rows whose largest logits are looked for on the device.
 pub(super) const TOP_ROWS_MAX: usize = 64;
 
-/// Steps whose rows count together make one predicted piece of work at a time.
-const NO_STEP: usize = usize::MAX;
-
 /// What is bound to a device.
 pub(super) struct Binding<'a> {
     pub(super) model: &'a Model,
@@ -294,12 +291,12 @@ impl Binding<'_> {
         let speed = gpu.capabilities().cautious_speed();
         let mut cuts = Vec::new();
         let mut seconds = 0.0;
-        let mut last_step = NO_STEP;
+        let mut last_step = None;
         for (index, dispatch) in dispatches.iter().enumerate() {
-            if dispatch.step == last_step {
+            // A step's launches are predicted together.
+            if last_step.replace(dispatch.step) == Some(dispatch.step) {
                 continue;
             }
-            last_step = dispatch.step;
             let cost = self.plan.step_cost(&self.plan.steps[dispatch.step], workload);
             let bytes = (cost.memory_bytes() + cost.activation_bytes) as f64;
             let step = (bytes / speed.bytes).max(cost.operations as f64 / speed.operations);
