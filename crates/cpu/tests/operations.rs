@@ -7,11 +7,11 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::random::{Random, model, relative_difference, traffic};
+use common::random::{Random, forms, model, relative_difference, traffic};
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
-use trine_model::{KvType, Op, Plan, Step, fusion, narrow};
+use trine_model::{KvType, Op};
 use trine_weights::DType;
 
 /// Largest difference of a logit, relative to the largest.
@@ -19,27 +19,6 @@ const TOLERANCE: f32 = 2e-4;
 
 const DTYPES: [DType; 7] =
     [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
-
-/// A norm and the addition behind it in one step: the fusion that a whole Plan always carries further.
-fn fuse_additions(mut plan: Plan) -> Plan {
-    while let Some(at) = plan.steps.windows(2).position(|pair| norm_add(pair).is_some()) {
-        let op = norm_add(&plan.steps[at..at + 2]).unwrap();
-        let label = plan.steps[at].label.clone();
-        plan.steps.splice(at..at + 2, [Step { label, op }]);
-    }
-    plan
-}
-
-fn norm_add(pair: &[Step]) -> Option<Op> {
-    match (&pair[0].op, &pair[1].op) {
-        (Op::Norm { input, weight, epsilon, output }, Op::Add { source, target })
-            if output == source =>
-        {
-            Some(Op::NormAdd { input: *input, weight: *weight, epsilon: *epsilon, target: *target })
-        }
-        _ => None,
-    }
-}
 
 /// How many operations there are.
 const OPERATIONS: usize = 15;
@@ -63,11 +42,6 @@ fn number(op: &Op) -> usize {
         Op::NormAddNorm { .. } => 13,
         Op::PrepareQkv { .. } => 14,
     }
-}
-
-fn forms(base: &Plan) -> [Plan; 4] {
-    let narrow = narrow::narrow(base.clone());
-    [base.clone(), fuse_additions(base.clone()), fusion::fuse(narrow.clone()), narrow]
 }
 
 #[test]

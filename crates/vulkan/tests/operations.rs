@@ -8,9 +8,9 @@ mod common;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::random::{Random, model, relative_difference, traffic};
+use common::random::{Random, forms, model, relative_difference, traffic};
 use trine_backend::reference::ReferenceDevice;
-use trine_model::{KvType, Model, Op, Plan, Step, fusion, narrow};
+use trine_model::{KvType, Model, Op};
 use trine_vulkan::testing::device;
 use trine_weights::DType;
 
@@ -22,27 +22,6 @@ fn tolerance(dtype: DType) -> f32 {
 
 const DTYPES: [DType; 7] =
     [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
-
-/// A norm and the addition behind it in one step: the fusion that a whole Plan always carries further.
-fn fuse_additions(mut plan: Plan) -> Plan {
-    while let Some(at) = plan.steps.windows(2).position(|pair| norm_add(pair).is_some()) {
-        let op = norm_add(&plan.steps[at..at + 2]).unwrap();
-        let label = plan.steps[at].label.clone();
-        plan.steps.splice(at..at + 2, [Step { label, op }]);
-    }
-    plan
-}
-
-fn norm_add(pair: &[Step]) -> Option<Op> {
-    match (&pair[0].op, &pair[1].op) {
-        (Op::Norm { input, weight, epsilon, output }, Op::Add { source, target })
-            if output == source =>
-        {
-            Some(Op::NormAdd { input: *input, weight: *weight, epsilon: *epsilon, target: *target })
-        }
-        _ => None,
-    }
-}
 
 /// How many operations there are.
 const OPERATIONS: usize = 15;
@@ -66,11 +45,6 @@ fn number(op: &Op) -> usize {
         Op::NormAddNorm { .. } => 13,
         Op::PrepareQkv { .. } => 14,
     }
-}
-
-fn forms(base: &Plan) -> [Plan; 4] {
-    let narrow = narrow::narrow(base.clone());
-    [base.clone(), fuse_additions(base.clone()), fusion::fuse(narrow.clone()), narrow]
 }
 
 /// A random model with heads that the kernels take.

@@ -6,9 +6,6 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// The archive to turn to where the machine's own apt names none that will do.
-const ARCHIVE: &str = "http://deb.debian.org/debian";
-
 /// Signs every release of Debian; of the package debian-archive-keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -58,15 +55,8 @@ impl Apt {
             "Acquire::http::Timeout=30".to_owned(),
         ];
         let apt = Self { folder, options: options.into() };
-        // The machine's own archive may be a mirror or a snapshot that has not got these releases.
-        let mut result = Ok(());
-        for archive in archives() {
-            result = apt.update(&archive, suites);
-            if result.is_ok() {
-                break;
-            }
-        }
-        result.map(|()| apt)
+        apt.update(&archive()?, suites)?;
+        Ok(apt)
     }
 
     fn update(&self, archive: &str, suites: &str) -> anyhow::Result<()> {
@@ -138,17 +128,24 @@ fn finish(command: &mut Command, what: &str) -> anyhow::Result<()> {
     bail!("{what}: {}", if lines.is_empty() { text.trim().to_owned() } else { lines.join(" ") })
 }
 
-/// Archives of Debian: the one that the machine's own apt uses, then the general one.
-fn archives() -> Vec<String> {
+/// The archive of Debian that the machine's own apt uses. Its origin is known once its lists were fetched.
+fn archive() -> anyhow::Result<String> {
+    if let Some(archive) = own_archive() {
+        return Ok(archive);
+    }
+    let mut update = Command::new("apt-get");
+    finish(update.arg("update"), "the package lists cannot be fetched")?;
+    own_archive().context(
+        "apt knows no archive of Debian; name one in /etc/apt that has the releases of the drivers",
+    )
+}
+
+fn own_archive() -> Option<String> {
     let output = Command::new("apt-get")
         .args(["indextargets", "--format", "$(ORIGIN)|$(COMPONENT)|$(REPO_URI)"])
         .output();
     let text = output.map(|output| output.stdout).unwrap_or_default();
-    let mut archives = Vec::from_iter(archive_in(&String::from_utf8_lossy(&text)));
-    if archives.first().is_none_or(|own| own != ARCHIVE) {
-        archives.push(ARCHIVE.to_owned());
-    }
-    archives
+    archive_in(&String::from_utf8_lossy(&text))
 }
 
 /// The first main archive of Debian among lines of origin, component and address; security updates have their own.
@@ -196,9 +193,9 @@ mod tests {
     #[test]
     fn versions_are_those_of_the_release() {
         let text = "\
- mesa-vulkan-drivers | 26.1.6-1~bpo13+1 | http://deb.debian.org/debian trixie-backports/main amd64 Packages
- mesa-vulkan-drivers | 25.0.7-2+deb13u1 | http://deb.debian.org/debian trixie/main amd64 Packages
- mesa-vulkan-drivers | 25.0.7-2~bpo12+1 | http://deb.debian.org/debian bookworm-backports/main amd64 Packages
+ mesa-vulkan-drivers | 26.1.6-1~bpo13+1 | http://mirror.example/debian trixie-backports/main amd64 Packages
+ mesa-vulkan-drivers | 25.0.7-2+deb13u1 | http://mirror.example/debian trixie/main amd64 Packages
+ mesa-vulkan-drivers | 25.0.7-2~bpo12+1 | http://mirror.example/debian bookworm-backports/main amd64 Packages
 ";
         assert_eq!(versions_in(text, "trixie"), ["25.0.7-2+deb13u1"]);
         assert_eq!(versions_in(text, "bookworm-backports"), ["25.0.7-2~bpo12+1"]);

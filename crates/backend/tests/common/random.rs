@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SequenceView};
-use trine_model::{KvType, Model, Plan, Width, names};
+use trine_model::{KvType, Model, Op, Plan, Step, Width, fusion, names, narrow};
 use trine_weights::gguf::{Metadata, Value, Writer};
 use trine_weights::{DType, Tensor, quantize_tensor};
 
@@ -204,4 +204,31 @@ pub fn relative_difference(expected: &[Vec<f32>], found: &[Vec<f32>]) -> f32 {
         }
     }
     worst
+}
+
+/// A norm and the addition behind it in one step: the fusion that a whole Plan always carries further.
+fn fuse_additions(mut plan: Plan) -> Plan {
+    while let Some(at) = plan.steps.windows(2).position(|pair| norm_add(pair).is_some()) {
+        let op = norm_add(&plan.steps[at..at + 2]).unwrap();
+        let label = plan.steps[at].label.clone();
+        plan.steps.splice(at..at + 2, [Step { label, op }]);
+    }
+    plan
+}
+
+fn norm_add(pair: &[Step]) -> Option<Op> {
+    match (&pair[0].op, &pair[1].op) {
+        (Op::Norm { input, weight, epsilon, output }, Op::Add { source, target })
+            if output == source =>
+        {
+            Some(Op::NormAdd { input: *input, weight: *weight, epsilon: *epsilon, target: *target })
+        }
+        _ => None,
+    }
+}
+
+/// A Plan as it is built, with additions fused, narrowed and fused, and narrowed.
+pub fn forms(base: &Plan) -> [Plan; 4] {
+    let narrow = narrow::narrow(base.clone());
+    [base.clone(), fuse_additions(base.clone()), fusion::fuse(narrow.clone()), narrow]
 }

@@ -311,8 +311,8 @@ impl MatvecShape {
     }
 }
 
-/// Invocations of the subgroups that the kernels run with.
-fn subgroup(capabilities: &Capabilities) -> Option<u32> {
+/// Invocations of the subgroups that kernels run with which quantise; none if the device has too few.
+pub(super) fn subgroup(capabilities: &Capabilities) -> Option<u32> {
     let (_, most) = capabilities.subgroup_range;
     let size = capabilities.subgroup.max(SUBGROUP_MIN);
     (size == capabilities.subgroup || size <= most).then_some(size)

@@ -6,7 +6,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::matvec::{MatvecInput, MatvecOutput, Segment};
+use super::matvec::{MatvecInput, MatvecOutput, Segment, subgroup};
 use super::operand::{BLOCK, OperandKind};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Dispatch, Push, Span};
@@ -18,8 +18,6 @@ use crate::shaders::Shader;
 
 /// Rows between two meetings of the subgroups of a team: ROUND of the shader.
 const ROUND: u32 = 32;
-/// Least invocations of a subgroup: those that quantise a block together.
-const SUBGROUP_MIN: u32 = 8;
 /// Most pieces of four that an invocation keeps of the residual stream.
 const KEPT_MAX: u32 = 16;
 /// Most blocks that an invocation keeps in registers.
@@ -77,13 +75,6 @@ fn shader(format: Format) -> Option<Shader> {
         Format::Q6K => Some(Shader("stream_q6_k")),
         Format::F32 | Format::F16 | Format::Bf16 => None,
     }
-}
-
-/// Invocations of the subgroups that the kernel runs with.
-fn subgroup(capabilities: &Capabilities) -> Option<u32> {
-    let (_, most) = capabilities.subgroup_range;
-    let size = capabilities.subgroup.max(SUBGROUP_MIN);
-    (size == capabilities.subgroup || size <= most).then_some(size)
 }
 
 /// Whether the kernel can multiply with a matrix of so many columns, with a norm before or without.
