@@ -274,7 +274,13 @@ impl Bench {
         {
             for batch in [2, 4, 8] {
                 let sizes = (wanted, batch, each);
-                shapes.extend(StreamShape::of(gpu.capabilities(), self.case.columns, norm, sizes));
+                shapes.extend(StreamShape::of(
+                    gpu.capabilities(),
+                    self.format,
+                    self.case.columns,
+                    norm,
+                    sizes,
+                ));
             }
         }
         let mut seen = std::collections::HashSet::new();
@@ -380,7 +386,7 @@ fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2], Str
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
         for (seconds, shape) in &found {
             let mark = if *shape == chosen { "default" } else { "" };
-            let StreamShape { lanes, teams, batch, workgroups } = shape;
+            let StreamShape { lanes, teams, batch, workgroups, .. } = shape;
             println!(
                 "stream lanes {lanes:>4} teams {teams:>2} batch {batch} workgroups {workgroups:>4}  {:>8.2} us {:>7.0} GB/s {mark}",
                 1e6 * seconds,

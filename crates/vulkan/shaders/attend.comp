@@ -25,7 +25,10 @@ layout(constant_id = 10) const uint SPLITS = 1;
 layout(constant_id = 11) const uint FUSED = 0;
 // Bit 0: f32, bit 1: fixed-point operand.
 layout(constant_id = 12) const uint OUTPUT = 1;
+layout(constant_id = 13) const float SCALE = 1.0;
+layout(constant_id = 14) const float EPSILON = 0.0;
 
+#include "include/chain.glsl"
 #include "include/attend.glsl"
 
 layout(push_constant, scalar) uniform Push {
@@ -34,4 +37,5 @@ layout(push_constant, scalar) uniform Push {
 
 void main() {
     attend(push.args, gl_WorkGroupID.x, gl_NumWorkGroups.x);
+    chain_signal(push.args.chain);
 }

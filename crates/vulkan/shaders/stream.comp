@@ -26,12 +26,14 @@ layout(constant_id = 6) const uint GATED = 0;
 layout(constant_id = 7) const uint STAGED = 4;
 // Four elements of the activations that are staged at a time for each invocation, this many times.
 layout(constant_id = 8) const uint KEPT = 1;
+// 1: teams take turns at the rows, so that all go through the matrix side by side; 0: each has a run of rows.
+layout(constant_id = 9) const uint TURNS = 0;
+// Batches of rows in registers: 1, or 2 where one is loaded while the other is used.
+layout(constant_id = 10) const uint BANKS = 1;
 
 // Rows between two meetings of the subgroups of a team.
-const uint ROUND = 32u;
-#define STREAM_WAIT
-#define ActiveVec4s ReadVec4s
-
+const uint ROUND = 16u;
+#include "include/chain.glsl"
 #include "include/stream.glsl"
 
 layout(push_constant, scalar) uniform Push {
@@ -40,4 +42,5 @@ layout(push_constant, scalar) uniform Push {
 
 void main() {
     stream(push.args, gl_WorkGroupID.x, gl_NumWorkGroups.x);
+    chain_signal(push.args.chain);
 }

@@ -27,6 +27,14 @@ impl Push {
         Self { bytes, length: source.len() }
     }
 
+    /// Sets a device address among the arguments.
+    ///
+    /// # Panics
+    /// If it is outside of them.
+    pub fn set_address(&mut self, offset: usize, address: u64) {
+        self.bytes[..self.length][offset..offset + 8].copy_from_slice(&address.to_ne_bytes());
+    }
+
     /// The bytes in use.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
@@ -49,6 +57,22 @@ impl Span {
     }
 }
 
+/// A dispatch's part in a chain: dispatches that wait for one another themselves ([`crate::chain`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// It is ordered by barriers alone.
+    Outside,
+    /// Its kernel can be part of a chain; `offset` is where its arguments have the link's address, in bytes.
+    Able {
+        /// Bytes from the first argument.
+        offset: usize,
+    },
+    /// It begins a chain.
+    First,
+    /// It waits for the dispatch before it.
+    Next,
+}
+
 /// One kernel launch.
 #[derive(Debug, Clone)]
 pub struct Dispatch {
@@ -66,10 +90,12 @@ pub struct Dispatch {
     pub reads: Vec<Span>,
     /// Memory whose values it sets.
     pub writes: Vec<Span>,
+    /// Its part in a chain.
+    pub link: Link,
 }
 
 /// Decides where barriers stand: before a dispatch that touches what one since the last barrier wrote, or writes what one
-/// since then reads.
+/// since then reads. Within a chain there are none; before it there is one, because those that follow in it wait for it alone.
 #[derive(Debug, Default)]
 pub struct Hazards {
     reads: Vec<Span>,
@@ -82,9 +108,15 @@ impl Hazards {
         let meets = |spans: &[Span], others: &[Span]| {
             spans.iter().any(|span| others.iter().any(|other| span.overlaps(*other)))
         };
-        let found = meets(&dispatch.reads, &self.writes)
-            || meets(&dispatch.writes, &self.writes)
-            || meets(&dispatch.writes, &self.reads);
+        let found = match dispatch.link {
+            Link::First => !self.writes.is_empty() || !self.reads.is_empty(),
+            Link::Next => false,
+            Link::Outside | Link::Able { .. } => {
+                meets(&dispatch.reads, &self.writes)
+                    || meets(&dispatch.writes, &self.writes)
+                    || meets(&dispatch.writes, &self.reads)
+            }
+        };
         if found {
             self.reads.clear();
             self.writes.clear();
@@ -111,6 +143,7 @@ mod tests {
             groups: [1, 1, 1],
             reads: spans(reads),
             writes: spans(writes),
+            link: Link::Outside,
         }
     }
 
@@ -127,5 +160,18 @@ mod tests {
         assert!(hazards.needs_barrier(&dispatch(&[], &[(39, 9)])), "write after write");
         assert!(!hazards.needs_barrier(&dispatch(&[(100, 4)], &[])));
         assert!(hazards.needs_barrier(&dispatch(&[], &[(96, 5)])), "write after read");
+    }
+
+    #[test]
+    fn a_chain_has_one_barrier_before_it() {
+        let mut hazards = Hazards::default();
+        let mut needs = |reads: &[(u64, u64)], writes: &[(u64, u64)], link: Link| {
+            hazards.needs_barrier(&Dispatch { link, ..dispatch(reads, writes) })
+        };
+        assert!(!needs(&[], &[(0, 8)], Link::Outside));
+        assert!(needs(&[], &[(64, 8)], Link::First), "what follows waits for this one alone");
+        assert!(!needs(&[(0, 8), (64, 8)], &[(128, 8)], Link::Next));
+        assert!(!needs(&[(128, 8)], &[(64, 8)], Link::Next));
+        assert!(needs(&[(128, 8)], &[], Link::Outside), "all that a chain wrote is behind it");
     }
 }

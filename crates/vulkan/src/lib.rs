@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod capabilities;
+mod chain;
 mod device;
 pub mod dispatch;
 mod error;

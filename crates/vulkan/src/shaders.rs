@@ -31,6 +31,7 @@ shaders![
     "attend",
     "attend_matrix",
     "attend_tile",
+    "chain_probe",
     "elements",
     "embed_bf16",
     "embed_f16",

@@ -61,6 +61,24 @@ fn missing_memory_is_reported_and_nothing_is_kept() {
 }
 
 #[test]
+fn a_chain_that_does_not_move_is_given_up() {
+    // The one with quantised weights: its products of one row are chained.
+    let model = Golden::load("gguf/gemma3-qat").model;
+    let device = device();
+    let mut program = device.load(&model, &OPTIONS).unwrap();
+    let batch = Batch { tokens: &[5], positions: &[0], sequence_of: &[0], outputs: &[0], ..BATCH };
+    let before = program.run(&batch).unwrap().to_vec();
+    device.gpu().inject(Injected::Stall);
+    assert_eq!(program.run(&batch).unwrap(), before, "the step is done again with barriers");
+    assert!(!device.gpu().has_injected(), "the pass had a chain");
+    device.gpu().inject(Injected::Stall);
+    assert_eq!(program.run(&batch).unwrap(), before);
+    assert!(device.gpu().has_injected(), "there are no chains any more");
+    let next = Batch { tokens: &[6], positions: &[1], ..batch };
+    assert!(program.run(&next).unwrap().iter().all(|logit| logit.is_finite()));
+}
+
+#[test]
 fn a_batch_that_breaks_a_rule_costs_nothing() {
     let model = Golden::load("gemma3-a").model;
     let mut program = device().load(&model, &OPTIONS).unwrap();

@@ -38,10 +38,9 @@ struct AttendArgs {
     uint64_t query_norm;
     uint64_t key_norm;
     uint64_t rope;
+    uint64_t chain;
     uint ring;
     uint window;
-    float scale;
-    float epsilon;
 };
 
 // A slot is up to four neighbouring elements of a head; a load gives a lane QUADS of them.
@@ -165,12 +164,12 @@ void attend_prepare(const AttendArgs args, const uint row, const uint group, con
     for (uint unit = gl_SubgroupID; unit < QUERIES + (owner ? 2u : 0u); unit += gl_NumSubgroups) {
         if (unit < QUERIES) {
             const uint64_t source = args.query + 4ul * uint64_t((row * HEADS + group * QUERIES + unit) * DIM);
-            head_prepare(source, args.query_norm, args.rope, args.epsilon, position, unit * DIM);
+            head_prepare(source, args.query_norm, args.rope, EPSILON, position, unit * DIM);
         } else {
             const bool is_key = unit == QUERIES;
             const uint64_t from = is_key ? args.key : args.value;
             const uint64_t source = from + 4ul * uint64_t((row * KV_HEADS + kv_head) * DIM);
-            head_prepare(source, is_key ? args.key_norm : 0ul, is_key ? args.rope : 0ul, args.epsilon, position, unit * DIM);
+            head_prepare(source, is_key ? args.key_norm : 0ul, is_key ? args.rope : 0ul, EPSILON, position, unit * DIM);
         }
     }
 }
@@ -391,11 +390,12 @@ void attend_work(
 
     // What takes longest starts first.
     if (begin < end) attend_fetch(args, place, kv_head, begin + team, end);
+    chain_wait(args.chain);
     if (FUSED != 0u) {
         attend_prepare(args, row, group, position, owner);
         barrier();
     }
-    const float scale = args.scale * 1.4426950408889634;
+    const float scale = SCALE * 1.4426950408889634;
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
         [[unroll]] for (uint i = 0u; i < HELD; ++i) {
             const uint at = ((row * HEADS + group * QUERIES + r) * DIM) / SLOT + attend_slot(i);

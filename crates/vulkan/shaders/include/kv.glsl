@@ -208,7 +208,7 @@ void head_prepare(
     // The factor of the norm is the last thing to be known, so that all loads are under way together.
     float squares = 0.0;
     for (uint j = gl_SubgroupInvocationID; j < half_dim; j += gl_SubgroupSize) {
-        vec2 pair = vec2(Floats(source).at[j], Floats(source).at[j + half_dim]);
+        vec2 pair = vec2(ActiveFloats(source).at[j], ActiveFloats(source).at[j + half_dim]);
         squares += dot(pair, pair);
         if (weight != 0ul) pair *= vec2(Floats(weight).at[j], Floats(weight).at[j + half_dim]);
         if (rope != 0ul) {

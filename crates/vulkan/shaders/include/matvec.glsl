@@ -10,20 +10,10 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 
-// What a kernel of several products does between the first loads of weights and the first load of activations: it waits for
-// their writers, and for its own workgroup, since all products share the shared memory below.
-#ifndef MATVEC_WAIT
-#define MATVEC_WAIT
-#endif
-// How activations are read. A kernel that has written them itself reads them nonprivate, and not as what never changes.
-#ifndef MATVEC_ACTIVATIONS
-#define MATVEC_ACTIVATIONS readonly restrict
-#endif
-
-layout(buffer_reference, scalar, buffer_reference_align = 16) MATVEC_ACTIVATIONS buffer ActiveQuads { uvec4 at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 16) MATVEC_ACTIVATIONS buffer ActiveVec4s { vec4 at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) MATVEC_ACTIVATIONS buffer ActiveVec2s { vec2 at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) MATVEC_ACTIVATIONS buffer ActiveFloats { float at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer MatvecQuads { uvec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer MatvecVec4s { vec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly restrict buffer MatvecVec2s { vec2 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer MatvecFloats { float at[]; };
 
 const uint MATVEC_PLAIN = 0u;
 const uint MATVEC_NORM = 1u;
@@ -90,12 +80,12 @@ vec4 matvec_load(const uint64_t address, const uint row, const uint columns, con
     const uint first = 4u * quad;
     if (WHOLE != 0u) {
         // Read in any case: a branch would keep loads from being under way together.
-        const vec4 values = ActiveVec4s(address).at[row * (columns / 4u) + min(quad, columns / 4u - 1u)];
+        const vec4 values = MatvecVec4s(address).at[row * (columns / 4u) + min(quad, columns / 4u - 1u)];
         return first < columns ? values : vec4(0.0);
     }
     vec4 values = vec4(0.0);
     for (uint k = 0u; k < 4u; ++k) {
-        if (first + k < columns) values[k] = ActiveFloats(address).at[row * columns + first + k];
+        if (first + k < columns) values[k] = MatvecFloats(address).at[row * columns + first + k];
     }
     return values;
 }
@@ -198,11 +188,11 @@ Operand matvec_operand(const MatvecArgs args, const bool staged, const uint grou
         x.scale = matvec_staged_scales[block];
     } else {
         const uint at = (row * groups + block / 4u) * 16u + block % 4u;
-        x.high0 = ActiveQuads(args.operand).at[at];
-        x.high1 = ActiveQuads(args.operand).at[at + 4u];
-        x.low0 = ActiveQuads(args.operand).at[at + 8u];
-        x.low1 = ActiveQuads(args.operand).at[at + 12u];
-        x.scale = ActiveVec2s(args.sums).at[row * blocks + block];
+        x.high0 = MatvecQuads(args.operand).at[at];
+        x.high1 = MatvecQuads(args.operand).at[at + 4u];
+        x.low0 = MatvecQuads(args.operand).at[at + 8u];
+        x.low1 = MatvecQuads(args.operand).at[at + 12u];
+        x.scale = MatvecVec2s(args.sums).at[row * blocks + block];
     }
     if (unit >= blocks) x.scale = vec2(0.0);
     return x;
@@ -275,7 +265,6 @@ void matvec(
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) slots[u * ROWS + r] = load_unit(planes, rows[r], unit);
         }
     }
-    MATVEC_WAIT
     if (staged && tile < tiles) matvec_stage(args, prologue, planes.groups, group == 0u);
 
     uint turn = 0u;

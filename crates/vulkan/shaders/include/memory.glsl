@@ -10,3 +10,8 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Words { uint
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Vec2s { vec2 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Pairs { uvec2 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) buffer Quads { uvec4 at[]; };
+
+// What a dispatch of the same chain wrote (chain.glsl): not to be had from a cache that only this core sees.
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer ActiveFloats { float at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) coherent buffer ActiveVec2s { vec2 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer ActiveVec4s { vec4 at[]; };

@@ -8,7 +8,9 @@ float operand_magnitude(float value) {
 }
 
 float operand_magnitude(vec4 v) {
-    return max(max(operand_magnitude(v.x), operand_magnitude(v.y)), max(operand_magnitude(v.z), operand_magnitude(v.w)));
+    // Magnitudes compare as their bits do, and those of a NaN are above those of infinity.
+    const uvec4 bits = floatBitsToUint(v) & 0x7FFFFFFFu;
+    return uintBitsToFloat(min(max(max(bits.x, bits.y), max(bits.z, bits.w)), 0x7F800000u));
 }
 
 // 2^exponent for exponents of normal numbers.
@@ -22,12 +24,13 @@ int operand_exponent(float high) {
     return clamp(exponent, -100, 127) - 13;
 }
 
-// Four values in fixed point: 256 * high byte + low byte each. x: the high bytes, y: the low bytes.
+// Four values in fixed point: 256 * high byte + low byte each. x: the high bytes, y: the low bytes. Magnitudes times
+// `inverse` are at most 32512.
 uvec2 operand_fixed(vec4 v, float inverse) {
-    ivec4 whole = ivec4(clamp(roundEven(v * inverse), vec4(-32512.0), vec4(32512.0)));
-    ivec4 high = (whole + 128) >> 8;
-    ivec4 low = whole - (high << 8);
-    uvec4 h = uvec4(high) & 0xFFu;
-    uvec4 l = uvec4(low) & 0xFFu;
-    return uvec2(h.x | h.y << 8 | h.z << 16 | h.w << 24, l.x | l.y << 8 | l.z << 16 | l.w << 24);
+    // Adding 1.5 * 2^23 leaves the rounded integer in the last bits of the mantissa; 128 more rounds the high byte, and puts
+    // the low one off by 128.
+    const uvec4 w = floatBitsToUint(fma(v, vec4(inverse), vec4(12583040.0)));
+    const uint high = (w.x >> 8 & 0xFFu) | (w.y & 0xFF00u) | (w.z & 0xFF00u) << 8 | (w.w & 0xFF00u) << 16;
+    const uint low = (w.x & 0xFFu) | (w.y & 0xFFu) << 8 | (w.z & 0xFFu) << 16 | w.w << 24;
+    return uvec2(high, low ^ 0x80808080u);
 }

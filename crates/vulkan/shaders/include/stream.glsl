@@ -1,5 +1,5 @@
 // The product of a quantised matrix with one row of activations. Before the include: FORMAT, memory.glsl, formats.glsl,
-// operand.glsl, activation.glsl, and the constants of stream.comp.
+// operand.glsl, activation.glsl, chain.glsl, and the constants of stream.comp.
 //
 // A team of LANES invocations goes through its rows of the matrix one after the other. Each invocation has its SPAN blocks
 // of the activations in registers, so that nothing but the matrix is read in the loop, and BATCH rows of the matrix under
@@ -32,6 +32,7 @@ struct StreamArgs {
     uint split1;           // first row of the second segment; of a gated product the first row of `up`
     uint split2;
     float epsilon;
+    uint64_t chain;        // link of the chain, or 0
 };
 
 const uint TEAMS = gl_WorkGroupSize.x / LANES;
@@ -40,9 +41,37 @@ const uint ITEMS_OF_OUTPUT = GATED != 0u ? 2u : 1u;
 
 // The staged operand: high bytes of the first and second halves of all blocks, then low bytes.
 shared uvec4 stream_staged[STAGED];
+#if FORMAT == FORMAT_Q4_K
 shared vec2 stream_staged_scales[STAGED / 4u];
+#else
+shared float stream_staged_scales[STAGED / 4u];
+#endif
 shared float stream_totals[2u * (gl_WorkGroupSize.x / SUBGROUP)];
-shared float stream_parts[gl_WorkGroupSize.x / SUBGROUP * ROUND];
+// Of two rounds, which take turns.
+shared float stream_parts[2u * (gl_WorkGroupSize.x / SUBGROUP * ROUND)];
+
+// Units of the matrix under way. With two banks, one is loaded while the other is used; with one, its units are loaded again as
+// soon as they are used, for which compilers copy what is still needed, and wait. Two take twice the registers. Scales come
+// as the words of two neighbours: compilers put two 16-bit values of a loop into one register, and wait for both to do so.
+Unit stream_units[BANKS * BATCH * SPAN];
+uint stream_scales[BANKS * BATCH * SPAN];
+
+// Loads a lane's units of a row as number `b` of a bank.
+void stream_fetch_row(const Planes planes, const uint bank, const uint b, const uint row, const uint lane, const uint blocks) {
+    [[unroll]] for (uint s = 0u; s < SPAN; ++s) {
+        const uint slot = (bank * BATCH + b) * SPAN + s;
+        const uint unit = min(lane + s * LANES, blocks - 1u);
+        stream_units[slot] = load_unit(planes, row, unit);
+        stream_scales[slot] = ReadWords(planes.scales).at[(row * (planes.groups * UNITS_OF_GROUP) + unit) / 2u];
+    }
+}
+
+// A unit that was fetched for a lane; neighbours have the halves of a word of scales.
+Block stream_block(const uint slot, const uint lane) {
+    Unit unit = stream_units[slot];
+    unit.scale = uint16_t(stream_scales[slot] >> (lane & 1u) * 16u);
+    return unit_block(unit);
+}
 
 // Neighbours are neighbours in a subgroup.
 uint stream_invocation() {
@@ -74,11 +103,12 @@ float stream_scale(const float highest) {
 // neighbouring invocations hold a block.
 void stream_put(const vec4 values, const uint place, const uint blocks) {
     float highest = operand_magnitude(values);
+    [[unroll]] for (uint step = 1u; step < 8u; step *= 2u) highest = max(highest, subgroupShuffleXor(highest, step));
+#if FORMAT == FORMAT_Q4_K
+    // The format with a minimum is the one that needs sums.
     float sum = values.x + values.y + values.z + values.w;
-    [[unroll]] for (uint step = 1u; step < 8u; step *= 2u) {
-        highest = max(highest, subgroupShuffleXor(highest, step));
-        sum += subgroupShuffleXor(sum, step);
-    }
+    [[unroll]] for (uint step = 1u; step < 8u; step *= 2u) sum += subgroupShuffleXor(sum, step);
+#endif
     const float scale = stream_scale(highest);
     const uvec2 bytes = scale > 0.0 ? operand_fixed(values, 32512.0 / highest) : uvec2(0u);
     const uint block = place / 8u;
@@ -86,7 +116,13 @@ void stream_put(const vec4 values, const uint place, const uint blocks) {
     if (block < blocks) {
         stream_staged[half_block * blocks + block][place % 4u] = bytes.x;
         stream_staged[(half_block + 2u) * blocks + block][place % 4u] = bytes.y;
-        if (place % 8u == 0u) stream_staged_scales[block] = vec2(scale, scale == scale ? sum : scale);
+        if (place % 8u == 0u) {
+#if FORMAT == FORMAT_Q4_K
+            stream_staged_scales[block] = vec2(scale, scale == scale ? sum : scale);
+#else
+            stream_staged_scales[block] = scale;
+#endif
+        }
     }
 }
 
@@ -97,7 +133,11 @@ Operand stream_take(const uint block, const uint blocks) {
     x.high1 = stream_staged[blocks + block];
     x.low0 = stream_staged[2u * blocks + block];
     x.low1 = stream_staged[3u * blocks + block];
+#if FORMAT == FORMAT_Q4_K
     x.scale = stream_staged_scales[block];
+#else
+    x.scale = vec2(stream_staged_scales[block], 0.0);
+#endif
     return x;
 }
 
@@ -174,10 +214,11 @@ uint stream_place() {
     return gl_SubgroupInvocationID / (SUBGROUP / BATCH);
 }
 
-// The row of the matrix that is item `item` of those from output `first` on; the last one again beyond `items`.
-uint stream_row(const StreamArgs args, const uint first, const uint items, const uint item) {
+// The row of the matrix that is item `item` of a team whose outputs are `first` and those `apart` behind one another; the last
+// one again beyond `items`.
+uint stream_row(const StreamArgs args, const uint first, const uint apart, const uint items, const uint item) {
     const uint at = min(item, items - 1u);
-    return GATED != 0u ? first + at / 2u + (at & 1u) * args.split1 : first + at;
+    return GATED != 0u ? first + at / 2u * apart + (at & 1u) * args.split1 : first + at * apart;
 }
 
 // The product, as workgroup `group` of `groups`.
@@ -191,7 +232,8 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
     const uint place = group * TEAMS + team;
     const uint least = args.rows / teams;
     const uint more = args.rows % teams;
-    const uint first = place * least + min(place, more);
+    const uint first = TURNS != 0u ? place : place * least + min(place, more);
+    const uint apart = TURNS != 0u ? teams : 1u;
     const uint outputs = least + (place < more ? 1u : 0u);
     // A team without rows reads the first one and stores nothing.
     const uint items = max(outputs, 1u) * ITEMS_OF_OUTPUT;
@@ -199,14 +241,11 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
     // All teams of a workgroup meet at the same barriers.
     const uint longest = (least + (more > 0u ? 1u : 0u)) * ITEMS_OF_OUTPUT;
 
-    Unit slots[BATCH * SPAN];
     [[unroll]] for (uint b = 0u; b < BATCH; ++b) {
-        const uint row = stream_row(args, start, items, b);
-        [[unroll]] for (uint s = 0u; s < SPAN; ++s) {
-            slots[b * SPAN + s] = load_unit(planes, row, min(lane + s * LANES, blocks - 1u));
-        }
+        stream_fetch_row(planes, 0u, b, stream_row(args, start, apart, items, b), lane, blocks);
     }
-    STREAM_WAIT
+    // The matrix depends on nothing: its first rows are under way while this waits.
+    chain_wait(args.chain);
     Operand x[SPAN];
     if (PROLOGUE != STREAM_PLAIN) {
         stream_stage(args, blocks, group == 0u);
@@ -235,23 +274,36 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
         if (lane + s * LANES >= blocks) x[s].scale = vec2(0.0);
     }
 
+    uint half_parts = 0u;
     for (uint base = 0u; base < longest; base += ROUND) {
         const uint end = min(longest, base + ROUND);
-        for (uint item = base; item < end; item += BATCH) {
-            float sums[BATCH];
-            [[unroll]] for (uint b = 0u; b < BATCH; ++b) {
-                sums[b] = 0.0;
-                [[unroll]] for (uint s = 0u; s < SPAN; ++s) {
-                    sums[b] += block_product(unit_block(slots[b * SPAN + s]), x[s]);
+        uint item = base;
+        while (item < end) {
+            [[unroll]] for (uint bank = 0u; bank < BANKS; ++bank) {
+                // A round has an even number of batches, unless it is the last.
+                if (item < end) {
+                    const uint next = (bank + 1u) % BANKS;
+                    if (BANKS > 1u) {
+                        [[unroll]] for (uint b = 0u; b < BATCH; ++b) {
+                            stream_fetch_row(planes, next, b, stream_row(args, start, apart, items, item + BATCH + b), lane, blocks);
+                        }
+                    }
+                    float sums[BATCH];
+                    [[unroll]] for (uint b = 0u; b < BATCH; ++b) {
+                        sums[b] = 0.0;
+                        [[unroll]] for (uint s = 0u; s < SPAN; ++s) {
+                            sums[b] += block_product(stream_block((bank * BATCH + b) * SPAN + s, lane), x[s]);
+                        }
+                        if (BANKS == 1u) {
+                            stream_fetch_row(planes, next, b, stream_row(args, start, apart, items, item + BATCH + b), lane, blocks);
+                        }
+                    }
+                    const float total = stream_reduce(sums);
+                    if (gl_SubgroupInvocationID % (SUBGROUP / BATCH) == 0u) {
+                        stream_parts[half_parts + gl_SubgroupID * ROUND + item - base + stream_place()] = total;
+                    }
+                    item += BATCH;
                 }
-                const uint row = stream_row(args, start, items, item + BATCH + b);
-                [[unroll]] for (uint s = 0u; s < SPAN; ++s) {
-                    slots[b * SPAN + s] = load_unit(planes, row, min(lane + s * LANES, blocks - 1u));
-                }
-            }
-            const float total = stream_reduce(sums);
-            if (gl_SubgroupInvocationID % (SUBGROUP / BATCH) == 0u) {
-                stream_parts[gl_SubgroupID * ROUND + item - base + stream_place()] = total;
             }
         }
         barrier();
@@ -259,18 +311,20 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
             const uint output_of = base / ITEMS_OF_OUTPUT + i;
             float sums[2] = float[2](0.0, 0.0);
             for (uint part = 0u; part < TEAM_SUBGROUPS; ++part) {
-                const uint at = (team * TEAM_SUBGROUPS + part) * ROUND + i * ITEMS_OF_OUTPUT;
+                const uint at = half_parts + (team * TEAM_SUBGROUPS + part) * ROUND + i * ITEMS_OF_OUTPUT;
                 sums[0] += stream_parts[at];
                 if (GATED != 0u) sums[1] += stream_parts[at + 1u];
             }
             if (output_of < outputs) {
+                const uint row = first + output_of * apart;
                 if (GATED != 0u) {
-                    Floats(args.out0).at[first + output_of] = gelu(sums[0]) * sums[1];
+                    Floats(args.out0).at[row] = gelu(sums[0]) * sums[1];
                 } else {
-                    stream_store(args, first + output_of, sums[0]);
+                    stream_store(args, row, sums[0]);
                 }
             }
         }
-        barrier();
+        // Whoever writes this half again has met all others at the barrier of the other half.
+        half_parts = gl_WorkGroupSize.x / SUBGROUP * ROUND - half_parts;
     }
 }

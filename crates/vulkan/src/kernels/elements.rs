@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
@@ -115,6 +115,7 @@ impl ElementsLaunch {
             groups: [self.columns.div_ceil(LOCAL) as u32, self.rows as u32, 1],
             reads,
             writes: vec![self.result],
+            link: Link::Outside,
         })
     }
 }

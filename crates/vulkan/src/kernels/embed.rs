@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix};
 use crate::raw::gpu::Gpu;
@@ -86,6 +86,7 @@ impl EmbedLaunch {
             groups: [quads.div_ceil(local), self.rows as u32, 1],
             reads: Vec::new(),
             writes: vec![self.target],
+            link: Link::Outside,
         })
     }
 }

@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use trine_model::Rope;
 
 use super::attention::{FrameAddresses, KvCache, kv_number};
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
@@ -121,6 +121,7 @@ impl HeadsLaunch {
                 .chain(stored.clone().flat_map(|stored| [stored.key, stored.value]))
                 .collect(),
             writes: query.chain(stored.map(|stored| stored.cache.span)).collect(),
+            link: Link::Outside,
         })
     }
 }

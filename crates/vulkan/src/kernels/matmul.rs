@@ -22,7 +22,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::matvec::Segment;
 use super::operand::{GROUP, Operand};
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix};
 use crate::raw::gpu::Gpu;
@@ -319,6 +319,7 @@ impl MatmulLaunch<'_> {
             groups: [rounds.whole + rounds.shared * rounds.splits, 1, 1],
             reads,
             writes,
+            link: Link::Outside,
         })
     }
 }

@@ -21,7 +21,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::operand::{BLOCK, GROUP, Operand, OperandKind};
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix};
 use crate::raw::gpu::Gpu;
@@ -543,6 +543,7 @@ impl MatvecLaunch<'_> {
             groups: [tiles.min(most).min(gpu.capabilities().groups[0]), 1, 1],
             reads,
             writes,
+            link: Link::Outside,
         })
     }
 

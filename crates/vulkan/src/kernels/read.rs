@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytemuck::{Pod, Zeroable};
 
 use crate::capabilities::DeviceKind;
-use crate::dispatch::{Dispatch, Push};
+use crate::dispatch::{Dispatch, Link, Push};
 use crate::error::GpuError;
 use crate::raw::commands::Recording;
 use crate::raw::gpu::Gpu;
@@ -72,6 +72,7 @@ impl ReadSpeed {
                 groups: [(part / GROUP_BYTES) as u32, 1, 1],
                 reads: Vec::new(),
                 writes: Vec::new(),
+                link: Link::Outside,
             }
         };
         let dispatches: Vec<Dispatch> = (0..DISPATCHES).map(dispatch).collect();

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::operand::{GROUP, Operand, OperandKind};
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
@@ -148,6 +148,7 @@ impl RowsLaunch {
             groups: [self.rows as u32, 1, 1],
             reads,
             writes,
+            link: Link::Outside,
         })
     }
 }

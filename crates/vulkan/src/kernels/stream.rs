@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 use super::matvec::{MatvecInput, MatvecOutput, Segment, subgroup};
 use super::operand::{BLOCK, OperandKind};
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix};
 use crate::raw::gpu::Gpu;
@@ -17,7 +17,7 @@ use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 /// Rows between two meetings of the subgroups of a team: ROUND of the shader.
-const ROUND: u32 = 32;
+const ROUND: u32 = 16;
 /// Most pieces of four that an invocation keeps of the residual stream.
 const KEPT_MAX: u32 = 16;
 /// Most blocks that an invocation keeps in registers.
@@ -34,6 +34,10 @@ pub struct StreamShape {
     pub batch: u32,
     /// Workgroups.
     pub workgroups: u32,
+    /// Batches in registers: 1, or 2 where one is loaded while the other is used.
+    pub banks: u32,
+    /// Whether teams take turns at the rows; otherwise each has a run of rows.
+    pub turns: bool,
 }
 
 /// A product with one row of activations.
@@ -65,6 +69,7 @@ struct Args {
     splits: [u32; 2],
     epsilon: f32,
     _padding: u32,
+    chain: u64,
 }
 
 fn shader(format: Format) -> Option<Shader> {
@@ -81,23 +86,29 @@ fn shader(format: Format) -> Option<Shader> {
 pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
     shader(format).is_some()
         && columns.is_multiple_of(BLOCK)
-        && StreamShape::suited(capabilities, columns, norm).is_some()
+        && StreamShape::suited(capabilities, format, columns, norm).is_some()
 }
 
 impl StreamShape {
     /// The shape for a device and a number of columns; none if a row does not fit.
-    fn suited(capabilities: &Capabilities, columns: usize, norm: bool) -> Option<Self> {
+    fn suited(
+        capabilities: &Capabilities,
+        format: Format,
+        columns: usize,
+        norm: bool,
+    ) -> Option<Self> {
         let (wanted, batch, each) = match capabilities.kind {
             DeviceKind::Discrete | DeviceKind::Virtual => (768, 4, 1),
             DeviceKind::Integrated | DeviceKind::Other => (512, 2, 2),
             DeviceKind::Processor => (64, 2, 1),
         };
-        Self::of(capabilities, columns, norm, (wanted, batch, each))
+        Self::of(capabilities, format, columns, norm, (wanted, batch, each))
     }
 
     /// A shape with about `wanted` invocations in a workgroup, and `each` workgroups for each core.
     pub fn of(
         capabilities: &Capabilities,
+        format: Format,
         columns: usize,
         norm: bool,
         (wanted, batch, each): (u32, u32, u32),
@@ -113,23 +124,32 @@ impl StreamShape {
             && span <= SPAN_MAX
             && batch <= subgroup
             && (!norm || kept <= KEPT_MAX)
-            && staged_blocks(blocks, local / subgroup, norm, capabilities.shared_bytes).is_some();
+            && staged_blocks(format, blocks, local / subgroup, norm, capabilities.shared_bytes)
+                .is_some();
         fits.then_some(Self {
             lanes,
             teams: local / lanes,
             batch,
             workgroups: each * capabilities.cores_or_guess(),
+            banks: 1,
+            turns: local > lanes,
         })
     }
 }
 
 /// Blocks of the activations that are staged at a time: all where they are normed, as many as there is room for where they
 /// are not. None if that is too few.
-fn staged_blocks(blocks: u32, subgroups: u32, norm: bool, shared_bytes: u32) -> Option<u32> {
-    /// Bytes of a block: codes and scale.
-    const BLOCK_BYTES: u32 = 64 + 8;
-    let others = 8 * subgroups + 4 * subgroups * ROUND + 16;
-    let room = shared_bytes.checked_sub(others)? / BLOCK_BYTES;
+fn staged_blocks(
+    format: Format,
+    blocks: u32,
+    subgroups: u32,
+    norm: bool,
+    shared_bytes: u32,
+) -> Option<u32> {
+    // Codes and scale, in one format with the sum of the block.
+    let block_bytes = if format == Format::Q4K { 64 + 8 } else { 64 + 4 };
+    let others = 8 * subgroups + 2 * 4 * subgroups * ROUND + 16;
+    let room = shared_bytes.checked_sub(others)? / block_bytes;
     let pieces = blocks.div_ceil(room.max(1));
     if room == 0 || (norm && pieces > 1) {
         return None;
@@ -143,7 +163,12 @@ impl StreamLaunch<'_> {
     /// # Panics
     /// If the device cannot [take](takes) the product.
     pub fn shape(&self, capabilities: &Capabilities) -> StreamShape {
-        let found = StreamShape::suited(capabilities, self.matrix.columns, self.norms());
+        let found = StreamShape::suited(
+            capabilities,
+            self.matrix.format,
+            self.matrix.columns,
+            self.norms(),
+        );
         found.expect("the caller asked whether the device takes the product")
     }
 
@@ -180,7 +205,9 @@ impl StreamLaunch<'_> {
         let prologue = self.read(&mut args, &mut reads, &mut writes);
         let gated = self.write(&mut args, &mut writes);
         let norm = prologue > 0;
-        let staged = staged_blocks(blocks, local / subgroup, norm, capabilities.shared_bytes);
+        let format = self.matrix.format;
+        let staged =
+            staged_blocks(format, blocks, local / subgroup, norm, capabilities.shared_bytes);
         let staged = staged.expect("a shape fits the device");
         let constants = vec![
             local,
@@ -192,6 +219,8 @@ impl StreamLaunch<'_> {
             u32::from(gated),
             4 * staged,
             (8 * staged).div_ceil(local),
+            u32::from(shape.turns),
+            shape.banks,
         ];
         let shader = shader(self.matrix.format).expect("the format is quantised");
         let key = KernelKey { shader, constants, subgroup: Some(subgroup) };
@@ -205,6 +234,7 @@ impl StreamLaunch<'_> {
             groups: [shape.workgroups.clamp(1, most.max(1)), 1, 1],
             reads,
             writes,
+            link: Link::Able { offset: std::mem::offset_of!(Args, chain) },
         })
     }
 

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use trine_backend::TOP;
 
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
@@ -84,6 +84,7 @@ impl TopLaunch {
                 groups: [groups, self.rows as u32, 1],
                 reads,
                 writes,
+                link: Link::Outside,
             })
         };
         let collectors = (self.vocabulary as u32).div_ceil(LOCAL).min(COLLECTORS);

@@ -12,6 +12,7 @@ use super::lower::Lowering;
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::{PassKey, failure, pass_keys};
+use crate::chain::{self, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{KvCache, TILE_ROWS};
@@ -20,7 +21,7 @@ use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::rows::COLUMNS_MAX;
 use crate::kernels::top::{ROOM, TopLaunch, maxima_bytes};
 use crate::raw::commands::{Copy, Recording};
-use crate::raw::gpu::Gpu;
+use crate::raw::gpu::{self, Gpu};
 use crate::raw::memory::{Arena, Buffer, Place};
 use crate::raw::transfer::Transfer;
 use crate::weights::{Progress, Weights};
@@ -56,6 +57,8 @@ pub(super) struct Bound {
     top: TopMemory,
     pub(super) passes: Vec<Pass>,
     pub(super) memory: Memory,
+    /// Whether dispatches are chained where their kernels can be.
+    chained: bool,
 }
 
 /// Where the largest logits go.
@@ -72,6 +75,8 @@ struct TopMemory {
 pub(super) struct Pass {
     pub(super) key: PassKey,
     recording: Recording,
+    /// State of the recording's chains, if it has any.
+    chains: Option<Chains>,
     /// Fetches the logits.
     fetch: Option<Recording>,
     /// With timestamps, made when profiling asks for it; with the Plan's step of each dispatch.
@@ -135,14 +140,28 @@ impl Binding<'_> {
         let scratch_bytes = graphs.iter().map(|(_, _, scratch)| scratch.bytes).max().unwrap_or(0);
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
         for (key, graph, scratch) in &graphs {
-            let draft = self.draft(&bound, *key, graph, scratch)?;
-            let cuts = self.cuts(*key, &draft.dispatches, gpu);
-            let recording = Recording::record(gpu, &draft.dispatches, &draft.copies, &cuts)?;
-            let fetch = draft.fetch.map(|copy| Recording::record(gpu, &[], &[copy], &[]));
-            let fetch = fetch.transpose()?;
-            bound.passes.push(Pass { key: *key, recording, fetch, timed: None });
+            let pass = self.record(&bound, *key, graph, scratch)?;
+            bound.memory.scratch += pass.chains.as_ref().map_or(0, Chains::bytes);
+            bound.passes.push(pass);
         }
         Ok(bound)
+    }
+
+    fn record(
+        &self,
+        bound: &Bound,
+        key: PassKey,
+        graph: &Graph,
+        scratch: &Scratch,
+    ) -> Result<Pass, GpuError> {
+        let gpu = &bound.gpu;
+        let mut draft = self.draft(bound, key, graph, scratch)?;
+        let chains = if bound.chained { Chains::link(gpu, &mut draft.dispatches)? } else { None };
+        draft.copies.extend(chains.iter().map(Chains::reset));
+        let cuts = self.cuts(key, &draft.dispatches, gpu);
+        let recording = Recording::record(gpu, &draft.dispatches, &draft.copies, &cuts)?;
+        let fetch = draft.fetch.map(|copy| Recording::record(gpu, &[], &[copy], &[]));
+        Ok(Pass { key, recording, chains, fetch: fetch.transpose()?, timed: None })
     }
 
     fn allocate(
@@ -192,6 +211,7 @@ impl Binding<'_> {
             top,
             passes: Vec::new(),
             memory,
+            chained: chain::probe(gpu)?,
         })
     }
 
@@ -321,13 +341,41 @@ impl Bound {
     ) -> Result<(), GpuError> {
         self.frame.write(batch, TILE_ROWS);
         let Some(profile) = profile else {
-            return self.passes[pass].recording.run("a step");
+            if let Some(chains) = &self.passes[pass].chains
+                && self.gpu.injected_at(gpu::Place::Chain).is_some()
+            {
+                chains.stall(&self.gpu)?;
+            }
+            self.passes[pass].recording.run("a step")?;
+            if self.passes[pass].chains.as_ref().is_some_and(Chains::has_failed) {
+                self.unchain(binding)?;
+                self.passes[pass].recording.run("a step again")?;
+            }
+            return Ok(());
         };
         self.record_timed(binding, pass)?;
         if let Some((recording, steps)) = &mut self.passes[pass].timed {
             recording.run("a timed step")?;
             for (seconds, &step) in recording.times()?.iter().zip(&*steps) {
                 profile[step] += seconds;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records all passes that have chains without them.
+    fn unchain(&mut self, binding: &Binding<'_>) -> Result<(), GpuError> {
+        let device = self.gpu.capabilities().name.as_str();
+        tracing::warn!(
+            device,
+            "workgroups waited in vain for others: going on with barriers, which is slower"
+        );
+        self.chained = false;
+        for index in 0..self.passes.len() {
+            if self.passes[index].chains.is_some() {
+                let key = self.passes[index].key;
+                let graph = Lowering::lower(binding.plan, key.width, key.by_rows, &self.selection);
+                self.passes[index] = binding.record(self, key, &graph, &graph.place())?;
             }
         }
         Ok(())

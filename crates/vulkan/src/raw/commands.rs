@@ -111,9 +111,8 @@ impl Recording {
         // the module.
         unsafe {
             device.begin_command_buffer(commands, &begin).during("vkBeginCommandBuffer")?;
-            if submission > 0 {
-                self.barrier(commands, COMPUTE, COMPUTE);
-            }
+            // What submissions before this one wrote.
+            self.barrier(commands, EVERYTHING, EVERYTHING);
             if let Some(queries) = &self.queries {
                 device.cmd_reset_query_pool(commands, queries.pool, 0, queries.count);
                 self.stamp(commands, queries, 0);

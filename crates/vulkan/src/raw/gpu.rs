@@ -172,13 +172,19 @@ impl Gpu {
         *self.injected.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 
+    /// Whether a failure on purpose has not happened yet.
+    pub fn has_injected(&self) -> bool {
+        self.injected.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// The failure on purpose that is due, if one is.
-    pub(super) fn injected_at(&self, place: Place) -> Option<Injected> {
+    pub(crate) fn injected_at(&self, place: Place) -> Option<Injected> {
         let mut injected = self.injected.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = matches!(
             (*injected, place),
             (Some(Injected::Memory), Place::Allocation)
                 | (Some(Injected::Loss | Injected::Timeout), Place::Submission)
+                | (Some(Injected::Stall), Place::Chain)
         );
         if is_due { injected.take() } else { None }
     }
@@ -193,13 +199,16 @@ pub enum Injected {
     Timeout,
     /// The next allocation finds no memory.
     Memory,
+    /// A workgroup that others wait for in the next chain of dispatches never runs.
+    Stall,
 }
 
 /// Where a failure on purpose is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     Submission,
     Allocation,
+    Chain,
 }
 
 impl std::fmt::Debug for Gpu {

@@ -6,7 +6,7 @@ use super::{
     AttentionShape, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to,
 };
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::operand::{BLOCK, Operand, OperandKind};
@@ -127,10 +127,9 @@ pub struct DecodeArgs {
     query_norm: u64,
     key_norm: u64,
     rope: u64,
+    chain: u64,
     ring: u32,
     window: u32,
-    scale: f32,
-    epsilon: f32,
 }
 
 impl DecodeLaunch {
@@ -186,6 +185,8 @@ impl DecodeLaunch {
             self.choice.splits,
             u32::from(self.fused.is_some()),
             output,
+            self.shape.scale.to_bits(),
+            self.fused.map_or(0.0, |fused| fused.epsilon).to_bits(),
         ]
     }
 
@@ -208,10 +209,9 @@ impl DecodeLaunch {
             query_norm: fused.and_then(|fused| fused.query_norm).unwrap_or(0),
             key_norm: fused.and_then(|fused| fused.key_norm).unwrap_or(0),
             rope: fused.and_then(|fused| fused.rope).unwrap_or(0),
+            chain: 0,
             ring: self.cache.ring_blocks,
             window: self.shape.window_argument(),
-            scale: self.shape.scale,
-            epsilon: fused.map_or(0.0, |fused| fused.epsilon),
         }
     }
 
@@ -252,6 +252,7 @@ impl DecodeLaunch {
             groups: [groups.min(GROUPS_MAX) as u32, 1, 1],
             reads,
             writes,
+            link: Link::Able { offset: std::mem::offset_of!(DecodeArgs, chain) },
         })
     }
 

@@ -3,7 +3,7 @@
 use super::tile::Args;
 use super::{AttentionShape, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS, kv_number};
 use crate::capabilities::{Capabilities, CooperativeShape, Element};
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
 use crate::raw::gpu::Gpu;
@@ -175,6 +175,7 @@ impl MatrixLaunch {
             ],
             reads: vec![self.query, self.cache.span],
             writes: vec![self.target],
+            link: Link::Outside,
         })
     }
 }

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{AttentionShape, FrameAddresses, KvCache, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
 use crate::raw::gpu::Gpu;
@@ -140,6 +140,7 @@ impl TileLaunch {
             ],
             reads: vec![self.query, self.cache.span],
             writes: vec![self.target],
+            link: Link::Outside,
         })
     }
 }

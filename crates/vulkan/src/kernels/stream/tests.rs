@@ -151,10 +151,12 @@ fn every_shape_gives_the_same() {
         for wanted in [(8, 1, 1), (32, 2, 3), (64, 8, 1), (128, 4, 7)] {
             for gated in [false, true] {
                 let rows = rows / 2 * 2;
-                let case =
-                    Case { format: Format::Q4_0, rows, columns, prologue: 2, gated, size: 4.0 };
-                if let Some(shape) = StreamShape::of(&capabilities, columns, true, wanted) {
-                    check(&case, Some(shape));
+                let format = Format::Q4_0;
+                let case = Case { format, rows, columns, prologue: 2, gated, size: 4.0 };
+                if let Some(shape) = StreamShape::of(&capabilities, format, columns, true, wanted) {
+                    for (turns, banks) in [(false, 1), (true, 2)] {
+                        check(&case, Some(StreamShape { turns, banks, ..shape }));
+                    }
                 }
             }
         }

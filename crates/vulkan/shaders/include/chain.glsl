@@ -1,0 +1,43 @@
+// Dispatches that follow one another without a barrier. Workgroups of one start as soon as the device has room for them, do
+// what does not depend on the dispatch before, and wait until all its workgroups have counted themselves out.
+// crates/vulkan/src/chain.rs draws the memory and says what happens where the wait does not end.
+
+#extension GL_EXT_buffer_reference2 : require
+#extension GL_EXT_scalar_block_layout : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+
+layout(buffer_reference, scalar, buffer_reference_align = 16) volatile coherent buffer ChainLink {
+    uint left;
+    uint patience;   // rounds of looks before the wait is given up
+    uint64_t failed; // address of a ChainFailed
+};
+layout(buffer_reference, scalar, buffer_reference_align = 4) volatile coherent buffer ChainFailed { uint word; };
+
+// Bytes from one link to the next: no two share a line of a cache.
+const uint CHAIN_LINK_BYTES = 256u;
+// Looks at a counter between two looks at whether the chain has failed; each takes up to a microsecond.
+const uint CHAIN_LOOKS = 1u << 10;
+
+// Waits until the dispatch before this one is done. All invocations of the workgroup call it. Without a chain the link is 0.
+void chain_wait(const uint64_t link) {
+    if (link == 0ul) return;
+    if (gl_LocalInvocationIndex == 0u) {
+        uint left = ChainLink(link).left;
+        for (uint round = 1u; left != 0u; ++round) {
+            for (uint look = 0u; left != 0u && look < CHAIN_LOOKS; ++look) left = ChainLink(link).left;
+            ChainFailed failed = ChainFailed(ChainLink(link).failed);
+            if (left != 0u && round == ChainLink(link).patience) failed.word = 1u;
+            if (left != 0u && failed.word != 0u) break;
+        }
+        memoryBarrierBuffer();
+    }
+    barrier();
+}
+
+// Says that this workgroup is done. All its invocations call it.
+void chain_signal(const uint64_t link) {
+    if (link == 0ul) return;
+    memoryBarrierBuffer();
+    barrier();
+    if (gl_LocalInvocationIndex == 0u) atomicAdd(ChainLink(link + uint64_t(CHAIN_LINK_BYTES)).left, 0xFFFFFFFFu);
+}

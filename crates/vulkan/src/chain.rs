@@ -1,0 +1,244 @@
+//! Chains: dispatches that follow one another without a barrier.
+//!
+//! A barrier makes a device drain before it launches the next dispatch: 2 to 3 us of an H200's memory time each. In a chain
+//! workgroups of the next dispatch start as soon as there is room, load what does not depend on the one before (weights), and
+//! wait for a counter. Each workgroup waits for the dispatch directly before its own alone, and that one waited for its
+//! own before it ended, so that all that the chain did before is done and visible.
+//!
+//! ```text
+//! link: workgroups of the dispatch before that are not done, patience, address of `failed`   u32, u32, u64; 256 bytes apart
+//! ```
+//!
+//! Vulkan promises no progress between workgroups. Devices start the workgroups of dispatches in the order of the dispatches, so
+//! that whoever is waited for has a place already; whether a device does is probed ([`probe`]). The wait is bounded: a
+//! workgroup that gives up says so in `failed` and goes on, its results do not count, and the program goes back to barriers.
+
+use std::sync::Arc;
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::capabilities::DeviceKind;
+use crate::dispatch::{Dispatch, Link, Push};
+use crate::error::GpuError;
+use crate::raw::commands::{Copy, Recording};
+use crate::raw::gpu::Gpu;
+use crate::raw::memory::{Buffer, Place};
+use crate::raw::pipeline::KernelKey;
+use crate::raw::transfer::Transfer;
+use crate::shaders::Shader;
+
+/// Words from one link to the next: CHAIN_LINK_BYTES of the shader.
+const LINK_WORDS: usize = 64;
+/// The memory of the chains of one recording.
+pub(crate) struct Chains {
+    links: Buffer,
+    initial: Buffer,
+    failed: Buffer,
+}
+
+impl Chains {
+    /// Chains all neighbours whose kernels can be; none if there are no such.
+    ///
+    /// # Errors
+    /// If memory cannot be had or the device fails.
+    pub(crate) fn link(
+        gpu: &Arc<Gpu>,
+        dispatches: &mut [Dispatch],
+    ) -> Result<Option<Self>, GpuError> {
+        let (placed, initial) = place(dispatches);
+        if placed.is_empty() {
+            return Ok(None);
+        }
+        let bytes = (4 * initial.len()) as u64;
+        let failed = gpu.allocate(4, Place::Readback, "the chain's state")?;
+        let links = gpu.allocate(bytes, Place::Device, "the chain's state")?;
+        for (index, link) in placed {
+            let Link::Able { offset } = dispatches[index].link else {
+                unreachable!("only dispatches that can be chained are placed")
+            };
+            dispatches[index].push.set_address(offset, links.address() + (4 * link) as u64);
+            let follows = index > 0 && initial[link] > 0;
+            dispatches[index].link = if follows { Link::Next } else { Link::First };
+        }
+        let [low, high] = [failed.address() as u32, (failed.address() >> 32) as u32];
+        let mut words = initial;
+        for link in words.chunks_exact_mut(LINK_WORDS) {
+            link[1..4].copy_from_slice(&[patience(gpu.capabilities().kind), low, high]);
+        }
+        let image = gpu.allocate(bytes, Place::Device, "the chain's state")?;
+        let transfer = Transfer::new(gpu);
+        for target in [&image, &links] {
+            transfer.write(target, 0, bytemuck::cast_slice(&words))?;
+        }
+        transfer.finish()?;
+        failed.write(0, &[0; 4]);
+        Ok(Some(Self { links, initial: image, failed }))
+    }
+
+    /// Makes the links ready for the next run.
+    pub(crate) fn reset(&self) -> Copy {
+        Copy { from: self.initial.clone(), to: self.links.clone(), bytes: self.links.bytes() }
+    }
+
+    /// Whether a workgroup gave up waiting in a run that has ended: what that run computed does not count.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.values::<u32>(0, 1)[0] != 0
+    }
+
+    /// Makes the next run wait for a workgroup that there is not, as if the device did not run it.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn stall(&self, gpu: &Arc<Gpu>) -> Result<(), GpuError> {
+        let transfer = Transfer::new(gpu);
+        transfer.write(&self.links, 0, &1_u32.to_ne_bytes())?;
+        transfer.finish()
+    }
+
+    /// Memory in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.links.bytes() + self.initial.bytes() + self.failed.bytes()
+    }
+}
+
+/// Rounds of 1024 looks at a counter before a workgroup gives up: some tenths of a second on a GPU. A software driver ends
+/// loops after 65,535 turns by itself, and there nobody waits.
+fn patience(kind: DeviceKind) -> u32 {
+    if kind == DeviceKind::Processor { 32 } else { 512 }
+}
+
+/// Which dispatches get which link (its first word), and the links' words: how many workgroups each waits for.
+fn place(dispatches: &[Dispatch]) -> (Vec<(usize, usize)>, Vec<u32>) {
+    let is_able = |dispatch: &Dispatch| matches!(dispatch.link, Link::Able { .. });
+    let (mut placed, mut words) = (Vec::new(), Vec::new());
+    let push = |words: &mut Vec<u32>, left: u32| {
+        let first = words.len();
+        words.resize(first + LINK_WORDS, 0);
+        words[first] = left;
+        first
+    };
+    let mut rest = dispatches;
+    while !rest.is_empty() {
+        let first = dispatches.len() - rest.len();
+        let (chain, others) = rest.split_at(rest.iter().take_while(|next| is_able(next)).count());
+        if chain.len() > 1 {
+            let mut left = 0;
+            for (index, dispatch) in chain.iter().enumerate() {
+                placed.push((first + index, push(&mut words, left)));
+                left = dispatch.groups.iter().product();
+            }
+            // The last one counts itself out too.
+            push(&mut words, left);
+        }
+        rest = if chain.is_empty() { &others[1..] } else { others };
+    }
+    (placed, words)
+}
+
+/// Workgroups of each probing dispatch, per core: more than run at the same time.
+const PROBE_GROUPS_PER_CORE: u32 = 24;
+/// Probing dispatches.
+const PROBE_LENGTH: u32 = 48;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct ProbeArgs {
+    chain: u64,
+    source: u64,
+    target: u64,
+    wrong: u64,
+    turn: u32,
+    groups: u32,
+}
+
+/// Whether chains work on a device: whether a long one comes to its end, and each dispatch sees what the one before wrote.
+///
+/// # Errors
+/// If the device fails.
+pub(crate) fn probe(gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
+    let groups = PROBE_GROUPS_PER_CORE * gpu.capabilities().cores_or_guess();
+    let local = 256.min(gpu.capabilities().invocations);
+    let key = KernelKey { shader: Shader("chain_probe"), constants: vec![local], subgroup: None };
+    let kernel = gpu.kernel(&key)?;
+    let values = [0; 2].map(|_| gpu.allocate(4 * u64::from(groups), Place::Device, "a probe"));
+    let [first, second] = values;
+    let (first, second) = (first?, second?);
+    let wrong = gpu.allocate(4, Place::Readback, "a probe")?;
+    wrong.write(0, &[0; 4]);
+    let transfer = Transfer::new(gpu);
+    transfer.write(&first, 0, &vec![0; first.bytes() as usize])?;
+    transfer.finish()?;
+    let mut dispatches: Vec<Dispatch> = (0..PROBE_LENGTH)
+        .map(|turn| {
+            let (source, target) =
+                if turn % 2 == 0 { (&first, &second) } else { (&second, &first) };
+            let args = ProbeArgs {
+                chain: 0,
+                source: source.address(),
+                target: target.address(),
+                wrong: wrong.address(),
+                turn,
+                groups,
+            };
+            Dispatch {
+                label: "probe".to_owned(),
+                step: 0,
+                kernel,
+                push: Push::of(&args),
+                groups: [groups, 1, 1],
+                reads: vec![source.span()],
+                writes: vec![target.span()],
+                link: Link::Able { offset: std::mem::offset_of!(ProbeArgs, chain) },
+            }
+        })
+        .collect();
+    let Some(chains) = Chains::link(gpu, &mut dispatches)? else { return Ok(false) };
+    Recording::record(gpu, &dispatches, &[chains.reset()], &[])?.run("probing chains")?;
+    Ok(!chains.has_failed() && wrong.values::<u32>(0, 1)[0] == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::pipeline::Kernel;
+    use crate::testing::gpu;
+
+    fn dispatch(groups: u32, link: Link) -> Dispatch {
+        Dispatch {
+            label: String::new(),
+            step: 0,
+            kernel: Kernel::null(),
+            push: Push::of(&0_u64),
+            groups: [groups, 1, 1],
+            reads: Vec::new(),
+            writes: Vec::new(),
+            link,
+        }
+    }
+
+    #[test]
+    fn neighbours_are_chained_and_chains_share_no_link() {
+        let able = Link::Able { offset: 0 };
+        let links = [able, Link::Outside, able, able, able, Link::Outside, able, able];
+        let dispatches: Vec<Dispatch> =
+            links.iter().zip(10..).map(|(&link, groups)| dispatch(groups, link)).collect();
+        let (placed, words) = place(&dispatches);
+        let at = |link: usize| link * LINK_WORDS;
+        let expected = [(2, at(0)), (3, at(1)), (4, at(2)), (6, at(4)), (7, at(5))];
+        assert_eq!(placed, expected);
+        let left: Vec<u32> = words.chunks_exact(LINK_WORDS).map(|link| link[0]).collect();
+        assert_eq!(left, [0, 12, 13, 14, 0, 16, 17]);
+    }
+
+    #[test]
+    fn a_dispatch_alone_is_no_chain() {
+        let alone = [dispatch(3, Link::Able { offset: 0 })];
+        assert_eq!(place(&alone), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_device_of_the_tests_can_be_probed() {
+        // A device that runs its dispatches one after the other has nothing to wait for.
+        assert!(probe(&gpu()).unwrap_or_else(|error| panic!("{error}")));
+    }
+}
