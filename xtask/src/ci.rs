@@ -1,19 +1,31 @@
 //! What has to pass before a change lands.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::drivers::{self, Driver};
-use crate::{chart, radv, shaders, tidy};
+use crate::drivers::{self, Drivers};
+use crate::test_runs::{TestRun, Validation};
+use crate::{chart, radv, shaders, test_runs, tidy};
 
 /// Set to 1, this lets `ci` pass without the drivers that it could not install or fetch.
 const OFFLINE: &str = "TRINE_CI_OFFLINE";
 
 const LINTS: [&str; 6] = ["clippy", "--all-targets", "--locked", "--", "-D", "warnings"];
+
+const TESTS: [&str; 2] = ["test", "--locked"];
+const COMPILER: [&str; 4] = ["--package", "xtask", "--features", "shaders"];
+
+/// Parts of the names of tests whose kernels use cooperative matrices.
+const MATRIX_TESTS: [&str; 4] = ["matri", "large_", "finite", "candidates_fit"];
+/// How many they are, at least.
+const MATRIX_TESTS_LEAST: u64 = 9;
+/// Whole models take cooperative matrices wherever the device has them.
+const MODEL_TESTS: [&str; 6] = ["--test", "goldens", "--test", "operations", "--test", "failures"];
+
+/// The test that does what the validation layer has to complain about.
+const WRONG_TEST: &str = "raw::commands::tests::copies_over_each_other_are_a_hazard";
 
 /// Runs every check and stops at the first that fails.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
@@ -28,48 +40,78 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     chart::run(root, true)?;
     cargo(root, "formatting", &["fmt", "--all", "--check"])?;
     cargo(root, "lints", &with(&LINTS, &["--workspace"]))?;
-    let compiler = ["--package", "xtask", "--features", "shaders"];
-    cargo(root, "lints of the shader compiler", &with(&LINTS, &compiler))?;
+    cargo(root, "lints of the shader compiler", &with(&LINTS, &COMPILER))?;
     skipped.extend(shaders::run(root, true)?);
 
-    let tests = ["test", "--locked"];
-    match &drivers.lavapipe {
-        Some(driver) => {
-            let everything = with(&tests, &["--workspace"]);
-            run_tests(root, "tests", &everything, Some(driver))?;
-        }
-        None => {
-            skipped.push("tests of trine-vulkan: no lavapipe".to_owned());
-            let others = with(&tests, &["--workspace", "--exclude", "trine-vulkan"]);
-            run_tests(root, "tests without Vulkan", &others, None)?;
-        }
-    }
-    let compiler = with(&tests, &[&compiler[..], &["--bin", "shaders"]].concat());
-    run_tests(root, "tests of the shader compiler", &compiler, None)?;
-    match &drivers.matrix {
-        Some(driver) => {
-            let name = format!("tests of trine-vulkan on lavapipe {}", driver.version);
-            // Examples in the documentation are no test binaries: cargo would not start them through the driver.
-            let vulkan = with(&tests, &["--package", "trine-vulkan", "--lib", "--tests"]);
-            run_tests(root, &name, &vulkan, Some(driver))?;
-        }
-        None => {
-            skipped.push("tests of the cooperative matrix kernels: no newer lavapipe".to_owned())
-        }
-    }
+    let tests = with(&TESTS, &[&COMPILER[..], &["--bin", "shaders"]].concat());
+    TestRun::new("tests of the shader compiler", tests).run(root, true)?;
+    let others = with(&TESTS, &["--workspace", "--exclude", "trine-vulkan"]);
+    let others = TestRun { driver: drivers.lavapipe.as_ref(), ..TestRun::new("tests", others) };
+    others.run(root, true)?;
+    skipped.extend(vulkan_tests(root, &drivers)?);
     match &drivers.radv {
         Some(driver) => skipped.extend(radv::check(root, driver)?),
         None => skipped.push("the report on the Radeon 780M's code: no RADV".to_owned()),
     }
 
-    for what in &skipped {
+    end("ci", &skipped);
+    Ok(())
+}
+
+/// Runs the tests of the Vulkan backend alone, on the drivers that are there.
+pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
+    let skipped = vulkan_tests(root, &drivers::find(root)?)?;
+    end("vulkan", &skipped);
+    Ok(())
+}
+
+fn end(what: &str, skipped: &[String]) {
+    for what in skipped {
         eprintln!("== SKIPPED: {what}");
     }
-    eprintln!(
-        "== ci: passed{}",
-        if skipped.is_empty() { "" } else { ", but for what was SKIPPED" }
-    );
-    Ok(())
+    let but = if skipped.is_empty() { "" } else { ", but for what was SKIPPED" };
+    eprintln!("== {what}: passed{but}");
+}
+
+/// Tests of the Vulkan backend under the validation layer: all on the system's lavapipe, and on the newer one those whose
+/// work cooperative matrices change. Returns what could not be run.
+fn vulkan_tests(root: &Path, drivers: &Drivers) -> anyhow::Result<Vec<String>> {
+    let backend =
+        |more: &[&'static str]| [&TESTS[..], &["--package", "trine-vulkan"], more].concat();
+    let everything = TestRun::new("tests of trine-vulkan", backend(&[]));
+    let kernels = [&["--lib", "--", "--show-output"], &MATRIX_TESTS[..]].concat();
+    let kernels = TestRun {
+        least: MATRIX_TESTS_LEAST,
+        whole: true,
+        ..TestRun::new("kernels with cooperative matrices", backend(&kernels))
+    };
+    let models = TestRun::new("models with cooperative matrices", backend(&MODEL_TESTS));
+    // Two runs of cargo at once would both want to build.
+    cargo(root, "building the tests of trine-vulkan", &backend(&["--no-run"]))?;
+
+    let mut skipped = Vec::new();
+    let mut at_once = Vec::new();
+    for (name, driver, mut runs) in [
+        ("the system's lavapipe", &drivers.lavapipe, vec![everything]),
+        ("the newer lavapipe", &drivers.matrix, vec![kernels, models]),
+    ] {
+        let Some(driver) = driver else {
+            skipped.push(format!("tests of trine-vulkan on {name}: it is missing"));
+            continue;
+        };
+        if driver.layers.is_some() {
+            runs.iter_mut().for_each(|run| run.validation = Validation::Silent);
+            let wrong = ["--lib", "--", "--ignored", "--exact", WRONG_TEST];
+            let wrong = TestRun::new("a hazard on purpose", backend(&wrong));
+            runs.insert(0, TestRun { validation: Validation::Hazard, ..wrong });
+        } else {
+            skipped.push(format!("validation of trine-vulkan on {name}: there is no layer"));
+        }
+        runs.iter_mut().for_each(|run| (run.driver, run.place) = (Some(driver), name));
+        at_once.push(runs);
+    }
+    test_runs::run_at_once(root, &at_once)?;
+    Ok(skipped)
 }
 
 /// A command of cargo with more arguments, which have to come before `--`.
@@ -96,94 +138,9 @@ fn begin(name: &str, arguments: &[&str]) -> Instant {
     Instant::now()
 }
 
-/// Results of tests, over all test binaries.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Counts {
-    binaries: u64,
-    passed: u64,
-    failed: u64,
-    ignored: u64,
-}
-
-impl Counts {
-    /// Adds what a line of a test runner says: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
-    fn add(&mut self, line: &str) {
-        let Some((_, results)) =
-            line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
-        else {
-            return;
-        };
-        self.binaries += 1;
-        for part in results.split(';') {
-            let Some((count, what)) = part.trim().split_once(' ') else {
-                continue;
-            };
-            let count: u64 = count.parse().unwrap_or(0);
-            match what {
-                "passed" => self.passed += count,
-                "failed" => self.failed += count,
-                "ignored" => self.ignored += count,
-                _ => {}
-            }
-        }
-    }
-}
-
-/// Runs tests, on a Vulkan driver if one is given, and sums up their results.
-fn run_tests(
-    root: &Path,
-    name: &str,
-    arguments: &[&str],
-    driver: Option<&Driver>,
-) -> anyhow::Result<()> {
-    let start = begin(name, arguments);
-    let mut command = crate::cargo(root);
-    command.args(arguments);
-    if let Some(driver) = driver {
-        driver.apply(&mut command);
-    }
-    let counts = count(&mut command).with_context(|| format!("{name} failed"))?;
-    let Counts { binaries, passed, failed, ignored } = counts;
-    eprintln!(
-        "== {name}: {passed} passed, {failed} failed, {ignored} ignored in {binaries} binaries, {:.0} s",
-        start.elapsed().as_secs_f64()
-    );
-    if passed == 0 {
-        bail!("{name}: no test was run");
-    }
-    Ok(())
-}
-
-/// Runs a command that runs tests, passing its output on.
-fn count(command: &mut Command) -> anyhow::Result<Counts> {
-    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
-    let output = child.stdout.take().expect("the output is piped");
-    let mut counts = Counts::default();
-    for line in BufReader::new(output).split(b'\n') {
-        let line = line.context("cannot read the tests' output")?;
-        let line = String::from_utf8_lossy(&line);
-        println!("{line}");
-        counts.add(&line);
-    }
-    let status = child.wait().context("cannot wait for cargo")?;
-    if !status.success() {
-        bail!("after {} passed, {} failed: {status}", counts.passed, counts.failed);
-    }
-    Ok(counts)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn results_of_all_binaries_are_summed() {
-        let mut counts = Counts::default();
-        counts.add("running 3 tests");
-        counts.add("test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s");
-        counts.add("test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.1s");
-        assert_eq!(counts, Counts { binaries: 2, passed: 8, failed: 2, ignored: 1 });
-    }
 
     #[test]
     fn arguments_for_cargo_come_before_those_of_its_tool() {

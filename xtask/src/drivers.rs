@@ -25,6 +25,8 @@ pub(crate) struct Driver {
     pub(crate) version: String,
     /// Whether `version` is the pinned one.
     pub(crate) is_pinned: bool,
+    /// The folder with the description of a validation layer that runs with the driver.
+    pub(crate) layers: Option<PathBuf>,
 }
 
 impl Driver {
@@ -67,6 +69,8 @@ struct Fetched {
     /// Packages with the versions that the reports were made with; what they depend on is fetched too if `whole`.
     packages: &'static [(&'static str, &'static str)],
     whole: bool,
+    /// Packages of the release, in the version that it has, for use with the driver.
+    tools: &'static [&'static str],
     library: &'static str,
 }
 
@@ -82,16 +86,19 @@ const RADV: Fetched = Fetched {
         ("libdrm-amdgpu1", "2.4.123-1~bpo12+1"),
     ],
     whole: false,
+    tools: &[],
     library: "libvulkan_radeon.so",
 };
 
-/// Mesa 26 for Debian 13, with that release's C library; `spirv-val` runs on the same.
+/// Mesa 26 for Debian 13, with that release's C library; `spirv-val` runs on the same, and so does a validation layer that
+/// knows cooperative matrices.
 const MATRIX: Fetched = Fetched {
     name: "lavapipe",
     suite: "trixie-backports",
     suites: "trixie trixie-backports",
     packages: &[("mesa-vulkan-drivers", "26.1.6-1~bpo13+1")],
     whole: true,
+    tools: &["spirv-tools", "vulkan-validationlayers"],
     library: "libvulkan_lvp.so",
 };
 
@@ -141,7 +148,11 @@ pub(crate) fn ensure(root: &Path) -> anyhow::Result<Drivers> {
 /// What is there already.
 pub(crate) fn find(root: &Path) -> anyhow::Result<Drivers> {
     let system = system_lavapipe().map(|path| Driver {
-        environment: vec![("VK_DRIVER_FILES".to_owned(), path.display().to_string())],
+        environment: vec![
+            ("VK_DRIVER_FILES".to_owned(), path.display().to_string()),
+            shader_cache(root),
+        ],
+        layers: system_layers(),
         ..Driver::default()
     });
     Ok(Drivers {
@@ -190,11 +201,27 @@ fn system_lavapipe() -> Option<PathBuf> {
     paths.into_iter().find(is_lavapipe)
 }
 
+/// Mesa keeps the machine code of shaders there, by driver and shader: compiling is most of what tests on lavapipe take.
+fn shader_cache(root: &Path) -> (String, String) {
+    let folder = root.join("target/shader-cache");
+    ("MESA_SHADER_CACHE_DIR".to_owned(), folder.display().to_string())
+}
+
+/// Describes Khronos' validation layer for the Vulkan loader.
+const LAYER: &str = "VkLayer_khronos_validation.json";
+
+/// The folder where the system's validation layer is described.
+fn system_layers() -> Option<PathBuf> {
+    let folders = ["/usr/share/vulkan/explicit_layer.d", "/etc/vulkan/explicit_layer.d"];
+    folders.iter().map(PathBuf::from).find(|folder| folder.join(LAYER).is_file())
+}
+
 /// What the stamp of a whole folder says: versions wanted, and the versions that were got.
 fn stamp(wanted: &Fetched, got: &[String]) -> String {
     let list: Vec<_> =
         wanted.packages.iter().map(|(name, version)| format!("{name}={version}")).collect();
-    format!("wanted {}\ngot {}\n", list.join(" "), got.join(" "))
+    let tools: String = wanted.tools.iter().map(|tool| format!(" {tool}")).collect();
+    format!("wanted {}{tools}\ngot {}\n", list.join(" "), got.join(" "))
 }
 
 fn is_complete(root: &Path, wanted: &Fetched) -> bool {
@@ -222,15 +249,20 @@ fn driver(root: &Path, wanted: &Fetched) -> anyhow::Result<Option<Driver>> {
     let description = folder.join("driver.json").display().to_string();
     let mut environment = vec![("VK_DRIVER_FILES".to_owned(), description)];
     let mut launch = Vec::new();
+    let mut layers = None;
     if wanted.whole {
         launch = launcher(&folder);
+        environment.push(shader_cache(root));
+        let described = folder.join("usr/share/vulkan/explicit_layer.d");
+        layers = described.join(LAYER).is_file().then_some(described);
     } else {
         let libraries = folder.join(LIBRARIES).display().to_string();
         // Through a launcher: cargo, which starts the program, keeps its own libraries.
         launch.extend(["/usr/bin/env".to_owned(), format!("LD_LIBRARY_PATH={libraries}")]);
         environment.push(("RADV_FORCE_FAMILY".to_owned(), "phoenix".to_owned()));
     }
-    Ok(Some(Driver { environment, launcher: launch, version: version.to_owned(), is_pinned }))
+    let version = version.to_owned();
+    Ok(Some(Driver { environment, launcher: launch, version, is_pinned, layers }))
 }
 
 /// Starts a program on the C library of the release that the folder holds.
@@ -246,9 +278,7 @@ fn install(root: &Path) -> anyhow::Result<()> {
     if system_lavapipe().is_none() {
         packages.extend(["mesa-vulkan-drivers", "libvulkan1"]);
     }
-    let layers = ["/usr/share/vulkan/explicit_layer.d", "/etc/vulkan/explicit_layer.d"];
-    let layer = "VkLayer_khronos_validation.json";
-    if !layers.iter().any(|folder| Path::new(folder).join(layer).is_file()) {
+    if system_layers().is_none() {
         packages.push("vulkan-validationlayers");
     }
     if std::env::var_os("CXX").is_none() && !["c++", "g++"].iter().any(|name| is_program(name)) {
@@ -297,8 +327,7 @@ fn fetch(root: &Path, wanted: &Fetched) -> anyhow::Result<()> {
     }
     eprintln!("== drivers: fetching {}", chosen.join(" "));
     let packages = if wanted.whole {
-        // The tools come from the release itself, beside its backported driver.
-        let tools = ["spirv-tools".to_owned()];
+        let tools: Vec<_> = wanted.tools.iter().map(|&tool| tool.to_owned()).collect();
         apt.download_whole(wanted.suite, &[chosen.as_slice(), &tools].concat())?
     } else {
         apt.download(&chosen)?

@@ -6,7 +6,9 @@ mod drivers;
 mod radv;
 mod shaders;
 mod sources;
+mod test_runs;
 mod tidy;
+mod validation;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -47,6 +49,8 @@ enum Task {
     },
     /// The rules of the house that no compiler checks.
     Tidy,
+    /// The tests of the Vulkan backend on the drivers of `drivers`, under the validation layer.
+    Vulkan,
 }
 
 fn main() -> ExitCode {
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Task::Radv { check } => radv::run(&root(), check),
         Task::Shaders { check } => shaders::run(&root(), check).map(drop),
         Task::Tidy => tidy::run(&root()),
+        Task::Vulkan => ci::vulkan(&root()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

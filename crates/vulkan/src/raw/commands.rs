@@ -303,3 +303,24 @@ const HOST: Access = (
             | vk::AccessFlags2::MEMORY_WRITE.as_raw(),
     ),
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::memory::Place;
+    use crate::testing::gpu;
+
+    /// Wrong on purpose: copies of a recording stand without barriers, so none may write what another one writes.
+    #[test]
+    #[ignore = "a hazard that the validation layer has to see: cargo xtask ci runs it"]
+    fn copies_over_each_other_are_a_hazard() {
+        let gpu = gpu();
+        let from = gpu.allocate(256, Place::Upload, "a test's source").unwrap();
+        let to = gpu.allocate(256, Place::Readback, "a test's target").unwrap();
+        from.write(0, &[1; 256]);
+        let copy = Copy { from, to, bytes: 256 };
+        let copies = [copy.clone(), copy];
+        let recording = Recording::record(&gpu, &[], &copies, &[]);
+        recording.and_then(|mut recording| recording.run("a test")).unwrap();
+    }
+}

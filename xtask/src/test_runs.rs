@@ -1,0 +1,242 @@
+//! Runs of tests: on which driver, under the validation layer or not, and what became of them.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+use crate::drivers::Driver;
+use crate::validation::{self, Messages};
+
+/// What a run has to show beside passing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Validation {
+    /// Nothing: the validation layer is not loaded.
+    None,
+    /// The layer was there and had nothing to say.
+    Silent,
+    /// The layer was there and saw a hazard.
+    Hazard,
+}
+
+/// A run of tests by cargo.
+#[derive(Debug)]
+pub(crate) struct TestRun<'a> {
+    /// For people.
+    pub(crate) name: &'a str,
+    /// Arguments of cargo.
+    pub(crate) arguments: Vec<&'a str>,
+    /// The Vulkan driver that it runs on, and what people call it.
+    pub(crate) driver: Option<&'a Driver>,
+    pub(crate) place: &'a str,
+    pub(crate) validation: Validation,
+    /// Tests that pass at least: where names choose them, one that fits no test would go unnoticed.
+    pub(crate) least: u64,
+    /// Whether a test that skips itself, because the driver lacks something, fails the run.
+    pub(crate) whole: bool,
+}
+
+impl<'a> TestRun<'a> {
+    /// A run of at least one test without Vulkan.
+    pub(crate) fn new(name: &'a str, arguments: Vec<&'a str>) -> Self {
+        Self {
+            name,
+            arguments,
+            driver: None,
+            place: "",
+            validation: Validation::None,
+            least: 1,
+            whole: false,
+        }
+    }
+
+    /// Runs the tests and sums up their results; `is_shown` passes their output on as it comes, otherwise it is printed at
+    /// the end.
+    pub(crate) fn run(&self, root: &Path, is_shown: bool) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let name = if self.place.is_empty() {
+            self.name.to_owned()
+        } else {
+            format!("{} on {}", self.name, self.place)
+        };
+        eprintln!("== {name}: cargo {}", self.arguments.join(" "));
+        let mut command = crate::cargo(root);
+        if let Some(driver) = self.driver {
+            driver.apply(&mut command);
+            if self.validation != Validation::None
+                && !validation::apply(root, driver, &mut command)?
+            {
+                bail!("{name}: there is no validation layer");
+            }
+        }
+        command.args(&self.arguments);
+        let mut found = Found::default();
+        let mut kept = String::new();
+        let status = lines(&mut command, |line| {
+            found.add(line);
+            if is_shown {
+                println!("{line}");
+            } else {
+                kept.push_str(line);
+                kept.push('\n');
+            }
+        })?;
+        print!("{kept}");
+        let Counts { binaries, passed, failed, ignored } = found.counts;
+        eprintln!(
+            "== {name}: {passed} passed, {failed} failed, {ignored} ignored in {binaries} binaries, {:.0} s",
+            start.elapsed().as_secs_f64()
+        );
+        if !status.success() {
+            bail!("{name} failed: {status}");
+        }
+        self.judge(&found).with_context(|| format!("{name} failed"))
+    }
+
+    fn judge(&self, found: &Found) -> anyhow::Result<()> {
+        if found.counts.passed < self.least {
+            bail!("{} tests were run, and {} are the least", found.counts.passed, self.least);
+        }
+        if self.whole
+            && let Some(line) = found.skipped.first()
+        {
+            bail!("a test skipped itself: {line}");
+        }
+        match self.validation {
+            Validation::None => Ok(()),
+            Validation::Silent => found.messages.judge(),
+            Validation::Hazard => found.messages.judge_wrong(),
+        }
+    }
+}
+
+/// Makes lists of runs, all lists at the same time: what compiles for lavapipe keeps one processor busy. Only the first list's
+/// output is shown as it comes; that of the others is printed when each run has ended.
+pub(crate) fn run_at_once(root: &Path, lists: &[Vec<TestRun<'_>>]) -> anyhow::Result<()> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = lists
+            .iter()
+            .enumerate()
+            .map(|(at, runs)| {
+                scope.spawn(move || runs.iter().try_for_each(|run| run.run(root, at == 0)))
+            })
+            .collect();
+        // All are waited for, and the first failure is the run's.
+        let results: Vec<_> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        results.into_iter().collect()
+    })
+}
+
+/// Runs a command and hands on each line of its standard output.
+fn lines(
+    command: &mut Command,
+    mut take: impl FnMut(&str),
+) -> anyhow::Result<std::process::ExitStatus> {
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    let output = child.stdout.take().expect("the output is piped");
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.context("cannot read the tests' output")?;
+        take(&String::from_utf8_lossy(&line));
+    }
+    child.wait().context("cannot wait for cargo")
+}
+
+/// What the output of test programs says.
+#[derive(Debug, Default)]
+struct Found {
+    counts: Counts,
+    messages: Messages,
+    /// What tests say that skip themselves; they are shown with `--show-output` alone.
+    skipped: Vec<String>,
+}
+
+impl Found {
+    fn add(&mut self, line: &str) {
+        self.counts.add(line);
+        self.messages.add(line);
+        if line.contains("skipped") {
+            self.skipped.push(line.to_owned());
+        }
+    }
+}
+
+/// Results of tests, over all test binaries.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Counts {
+    binaries: u64,
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Counts {
+    /// Adds what a line of a test runner says: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+    fn add(&mut self, line: &str) {
+        let Some((_, results)) =
+            line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+        else {
+            return;
+        };
+        self.binaries += 1;
+        for part in results.split(';') {
+            let Some((count, what)) = part.trim().split_once(' ') else {
+                continue;
+            };
+            let count: u64 = count.parse().unwrap_or(0);
+            match what {
+                "passed" => self.passed += count,
+                "failed" => self.failed += count,
+                "ignored" => self.ignored += count,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSED: &str = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+
+    #[test]
+    fn results_of_all_binaries_are_summed() {
+        let mut counts = Counts::default();
+        counts.add("running 3 tests");
+        counts.add(PASSED);
+        counts.add("test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.1s");
+        assert_eq!(counts, Counts { binaries: 2, passed: 8, failed: 2, ignored: 1 });
+    }
+
+    #[test]
+    fn a_run_of_too_few_tests_or_of_such_that_skip_themselves_fails() {
+        let found = |lines: &[&str]| {
+            let mut found = Found::default();
+            lines.iter().for_each(|line| found.add(line));
+            found
+        };
+        let mut run = TestRun::new("a run", Vec::new());
+        assert!(run.judge(&found(&[])).is_err());
+        run.least = 3;
+        run.judge(&found(&[PASSED])).unwrap();
+        run.least = 4;
+        assert!(run.judge(&found(&[PASSED])).is_err());
+
+        run.least = 1;
+        let skips = found(&["llvmpipe has no matrix units: their test is skipped", PASSED]);
+        run.judge(&skips).unwrap();
+        run.whole = true;
+        assert!(run.judge(&skips).is_err());
+
+        run.validation = Validation::Silent;
+        assert!(
+            run.judge(&found(&["running 3 tests", PASSED])).is_err(),
+            "the layer was not there"
+        );
+    }
+}
