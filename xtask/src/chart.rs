@@ -1,7 +1,8 @@
 //! Charts and tables of recorded benchmarks.
 //!
-//! `docs/benchmarks/NAME.json` is the record; from it come `NAME.svg` and the table between the markers of `NAME.md`. A
-//! figure that is `null` was not measured, and both say so.
+//! `docs/benchmarks/NAME.json` is the record; from it come `NAME.svg`, the table between the markers of `NAME.md`, and that of
+//! README.md, which is short and has the forecasts for machines that nobody measured. A figure that is `null` was not
+//! measured, and all say so.
 //!
 //! The SVG is written by hand: plotting libraries write fixed colours, and the chart follows the reader's light or dark
 //! mode by a style sheet of its own. Besides, each test has a scale of its own, which is its limit.
@@ -15,6 +16,9 @@ use serde::Deserialize;
 /// The recorded benchmarks.
 const RECORDS: [&str; 1] = ["h200"];
 const FOLDER: &str = "docs/benchmarks";
+const README: &str = "README.md";
+/// The record whose short table the README has.
+const IN_README: &str = "h200";
 const TABLE_BEGIN: &str = "<!-- table: begin, written by cargo xtask chart -->";
 const TABLE_END: &str = "<!-- table: end -->";
 
@@ -38,7 +42,43 @@ struct Record {
     commit: Option<String>,
     /// What reproduces trine's figures.
     command: Option<String>,
+    /// Where the forecasts come from.
+    forecast: Option<Forecast>,
     rows: Vec<Row>,
+}
+
+/// Forecasts of `trine plan`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Forecast {
+    /// What gives the forecasts of the record's rows.
+    command: String,
+    /// What they assume, as the rest of a sentence.
+    assumes: String,
+    /// For machines that nothing was measured on.
+    elsewhere: Vec<Elsewhere>,
+}
+
+/// Forecasts for a machine that nothing was measured on.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Elsewhere {
+    machine: String,
+    /// What stands in the place of measurements.
+    measured: String,
+    command: String,
+    assumes: String,
+    rows: Vec<ForecastRow>,
+}
+
+/// One test that was not run.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForecastRow {
+    test: String,
+    unit: String,
+    forecast: f64,
+    limit: f64,
 }
 
 /// One test. More is better.
@@ -51,6 +91,8 @@ struct Row {
     unit: String,
     /// trine's figure, a median.
     trine: Option<f64>,
+    /// What `trine plan` says of it.
+    forecast: Option<f64>,
     /// llama.cpp through Vulkan.
     llama_vulkan: Option<f64>,
     /// llama.cpp through CUDA.
@@ -76,31 +118,30 @@ impl Row {
 
 /// Writes charts and tables, or fails if a committed one is not what its record gives.
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
-    let mut stale = Vec::new();
+    let mut files = Vec::new();
     for name in RECORDS {
-        let file = |end: &str| root.join(FOLDER).join(format!("{name}.{end}"));
-        let read = |end: &str| {
-            std::fs::read_to_string(file(end))
-                .with_context(|| format!("cannot read {FOLDER}/{name}.{end}"))
-        };
-        let record = parse(&read("json")?).with_context(|| format!("{FOLDER}/{name}.json"))?;
-        let page = read("md")?;
-        let with_table =
-            replace_table(&page, &table(&record)).with_context(|| format!("{FOLDER}/{name}.md"))?;
-        let drawn = svg(&record);
-        let committed = std::fs::read_to_string(file("svg")).unwrap_or_default();
-        for (end, found, made) in [("md", page, with_table), ("svg", committed, drawn)] {
-            if found == made {
-                continue;
-            }
-            if check {
-                stale.push(format!("{FOLDER}/{name}.{end}"));
-                continue;
-            }
-            std::fs::write(file(end), made)
-                .with_context(|| format!("cannot write {FOLDER}/{name}.{end}"))?;
-            eprintln!("== chart: wrote {FOLDER}/{name}.{end}");
+        let place = |end: &str| format!("{FOLDER}/{name}.{end}");
+        let record = parse(&read(root, &place("json"))?).with_context(|| place("json"))?;
+        let page = read(root, &place("md"))?;
+        let page = replace_table(&page, &table(&record)).with_context(|| place("md"))?;
+        files.extend([(place("md"), page), (place("svg"), svg(&record))]);
+        if name == IN_README {
+            let page =
+                replace_table(&read(root, README)?, &short_table(&record)).context(README)?;
+            files.push((README.to_owned(), page));
         }
+    }
+    let mut stale = Vec::new();
+    for (place, made) in files {
+        if std::fs::read_to_string(root.join(&place)).unwrap_or_default() == made {
+            continue;
+        }
+        if check {
+            stale.push(place);
+            continue;
+        }
+        std::fs::write(root.join(&place), made).with_context(|| format!("cannot write {place}"))?;
+        eprintln!("== chart: wrote {place}");
     }
     if !stale.is_empty() {
         bail!("{} differ from their records; run cargo xtask chart", stale.join(", "));
@@ -109,19 +150,35 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn read(root: &Path, place: &str) -> anyhow::Result<String> {
+    std::fs::read_to_string(root.join(place)).with_context(|| format!("cannot read {place}"))
+}
+
 /// Reads a record and checks that its figures can be.
 fn parse(text: &str) -> anyhow::Result<Record> {
     let record: Record = serde_json::from_str(text)?;
     ensure!(!record.rows.is_empty(), "there are no rows");
     for row in &record.rows {
-        let figures = [row.trine, row.llama_vulkan, row.llama_cuda, row.required, row.aim];
+        let figures =
+            [row.trine, row.forecast, row.llama_vulkan, row.llama_cuda, row.required, row.aim];
         for figure in figures.into_iter().flatten().chain([row.limit]) {
             ensure!(figure > 0.0, "`{}`: {figure} is no rate", row.test);
         }
-        for (_, name, figure) in row.bars() {
+        let forecast = ("", "the forecast", row.forecast);
+        for (_, name, figure) in row.bars().into_iter().chain([forecast]) {
             let figure = figure.unwrap_or_default();
             ensure!(figure <= row.limit, "`{}`: {name} is above the limit", row.test);
         }
+        ensure!(
+            row.forecast.is_some() == record.forecast.is_some(),
+            "`{}`: a forecast belongs to what says where it comes from",
+            row.test
+        );
+    }
+    for row in record.forecast.iter().flat_map(|forecast| &forecast.elsewhere).flat_map(|e| &e.rows)
+    {
+        let is_rate = row.forecast > 0.0 && row.forecast <= row.limit;
+        ensure!(is_rate, "`{}`: {} of {} is no rate", row.test, row.forecast, row.limit);
     }
     let is_measured = record.rows.iter().any(|row| row.trine.is_some());
     for (what, value) in
@@ -169,8 +226,8 @@ fn replace_table(page: &str, table: &str) -> anyhow::Result<String> {
 /// The table in Markdown, and where its figures come from.
 fn table(record: &Record) -> String {
     let mut text = String::from(
-        "| test | unit | trine | llama.cpp Vulkan | llama.cpp CUDA | limit | trine's share of the limit | required | aim |\n\
-         |---|---|---:|---:|---:|---:|---:|---:|---:|\n",
+        "| test | unit | trine | forecast | llama.cpp Vulkan | llama.cpp CUDA | limit | trine's share of the limit | required | aim |\n\
+         |---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for row in &record.rows {
         let share = row.trine.map_or_else(
@@ -181,6 +238,7 @@ fn table(record: &Record) -> String {
             row.test.replace('|', "\\|"),
             row.unit.replace('|', "\\|"),
             figure_or(row.trine, "not measured"),
+            figure_or(row.forecast, "-"),
             figure_or(row.llama_vulkan, "not measured"),
             figure_or(row.llama_cuda, "not measured"),
             figure(row.limit),
@@ -192,6 +250,48 @@ fn table(record: &Record) -> String {
     }
     text.push_str(&format!("\n{}, driver {}. {}\n", record.machine, record.driver, trine(record)));
     text.push_str(&format!("\nllama.cpp: {}. Limits: {}.\n", record.rival, record.limits));
+    if let Some(forecast) = &record.forecast {
+        text.push_str(&format!("\n{}\n", assumptions(&forecast.command, &forecast.assumes)));
+    }
+    text
+}
+
+fn assumptions(command: &str, assumes: &str) -> String {
+    format!("Forecasts are no measurements: `{command}` assumes that {assumes}.")
+}
+
+/// The tables of the README: the record's tests, and forecasts for machines that nothing was measured on.
+fn short_table(record: &Record) -> String {
+    let mut text = String::from(
+        "| test | unit | trine, measured | trine, forecast | llama.cpp Vulkan | limit |\n|---|---|---:|---:|---:|---:|\n",
+    );
+    for row in &record.rows {
+        let cells = [
+            row.test.replace('|', "\\|"),
+            row.unit.replace('|', "\\|"),
+            figure_or(row.trine, "not measured"),
+            figure_or(row.forecast, "-"),
+            figure_or(row.llama_vulkan, "not measured"),
+            figure(row.limit),
+        ];
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    let Some(forecast) = &record.forecast else { return text };
+    let _ = writeln!(text, "\n{}", assumptions(&forecast.command, &forecast.assumes));
+    for other in &forecast.elsewhere {
+        let _ = writeln!(
+            text,
+            "\n| {} | unit | trine, measured | trine, forecast | limit |\n|---|---|---|---:|---:|",
+            other.machine
+        );
+        for row in &other.rows {
+            let (forecast, limit) = (figure(row.forecast), figure(row.limit));
+            let ForecastRow { test, unit, .. } = row;
+            let _ =
+                writeln!(text, "| {test} | {unit} | {} | {forecast} | {limit} |", other.measured);
+        }
+        let _ = writeln!(text, "\n{}", assumptions(&other.command, &other.assumes));
+    }
     text
 }
 
@@ -401,7 +501,7 @@ mod tests {
         let record = record("null", NONE, "300").unwrap();
         let table = table(&record);
         assert!(table.contains(
-            "| a & b | tok/s | not measured | 86.9 | not measured | 300 | - | 150 | - |"
+            "| a & b | tok/s | not measured | - | 86.9 | not measured | 300 | - | 150 | - |"
         ));
         assert!(table.contains("trine: not measured."));
         let svg = svg(&record);
@@ -433,7 +533,7 @@ mod tests {
         );
         let required = 150.0 + full / 2.0;
         assert!(svg.contains(&format!("x1=\"{required:.1}\"")), "{svg}");
-        assert!(table(&record).contains("| 225 | 86.9 | not measured | 300 | 75 % |"));
+        assert!(table(&record).contains("| 225 | - | 86.9 | not measured | 300 | 75 % |"));
         assert!(table(&record).contains("commit abc, 2000-01-01, `run it`."));
     }
 
@@ -454,6 +554,37 @@ mod tests {
             assert!(error.contains(expected), "{trine} {limit}: {error}");
         }
         assert!(parse("{}").is_err() && parse("").is_err());
+    }
+
+    #[test]
+    fn forecasts_stand_beside_measurements_and_where_nothing_was_measured() {
+        let with = |forecast: &str, other: &str| {
+            parse(&format!(
+                r#"{{"title": "T", "machine": "M", "driver": "D", "rival": "R", "limits": "L", {ALL},
+                    "forecast": {{"command": "plan it", "assumes": "all is well", "elsewhere": [{{"machine": "E",
+                    "measured": "not measured: none", "command": "plan E", "assumes": "E is well",
+                    "rows": [{{"test": "c", "unit": "tok/s", "forecast": {other}, "limit": 50}}]}}]}},
+                    "rows": [{{"test": "a", "unit": "tok/s", "trine": 100, {forecast} "llama_vulkan": 60,
+                    "llama_cuda": null, "limit": 300, "required": null, "aim": null}}]}}"#
+            ))
+        };
+        let record = with(r#""forecast": 205,"#, "40").unwrap();
+        assert!(table(&record).contains("| 100 | 205 | 60.0 |"));
+        let short = short_table(&record);
+        assert!(short.contains("| a | tok/s | 100 | 205 | 60.0 | 300 |"), "{short}");
+        assert!(short.contains("| c | tok/s | not measured: none | 40.0 | 50.0 |"), "{short}");
+        for said in ["`plan it` assumes that all is well.", "`plan E` assumes that E is well."] {
+            assert!(short.contains(said), "{short}");
+        }
+        for (forecast, other, expected) in [
+            (r#""forecast": 301,"#, "40", "above the limit"),
+            (r#""forecast": 0,"#, "40", "no rate"),
+            ("", "40", "belongs to"),
+            (r#""forecast": 205,"#, "51", "no rate"),
+        ] {
+            let error = format!("{:#}", with(forecast, other).unwrap_err());
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]
