@@ -1,7 +1,7 @@
 //! The seam: what a device is to the engine.
 
 use thiserror::Error;
-use trine_model::{Cache, KvType, Model, ModelError, Plan, Width};
+use trine_model::{Cache, KvType, Model, ModelError, Plan, Rows, Scratch, Width};
 use trine_weights::WeightsError;
 
 /// Positions in one block of a global layer's KV cache.
@@ -35,11 +35,27 @@ pub trait Device {
     ) -> Result<Box<dyn Program>, BackendError> {
         self.load_plan(model, model.plan(), options)
     }
+
+    /// Bytes that Programs can take of the device's memory as it is: what is free, less a reserve. None where nobody tells.
+    fn free_memory(&self) -> Option<u64> {
+        None
+    }
+
+    /// Memory that a Program of the Plan would hold. Nothing is allocated.
+    fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
+        Memory {
+            weights: plan.weights.iter().map(trine_model::Weight::bytes).sum(),
+            mapped: 0,
+            caches: plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum(),
+            scratch: Scratch::place(plan, options.width).bytes as u64,
+        }
+    }
 }
 
 /// A Plan bound to a device, weights and a width: everything is in place, and a step only runs it.
 pub trait Program: Send {
-    /// Runs one step. Gives the logits, (outputs, vocabulary) row-major, in the order of [`Batch::outputs`].
+    /// Runs one step. Gives the rows of the Plan's output, row-major: the logits, (outputs, vocabulary), in the order of
+    /// [`Batch::outputs`], or of a Plan that ends before them the residual stream, (tokens, hidden).
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] if the batch breaks one of [`Batch`]'s rules (nothing was run then), any other error if
@@ -63,6 +79,14 @@ pub trait Program: Send {
         Err(BackendError::Unsupported { device: "this device".to_owned(), what })
     }
 
+    /// Name of what it runs on, for people.
+    fn device(&self) -> String;
+
+    /// What each device does, in the order of the Plan, where several share it; empty where one does all.
+    fn shares(&self) -> &[Share] {
+        &[]
+    }
+
     /// The Plan that is run.
     fn plan(&self) -> &Plan;
 
@@ -74,6 +98,19 @@ pub trait Program: Send {
 
     /// Starts measuring the time of each step, or stops and gives the seconds spent in each since then.
     fn profile(&mut self, on: bool) -> Vec<f64>;
+}
+
+/// What one of several devices does of a Plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// Name of the device.
+    pub device: String,
+    /// Layers that it runs.
+    pub layers: usize,
+    /// Memory that its part holds.
+    pub memory: Memory,
+    /// What [`Device::free_memory`] said before it was loaded.
+    pub free: Option<u64>,
 }
 
 /// So many of the largest logits of a row a Program finds where it is asked for them alone.
@@ -124,7 +161,7 @@ impl ProgramOptions {
 ///
 /// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row; the rows of a
 /// sequence stand together at consecutive positions; a sequence's blocks cover its positions; no two sequences share
-/// a slot; outputs ascend.
+/// a slot; outputs ascend; the input has the size that the Plan's has.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     /// Token ids.
@@ -137,6 +174,8 @@ pub struct Batch<'a> {
     pub sequences: &'a [SequenceView<'a>],
     /// Rows whose logits are wanted.
     pub outputs: &'a [u32],
+    /// Rows of the Plan's input, (rows, columns) row-major; empty for a Plan that begins with token ids alone.
+    pub input: &'a [f32],
 }
 
 /// Where a sequence keeps its keys and values.
@@ -176,11 +215,24 @@ impl Batch<'_> {
         })
     }
 
+    /// Rows of a kind.
+    pub fn rows(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.tokens.len(),
+            Rows::Outputs => self.outputs.len(),
+        }
+    }
+
     /// Checks the rules of a batch against what a Program was made for.
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] naming the rule.
-    pub fn check(&self, options: &ProgramOptions, vocabulary: usize) -> Result<(), BackendError> {
+    pub fn check(
+        &self,
+        options: &ProgramOptions,
+        plan: &Plan,
+        vocabulary: usize,
+    ) -> Result<(), BackendError> {
         let rows = self.tokens.len();
         let fail = |what: String| Err(BackendError::BadBatch { what });
         if rows == 0 || rows > options.width.tokens {
@@ -193,6 +245,11 @@ impl Batch<'_> {
             return fail(format!("token id {token} is outside the vocabulary of {vocabulary}"));
         }
         self.check_outputs(options)?;
+        let values =
+            plan.input.map_or(0, |id| self.rows(plan.buffer(id).rows)) * plan.input_columns();
+        if self.input.len() != values {
+            return fail(format!("{} values of input, the Plan takes {values}", self.input.len()));
+        }
         for (index, span) in self.spans().enumerate() {
             let Some(view) = self.sequences.get(span.sequence) else {
                 return fail(format!("row {} names sequence {} of none", span.row, span.sequence));
@@ -279,6 +336,26 @@ pub struct Memory {
     pub scratch: u64,
 }
 
+impl Memory {
+    /// What it takes of the device's memory: all but what is mapped.
+    pub fn total(&self) -> u64 {
+        self.weights + self.caches + self.scratch
+    }
+}
+
+impl std::ops::Add for Memory {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            weights: self.weights + other.weights,
+            mapped: self.mapped + other.mapped,
+            caches: self.caches + other.caches,
+            scratch: self.scratch + other.scratch,
+        }
+    }
+}
+
 /// Why a device could not do what was asked.
 #[derive(Debug, Error)]
 pub enum BackendError {
@@ -326,6 +403,8 @@ pub enum BackendError {
 
 #[cfg(test)]
 mod tests {
+    use trine_model::{Buffer, BufferId};
+
     use super::*;
 
     const OPTIONS: ProgramOptions = ProgramOptions {
@@ -352,8 +431,41 @@ mod tests {
             sequence_of: &sequence_of,
             sequences: &sequences,
             outputs,
+            input: &[],
         };
-        batch.check(&OPTIONS, 10).err().map(|error| error.to_string())
+        batch.check(&OPTIONS, &plan(None), 10).err().map(|error| error.to_string())
+    }
+
+    /// A Plan without steps, whose input has rows of this kind and 3 columns.
+    fn plan(input: Option<Rows>) -> Plan {
+        let buffer = |rows| Buffer { name: "input".to_owned(), rows, columns: 3 };
+        Plan {
+            buffers: input.map(buffer).into_iter().collect(),
+            weights: Vec::new(),
+            caches: Vec::new(),
+            steps: Vec::new(),
+            input: input.map(|_| BufferId(0)),
+            output: BufferId(0),
+        }
+    }
+
+    #[test]
+    fn the_input_has_the_plans_size() {
+        let sequences = [SequenceView { slot: 0, blocks: &[0] }];
+        let batch = |input| Batch {
+            tokens: &[1, 2],
+            positions: &[0, 1],
+            sequence_of: &[0, 0],
+            sequences: &sequences,
+            outputs: &[1],
+            input,
+        };
+        for (rows, values) in [(None, 0), (Some(Rows::Tokens), 6), (Some(Rows::Outputs), 3)] {
+            for length in 0..8 {
+                let found = batch(&[0.0; 8][..length]).check(&OPTIONS, &plan(rows), 10);
+                assert_eq!(found.is_ok(), length == values, "{rows:?}, {length} values");
+            }
+        }
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! The seam between Plans and devices.
 //!
 //! [`Device`] and [`Program`] are all the engine knows of hardware. [`reference`] holds the scalar truth for every
-//! operation and a device made of it, against which the others are tested.
+//! operation and a device made of it, against which the others are tested. [`SplitDevice`] is two devices that share a model.
 
 #![forbid(unsafe_code)]
 
 mod device;
 pub mod reference;
+mod split;
 
 pub use device::{
-    BLOCK, BackendError, Batch, Device, Memory, Program, ProgramOptions, SequenceView, Span, TOP,
-    TopLogit,
+    BLOCK, BackendError, Batch, Device, Memory, Program, ProgramOptions, SequenceView, Share, Span,
+    TOP, TopLogit,
 };
+pub use split::{LayerChoice, SplitDevice};

@@ -7,8 +7,9 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::random::{Random, forms, model, relative_difference, traffic};
+use common::random::{Random, forms, model, model_of_layers, relative_difference, traffic};
 use trine_backend::reference::ReferenceDevice;
+use trine_backend::{LayerChoice, SplitDevice};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::{KvType, Op};
@@ -93,4 +94,25 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let one = run(1);
     assert_eq!(one, run(2));
     assert_eq!(one, run(5));
+}
+
+#[test]
+fn a_model_cut_anywhere_agrees_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 200..207 {
+        let mut random = Random(seed);
+        let dtype = DTYPES[seed as usize % DTYPES.len()];
+        let model = model_of_layers(&mut random, dtype, folder.path());
+        let base = model.base_plan();
+        let expected = traffic(&ReferenceDevice::new(), &model, base.clone(), KvType::F32, seed);
+        for plan in forms(&base) {
+            for layers in 1..plan.layers() {
+                let cpu = || Box::new(CpuDevice::new(Some(2), None).unwrap());
+                let device = SplitDevice::new(cpu(), cpu(), LayerChoice::Exactly(layers));
+                let found = traffic(&device, &model, plan.clone(), KvType::F32, seed);
+                let worst = relative_difference(&expected, &found);
+                assert!(worst <= TOLERANCE, "seed {seed}, {dtype:?}, {layers}: {worst}\n{plan}");
+            }
+        }
+    }
 }

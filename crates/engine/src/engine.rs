@@ -101,7 +101,7 @@ impl Engine {
     pub fn from_program(program: Box<dyn Program>) -> Engine {
         let ProgramOptions { width, sequences, .. } = *program.options();
         let plan = program.plan();
-        let vocabulary = plan.buffer(plan.logits).columns;
+        let vocabulary = plan.buffer(plan.output).columns;
         let kv = KvCache::new(KvShape::of(program.options(), &plan.caches));
         Engine {
             vocabulary,
@@ -591,6 +591,7 @@ impl Rows {
             sequence_of: &self.sequence_of,
             sequences,
             outputs: &self.outputs,
+            input: &[],
         }
     }
 }

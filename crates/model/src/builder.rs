@@ -27,14 +27,15 @@ impl<'a> Builder<'a> {
             weights: Vec::new(),
             caches: Vec::new(),
             steps: Vec::new(),
-            logits: BufferId(0),
+            input: None,
+            output: BufferId(0),
         };
         Self { plan, dtype_of, known: HashMap::new(), scope: String::new() }
     }
 
     /// The finished Plan, whose result is `logits`.
     pub(crate) fn finish(mut self, logits: BufferId) -> Plan {
-        self.plan.logits = logits;
+        self.plan.output = logits;
         self.plan
     }
 

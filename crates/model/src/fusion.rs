@@ -51,7 +51,7 @@ impl Uses {
     fn count(plan: &Plan) -> Self {
         let mut uses = Uses(vec![0; plan.buffers.len()]);
         plan.steps.iter().for_each(|step| uses.add(&step.op));
-        uses.0[plan.logits.0] += 1;
+        uses.0[plan.output.0] += 1;
         uses
     }
 
@@ -174,19 +174,20 @@ mod tests {
     const W: WeightId = WeightId(0);
     const V: WeightId = WeightId(1);
 
-    fn plan(ops: Vec<Op>, logits: BufferId) -> Plan {
+    fn plan(ops: Vec<Op>, output: BufferId) -> Plan {
         let buffer = |index| Buffer { name: format!("b{index}"), rows: Rows::Tokens, columns: 8 };
         Plan {
             buffers: (0..6).map(buffer).collect(),
             weights: Vec::new(),
             caches: Vec::new(),
             steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
-            logits,
+            input: None,
+            output,
         }
     }
 
-    fn fused(ops: Vec<Op>, logits: BufferId) -> Vec<Op> {
-        fuse(plan(ops, logits)).steps.into_iter().map(|step| step.op).collect()
+    fn fused(ops: Vec<Op>, output: BufferId) -> Vec<Op> {
+        fuse(plan(ops, output)).steps.into_iter().map(|step| step.op).collect()
     }
 
     fn matmul(input: BufferId, weight: WeightId, output: BufferId) -> Op {

@@ -2,7 +2,7 @@
 //!
 //! A [`Model`] is a checkpoint understood: a [`Config`] and named tensors. Its [`Plan`] is one forward pass as a list of
 //! steps over buffers, from which everything else derives: fusion ([`fusion`]), leaving out unwanted rows
-//! ([`narrow`]), scratch memory ([`Scratch`]), cost ([`Cost`]), and on each device a Program.
+//! ([`narrow`]), parts for several devices ([`cut`](mod@cut)), scratch memory ([`Scratch`]), cost ([`Cost`]), and on each device a Program.
 //!
 //! This crate knows no device, no thread and no clock.
 
@@ -13,6 +13,7 @@ mod config;
 mod config_gguf;
 mod config_hf;
 mod cost;
+pub mod cut;
 mod error;
 pub mod fusion;
 pub mod gemma3;

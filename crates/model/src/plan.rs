@@ -280,8 +280,10 @@ pub struct Plan {
     pub caches: Vec<Cache>,
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// (outputs, vocabulary): what the pass is for.
-    pub logits: BufferId,
+    /// What the pass begins with where it is not token ids alone: the residual stream that the part before it gave.
+    pub input: Option<BufferId>,
+    /// What the pass is for: (outputs, vocabulary) the logits, or (tokens, hidden) the residual stream for the part behind it.
+    pub output: BufferId,
 }
 
 impl Plan {
@@ -298,6 +300,16 @@ impl Plan {
     /// The cache of an id.
     pub fn cache(&self, id: CacheId) -> &Cache {
         &self.caches[id.0]
+    }
+
+    /// Values of a row of the input; 0 for a Plan that begins with token ids alone.
+    pub fn input_columns(&self) -> usize {
+        self.input.map_or(0, |id| self.buffer(id).columns)
+    }
+
+    /// Layers in it: each attends once.
+    pub fn layers(&self) -> usize {
+        self.steps.iter().filter(|step| matches!(step.op, Op::Attend { .. })).count()
     }
 
     /// What a row of the step stands for.
@@ -417,6 +429,48 @@ impl Op {
             Op::NormAdd { input, target, .. } => rename(&mut [input, target]),
             Op::NormAddNorm { input, target, output, .. } => rename(&mut [input, target, output]),
             Op::PrepareQkv { query, key, value, .. } => rename(&mut [query, key, value]),
+        }
+    }
+
+    /// The KV cache that the operation reads or writes.
+    pub fn cache(&self) -> Option<CacheId> {
+        match self {
+            Op::StoreKv { cache, .. } | Op::Attend { cache, .. } | Op::PrepareQkv { cache, .. } => {
+                Some(*cache)
+            }
+            _ => None,
+        }
+    }
+
+    /// Replaces every weight and cache id by what the maps say.
+    pub(crate) fn rebind(
+        &mut self,
+        weight_of: &dyn Fn(WeightId) -> WeightId,
+        cache_of: &dyn Fn(CacheId) -> CacheId,
+    ) {
+        let rebind = |ids: &mut [&mut WeightId]| {
+            ids.iter_mut().for_each(|id| **id = weight_of(**id));
+        };
+        match self {
+            Op::Embed { table, .. } => rebind(&mut [table]),
+            Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } | Op::NormAdd { weight, .. } => {
+                rebind(&mut [weight]);
+            }
+            Op::NormAddNorm { weight, next_weight, .. } => rebind(&mut [weight, next_weight]),
+            Op::MatMul { products, .. } => {
+                products.iter_mut().for_each(|product| product.weight = weight_of(product.weight));
+            }
+            Op::GatedMatMul { gate, up, .. } => rebind(&mut [gate, up]),
+            Op::PrepareQkv { query_norm, key_norm, cache, .. } => {
+                rebind(&mut [query_norm, key_norm]);
+                *cache = cache_of(*cache);
+            }
+            Op::StoreKv { cache, .. } | Op::Attend { cache, .. } => *cache = cache_of(*cache),
+            Op::Rotate { .. }
+            | Op::Geglu { .. }
+            | Op::Add { .. }
+            | Op::Select { .. }
+            | Op::Softcap { .. } => {}
         }
     }
 }

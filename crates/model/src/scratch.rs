@@ -78,8 +78,14 @@ fn claims(plan: &Plan, width: Width) -> Vec<Claim> {
             lifetimes[id.0] = Some((first, at));
         }
     }
-    // The logits are read after the last step.
-    if let Some((_, last)) = &mut lifetimes[plan.logits.0] {
+    // The input is there before the first step.
+    if let Some(input) = plan.input
+        && let Some((first, _)) = &mut lifetimes[input.0]
+    {
+        *first = 0;
+    }
+    // The output is read after the last step.
+    if let Some((_, last)) = &mut lifetimes[plan.output.0] {
         *last = plan.steps.len();
     }
     let claim = |(buffer, lifetime): (usize, &Option<(usize, usize)>)| {

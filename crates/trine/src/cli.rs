@@ -98,6 +98,10 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
     pub(crate) device: Option<DeviceChoice>,
 
+    /// Layers that the GPU runs, the last ones and the output; the CPU runs the others [default: all that fit]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) gpu_layers: Option<usize>,
+
     /// Threads of the CPU device [default: one for each physical core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) threads: Option<u16>,
@@ -120,6 +124,7 @@ impl Placement {
     pub(crate) fn first_given(&self) -> Option<&'static str> {
         let given = [
             (self.device.is_some(), "--device"),
+            (self.gpu_layers.is_some(), "--gpu-layers"),
             (self.threads.is_some(), "--threads"),
             (self.kv.is_some(), "--kv"),
             (self.context.is_some(), "--context"),
@@ -131,6 +136,7 @@ impl Placement {
     /// Fills what is not given here from what was typed before the command's name.
     pub(crate) fn or(&mut self, early: Placement) {
         self.device = self.device.take().or(early.device);
+        self.gpu_layers = self.gpu_layers.or(early.gpu_layers);
         self.threads = self.threads.or(early.threads);
         self.kv = self.kv.or(early.kv);
         self.context = self.context.or(early.context);

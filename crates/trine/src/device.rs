@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use etcetera::BaseStrategy;
 use indicatif::{ProgressBar, ProgressStyle};
-use trine_backend::Device;
 use trine_backend::reference::ReferenceDevice;
+use trine_backend::{Device, LayerChoice, SplitDevice};
 use trine_cpu::CpuDevice;
 use trine_vulkan::{Choice, PipelineCache, Progress, VulkanDevice};
 
+use crate::failure::usage;
 use crate::terminal;
 
 /// A device as named on the command line.
@@ -48,32 +49,40 @@ impl DeviceChoice {
         })
     }
 
-    /// Opens the device.
+    /// Opens the device. `layers` is how many a GPU runs, if somebody says; the processor runs the others.
     ///
     /// # Errors
-    /// If this machine does not have it.
-    pub(crate) fn open(&self, threads: Option<usize>) -> Result<Opened> {
-        match self {
-            DeviceChoice::Reference => {
+    /// If this machine does not have it, or layers are wanted on a GPU where none is chosen.
+    pub(crate) fn open(&self, threads: Option<usize>, layers: Option<usize>) -> Result<Opened> {
+        match (self, layers) {
+            (DeviceChoice::Reference | DeviceChoice::Cpu, Some(layers @ 1..)) => Err(usage(
+                format!("--gpu-layers {layers} needs a GPU; leave out --device, or --gpu-layers"),
+            )),
+            (DeviceChoice::Reference, _) => {
                 Ok(Opened { device: Box::new(ReferenceDevice::new()), gpu: None, threads: 1 })
             }
-            DeviceChoice::Cpu => {
+            (DeviceChoice::Cpu, _) | (DeviceChoice::Auto | DeviceChoice::Vulkan(_), Some(0)) => {
                 let device = CpuDevice::new(threads, None)?;
                 let threads = device.threads();
                 Ok(Opened { device: Box::new(device), gpu: None, threads })
             }
-            DeviceChoice::Vulkan(choice) => {
+            (DeviceChoice::Vulkan(choice), layers) => {
                 let device = VulkanDevice::open(choice.clone(), cache(), progress())
                     .context("the GPU cannot be used; --device cpu runs on the processor")?;
-                Ok(Opened::gpu(device))
+                Opened::gpu(device, threads, layers)
             }
-            DeviceChoice::Auto => match VulkanDevice::open(Choice::Best, cache(), progress()) {
-                Ok(device) => Ok(Opened::gpu(device)),
-                Err(reason) => {
-                    tracing::debug!(%reason, "no GPU is used");
-                    DeviceChoice::Cpu.open(threads)
+            (DeviceChoice::Auto, layers) => {
+                match (VulkanDevice::open(Choice::Best, cache(), progress()), layers) {
+                    (Ok(device), layers) => Opened::gpu(device, threads, layers),
+                    (Err(reason), Some(layers)) => Err(reason).with_context(|| {
+                        format!("--gpu-layers {layers} needs a GPU; leave it out to run on the processor")
+                    }),
+                    (Err(reason), None) => {
+                        tracing::debug!(%reason, "no GPU is used");
+                        DeviceChoice::Cpu.open(threads, None)
+                    }
                 }
-            },
+            }
         }
     }
 }
@@ -110,15 +119,20 @@ fn progress() -> Option<Progress> {
 pub(crate) struct Opened {
     /// The device.
     pub(crate) device: Box<dyn Device>,
-    /// The same, where it is a GPU.
+    /// The GPU of it, if there is one.
     pub(crate) gpu: Option<VulkanDevice>,
-    /// Threads of the processor that it uses.
+    /// Threads of the processor where that takes part.
     pub(crate) threads: usize,
 }
 
 impl Opened {
-    fn gpu(device: VulkanDevice) -> Self {
-        Self { device: Box::new(device.clone()), gpu: Some(device), threads: 1 }
+    /// A GPU, and the processor for the layers that it does not run.
+    fn gpu(gpu: VulkanDevice, threads: Option<usize>, layers: Option<usize>) -> Result<Self> {
+        let processor = CpuDevice::new(threads, None)?;
+        let threads = processor.threads();
+        let choice = layers.map_or(LayerChoice::Fitting, LayerChoice::Exactly);
+        let device = SplitDevice::new(Box::new(processor), Box::new(gpu.clone()), choice);
+        Ok(Self { device: Box::new(device), gpu: Some(gpu), threads })
     }
 }
 

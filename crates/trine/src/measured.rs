@@ -162,6 +162,7 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
         sequence_of: &zeros,
         sequences: &[SequenceView { slot: 0, blocks: &blocks }],
         outputs: &[rows as u32 - 1],
+        input: &[],
     };
     // The first run warms caches and pages and is not counted.
     product_seconds(program.as_mut(), &batch)?;
@@ -203,7 +204,8 @@ fn product(weight: &Weight) -> Plan {
             step("input", Op::Embed { table: WeightId(0), scale: 1.0, output: input }),
             step("product", Op::MatMul { input, products }),
         ],
-        logits: output,
+        input: None,
+        output,
     }
 }
 

@@ -15,6 +15,8 @@ use crate::device::DeviceChoice;
 pub(crate) struct Settings {
     /// The device.
     pub(crate) device: DeviceChoice,
+    /// Layers that the GPU runs, if asked for.
+    pub(crate) gpu_layers: Option<usize>,
     /// Threads, if asked for.
     pub(crate) threads: Option<usize>,
     /// Storage of keys and values.
@@ -30,6 +32,7 @@ impl Settings {
     pub(crate) fn new(placement: &Placement, kv: KvType) -> Self {
         Self {
             device: placement.device.clone().unwrap_or_default(),
+            gpu_layers: placement.gpu_layers,
             threads: placement.threads.map(usize::from),
             kv: placement.kv.unwrap_or(kv),
             context: placement.context,

@@ -1,6 +1,7 @@
 //! A model on a device, ready to run, and what was decided on the way.
 
 use anyhow::{Context, Result};
+use trine_backend::{Device, Share};
 use trine_engine::{Engine, EngineOptions};
 use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
@@ -40,12 +41,14 @@ pub(crate) struct Session {
     pub(crate) model: Model,
     /// The model on its device.
     pub(crate) engine: Engine,
-    /// Name of the device.
+    /// What runs it, for people and reports.
     pub(crate) device: String,
-    /// The device, where it is a GPU.
+    /// The GPU, where it runs the whole model.
     pub(crate) gpu: Option<VulkanDevice>,
-    /// Threads of the processor that the device uses.
+    /// Threads of the processor that run it.
     pub(crate) threads: usize,
+    /// Whether a GPU was to run the whole model, and has too little memory for that.
+    reduced: bool,
 }
 
 impl Session {
@@ -54,7 +57,8 @@ impl Session {
     /// # Errors
     /// If any of that fails.
     pub(crate) fn open(source: &Source, settings: &Settings, sizes: Sizes) -> Result<Self> {
-        let Opened { device, gpu, threads } = settings.device.open(settings.threads)?;
+        let Opened { device, gpu, threads } =
+            settings.device.open(settings.threads, settings.gpu_layers)?;
         let name = source.name();
         let model = source.open(settings.quantize)?;
         check_context(&name, &model, settings)?;
@@ -66,13 +70,23 @@ impl Session {
             outputs: sizes.outputs,
         };
         let engine = Engine::new(&model, device.as_ref(), options)
-            .with_context(|| format!("{name} cannot be loaded on {}", device.name()))?;
-        Ok(Self { name, model, engine, device: device.name(), gpu, threads })
+            .with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
+        let runs_on = engine.program().device();
+        let reduced = settings.gpu_layers.is_none() && !engine.program().shares().is_empty();
+        let gpu = gpu.filter(|gpu| gpu.name() == runs_on);
+        let threads = if gpu.is_some() { 1 } else { threads };
+        Ok(Self { name, model, engine, device: runs_on, gpu, threads, reduced })
     }
 
-    /// One line for each decision, on standard error: on a terminal, or if asked for.
+    /// One line for each decision, on standard error: on a terminal, or if asked for. That a GPU has too little memory for
+    /// the model is always said.
     pub(crate) fn tell(&self, verbose: bool) {
+        let shares = shares(self.engine.program().shares());
+        let device = shares.as_ref().unwrap_or(&self.device);
         if !verbose && !terminal::stderr_is_terminal() {
+            if self.reduced {
+                output::note(&format!("the model does not fit into the GPU's memory: {device}"));
+            }
             return;
         }
         let memory = self.engine.program().memory();
@@ -84,7 +98,7 @@ impl Session {
             terminal::harmless(&self.name),
             formats.join(" ")
         ));
-        output::note(&format!("device: {}", self.device));
+        output::note(&format!("device: {device}"));
         output::note(&format!(
             "context: {} of the model's {} positions; keys and values in {}, {}",
             self.engine.context(),
@@ -98,6 +112,30 @@ impl Session {
     pub(crate) fn bytes_per_token(&self, depth: usize) -> u64 {
         let kv = self.engine.program().options().kv;
         self.engine.program().plan().cost(Workload::decode(1, depth, kv)).memory_bytes()
+    }
+}
+
+/// What several devices do of a model; none where one does all.
+fn shares(shares: &[Share]) -> Option<String> {
+    let all: usize = shares.iter().map(|share| share.layers).sum();
+    let describe = |share: &Share| {
+        let free =
+            share.free.map_or(String::new(), |free| format!(" of {} free", output::bytes(free)));
+        let taken = output::bytes(share.memory.total());
+        format!("{}: {} of {all} layers ({taken}{free})", share.device, share.layers)
+    };
+    // The device that runs the last layers is the one that was asked for.
+    let parts: Vec<String> = shares.iter().rev().map(describe).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+fn not_loaded(name: &str, device: &dyn Device, layers: Option<usize>) -> String {
+    let device = device.name();
+    match layers {
+        Some(layers) => format!(
+            "{name} cannot be loaded with --gpu-layers {layers} on {device}; without it as many layers are taken as fit"
+        ),
+        None => format!("{name} cannot be loaded on {device}"),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use trine_backend::{BackendError, Device, Program, ProgramOptions};
+use trine_backend::{BackendError, Device, Memory, Program, ProgramOptions};
 use trine_model::{Model, Plan};
 
 use crate::error::GpuError;
-use crate::program::VulkanProgram;
+use crate::program::{VulkanProgram, forecast};
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::pipeline::PipelineCache;
 use crate::weights::Progress;
@@ -75,5 +75,13 @@ impl Device for VulkanDevice {
         options: &ProgramOptions,
     ) -> Result<Box<dyn Program>, BackendError> {
         Ok(Box::new(VulkanProgram::load(self, model, plan, options)?))
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        Some(self.gpu().free_bytes())
+    }
+
+    fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
+        forecast::memory(self.gpu().capabilities(), plan, options)
     }
 }

@@ -11,7 +11,7 @@ use trine_weights::{DType, Tensor, quantize_tensor};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, device_format, pack_rows};
 use crate::raw::gpu::Gpu;
-use crate::raw::memory::{Arena, Buffer, Place};
+use crate::raw::memory::{Arena, Buffer, Place, blocks_bytes};
 use crate::raw::transfer::Transfer;
 
 /// Bytes of a file that one thread packs at a time.
@@ -127,9 +127,22 @@ fn groups(plan: &Plan) -> Vec<Vec<WeightId>> {
 
 fn planned_bytes(plan: &Plan, ids: &[WeightId]) -> u64 {
     let rows = ids.iter().map(|id| plan.weight(*id).rows).sum();
-    let first = plan.weight(ids[0]);
-    let planes = format_of(first.dtype).plane_bytes(rows, first.columns);
+    let planes = joint_format(plan, ids).plane_bytes(rows, plan.weight(ids[0]).columns);
     planes.and_then(|planes| planes.layout()).map_or(0, |(_, bytes)| bytes)
+}
+
+/// The format of matrices that are packed together. The two of a gated product may differ: the wider format serves both.
+fn joint_format(plan: &Plan, ids: &[WeightId]) -> Format {
+    let formats = ids.iter().map(|id| format_of(plan.weight(*id).dtype));
+    formats.reduce(|a, b| if a == b { a } else { Format::Q8_0 }).unwrap_or(Format::Q8_0)
+}
+
+/// Bytes of device memory that the weights of a Plan take.
+pub(crate) fn forecast(plan: &Plan) -> u64 {
+    let mut sizes: Vec<u64> = groups(plan).iter().map(|ids| planned_bytes(plan, ids)).collect();
+    let matrices = sizes.iter().sum();
+    sizes.push(vector_bytes(plan));
+    blocks_bytes(matrices, &sizes)
 }
 
 /// What loading a matrix needs.
@@ -149,12 +162,7 @@ impl Load<'_> {
         converted: &mut Vec<(DType, u64)>,
     ) -> Result<(Matrix, Buffer), BackendError> {
         let first = self.plan.weight(ids[0]);
-        // A gated product's two matrices may differ in format: the wider one serves both.
-        let format = ids
-            .iter()
-            .map(|id| format_of(self.plan.weight(*id).dtype))
-            .reduce(|a, b| if a == b { a } else { Format::Q8_0 })
-            .unwrap_or(Format::Q8_0);
+        let format = joint_format(self.plan, ids);
         let columns = first.columns;
         let rows: usize = ids.iter().map(|id| self.plan.weight(*id).rows).sum();
         let too_large = || BackendError::Unsupported {
@@ -290,16 +298,22 @@ impl Planes {
     }
 }
 
+/// Bytes of a vector's place.
+fn vector_size(weight: &trine_model::Weight) -> u64 {
+    (4 * weight.columns as u64).next_multiple_of(256)
+}
+
+fn vector_bytes(plan: &Plan) -> u64 {
+    plan.weights.iter().filter(|weight| weight.rows == 1).map(vector_size).sum()
+}
+
 fn load_vectors(
     model: &Model,
     plan: &Plan,
     arena: &mut Arena,
     transfer: &Transfer,
 ) -> Result<(Vec<Option<u64>>, Buffer), GpuError> {
-    let is_vector = |weight: &&trine_model::Weight| weight.rows == 1;
-    let size = |weight: &trine_model::Weight| (4 * weight.columns as u64).next_multiple_of(256);
-    let total = plan.weights.iter().filter(is_vector).map(size).sum();
-    let memory = arena.allocate(total, "the norms")?;
+    let memory = arena.allocate(vector_bytes(plan), "the norms")?;
     let mut offset = 0;
     let mut vectors = Vec::with_capacity(plan.weights.len());
     for weight in &plan.weights {
@@ -309,7 +323,7 @@ fn load_vectors(
         }
         transfer.write(&memory, offset, bytemuck::cast_slice(&model.vector(weight)))?;
         vectors.push(Some(memory.address() + offset));
-        offset += size(weight);
+        offset += vector_size(weight);
     }
     Ok((vectors, memory))
 }

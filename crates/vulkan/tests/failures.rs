@@ -30,6 +30,7 @@ const BATCH: Batch<'static> = Batch {
     sequence_of: &[0, 0, 0],
     sequences: &[SequenceView { slot: 0, blocks: &[0] }],
     outputs: &[2],
+    input: &[],
 };
 
 #[test]

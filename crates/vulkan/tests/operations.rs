@@ -10,7 +10,9 @@ use std::path::Path;
 
 use common::random::{Random, forms, model, relative_difference, traffic};
 use trine_backend::reference::ReferenceDevice;
-use trine_model::{KvType, Model, Op};
+use trine_backend::{Device, LayerChoice, SplitDevice};
+use trine_cpu::CpuDevice;
+use trine_model::{KvType, Model, Op, narrow};
 use trine_vulkan::testing::device;
 use trine_weights::DType;
 
@@ -93,4 +95,31 @@ fn a_step_gives_the_same_bits_again() {
     let model = model(&mut Random(7), DType::Q8_0, folder.path());
     let run = || traffic(&device(), &model, model.plan(), KvType::F16, 7);
     assert_eq!(run(), run());
+}
+
+/// A GPU gives rows to another device, takes them from one, and both.
+#[test]
+fn a_model_cut_anywhere_agrees_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = || -> Box<dyn Device> { Box::new(device()) };
+    let cpu = || -> Box<dyn Device> { Box::new(CpuDevice::new(Some(2), None).unwrap()) };
+    for (seed, dtype) in (0..).zip(DTYPES) {
+        let models = (0..50).map(|more| supported(seed + 1000 * more, dtype, folder.path()));
+        let model = models.into_iter().find(|model| model.plan().layers() > 1).unwrap();
+        let base = model.base_plan();
+        let expected = traffic(&ReferenceDevice::new(), &model, base, KvType::F32, seed);
+        for plan in [model.plan(), narrow::narrow(model.base_plan())] {
+            for (first, second) in [(cpu(), gpu()), (gpu(), cpu()), (gpu(), gpu())] {
+                let layers = 1 + seed as usize % (plan.layers() - 1);
+                let both = SplitDevice::new(first, second, LayerChoice::Exactly(layers));
+                let found = traffic(&both, &model, plan.clone(), KvType::F32, seed);
+                let worst = relative_difference(&expected, &found);
+                let name = both.name();
+                assert!(
+                    worst <= tolerance(dtype),
+                    "{name}, seed {seed}, {dtype:?}: {worst}\n{plan}"
+                );
+            }
+        }
+    }
 }

@@ -61,14 +61,13 @@ impl ReferenceProgram {
 
 impl Program for ReferenceProgram {
     fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        batch.check(&self.options, self.model.config().vocabulary)?;
+        batch.check(&self.options, &self.plan, self.model.config().vocabulary)?;
         for (memory, buffer) in self.buffers.iter_mut().zip(&self.plan.buffers) {
-            let rows = match buffer.rows {
-                trine_model::Rows::Tokens => batch.tokens.len(),
-                trine_model::Rows::Outputs => batch.outputs.len(),
-            };
             memory.clear();
-            memory.resize(rows * buffer.columns, f32::NAN);
+            memory.resize(batch.rows(buffer.rows) * buffer.columns, f32::NAN);
+        }
+        if let Some(input) = self.plan.input {
+            self.buffers[input.0].copy_from_slice(batch.input);
         }
         let steps = self.plan.steps.clone();
         for (index, step) in steps.iter().enumerate() {
@@ -79,7 +78,11 @@ impl Program for ReferenceProgram {
             }
         }
         self.model.checkpoint().check_intact()?;
-        Ok(&self.buffers[self.plan.logits.0])
+        Ok(&self.buffers[self.plan.output.0])
+    }
+
+    fn device(&self) -> String {
+        ReferenceDevice::new().name()
     }
 
     fn plan(&self) -> &Plan {

@@ -110,6 +110,7 @@ impl OneSequence {
             sequence_of: &vec![0; tokens.len()],
             sequences: &[SequenceView { slot: 0, blocks: &self.blocks }],
             outputs: &(0..tokens.len() as u32).collect::<Vec<_>>(),
+            input: &[],
         };
         self.length += tokens.len();
         self.program.run(&batch).unwrap().to_vec()

@@ -185,10 +185,17 @@ pub fn traffic(
             sequence_of: &sequence_of,
             sequences: &views,
             outputs: &outputs,
+            input: &[],
         };
         results.push(program.run(&batch).unwrap().to_vec());
     }
     results
+}
+
+/// A random model of at least two layers, which can be cut.
+pub fn model_of_layers(random: &mut Random, dtype: DType, folder: &Path) -> Model {
+    let models = (0..50).map(|_| model(random, dtype, folder));
+    models.into_iter().find(|model| model.plan().layers() > 1).unwrap()
 }
 
 /// Largest difference of two runs, relative to the largest logit.

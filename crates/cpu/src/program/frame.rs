@@ -13,7 +13,7 @@ use trine_model::{BufferId, CacheId, Op, Product, WeightId};
 
 use super::layers::{AttentionKind, RotaryTable};
 use super::terms::{quantize_terms, terms};
-use super::{Fixed, Loaded, ThreadState, rows_in};
+use super::{Fixed, Loaded, ThreadState};
 use crate::attention::{Attention, SequenceRows, Strided};
 use crate::matmul::{MatmulInput, PackedMatrix};
 use crate::pool::{Barrier, ThreadIndex};
@@ -99,7 +99,7 @@ impl Frame<'_> {
                 });
             }
             row_wise => {
-                let rows = rows_in(self.batch, self.fixed.plan.rows(op));
+                let rows = self.batch.rows(self.fixed.plan.rows(op));
                 self.for_rows(rows, cursor, |row| self.row(row_wise, row));
             }
         }
@@ -334,7 +334,7 @@ impl Frame<'_> {
         cursor: &mut Cursor<'_>,
         state: &mut ThreadState,
     ) {
-        let rows = rows_in(self.batch, self.fixed.plan.buffer(input).rows);
+        let rows = self.batch.rows(self.fixed.plan.buffer(input).rows);
         if rows == 0 {
             return;
         }
@@ -371,7 +371,7 @@ impl Frame<'_> {
         cursor: &mut Cursor<'_>,
         state: &mut ThreadState,
     ) {
-        let rows = rows_in(self.batch, self.fixed.plan.buffer(input).rows);
+        let rows = self.batch.rows(self.fixed.plan.buffer(input).rows);
         if rows == 0 {
             return;
         }

@@ -11,7 +11,7 @@ mod terms;
 use std::sync::{Mutex, PoisonError};
 
 use trine_backend::{BackendError, Batch, Device, Memory, Program, ProgramOptions};
-use trine_model::{BufferId, KvType, Model, Op, Plan, Rows, Scratch, WeightId};
+use trine_model::{Buffer, BufferId, KvType, Model, Op, Plan, Scratch, WeightId};
 use trine_weights::Tensor;
 
 use crate::attention::{AttentionError, AttentionScratch, KvCache, KvKind, KvShape, SequenceRows};
@@ -186,16 +186,26 @@ impl CpuProgram {
 
 impl Program for CpuProgram {
     fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        batch.check(&self.fixed.options, self.model.config().vocabulary)?;
+        batch.check(&self.fixed.options, &self.fixed.plan, self.model.config().vocabulary)?;
+        if let Some(input) = self.fixed.plan.input {
+            let start = self.fixed.offset(input);
+            let memory = &mut self.memory.as_mut_slice()[start..start + batch.input.len()];
+            memory.copy_from_slice(batch.input);
+        }
         let mut rows = recycle(std::mem::take(&mut self.rows));
         let result = self.prepare_and_dispatch(batch, &mut rows);
         self.rows = recycle(rows);
         result?;
         self.model.checkpoint().check_intact()?;
-        let logits = self.fixed.plan.logits;
-        let start = self.fixed.offset(logits);
-        let length = batch.outputs.len() * self.fixed.plan.buffer(logits).columns;
+        let output = self.fixed.plan.output;
+        let start = self.fixed.offset(output);
+        let Buffer { rows, columns, .. } = self.fixed.plan.buffer(output);
+        let length = batch.rows(*rows) * columns;
         Ok(&self.memory.as_mut_slice()[start..start + length])
+    }
+
+    fn device(&self) -> String {
+        self.fixed.device.clone()
     }
 
     fn plan(&self) -> &Plan {
@@ -336,14 +346,6 @@ fn largest_input(plan: &Plan, options: &ProgramOptions) -> usize {
         _ => 0,
     };
     plan.steps.iter().map(|step| size(&step.op)).max().unwrap_or(0)
-}
-
-/// Rows of a kind in a batch.
-fn rows_in(batch: &Batch<'_>, rows: Rows) -> usize {
-    match rows {
-        Rows::Tokens => batch.tokens.len(),
-        Rows::Outputs => batch.outputs.len(),
-    }
 }
 
 /// Turns the errors of the kernels into the seam's.

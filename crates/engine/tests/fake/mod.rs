@@ -43,7 +43,8 @@ impl Fake {
             weights: Vec::new(),
             caches,
             steps: Vec::new(),
-            logits: BufferId(0),
+            input: None,
+            output: BufferId(0),
         };
         let ring = |&window: &usize| {
             let length = options.ring_length(window);
@@ -99,7 +100,7 @@ fn global(view: &SequenceView<'_>, position: usize) -> usize {
 
 impl Program for Fake {
     fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        batch.check(&self.options, VOCABULARY)?;
+        batch.check(&self.options, &self.plan, VOCABULARY)?;
         self.runs += 1;
         if self.fails_at == Some(self.runs) {
             return Err(BackendError::Failed {
@@ -129,6 +130,10 @@ impl Program for Fake {
             }
         }
         Ok(&self.logits)
+    }
+
+    fn device(&self) -> String {
+        "fake".to_owned()
     }
 
     fn plan(&self) -> &Plan {

@@ -114,13 +114,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let sizes = Sizes { sequences: batch, prefill: PREFILL, outputs: batch };
     let mut session = Session::open(&source, &settings, sizes)?;
     session.tell(verbose);
-    let mut bandwidth = match Yardstick::new(session.gpu.as_ref(), session.threads) {
-        Ok(bandwidth) => Some(bandwidth),
-        Err(error) => {
-            output::warning(format_args!("the share of the memory bandwidth is left out: {error}"));
-            None
-        }
-    };
+    let mut bandwidth = yardstick(&session);
     let watch = Watch::new();
     let (speeds, reads) = measure(&mut session.engine, &tests, &args, bandwidth.as_mut(), &watch)?;
     let mut report = report(&session, &settings, &tests, speeds, reads);
@@ -136,6 +130,18 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
         output::line(bench_steps::describe(&name, &measured.steps, args.markdown))?;
     }
     Ok(())
+}
+
+/// What the speed is compared with; none where two memories share the work, or there is no memory to measure with.
+fn yardstick(session: &Session) -> Option<Yardstick> {
+    let measured = match session.engine.program().shares() {
+        [] => Yardstick::new(session.gpu.as_ref(), session.threads),
+        _ => Err(anyhow::anyhow!("two devices share the model")),
+    };
+    let tell = |error: &anyhow::Error| {
+        output::warning(format_args!("the share of the memory bandwidth is left out: {error}"));
+    };
+    measured.inspect_err(tell).ok()
 }
 
 /// Runs every test once more with the time of each step of the Plan.

@@ -130,7 +130,7 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
         (None, Some(gbps), Some(tops)) => of_rates(gbps, tops),
         (None | Some(PROCESSOR), ..) => {
             let threads = args.threads.map(usize::from);
-            let opened = DeviceChoice::Cpu.open(threads)?;
+            let opened = DeviceChoice::Cpu.open(threads, None)?;
             let reads = measured::processor_reads(opened.threads)?;
             measured::machine(opened.device.as_ref(), model, &reads)?
         }
@@ -163,12 +163,12 @@ fn is_gpu(name: &str) -> bool {
 fn gpu(name: &str, model: &Model) -> Result<Machine> {
     let choice = DeviceChoice::parse(name)
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
-    let opened = choice.open(None)?;
+    let opened = choice.open(None, None)?;
     let Some(gpu) = &opened.gpu else {
         bail!("{} is no GPU; please report this", opened.device.name());
     };
     let reads = measured::gpu_reads(&gpu.gpu())?;
-    measured::machine(opened.device.as_ref(), model, &reads)
+    measured::machine(gpu, model, &reads)
 }
 
 /// A machine of which nothing but two rates is known.

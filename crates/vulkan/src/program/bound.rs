@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions};
-use trine_model::{Heads, Model, Op, Plan, Scratch, Width, Workload};
+use trine_model::{Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
 
 use super::emit::Emitter;
 use super::frame::{Frame, FrameLayout};
 use super::graph::{Graph, ValueId};
-use super::lower::Lowering;
+use super::lower::{Choices, Lowering};
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::{PassKey, failure, pass_keys};
@@ -52,8 +52,10 @@ pub(super) struct Bound {
     /// Counters of attention's parts; 0 between launches.
     counters: Buffer,
     frame: Frame,
-    /// (outputs, vocabulary), for the host.
-    logits: Buffer,
+    /// The Plan's input, written by the host.
+    input: Option<Buffer>,
+    /// The rows of the Plan's output, for the host.
+    output: Buffer,
     top: TopMemory,
     pub(super) passes: Vec<Pass>,
     pub(super) memory: Memory,
@@ -77,10 +79,19 @@ pub(super) struct Pass {
     recording: Recording,
     /// State of the recording's chains, if it has any.
     chains: Option<Chains>,
-    /// Fetches the logits.
+    /// Fetches the output, where not every step does: the logits.
     fetch: Option<Recording>,
     /// With timestamps, made when profiling asks for it; with the Plan's step of each dispatch.
     timed: Option<(Recording, Vec<usize>)>,
+}
+
+/// Bytes of a KV cache.
+pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
+    let blocks = match cache.window {
+        Some(window) => options.sequences * options.ring_length(window) / BLOCK,
+        None => options.blocks,
+    };
+    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
 }
 
 /// A pass before it is recorded.
@@ -116,7 +127,7 @@ impl Binding<'_> {
             ));
         }
         let is_wide = |buffer: &&trine_model::Buffer| {
-            buffer.columns > COLUMNS_MAX && buffer.name != self.plan.buffer(self.plan.logits).name
+            buffer.columns > COLUMNS_MAX && buffer.name != self.plan.buffer(self.plan.output).name
         };
         match self.plan.buffers.iter().find(is_wide) {
             Some(buffer) => refuse(format!(
@@ -175,9 +186,15 @@ impl Binding<'_> {
         let caches = self.caches(gpu)?;
         let layout = FrameLayout::new(self.options);
         let frame = gpu.allocate(layout.bytes as u64, Place::Upload, "the step's frame")?;
-        let rows = width.outputs.max(1) as u64;
-        let logits_bytes = 4 * rows * self.vocabulary() as u64;
-        let logits = gpu.allocate(logits_bytes, Place::Readback, "the logits")?;
+        let input = self.plan.input.map(|id| {
+            let buffer = self.plan.buffer(id);
+            let bytes = 4 * selection.allocated(width.of(buffer.rows)) * buffer.columns;
+            gpu.allocate(bytes as u64, Place::Upload, "the rows of another device")
+        });
+        let input = input.transpose()?;
+        let output_rows = width.of(self.output().rows).max(1);
+        let output_bytes = 4 * (output_rows * self.output().columns) as u64;
+        let output = gpu.allocate(output_bytes, Place::Readback, "the logits")?;
         let top = TopMemory::new(gpu, width.outputs.clamp(1, TOP_ROWS_MAX))?;
         let scratch = gpu.allocate(scratch_bytes, Place::Device, "working memory")?;
         let split_scratch =
@@ -191,8 +208,9 @@ impl Binding<'_> {
             weights: weights.bytes,
             mapped: 0,
             caches: caches.iter().map(Buffer::bytes).sum(),
-            scratch: [&scratch, &split_scratch, &counters, &logits, &frame]
+            scratch: [&scratch, &split_scratch, &counters, &output, &frame]
                 .into_iter()
+                .chain(&input)
                 .chain(top.buffers())
                 .map(Buffer::bytes)
                 .sum(),
@@ -207,7 +225,8 @@ impl Binding<'_> {
             scratch,
             split_scratch,
             counters,
-            logits,
+            input,
+            output,
             top,
             passes: Vec::new(),
             memory,
@@ -215,18 +234,12 @@ impl Binding<'_> {
         })
     }
 
-    fn vocabulary(&self) -> usize {
-        self.plan.buffer(self.plan.logits).columns
+    fn output(&self) -> &trine_model::Buffer {
+        self.plan.buffer(self.plan.output)
     }
 
     fn caches(&self, gpu: &Arc<Gpu>) -> Result<Vec<Buffer>, GpuError> {
-        let bytes = |cache: &trine_model::Cache| {
-            let blocks = match cache.window {
-                Some(window) => self.options.sequences * self.options.ring_length(window) / BLOCK,
-                None => self.options.blocks,
-            };
-            KvCache::bytes(self.options.kv, cache.kv_heads, cache.head_dim, blocks)
-        };
+        let bytes = |cache| cache_bytes(self.options, cache);
         let total = self.plan.caches.iter().map(bytes).sum();
         let mut arena = Arena::new(gpu, Place::Device, total);
         self.plan.caches.iter().map(|cache| arena.allocate(bytes(cache), "the KV cache")).collect()
@@ -264,17 +277,23 @@ impl Binding<'_> {
             graph,
             scratch,
             base: bound.scratch.address(),
+            input: bound.input.as_ref().map_or(0, Buffer::address),
             split_scratch: bound.split_scratch.span(),
             counters: bound.counters.span(),
         };
         let mut draft = Draft { dispatches: emitter.emit()?, copies: Vec::new(), fetch: None };
-        let Some(value) = graph.logits else { return Ok(draft) };
-        let rows = key.width.outputs;
-        let logits = self.logits_copy(bound, &emitter, value, rows);
+        let Some(value) = graph.output else { return Ok(draft) };
+        let rows = key.width.of(self.output().rows);
+        let output = self.output_copy(bound, &emitter, value, rows);
+        if self.output().rows == Rows::Tokens {
+            // The device behind this one needs them in every step.
+            draft.copies = vec![output];
+            return Ok(draft);
+        }
         if rows <= TOP_ROWS_MAX {
             let launch = TopLaunch {
-                logits: logits.from.span(),
-                vocabulary: self.vocabulary(),
+                logits: output.from.span(),
+                vocabulary: self.output().columns,
                 rows,
                 row_count: frame.output_count,
                 maxima: bound.top.maxima.span(),
@@ -285,11 +304,11 @@ impl Binding<'_> {
             draft.dispatches.extend(launch.dispatches(&bound.gpu, step)?);
             draft.copies = bound.top.copies(rows);
         }
-        draft.fetch = Some(logits);
+        draft.fetch = Some(output);
         Ok(draft)
     }
 
-    fn logits_copy(
+    fn output_copy(
         &self,
         bound: &Bound,
         emitter: &Emitter<'_>,
@@ -297,9 +316,14 @@ impl Binding<'_> {
         rows: usize,
     ) -> Copy {
         let Span { address, .. } = emitter.span(value);
-        let bytes = 4 * (rows * self.vocabulary()) as u64;
-        let from = bound.scratch.part(address - bound.scratch.address(), bytes);
-        Copy { from, to: bound.logits.part(0, bytes), bytes }
+        let bytes = 4 * (rows * self.output().columns) as u64;
+        // Rows that are changed in place stay where the host wrote them.
+        let memory = match &bound.input {
+            Some(input) if emitter.graph.input == Some(value) => input,
+            _ => &bound.scratch,
+        };
+        let from = memory.part(address - memory.address(), bytes);
+        Copy { from, to: bound.output.part(0, bytes), bytes }
     }
 
     /// Indices of dispatches before which a submission ends, so that none is predicted to take too long.
@@ -340,6 +364,7 @@ impl Bound {
         profile: Option<&mut Vec<f64>>,
     ) -> Result<(), GpuError> {
         self.frame.write(batch, TILE_ROWS);
+        self.write_input(batch);
         let Some(profile) = profile else {
             if let Some(chains) = &self.passes[pass].chains
                 && self.gpu.injected_at(gpu::Place::Chain).is_some()
@@ -349,6 +374,7 @@ impl Bound {
             self.passes[pass].recording.run("a step")?;
             if self.passes[pass].chains.as_ref().is_some_and(Chains::has_failed) {
                 self.unchain(binding)?;
+                self.write_input(batch);
                 self.passes[pass].recording.run("a step again")?;
             }
             return Ok(());
@@ -361,6 +387,13 @@ impl Bound {
             }
         }
         Ok(())
+    }
+
+    /// Writes the rows that a part of a model begins with; a run changes them.
+    fn write_input(&self, batch: &Batch<'_>) {
+        if let Some(input) = &self.input {
+            input.write(0, bytemuck::cast_slice(batch.input));
+        }
     }
 
     /// Records all passes that have chains without them.
@@ -396,15 +429,15 @@ impl Bound {
         Ok(())
     }
 
-    /// Copies the logits of the pass that ran last to the host.
-    pub(super) fn fetch_logits(&mut self, pass: usize) -> Result<(), GpuError> {
+    /// Copies the output of the pass that ran last to the host, if it is not there.
+    pub(super) fn fetch_output(&mut self, pass: usize) -> Result<(), GpuError> {
         let fetch = self.passes[pass].fetch.as_mut();
         fetch.map_or(Ok(()), |recording| recording.run("fetching logits"))
     }
 
-    /// The logits that were fetched.
-    pub(super) fn logits(&self, count: usize) -> &[f32] {
-        self.logits.values(0, count)
+    /// The output that was fetched.
+    pub(super) fn output(&self, count: usize) -> &[f32] {
+        self.output.values(0, count)
     }
 
     /// Number of the largest logits of an output row, and those that there was room for: bits and token.

@@ -44,6 +44,8 @@ pub(super) struct Emitter<'a> {
     pub(super) scratch: &'a Scratch,
     /// First byte of scratch memory.
     pub(super) base: u64,
+    /// Address of the Plan's input, where it has one.
+    pub(super) input: u64,
     /// Memory of products that several workgroups share.
     pub(super) split_scratch: Span,
     pub(super) options: &'a ProgramOptions,
@@ -67,8 +69,12 @@ impl Emitter<'_> {
 
     /// Where a value is.
     pub(super) fn span(&self, id: ValueId) -> Span {
+        let bytes = self.graph.values[id.0] as u64;
+        if self.graph.input == Some(id) {
+            return Span { address: self.input, bytes };
+        }
         let offset = self.scratch.offsets[id.0].expect("a value that a launch touches is placed");
-        Span { address: self.base + offset as u64, bytes: self.graph.values[id.0] as u64 }
+        Span { address: self.base + offset as u64, bytes }
     }
 
     fn operand(&self, value: OperandValue) -> Operand {

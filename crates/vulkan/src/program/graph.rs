@@ -211,8 +211,10 @@ pub(super) struct Graph {
     pub(super) nodes: Vec<Node>,
     /// Bytes of each value.
     pub(super) values: Vec<usize>,
-    /// (outputs, vocabulary) f32; none if no logits are wanted.
-    pub(super) logits: Option<ValueId>,
+    /// The Plan's input, f32 rows: it has memory of its own, which the host writes.
+    pub(super) input: Option<ValueId>,
+    /// The Plan's output, f32 rows; none if it has no row.
+    pub(super) output: Option<ValueId>,
 }
 
 impl Graph {
@@ -225,11 +227,14 @@ impl Graph {
                 lifetimes[value.0] = Some((first, at));
             }
         }
-        // The logits are copied after the last launch.
-        if let Some(ValueId(logits)) = self.logits
-            && let Some((_, last)) = &mut lifetimes[logits]
+        // The output is copied after the last launch.
+        if let Some(ValueId(output)) = self.output
+            && let Some((_, last)) = &mut lifetimes[output]
         {
             *last = self.nodes.len();
+        }
+        if let Some(ValueId(input)) = self.input {
+            lifetimes[input] = None;
         }
         let claim = |(buffer, lifetime): (usize, &Option<(usize, usize)>)| {
             let (first, last) = (*lifetime)?;

@@ -71,14 +71,15 @@ impl<'a> Lowering<'a> {
             heads: None,
             step: 0,
         };
+        lowering.graph.input = plan.input.map(|input| lowering.fresh_plain(input));
         for (index, step) in plan.steps.iter().enumerate() {
             lowering.step = index;
             if width.of(plan.rows(&step.op)) > 0 {
                 lowering.op(&step.op);
             }
         }
-        if width.outputs > 0 {
-            lowering.graph.logits = Some(lowering.plain(plan.logits));
+        if width.of(plan.buffer(plan.output).rows) > 0 {
+            lowering.graph.output = Some(lowering.plain(plan.output));
         }
         lowering.graph
     }
@@ -221,7 +222,7 @@ impl<'a> Lowering<'a> {
         let readers = self.readers(id);
         let kind = readers.iter().find_map(|op| self.wanted(op));
         let plain = readers.iter().any(|op| self.wanted(op) != kind) || kind.is_none();
-        (plain || self.plan.logits == id, kind)
+        (plain || self.plan.output == id, kind)
     }
 
     /// Makes what is demanded of a buffer.

@@ -3,6 +3,7 @@
 
 mod bound;
 mod emit;
+pub(crate) mod forecast;
 mod frame;
 mod graph;
 mod lower;
@@ -10,7 +11,7 @@ mod ropes;
 mod selection;
 
 use trine_backend::{BackendError, Batch, Memory, Program, ProgramOptions, TOP, TopLogit};
-use trine_model::{Model, Plan, Width};
+use trine_model::{Model, Plan, Rows, Width};
 
 use crate::device::VulkanDevice;
 use crate::error::GpuError;
@@ -79,7 +80,7 @@ impl VulkanProgram {
 
     /// Runs a step's pass; gives its index.
     fn step(&mut self, batch: &Batch<'_>) -> Result<usize, BackendError> {
-        batch.check(&self.options, self.model.config().vocabulary)?;
+        batch.check(&self.options, &self.plan, self.model.config().vocabulary)?;
         if self.bound.is_none() {
             self.device.reopen().map_err(|error| failure(&self.device.label(), error))?;
             self.bound = Some(self.bind()?);
@@ -94,25 +95,30 @@ impl VulkanProgram {
         Ok(pass)
     }
 
-    /// All logits of the step that a pass has just run.
-    fn logits(&mut self, pass: usize, rows: usize) -> Result<&[f32], BackendError> {
-        let count = rows * self.plan.buffer(self.plan.logits).columns;
+    /// Rows of the output of the step that a pass has just run.
+    fn output(&mut self, pass: usize, rows: usize) -> Result<&[f32], BackendError> {
+        let count = rows * self.plan.buffer(self.plan.output).columns;
         let bound = self.bound.as_mut().expect("a step has just run on it");
-        if let Err(error) = bound.fetch_logits(pass) {
+        if let Err(error) = bound.fetch_output(pass) {
             return Err(self.failed(error));
         }
-        Ok(self.bound.as_ref().map_or(&[], |bound| bound.logits(count)))
+        Ok(self.bound.as_ref().map_or(&[], |bound| bound.output(count)))
+    }
+
+    /// What a row of the output stands for.
+    fn output_rows(&self) -> Rows {
+        self.plan.buffer(self.plan.output).rows
     }
 }
 
 impl Program for VulkanProgram {
     fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         let pass = self.step(batch)?;
-        self.logits(pass, batch.outputs.len())
+        self.output(pass, batch.rows(self.output_rows()))
     }
 
     fn finds_top(&self) -> bool {
-        self.options.width.outputs <= TOP_ROWS_MAX
+        self.options.width.outputs <= TOP_ROWS_MAX && self.output_rows() == Rows::Outputs
     }
 
     fn run_top(&mut self, batch: &Batch<'_>) -> Result<&[Vec<TopLogit>], BackendError> {
@@ -133,6 +139,10 @@ impl Program for VulkanProgram {
             self.find_top(pass, rows)?;
         }
         Ok(&self.top[..rows])
+    }
+
+    fn device(&self) -> String {
+        self.device.label()
     }
 
     fn plan(&self) -> &Plan {
@@ -157,8 +167,8 @@ impl VulkanProgram {
     /// Finds the largest logits on the host: so many are equal that the device had no room for them.
     fn find_top(&mut self, pass: usize, rows: usize) -> Result<(), BackendError> {
         let mut found = std::mem::take(&mut self.top);
-        let vocabulary = self.plan.buffer(self.plan.logits).columns;
-        let logits = self.logits(pass, rows)?;
+        let vocabulary = self.plan.buffer(self.plan.output).columns;
+        let logits = self.output(pass, rows)?;
         for (row, top) in logits.chunks_exact(vocabulary).zip(&mut found) {
             let all = row.iter().zip(0..).map(|(&logit, token)| TopLogit { logit, token });
             top.clear();

@@ -1,5 +1,6 @@
 //! Device memory: blocks that are filled from the front and freed whole.
 
+use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ const BLOCK_MAX: u64 = 1 << 30;
 const BLOCK_MIN: u64 = 1 << 20;
 /// A window of a discrete GPU's memory of at most this size is not for weights.
 const SMALL_WINDOW: u64 = 256 << 20;
+/// Most free memory that is left to others.
+const RESERVE_MAX: u64 = 256 << 20;
 
 /// What memory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -177,7 +180,7 @@ impl Arena {
             self.expected = self.expected.saturating_sub(bytes);
             return Ok(buffer);
         }
-        let size = self.expected.clamp(BLOCK_MIN, BLOCK_MAX).max(bytes).next_multiple_of(ALIGNMENT);
+        let size = block_size(self.expected, bytes);
         let block = match allocate_block(&self.gpu, size, self.place) {
             // There may be no room for what is to come and still for what is needed.
             Err(GpuError::OutOfMemory { .. }) if size > bytes => {
@@ -197,7 +200,47 @@ impl Arena {
     }
 }
 
+/// Size of the block that a buffer of `bytes` begins where `expected` are still to come.
+fn block_size(expected: u64, bytes: u64) -> u64 {
+    expected.clamp(BLOCK_MIN, BLOCK_MAX).max(bytes).next_multiple_of(ALIGNMENT)
+}
+
+/// Bytes of the blocks of an [`Arena`] for about `expected` bytes that makes buffers of these sizes.
+pub fn blocks_bytes(expected: u64, sizes: &[u64]) -> u64 {
+    let (mut expected, mut left, mut all) = (expected, 0, 0);
+    for bytes in sizes {
+        let bytes = (*bytes).max(1).next_multiple_of(ALIGNMENT);
+        if bytes > left {
+            left = block_size(expected, bytes);
+            all += left;
+        }
+        left -= bytes;
+        expected = expected.saturating_sub(bytes);
+    }
+    all
+}
+
 impl Gpu {
+    /// Bytes that weights, caches and working memory can take of what is free as it is. Some is left to others: compiled
+    /// kernels and recordings, and programs that begin later.
+    pub fn free_bytes(&self) -> u64 {
+        let order = types_in_order(&self.memory, self.capabilities().kind, Place::Device);
+        let heaps: BTreeSet<usize> = order
+            .iter()
+            .map(|index| self.memory.memory_types[*index as usize].heap_index as usize)
+            .collect();
+        let budgets = self.budgets();
+        let free = |heap: &usize| match &budgets {
+            Some(budgets) => {
+                budgets.get(*heap).map_or(0, |(used, most)| most.saturating_sub(*used))
+            }
+            // The driver does not tell what others use.
+            None => self.memory.memory_heaps[*heap].size / 8 * 7,
+        };
+        let free = heaps.iter().map(free).fold(0, u64::saturating_add);
+        free - (free / 16).min(RESERVE_MAX)
+    }
+
     /// A buffer with a block of its own.
     ///
     /// # Errors

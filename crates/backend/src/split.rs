@@ -1,0 +1,228 @@
+//! Two devices that share a model: the first layers on one, the rest and the output matrix on the other.
+
+use trine_model::{Model, Plan, cut};
+
+use crate::device::{
+    BackendError, Batch, Device, Memory, Program, ProgramOptions, Share, TopLogit,
+};
+
+/// What is tried where the second device has less memory than it said, in eighths of the layers that should have fitted.
+const ATTEMPTS: [usize; 5] = [7, 6, 4, 2, 0];
+
+/// How many layers the second device gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerChoice {
+    /// As many as fit into its free memory, fewer where it turns out to have less.
+    Fitting,
+    /// So many, or all where the model has fewer; if they do not fit, that is an error.
+    Exactly(usize),
+}
+
+/// Two devices that share a model where the second one has no room for all of it.
+///
+/// A model that the second device holds alone is loaded there as if there were no other, one of which it holds no layer
+/// is loaded on the first. What is between is cut in two: see [`cut`](mod@cut).
+pub struct SplitDevice {
+    first: Box<dyn Device>,
+    second: Box<dyn Device>,
+    choice: LayerChoice,
+}
+
+impl SplitDevice {
+    /// The embedding and the first layers go to `first`, the rest to `second`.
+    pub fn new(first: Box<dyn Device>, second: Box<dyn Device>, choice: LayerChoice) -> Self {
+        Self { first, second, choice }
+    }
+
+    /// The most layers of a Plan that fit into the second device's free memory together with the output matrix.
+    fn fitting(&self, plan: &Plan, options: &ProgramOptions) -> usize {
+        let Some(free) = self.second.free_memory() else { return plan.layers() };
+        let fits = |layers: usize| {
+            let needed = match cut::cut(plan, plan.layers() - layers) {
+                Some([_, second]) => self.second.forecast(&second, options),
+                None => self.second.forecast(plan, options),
+            };
+            needed.total() <= free
+        };
+        if fits(plan.layers()) {
+            return plan.layers();
+        }
+        // More layers take more memory: the last of those that fit is found by halving.
+        let (mut most, mut too_many) = (0, plan.layers());
+        while most + 1 < too_many {
+            let middle = most.midpoint(too_many);
+            if fits(middle) { most = middle } else { too_many = middle }
+        }
+        most
+    }
+
+    /// Loads a Plan with so many layers on the second device.
+    fn load_with(
+        &self,
+        model: &Model,
+        plan: &Plan,
+        options: &ProgramOptions,
+        layers: usize,
+    ) -> Result<Box<dyn Program>, Failure> {
+        let all = plan.layers();
+        if layers >= all {
+            return self.second.load_plan(model, plan.clone(), options).map_err(Failure::Second);
+        }
+        if layers == 0 {
+            return self.first.load_plan(model, plan.clone(), options).map_err(Failure::First);
+        }
+        let Some([first, second]) = cut::cut(plan, all - layers) else {
+            let what = format!("it cannot be cut behind layer {}", all - layers);
+            let device = format!("{} with {}", self.first.name(), self.second.name());
+            return Err(Failure::First(BackendError::Unsupported { device, what }));
+        };
+        // The device that may have too little memory comes first: the other one's work would be for nothing.
+        let free = [self.first.free_memory(), self.second.free_memory()];
+        let second = self.second.load_plan(model, second, options).map_err(Failure::Second)?;
+        let first = self.first.load_plan(model, first, &without_outputs(options));
+        let parts = [first.map_err(Failure::First)?, second];
+        let vocabulary = model.config().vocabulary;
+        Ok(Box::new(SplitProgram::new(parts, *options, vocabulary, free)))
+    }
+}
+
+/// Whose failure it is.
+enum Failure {
+    First(BackendError),
+    Second(BackendError),
+}
+
+/// What the first part is made for: its rows go on to the second, which alone knows whose logits are wanted.
+fn without_outputs(options: &ProgramOptions) -> ProgramOptions {
+    let mut options = *options;
+    options.width.outputs = 0;
+    options
+}
+
+impl Device for SplitDevice {
+    fn name(&self) -> String {
+        format!("{}, beside it {}", self.second.name(), self.first.name())
+    }
+
+    fn load_plan(
+        &self,
+        model: &Model,
+        plan: Plan,
+        options: &ProgramOptions,
+    ) -> Result<Box<dyn Program>, BackendError> {
+        let (wanted, attempts) = match self.choice {
+            LayerChoice::Fitting => (self.fitting(&plan, options), &ATTEMPTS[..]),
+            LayerChoice::Exactly(layers) => (layers.min(plan.layers()), &ATTEMPTS[..0]),
+        };
+        let mut layers = wanted;
+        let mut fewer = attempts.iter().map(|eighths| wanted * eighths / 8);
+        loop {
+            match self.load_with(model, &plan, options, layers) {
+                Err(Failure::Second(error @ BackendError::OutOfMemory { .. })) => {
+                    let Some(next) = fewer.find(|next| *next < layers) else { return Err(error) };
+                    tracing::warn!(
+                        "{} has less free memory than it says: {layers} layers do not fit, {next} are tried",
+                        self.second.name()
+                    );
+                    layers = next;
+                }
+                Ok(program) => {
+                    if layers == 0 && plan.layers() > 0 && self.choice == LayerChoice::Fitting {
+                        tracing::warn!(
+                            "no layer fits into the free memory of {}: {} runs the whole model",
+                            self.second.name(),
+                            self.first.name()
+                        );
+                    }
+                    return Ok(program);
+                }
+                Err(Failure::First(error) | Failure::Second(error)) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The parts of a Plan on their devices.
+struct SplitProgram {
+    parts: [Box<dyn Program>; 2],
+    /// Both parts' steps.
+    plan: Plan,
+    options: ProgramOptions,
+    vocabulary: usize,
+    shares: [Share; 2],
+}
+
+impl SplitProgram {
+    fn new(
+        parts: [Box<dyn Program>; 2],
+        options: ProgramOptions,
+        vocabulary: usize,
+        free: [Option<u64>; 2],
+    ) -> Self {
+        let share = |part: usize| Share {
+            device: parts[part].device(),
+            layers: parts[part].plan().layers(),
+            memory: parts[part].memory(),
+            free: free[part],
+        };
+        let shares = [share(0), share(1)];
+        let plan = cut::join(parts[0].plan(), parts[1].plan());
+        Self { parts, plan, options, vocabulary, shares }
+    }
+
+    /// Runs the first part; gives the rows that it ends with, and the second part, which begins with them.
+    fn run_first(&mut self, batch: &Batch<'_>) -> Result<(&[f32], &mut dyn Program), BackendError> {
+        // The second part's rules too, before the first one runs.
+        batch.check(&self.options, &self.plan, self.vocabulary)?;
+        let [first, second] = &mut self.parts;
+        let rows = first.run(&Batch { outputs: &[], ..*batch })?;
+        Ok((rows, second.as_mut()))
+    }
+}
+
+impl Program for SplitProgram {
+    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        let (input, second) = self.run_first(batch)?;
+        second.run(&Batch { input, ..*batch })
+    }
+
+    fn finds_top(&self) -> bool {
+        self.parts[1].finds_top()
+    }
+
+    fn run_top(&mut self, batch: &Batch<'_>) -> Result<&[Vec<TopLogit>], BackendError> {
+        let (input, second) = self.run_first(batch)?;
+        second.run_top(&Batch { input, ..*batch })
+    }
+
+    fn device(&self) -> String {
+        let all: usize = self.shares.iter().map(|share| share.layers).sum();
+        let [first, second] = &self.shares;
+        format!(
+            "{}: {} of {all} layers; {}: {}",
+            second.device, second.layers, first.device, first.layers
+        )
+    }
+
+    fn shares(&self) -> &[Share] {
+        &self.shares
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn options(&self) -> &ProgramOptions {
+        &self.options
+    }
+
+    fn memory(&self) -> Memory {
+        self.parts[0].memory() + self.parts[1].memory()
+    }
+
+    fn profile(&mut self, on: bool) -> Vec<f64> {
+        let mut seconds = self.parts[0].profile(on);
+        seconds.extend(self.parts[1].profile(on));
+        seconds
+    }
+}

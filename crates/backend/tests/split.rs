@@ -1,0 +1,239 @@
+//! Two devices that share a model: here both are the scalar reference.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use common::random::{Random, forms, model_of_layers, traffic};
+use common::{Golden, greedy, logits};
+use trine_backend::reference::ReferenceDevice;
+use trine_backend::{
+    BLOCK, BackendError, Batch, Device, LayerChoice, Memory, Program, ProgramOptions, SequenceView,
+    SplitDevice,
+};
+use trine_model::{KvType, Model, Plan, Width, cut};
+use trine_weights::DType;
+
+/// Models with the logits of another implementation.
+const GOLDENS: [&str; 5] =
+    ["gemma3-a", "gemma3-b", "gemma3-c", "gguf/gemma3-f32", "gguf/gemma3-qat"];
+
+const OPTIONS: ProgramOptions = ProgramOptions {
+    width: Width { tokens: 4, outputs: 2 },
+    kv: KvType::F32,
+    context: BLOCK,
+    sequences: 1,
+    blocks: 1,
+};
+
+const BATCH: Batch<'static> = Batch {
+    tokens: &[5, 6, 7],
+    positions: &[0, 1, 2],
+    sequence_of: &[0, 0, 0],
+    sequences: &[SequenceView { slot: 0, blocks: &[0] }],
+    outputs: &[2],
+    input: &[],
+};
+
+fn reference() -> Box<dyn Device> {
+    Box::new(ReferenceDevice::new())
+}
+
+fn split(layers: usize) -> SplitDevice {
+    SplitDevice::new(reference(), reference(), LayerChoice::Exactly(layers))
+}
+
+#[test]
+fn a_model_cut_anywhere_is_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..8 {
+        let mut random = Random(seed);
+        let dtype = random.pick(&[DType::F32, DType::F16, DType::Q8_0, DType::Q4_0]);
+        let model = model_of_layers(&mut random, dtype, folder.path());
+        for plan in forms(&model.base_plan()) {
+            let whole = traffic(&ReferenceDevice::new(), &model, plan.clone(), KvType::F16, seed);
+            for layers in 0..=plan.layers() {
+                let found = traffic(&split(layers), &model, plan.clone(), KvType::F16, seed);
+                assert_eq!(found, whole, "seed {seed}, {layers} layers on the second device");
+            }
+        }
+    }
+}
+
+#[test]
+fn goldens_do_not_depend_on_the_cut() {
+    for name in GOLDENS {
+        let golden = Golden::load(name);
+        let layers = golden.model.plan().layers();
+        let device = split(layers / 2);
+        let found = logits(&device, &golden.model, &golden.ids, 7, KvType::F32);
+        assert!(golden.largest_difference(&found) <= 5e-4, "{name}");
+        let found = greedy(&device, &golden.model, &golden.ids, golden.greedy.len(), KvType::F32);
+        assert_eq!(found, golden.greedy, "{name}");
+    }
+}
+
+/// The reference with a limited memory. What it says of it need not be true.
+struct Limited {
+    says: Option<u64>,
+    has: u64,
+    loads: Rc<Cell<usize>>,
+}
+
+impl Device for Limited {
+    fn name(&self) -> String {
+        "limited".to_owned()
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        self.says
+    }
+
+    fn load_plan(
+        &self,
+        model: &Model,
+        plan: Plan,
+        options: &ProgramOptions,
+    ) -> Result<Box<dyn Program>, BackendError> {
+        self.loads.set(self.loads.get() + 1);
+        let needed = self.forecast(&plan, options).total();
+        if needed > self.has {
+            let (what, device) = ("weights".to_owned(), self.name());
+            return Err(BackendError::OutOfMemory { what, needed, device });
+        }
+        reference().load_plan(model, plan, options)
+    }
+}
+
+/// Layers on a second device that says one thing of its memory and has another; none for the whole model on one device.
+fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) -> (Loaded, usize) {
+    let loads = Rc::new(Cell::new(0));
+    let second = Box::new(Limited { says, has, loads: loads.clone() });
+    let device = SplitDevice::new(reference(), second, choice);
+    let loaded = match device.load(model, &OPTIONS) {
+        Ok(mut program) => {
+            assert!(program.run(&BATCH).unwrap().iter().all(|logit| logit.is_finite()));
+            match program.shares() {
+                [] => Loaded::Whole,
+                [first, second] => {
+                    assert_eq!(first.layers + second.layers, model.plan().layers());
+                    assert!(second.memory.total() > 0 && second.free == says);
+                    Loaded::Layers(second.layers)
+                }
+                shares => panic!("{shares:?}"),
+            }
+        }
+        Err(BackendError::OutOfMemory { .. }) => Loaded::Nothing,
+        Err(error) => panic!("{error}"),
+    };
+    (loaded, loads.get())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Loaded {
+    Whole,
+    Layers(usize),
+    Nothing,
+}
+
+/// What the last layers of a model need together with the output matrix.
+fn needed(model: &Model, layers: usize) -> u64 {
+    let plan = model.plan();
+    let all = plan.layers();
+    let part = if layers == all {
+        plan
+    } else {
+        let [_, second] = cut::cut(&plan, all - layers).unwrap();
+        second
+    };
+    let Memory { weights, caches, scratch, .. } = reference().forecast(&part, &OPTIONS);
+    weights + caches + scratch
+}
+
+#[test]
+fn as_many_layers_are_taken_as_fit() {
+    let model = Golden::load("gemma3-a").model;
+    let all = model.plan().layers();
+    let fitting = |free| layers_on(&model, Some(free), u64::MAX, LayerChoice::Fitting);
+    for layers in 1..all {
+        assert_eq!(fitting(needed(&model, layers)), (Loaded::Layers(layers), 1));
+        assert_eq!(fitting(needed(&model, layers + 1) - 1), (Loaded::Layers(layers), 1));
+    }
+    assert_eq!(fitting(needed(&model, all)), (Loaded::Whole, 1));
+    // The first device alone.
+    assert_eq!(fitting(needed(&model, 1) - 1), (Loaded::Whole, 0));
+    assert_eq!(fitting(0), (Loaded::Whole, 0));
+    let unknown = layers_on(&model, None, u64::MAX, LayerChoice::Fitting);
+    assert_eq!(unknown, (Loaded::Whole, 1));
+}
+
+#[test]
+fn a_device_with_less_memory_than_it_says_gets_fewer_layers() {
+    let model = Golden::load("gemma3-b").model;
+    let all = model.plan().layers();
+    for has in 1..all {
+        let (loaded, loads) = layers_on(&model, None, needed(&model, has), LayerChoice::Fitting);
+        match loaded {
+            Loaded::Layers(found) => assert!(found <= has && 4 * found >= has, "{found} of {has}"),
+            Loaded::Whole => assert!(has < all / 4, "{has} layers would have fitted"),
+            Loaded::Nothing => panic!("{has} layers"),
+        }
+        assert!((2..=6).contains(&loads), "{loads} attempts");
+    }
+    // In the end the first device runs all of it.
+    let (loaded, loads) = layers_on(&model, None, 0, LayerChoice::Fitting);
+    assert_eq!(loaded, Loaded::Whole);
+    assert!(loads <= 5, "{loads} attempts");
+}
+
+#[test]
+fn a_number_of_layers_is_taken_at_its_word() {
+    let model = Golden::load("gemma3-a").model;
+    let all = model.plan().layers();
+    let exactly = |layers, has| layers_on(&model, Some(0), has, LayerChoice::Exactly(layers));
+    assert_eq!(exactly(0, 0), (Loaded::Whole, 0));
+    assert_eq!(exactly(2, u64::MAX), (Loaded::Layers(2), 1));
+    for more in [all, 99, usize::MAX] {
+        assert_eq!(exactly(more, u64::MAX), (Loaded::Whole, 1));
+    }
+    assert_eq!(exactly(3, needed(&model, 3) - 1), (Loaded::Nothing, 1));
+}
+
+#[test]
+fn a_bad_batch_runs_on_neither_device() {
+    let model = Golden::load("gemma3-a").model;
+    let mut program = split(2).load(&model, &OPTIONS).unwrap();
+    let before = program.run(&BATCH).unwrap().to_vec();
+    for bad in [
+        Batch { outputs: &[3], ..BATCH },
+        Batch { outputs: &[0, 1, 2], ..BATCH },
+        Batch { tokens: &[5, 6, u32::MAX], ..BATCH },
+        Batch { input: &[0.0], ..BATCH },
+    ] {
+        assert!(matches!(program.run(&bad), Err(BackendError::BadBatch { .. })));
+    }
+    assert_eq!(program.run(&BATCH).unwrap(), before);
+}
+
+#[test]
+fn a_split_program_reports_the_sum_of_its_parts() {
+    let model = Golden::load("gemma3-a").model;
+    let mut whole = reference().load(&model, &OPTIONS).unwrap();
+    let mut program = split(2).load(&model, &OPTIONS).unwrap();
+    assert_eq!(program.memory().caches, whole.memory().caches);
+    let [first, second] = program.shares() else { panic!("two devices run it") };
+    assert_eq!(program.memory(), first.memory + second.memory);
+    assert_eq!((first.layers, second.layers), (model.plan().layers() - 2, 2));
+    assert!(program.device().contains(&format!("2 of {} layers", model.plan().layers())));
+    assert_eq!(program.plan().caches, whole.plan().caches);
+    program.profile(true);
+    program.run(&BATCH).unwrap();
+    let seconds = program.profile(false);
+    assert_eq!(seconds.len(), program.plan().steps.len());
+    assert!(seconds.iter().all(|seconds| *seconds > 0.0));
+    let expected = whole.run(&BATCH).unwrap().to_vec();
+    assert_eq!(program.run(&BATCH).unwrap(), expected);
+}

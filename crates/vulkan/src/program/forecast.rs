@@ -1,0 +1,43 @@
+//! What a Program would take of a device's memory, before anything is allocated.
+
+use trine_backend::{Memory, ProgramOptions};
+use trine_model::{Plan, Width};
+
+use super::BY_ROWS_ALWAYS;
+use super::bound::cache_bytes;
+use super::frame::FrameLayout;
+use super::lower::{Choices, Lowering};
+use super::selection::Selection;
+use crate::capabilities::Capabilities;
+use crate::raw::memory::blocks_bytes;
+use crate::weights;
+
+/// Memory of a Plan's Program. Recordings and compiled kernels are not in it, nor what weights pass through on their way.
+pub(crate) fn memory(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -> Memory {
+    let caches: Vec<u64> = plan.caches.iter().map(|cache| cache_bytes(options, cache)).collect();
+    Memory {
+        weights: weights::forecast(plan),
+        mapped: 0,
+        caches: blocks_bytes(caches.iter().sum(), &caches),
+        scratch: scratch(capabilities, plan, options),
+    }
+}
+
+/// Working memory: of the widest pass, and what the host reads and writes.
+fn scratch(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -> u64 {
+    let selection = Selection::new(capabilities, options.context);
+    let Width { tokens, outputs } = options.width;
+    let widest = Width { tokens, outputs: outputs.min(tokens) };
+    let ways = if tokens > BY_ROWS_ALWAYS { &[true, false][..] } else { &[true] };
+    let passes = ways
+        .iter()
+        .map(|by_rows| Lowering::lower(plan, widest, *by_rows, &selection).place().bytes as u64);
+    let rows_bytes = |id: trine_model::BufferId| {
+        let buffer = plan.buffer(id);
+        4 * (selection.allocated(widest.of(buffer.rows)) * buffer.columns) as u64
+    };
+    let host = plan.input.into_iter().chain([plan.output]).map(rows_bytes);
+    let frame = FrameLayout::new(options).bytes as u64;
+    let parts = host.chain([passes.max().unwrap_or(0), selection.split_bytes(), frame]);
+    parts.map(|bytes| blocks_bytes(bytes, &[bytes])).sum()
+}
