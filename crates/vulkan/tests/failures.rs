@@ -6,8 +6,11 @@
 mod common;
 
 use common::Golden;
-use trine_backend::{BLOCK, BackendError, Batch, Device, ProgramOptions, SequenceView};
-use trine_model::{KvType, Width};
+use trine_backend::{
+    BLOCK, BackendError, Batch, Device, LayerChoice, ProgramOptions, SequenceView, SplitDevice,
+};
+use trine_cpu::CpuDevice;
+use trine_model::{KvType, Width, cut};
 use trine_vulkan::{Choice, Injected, VulkanDevice, testing};
 
 /// A device of the test's own: others run on theirs meanwhile.
@@ -87,4 +90,89 @@ fn a_batch_that_breaks_a_rule_costs_nothing() {
     let bad = Batch { tokens: &[5, 6, u32::MAX], ..BATCH };
     assert!(matches!(program.run(&bad), Err(BackendError::BadBatch { .. })));
     assert_eq!(program.run(&BATCH).unwrap(), before);
+}
+
+/// The processor with a device of the test's own, which gets what fits.
+fn beside_the_processor(gpu: &VulkanDevice, choice: LayerChoice) -> SplitDevice {
+    let processor = CpuDevice::new(Some(2), None).unwrap();
+    SplitDevice::new(Box::new(processor), Box::new(gpu.clone()), choice)
+}
+
+#[test]
+fn missing_memory_means_fewer_layers() {
+    let model = Golden::load("gemma3-a").model;
+    let layers = model.plan().layers();
+    let gpu = device();
+    let expected = gpu.load(&model, &OPTIONS).unwrap().run(&BATCH).unwrap().to_vec();
+    gpu.gpu().inject(Injected::Memory);
+    let mut program =
+        beside_the_processor(&gpu, LayerChoice::Fitting).load(&model, &OPTIONS).unwrap();
+    let [processor, share] = program.shares() else { panic!("all layers are on one device") };
+    assert_eq!((processor.layers, share.layers), (layers - layers * 7 / 8, layers * 7 / 8));
+    let found = program.run(&BATCH).unwrap();
+    let worst = expected.iter().zip(found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst <= 5e-4, "{worst}");
+}
+
+#[test]
+fn a_number_of_layers_that_does_not_fit_is_an_error() {
+    let model = Golden::load("gemma3-a").model;
+    let gpu = device();
+    let split = beside_the_processor(&gpu, LayerChoice::Exactly(2));
+    gpu.gpu().inject(Injected::Memory);
+    let error = split.load(&model, &OPTIONS).map(|_| ()).unwrap_err();
+    assert!(matches!(error, BackendError::OutOfMemory { .. }), "{error}");
+    assert_eq!(split.load(&model, &OPTIONS).unwrap().shares().len(), 2);
+}
+
+#[test]
+fn a_device_that_is_lost_beside_the_processor_is_set_up_anew() {
+    let model = Golden::load("gemma3-a").model;
+    let gpu = device();
+    let mut program =
+        beside_the_processor(&gpu, LayerChoice::Exactly(3)).load(&model, &OPTIONS).unwrap();
+    let before = program.run(&BATCH).unwrap().to_vec();
+    gpu.gpu().inject(Injected::Loss);
+    let error = program.run(&BATCH).unwrap_err();
+    assert!(matches!(error, BackendError::Failed { .. }), "{error}");
+    assert_eq!(program.run(&BATCH).unwrap(), before);
+}
+
+/// The forecast is what loading takes, or a little more.
+#[test]
+fn the_forecast_of_memory_holds() {
+    for name in ["gemma3-a", "gguf/gemma3-f32", "gguf/gemma3-qat"] {
+        let model = Golden::load(name).model;
+        let wide = ProgramOptions {
+            width: Width { tokens: 96, outputs: 8 },
+            context: 256,
+            sequences: 3,
+            blocks: 24,
+            kv: KvType::F16,
+        };
+        for options in [OPTIONS, wide] {
+            let plan = model.plan();
+            let [first, second] = cut::cut(&plan, 1).unwrap();
+            for part in [plan, first, second] {
+                let device = device();
+                let expected = device.forecast(&part, &options);
+                let found = device.load_plan(&model, part, &options).unwrap().memory();
+                assert_eq!(expected.weights, found.weights, "{name}");
+                assert!(expected.caches >= found.caches, "{name}: {expected:?}, {found:?}");
+                assert!(expected.scratch >= found.scratch, "{name}: {expected:?}, {found:?}");
+                // Each of a handful of small pieces fills a block.
+                let most = found.total() + (8 << 20);
+                assert!(expected.total() <= most, "{name}: {expected:?}, {found:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_taken_is_not_free() {
+    let device = device();
+    let gpu = device.gpu();
+    let free = device.free_memory().unwrap();
+    let all: u64 = gpu.capabilities().heaps.iter().map(|heap| heap.bytes).sum();
+    assert!(free > 0 && free < all, "{free} of {all}");
 }

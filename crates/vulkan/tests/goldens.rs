@@ -6,7 +6,9 @@
 mod common;
 
 use common::{Golden, greedy, logits};
-use trine_model::KvType;
+use trine_backend::{BLOCK, Batch, Device, LayerChoice, ProgramOptions, SequenceView, SplitDevice};
+use trine_cpu::CpuDevice;
+use trine_model::{KvType, Width};
 use trine_vulkan::testing::device;
 
 /// Models whose weights and activations stay in f32.
@@ -54,5 +56,64 @@ fn small_caches_stay_within_the_divergence() {
             let divergence = golden.mean_divergence(&found);
             assert!(divergence <= most, "{name}, {kv:?}: {divergence}");
         }
+    }
+}
+
+/// The last layers on the GPU, the others on the processor, and the other way round.
+#[test]
+fn goldens_do_not_depend_on_the_cut() {
+    for name in EXACT.into_iter().chain([QUANTISED]) {
+        let golden = Golden::load(name);
+        let layers = golden.model.plan().layers();
+        let cpu = || -> Box<dyn Device> { Box::new(CpuDevice::new(Some(2), None).unwrap()) };
+        let gpu = || -> Box<dyn Device> { Box::new(device()) };
+        for (first, second, layers) in [(cpu(), gpu(), 1), (gpu(), cpu(), layers / 2)] {
+            let both = SplitDevice::new(first, second, LayerChoice::Exactly(layers));
+            let count = golden.greedy.len();
+            let found = greedy(&both, &golden.model, &golden.ids, count, KvType::F32);
+            assert_eq!(found, golden.greedy, "{name}, {}", both.name());
+            let found = logits(&both, &golden.model, &golden.ids, 7, KvType::F32);
+            if name == QUANTISED {
+                assert!(golden.mean_divergence(&found) <= 1e-3, "{name}, {}", both.name());
+            } else {
+                assert!(golden.largest_difference(&found) <= 5e-4, "{name}, {}", both.name());
+            }
+        }
+    }
+}
+
+/// The device behind the cut finds the largest logits of the rows that it is given.
+#[test]
+fn the_largest_logits_are_found_behind_a_cut() {
+    let golden = Golden::load(QUANTISED);
+    let tokens = &golden.ids[..5];
+    let options = ProgramOptions {
+        width: Width { tokens: 8, outputs: 2 },
+        kv: KvType::F32,
+        context: BLOCK,
+        sequences: 1,
+        blocks: 1,
+    };
+    let batch = Batch {
+        tokens,
+        positions: &[0, 1, 2, 3, 4],
+        sequence_of: &[0; 5],
+        sequences: &[SequenceView { slot: 0, blocks: &[0] }],
+        outputs: &[1, 4],
+        input: &[],
+    };
+    let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
+    let both = SplitDevice::new(cpu, Box::new(device()), LayerChoice::Exactly(2));
+    let mut program = both.load(&golden.model, &options).unwrap();
+    assert!(program.finds_top());
+    let all = program.run(&batch).unwrap().to_vec();
+    let vocabulary = golden.model.config().vocabulary;
+    let top = program.run_top(&batch).unwrap();
+    assert_eq!(top.len(), 2);
+    for (row, top) in all.chunks_exact(vocabulary).zip(top) {
+        assert!(top.len() >= trine_backend::TOP.min(vocabulary));
+        assert!(top.iter().all(|found| row[found.token as usize] == found.logit));
+        let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        assert!(top.iter().any(|found| found.logit == largest));
     }
 }

@@ -124,3 +124,85 @@ fn a_forecast_for_a_device_as_measured() {
     let error = trine_on_vulkan(&[&base[..], &["--threads", "2"]].concat()).fails(2);
     assert!(error.contains("--device cpu"), "{error}");
 }
+
+/// The last layers on the device, the others on the processor.
+#[test]
+fn two_devices_share_a_model() {
+    let (details, device) = software_device();
+    let name = details["name"].as_str().unwrap();
+    let expected = trine(&[&GREEDY[..], &["--device", "cpu"]].concat()).ok().out;
+    let with = |layers: &str, more: &[&str]| {
+        let fixed = ["--device", &device, "--gpu-layers", layers];
+        trine_on_vulkan(&[&GREEDY[..], &fixed, more].concat()).ok()
+    };
+    let shared = with("2", &["-v", "--threads", "2"]);
+    assert_eq!(shared.out, expected);
+    let line = shared.err.lines().find(|line| line.contains("device: ")).unwrap();
+    let (gpu, cpu) = line.split_once("; cpu (").unwrap();
+    assert!(gpu.contains(name) && gpu.contains("): 2 of "), "{line}");
+    assert!(gpu.contains(" free)") && cpu.contains("2 threads): "), "{line}");
+    // What was asked for need not be said.
+    let quiet = with("2", &[]);
+    assert_eq!((quiet.out.as_str(), quiet.err.as_str()), (expected.as_str(), ""));
+    let report = with("2", &["--json"]).json();
+    assert!(report["device"].as_str().unwrap().contains(": 2 of "), "{report}");
+    assert_eq!(report["text"], expected.trim_end_matches('\n'));
+}
+
+#[test]
+fn all_layers_or_none_is_one_device() {
+    let (details, device) = software_device();
+    let name = details["name"].as_str().unwrap();
+    let runs = |layers: &str| {
+        let model = model();
+        let arguments = ["run", &model, "hi", "-v", "--max-tokens", "1", "--device", &device];
+        let ran = trine_on_vulkan(&[&arguments[..], &["--gpu-layers", layers]].concat()).ok();
+        let line = ran.err.lines().find(|line| line.contains("device: ")).unwrap().to_owned();
+        assert!(!line.contains(" of "), "{line}");
+        line
+    };
+    for all in ["99", "18446744073709551615"] {
+        assert!(runs(all).contains(name));
+    }
+    assert!(runs("0").contains("device: cpu ("));
+}
+
+#[test]
+fn layers_for_a_gpu_need_one() {
+    let model = model();
+    let run =
+        |more: &[&str]| trine(&[&["run", &model, "hi", "--max-tokens", "1"][..], more].concat());
+    for device in ["cpu", "reference"] {
+        let error = run(&["--device", device, "--gpu-layers", "2"]).fails(2);
+        assert!(error.contains("--gpu-layers 2 needs a GPU"), "{error}");
+        run(&["--device", device, "--gpu-layers", "0"]).ok();
+    }
+    // No Vulkan at all.
+    let error = run(&["--gpu-layers", "2"]).fails(1);
+    assert!(
+        error.contains("--gpu-layers 2 needs a GPU") && error.contains("leave it out"),
+        "{error}"
+    );
+    run(&["--gpu-layers", "0"]).ok();
+    for wrong in ["-1", "1.5", "all", "99999999999999999999999"] {
+        let error = run(&["--gpu-layers", wrong]).fails(2);
+        assert!(error.contains("--gpu-layers"), "{error}");
+    }
+    let error = trine(&["--gpu-layers", "2", "plan", &model]).fails(2);
+    assert!(error.contains("--gpu-layers") && error.contains("plan --help"), "{error}");
+}
+
+#[test]
+fn a_shared_model_is_measured_without_a_bandwidth() {
+    let (_, device) = software_device();
+    let base = ["bench", "demo", "--device", &device, "--gpu-layers", "1", "--steps"];
+    let numbers = ["-p", "16", "-n", "4", "-r", "1", "--json"];
+    let ran = trine_on_vulkan(&[&base[..], &numbers].concat()).ok();
+    assert!(ran.err.contains("two devices share the model"), "{}", ran.err);
+    let report = ran.json();
+    for test in report["tests"].as_array().unwrap() {
+        assert!(test["bandwidth_share"].is_null(), "{test}");
+        let steps = test["steps"].as_array().unwrap();
+        assert!(steps.iter().all(|step| step["seconds"].as_f64().unwrap() > 0.0), "{test}");
+    }
+}

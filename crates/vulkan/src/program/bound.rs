@@ -195,7 +195,7 @@ impl Binding<'_> {
         let output_rows = width.of(self.output().rows).max(1);
         let output_bytes = 4 * (output_rows * self.output().columns) as u64;
         let output = gpu.allocate(output_bytes, Place::Readback, "the logits")?;
-        let top = TopMemory::new(gpu, width.outputs.clamp(1, TOP_ROWS_MAX))?;
+        let top = TopMemory::new(gpu, width.outputs)?;
         let scratch = gpu.allocate(scratch_bytes, Place::Device, "working memory")?;
         let split_scratch =
             gpu.allocate(selection.split_bytes(), Place::Device, "working memory")?;
@@ -447,11 +447,18 @@ impl Bound {
     }
 }
 
+/// Bytes of what the largest logits of at most `outputs` rows go to: the maxima of chunks, the thresholds, what was found.
+pub(super) fn top_bytes(outputs: usize) -> [u64; 3] {
+    let rows = outputs.clamp(1, TOP_ROWS_MAX);
+    [maxima_bytes(rows), 8 * rows, 8 * rows * ROOM].map(|bytes| bytes as u64)
+}
+
 impl TopMemory {
-    fn new(gpu: &Arc<Gpu>, rows: usize) -> Result<Self, GpuError> {
-        let (maxima, pair, found) = (maxima_bytes(rows), 8 * rows, 8 * rows * ROOM);
-        let device = |bytes: usize| gpu.allocate(bytes as u64, Place::Device, "working memory");
-        let host = |bytes: usize| gpu.allocate(bytes as u64, Place::Readback, "the logits");
+    /// Memory for a Program with at most `outputs` output rows.
+    fn new(gpu: &Arc<Gpu>, outputs: usize) -> Result<Self, GpuError> {
+        let [maxima, pair, found] = top_bytes(outputs);
+        let device = |bytes| gpu.allocate(bytes, Place::Device, "working memory");
+        let host = |bytes| gpu.allocate(bytes, Place::Readback, "the logits");
         Ok(Self {
             maxima: device(maxima)?,
             thresholds: device(pair)?,

@@ -4,7 +4,7 @@ use trine_backend::{Memory, ProgramOptions};
 use trine_model::{Plan, Width};
 
 use super::BY_ROWS_ALWAYS;
-use super::bound::cache_bytes;
+use super::bound::{cache_bytes, top_bytes};
 use super::frame::FrameLayout;
 use super::lower::{Choices, Lowering};
 use super::selection::Selection;
@@ -38,6 +38,7 @@ fn scratch(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -
     };
     let host = plan.input.into_iter().chain([plan.output]).map(rows_bytes);
     let frame = FrameLayout::new(options).bytes as u64;
-    let parts = host.chain([passes.max().unwrap_or(0), selection.split_bytes(), frame]);
+    let passes = passes.max().unwrap_or(0);
+    let parts = host.chain([passes, selection.split_bytes(), frame]).chain(top_bytes(outputs));
     parts.map(|bytes| blocks_bytes(bytes, &[bytes])).sum()
 }
