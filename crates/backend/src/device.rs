@@ -41,6 +41,11 @@ pub trait Device {
         None
     }
 
+    /// What of [`Device::free_memory`] is no memory of the processor's: 0 for a device that works from that.
+    fn own_memory(&self) -> u64 {
+        0
+    }
+
     /// Memory that a Program of the Plan would hold. Nothing is allocated.
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
         Memory {

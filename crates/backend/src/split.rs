@@ -104,6 +104,10 @@ impl Device for SplitDevice {
         format!("{}, beside it {}", self.second.name(), self.first.name())
     }
 
+    fn own_memory(&self) -> u64 {
+        self.first.own_memory().saturating_add(self.second.own_memory())
+    }
+
     fn load_plan(
         &self,
         model: &Model,

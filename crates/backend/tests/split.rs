@@ -92,6 +92,10 @@ impl Device for Limited {
         self.says
     }
 
+    fn own_memory(&self) -> u64 {
+        self.has
+    }
+
     fn load_plan(
         &self,
         model: &Model,
@@ -113,6 +117,7 @@ fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) ->
     let loads = Rc::new(Cell::new(0));
     let second = Box::new(Limited { says, has, loads: loads.clone() });
     let device = SplitDevice::new(reference(), second, choice);
+    assert_eq!(device.own_memory(), has);
     let loaded = match device.load(model, &OPTIONS) {
         Ok(mut program) => {
             assert!(program.run(&BATCH).unwrap().iter().all(|logit| logit.is_finite()));

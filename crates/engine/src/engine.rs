@@ -73,7 +73,9 @@ impl Engine {
         let plan = model.plan();
         let weights: u64 = plan.weights.iter().map(|weight| weight.bytes()).sum();
         // Half of what the weights leave: other programs and the file cache need the rest.
-        let memory = options::available_memory().map(|bytes| bytes.saturating_sub(weights) / 2);
+        let all =
+            options::available_memory().map(|bytes| bytes.saturating_add(device.own_memory()));
+        let memory = all.map(|bytes| bytes.saturating_sub(weights) / 2);
         let model_context = model.config().context;
         let mut made = options.program(model_context, &plan.caches, memory)?;
         let program = loop {

@@ -81,6 +81,11 @@ impl Device for VulkanDevice {
         Some(self.gpu().free_bytes())
     }
 
+    fn own_memory(&self) -> u64 {
+        let gpu = self.gpu();
+        if gpu.capabilities().is_unified() { 0 } else { gpu.free_bytes() }
+    }
+
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
         forecast::memory(self.gpu().capabilities(), plan, options)
     }

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
-use trine_model::{KvType, Model, Plan, Workload};
+use trine_model::{KvType, Model, Plan, Workload, cut};
 
 use crate::cli::PlanArgs;
 use crate::commands::explain;
@@ -32,6 +32,9 @@ struct GenerationRow {
     memory_bytes: u64,
     /// Whether the machine has that much; none where its memory is not known.
     fits: Option<bool>,
+    /// Where it has not: the layers for which it has, with the output matrix. A processor beside a GPU runs the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layers_that_fit: Option<usize>,
 }
 
 /// What was forecast, and from what.
@@ -212,12 +215,24 @@ fn generation_row(
     batch: usize,
     context: usize,
 ) -> GenerationRow {
-    let memory_bytes = explain::memory(plan, batch, context, kv).total_bytes;
+    let bytes_of = |plan: &Plan| explain::memory(plan, batch, context, kv).total_bytes;
+    let memory_bytes = bytes_of(plan);
+    let least = machine.memory_bytes.filter(|bytes| memory_bytes > *bytes);
     GenerationRow {
         forecast: forecast::generation(plan, machine, drafts, kv, batch, context),
         memory_bytes,
         fits: machine.memory_bytes.map(|bytes| memory_bytes <= bytes),
+        layers_that_fit: least.map(|bytes| layers_that_fit(plan, bytes, bytes_of)),
     }
+}
+
+/// The most of a model's last layers that fit into so many bytes together with the output matrix.
+fn layers_that_fit(plan: &Plan, bytes: u64, bytes_of: impl Fn(&Plan) -> u64) -> usize {
+    let fits = |before: &usize| {
+        let parts = cut::cut(plan, *before);
+        parts.is_some_and(|[_, last]| bytes_of(&last) <= bytes)
+    };
+    (1..plan.layers()).find(fits).map_or(0, |before| plan.layers() - before)
 }
 
 impl Forecast<'_> {
@@ -269,16 +284,27 @@ impl Forecast<'_> {
             self.drafts.acceptance,
             output::rate(self.drafts.tokens_per_pass()),
         ));
-        if let Some(bytes) = self.machine.memory_bytes
-            && self.generation.iter().any(|row| row.fits == Some(false))
-        {
-            let bytes = output::bytes(bytes);
-            text.push_str(&format!("!: does not fit the machine's memory of {bytes}.\n"));
-        }
+        text.push_str(&self.misfits());
         for Basis { kind, text: source } in &self.machine.sources {
             text.push_str(&format!("  {:<9} {}\n", kind.name(), terminal::harmless(source)));
         }
         text
+    }
+
+    /// What the exclamation marks mean, if there are any.
+    fn misfits(&self) -> String {
+        let Some(bytes) = self.machine.memory_bytes else { return String::new() };
+        let misfit = |row: &&GenerationRow| row.layers_that_fit.is_some();
+        let Some(row) = self.generation.iter().find(misfit) else { return String::new() };
+        let layers = row.layers_that_fit.unwrap_or_default();
+        format!(
+            "!: does not fit the machine's memory of {}; {layers} of {} layers would with {} sequences of {} positions. \
+             A CPU beside a GPU runs the others, at a speed of its own.\n",
+            output::bytes(bytes),
+            self.model.config().layers.len(),
+            row.forecast.batch,
+            row.forecast.context,
+        )
     }
 
     fn generation_table(&self, markdown: bool) -> String {

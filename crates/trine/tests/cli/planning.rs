@@ -127,6 +127,10 @@ fn what_does_not_fit_is_marked() {
     );
     assert_eq!(row["fits"], false);
     assert!(text.contains("does not fit the machine's memory of 25.8 GB"), "{text}");
+    let layers = number(&row, "layers_that_fit");
+    let all = trine(&["show", &model, "--json"]).ok().json()["layers"].as_f64().unwrap();
+    assert!(layers > 0.0 && layers < all, "{row}");
+    assert!(text.contains(&format!("; {layers} of {all} layers would")), "{text}");
     let unknown = trine(&["plan", &model, "--device", "780m", "--json"]).ok().json();
     assert!(unknown["generation"][0]["fits"].is_null());
 }

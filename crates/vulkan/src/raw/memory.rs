@@ -224,21 +224,7 @@ impl Gpu {
     /// Bytes that weights, caches and working memory can take of what is free as it is. Some is left to others: compiled
     /// kernels and recordings, and programs that begin later.
     pub fn free_bytes(&self) -> u64 {
-        let order = types_in_order(&self.memory, self.capabilities().kind, Place::Device);
-        let heaps: BTreeSet<usize> = order
-            .iter()
-            .map(|index| self.memory.memory_types[*index as usize].heap_index as usize)
-            .collect();
-        let budgets = self.budgets();
-        let free = |heap: &usize| match &budgets {
-            Some(budgets) => {
-                budgets.get(*heap).map_or(0, |(used, most)| most.saturating_sub(*used))
-            }
-            // The driver does not tell what others use.
-            None => self.memory.memory_heaps[*heap].size / 8 * 7,
-        };
-        let free = heaps.iter().map(free).fold(0, u64::saturating_add);
-        free - (free / 16).min(RESERVE_MAX)
+        free_bytes(&self.memory, self.capabilities().kind, self.budgets().as_deref())
     }
 
     /// A buffer with a block of its own.
@@ -344,6 +330,24 @@ fn attach(
     Ok(NonNull::new(pointer.cast()))
 }
 
+/// What [`Gpu::free_bytes`] says, from the heaps' bytes that are in use and that can be had, where the driver tells.
+fn free_bytes(
+    memory: &vk::PhysicalDeviceMemoryProperties,
+    kind: DeviceKind,
+    budgets: Option<&[(u64, u64)]>,
+) -> u64 {
+    let types = memory.memory_types_as_slice();
+    let order = types_in_order(memory, kind, Place::Device);
+    let heaps: BTreeSet<usize> =
+        order.iter().map(|index| types[*index as usize].heap_index as usize).collect();
+    let free = |heap: usize| match budgets {
+        Some(budgets) => budgets.get(heap).map_or(0, |(used, most)| most.saturating_sub(*used)),
+        None => memory.memory_heaps[heap].size / 8 * 7,
+    };
+    let free = heaps.into_iter().map(free).fold(0, u64::saturating_add);
+    free - (free / 16).min(RESERVE_MAX)
+}
+
 /// Types of memory that serve a purpose, the best first.
 fn types_in_order(
     memory: &vk::PhysicalDeviceMemoryProperties,
@@ -434,5 +438,37 @@ mod tests {
             memory(&[20 << 30, 10 << 30], &[(0, LOCAL), (1, HOST), (0, LOCAL | HOST), (1, CACHED)]);
         let order = types_in_order(&both, DeviceKind::Integrated, Place::Device);
         assert_eq!(order, [2, 1, 0, 3]);
+    }
+
+    #[test]
+    fn free_memory_is_that_of_the_heaps_that_weights_may_use() {
+        let types = [(0, LOCAL), (1, HOST), (2, LOCAL | HOST)];
+        let heaps = memory(&[16 << 30, 32 << 30, 256 << 20], &types);
+        let budgets = [(3 << 30, 15 << 30), (0, 32 << 30), (0, 256 << 20)];
+        let discrete = |budgets| free_bytes(&heaps, DeviceKind::Discrete, budgets);
+        assert_eq!(discrete(Some(&budgets)), (12 << 30) - RESERVE_MAX);
+        assert_eq!(discrete(None), (14 << 30) - RESERVE_MAX);
+        let unified = free_bytes(&heaps, DeviceKind::Integrated, Some(&budgets));
+        assert_eq!(unified, (44 << 30) + (256 << 20) - RESERVE_MAX);
+        // Others have taken more than the driver would give.
+        assert_eq!(discrete(Some(&[(2 << 30, 1 << 30)])), 0);
+        assert_eq!(discrete(Some(&[(0, 1600 << 20)])), 1500 << 20);
+    }
+
+    #[test]
+    fn the_bytes_of_blocks_are_known_before_they_are_made() {
+        let gpu = crate::testing::gpu();
+        for (expected, sizes) in [
+            (0, vec![5]),
+            (3 << 20, vec![1 << 20, 700_000, 700_001, 3]),
+            (1 << 10, vec![1 << 20, 1, 3 << 20, 1 << 19, 1 << 20]),
+            (9 << 20, vec![4 << 20, 4 << 20, 4 << 20]),
+        ] {
+            let mut arena = Arena::new(&gpu, Place::Device, expected);
+            let buffers: Vec<Buffer> =
+                sizes.iter().map(|bytes| arena.allocate(*bytes, "a test").unwrap()).collect();
+            assert_eq!(blocks_bytes(expected, &sizes), arena.allocated(), "{sizes:?}");
+            drop(buffers);
+        }
     }
 }
