@@ -1,7 +1,8 @@
 //! Times the matrix-matrix products of Gemma 3 27B on the device at hand over the shapes that it could use.
 //!
-//! `matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512] [--device NAME] [--report]`: with `--quick` the default shapes
-//! alone, with `--all` every candidate instead of the three best. Times are medians of ten launches over ten different
+//! `matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512] [--fragment 8,2,1,2,2,264] [--device NAME] [--report]`: with
+//! `--quick` the default shapes alone, with `--all` every candidate instead of the three best; each `--fragment` adds a shape of
+//! the fragment kernel (subgroups, left factors, groups, slices, depth, workgroups). Times are medians of ten launches over ten different
 //! matrices, so that no cache keeps weights from one to the next; each includes a barrier. With `--report` what the driver
 //! tells of the kernels follows.
 
@@ -10,11 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trine_vulkan::dispatch::Dispatch;
-use trine_vulkan::kernels::matmul::{MatmulLaunch, MatmulOutput, MatmulShape};
+use trine_vulkan::kernels::matmul::{FragmentShape, MatmulLaunch, MatmulOutput, MatmulShape};
 use trine_vulkan::kernels::matvec::Segment;
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::memory::{Arena, Buffer, Place};
+use trine_vulkan::raw::transfer::Transfer;
 use trine_vulkan::{Choice, Gpu, GpuError, testing};
 
 /// Launches of a measurement.
@@ -45,6 +47,8 @@ struct Options {
     report: bool,
     format: Format,
     widths: Vec<usize>,
+    /// Subgroups, lefts, groups, slices, depth and workgroups of fragment shapes to measure beside the candidates.
+    fragments: Vec<[u32; 6]>,
     device: Choice,
 }
 
@@ -55,6 +59,7 @@ fn options() -> Result<Options, String> {
         report: false,
         format: Format::Q4_0,
         widths: vec![8, 16, 32, 64, 128, 256, 512],
+        fragments: Vec::new(),
         device: Choice::Any,
     };
     let mut arguments = std::env::args().skip(1);
@@ -72,6 +77,12 @@ fn options() -> Result<Options, String> {
             "--widths" => {
                 let parse = |width: &str| width.parse::<usize>().map_err(|error| error.to_string());
                 found.widths = value()?.split(',').map(parse).collect::<Result<_, _>>()?;
+            }
+            "--fragment" => {
+                let parse = |size: &str| size.parse::<u32>().map_err(|error| error.to_string());
+                let sizes = value()?.split(',').map(parse).collect::<Result<Vec<_>, _>>()?;
+                let sizes = sizes.try_into().map_err(|_| "--fragment wants six numbers")?;
+                found.fragments.push(sizes);
             }
             "--device" => found.device = Choice::Named(value()?),
             other => return Err(format!("{other} is no option")),
@@ -119,7 +130,8 @@ fn matrices(
     let (codes, scales) = (pattern(PIECE, false), pattern(PIECE, true));
     let sizes = format.plane_bytes(work.rows, work.columns).expect("the sizes are small");
     let (starts, total) = sizes.layout().expect("the sizes are small");
-    let mut arena = Arena::new(gpu, Place::Upload, total * LAUNCHES as u64);
+    let mut arena = Arena::new(gpu, Place::Device, total * LAUNCHES as u64);
+    let transfer = Transfer::new(gpu);
     let mut made = Vec::new();
     for _ in 0..LAUNCHES {
         let buffer = arena.allocate(total, "a matrix")?;
@@ -132,33 +144,37 @@ fn matrices(
         for (start, bytes, source) in planes {
             for at in (0..bytes).step_by(PIECE) {
                 let length = (bytes - at).min(PIECE as u64) as usize;
-                buffer.write(start + at, &source[..length]);
+                transfer.write(&buffer, start + at, &source[..length])?;
             }
         }
         let matrix = Matrix::at(buffer.address(), format, work.rows, work.columns);
         made.push((matrix.expect("the sizes are small").0, buffer));
     }
+    transfer.finish()?;
     Ok(made)
 }
 
 /// Memory of a job's activations. It comes in large blocks as the engine's does: products with operands in small allocations of
 /// their own took up to five times as long on an H200.
-fn filled(arena: &mut Arena, bytes: &[u8]) -> Result<Buffer, GpuError> {
+fn filled(gpu: &Arc<Gpu>, arena: &mut Arena, bytes: &[u8]) -> Result<Buffer, GpuError> {
     let buffer = arena.allocate(bytes.len() as u64, "activations")?;
-    buffer.write(0, bytes);
+    let transfer = Transfer::new(gpu);
+    transfer.write(&buffer, 0, bytes)?;
+    transfer.finish()?;
     Ok(buffer)
 }
 
 /// An operand of random halves, fixed-point numbers or floats.
 fn operand(
+    gpu: &Arc<Gpu>,
     arena: &mut Arena,
     kind: OperandKind,
     rows: usize,
     columns: usize,
 ) -> Result<(Operand, [Buffer; 2]), GpuError> {
-    let codes = filled(arena, &pattern(rows * kind.code_bytes(columns), true))?;
+    let codes = filled(gpu, arena, &pattern(rows * kind.code_bytes(columns), true))?;
     let scales = vec![1.0_f32; rows * kind.scale_bytes(columns).max(4) / 4];
-    let scales = filled(arena, bytemuck::cast_slice(&scales))?;
+    let scales = filled(gpu, arena, bytemuck::cast_slice(&scales))?;
     Ok((Operand { kind, codes: codes.span(), scales: scales.span() }, [codes, scales]))
 }
 
@@ -181,6 +197,16 @@ fn describe(shape: &MatmulShape) -> String {
             shape.depth,
             shape.workgroups,
             shape.product.n
+        ),
+        MatmulShape::Fragment(shape) => format!(
+            "fragment subgroups {} lefts {} rights {} groups {} slices {} depth {} workgroups {}",
+            shape.subgroups,
+            shape.lefts,
+            shape.rights,
+            shape.groups,
+            shape.slices,
+            shape.depth,
+            shape.workgroups
         ),
         MatmulShape::Tile(shape) => format!(
             "tile {}x{} step {} part {}x{}",
@@ -207,7 +233,7 @@ fn prepare<'a>(
     arena: &mut Arena,
 ) -> Result<Job<'a>, GpuError> {
     let kind = MatmulShape::operand_for(gpu.capabilities(), options.format);
-    let (operand, memory) = operand(arena, kind, width.next_multiple_of(16), work.columns)?;
+    let (operand, memory) = operand(gpu, arena, kind, width.next_multiple_of(16), work.columns)?;
     let outputs = if work.gated { work.rows / 2 } else { work.rows };
     let target = arena.allocate((4 * width * outputs) as u64, "outputs")?;
     let segments = [Segment { rows: outputs, target: target.span() }];
@@ -220,8 +246,17 @@ fn prepare<'a>(
     let first = launch(matrices[0].0);
     let mut shapes = MatmulShape::candidates(gpu.capabilities(), &first);
     shapes.truncate(if options.quick { 1 } else { usize::MAX });
+    let rights = (width as u32).div_ceil(8);
+    for &[subgroups, lefts, groups, slices, depth, workgroups] in &options.fragments {
+        let fragment =
+            FragmentShape { subgroups, lefts, rights, groups, slices, depth, workgroups };
+        let shape = MatmulShape::Fragment(fragment);
+        if shape.fits(gpu.capabilities(), &first) && !shapes.contains(&shape) {
+            shapes.push(shape);
+        }
+    }
     let needed = shapes.iter().map(|shape| first.scratch_bytes(shape)).max().unwrap_or(0);
-    let scratch = filled(arena, &vec![0_u8; needed.max(4) as usize])?;
+    let scratch = filled(gpu, arena, &vec![0_u8; needed.max(4) as usize])?;
     let compile = |shape: MatmulShape| {
         let dispatches = matrices.iter().map(|(matrix, _)| {
             let launch = MatmulLaunch { scratch: Some(scratch.span()), ..launch(*matrix) };
@@ -321,7 +356,7 @@ fn run(options: &Options) -> Result<(), GpuError> {
         made.push((work, matrices(&gpu, options.format, work)?));
     }
     let mut jobs = Vec::new();
-    let mut arena = Arena::new(&gpu, Place::Upload, 1 << 30);
+    let mut arena = Arena::new(&gpu, Place::Device, 1 << 30);
     for (work, matrices) in &made {
         for &width in &options.widths {
             jobs.push(prepare(&gpu, options, work, width, matrices, &mut arena)?);

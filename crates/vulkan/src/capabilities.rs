@@ -134,6 +134,9 @@ pub struct Capabilities {
     pub integer_dot_accelerated: bool,
     /// Matrix products in one instruction, at subgroup scope.
     pub cooperative: Vec<CooperativeShape>,
+    /// Whether invocations hold the elements of matrices that `kernels/matmul/probe.rs` knows; found out when a device is
+    /// opened, false in a list of devices.
+    pub fragments: bool,
     /// Compute units or multiprocessors, where the driver tells.
     pub cores: Option<u32>,
     /// Memory heaps.

@@ -29,10 +29,13 @@ use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
+mod fragment;
+pub(crate) mod probe;
 mod shape;
 #[cfg(test)]
 mod tests;
 
+pub use fragment::FragmentShape;
 pub use shape::{MatmulShape, MatrixShape, Product, TileShape};
 
 /// Counters at the front of the scratch memory: one for each tile that several workgroups share.
@@ -101,6 +104,11 @@ fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
         (MatmulShape::Matrix(_), Format::Q4K) => "matmul_matrix_q4_k",
         (MatmulShape::Matrix(_), Format::Q6K) => "matmul_matrix_q6_k",
         (MatmulShape::Matrix(_), Format::F32) => return None,
+        (MatmulShape::Fragment(_), Format::Q8_0) => "matmul_fragment_q8_0",
+        (MatmulShape::Fragment(_), Format::Q4_0) => "matmul_fragment_q4_0",
+        (MatmulShape::Fragment(_), Format::Q4K) => "matmul_fragment_q4_k",
+        (MatmulShape::Fragment(_), Format::Q6K) => "matmul_fragment_q6_k",
+        (MatmulShape::Fragment(_), _) => return None,
         (MatmulShape::Tile(_), Format::F32) => "matmul_float_f32",
         (MatmulShape::Tile(_), Format::F16) => "matmul_float_f16",
         (MatmulShape::Tile(_), Format::Bf16) => "matmul_float_bf16",
@@ -140,6 +148,9 @@ impl MatmulLaunch<'_> {
 
     /// Bytes of scratch memory that the launch needs in a shape; 0 if none.
     pub fn scratch_bytes(&self, shape: &MatmulShape) -> u64 {
+        if let MatmulShape::Fragment(fragment) = shape {
+            return fragment.scratch_bytes(self, self.tiles(shape));
+        }
         let rounds = self.rounds(shape);
         if rounds.shared == 0 {
             return 0;
@@ -294,11 +305,10 @@ impl MatmulLaunch<'_> {
                 device: capabilities.name.clone(),
                 what: format!("room for {shape:?} of {label}"),
             })?;
-        let is_shared = self.rounds(&shape).shared > 0;
-        let constants =
-            shape.constants(capabilities, self.matrix.format, self.is_gated(), is_shared);
-        let subgroup = matches!(shape, MatmulShape::Matrix(_)).then_some(capabilities.subgroup);
+        let constants = shape.constants(capabilities, self);
+        let subgroup = (!matches!(shape, MatmulShape::Tile(_))).then_some(capabilities.subgroup);
         let rounds = self.rounds(&shape);
+        let used = self.scratch_bytes(&shape);
         let mut reads: Vec<Span> = self.operand.spans().collect();
         let mut writes: Vec<Span> = match self.output {
             MatmulOutput::Segments(segments) => {
@@ -306,8 +316,8 @@ impl MatmulLaunch<'_> {
             }
             MatmulOutput::Gated { target } => vec![target],
         };
-        if let Some(scratch) = self.scratch.filter(|_| rounds.shared > 0) {
-            let used = Span { bytes: self.scratch_bytes(&shape), ..scratch };
+        if let Some(scratch) = self.scratch.filter(|_| used > 0) {
+            let used = Span { bytes: used, ..scratch };
             reads.push(used);
             writes.push(used);
         }
@@ -316,7 +326,7 @@ impl MatmulLaunch<'_> {
             step,
             kernel: gpu.kernel(&KernelKey { shader, constants, subgroup })?,
             push: Push::of(&self.args(rounds)),
-            groups: [rounds.whole + rounds.shared * rounds.splits, 1, 1],
+            groups: [shape.workgroups(self), 1, 1],
             reads,
             writes,
             link: Link::Outside,

@@ -9,6 +9,7 @@ use super::instance::{Instance, Listed};
 use super::pipeline::{Kernel, KernelKey, PipelineCache, Pipelines};
 use crate::capabilities::{Capabilities, DeviceKind, MissingFeatures};
 use crate::error::{During, GpuError};
+use crate::kernels::matmul::probe;
 
 /// Extensions that are switched on where the device has them.
 const OPTIONAL: [&std::ffi::CStr; 3] = [
@@ -104,7 +105,7 @@ impl Gpu {
                 return Err(error);
             }
         };
-        Ok(Arc::new(Gpu {
+        let mut gpu = Arc::new(Gpu {
             capabilities: chosen.capabilities,
             physical: chosen.raw,
             device,
@@ -114,7 +115,12 @@ impl Gpu {
             pipelines: Mutex::new(pipelines),
             injected: Mutex::new(None),
             instance,
-        }))
+        });
+        let fragments = probe::is_known(&gpu);
+        if let Some(gpu) = Arc::get_mut(&mut gpu) {
+            gpu.capabilities.fragments = fragments;
+        }
+        Ok(gpu)
     }
 
     /// What the device can do.

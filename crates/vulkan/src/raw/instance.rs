@@ -105,6 +105,7 @@ impl Instance {
             integer_dot_accelerated: vulkan13.integer_dot_product4x8_bit_packed_signed_accelerated
                 != 0,
             cooperative,
+            fragments: false,
             cores: self.cores(device, &extensions),
             heaps: self.heaps(device),
             extensions,

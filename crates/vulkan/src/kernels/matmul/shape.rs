@@ -1,5 +1,6 @@
 //! How a matrix-matrix product is laid out on a device.
 
+use super::fragment::{self, FragmentShape};
 use super::{COUNTERS, MatmulLaunch, Rounds};
 use crate::capabilities::{Capabilities, DeviceKind, Element};
 use crate::kernels::operand::{BLOCK, OperandKind};
@@ -54,6 +55,8 @@ pub struct TileShape {
 pub enum MatmulShape {
     /// On matrix units.
     Matrix(MatrixShape),
+    /// On matrix units whose layout is known, without shared memory for weights.
+    Fragment(FragmentShape),
     /// Integer dot products for quantised weights, plain f32 for others.
     Tile(TileShape),
 }
@@ -141,6 +144,7 @@ impl MatmulShape {
     pub fn tile(&self) -> (u32, u32) {
         match self {
             MatmulShape::Matrix(shape) => shape.tile,
+            MatmulShape::Fragment(shape) => shape.tile(),
             MatmulShape::Tile(shape) => shape.tile,
         }
     }
@@ -148,7 +152,7 @@ impl MatmulShape {
     /// The operand that the kernel takes.
     pub fn operand(&self, format: Format) -> OperandKind {
         match self {
-            MatmulShape::Matrix(_) => OperandKind::Halves,
+            MatmulShape::Matrix(_) | MatmulShape::Fragment(_) => OperandKind::Halves,
             MatmulShape::Tile(_) if format.is_float() => OperandKind::Plain,
             MatmulShape::Tile(_) => OperandKind::Fixed16,
         }
@@ -176,7 +180,11 @@ impl MatmulShape {
     /// The shapes that are worth measuring on a device for the operand of a launch, the likeliest first.
     pub fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<Self> {
         let list = match launch.operand.kind {
-            OperandKind::Halves => matrix_candidates(capabilities, launch),
+            OperandKind::Halves => {
+                let fragments = fragment::candidates(capabilities, launch).into_iter();
+                let matrices = matrix_candidates(capabilities, launch);
+                fragments.map(MatmulShape::Fragment).chain(matrices).collect()
+            }
             _ => tile_candidates(capabilities, launch),
         };
         list.into_iter().filter(|shape| shape.fits(capabilities, launch)).collect()
@@ -185,26 +193,36 @@ impl MatmulShape {
     /// Whether a device can run a launch in this shape.
     pub fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
         let (rows, columns) = self.tile();
-        let rounds = launch.rounds(self);
-        let tiles = rows > 1
+        rows > 1
             && columns > 0
-            && rounds.whole + rounds.shared * rounds.splits <= capabilities.groups[0];
-        tiles
+            && self.workgroups(launch) <= capabilities.groups[0]
             && match self {
                 MatmulShape::Matrix(shape) => shape.fits(capabilities, launch),
+                MatmulShape::Fragment(shape) => shape.fits(capabilities, launch),
                 MatmulShape::Tile(shape) => shape.fits(capabilities, launch),
             }
+    }
+
+    /// Workgroups of a launch.
+    pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
+        match self {
+            MatmulShape::Fragment(shape) => shape.workgroups(launch, launch.tiles(self)),
+            MatmulShape::Matrix(_) | MatmulShape::Tile(_) => {
+                let Rounds { whole, shared, splits } = launch.rounds(self);
+                whole + shared * splits
+            }
+        }
     }
 
     /// The specialisation constants, in the order of their numbers in the shader.
     pub(super) fn constants(
         &self,
         capabilities: &Capabilities,
-        format: Format,
-        gated: bool,
-        shared: bool,
+        launch: &MatmulLaunch<'_>,
     ) -> Vec<u32> {
+        let gated = u32::from(launch.is_gated());
         match self {
+            MatmulShape::Fragment(shape) => shape.constants(launch),
             MatmulShape::Matrix(shape) => vec![
                 shape.local(capabilities.subgroup),
                 shape.tile.0,
@@ -218,15 +236,15 @@ impl MatmulShape {
                 shape.product.k,
                 shape.stages,
                 shape.shared(),
-                u32::from(gated),
-                u32::from(shared),
+                gated,
+                u32::from(launch.rounds(self).shared > 0),
                 shape.depth,
             ],
             MatmulShape::Tile(shape) => {
                 // The quantised kernel counts its steps in blocks.
-                let step = if format.is_float() { shape.step } else { shape.step / BLOCK as u32 };
+                let is_float = launch.matrix.format.is_float();
+                let step = if is_float { shape.step } else { shape.step / BLOCK as u32 };
                 let (rows, columns) = shape.tile;
-                let gated = u32::from(gated);
                 vec![shape.local(), rows, columns, shape.part.0, shape.part.1, step, gated]
             }
         }

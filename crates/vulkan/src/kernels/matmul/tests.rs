@@ -14,6 +14,8 @@ use crate::pack::{PlanesMut, pack_rows};
 use crate::raw::memory::Buffer;
 use crate::testing::{download, gpu, poisoned, run, upload};
 
+mod fragment;
+
 /// Bytes behind each output that nothing may touch.
 const GUARD: usize = 1024;
 
@@ -123,7 +125,9 @@ fn gelu(x: f64) -> f64 {
 /// A weight as the kernel multiplies with it.
 fn rounded(shape: &MatmulShape, weight: f32) -> f64 {
     match shape {
-        MatmulShape::Matrix(_) => f64::from(f16::from_f32(weight).to_f32()),
+        MatmulShape::Matrix(_) | MatmulShape::Fragment(_) => {
+            f64::from(f16::from_f32(weight).to_f32())
+        }
         MatmulShape::Tile(_) => f64::from(weight),
     }
 }
@@ -392,7 +396,8 @@ fn plain_products_agree() {
 fn kernels() -> Vec<(Format, MatmulShape)> {
     let tile = MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 });
     let matrix = few_matrix_shapes(2).into_iter().map(|shape| (Format::Q4_0, shape));
-    matrix.chain([(Format::Q8_0, tile), (Format::F32, tile)]).collect()
+    let fragment = fragment::shapes().into_iter().take(1).map(|shape| (Format::Q4_0, shape));
+    matrix.chain(fragment).chain([(Format::Q8_0, tile), (Format::F32, tile)]).collect()
 }
 
 #[test]

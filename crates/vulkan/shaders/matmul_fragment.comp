@@ -1,0 +1,392 @@
+#version 460
+// The product of a matrix of weights with few rows of activations on matrix units whose elements lie where
+// crates/vulkan/src/kernels/matmul/probe.rs says: C[token][feature] = sum over k of W[feature][k] * X[token][k], X in halves
+// with a factor for each row, sums in f32.
+//
+// Weights go from memory into the registers of the left factor. Lane 4 r + c of a subgroup loads a unit of 32 columns, the c-th
+// of a group of 128, of rows r and r + 8: its share of eight products of 16 columns. The sum of a product does not depend on
+// the order of the columns, so the activations are laid out alike when they go to shared memory, where every subgroup of the
+// workgroup reads them; there a lane's share of two products is one vector.
+//
+// Tiles and the steps along their columns, one tile after the other, are dealt out to the workgroups in equal shares. A
+// workgroup that makes a part of a tile leaves it in scratch memory; the last one to finish adds the parts in order.
+// crates/vulkan/src/kernels/matmul.rs says what bounds it and which shapes are used.
+
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+
+#include "include/memory.glsl"
+#include "include/activation.glsl"
+#include "include/formats.glsl"
+#include "include/dequantize.glsl"
+#include "include/fragment.glsl"
+#include "include/matmul.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL = 128;
+// Left factors of 16 rows of a subgroup; even where GATED is 1.
+layout(constant_id = 1) const uint LEFTS = 2;
+// Right factors of 8 tokens.
+layout(constant_id = 2) const uint RIGHTS = 4;
+// Groups of 128 columns of a subgroup in a step.
+layout(constant_id = 3) const uint GROUPS = 1;
+// Subgroups that share the columns of a step.
+layout(constant_id = 4) const uint SLICES = 1;
+// Steps whose loads of weights are under way: 1 to 4.
+layout(constant_id = 5) const uint DEPTH = 2;
+// 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up.
+layout(constant_id = 6) const uint GATED = 0;
+// 1: the last step of a row has groups beyond its end.
+layout(constant_id = 7) const uint RAGGED = 0;
+
+layout(push_constant, scalar) uniform Push {
+    MatmulArgs args;
+} push;
+
+const uint LANES = 32;
+const uint SUBGROUPS = LOCAL / LANES;
+const uint STACKED = SUBGROUPS / SLICES;
+const uint STEP_GROUPS = SLICES * GROUPS;
+const uint TOKENS = 8 * RIGHTS;
+// Left factors of a subgroup that give outputs, and outputs of a tile along the features.
+const uint OUT_LEFTS = GATED != 0 ? LEFTS / 2 : LEFTS;
+const uint SUBGROUP_FEATURES = 16 * OUT_LEFTS;
+const uint TILE_FEATURES = STACKED * SUBGROUP_FEATURES;
+const uint ROWS = 2 * LEFTS;
+const uint UNITS_OF_STEP = GROUPS * ROWS;
+// Activations of a step, in pairs of vectors of 8 halves.
+const uint PAIRS_OF_STEP = STEP_GROUPS * RIGHTS * 64;
+const uint PAIRS = (PAIRS_OF_STEP + LOCAL - 1) / LOCAL;
+const uint STAGE = 2 * PAIRS_OF_STEP;
+const uint STRIPS = SLICES > 1 ? SUBGROUPS * LEFTS * LANES : 1;
+
+// Counters at the front of the scratch memory.
+const uint COUNTERS = 4096;
+
+shared uvec4 staged[2 * STAGE];
+shared vec4 strips[STRIPS];
+shared uint finished;
+
+// Barriers make what is written visible: no access needs to bypass a cache by itself.
+layout(buffer_reference, scalar, buffer_reference_align = 16) nonprivate buffer Parts { vec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counters { uint at[]; };
+
+#define Left coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
+#define Sum coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
+
+Unit weights[DEPTH * UNITS_OF_STEP];
+uvec4 operands[2 * PAIRS];
+Sum sums[RIGHTS * LEFTS];
+Planes planes;
+uint lane;
+uint slice;
+uint stacked;
+uint steps;
+uint token_tiles;
+
+// What the loads of weights are at: a step of a tile, and the rows of the tile that this lane loads.
+uint ahead_step;
+uint ahead_tile;
+uint ahead_rows[ROWS];
+// What the loads of activations are at.
+uint operand_step;
+uint operand_tile;
+
+// The first feature of this subgroup's part of a tile.
+uint subgroup_feature(const uint tile) {
+    return tile / token_tiles * TILE_FEATURES + stacked * SUBGROUP_FEATURES;
+}
+
+void find_rows() {
+    const uint first = subgroup_feature(ahead_tile) + lane / 4;
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        const uint feature = min(first + i % (2 * OUT_LEFTS) * 8, push.args.features - 1);
+        ahead_rows[i] = feature + (i >= 2 * OUT_LEFTS ? push.args.split1 : 0);
+    }
+}
+
+// The registers of these functions are indexed by constants alone, whatever the order in which a compiler unrolls and
+// inlines: otherwise they would become memory.
+
+// Loads the weights of one of the subgroup's groups of a step.
+void load_group(const uint set, const uint group) {
+    uint at = ahead_step * STEP_GROUPS + slice * GROUPS + group;
+    if (RAGGED != 0) at = min(at, planes.groups - 1);
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        weights[set * UNITS_OF_STEP + group * ROWS + i] = load_unit(planes, ahead_rows[i], at * 4 + lane % 4);
+    }
+}
+
+void advance_weights() {
+    ahead_step++;
+    if (ahead_step == steps) {
+        ahead_step = 0;
+        ahead_tile++;
+        find_rows();
+    }
+}
+
+// A pair of vectors of activations: elements 8 p..8 p + 7 and 16 + 8 p.. of block c of a token's group.
+void load_operands() {
+    const uint first_token = operand_tile % token_tiles * TOKENS;
+    [[unroll]] for (uint i = 0; i < PAIRS; i++) {
+        const uint index = i * LOCAL + gl_SubgroupID * LANES + lane;
+        const uint right = (index >> 6) % RIGHTS;
+        const uint token = min(first_token + right * 8 + ((index >> 3) & 7), push.args.tokens - 1);
+        uint group = operand_step * STEP_GROUPS + (index >> 6) / RIGHTS;
+        if (RAGGED != 0) group = min(group, planes.groups - 1);
+        const uint vector = (token * planes.groups + group) * 16 + ((index >> 1) & 3) * 4 + (index & 1);
+        if (PAIRS_OF_STEP % LOCAL == 0 || index < PAIRS_OF_STEP) {
+            operands[2 * i] = ReadQuads(push.args.operand).at[vector];
+            operands[2 * i + 1] = ReadQuads(push.args.operand).at[vector + 2];
+        }
+    }
+    operand_step++;
+    if (operand_step == steps) {
+        operand_step = 0;
+        operand_tile++;
+    }
+}
+
+// The vector of shared memory for a lane's share of the products of a word. The lanes that write together, of two words,
+// write different banks.
+uint staged_at(const uint group, const uint right, const uint word, const uint holder) {
+    return ((group * RIGHTS + right) * 4 + word) * LANES + (holder ^ ((word >> 1) << 2));
+}
+
+void store_operands(const uint stage) {
+    [[unroll]] for (uint i = 0; i < PAIRS; i++) {
+        const uint index = i * LOCAL + gl_SubgroupID * LANES + lane;
+        const uint right = (index >> 6) % RIGHTS;
+        const uint holder = ((index >> 3) & 7) * 4 + ((index >> 1) & 3);
+        const uint word = 2 * (index & 1);
+        if (PAIRS_OF_STEP % LOCAL == 0 || index < PAIRS_OF_STEP) {
+            const uvec4 low = permute_halves(operands[2 * i]);
+            const uvec4 high = permute_halves(operands[2 * i + 1]);
+            const uint at = stage * STAGE + staged_at((index >> 6) / RIGHTS, right, word, holder);
+            staged[at] = uvec4(low.xy, high.xy);
+            staged[at + LANES] = uvec4(low.zw, high.zw);
+        }
+    }
+}
+
+// The products of one of the subgroup's groups of a step.
+void multiply(const uint stage, const uint set, const uint group) {
+    UnitScale scales[ROWS];
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        scales[i] = unit_scale(weights[set * UNITS_OF_STEP + group * ROWS + i]);
+    }
+    [[unroll]] for (uint word = 0; word < 4; word++) {
+        Right first[RIGHTS];
+        Right second[RIGHTS];
+        [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
+            const uvec4 words = staged[stage * STAGE + staged_at(slice * GROUPS + group, j, word, lane)];
+            const f16vec2 a = halves_of(words.x);
+            const f16vec2 b = halves_of(words.y);
+            const f16vec2 c = halves_of(words.z);
+            const f16vec2 d = halves_of(words.w);
+            first[j][0] = a.x;
+            first[j][1] = a.y;
+            first[j][2] = b.x;
+            first[j][3] = b.y;
+            second[j][0] = c.x;
+            second[j][1] = c.y;
+            second[j][2] = d.x;
+            second[j][3] = d.y;
+        }
+        [[unroll]] for (uint i = 0; i < LEFTS; i++) {
+            const uint unit = set * UNITS_OF_STEP + group * ROWS + 2 * i;
+            const uvec4 upper = decode_word(weights[unit], scales[2 * i], word);
+            const uvec4 lower = decode_word(weights[unit + 1], scales[2 * i + 1], word);
+            Left left;
+            [[unroll]] for (uint half_unit = 0; half_unit < 2; half_unit++) {
+                const f16vec2 a = halves_of(half_unit == 0 ? upper.x : upper.z);
+                const f16vec2 b = halves_of(half_unit == 0 ? upper.y : upper.w);
+                const f16vec2 c = halves_of(half_unit == 0 ? lower.x : lower.z);
+                const f16vec2 d = halves_of(half_unit == 0 ? lower.y : lower.w);
+                left[0] = a.x;
+                left[1] = a.y;
+                left[2] = b.x;
+                left[3] = b.y;
+                left[4] = c.x;
+                left[5] = c.y;
+                left[6] = d.x;
+                left[7] = d.y;
+                [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
+                    const uint sum = j * LEFTS + i;
+                    sums[sum] = coopMatMulAdd(left, half_unit == 0 ? first[j] : second[j], sums[sum]);
+                }
+            }
+        }
+    }
+}
+
+// Stores the outputs of eight tokens in this subgroup's features; nothing beyond the edges.
+void store_outputs(const uint tile, const uint right, const vec4 values[LEFTS]) {
+    const uint token = tile % token_tiles * TOKENS + right * 8 + lane % 4 * 2;
+    const uint last = push.args.tokens - 1;
+    const vec2 both = vec2(ReadFloats(push.args.operand_scales).at[min(token, last)],
+                           ReadFloats(push.args.operand_scales).at[min(token + 1, last)]);
+    [[unroll]] for (uint i = 0; i < OUT_LEFTS; i++) {
+        const uint feature = subgroup_feature(tile) + i * 16 + lane / 4;
+        vec4 value = values[i] * both.xyxy;
+        if (GATED != 0) {
+            const vec4 up = values[(i + OUT_LEFTS) % LEFTS] * both.xyxy;
+            value = vec4(gelu(value.x), gelu(value.y), gelu(value.z), gelu(value.w)) * up;
+        }
+        matmul_store(push.args, feature, token, value.x);
+        matmul_store(push.args, feature, token + 1, value.y);
+        matmul_store(push.args, feature + 8, token, value.z);
+        matmul_store(push.args, feature + 8, token + 1, value.w);
+    }
+}
+
+// Units of work: steps of all tiles, one tile after the other. The workgroup that has a unit, and where a workgroup's begin.
+uint owner_of(const uint unit) {
+    return ((unit + 1) * gl_NumWorkGroups.x - 1) / (push.args.whole * steps);
+}
+
+uint first_unit(const uint workgroup) {
+    return workgroup * (push.args.whole * steps) / gl_NumWorkGroups.x;
+}
+
+// Each workgroup has room for two parts: of the tile that it does not begin, and of the one that it does not end.
+uint part_at(const uint tile, const uint workgroup, const uint right) {
+    const uint place = 2 * workgroup + (first_unit(workgroup) <= tile * steps ? 1 : 0);
+    return ((place * RIGHTS + right) * STACKED + stacked) * (LEFTS * LANES) + lane;
+}
+
+Parts parts() {
+    return Parts(push.args.scratch + COUNTERS * 4);
+}
+
+// Whether this is the last of the workgroups that share a tile to come here; all see what the others wrote.
+bool is_last(const uint counter, const uint sharers) {
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeDevice, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
+    if (gl_LocalInvocationIndex == 0) {
+        Counters counters = Counters(push.args.scratch);
+        const uint before = atomicAdd(counters.at[counter], 1, gl_ScopeDevice, gl_StorageSemanticsBuffer,
+                                      gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
+        finished = before + 1;
+        // The next dispatch counts from 0 again.
+        if (finished == sharers) counters.at[counter] = 0;
+    }
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeDevice, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
+    return finished == sharers;
+}
+
+// Adds the parts of a tile in the order of the workgroups.
+void finish_tile(const uint tile, const uint first, const uint last) {
+    [[dont_unroll]] for (uint right = slice; right < RIGHTS; right += SLICES) {
+        vec4 values[LEFTS];
+        [[unroll]] for (uint i = 0; i < LEFTS; i++) values[i] = vec4(0.0);
+        [[dont_unroll]] for (uint workgroup = first; workgroup <= last; workgroup += 4) {
+            // Four loads of each value under way.
+            vec4 loaded[4 * LEFTS];
+            [[unroll]] for (uint n = 0; n < 4; n++) {
+                const uint at = part_at(tile, min(workgroup + n, last), right);
+                [[unroll]] for (uint i = 0; i < LEFTS; i++) loaded[n * LEFTS + i] = parts().at[at + i * LANES];
+            }
+            [[unroll]] for (uint n = 0; n < 4; n++) {
+                [[unroll]] for (uint i = 0; i < LEFTS; i++) {
+                    if (workgroup + n <= last) values[i] += loaded[n * LEFTS + i];
+                }
+            }
+        }
+        store_outputs(tile, right, values);
+    }
+}
+
+// What becomes of the sums of a tile, all of it or a part.
+void finish_sums(const uint tile, const bool is_whole) {
+    [[dont_unroll]] for (uint right = 0; right < RIGHTS; right++) {
+        vec4 values[LEFTS];
+        [[unroll]] for (uint constant = 0; constant < RIGHTS; constant++) {
+            if (constant == right) {
+                [[unroll]] for (uint i = 0; i < LEFTS; i++) {
+                    const uint sum = constant * LEFTS + i;
+                    values[i] = vec4(sums[sum][0], sums[sum][1], sums[sum][2], sums[sum][3]);
+                }
+            }
+        }
+        if (SLICES > 1) {
+            barrier();
+            [[unroll]] for (uint i = 0; i < LEFTS; i++) strips[(gl_SubgroupID * LEFTS + i) * LANES + lane] = values[i];
+            barrier();
+            if (right % SLICES != slice) continue;
+            [[unroll]] for (uint i = 0; i < LEFTS; i++) {
+                const uint at = (stacked * SLICES * LEFTS + i) * LANES + lane;
+                values[i] = strips[at];
+                [[unroll]] for (uint k = 1; k < SLICES; k++) values[i] += strips[at + k * LEFTS * LANES];
+            }
+        }
+        if (is_whole) {
+            store_outputs(tile, right, values);
+        } else {
+            const uint at = part_at(tile, gl_WorkGroupID.x, right);
+            [[unroll]] for (uint i = 0; i < LEFTS; i++) parts().at[at + i * LANES] = values[i];
+        }
+    }
+    if (!is_whole) {
+        const uint first = owner_of(tile * steps);
+        const uint last = owner_of(tile * steps + steps - 1);
+        if (is_last(first, last - first + 1)) finish_tile(tile, first, last);
+    }
+}
+
+void main() {
+    lane = gl_SubgroupInvocationID;
+    slice = gl_SubgroupID % SLICES;
+    stacked = gl_SubgroupID / SLICES;
+    planes = Planes(push.args.codes, push.args.high, push.args.scales, push.args.supers, push.args.groups);
+    steps = (planes.groups + STEP_GROUPS - 1) / STEP_GROUPS;
+    token_tiles = (push.args.tokens + TOKENS - 1) / TOKENS;
+    uint unit = first_unit(gl_WorkGroupID.x);
+    const uint end = first_unit(gl_WorkGroupID.x + 1);
+    uint tile = unit / steps;
+    ahead_tile = tile;
+    ahead_step = unit % steps;
+    operand_tile = ahead_tile;
+    operand_step = ahead_step;
+    find_rows();
+    load_operands();
+    [[unroll]] for (uint turn = 0; turn < DEPTH; turn++) {
+        if (unit + turn < end) {
+            [[unroll]] for (uint group = 0; group < GROUPS; group++) load_group(turn, group);
+            advance_weights();
+        }
+    }
+    [[unroll]] for (uint i = 0; i < RIGHTS * LEFTS; i++) sums[i] = Sum(0.0);
+    uint first = unit;
+    uint stage = 0;
+    [[dont_unroll]] while (unit < end) {
+        [[unroll]] for (uint turn = 0; turn < DEPTH; turn++) {
+            if (unit >= end) continue;
+            // A subgroup stores a stage when all have read it: they are past the barrier of the step between.
+            store_operands(stage);
+            if (unit + 1 < end) load_operands();
+            barrier();
+            const bool loads = unit + DEPTH < end;
+            const uint first_group = (unit - tile * steps) * STEP_GROUPS + slice * GROUPS;
+            [[unroll]] for (uint group = 0; group < GROUPS; group++) {
+                if (RAGGED == 0 || first_group + group < planes.groups) multiply(stage, turn, group);
+                if (loads) load_group(turn, group);
+            }
+            if (loads) advance_weights();
+            stage ^= 1;
+            unit++;
+            const bool at_end = unit == (tile + 1) * steps;
+            if (at_end || unit == end) {
+                finish_sums(tile, at_end && first == tile * steps);
+                [[unroll]] for (uint i = 0; i < RIGHTS * LEFTS; i++) sums[i] = Sum(0.0);
+                first = unit;
+                tile++;
+            }
+        }
+    }
+}
