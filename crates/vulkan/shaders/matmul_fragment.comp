@@ -8,7 +8,7 @@
 // the order of the columns, so the activations are laid out alike when they go to shared memory, where every subgroup of the
 // workgroup reads them; there a lane's share of two products is one vector.
 //
-// Tiles and the steps along their columns, one tile after the other, are dealt out to the workgroups in equal shares. A
+// Tiles and the units of steps along their columns, one tile after the other, are dealt out to the workgroups in equal shares. A
 // workgroup that makes a part of a tile leaves it in scratch memory; the last one to finish adds the parts in order.
 // crates/vulkan/src/kernels/matmul.rs says what bounds it and which shapes are used.
 
@@ -34,11 +34,11 @@ layout(constant_id = 2) const uint RIGHTS = 4;
 layout(constant_id = 3) const uint GROUPS = 1;
 // Subgroups that share the columns of a step.
 layout(constant_id = 4) const uint SLICES = 1;
-// Steps whose loads of weights are under way: 1 to 4.
+// Steps of a unit of work: the weights of as many are under way.
 layout(constant_id = 5) const uint DEPTH = 2;
 // 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up.
 layout(constant_id = 6) const uint GATED = 0;
-// 1: the last step of a row has groups beyond its end.
+// 1: the last unit of a row has groups beyond its end.
 layout(constant_id = 7) const uint RAGGED = 0;
 
 layout(push_constant, scalar) uniform Push {
@@ -55,7 +55,7 @@ const uint OUT_LEFTS = GATED != 0 ? LEFTS / 2 : LEFTS;
 const uint SUBGROUP_FEATURES = 16 * OUT_LEFTS;
 const uint TILE_FEATURES = STACKED * SUBGROUP_FEATURES;
 const uint ROWS = 2 * LEFTS;
-const uint UNITS_OF_STEP = GROUPS * ROWS;
+const uint SHARES_OF_STEP = GROUPS * ROWS;
 // Activations of a step, in pairs of vectors of 8 halves.
 const uint PAIRS_OF_STEP = STEP_GROUPS * RIGHTS * 64;
 const uint PAIRS = (PAIRS_OF_STEP + LOCAL - 1) / LOCAL;
@@ -77,23 +77,25 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Cou
 #define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
 #define Sum coopmat<float, gl_ScopeSubgroup, 16, 8, gl_MatrixUseAccumulator>
 
-Unit weights[DEPTH * UNITS_OF_STEP];
+Share weights[DEPTH * SHARES_OF_STEP];
 uvec4 operands[2 * PAIRS];
 Sum sums[RIGHTS * LEFTS];
 Planes planes;
+Magic magic;
 uint lane;
 uint slice;
 uint stacked;
-uint steps;
+// Units of a tile.
+uint units;
 uint token_tiles;
 
-// What the loads of weights are at: a step of a tile, and the rows of the tile that this lane loads.
-uint ahead_step;
+// What the loads of weights are at: a unit of a tile, and the rows of the tile that this lane loads.
+uint ahead_unit;
 uint ahead_tile;
 uint ahead_rows[ROWS];
-// What the loads of activations are at.
+// What the loads of activations are at: a step of a tile, and the first token of the tile.
 uint operand_step;
-uint operand_tile;
+uint operand_token;
 
 // The first feature of this subgroup's part of a tile.
 uint subgroup_feature(const uint tile) {
@@ -112,30 +114,30 @@ void find_rows() {
 // inlines: otherwise they would become memory.
 
 // Loads the weights of one of the subgroup's groups of a step.
-void load_group(const uint set, const uint group) {
-    uint at = ahead_step * STEP_GROUPS + slice * GROUPS + group;
+void load_group(const uint step, const uint group) {
+    uint at = (ahead_unit * DEPTH + step) * STEP_GROUPS + slice * GROUPS + group;
     if (RAGGED != 0) at = min(at, planes.groups - 1);
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        weights[set * UNITS_OF_STEP + group * ROWS + i] = load_unit(planes, ahead_rows[i], at * 4 + lane % 4);
+        weights[step * SHARES_OF_STEP + group * ROWS + i] = load_share(planes, ahead_rows[i], at * 4 + lane % 4);
     }
 }
 
 void advance_weights() {
-    ahead_step++;
-    if (ahead_step == steps) {
-        ahead_step = 0;
+    ahead_unit++;
+    if (ahead_unit == units) {
+        ahead_unit = 0;
         ahead_tile++;
         find_rows();
     }
 }
 
-// A pair of vectors of activations: elements 8 p..8 p + 7 and 16 + 8 p.. of block c of a token's group.
+// Loads pairs of vectors of activations for a step: elements 8 p..8 p + 7 and 16 + 8 p.. of block c of a token's group. After
+// the last tile this begins again with the tokens, which nobody reads.
 void load_operands() {
-    const uint first_token = operand_tile % token_tiles * TOKENS;
     [[unroll]] for (uint i = 0; i < PAIRS; i++) {
         const uint index = i * LOCAL + gl_SubgroupID * LANES + lane;
         const uint right = (index >> 6) % RIGHTS;
-        const uint token = min(first_token + right * 8 + ((index >> 3) & 7), push.args.tokens - 1);
+        const uint token = min(operand_token + right * 8 + ((index >> 3) & 7), push.args.tokens - 1);
         uint group = operand_step * STEP_GROUPS + (index >> 6) / RIGHTS;
         if (RAGGED != 0) group = min(group, planes.groups - 1);
         const uint vector = (token * planes.groups + group) * 16 + ((index >> 1) & 3) * 4 + (index & 1);
@@ -145,9 +147,10 @@ void load_operands() {
         }
     }
     operand_step++;
-    if (operand_step == steps) {
+    if (operand_step == units * DEPTH) {
         operand_step = 0;
-        operand_tile++;
+        operand_token += TOKENS;
+        if (operand_token >= push.args.tokens) operand_token = 0;
     }
 }
 
@@ -174,10 +177,10 @@ void store_operands(const uint stage) {
 }
 
 // The products of one of the subgroup's groups of a step.
-void multiply(const uint stage, const uint set, const uint group) {
+void multiply(const uint stage, const uint step, const uint group) {
     UnitScale scales[ROWS];
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        scales[i] = unit_scale(weights[set * UNITS_OF_STEP + group * ROWS + i]);
+        scales[i] = unit_scale(weights[step * SHARES_OF_STEP + group * ROWS + i], (lane & 1) != 0);
     }
     [[unroll]] for (uint word = 0; word < 4; word++) {
         Right first[RIGHTS];
@@ -198,15 +201,15 @@ void multiply(const uint stage, const uint set, const uint group) {
             second[j][3] = d.y;
         }
         [[unroll]] for (uint i = 0; i < LEFTS; i++) {
-            const uint unit = set * UNITS_OF_STEP + group * ROWS + 2 * i;
-            const uvec4 upper = decode_word(weights[unit], scales[2 * i], word);
-            const uvec4 lower = decode_word(weights[unit + 1], scales[2 * i + 1], word);
+            const uint share = step * SHARES_OF_STEP + group * ROWS + 2 * i;
+            const uvec4 upper = decode_word(weights[share], magic, scales[2 * i], word);
+            const uvec4 lower = decode_word(weights[share + 1], magic, scales[2 * i + 1], word);
             Left left;
-            [[unroll]] for (uint half_unit = 0; half_unit < 2; half_unit++) {
-                const f16vec2 a = halves_of(half_unit == 0 ? upper.x : upper.z);
-                const f16vec2 b = halves_of(half_unit == 0 ? upper.y : upper.w);
-                const f16vec2 c = halves_of(half_unit == 0 ? lower.x : lower.z);
-                const f16vec2 d = halves_of(half_unit == 0 ? lower.y : lower.w);
+            [[unroll]] for (uint second_half = 0; second_half < 2; second_half++) {
+                const f16vec2 a = halves_of(second_half == 0 ? upper.x : upper.z);
+                const f16vec2 b = halves_of(second_half == 0 ? upper.y : upper.w);
+                const f16vec2 c = halves_of(second_half == 0 ? lower.x : lower.z);
+                const f16vec2 d = halves_of(second_half == 0 ? lower.y : lower.w);
                 left[0] = a.x;
                 left[1] = a.y;
                 left[2] = b.x;
@@ -217,7 +220,7 @@ void multiply(const uint stage, const uint set, const uint group) {
                 left[7] = d.y;
                 [[unroll]] for (uint j = 0; j < RIGHTS; j++) {
                     const uint sum = j * LEFTS + i;
-                    sums[sum] = coopMatMulAdd(left, half_unit == 0 ? first[j] : second[j], sums[sum]);
+                    sums[sum] = coopMatMulAdd(left, second_half == 0 ? first[j] : second[j], sums[sum]);
                 }
             }
         }
@@ -244,18 +247,18 @@ void store_outputs(const uint tile, const uint right, const vec4 values[LEFTS]) 
     }
 }
 
-// Units of work: steps of all tiles, one tile after the other. The workgroup that has a unit, and where a workgroup's begin.
+// Units of all tiles, one tile after the other. The workgroup that has a unit, and where a workgroup's begin.
 uint owner_of(const uint unit) {
-    return ((unit + 1) * gl_NumWorkGroups.x - 1) / (push.args.whole * steps);
+    return ((unit + 1) * gl_NumWorkGroups.x - 1) / (push.args.whole * units);
 }
 
 uint first_unit(const uint workgroup) {
-    return workgroup * (push.args.whole * steps) / gl_NumWorkGroups.x;
+    return workgroup * (push.args.whole * units) / gl_NumWorkGroups.x;
 }
 
 // Each workgroup has room for two parts: of the tile that it does not begin, and of the one that it does not end.
 uint part_at(const uint tile, const uint workgroup, const uint right) {
-    const uint place = 2 * workgroup + (first_unit(workgroup) <= tile * steps ? 1 : 0);
+    const uint place = 2 * workgroup + (first_unit(workgroup) <= tile * units ? 1 : 0);
     return ((place * RIGHTS + right) * STACKED + stacked) * (LEFTS * LANES) + lane;
 }
 
@@ -333,8 +336,8 @@ void finish_sums(const uint tile, const bool is_whole) {
         }
     }
     if (!is_whole) {
-        const uint first = owner_of(tile * steps);
-        const uint last = owner_of(tile * steps + steps - 1);
+        const uint first = owner_of(tile * units);
+        const uint last = owner_of(tile * units + units - 1);
         if (is_last(first, last - first + 1)) finish_tile(tile, first, last);
     }
 }
@@ -344,49 +347,46 @@ void main() {
     slice = gl_SubgroupID % SLICES;
     stacked = gl_SubgroupID / SLICES;
     planes = Planes(push.args.codes, push.args.high, push.args.scales, push.args.supers, push.args.groups);
-    steps = (planes.groups + STEP_GROUPS - 1) / STEP_GROUPS;
+    magic = magic_of(push.args.groups >> 31);
+    units = (planes.groups + DEPTH * STEP_GROUPS - 1) / (DEPTH * STEP_GROUPS);
     token_tiles = (push.args.tokens + TOKENS - 1) / TOKENS;
     uint unit = first_unit(gl_WorkGroupID.x);
     const uint end = first_unit(gl_WorkGroupID.x + 1);
-    uint tile = unit / steps;
+    uint tile = unit / units;
     ahead_tile = tile;
-    ahead_step = unit % steps;
-    operand_tile = ahead_tile;
-    operand_step = ahead_step;
+    ahead_unit = unit % units;
+    operand_token = tile % token_tiles * TOKENS;
+    operand_step = ahead_unit * DEPTH;
     find_rows();
     load_operands();
-    [[unroll]] for (uint turn = 0; turn < DEPTH; turn++) {
-        if (unit + turn < end) {
-            [[unroll]] for (uint group = 0; group < GROUPS; group++) load_group(turn, group);
-            advance_weights();
-        }
+    [[unroll]] for (uint step = 0; step < DEPTH; step++) {
+        [[unroll]] for (uint group = 0; group < GROUPS; group++) load_group(step, group);
     }
-    [[unroll]] for (uint i = 0; i < RIGHTS * LEFTS; i++) sums[i] = Sum(0.0);
-    uint first = unit;
     uint stage = 0;
     [[dont_unroll]] while (unit < end) {
-        [[unroll]] for (uint turn = 0; turn < DEPTH; turn++) {
-            if (unit >= end) continue;
-            // A subgroup stores a stage when all have read it: they are past the barrier of the step between.
-            store_operands(stage);
-            if (unit + 1 < end) load_operands();
-            barrier();
-            const bool loads = unit + DEPTH < end;
-            const uint first_group = (unit - tile * steps) * STEP_GROUPS + slice * GROUPS;
-            [[unroll]] for (uint group = 0; group < GROUPS; group++) {
-                if (RAGGED == 0 || first_group + group < planes.groups) multiply(stage, turn, group);
-                if (loads) load_group(turn, group);
-            }
-            if (loads) advance_weights();
-            stage ^= 1;
+        const uint first = unit;
+        const uint stop = min(end, (tile + 1) * units);
+        [[unroll]] for (uint i = 0; i < RIGHTS * LEFTS; i++) sums[i] = Sum(0.0);
+        // Every turn of this loop loads, the last one what it has: a branch around the loads would make the compiler copy what
+        // they give, and wait for it.
+        [[dont_unroll]] do {
+            const uint first_group = (unit - tile * units) * (DEPTH * STEP_GROUPS) + slice * GROUPS;
             unit++;
-            const bool at_end = unit == (tile + 1) * steps;
-            if (at_end || unit == end) {
-                finish_sums(tile, at_end && first == tile * steps);
-                [[unroll]] for (uint i = 0; i < RIGHTS * LEFTS; i++) sums[i] = Sum(0.0);
-                first = unit;
-                tile++;
+            if (unit < end) advance_weights();
+            [[unroll]] for (uint step = 0; step < DEPTH; step++) {
+                // A subgroup stores a stage when all have read it: they are past the barrier of the step between.
+                store_operands(stage);
+                load_operands();
+                barrier();
+                [[unroll]] for (uint group = 0; group < GROUPS; group++) {
+                    const uint at = first_group + step * STEP_GROUPS + group;
+                    if (RAGGED == 0 || at < planes.groups) multiply(stage, step, group);
+                    load_group(step, group);
+                }
+                stage ^= 1;
             }
-        }
+        } while (unit < stop);
+        finish_sums(tile, first == tile * units && unit == (tile + 1) * units);
+        tile++;
     }
 }

@@ -3,24 +3,87 @@
 //
 // Word w of a unit's 16 bytes of codes holds elements 4w..4w+3 and 16+4w..19+4w (in Q8_0 each of two words): two products of
 // 16 columns, of which an invocation has four in each row.
+//
+// What is loaded stays 32 bits wide: compilers pack two 16-bit values of a loop into one register, and wait for both to do so.
 
-// A unit's scale, ready for its words.
+struct Share {
+    uvec4 codes;
+#if FORMAT == FORMAT_Q8_0
+    uvec4 more;
+#endif
+#if FORMAT == FORMAT_Q6_K
+    uvec2 high;
+#endif
+    uint scales; // of two neighbours
 #if FORMAT_IS_K
-// Scale and offset, or the scales of the halves.
-#define UnitScale vec2
+    uint super;
+#endif
+};
+
+Share load_share(const Planes planes, const uint row, const uint unit) {
+    const uint at = row * (planes.groups * UNITS_OF_GROUP) + unit;
+    Share loaded;
+#if FORMAT == FORMAT_Q8_0
+    const uint first = (at & ~3u) * 2u + (at & 3u);
+    loaded.codes = ReadQuads(planes.codes).at[first];
+    loaded.more = ReadQuads(planes.codes).at[first + 4u];
+#else
+    loaded.codes = ReadQuads(planes.codes).at[at];
+#endif
+#if FORMAT == FORMAT_Q6_K
+    loaded.high = ReadPairs(planes.high).at[at];
+#endif
+    loaded.scales = ReadWords(planes.scales).at[at / 2u];
+#if FORMAT_IS_K
+    loaded.super = ReadWords(planes.supers).at[row * ((planes.groups + 1u) / 2u) + unit / 8u];
+#endif
+    return loaded;
+}
+
+// What codes are XOR-ed with to become halves. In registers, a mask and a XOR are one instruction; known constants would be
+// two.
+struct Magic {
+    uint low;
+    uint high;
+    f16vec2 sixteenth;
+};
+
+// `zero` is 0, which the compiler must not know.
+Magic magic_of(const uint zero) {
+#if FORMAT == FORMAT_Q4_0
+    return Magic(0x64086408u | zero, 0x64806480u | zero, halves_of(0x2C002C00u | zero));
+#elif FORMAT == FORMAT_Q8_0
+    return Magic(0x64806480u | zero, 0, f16vec2(0.0));
+#elif FORMAT == FORMAT_Q4_K
+    return Magic(0x64006400u | zero, 0, f16vec2(0.0));
+#else
+    return Magic(0x64206420u | zero, 0, f16vec2(0.0));
+#endif
+}
+
+// A unit's scale, ready for its words. Of a K format: factor and addend of the unit's halves, for codes with 1024 and their
+// XOR-ed bit added; the addend is exact to 2^-24 of 1056 steps, which is less than the rounding to f16.
+#if FORMAT_IS_K
+#define UnitScale vec4
 #else
 #define UnitScale f16vec2
 #endif
 
-UnitScale unit_scale(const Unit unit) {
-#if FORMAT == FORMAT_Q4_K
+// `odd`: whether it is the second of two neighbours.
+UnitScale unit_scale(const Share unit, const bool odd) {
+#if FORMAT_IS_K
+    const int both = int(unit.scales >> (odd ? 16 : 0));
     const vec2 super = unpackHalf2x16(unit.super);
-    return super * vec2(float(unit.scale & 0xFFu), float(unit.scale >> 8));
-#elif FORMAT == FORMAT_Q6_K
-    const int both = int(unit.scale);
-    return unpackHalf2x16(unit.super).x * vec2(float(bitfieldExtract(both, 0, 8)), float(bitfieldExtract(both, 8, 8)));
+#if FORMAT == FORMAT_Q4_K
+    const vec2 scale = super * vec2(float(both & 0xFF), float((both >> 8) & 0xFF));
+    return vec4(scale.x, -1024.0 * scale.x - scale.y, scale.x, -1024.0 * scale.x - scale.y);
 #else
-    return halves_of(unit.scale * 0x10001u);
+    const vec2 scale = super.x * vec2(float(bitfieldExtract(both, 0, 8)), float(bitfieldExtract(both, 8, 8)));
+    return vec4(scale.x, -1056.0 * scale.x, scale.y, -1056.0 * scale.y);
+#endif
+#else
+    const f16vec2 both = halves_of(unit.scales);
+    return odd ? both.yy : both.xx;
 #endif
 }
 
@@ -29,21 +92,45 @@ uint component(const uvec4 all, const uint index) {
     return index == 0 ? all.x : index == 1 ? all.y : index == 2 ? all.z : all.w;
 }
 
+// Four codes in the bytes of a word.
+uvec2 share_bytes(const uint word, const uint flip, const vec2 scale) {
+    const f16vec2 even = halves_of((word & 0x00FF00FFu) ^ flip);
+    const f16vec2 odd = halves_of(((word >> 8) & 0x00FF00FFu) ^ flip);
+    const vec2 first = fma(vec2(even), vec2(scale.x), vec2(scale.y));
+    const vec2 second = fma(vec2(odd), vec2(scale.x), vec2(scale.y));
+    return uvec2(packFloat2x16(f16vec2(first)), packFloat2x16(f16vec2(second)));
+}
+
+uvec2 share_bytes(const uint word, const uint flip, const f16vec2 scale) {
+    const f16vec2 even = halves_of((word & 0x00FF00FFu) ^ flip) - f16vec2(1152.0hf);
+    const f16vec2 odd = halves_of(((word >> 8) & 0x00FF00FFu) ^ flip) - f16vec2(1152.0hf);
+    return uvec2(packFloat2x16(even * scale), packFloat2x16(odd * scale));
+}
+
+uvec4 share_nibbles(const uint word, const Magic magic, const f16vec2 scale) {
+    const uint next = word >> 8;
+    const f16vec2 a = halves_of((word & 0x000F000Fu) ^ magic.low) - f16vec2(1032.0hf);
+    const f16vec2 b = halves_of((next & 0x000F000Fu) ^ magic.low) - f16vec2(1032.0hf);
+    // The high nibbles stand for sixteen times as much.
+    const f16vec2 c = fma(halves_of((word & 0x00F000F0u) ^ magic.high), magic.sixteenth, f16vec2(-72.0hf));
+    const f16vec2 d = fma(halves_of((next & 0x00F000F0u) ^ magic.high), magic.sixteenth, f16vec2(-72.0hf));
+    return uvec4(packFloat2x16(a * scale), packFloat2x16(b * scale), packFloat2x16(c * scale), packFloat2x16(d * scale));
+}
+
 // The eight elements of a word: those of the first product, those of the second.
-uvec4 decode_word(const Unit unit, const UnitScale scale, const uint word) {
+uvec4 decode_word(const Share unit, const Magic magic, const UnitScale scale, const uint word) {
     const uint codes = component(unit.codes, word);
 #if FORMAT == FORMAT_Q4_0
-    return uvec4(low_nibbles(codes, scale), high_nibbles(codes, scale));
+    return share_nibbles(codes, magic, scale);
 #elif FORMAT == FORMAT_Q8_0
-    return uvec4(byte_halves(codes, scale), byte_halves(component(unit.more, word), scale));
+    return uvec4(share_bytes(codes, magic.low, scale), share_bytes(component(unit.more, word), magic.low, scale));
 #elif FORMAT == FORMAT_Q4_K
     const uint low = codes & 0x0F0F0F0Fu;
     const uint high = (codes >> 4) & 0x0F0F0F0Fu;
-    return uvec4(scaled_bytes(low, 0, 1024.0hf, scale.x, scale.y), scaled_bytes(high, 0, 1024.0hf, scale.x, scale.y));
+    return uvec4(share_bytes(low, magic.low, scale.xy), share_bytes(high, magic.low, scale.zw));
 #elif FORMAT == FORMAT_Q6_K
     const uint low = six_bits(codes, unit.high.x, word);
     const uint high = six_bits(codes >> 4, unit.high.y, word);
-    const uint flip = 0x00200020u;
-    return uvec4(scaled_bytes(low, flip, 1056.0hf, scale.x, 0.0), scaled_bytes(high, flip, 1056.0hf, scale.y, 0.0));
+    return uvec4(share_bytes(low, magic.low, scale.xy), share_bytes(high, magic.low, scale.zw));
 #endif
 }

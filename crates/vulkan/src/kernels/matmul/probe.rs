@@ -158,7 +158,7 @@ mod tests {
         let gpu = gpu();
         let shapes = gpu.capabilities().cooperative.iter().filter(|shape| {
             (shape.input, shape.output) == (Element::F16, Element::F32)
-                && [shape.m, shape.n, shape.k].iter().all(|&size| size <= 16 && size >= 8)
+                && [shape.m, shape.n, shape.k].iter().all(|size| (8..=16).contains(size))
         });
         let mut count = 0;
         for shape in shapes {

@@ -181,9 +181,11 @@ impl MatmulShape {
     pub fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<Self> {
         let list = match launch.operand.kind {
             OperandKind::Halves => {
-                let fragments = fragment::candidates(capabilities, launch).into_iter();
-                let matrices = matrix_candidates(capabilities, launch);
-                fragments.map(MatmulShape::Fragment).chain(matrices).collect()
+                let fragments = fragment::candidates(capabilities, launch);
+                let mut list: Vec<Self> = fragments.into_iter().map(Self::Fragment).collect();
+                let at = if fragment::comes_first(launch) { list.len() } else { 0 };
+                list.splice(at..at, matrix_candidates(capabilities, launch));
+                list
             }
             _ => tile_candidates(capabilities, launch),
         };

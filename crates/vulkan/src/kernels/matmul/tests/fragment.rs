@@ -47,3 +47,41 @@ fn fragments_agree_over_many_steps() {
         }
     }
 }
+
+/// Without a device: where the layout is the known one, every width has shapes, and large matrices take them first.
+#[test]
+fn known_layouts_have_shapes() {
+    use crate::capabilities::{CooperativeShape, DeviceKind};
+    let mut capabilities = gpu().capabilities().clone();
+    let shape = |m, n, k| CooperativeShape { m, n, k, input: Element::F16, output: Element::F32 };
+    capabilities.cooperative = vec![shape(16, 16, 16), shape(16, 8, 16)];
+    (capabilities.kind, capabilities.subgroup) = (DeviceKind::Discrete, 32);
+    (capabilities.shared_bytes, capabilities.invocations) = (48 << 10, 1024);
+    (capabilities.cores, capabilities.fragments) = (Some(132), true);
+    let span = Span { address: 4096, bytes: 0 };
+    for (rows, columns, gated, most) in
+        [(2 * 21504, 5376, true, 64), (8192, 5376, false, 32), (640, 1152, false, 0)]
+    {
+        for format in QUANTISED {
+            for width in [3, 8, 9, 16, 17, 32, 33, 64, 65] {
+                let (matrix, _) = Matrix::at(4096, format, rows, columns).unwrap();
+                let segments = [Segment { rows, target: span }];
+                let segments = MatmulOutput::Segments(&segments);
+                let output = if gated { MatmulOutput::Gated { target: span } } else { segments };
+                let operand = Operand { kind: OperandKind::Halves, codes: span, scales: span };
+                let launch = MatmulLaunch { matrix, width, operand, output, scratch: None };
+                let all = MatmulShape::candidates(&capabilities, &launch);
+                let is_fragment = |shape: &MatmulShape| matches!(shape, MatmulShape::Fragment(_));
+                assert_eq!(all.iter().any(is_fragment), width <= 64, "{rows} {width}: {all:?}");
+                if most > 0 {
+                    let wanted = format == Format::Q4_0 && width <= most;
+                    assert_eq!(is_fragment(&all[0]), wanted, "{format:?} {rows} {width}");
+                }
+                for shape in all.iter().filter(|shape| is_fragment(shape)) {
+                    assert!(shape.tile().1 as usize >= width, "{shape:?} {width}");
+                    assert!(launch.scratch_bytes(shape) <= 64 << 20, "{shape:?}");
+                }
+            }
+        }
+    }
+}
