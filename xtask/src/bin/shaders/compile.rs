@@ -10,6 +10,7 @@ use glslang::{
     SourceLanguage, SpirvVersion, VulkanVersion,
 };
 
+use crate::inline::inline;
 use crate::variants::{Target, Variant};
 
 /// The compiler as the manifest names it: the version that the workspace's `Cargo.toml` pins.
@@ -41,7 +42,10 @@ pub(crate) fn compile(folder: &Path, variant: &Variant) -> anyhow::Result<Compil
     };
     let result = translate(&source, &preamble(&variant.defines), variant.target, &mut includes);
     match result {
-        Ok(words) => Ok(Compiled { words, sources: includes.read }),
+        Ok(words) => {
+            let words = if variant.inline { inline(&words)? } else { words };
+            Ok(Compiled { words, sources: includes.read })
+        }
         Err(error) => {
             let mut message = includes.failures;
             message.extend(readable(&error, folder, &variant.source));
@@ -181,6 +185,7 @@ mod tests {
             source: "shader.comp".to_owned(),
             defines: vec!["ONE".to_owned()],
             target: Target::default(),
+            inline: false,
         };
         let error = compile(folder.path(), &variant).err().expect("it cannot compile");
         error.to_string().replace(&folder.path().display().to_string(), "FOLDER")

@@ -3,6 +3,7 @@
 //! A program of its own, because it links glslang, which takes a C++ compiler that nothing else here needs.
 
 mod compile;
+mod inline;
 mod manifest;
 mod reflect;
 mod variants;

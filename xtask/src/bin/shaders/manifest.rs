@@ -73,6 +73,9 @@ fn source_hash(variant: &Variant, sources: &[(String, String)]) -> String {
     };
     add(variant.target.name());
     add(&variant.defines.join("\n"));
+    if variant.inline {
+        add("inline");
+    }
     for (name, text) in sources {
         add(name);
         add(text);

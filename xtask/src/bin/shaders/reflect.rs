@@ -334,7 +334,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.comp"), format!("{head}{body}")).unwrap();
         let (name, source) = ("a".to_owned(), "a.comp".to_owned());
-        let variant = Variant { name, source, defines: Vec::new(), target };
+        let variant = Variant { name, source, defines: Vec::new(), target, inline: false };
         reflect(&compile(folder.path(), &variant).unwrap().words)
     }
 

@@ -41,6 +41,9 @@ pub(crate) struct Variant {
     pub(crate) defines: Vec<String>,
     #[serde(default)]
     pub(crate) target: Target,
+    /// Whether functions are put where they are called, for drivers that do not.
+    #[serde(default)]
+    pub(crate) inline: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -92,7 +95,8 @@ fn choose(text: &str, sources: &[String]) -> anyhow::Result<Vec<Variant>> {
         if !file.shader.iter().any(|variant| variant.source == *source) {
             let name = source.trim_end_matches(".comp").to_owned();
             let source = source.clone();
-            add(Variant { name, source, defines: Vec::new(), target: Target::default() })?;
+            let (defines, target) = (Vec::new(), Target::default());
+            add(Variant { name, source, defines, target, inline: false })?;
         }
     }
     file.shader.into_iter().try_for_each(add)?;
