@@ -1,8 +1,10 @@
 //! Times attention on the shapes of Gemma 3 27B in several layouts.
 //!
-//! `attend_bench [--quick] [--small] [--kv f32|f16|int8] [--heads QUERY,KV,DIM] [--case TEXT]`: `--quick` tries only the
-//! default layouts, `--small` takes short contexts (software devices), `--case` the cases whose names contain a text. The
-//! device is the best one, or the one that TRINE_TEST_VULKAN names.
+//! `attend_bench [--quick] [--small] [--fused] [--report] [--kv f32|f16|int8] [--heads QUERY,KV,DIM] [--case TEXT]
+//! [--layout LOCAL,LANES,UNROLL,QUERIES,SPLITS,ALONE,LEAST]...`: layouts around the default ones are searched; with
+//! `--layout` those are measured beside the default, with `--quick` none are, with `--report` the driver tells of them and
+//! nothing is measured. `--fused` leaves out launches that are not, `--small` takes short contexts (software devices), `--case`
+//! the cases whose names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
 //!
 //! Each time is the median of ten runs of a chain of dispatches with a barrier between all, over several caches, so that none
 //! stays in the device's caches; less that of a chain of half the length, so that launch and drain count, submission does not.
@@ -20,6 +22,8 @@ use trine_vulkan::kernels::attention::{
 };
 use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
 use trine_vulkan::raw::memory::{Buffer, Place};
+use trine_vulkan::raw::pipeline::KernelKey;
+use trine_vulkan::shaders::Shader;
 use trine_vulkan::testing::{gpu, upload, wall};
 
 /// More than any cache holds.
@@ -28,6 +32,9 @@ const DISTINCT_BYTES: u64 = 256 << 20;
 const CACHE_BYTES_MAX: u64 = 4 << 30;
 const RUNS: usize = 10;
 const DISPATCHES: usize = 32;
+/// Layouts of a search that are shown, and how often these are measured again.
+const SHOWN: usize = 6;
+const ROUNDS: usize = 3;
 
 struct Options {
     quick: bool,
@@ -35,19 +42,52 @@ struct Options {
     kv: KvType,
     heads: Heads,
     case: String,
+    /// Measured instead of those that are searched.
+    layouts: Vec<DecodeChoice>,
+    report: bool,
+    /// No launches but fused ones.
+    fused: bool,
 }
 
 fn options() -> Result<Options, String> {
     let heads = Heads { query: 32, kv: 16, dim: 128 };
     let case = String::new();
-    let mut options = Options { quick: false, small: false, kv: KvType::F16, heads, case };
+    let (kv, layouts) = (KvType::F16, Vec::new());
+    let mut options = Options {
+        quick: false,
+        small: false,
+        kv,
+        heads,
+        case,
+        layouts,
+        report: false,
+        fused: false,
+    };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().unwrap_or_default();
         match argument.as_str() {
             "--quick" => options.quick = true,
             "--small" => options.small = true,
+            "--fused" => options.fused = true,
+            "--report" => options.report = true,
             "--case" => options.case = value(),
+            "--layout" => {
+                let text = value();
+                let numbers: Vec<u32> = text.split(',').flat_map(str::parse).collect();
+                let [local, lanes, unroll, queries, splits, alone, least] = numbers[..] else {
+                    return Err("--layout is seven numbers, as DecodeChoice lists them".to_owned());
+                };
+                options.layouts.push(DecodeChoice {
+                    local,
+                    lanes,
+                    unroll,
+                    queries,
+                    splits,
+                    alone,
+                    least,
+                });
+            }
             "--kv" => options.kv = KvType::parse(&value()).ok_or("--kv is f32, f16 or int8")?,
             "--heads" => {
                 let text = value();
@@ -84,6 +124,7 @@ fn cases(small: bool) -> Vec<Case> {
         of(512, 1, 1, None),
         of(8192, 1, 1, None),
         of(8192, 1, 1, Some(1024)),
+        of(8192, 1, 1, Some(512)),
         of(32768, 1, 1, None),
         of(512, 8, 1, None),
         of(8192, 8, 1, None),
@@ -156,7 +197,15 @@ impl Bed {
         let shape = AttentionShape { heads, scale: 0.08, window: case.window };
         let values =
             |count: usize| -> Vec<f32> { (0..count).map(|at| (at as f32 * 0.7).sin()).collect() };
-        let most = DecodeChoice { local: 32, lanes: 1, unroll: 1, queries: 1, splits: 64 };
+        let most = DecodeChoice {
+            local: 32,
+            lanes: 1,
+            unroll: 1,
+            queries: 1,
+            splits: 64,
+            alone: 1,
+            least: 1,
+        };
         let zero = |bytes: u64| upload(gpu, &vec![0_u8; bytes as usize]);
         let seen: usize = (0..case.rows)
             .map(|row| case.window.map_or(case.depth + row + 1, |w| w.min(case.depth + row + 1)))
@@ -199,64 +248,118 @@ impl Bed {
         Ok((chain(2 * DISPATCHES)? - chain(DISPATCHES)?) / DISPATCHES as f64)
     }
 
+    fn launch(&self, choice: DecodeChoice, is_fused: bool, cache: KvCache) -> DecodeLaunch {
+        let fused = Fused {
+            key: self.key.span(),
+            value: self.key.span(),
+            query_norm: Some(self.weights.address()),
+            key_norm: Some(self.weights.address()),
+            rope: Some(self.rope.address()),
+            epsilon: 1e-6,
+        };
+        DecodeLaunch {
+            shape: self.shape,
+            cache,
+            frame: self.frame,
+            rows: self.rows,
+            query: self.query.span(),
+            plain: Some(self.target.span()),
+            operand: None,
+            scratch: self.scratch.span(),
+            counters: self.counters.span(),
+            fused: is_fused.then_some(fused),
+            choice,
+        }
+    }
+
     fn decode(&self, choice: DecodeChoice, is_fused: bool) -> Result<f64, String> {
         self.time(|cache| {
-            let fused = Fused {
-                key: self.key.span(),
-                value: self.key.span(),
-                query_norm: Some(self.weights.address()),
-                key_norm: Some(self.weights.address()),
-                rope: Some(self.rope.address()),
-                epsilon: 1e-6,
-            };
-            let launch = DecodeLaunch {
-                shape: self.shape,
-                cache,
-                frame: self.frame,
-                rows: self.rows,
-                query: self.query.span(),
-                plain: Some(self.target.span()),
-                operand: None,
-                scratch: self.scratch.span(),
-                counters: self.counters.span(),
-                fused: is_fused.then_some(fused),
-                choice,
-            };
+            let launch = self.launch(choice, is_fused, cache);
             launch.dispatch(&self.gpu, "attend", 0).map_err(|error| error.to_string())
         })
     }
 
-    fn decode_choices(&self, quick: bool) -> Vec<DecodeChoice> {
+    /// What the driver says of a layout.
+    fn report(&self, choice: DecodeChoice, is_fused: bool) -> Result<String, String> {
+        let launch = self.launch(choice, is_fused, self.caches[0].0);
+        let key = KernelKey {
+            shader: Shader("attend"),
+            constants: launch.constants(self.gpu.capabilities()),
+            subgroup: Some(self.gpu.capabilities().subgroup),
+        };
+        let report = self.gpu.report(&key).map_err(|error| error.to_string())?;
+        let shown = report.statistics.iter().map(|(name, value)| format!("{name} {value}"));
+        Ok(shown.collect::<Vec<_>>().join(", "))
+    }
+
+    /// Layouts that differ from one in a single respect.
+    fn neighbours(&self, from: DecodeChoice) -> Vec<DecodeChoice> {
+        let locals = [128, 256, 512].map(|local| DecodeChoice { local, ..from });
+        let unrolls = [1, 2, 4, 8].map(|unroll| DecodeChoice { unroll, ..from });
+        let lanes = [8, 16, 32].map(|lanes| DecodeChoice { lanes, ..from });
+        let queries = [1, 2, 4, 8].map(|queries| DecodeChoice { queries, ..from });
+        let splits = [1, 2, 4, 8, 16, 32, 64].map(|splits| DecodeChoice { splits, ..from });
+        let alone = [1, 4, 8, 16, 32].map(|alone| DecodeChoice { alone, ..from });
+        let least = [1, 2, 4, 8].map(|least| DecodeChoice { least, ..from });
+        let all = locals.into_iter().chain(unrolls).chain(lanes).chain(queries);
+        let all = all.chain(splits).chain(alone).chain(least);
+        let divides =
+            |choice: &DecodeChoice| self.shape.shared().is_multiple_of(choice.queries as usize);
+        all.filter(divides).collect()
+    }
+
+    /// The default layout and, unless `quick`, those around it and around the best of them, with their times.
+    fn decode_times(
+        &self,
+        is_fused: bool,
+        options: &Options,
+    ) -> Result<Vec<(f64, DecodeChoice)>, String> {
         let suited = DecodeChoice::suited(self.gpu.capabilities(), &self.shape, self.rows);
-        let mut found = vec![suited];
-        if quick {
-            return found;
+        let mut times = vec![(self.decode(suited, is_fused)?, suited)];
+        for &choice in &options.layouts {
+            times.push((self.decode(choice, is_fused)?, choice));
         }
-        for local in [128, 256, 512] {
-            for unroll in [2, 4, 8] {
-                for queries in [1, 2, 4] {
-                    for splits in
-                        [suited.splits / 4, suited.splits / 2, suited.splits, 2 * suited.splits]
-                    {
-                        let choice = DecodeChoice { local, unroll, queries, splits, ..suited };
-                        let fits = (1..=64).contains(&splits)
-                            && self.shape.shared().is_multiple_of(queries as usize)
-                            && !found.contains(&choice);
-                        found.extend(fits.then_some(choice));
-                    }
+        let searches = !options.quick && options.layouts.is_empty();
+        for _ in 0..if searches { 2 } else { 0 } {
+            let (_, best) = times.iter().copied().min_by(|a, b| a.0.total_cmp(&b.0)).expect("one");
+            for choice in self.neighbours(best) {
+                if !times.iter().any(|(_, known)| *known == choice) {
+                    times.push((self.decode(choice, is_fused)?, choice));
                 }
             }
         }
-        found
+        // Again, and one after the other: clocks fall while kernels are compiled.
+        times.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let is_shown = |at: usize, choice: DecodeChoice| {
+            at < SHOWN || choice == suited || options.layouts.contains(&choice)
+        };
+        let shown: Vec<DecodeChoice> = times
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, (_, choice))| is_shown(at, choice).then_some(choice))
+            .collect();
+        let mut rounds = vec![Vec::new(); shown.len()];
+        for _ in 0..ROUNDS {
+            for (choice, times) in shown.iter().zip(&mut rounds) {
+                times.push(self.decode(*choice, is_fused)?);
+            }
+        }
+        let median = |mut times: Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            times[ROUNDS / 2]
+        };
+        let mut found: Vec<_> = rounds.into_iter().map(median).zip(shown).collect();
+        let place = found.iter().position(|(_, choice)| *choice == suited).expect("it is shown");
+        found.swap(0, place);
+        Ok(found)
     }
 
-    /// Prints the fastest layouts and the default one, which is the first of the lines.
+    /// Prints layouts, the fastest first; the first of the lines is the default one.
     fn print(&self, mut lines: Vec<(f64, String)>) {
         let name = lines[0].1.clone();
         lines.sort_by(|a, b| a.0.total_cmp(&b.0));
         let is_default = |text: &str| text == name;
-        let shown = lines.iter().enumerate().filter(|(at, line)| *at < 6 || is_default(&line.1));
-        for (_, (seconds, text)) in shown {
+        for (seconds, text) in &lines {
             let (rate, speed) = (self.bytes / seconds * 1e-9, self.operations / seconds * 1e-12);
             let mark = if is_default(text) { '*' } else { ' ' };
             println!(
@@ -273,19 +376,27 @@ fn spread(at: usize, count: usize) -> usize {
     at * step.unwrap_or(1) % count
 }
 
+fn layout(choice: DecodeChoice, is_fused: bool) -> String {
+    let DecodeChoice { local, lanes, unroll, queries, splits, alone, least } = choice;
+    let kind = if is_fused { "fused " } else { "" };
+    format!(
+        "{kind}local {local} lanes {lanes} unroll {unroll} queries {queries} splits {splits} alone {alone} least {least}"
+    )
+}
+
 fn bench_decode(bed: &Bed, options: &Options) -> Result<(), String> {
     for is_fused in [true, false] {
-        if is_fused && bed.rows > 1 {
+        if if is_fused { bed.rows > 1 } else { options.fused } {
             continue;
         }
-        let mut lines = Vec::new();
-        for choice in bed.decode_choices(options.quick) {
-            let DecodeChoice { local, unroll, queries, splits, .. } = choice;
-            let kind = if is_fused { "fused " } else { "" };
-            let text =
-                format!("{kind}local {local} unroll {unroll} queries {queries} splits {splits}");
-            lines.push((bed.decode(choice, is_fused)?, text));
+        if options.report {
+            for &choice in &options.layouts {
+                println!("{}: {}", layout(choice, is_fused), bed.report(choice, is_fused)?);
+            }
+            continue;
         }
+        let times = bed.decode_times(is_fused, options)?.into_iter();
+        let lines = times.map(|(seconds, choice)| (seconds, layout(choice, is_fused))).collect();
         bed.print(lines);
     }
     Ok(())
@@ -368,7 +479,9 @@ fn run() -> Result<(), String> {
         } else {
             bench_rows(&bed, &options)?;
         }
-        println!("{:>9.2} us for norm, rotation and store", bench_heads(&bed)? * 1e6);
+        if !options.report {
+            println!("{:>9.2} us for norm, rotation and store", bench_heads(&bed)? * 1e6);
+        }
     }
     Ok(())
 }

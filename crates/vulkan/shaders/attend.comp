@@ -19,14 +19,22 @@ layout(constant_id = 6) const uint LANES = 1;
 layout(constant_id = 7) const uint ELEMENTS = 2;
 // Positions under way for each team.
 layout(constant_id = 8) const uint UNROLL = 1;
-// Heads whose sums are in shared memory at the same time.
+// Heads whose sums are in shared memory at the same time; divides QUERIES.
 layout(constant_id = 9) const uint MERGED = 1;
+// Most shares of a row's positions.
 layout(constant_id = 10) const uint SPLITS = 1;
 layout(constant_id = 11) const uint FUSED = 0;
 // Bit 0: f32, bit 1: fixed-point operand.
 layout(constant_id = 12) const uint OUTPUT = 1;
-layout(constant_id = 13) const float SCALE = 1.0;
-layout(constant_id = 14) const float EPSILON = 0.0;
+// Size of a subgroup.
+layout(constant_id = 13) const uint SUBGROUP = 32;
+// Blocks of a slot's ring; 0 for block tables.
+layout(constant_id = 14) const uint RING = 0;
+// Positions that a row sees, its own included.
+layout(constant_id = 15) const uint WINDOW = 0xFFFFFFFF;
+// Blocks that are not split, and least blocks of a share.
+layout(constant_id = 16) const uint ALONE = 1;
+layout(constant_id = 17) const uint LEAST = 1;
 
 #include "include/chain.glsl"
 #include "include/attend.glsl"

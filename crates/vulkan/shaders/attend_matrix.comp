@@ -8,6 +8,7 @@
 //
 // Bound: 4 * DIM operations for each vector and key at the rate of the matrix units.
 
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -34,7 +35,6 @@ layout(constant_id = 10) const uint SUBGROUPS = 1;
 layout(constant_id = 11) const uint SUBGROUP = 32;
 // Whether queries stay in matrices: where registers suffice. Otherwise they stay in shared memory.
 layout(constant_id = 12) const uint KEPT = 1;
-const uint KV_VALUES = 1u;
 
 #include "include/kv.glsl"
 #include "include/operand.glsl"

@@ -24,7 +24,6 @@ layout(constant_id = 7) const uint ROWS = 1;
 layout(constant_id = 8) const uint KEYS = 4;
 // Keys between two looks at the highest score; divides KEYS.
 layout(constant_id = 9) const uint BATCH = 4;
-const uint KV_VALUES = 1u;
 
 #include "include/kv.glsl"
 

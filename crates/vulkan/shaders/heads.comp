@@ -14,11 +14,13 @@ layout(constant_id = 2) const uint HEADS = 1;
 // Key heads, and value heads, that go to the cache; may be 0.
 layout(constant_id = 3) const uint KV_HEADS = 1;
 layout(constant_id = 4) const uint KV = 0;
-// Heads for each workgroup.
-layout(constant_id = 5) const uint UNITS = 1;
-const uint KV_VALUES = UNITS * DIM;
+// Size of a subgroup.
+layout(constant_id = 5) const uint SUBGROUP = 32;
+const uint UNITS = gl_WorkGroupSize.x / SUBGROUP;
+const uint HEAD_PLACES = UNITS;
 
 #include "include/kv.glsl"
+#include "include/heads.glsl"
 
 layout(push_constant, scalar) uniform Push {
     uint64_t frame;
@@ -38,38 +40,49 @@ layout(push_constant, scalar) uniform Push {
 
 void main() {
     const uint row = gl_WorkGroupID.y;
-    if (row >= Words(push.frame).at[0]) return;
+    const uint unit = gl_WorkGroupID.x * UNITS + gl_SubgroupID;
+    const bool is_query = unit < HEADS;
+    const bool is_key = !is_query && unit < HEADS + KV_HEADS;
+    const bool is_value = !is_query && !is_key;
+    const bool exists = unit < HEADS + 2u * KV_HEADS;
+    // Of the key and value heads.
+    const uint kv_head = unit - HEADS - (is_value ? KV_HEADS : 0u);
+    const uint64_t weight = is_query ? push.query_norm : (is_key ? push.key_norm : 0ul);
+    const uint64_t rope = is_value ? 0ul : push.rope;
+    uint64_t source = is_query ? push.query : (is_key ? push.key : push.value);
+    source += 4ul * uint64_t((is_query ? row * HEADS + unit : row * KV_HEADS + kv_head) * DIM);
+
+    // There is room for rows that the step does not have, so nothing waits for their number.
+    if (exists) {
+        head_ask(source);
+        head_ask_weights(weight);
+        head_ask_shares(rope);
+    }
     const uvec4 place = kv_row(push.frame, row);
+    if (row >= Words(push.frame).at[0]) return;
     const uint position = place.y;
-    const uint first = gl_WorkGroupID.x * UNITS;
-    const uint count = min(UNITS, HEADS + 2u * KV_HEADS - first);
-    for (uint unit = gl_SubgroupID; unit < count; unit += gl_NumSubgroups) {
-        const uint head = first + unit;
-        if (head < HEADS) {
-            const uint64_t source = push.query + 4ul * uint64_t((row * HEADS + head) * DIM);
-            head_prepare(source, push.query_norm, push.rope, push.epsilon, position, unit * DIM);
-        } else if (head < HEADS + KV_HEADS) {
-            const uint64_t source = push.key + 4ul * uint64_t((row * KV_HEADS + head - HEADS) * DIM);
-            head_prepare(source, push.key_norm, push.rope, push.epsilon, position, unit * DIM);
+    uint64_t part = 0ul;
+    if (exists && !is_query) {
+        const uint block = kv_block(place, push.tables, push.ring, position / KV_BLOCK);
+        part = kv_part(push.cache, block, kv_head) + (is_value ? uint64_t(KV_PART_BYTES) : 0ul);
+    }
+    if (exists) {
+        if (rope != 0ul) head_turn(position);
+        head_prepare(weight != 0ul, rope != 0ul, push.epsilon, 1.0);
+        if (is_query) {
+            [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+                if (!head_has(i)) continue;
+                Floats(source).at[head_index(i)] = head_pairs[i].x;
+                Floats(source).at[head_index(i) + HEAD_HALF] = head_pairs[i].y;
+            }
         } else {
-            const uint64_t source = push.value + 4ul * uint64_t((row * KV_HEADS + head - HEADS - KV_HEADS) * DIM);
-            head_prepare(source, 0ul, 0ul, 0.0, position, unit * DIM);
+            head_stage(gl_SubgroupID);
         }
     }
     barrier();
-    for (uint unit = gl_SubgroupID; unit < count; unit += gl_NumSubgroups) {
-        const uint head = first + unit;
-        if (head < HEADS) {
-            const uint target = (row * HEADS + head) * DIM;
-            for (uint e = gl_SubgroupInvocationID; e < DIM; e += gl_SubgroupSize) {
-                Floats(push.query).at[target + e] = kv_values[unit * DIM + e];
-            }
-        } else {
-            const bool is_value = head >= HEADS + KV_HEADS;
-            const uint kv_head = head - HEADS - (is_value ? KV_HEADS : 0u);
-            const uint block = kv_block(place, push.tables, push.ring, position / KV_BLOCK);
-            const uint64_t part = kv_part(push.cache, block, kv_head) + (is_value ? uint64_t(KV_PART_BYTES) : 0ul);
-            kv_store(part, position % KV_BLOCK, unit * DIM, gl_SubgroupInvocationID, gl_SubgroupSize);
+    if (exists && !is_query) {
+        for (uint quad = gl_SubgroupInvocationID; quad < HEAD_QUADS; quad += SUBGROUP) {
+            head_keep(gl_SubgroupID, quad, true, part, position % KV_BLOCK);
         }
     }
 }

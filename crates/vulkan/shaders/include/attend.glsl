@@ -2,17 +2,28 @@
 // positions that the row sees. Whoever ends last for a row and its heads puts the shares together.
 //
 // A team of LANES invocations takes UNROLL positions at a time; each lane holds its elements of the queries and of the sum.
+// Few positions take as long as what waits for each other does, so that everything is asked for as soon as its address is
+// known: norm weights and turns, then keys and values of the first positions, then the row's own activations.
+//
+// Functions return at their end alone: they are put where they are called when attend.comp is compiled.
+//
 // crates/vulkan/src/kernels/attention/decode.rs chooses the constants, which whoever includes this defines: DIM, HEADS,
-// KV_HEADS, KV, QUERIES, LANES, ELEMENTS, UNROLL, MERGED, SPLITS, FUSED and OUTPUT.
+// KV_HEADS, KV, QUERIES, LANES, ELEMENTS, UNROLL, MERGED, SPLITS, FUSED, OUTPUT, SUBGROUP, RING, WINDOW, ALONE and LEAST.
+// Before the include: memory.glsl, chain.glsl.
 
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_control_flow_attributes : require
 
 const uint GROUPS_OF_ROW = HEADS / QUERIES;
-// With FUSED: the queries, then the row's own key and value.
-const uint KV_VALUES = FUSED != 0u ? (QUERIES + 2u) * DIM : 1u;
+const uint SUBGROUPS = gl_WorkGroupSize.x / SUBGROUP;
+// With FUSED: the queries, then the row's own key and value, each worked on by a subgroup.
+const uint UNITS = QUERIES + 2u;
+const uint HEAD_PLACES = FUSED != 0u ? UNITS : 1u;
 
 #include "kv.glsl"
+#include "heads.glsl"
 #include "operand.glsl"
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer AttendParts { vec4 at[]; };
@@ -38,9 +49,10 @@ struct AttendArgs {
     uint64_t query_norm;
     uint64_t key_norm;
     uint64_t rope;
+    float scale;
+    float epsilon;
+    // Link of the chain, or 0.
     uint64_t chain;
-    uint ring;
-    uint window;
 };
 
 // A slot is up to four neighbouring elements of a head; a load gives a lane QUADS of them.
@@ -50,19 +62,34 @@ const uint CHUNKS = DIM / (LANES * ELEMENTS);
 const uint HELD = CHUNKS * QUADS;
 const uint SLOTS = DIM / SLOT;
 const uint TEAMS = gl_WorkGroupSize.x / LANES;
-// Positions that a workgroup has under way, and the blocks that they fill: no share is smaller.
+const uint TEAMS_OF_SUBGROUP = SUBGROUP / LANES;
+// Teams of a subgroup that share the work of adding up their sums: each ends with as many slots less. The largest power of
+// two that divides both numbers.
+const uint COMMON = HELD | TEAMS_OF_SUBGROUP;
+const uint SPREAD = COMMON & (~COMMON + 1u);
+// Positions that a workgroup has under way.
 const uint STRIDE = TEAMS * UNROLL;
-const uint LEAST = (STRIDE + KV_BLOCK - 1u) / KV_BLOCK;
+// Whether a subgroup can hold the numbers of all blocks that these touch.
+const bool HOLDS_BLOCKS = STRIDE / KV_BLOCK + 2u <= SUBGROUP;
 // vec4s of an unfinished result of one head: (highest score, sum of weights), then the slots.
 const uint PART = 1u + SLOTS;
+// Slots of a share, shares that a workgroup puts together at the same time, and how many of each invocation are under way.
+const uint WIDE = QUERIES * SLOTS;
+const uint ABREAST = gl_WorkGroupSize.x >= 2u * WIDE ? gl_WorkGroupSize.x / WIDE : 1u;
+const uint TOGETHER = SUBGROUP >= 16u ? 4u : 1u;
+// Results in shared memory that are read at the same time: few on narrow devices, whose compilers have to write it all out.
+const uint READ = SUBGROUP >= 16u ? 16u : 1u;
 const uint PADDED = (HEADS * DIM + 127u) / 128u * 128u;
 const float LOWEST = -3.0e38;
 
-// Of each team: the highest score, the sum of weights.
-shared float attend_highs[QUERIES * TEAMS];
-shared float attend_totals[QUERIES * TEAMS];
-shared vec4 attend_sums[MERGED * gl_WorkGroupSize.x * HELD];
-shared vec2 attend_shares[QUERIES * SPLITS];
+// Results on their way to one: highest scores with sums of weights, and sums of values.
+const uint MARKS = SUBGROUPS > ABREAST ? SUBGROUPS : ABREAST;
+const uint SUMS = MERGED * SUBGROUPS * SLOTS;
+shared vec2 attend_marks[QUERIES * MARKS];
+shared vec4 attend_sums[SUMS > gl_WorkGroupSize.x ? SUMS : gl_WorkGroupSize.x];
+// With FUSED: scores of the row's own position, and its value as the cache gives it back.
+shared float attend_own_scores[QUERIES];
+shared vec4 attend_own_value[HEAD_QUADS];
 shared uint attend_turn;
 
 // What a lane holds. Not in structures or arguments, because those cannot have arrays whose sizes are specialised.
@@ -77,20 +104,32 @@ uvec4 attend_values[UNROLL * CHUNKS];
 float attend_key_scales[UNROLL * CHUNKS];
 float attend_value_scales[UNROLL * CHUNKS];
 float attend_scores[UNROLL * QUERIES];
-const uint ROUNDED = (2u * DIM + gl_WorkGroupSize.x - 1u) / gl_WorkGroupSize.x;
-float attend_rounded[ROUNDED];
+// The number in the cache of the sequence's block that is as many behind `attend_first_held` as the lane's number.
+uint attend_held;
+uint attend_first_held;
+
+// Neighbours are neighbours in a subgroup.
+uint attend_invocation() {
+    return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID;
+}
+
+uint attend_team() {
+    return attend_invocation() / LANES;
+}
 
 uint attend_lane() {
-    return gl_LocalInvocationIndex % LANES;
+    return gl_SubgroupInvocationID % LANES;
 }
 
 // The lane's `c`-th load of position `at` of a part.
 uvec4 attend_load(const uint64_t part, const uint at, const uint c) {
     const uint index = at * (DIM / ELEMENTS) + c * LANES + attend_lane();
-    if (ELEMENTS >= 4u) return Quads(part).at[index];
-    if (KV == KV_F32) return uvec4(Pairs(part).at[index], 0u, 0u);
-    if (KV == KV_F16) return uvec4(Words(part).at[index], 0u, 0u, 0u);
-    return uvec4(uint(KvShorts(part).at[index]), 0u, 0u, 0u);
+    uvec4 raw = uvec4(0u);
+    if (ELEMENTS >= 4u) raw = Quads(part).at[index];
+    else if (KV == KV_F32) raw.xy = Pairs(part).at[index];
+    else if (KV == KV_F16) raw.x = Words(part).at[index];
+    else raw.x = uint(KvShorts(part).at[index]);
+    return raw;
 }
 
 float attend_load_scale(const uint64_t part, const uint at, const uint c) {
@@ -118,7 +157,7 @@ void attend_emit(const AttendArgs args, const uint row, const uint head, const u
         if (DIM % 4u == 0u && SLOT == 4u) {
             Vec4s(args.target).at[(row * (HEADS * DIM) + column) / 4u] = value;
         } else {
-            for (uint k = 0u; k < SLOT; ++k) Floats(args.target).at[row * (HEADS * DIM) + column + k] = value[k];
+            [[unroll]] for (uint k = 0u; k < SLOT; ++k) Floats(args.target).at[row * (HEADS * DIM) + column + k] = value[k];
         }
     }
     if ((OUTPUT & 2u) != 0u) {
@@ -147,8 +186,8 @@ void attend_emit(const AttendArgs args, const uint row, const uint head, const u
 
 // Columns behind the last head that fill a row of the operand up to a whole group.
 void attend_pad(const AttendArgs args, const uint row, const uint group) {
-    if ((OUTPUT & 2u) == 0u || group != GROUPS_OF_ROW - 1u) return;
-    for (uint column = HEADS * DIM + 4u * gl_LocalInvocationIndex; column < PADDED; column += 4u * gl_WorkGroupSize.x) {
+    const uint padded = (OUTPUT & 2u) != 0u && group == GROUPS_OF_ROW - 1u ? PADDED : 0u;
+    for (uint column = HEADS * DIM + 4u * attend_invocation(); column < padded; column += 4u * gl_WorkGroupSize.x) {
         const uint block = column / 32u;
         const uint groups = PADDED / 128u;
         const uint at = (row * groups + block / 4u) * 64u + column % 32u / 16u * 16u + block % 4u * 4u + column % 16u / 4u;
@@ -158,18 +197,67 @@ void attend_pad(const AttendArgs args, const uint row, const uint group) {
     }
 }
 
-// With FUSED: the queries of the group to kv_values, and, if the row's own position is in this share, its key and value too.
-void attend_prepare(const AttendArgs args, const uint row, const uint group, const uint position, const bool owner) {
-    const uint kv_head = group * QUERIES / (HEADS / KV_HEADS);
-    for (uint unit = gl_SubgroupID; unit < QUERIES + (owner ? 2u : 0u); unit += gl_NumSubgroups) {
-        if (unit < QUERIES) {
-            const uint64_t source = args.query + 4ul * uint64_t((row * HEADS + group * QUERIES + unit) * DIM);
-            head_prepare(source, args.query_norm, args.rope, EPSILON, position, unit * DIM);
-        } else {
-            const bool is_key = unit == QUERIES;
-            const uint64_t from = is_key ? args.key : args.value;
-            const uint64_t source = from + 4ul * uint64_t((row * KV_HEADS + kv_head) * DIM);
-            head_prepare(source, is_key ? args.key_norm : 0ul, is_key ? args.rope : 0ul, EPSILON, position, unit * DIM);
+// Where a unit of the row comes from, with FUSED.
+uint64_t attend_source(const AttendArgs args, const uint row, const uint group, const uint kv_head, const uint unit) {
+    const bool is_query = unit < QUERIES;
+    const uint head = is_query ? row * HEADS + group * QUERIES + unit : row * KV_HEADS + kv_head;
+    return (is_query ? args.query : (unit == QUERIES ? args.key : args.value)) + 4ul * uint64_t(head * DIM);
+}
+
+uint64_t attend_norm(const AttendArgs args, const uint unit) {
+    return unit < QUERIES ? args.query_norm : (unit == QUERIES ? args.key_norm : 0ul);
+}
+
+// With FUSED: asks for what does not depend on the row.
+void attend_ask_constants(const AttendArgs args) {
+    head_ask_shares(args.rope);
+    head_ask_weights(attend_norm(args, gl_SubgroupID));
+}
+
+// With FUSED: puts the queries of the group and, if the row's own position is in this share, its key and value into shared
+// memory, normed and turned, the queries scaled.
+void attend_prepare(
+    const AttendArgs args,
+    const uint row,
+    const uint group,
+    const uint kv_head,
+    const bool owner,
+    const float scale
+) {
+    const uint units = owner ? UNITS : QUERIES;
+    for (uint unit = gl_SubgroupID; unit < units; unit += SUBGROUPS) {
+        head_ask(attend_source(args, row, group, kv_head, unit));
+        if (UNITS > SUBGROUPS) head_ask_weights(attend_norm(args, unit));
+        const bool rotates = unit <= QUERIES && args.rope != 0ul;
+        head_prepare(attend_norm(args, unit) != 0ul, rotates, args.epsilon, unit < QUERIES ? scale : 1.0);
+        head_stage(unit);
+    }
+}
+
+// A slot of a head that is kept in quads.
+vec4 attend_pick(const vec4 quad, const uint slot) {
+    return SLOT == 4u ? quad : vec4(slot % 2u == 0u ? quad.xy : quad.zw, 0.0, 0.0);
+}
+
+// With FUSED, in the share of the row's own position: scores of its key, and its value, both as the cache gives them back; with
+// `stores` also to the cache. `own`: the number of its block.
+void attend_own(const AttendArgs args, const uint own, const uint at, const uint kv_head, const bool stores) {
+    const uint64_t part = kv_part(args.cache, own, kv_head);
+    if (gl_SubgroupID == QUERIES % SUBGROUPS) {
+        float scores[QUERIES];
+        [[unroll]] for (uint r = 0u; r < QUERIES; ++r) scores[r] = 0.0;
+        for (uint quad = gl_SubgroupInvocationID; quad < HEAD_QUADS; quad += SUBGROUP) {
+            const vec4 key = head_keep(QUERIES, quad, stores, part, at);
+            [[unroll]] for (uint r = 0u; r < QUERIES; ++r) scores[r] += dot(head_quad(r, quad), key);
+        }
+        [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
+            const float score = subgroupAdd(scores[r]);
+            if (gl_SubgroupInvocationID == 0u) attend_own_scores[r] = score;
+        }
+    }
+    if (gl_SubgroupID == (QUERIES + 1u) % SUBGROUPS) {
+        for (uint quad = gl_SubgroupInvocationID; quad < HEAD_QUADS; quad += SUBGROUP) {
+            attend_own_value[quad] = head_keep(QUERIES + 1u, quad, stores, part + uint64_t(KV_PART_BYTES), at);
         }
     }
 }
@@ -182,44 +270,79 @@ void attend_begin() {
     [[unroll]] for (uint i = 0u; i < QUERIES * HELD; ++i) attend_sum[i] = vec4(0.0);
 }
 
-float attend_team_sum(float value) {
-    [[unroll]] for (uint step = 1u; step < LANES; step *= 2u) value += subgroupShuffleXor(value, step);
-    return value;
+// Asks for the numbers of a sequence's blocks from `first` on, up to `last`.
+void attend_hold_blocks(const AttendArgs args, const uvec4 place, const uint first, const uint last) {
+    if (HOLDS_BLOCKS) {
+        attend_first_held = first;
+        attend_held = kv_block(place, args.tables, RING, min(first + gl_SubgroupInvocationID, last));
+    }
 }
 
-// Loads keys and values of UNROLL positions of a team, from `first` on and TEAMS apart; for those from `end` on of the last.
-void attend_fetch(const AttendArgs args, const uvec4 place, const uint kv_head, const uint first, const uint end) {
+// Address of a position's key.
+uint64_t attend_part(const AttendArgs args, const uvec4 place, const uint kv_head, const uint position) {
+    const uint index = position / KV_BLOCK;
+    uint block;
+    if (HOLDS_BLOCKS) {
+        block = subgroupShuffle(attend_held, index - attend_first_held);
+    } else {
+        block = kv_block(place, args.tables, RING, index);
+    }
+    return kv_part(args.cache, block, kv_head);
+}
+
+// Asks for the keys of UNROLL positions of a team, from `base` on and TEAMS apart; for those from `end` on of the last.
+void attend_fetch_keys(const AttendArgs args, const uvec4 place, const uint kv_head, const uint base, const uint end) {
+    const uint last = (end - 1u) / KV_BLOCK;
+    if (HOLDS_BLOCKS && (min(base + STRIDE, end) - 1u) / KV_BLOCK >= attend_first_held + SUBGROUP) {
+        attend_hold_blocks(args, place, base / KV_BLOCK, last);
+    }
     [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
-        const uint position = min(first + u * TEAMS, end - 1u);
-        const uint block = kv_block(place, args.tables, args.ring, position / KV_BLOCK);
-        const uint64_t part = kv_part(args.cache, block, kv_head);
-        const uint64_t next = part + uint64_t(KV_PART_BYTES);
+        const uint position = min(base + u * TEAMS + attend_team(), end - 1u);
+        const uint64_t part = attend_part(args, place, kv_head, position);
         [[unroll]] for (uint c = 0u; c < CHUNKS; ++c) {
             attend_keys[u * CHUNKS + c] = attend_load(part, position % KV_BLOCK, c);
             attend_key_scales[u * CHUNKS + c] = attend_load_scale(part, position % KV_BLOCK, c);
         }
+    }
+}
+
+// Asks for their values, behind the keys of the same positions and before those of others.
+void attend_fetch_values(const AttendArgs args, const uvec4 place, const uint kv_head, const uint base, const uint end) {
+    [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
+        const uint position = min(base + u * TEAMS + attend_team(), end - 1u);
+        const uint64_t part = attend_part(args, place, kv_head, position) + uint64_t(KV_PART_BYTES);
         [[unroll]] for (uint c = 0u; c < CHUNKS; ++c) {
-            attend_values[u * CHUNKS + c] = attend_load(next, position % KV_BLOCK, c);
-            attend_value_scales[u * CHUNKS + c] = attend_load_scale(next, position % KV_BLOCK, c);
+            attend_values[u * CHUNKS + c] = attend_load(part, position % KV_BLOCK, c);
+            attend_value_scales[u * CHUNKS + c] = attend_load_scale(part, position % KV_BLOCK, c);
         }
     }
 }
 
-// Takes what was fetched into account.
-void attend_batch(const uint first, const uint end) {
+// Scores of the keys that were fetched.
+void attend_score() {
     [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
         [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_scores[u * QUERIES + r] = 0.0;
-        [[unroll]] for (uint i = 0u; i < HELD; ++i) {
-            const uint load = u * CHUNKS + i / QUADS;
-            const vec4 key = attend_unpack(attend_keys[load], i % QUADS) * attend_key_scales[load];
+        [[unroll]] for (uint c = 0u; c < CHUNKS; ++c) {
+            // Elements of a load share a scale.
+            float dots[QUERIES];
+            [[unroll]] for (uint r = 0u; r < QUERIES; ++r) dots[r] = 0.0;
+            [[unroll]] for (uint q = 0u; q < QUADS; ++q) {
+                const vec4 key = attend_unpack(attend_keys[u * CHUNKS + c], q);
+                [[unroll]] for (uint r = 0u; r < QUERIES; ++r) dots[r] += dot(attend_query[r * HELD + c * QUADS + q], key);
+            }
             [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
-                attend_scores[u * QUERIES + r] += dot(attend_query[r * HELD + i], key);
+                attend_scores[u * QUERIES + r] += dots[r] * attend_key_scales[u * CHUNKS + c];
             }
         }
-        [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
-            attend_scores[u * QUERIES + r] = attend_team_sum(attend_scores[u * QUERIES + r]);
-        }
     }
+    [[unroll]] for (uint step = 1u; step < LANES; step *= 2u) {
+        [[unroll]] for (uint i = 0u; i < UNROLL * QUERIES; ++i) attend_scores[i] += subgroupShuffleXor(attend_scores[i], step);
+    }
+}
+
+// Makes weights of the scores; those of positions from `end` on are 0.
+void attend_weigh(const uint base, const uint end) {
+    const uint first = base + attend_team();
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
         float high = attend_high[r];
         [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
@@ -235,136 +358,198 @@ void attend_batch(const uint first, const uint end) {
             attend_total[r] += weight;
         }
     }
+}
+
+// Adds the values that were fetched.
+void attend_add() {
     [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
-        [[unroll]] for (uint i = 0u; i < HELD; ++i) {
-            const uint load = u * CHUNKS + i / QUADS;
-            const vec4 value = attend_unpack(attend_values[load], i % QUADS) * attend_value_scales[load];
+        [[unroll]] for (uint c = 0u; c < CHUNKS; ++c) {
+            float weights[QUERIES];
             [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
-                attend_sum[r * HELD + i] += attend_scores[u * QUERIES + r] * value;
+                weights[r] = attend_scores[u * QUERIES + r] * attend_value_scales[u * CHUNKS + c];
+            }
+            [[unroll]] for (uint q = 0u; q < QUADS; ++q) {
+                const vec4 value = attend_unpack(attend_values[u * CHUNKS + c], q);
+                [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_sum[r * HELD + c * QUADS + q] += weights[r] * value;
             }
         }
     }
 }
 
-// A slot of a head in kv_values.
-vec4 attend_staged(const uint offset, const uint slot) {
-    vec4 values = vec4(0.0);
-    [[unroll]] for (uint k = 0u; k < SLOT; ++k) values[k] = kv_values[offset + slot * SLOT + k];
-    return values;
-}
-
-// With FUSED: the row's own key and value in kv_values to the cache, if `store`, and back as the cache would give them.
-void attend_store(const AttendArgs args, const uvec4 place, const uint kv_head, const bool store) {
-    const uint key = QUERIES * DIM;
-    if (store) {
-        const uint block = kv_block(place, args.tables, args.ring, place.y / KV_BLOCK);
-        const uint64_t part = kv_part(args.cache, block, kv_head);
-        const uint64_t next = part + uint64_t(KV_PART_BYTES);
-        kv_store(part, place.y % KV_BLOCK, key, gl_LocalInvocationIndex, gl_WorkGroupSize.x);
-        kv_store(next, place.y % KV_BLOCK, key + DIM, gl_LocalInvocationIndex, gl_WorkGroupSize.x);
-    }
-    if (KV == KV_F32) return;
-    [[unroll]] for (uint i = 0u; i < ROUNDED; ++i) {
-        const uint element = i * gl_WorkGroupSize.x + gl_LocalInvocationIndex;
-        if (element < 2u * DIM) attend_rounded[i] = kv_rounded(key + element / DIM * DIM, element % DIM);
-    }
-    // Roundings look at whole groups of the values as they were.
-    barrier();
-    [[unroll]] for (uint i = 0u; i < ROUNDED; ++i) {
-        const uint element = i * gl_WorkGroupSize.x + gl_LocalInvocationIndex;
-        if (element < 2u * DIM) kv_values[key + element] = attend_rounded[i];
-    }
-    barrier();
-}
-
-// With FUSED: the row's own position, for the first team, from kv_values.
-void attend_own() {
-    const bool counts = gl_LocalInvocationIndex < LANES;
-    [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_scores[r] = 0.0;
-    [[unroll]] for (uint i = 0u; i < HELD; ++i) {
-        const vec4 key = attend_staged(QUERIES * DIM, attend_slot(i));
-        [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_scores[r] += dot(attend_query[r * HELD + i], key);
-    }
+// Adds up the sums of a subgroup's teams. Each then has the slots from the returned one of its HELD on, HELD / SPREAD of them;
+// teams from SPREAD on have the same as others.
+uint attend_join_teams() {
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
-        const float score = attend_team_sum(attend_scores[r]);
-        const float high = counts ? max(attend_high[r], score) : attend_high[r];
-        const float kept = exp2(attend_high[r] - high);
-        attend_scores[r] = counts ? exp2(score - high) : 0.0;
+        float high = attend_high[r];
+        [[unroll]] for (uint step = LANES; step < SUBGROUP; step *= 2u) high = max(high, subgroupShuffleXor(high, step));
+        const float share = exp2(attend_high[r] - high);
         attend_high[r] = high;
-        attend_total[r] = attend_total[r] * kept + attend_scores[r];
-        [[unroll]] for (uint i = 0u; i < HELD; ++i) attend_sum[r * HELD + i] *= kept;
+        attend_total[r] *= share;
+        [[unroll]] for (uint i = 0u; i < HELD; ++i) attend_sum[r * HELD + i] *= share;
     }
-    [[unroll]] for (uint i = 0u; i < HELD; ++i) {
-        const vec4 value = attend_staged((QUERIES + 1u) * DIM, attend_slot(i));
-        [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_sum[r * HELD + i] += attend_scores[r] * value;
-    }
-}
-
-// Puts the teams' sums together, and emits them if `alone`, otherwise writes them as the part `part`.
-void attend_merge(const AttendArgs args, const uint row, const uint group, const bool alone, const uint64_t part) {
-    const uint team = gl_LocalInvocationIndex / LANES;
-    if (attend_lane() == 0u) {
-        [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_highs[r * TEAMS + team] = attend_high[r];
-    }
-    barrier();
-    [[unroll]] for (uint begin = 0u; begin < QUERIES; begin += MERGED) {
-        const uint count = min(MERGED, QUERIES - begin);
-        if (begin > 0u) barrier();
-        [[unroll]] for (uint r = begin; r < begin + count; ++r) {
-            float high = LOWEST;
-            for (uint t = 0u; t < TEAMS; ++t) high = max(high, attend_highs[r * TEAMS + t]);
-            const float share = exp2(attend_high[r] - high);
-            if (attend_lane() == 0u) attend_totals[r * TEAMS + team] = attend_total[r] * share;
-            [[unroll]] for (uint i = 0u; i < HELD; ++i) {
-                attend_sums[((r - begin) * TEAMS + team) * SLOTS + attend_slot(i)] = attend_sum[r * HELD + i] * share;
-            }
-        }
-        barrier();
-        for (uint at = gl_LocalInvocationIndex; at < count * SLOTS; at += gl_WorkGroupSize.x) {
-            const uint r = begin + at / SLOTS;
-            const uint slot = at % SLOTS;
-            float total = 0.0;
-            vec4 sum = vec4(0.0);
-            for (uint t = 0u; t < TEAMS; ++t) {
-                total += attend_totals[r * TEAMS + t];
-                sum += attend_sums[((r - begin) * TEAMS + t) * SLOTS + slot];
-            }
-            if (alone) {
-                attend_emit(args, row, group * QUERIES + r, slot, sum / total);
+    uint offset = 0u;
+    [[unroll]] for (uint step = LANES; step < SUBGROUP; step *= 2u) {
+        const bool halves = step / LANES < SPREAD;
+        const uint before = HELD / (halves ? step / LANES : SPREAD);
+        const bool upper = (gl_SubgroupInvocationID & step) != 0u;
+        [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
+            attend_total[r] += subgroupShuffleXor(attend_total[r], step);
+            if (halves) {
+                // Each gives the half that it does not keep.
+                [[unroll]] for (uint i = 0u; i < before / 2u; ++i) {
+                    const vec4 low = attend_sum[r * HELD + i];
+                    const vec4 rest = attend_sum[r * HELD + before / 2u + i];
+                    attend_sum[r * HELD + i] = (upper ? rest : low) + subgroupShuffleXor(upper ? low : rest, step);
+                }
             } else {
-                AttendParts(part).at[r * PART + 1u + slot] = sum;
-                if (slot == 0u) {
-                    float high = LOWEST;
-                    for (uint t = 0u; t < TEAMS; ++t) high = max(high, attend_highs[r * TEAMS + t]);
-                    AttendParts(part).at[r * PART] = vec4(high, total, 0.0, 0.0);
+                [[unroll]] for (uint i = 0u; i < before; ++i) {
+                    attend_sum[r * HELD + i] += subgroupShuffleXor(attend_sum[r * HELD + i], step);
                 }
             }
         }
+        if (halves && upper) offset += before / 2u;
+    }
+    return offset;
+}
+
+// Adds `count` results in shared memory, with marks from `mark` on and sums from `from` on, SLOTS * `apart` between them, to
+// what is given.
+void attend_gather(const uint mark, const uint from, const uint apart, const uint count, inout vec2 marks, inout vec4 sum) {
+    float high = marks.x;
+    for (uint i = 0u; i < count; i += READ) {
+        [[unroll]] for (uint k = 0u; k < READ; ++k) {
+            if (i + k < count) high = max(high, attend_marks[mark + i + k].x);
+        }
+    }
+    float share = exp2(marks.x - high);
+    float total = marks.y * share;
+    sum *= share;
+    for (uint i = 0u; i < count; i += READ) {
+        [[unroll]] for (uint k = 0u; k < READ; ++k) {
+            if (i + k >= count) continue;
+            share = exp2(attend_marks[mark + i + k].x - high);
+            total += attend_marks[mark + i + k].y * share;
+            sum += attend_sums[from + (i + k) * apart] * share;
+        }
+    }
+    marks = vec2(high, total);
+}
+
+// Puts the teams' sums together, with the row's own position if `owner`, and emits them if `alone`, otherwise writes them as
+// the part `part`.
+void attend_merge(
+    const AttendArgs args,
+    const uint row,
+    const uint group,
+    const bool owner,
+    const bool alone,
+    const uint64_t part
+) {
+    const uint offset = attend_join_teams();
+    if (gl_SubgroupInvocationID == 0u) {
+        [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
+            attend_marks[r * SUBGROUPS + gl_SubgroupID] = vec2(attend_high[r], attend_total[r]);
+        }
+    }
+    for (uint begin = 0u; begin < QUERIES; begin += MERGED) {
+        if (begin > 0u) barrier();
+        if (gl_SubgroupInvocationID < LANES * SPREAD) {
+            [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
+                if (r / MERGED * MERGED != begin) continue;
+                [[unroll]] for (uint i = 0u; i < HELD / SPREAD; ++i) {
+                    const uint place = (gl_SubgroupID * MERGED + r % MERGED) * SLOTS + attend_slot(offset + i);
+                    attend_sums[place] = attend_sum[r * HELD + i];
+                }
+            }
+        }
+        barrier();
+        for (uint at = attend_invocation(); at < MERGED * SLOTS; at += gl_WorkGroupSize.x) {
+            const uint r = begin + at / SLOTS;
+            const uint slot = at % SLOTS;
+            vec2 marks = vec2(LOWEST, 0.0);
+            vec4 sum = vec4(0.0);
+            if (FUSED != 0u && owner) {
+                marks = vec2(attend_own_scores[r], 1.0);
+                sum = attend_pick(attend_own_value[slot * SLOT / 4u], slot);
+            }
+            attend_gather(r * SUBGROUPS, at, MERGED * SLOTS, SUBGROUPS, marks, sum);
+            if (alone) {
+                attend_emit(args, row, group * QUERIES + r, slot, sum / marks.y);
+            } else {
+                AttendParts(part).at[r * PART + 1u + slot] = sum;
+                if (slot == 0u) AttendParts(part).at[r * PART] = vec4(marks, 0.0, 0.0);
+                // What this invocation wrote comes before its workgroup counts as done.
+                memoryBarrierBuffer();
+            }
+        }
     }
 }
 
-// Puts the shares of a row and group together. With 0 shares there is nothing to do, but all invocations call it.
+// Puts the shares of a row and group together: ABREAST of them at a time, then what comes of those.
 void attend_finish(const AttendArgs args, const uint row, const uint group, const uint shares, const uint64_t parts) {
-    for (uint at = gl_LocalInvocationIndex; at < QUERIES * shares; at += gl_WorkGroupSize.x) {
-        attend_shares[at % QUERIES * SPLITS + at / QUERIES] = AttendParts(parts).at[at * PART].xy;
-    }
-    barrier();
-    for (uint at = gl_LocalInvocationIndex; at < (shares > 0u ? QUERIES * SLOTS : 0u); at += gl_WorkGroupSize.x) {
-        const uint r = at / SLOTS;
-        const uint slot = at % SLOTS;
-        float high = LOWEST;
-        for (uint s = 0u; s < shares; ++s) high = max(high, attend_shares[r * SPLITS + s].x);
-        float total = 0.0;
+    for (uint item = attend_invocation(); item < ABREAST * WIDE; item += gl_WorkGroupSize.x) {
+        const uint r = item % WIDE / SLOTS;
+        const uint slot = item % SLOTS;
+        vec2 marks = vec2(LOWEST, 0.0);
         vec4 sum = vec4(0.0);
-        for (uint s = 0u; s < shares; ++s) {
-            const vec2 mark = attend_shares[r * SPLITS + s];
-            const float share = exp2(mark.x - high);
-            total += mark.y * share;
-            sum += AttendParts(parts).at[(s * QUERIES + r) * PART + 1u + slot] * share;
+        for (uint first = item / WIDE; first < shares; first += TOGETHER * ABREAST) {
+            vec2 found[TOGETHER];
+            vec4 sums[TOGETHER];
+            [[unroll]] for (uint k = 0u; k < TOGETHER; ++k) {
+                const uint from = (min(first + k * ABREAST, shares - 1u) * QUERIES + r) * PART;
+                found[k] = AttendParts(parts).at[from].xy;
+                sums[k] = AttendParts(parts).at[from + 1u + slot];
+            }
+            [[unroll]] for (uint k = 0u; k < TOGETHER; ++k) {
+                if (first + k * ABREAST >= shares) continue;
+                const float high = max(marks.x, found[k].x);
+                const vec2 kept = exp2(vec2(marks.x, found[k].x) - high);
+                marks = vec2(high, marks.y * kept.x + found[k].y * kept.y);
+                sum = sum * kept.x + sums[k] * kept.y;
+            }
         }
-        attend_emit(args, row, group * QUERIES + r, slot, sum / total);
+        if (ABREAST == 1u) {
+            attend_emit(args, row, group * QUERIES + r, slot, sum / marks.y);
+        } else {
+            attend_sums[item] = sum;
+            if (slot == 0u) attend_marks[r * ABREAST + item / WIDE] = marks;
+        }
     }
-    if (shares > 0u) attend_pad(args, row, group);
+    if (ABREAST > 1u) {
+        barrier();
+        const uint at = attend_invocation();
+        if (at < WIDE) {
+            const uint r = at / SLOTS;
+            vec2 marks = vec2(LOWEST, 0.0);
+            vec4 sum = vec4(0.0);
+            attend_gather(r * ABREAST, at, WIDE, ABREAST, marks, sum);
+            attend_emit(args, row, group * QUERIES + r, at % SLOTS, sum / marks.y);
+        }
+    }
+    attend_pad(args, row, group);
+}
+
+// Asks for the queries, not with FUSED.
+void attend_ask_queries(const AttendArgs args, const uint row, const uint group) {
+    [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
+        [[unroll]] for (uint i = 0u; i < HELD; ++i) {
+            const uint at = ((row * HEADS + group * QUERIES + r) * DIM) / SLOT + attend_slot(i);
+            vec4 values;
+            if (SLOT == 4u) values = ActiveVec4s(args.query).at[at];
+            else values = vec4(ActiveVec2s(args.query).at[at], 0.0, 0.0);
+            attend_query[r * HELD + i] = values;
+        }
+    }
+}
+
+// The queries in shared memory to the lanes that need them.
+void attend_take_queries() {
+    [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
+        [[unroll]] for (uint i = 0u; i < HELD; ++i) {
+            const uint slot = attend_slot(i);
+            attend_query[r * HELD + i] = attend_pick(head_values[r * HEAD_QUADS + slot * SLOT / 4u], slot);
+        }
+    }
 }
 
 // One share of a row's positions: `size` blocks from the `split`-th share on.
@@ -378,87 +563,95 @@ void attend_work(
     const uint shares
 ) {
     const uint position = place.y;
-    const uint first = kv_first(position, args.window);
-    const uint first_block = first / KV_BLOCK;
-    const uint begin_block = first_block + split * size;
+    const uint first = kv_first(position, WINDOW);
+    const uint begin_block = first / KV_BLOCK + split * size;
     const uint begin = max(first, begin_block * KV_BLOCK);
     const bool owner = FUSED != 0u && split == shares - 1u;
     // The row's own position is not in the cache yet.
     const uint end = owner ? position : min(position + 1u, (begin_block + size) * KV_BLOCK);
     const uint kv_head = group * QUERIES / (HEADS / KV_HEADS);
-    const uint team = gl_LocalInvocationIndex / LANES;
+    const float scale = args.scale * 1.4426950408889634;
 
-    // What takes longest starts first.
-    if (begin < end) attend_fetch(args, place, kv_head, begin + team, end);
+    uint own = 0u;
+    if (owner) own = kv_block(place, args.tables, RING, position / KV_BLOCK);
+    if (begin < end) attend_hold_blocks(args, place, begin / KV_BLOCK, (end - 1u) / KV_BLOCK);
+    // Other steps left what is in the cache, unless the launch before has stored this one's rows.
+    if (FUSED != 0u && begin < end) {
+        attend_fetch_keys(args, place, kv_head, begin, end);
+        attend_fetch_values(args, place, kv_head, begin, end);
+    }
+    if (FUSED != 0u && args.rope != 0ul) head_turn(position);
+    // Behind this, and not before, what the dispatch before leaves is read.
     chain_wait(args.chain);
     if (FUSED != 0u) {
-        attend_prepare(args, row, group, position, owner);
+        attend_prepare(args, row, group, kv_head, owner, scale);
         barrier();
-    }
-    const float scale = SCALE * 1.4426950408889634;
-    [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
-        [[unroll]] for (uint i = 0u; i < HELD; ++i) {
-            const uint at = ((row * HEADS + group * QUERIES + r) * DIM) / SLOT + attend_slot(i);
-            vec4 values;
-            if (FUSED != 0u) {
-                values = attend_staged(r * DIM, attend_slot(i));
-            } else {
-                values = SLOT == 4u ? Vec4s(args.query).at[at] : vec4(Vec2s(args.query).at[at], 0.0, 0.0);
-            }
-            attend_query[r * HELD + i] = values * scale;
+        // Several groups of queries may share the key head; one of them stores it.
+        if (owner) attend_own(args, own, position % KV_BLOCK, kv_head, group * QUERIES % (HEADS / KV_HEADS) == 0u);
+        attend_take_queries();
+    } else {
+        attend_ask_queries(args, row, group);
+        if (begin < end) {
+            attend_fetch_keys(args, place, kv_head, begin, end);
+            attend_fetch_values(args, place, kv_head, begin, end);
         }
+        [[unroll]] for (uint i = 0u; i < QUERIES * HELD; ++i) attend_query[i] *= scale;
     }
 
     attend_begin();
     for (uint base = begin; base < end; base += STRIDE) {
-        attend_batch(base + team, end);
-        if (base + STRIDE < end) attend_fetch(args, place, kv_head, base + STRIDE + team, end);
-    }
-    if (owner) {
-        // Several groups of queries may share the key head; one of them stores it.
-        attend_store(args, place, kv_head, group * QUERIES % (HEADS / KV_HEADS) == 0u);
-        attend_own();
+        const bool more = base + STRIDE < end;
+        attend_score();
+        if (more) attend_fetch_keys(args, place, kv_head, base + STRIDE, end);
+        attend_weigh(base, end);
+        attend_add();
+        if (more) attend_fetch_values(args, place, kv_head, base + STRIDE, end);
     }
 
     const uint group_of_all = row * GROUPS_OF_ROW + group;
     const uint64_t part_bytes = uint64_t(16u * QUERIES * PART);
     const uint64_t parts = args.parts + uint64_t(group_of_all * SPLITS) * part_bytes;
-    attend_merge(args, row, group, shares == 1u, parts + uint64_t(split) * part_bytes);
+    attend_merge(args, row, group, owner, shares == 1u, parts + uint64_t(split) * part_bytes);
     if (shares == 1u) {
         attend_pad(args, row, group);
     } else {
         // Each invocation's writes come before the count, and what the last one reads comes behind it. Not in the terms of
         // the Vulkan memory model: with it every access of shared memory carries a barrier, which Mesa 22.3's software
         // driver takes for one of the whole workgroup, in branches too.
-        memoryBarrierBuffer();
         barrier();
-        if (gl_LocalInvocationIndex == 0u) attend_turn = atomicAdd(AttendCounters(args.counters).at[group_of_all], 1u);
+        if (attend_invocation() == 0u) attend_turn = atomicAdd(AttendCounters(args.counters).at[group_of_all], 1u);
         barrier();
-        memoryBarrierBuffer();
-        const bool last = attend_turn == shares - 1u;
-        if (last && gl_LocalInvocationIndex == 0u) AttendCounters(args.counters).at[group_of_all] = 0u;
-        attend_finish(args, row, group, last ? shares : 0u, parts);
+        if (attend_turn == shares - 1u) {
+            memoryBarrierBuffer();
+            if (attend_invocation() == 0u) AttendCounters(args.counters).at[group_of_all] = 0u;
+            attend_finish(args, row, group, shares, parts);
+        }
     }
 }
 
-void attend_share(const AttendArgs args, const uint row, const uint group, const uint split) {
-    const uvec4 place = kv_row(args.frame, row);
+void attend_share(const AttendArgs args, const uvec4 place, const uint row, const uint group, const uint split) {
     const uint position = place.y;
-    const uint first = kv_first(position, args.window);
-    const uint first_block = first / KV_BLOCK;
+    const uint first_block = kv_first(position, WINDOW) / KV_BLOCK;
     const uint blocks = position / KV_BLOCK + 1u - first_block;
-    // Fewer blocks take less time than putting shares together does.
-    const uint size = max((blocks + SPLITS - 1u) / SPLITS, 4u);
+    // Few blocks take less time than putting shares together does.
+    const uint size = blocks <= ALONE ? blocks : max((blocks + SPLITS - 1u) / SPLITS, LEAST);
     const uint shares = (blocks + size - 1u) / size;
     // Every workgroup can tell how many have work, so those without need not be counted.
     if (split < shares) attend_work(args, place, row, group, split, size, shares);
 }
 
-// Attention of the step's rows. `group` is the number of this workgroup, `groups` how many there are.
+// Attention of the step's rows. `group` is the number of this workgroup, `groups` how many there are, no more than the work of
+// the rows that there is room for.
 void attend(const AttendArgs args, const uint group, const uint groups) {
-    const uint items = Words(args.frame).at[0] * GROUPS_OF_ROW * SPLITS;
-    for (uint item = group; item < items; item += groups) {
-        attend_share(args, item / (GROUPS_OF_ROW * SPLITS), item / SPLITS % GROUPS_OF_ROW, item % SPLITS);
+    const uint items_of_row = GROUPS_OF_ROW * SPLITS;
+    if (FUSED != 0u) attend_ask_constants(args);
+    // The first row is asked for beside the number of rows.
+    uvec4 place = kv_row(args.frame, group / items_of_row);
+    const uint items = Words(args.frame).at[0] * items_of_row;
+    for (uint item = group; item < items;) {
+        attend_share(args, place, item / items_of_row, item / SPLITS % GROUPS_OF_ROW, item % SPLITS);
+        item += groups;
+        if (item < items) place = kv_row(args.frame, item / items_of_row);
         // The next share's preparation writes what this one's threads may still read.
         barrier();
     }

@@ -20,24 +20,27 @@ const uint CHAIN_LOOKS = 1u << 10;
 
 // Waits until the dispatch before this one is done. All invocations of the workgroup call it. Without a chain the link is 0.
 void chain_wait(const uint64_t link) {
-    if (link == 0ul) return;
-    if (gl_LocalInvocationIndex == 0u) {
-        uint left = ChainLink(link).left;
-        for (uint round = 1u; left != 0u; ++round) {
-            for (uint look = 0u; left != 0u && look < CHAIN_LOOKS; ++look) left = ChainLink(link).left;
-            ChainFailed failed = ChainFailed(ChainLink(link).failed);
-            if (left != 0u && round == ChainLink(link).patience) failed.word = 1u;
-            if (left != 0u && failed.word != 0u) break;
+    if (link != 0ul) {
+        if (gl_LocalInvocationIndex == 0u) {
+            uint left = ChainLink(link).left;
+            bool waits = left != 0u;
+            for (uint round = 1u; waits; ++round) {
+                for (uint look = 0u; left != 0u && look < CHAIN_LOOKS; ++look) left = ChainLink(link).left;
+                ChainFailed failed = ChainFailed(ChainLink(link).failed);
+                if (left != 0u && round == ChainLink(link).patience) failed.word = 1u;
+                waits = left != 0u && failed.word == 0u;
+            }
+            memoryBarrierBuffer();
         }
-        memoryBarrierBuffer();
+        barrier();
     }
-    barrier();
 }
 
 // Says that this workgroup is done. All its invocations call it.
 void chain_signal(const uint64_t link) {
-    if (link == 0ul) return;
-    memoryBarrierBuffer();
-    barrier();
-    if (gl_LocalInvocationIndex == 0u) atomicAdd(ChainLink(link + uint64_t(CHAIN_LINK_BYTES)).left, 0xFFFFFFFFu);
+    if (link != 0ul) {
+        memoryBarrierBuffer();
+        barrier();
+        if (gl_LocalInvocationIndex == 0u) atomicAdd(ChainLink(link + uint64_t(CHAIN_LINK_BYTES)).left, 0xFFFFFFFFu);
+    }
 }

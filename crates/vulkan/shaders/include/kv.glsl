@@ -1,14 +1,11 @@
-// The KV cache: where a position's key and value are, how they are rounded and how they are read. Also what happens to a head
-// on its way there: norm and rotation. crates/vulkan/src/kernels/attention/cache.rs draws the layout.
+// The KV cache: where a position's key and value are, how they are rounded and how they are read.
+// crates/vulkan/src/kernels/attention/cache.rs draws the layout.
 //
-// Whoever includes this defines the constants KV (a KV_ value), DIM (elements of a head, even) and KV_HEADS, and KV_VALUES,
-// the floats of shared memory that heads pass through.
+// Whoever includes this defines the constants KV (a KV_ value), DIM (elements of a head, even) and KV_HEADS.
 
 #extension GL_EXT_shader_explicit_arithmetic_types : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_shader_8bit_storage : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_arithmetic : require
 
 layout(buffer_reference, scalar, buffer_reference_align = 2) buffer KvShorts { uint16_t at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer KvBytes { int8_t at[]; };
@@ -78,8 +75,6 @@ vec4 kv_slow(const uint64_t part, const uint at, const uint element) {
 // highest / 127 rounded to f32, for normal numbers; what is smaller rounds to an f16 of 0 in any case.
 float kv_part_of_127(const float highest) {
     const uint bits = floatBitsToUint(highest);
-    if (bits < 0x00800000u) return 0.0;
-    if (bits >= 0x7F800000u) return highest;
     const uint mantissa = (bits & 0x007FFFFFu) | 0x00800000u;
     const uint whole = mantissa / 127u;
     const uint shift = whole >= (1u << 17) ? 6u : 7u;
@@ -87,13 +82,13 @@ float kv_part_of_127(const float highest) {
     const uint quotient = (whole << shift) + rest / 127u + (2u * (rest % 127u) > 127u ? 1u : 0u);
     // quotient * 2^(exponent - 150 - shift), exponent as stored.
     const int exponent = int(bits >> 23) - 150 - int(shift);
-    return exponent < -126 ? 0.0 : float(quotient) * uintBitsToFloat(uint(exponent + 127) << 23);
+    const float part = exponent < -126 ? 0.0 : float(quotient) * uintBitsToFloat(uint(exponent + 127) << 23);
+    return bits >= 0x7F800000u ? highest : (bits < 0x00800000u ? 0.0 : part);
 }
 
 // 1 / scale rounded to f32, for a positive f16.
 float kv_inverse(const float scale) {
     const uint bits = floatBitsToUint(scale);
-    if (bits >= 0x7F800000u) return 0.0;
     // An f16 has 11 bits.
     const uint mantissa = ((bits & 0x007FFFFFu) | 0x00800000u) >> 13;
     const uint whole = 0x80000000u / mantissa;
@@ -102,7 +97,7 @@ float kv_inverse(const float scale) {
     const uint quotient = (whole << shift) + rest / mantissa + (2u * (rest % mantissa) > mantissa ? 1u : 0u);
     // scale = mantissa * 2^(exponent - 137), so the inverse is quotient * 2^(-31 - shift) * 2^(137 - exponent).
     const int exponent = 106 - int(shift) - int(bits >> 23);
-    return float(quotient) * uintBitsToFloat(uint(exponent + 127) << 23);
+    return bits >= 0x7F800000u ? 0.0 : float(quotient) * uintBitsToFloat(uint(exponent + 127) << 23);
 }
 
 // A value as the bits of an f16, rounded to even: drivers differ in how their conversion rounds.
@@ -126,102 +121,7 @@ float kv_half(const float value) {
     return unpackHalf2x16(kv_half_bits(value)).x;
 }
 
-shared float kv_values[KV_VALUES];
-
-// Scale of the group that element `element` of the head at kv_values[offset ..] is in, and its inverse: (NaN, 0) for a group
-// that is not finite, so that it stays broken.
-vec2 kv_scaling(const uint offset, const uint element) {
-    const uint first = offset + element / KV_GROUP * KV_GROUP;
-    const float infinite = uintBitsToFloat(0x7F800000u);
-    float highest = 0.0;
-    bool finite = true;
-    for (uint k = 0u; k < KV_GROUP; ++k) {
-        const float size = abs(kv_values[first + k]);
-        finite = finite && size < infinite;
-        highest = max(highest, size);
-    }
-    if (!finite) return vec2(uintBitsToFloat(0x7FC00000u), 0.0);
-    const float scale = kv_half(kv_part_of_127(highest));
-    return vec2(scale, scale > 0.0 ? kv_inverse(scale) : 0.0);
-}
-
-int kv_code(const float value, const float inverse) {
-    return inverse > 0.0 ? int(clamp(roundEven(value * inverse), -127.0, 127.0)) : 0;
-}
-
-// Stores the head at kv_values[offset ..] as position `at` of a part, with `threads` invocations of which this is `thread`.
-void kv_store(const uint64_t part, const uint at, const uint offset, const uint thread, const uint threads) {
-    for (uint pair = thread; pair < DIM / 2u; pair += threads) {
-        const uint e = 2u * pair;
-        const uint index = at * (DIM / 2u) + pair;
-        const vec2 value = vec2(kv_values[offset + e], kv_values[offset + e + 1u]);
-        if (KV == KV_F32) KvVec2s(part).at[index] = value;
-        if (KV == KV_F16) Words(part).at[index] = kv_half_bits(value.x) | kv_half_bits(value.y) << 16;
-        if (KV == KV_INT8) {
-            const vec2 scaling = kv_scaling(offset, e);
-            const ivec2 codes = ivec2(kv_code(value.x, scaling.y), kv_code(value.y, scaling.y)) & 0xFF;
-            KvShorts(part).at[index] = uint16_t(codes.x | codes.y << 8);
-            if (e % KV_GROUP == 0u) {
-                const uint place = KV_BLOCK * DIM / 2u + at * KV_GROUPS + e / KV_GROUP;
-                KvShorts(part).at[place] = uint16_t(kv_half_bits(scaling.x));
-            }
-        }
-    }
-}
-
-// Element of the head at kv_values[offset ..] as the cache gives it back.
-float kv_rounded(const uint offset, const uint element) {
-    const float value = kv_values[offset + element];
-    if (KV == KV_F32) return value;
-    if (KV == KV_F16) return kv_half(value);
-    const vec2 scaling = kv_scaling(offset, element);
-    return float(kv_code(value, scaling.y)) * scaling.x;
-}
-
-// Cosine and sine of the angle by which a pair turns at a position. `turns` is the pair's share of a full turn for each
-// position in units of 2^-64, high word first. The product is exact but for whole turns, which do not matter.
-vec2 head_rotation(const uint position, const uvec2 turns) {
-    uint carried, low;
-    umulExtended(position, turns.y, carried, low);
-    const uint angle = position * turns.x + carried;
-    const uint quarter = (angle + 0x20000000u) >> 30;
-    // Within an eighth of a turn of a quarter, in radians.
-    const float x = float(int(angle - (quarter << 30))) * 1.4629180792671596e-9;
-    const float y = x * x;
-    const float sine = x + x * y * (-1.6666667e-1 + y * (8.3333333e-3 + y * (-1.9841270e-4 + y * 2.7557319e-6)));
-    const float cosine = 1.0 + y * (-0.5 + y * (4.1666667e-2 + y * (-1.3888889e-3 + y * 2.4801587e-5)));
-    const vec2 odd = (quarter & 1u) != 0u ? vec2(-sine, cosine) : vec2(cosine, sine);
-    return (quarter & 2u) != 0u ? -odd : odd;
-}
-
-// Norm (with `weight`, unless 0) and rotation (with the table `rope`, unless 0) of the head at `source`, to
-// kv_values[offset ..], by one subgroup.
-void head_prepare(
-    const uint64_t source,
-    const uint64_t weight,
-    const uint64_t rope,
-    const float epsilon,
-    const uint position,
-    const uint offset
-) {
-    const uint half_dim = DIM / 2u;
-    // The factor of the norm is the last thing to be known, so that all loads are under way together.
-    float squares = 0.0;
-    for (uint j = gl_SubgroupInvocationID; j < half_dim; j += gl_SubgroupSize) {
-        vec2 pair = vec2(ActiveFloats(source).at[j], ActiveFloats(source).at[j + half_dim]);
-        squares += dot(pair, pair);
-        if (weight != 0ul) pair *= vec2(Floats(weight).at[j], Floats(weight).at[j + half_dim]);
-        if (rope != 0ul) {
-            const vec2 turn = head_rotation(position, Pairs(rope).at[j]);
-            pair = vec2(pair.x * turn.x - pair.y * turn.y, pair.y * turn.x + pair.x * turn.y);
-        }
-        kv_values[offset + j] = pair.x;
-        kv_values[offset + j + half_dim] = pair.y;
-    }
-    if (weight == 0ul) return;
-    const float factor = inversesqrt(subgroupAdd(squares) / float(DIM) + epsilon);
-    for (uint j = gl_SubgroupInvocationID; j < half_dim; j += gl_SubgroupSize) {
-        kv_values[offset + j] *= factor;
-        kv_values[offset + j + half_dim] *= factor;
-    }
+// Codes of four values, for the inverse of their scale.
+ivec4 kv_codes_of(const vec4 values, const float inverse) {
+    return inverse > 0.0 ? ivec4(clamp(roundEven(values * inverse), vec4(-127.0), vec4(127.0))) : ivec4(0);
 }

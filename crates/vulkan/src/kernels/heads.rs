@@ -89,12 +89,11 @@ impl HeadsLaunch {
         let heads = self.query.map_or(0, |query| query.heads);
         let kv_heads = self.stored.map_or(0, |stored| stored.cache.heads);
         let kind = self.stored.map_or(0, |stored| kv_number(stored.cache.kind));
-        let subgroups = LOCAL / gpu.capabilities().subgroup.clamp(1, LOCAL);
+        let subgroup = gpu.capabilities().subgroup.clamp(1, LOCAL);
         let all = heads + 2 * kv_heads;
-        let units = (subgroups as usize).min(all);
-        let constants =
-            vec![LOCAL, self.dim as u32, heads as u32, kv_heads as u32, kind, units as u32];
-        let key = KernelKey { shader: Shader("heads"), constants, subgroup: None };
+        let units = (LOCAL / subgroup) as usize;
+        let constants = vec![LOCAL, self.dim as u32, heads as u32, kv_heads as u32, kind, subgroup];
+        let key = KernelKey { shader: Shader("heads"), constants, subgroup: Some(subgroup) };
         let args = Args {
             frame: self.frame.frame,
             tables: self.frame.tables,

@@ -16,7 +16,7 @@ use crate::shaders::Shader;
 
 /// Most workgroups of a launch: those beyond take turns.
 const GROUPS_MAX: usize = 65_535;
-/// Bytes of shared memory for the sums of the heads that are put together at the same time.
+/// Bytes of shared memory for the sums of the heads that are put together at the same time; where there is much of it, twice.
 const SUM_BYTES: usize = 16 << 10;
 /// Most query heads of a workgroup: each needs registers for its query and its sum.
 const QUERIES_MAX: usize = 8;
@@ -34,33 +34,46 @@ pub struct DecodeChoice {
     pub queries: u32,
     /// Most shares that the positions of a row are split into.
     pub splits: u32,
+    /// Most blocks that are not split.
+    pub alone: u32,
+    /// Least blocks of a share where they are; it is never less than a workgroup has under way at once.
+    pub least: u32,
 }
 
 impl DecodeChoice {
     /// What suits a device for steps of `rows` rows.
     pub fn suited(capabilities: &Capabilities, shape: &AttentionShape, rows: usize) -> Self {
         let software = capabilities.kind == DeviceKind::Processor;
+        let large = !matches!(capabilities.kind, DeviceKind::Processor | DeviceKind::Integrated);
+        let heads = shape.heads;
         // Heads of one workgroup share its reads; where there are few workgroups, a second read from a cache costs less than
         // the longer way of more heads.
-        let few = rows.max(1) * shape.heads.kv < 8 && !software;
-        let queries = divisor_up_to(shape.shared(), if few { 2 } else { QUERIES_MAX });
-        let groups = rows.max(1) * shape.heads.query / queries;
-        // As many workgroups as keep the memory of such a device busy.
+        let most = match rows.max(1) * heads.kv {
+            1 if large => 1,
+            0..8 if !software => 2,
+            _ => QUERIES_MAX,
+        };
+        let queries = divisor_up_to(shape.shared(), most);
+        // 16 positions of an f16 cache at a time.
+        let local = (2 * heads.dim as u32).next_power_of_two().clamp(64, 512);
+        let most = if large && queries <= 2 { 512 } else { 256 };
+        let local = if software { 32 } else { local.min(most) };
+        let groups = rows.max(1) * heads.query / queries;
+        // As many workgroups as keep the memory of such a device busy, and no more than run at the same time.
         let wanted = match capabilities.kind {
             DeviceKind::Processor => 1,
             DeviceKind::Integrated => 96,
-            _ => 512,
+            _ => 65_536 / local as usize,
         };
-        // 16 positions of an f16 cache at a time.
-        let local = (2 * shape.heads.dim as u32).next_power_of_two().clamp(64, 512);
-        let most =
-            if capabilities.kind == DeviceKind::Discrete && queries <= 2 { 512 } else { 256 };
         Self {
-            local: if software { 32 } else { local.min(most) },
+            local,
             lanes: capabilities.subgroup.clamp(1, 32),
-            unroll: if queries > 4 { 2 } else { 4 },
+            // Workgroups of 512 invocations have 128 registers for each.
+            unroll: if queries > 4 || local > 256 { 2 } else { 4 },
             queries: queries as u32,
             splits: (wanted / groups).clamp(1, 64) as u32,
+            alone: 4,
+            least: if large { 1 } else { 4 },
         }
     }
 }
@@ -127,9 +140,9 @@ pub struct DecodeArgs {
     query_norm: u64,
     key_norm: u64,
     rope: u64,
+    scale: f32,
+    epsilon: f32,
     chain: u64,
-    ring: u32,
-    window: u32,
 }
 
 impl DecodeLaunch {
@@ -159,17 +172,21 @@ impl DecodeLaunch {
         assert!(self.fused.is_none() || self.rows == 1, "a fused launch is for one row");
         assert!(self.choice.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
         let elements = self.cache.wide_elements().unwrap_or(2);
-        let least = capabilities.subgroup_range.0.max(1).min(capabilities.subgroup) as usize;
-        let most = least.min(self.choice.lanes as usize);
+        let most = capabilities.subgroup.min(self.choice.lanes) as usize;
         let lanes = power_up_to(heads.dim / elements, most);
         let queries = Self::queries(&self.shape, &self.choice);
         let slots = heads.dim / elements.min(4);
-        let bytes_of_head = 16 * slots * self.choice.local as usize / lanes;
-        let merged = divisor_up_to(queries, (SUM_BYTES / bytes_of_head).max(1));
+        let bytes_of_head = 16 * slots * (self.choice.local / capabilities.subgroup) as usize;
+        let much =
+            capabilities.kind == DeviceKind::Discrete && capabilities.shared_bytes >= 48 << 10;
+        let sum_bytes = if much { 2 * SUM_BYTES } else { SUM_BYTES };
+        let merged = divisor_up_to(queries, (sum_bytes / bytes_of_head).max(1));
         if let Some(operand) = self.operand {
             let blocks = heads.dim.is_multiple_of(BLOCK) && elements >= 4;
             assert!(operand.kind == OperandKind::Fixed16 && blocks, "a fixed-point operand");
         }
+        let stride = self.choice.local / lanes as u32 * self.choice.unroll;
+        let least = self.choice.least.max(stride / KV_BLOCK as u32);
         let output = u32::from(self.plain.is_some()) | (u32::from(self.operand.is_some()) << 1);
         vec![
             self.choice.local,
@@ -185,8 +202,11 @@ impl DecodeLaunch {
             self.choice.splits,
             u32::from(self.fused.is_some()),
             output,
-            self.shape.scale.to_bits(),
-            self.fused.map_or(0.0, |fused| fused.epsilon).to_bits(),
+            capabilities.subgroup,
+            self.cache.ring_blocks,
+            self.shape.window_argument(),
+            self.choice.alone,
+            least,
         ]
     }
 
@@ -209,9 +229,9 @@ impl DecodeLaunch {
             query_norm: fused.and_then(|fused| fused.query_norm).unwrap_or(0),
             key_norm: fused.and_then(|fused| fused.key_norm).unwrap_or(0),
             rope: fused.and_then(|fused| fused.rope).unwrap_or(0),
+            scale: self.shape.scale,
+            epsilon: fused.map_or(0.0, |fused| fused.epsilon),
             chain: 0,
-            ring: self.cache.ring_blocks,
-            window: self.shape.window_argument(),
         }
     }
 
@@ -242,7 +262,8 @@ impl DecodeLaunch {
         let constants = self.constants(gpu.capabilities());
         let groups_of_row = self.shape.heads.query / Self::queries(&self.shape, &self.choice);
         let groups = self.rows * groups_of_row * self.choice.splits as usize;
-        let key = KernelKey { shader: Shader("attend"), constants, subgroup: None };
+        let subgroup = Some(gpu.capabilities().subgroup);
+        let key = KernelKey { shader: Shader("attend"), constants, subgroup };
         let (reads, writes) = self.spans();
         Ok(Dispatch {
             label: label.to_owned(),

@@ -175,6 +175,26 @@ fn every_type_of_cache_agrees_in_wide_and_odd_heads() {
 }
 
 #[test]
+fn layouts_of_every_kind_agree() {
+    // Several loads of a lane and sums that teams share out, some that they cannot, and more blocks under way than a narrow
+    // subgroup can hold the numbers of.
+    let cases = [
+        (heads(4, 2, 64), KvType::F16, 64, 2, 1, 3, 1, 1),
+        (heads(3, 1, 32), KvType::Int8, 16, 1, 2, 2, 2, 3),
+        (heads(2, 1, 12), KvType::F32, 64, 8, 4, 4, 1, 1),
+    ];
+    for (at, case) in cases.into_iter().enumerate() {
+        let (heads, kind, local, lanes, unroll, splits, alone, least) = case;
+        let bed = Bed::new(traffic(heads, kind, [None, Some(90)][at % 2], 300, 2, 30 + at as u64));
+        let subgroup = bed.gpu.capabilities().subgroup;
+        let local = local.max(2 * subgroup);
+        let queries = heads.query as u32 / heads.kv as u32;
+        let choice = DecodeChoice { local, lanes, unroll, queries, splits, alone, least };
+        decode(bed, choice);
+    }
+}
+
+#[test]
 fn any_number_of_splits_gives_the_same() {
     for splits in 1..=16 {
         // The smallest kernel there is, because each number is a kernel of its own.
@@ -233,10 +253,9 @@ fn a_fused_launch_does_what_two_do() {
                 Bed::new(case)
             };
             let (apart, together) = (make(), make());
-            let choice = DecodeChoice {
-                local: std::env::var("LOC").ok().map_or(32, |x| x.parse().unwrap()),
-                ..choice(&apart, splits, 2)
-            };
+            // As many subgroups as there are heads to prepare, fewer, and more.
+            let local = [32, 64, 16, 128, 256][at].max(apart.gpu.capabilities().subgroup);
+            let choice = DecodeChoice { local, ..choice(&apart, splits, 2) };
             let found = [apart_launches(&apart, choice), fused_launch(&together, choice)];
             let [plain, fused] = found.map(|(memory, dispatches, kept)| {
                 run(&apart.gpu, &dispatches);

@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::Product;
 use crate::capabilities::{Capabilities, Element};
-use crate::dispatch::{Dispatch, Push, Span};
+use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::commands::{Copy, Recording};
 use crate::raw::gpu::Gpu;
@@ -94,6 +94,7 @@ pub(crate) fn ask(gpu: &Arc<Gpu>, product: Product) -> Result<Held, GpuError> {
         groups: [1, 1, 1],
         reads: Vec::new(),
         writes: vec![Span { address: result.address(), bytes }],
+        link: Link::Outside,
     };
     let copy = Copy { from: result, to: host.clone(), bytes };
     Recording::record(gpu, &[dispatch], &[copy], &[])?.run("a probe")?;

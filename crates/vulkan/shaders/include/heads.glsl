@@ -1,0 +1,164 @@
+// What happens to a head between its projection and attention: norm and rotation, and for keys and values the store. One
+// subgroup works on a head; what it asks of memory and what it makes of that are apart, so that whoever includes this can
+// have everything under way before anything is waited for.
+//
+// Before the include: kv.glsl, and the constants SUBGROUP and HEAD_PLACES (heads in shared memory).
+//
+// Functions that attend.comp uses return at their end alone: they are put where they are called when it is compiled.
+
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_EXT_control_flow_attributes : require
+
+const uint HEAD_HALF = DIM / 2u;
+// Pairs that turn together, elements j and j + DIM / 2, of an invocation.
+const uint HEAD_PAIRS = (HEAD_HALF + SUBGROUP - 1u) / SUBGROUP;
+const uint HEAD_QUADS = (DIM + 3u) / 4u;
+// Quads that share a scale of an int8 cache.
+const uint HEAD_GROUP_QUADS = (KV_GROUP + 3u) / 4u;
+
+shared vec4 head_values[HEAD_PLACES * HEAD_QUADS];
+
+// Shares of a full turn, then cosines and sines.
+uvec2 head_shares[HEAD_PAIRS];
+vec2 head_turns[HEAD_PAIRS];
+vec2 head_weights[HEAD_PAIRS];
+vec2 head_pairs[HEAD_PAIRS];
+
+uint head_index(const uint i) {
+    return i * SUBGROUP + gl_SubgroupInvocationID;
+}
+
+bool head_has(const uint i) {
+    return HEAD_HALF % SUBGROUP == 0u || head_index(i) < HEAD_HALF;
+}
+
+// Cosine and sine of the angle by which a pair turns at a position. `turns` is the pair's share of a full turn for each
+// position in units of 2^-64, high word first. The product is exact but for whole turns, which do not matter.
+vec2 head_rotation(const uint position, const uvec2 turns) {
+    uint carried, low;
+    umulExtended(position, turns.y, carried, low);
+    const uint angle = position * turns.x + carried;
+    const uint quarter = (angle + 0x20000000u) >> 30;
+    // Within an eighth of a turn of a quarter, in radians.
+    const float x = float(int(angle - (quarter << 30))) * 1.4629180792671596e-9;
+    const float y = x * x;
+    const float sine = x + x * y * (-1.6666667e-1 + y * (8.3333333e-3 + y * (-1.9841270e-4 + y * 2.7557319e-6)));
+    const float cosine = 1.0 + y * (-0.5 + y * (4.1666667e-2 + y * (-1.3888889e-3 + y * 2.4801587e-5)));
+    const vec2 odd = (quarter & 1u) != 0u ? vec2(-sine, cosine) : vec2(cosine, sine);
+    return (quarter & 2u) != 0u ? -odd : odd;
+}
+
+// Asks for the table `rope`, unless 0.
+void head_ask_shares(const uint64_t rope) {
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+        if (rope != 0ul && head_has(i)) head_shares[i] = Pairs(rope).at[head_index(i)];
+    }
+}
+
+// Makes rotations of what was asked for.
+void head_turn(const uint position) {
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) head_turns[i] = head_rotation(position, head_shares[i]);
+}
+
+// Asks for the norm weights of the head, unless 0.
+void head_ask_weights(const uint64_t weight) {
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+        const uint j = head_index(i);
+        head_weights[i] = vec2(1.0);
+        if (weight != 0ul && head_has(i)) {
+            head_weights[i] = vec2(Floats(weight).at[j], Floats(weight).at[j + HEAD_HALF]);
+        }
+    }
+}
+
+// Asks for the head.
+void head_ask(const uint64_t source) {
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+        const uint j = head_index(i);
+        head_pairs[i] = vec2(0.0);
+        if (head_has(i)) {
+            head_pairs[i] = vec2(ActiveFloats(source).at[j], ActiveFloats(source).at[j + HEAD_HALF]);
+        }
+    }
+}
+
+// Norm, rotation and the factor `scale` for the head.
+void head_prepare(const bool norms, const bool rotates, const float epsilon, const float scale) {
+    float squares = 0.0;
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+        const vec2 pair = head_pairs[i];
+        squares += dot(pair, pair);
+    }
+    const float total = subgroupAdd(squares);
+    const float factor = norms ? inversesqrt(total / float(DIM) + epsilon) * scale : scale;
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+        vec2 pair = head_pairs[i] * head_weights[i];
+        const vec2 turn = head_turns[i];
+        if (rotates) pair = vec2(pair.x * turn.x - pair.y * turn.y, pair.y * turn.x + pair.x * turn.y);
+        head_pairs[i] = pair * factor;
+    }
+}
+
+// Puts the head into shared memory.
+void head_stage(const uint place) {
+    [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
+        if (!head_has(i)) continue;
+        const uint j = head_index(i);
+        const uint other = j + HEAD_HALF;
+        head_values[place * HEAD_QUADS + j / 4u][j % 4u] = head_pairs[i].x;
+        head_values[place * HEAD_QUADS + other / 4u][other % 4u] = head_pairs[i].y;
+    }
+}
+
+// Four elements of a staged head, those beyond it 0.
+vec4 head_quad(const uint place, const uint quad) {
+    const vec4 values = head_values[place * HEAD_QUADS + quad];
+    return DIM % 4u == 0u || quad < HEAD_QUADS - 1u ? values : vec4(values.xy, 0.0, 0.0);
+}
+
+// Scale of the group that a quad of a staged head is in, and its inverse: (NaN, 0) for a group that is not finite, so that it
+// stays broken.
+vec2 head_scaling(const uint place, const uint quad) {
+    const uint first = quad / HEAD_GROUP_QUADS * HEAD_GROUP_QUADS;
+    uvec4 high = uvec4(0u);
+    for (uint k = 0u; k < HEAD_GROUP_QUADS; ++k) {
+        high = max(high, floatBitsToUint(head_quad(place, first + k)) & 0x7FFFFFFFu);
+    }
+    // Magnitudes are in the order of their bits, with what is not finite at the end.
+    const uint highest = max(max(high.x, high.y), max(high.z, high.w));
+    const float scale = kv_half(kv_part_of_127(uintBitsToFloat(highest)));
+    const vec2 scaling = vec2(scale, scale > 0.0 ? kv_inverse(scale) : 0.0);
+    return highest < 0x7F800000u ? scaling : vec2(uintBitsToFloat(0x7FC00000u), 0.0);
+}
+
+// A quad of a staged head as the cache gives it back; with `stores` also to position `at` of a part.
+vec4 head_keep(const uint place, const uint quad, const bool stores, const uint64_t part, const uint at) {
+    vec4 value = head_quad(place, quad);
+    const bool whole = DIM % 4u == 0u || quad < HEAD_QUADS - 1u;
+    const uint index = at * HEAD_HALF + 2u * quad;
+    if (KV == KV_F32) {
+        if (stores) KvVec2s(part).at[index] = value.xy;
+        if (stores && whole) KvVec2s(part).at[index + 1u] = value.zw;
+    } else if (KV == KV_F16) {
+        const uvec4 bits = uvec4(kv_half_bits(value.x), kv_half_bits(value.y), kv_half_bits(value.z), kv_half_bits(value.w));
+        const uvec2 words = bits.xz | bits.yw << 16;
+        if (stores) Words(part).at[index] = words.x;
+        if (stores && whole) Words(part).at[index + 1u] = words.y;
+        value = vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+    } else {
+        const vec2 scaling = head_scaling(place, quad);
+        const ivec4 codes = kv_codes_of(value, scaling.y);
+        if (stores) {
+            const uvec4 bytes = uvec4(codes) & 0xFFu;
+            KvShorts(part).at[index] = uint16_t(bytes.x | bytes.y << 8);
+            if (whole) KvShorts(part).at[index + 1u] = uint16_t(bytes.z | bytes.w << 8);
+            if (quad % HEAD_GROUP_QUADS == 0u) {
+                const uint scale = KV_BLOCK * HEAD_HALF + at * KV_GROUPS + quad / HEAD_GROUP_QUADS;
+                KvShorts(part).at[scale] = uint16_t(kv_half_bits(scaling.x));
+            }
+        }
+        value = vec4(codes) * scaling.x;
+    }
+    return value;
+}
