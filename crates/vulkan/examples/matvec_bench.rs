@@ -272,8 +272,8 @@ impl Bench {
         for (wanted, each) in
             [(1024, 1), (768, 1), (512, 1), (512, 2), (384, 2), (384, 3), (256, 4), (256, 6)]
         {
-            for batch in [2, 4, 8] {
-                let sizes = (wanted, batch, each);
+            for (batch, banks) in [(2, 1), (2, 2), (4, 1), (4, 2), (8, 1)] {
+                let sizes = (wanted, batch, each, banks);
                 shapes.extend(StreamShape::of(
                     gpu.capabilities(),
                     self.format,

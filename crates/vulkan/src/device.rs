@@ -6,6 +6,7 @@ use trine_backend::{BackendError, Device, Memory, Program, ProgramOptions};
 use trine_model::{Model, Plan};
 
 use crate::error::GpuError;
+use crate::program::tuning::{Tuner, Tuning};
 use crate::program::{VulkanProgram, forecast};
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::pipeline::PipelineCache;
@@ -15,6 +16,7 @@ use crate::weights::Progress;
 #[derive(Clone)]
 pub struct VulkanDevice {
     shared: Arc<Shared>,
+    tuner: Arc<Tuner>,
 }
 
 struct Shared {
@@ -39,7 +41,13 @@ impl VulkanDevice {
         let capabilities = gpu.capabilities();
         let label = format!("{} (vulkan, {})", capabilities.name, capabilities.kind.name());
         let gpu = Mutex::new(gpu);
-        Ok(Self { shared: Arc::new(Shared { choice, cache, progress, label, gpu }) })
+        let shared = Arc::new(Shared { choice, cache, progress, label, gpu });
+        Ok(Self { shared, tuner: Arc::new(Tuner::new(Tuning::default())) })
+    }
+
+    /// The same device, with shapes of kernels chosen in this way. Without this they are those of the static tables.
+    pub fn tuned(self, tuning: Tuning) -> Self {
+        Self { tuner: Arc::new(Tuner::new(tuning)), ..self }
     }
 
     /// The opened device.
@@ -49,6 +57,10 @@ impl VulkanDevice {
 
     pub(crate) fn progress(&self) -> Option<Progress> {
         self.shared.progress.clone()
+    }
+
+    pub(crate) fn tuner(&self) -> &Tuner {
+        &self.tuner
     }
 
     pub(crate) fn label(&self) -> String {

@@ -205,6 +205,14 @@ impl Matrix {
         };
         Some((Matrix { format, rows, columns, planes }, total))
     }
+
+    /// Bytes of the weights, and additions and multiplications of a product with `width` rows of activations.
+    pub(crate) fn cost(&self, width: usize) -> (u64, u64) {
+        let row = self.format.row_bytes(self.columns);
+        let bytes = row.codes + row.high + row.scales + row.supers;
+        let elements = self.rows as u64 * self.columns as u64;
+        (bytes * self.rows as u64, 2 * elements * width as u64)
+    }
 }
 
 /// Why rows were not packed.

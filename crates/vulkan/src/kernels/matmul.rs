@@ -31,6 +31,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::matvec::Segment;
 use super::operand::{GROUP, Operand};
+use super::tunable::Tunable;
+use crate::capabilities::Capabilities;
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix};
@@ -340,5 +342,44 @@ impl MatmulLaunch<'_> {
             writes,
             link: Link::Outside,
         })
+    }
+}
+
+impl Tunable for MatmulLaunch<'_> {
+    type Shape = MatmulShape;
+
+    fn key(&self) -> String {
+        let Matrix { format, rows, columns, .. } = self.matrix;
+        let (width, input) = (self.width, self.operand.kind.name());
+        let output = if self.is_gated() { "gated" } else { "rows" };
+        format!("matmul {} {rows}x{columns} w{width} {input} {output}", format.name())
+    }
+
+    fn offer(&self, capabilities: &Capabilities) -> Vec<MatmulShape> {
+        let room = self.scratch.map_or(0, |span| span.bytes);
+        let mut shapes = MatmulShape::candidates(capabilities, self);
+        shapes.retain(|shape| self.scratch_bytes(shape) <= room);
+        if shapes.is_empty() {
+            shapes.push(MatmulShape::default_for(capabilities, self));
+        }
+        shapes
+    }
+
+    fn parameters(shape: &MatmulShape) -> Vec<u32> {
+        shape.parameters()
+    }
+
+    fn cost(&self) -> (u64, u64) {
+        self.matrix.cost(self.width)
+    }
+
+    fn dispatch(
+        &self,
+        gpu: &Gpu,
+        shape: MatmulShape,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        MatmulLaunch::dispatch(self, gpu, shape, label, step)
     }
 }

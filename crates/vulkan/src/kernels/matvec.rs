@@ -20,6 +20,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::operand::{BLOCK, GROUP, Operand, OperandKind};
+use super::tunable::Tunable;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
@@ -110,6 +111,29 @@ pub enum MatvecOutput<'a> {
         /// The same as a [`OperandKind::Fixed16`] operand.
         operand: Option<Operand>,
     },
+}
+
+impl MatvecInput {
+    /// Its part of a key of measurements.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            MatvecInput::Operand(operand) => operand.kind.name(),
+            MatvecInput::Norm { .. } => "norm",
+            MatvecInput::NormAddNorm { .. } => "norm-add-norm",
+        }
+    }
+}
+
+impl MatvecOutput<'_> {
+    /// Its part of a key of measurements.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            MatvecOutput::Segments(_) => "rows",
+            MatvecOutput::Gated { operand: None, .. } => "gated",
+            MatvecOutput::Gated { plain: None, .. } => "gated-operand",
+            MatvecOutput::Gated { .. } => "gated-both",
+        }
+    }
 }
 
 /// A product with few rows of activations.
@@ -567,5 +591,42 @@ impl MatvecLaunch<'_> {
             }
         }
         (reads, writes)
+    }
+}
+
+impl Tunable for MatvecLaunch<'_> {
+    type Shape = MatvecShape;
+
+    fn key(&self) -> String {
+        let Matrix { format, rows, columns, .. } = self.matrix;
+        let (width, input, output) = (self.width, self.input.name(), self.output.name());
+        format!("matvec {} {rows}x{columns} w{width} {input} {output}", format.name())
+    }
+
+    fn offer(&self, capabilities: &Capabilities) -> Vec<MatvecShape> {
+        let mut shapes = MatvecShape::candidates(capabilities, self);
+        if shapes.is_empty() {
+            shapes.push(MatvecShape::default_for(capabilities, self));
+        }
+        shapes
+    }
+
+    fn parameters(shape: &MatvecShape) -> Vec<u32> {
+        let MatvecShape { local, lanes, rows, unroll, ahead, workgroups } = *shape;
+        vec![local, lanes, rows, unroll, u32::from(ahead), workgroups]
+    }
+
+    fn cost(&self) -> (u64, u64) {
+        self.matrix.cost(self.width)
+    }
+
+    fn dispatch(
+        &self,
+        gpu: &Gpu,
+        shape: MatvecShape,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        MatvecLaunch::dispatch(self, gpu, shape, label, step)
     }
 }

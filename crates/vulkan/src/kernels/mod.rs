@@ -11,3 +11,4 @@ pub mod read;
 pub mod rows;
 pub mod stream;
 pub mod top;
+pub mod tunable;

@@ -34,6 +34,15 @@ pub enum OperandKind {
 }
 
 impl OperandKind {
+    /// Its part of a key of measurements.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            OperandKind::Plain => "f32",
+            OperandKind::Fixed16 => "fixed16",
+            OperandKind::Halves => "halves",
+        }
+    }
+
     /// Bytes of the codes of a row.
     pub fn code_bytes(self, columns: usize) -> usize {
         let padded = columns.next_multiple_of(GROUP);

@@ -8,6 +8,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::matvec::{MatvecInput, MatvecOutput, Segment, subgroup};
 use super::operand::{BLOCK, OperandKind};
+use super::tunable::Tunable;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
@@ -82,6 +83,36 @@ fn shader(format: Format) -> Option<Shader> {
     }
 }
 
+/// Invocations of a workgroup, rows of a batch, workgroups for each core, batches in registers.
+type Sizes = (u32, u32, u32, u32);
+
+/// The sizes that are worth measuring on a kind of device, the likeliest first.
+fn sizes(kind: DeviceKind) -> &'static [Sizes] {
+    match kind {
+        DeviceKind::Discrete | DeviceKind::Virtual => &[
+            (768, 4, 1, 1),
+            (768, 4, 1, 2),
+            (640, 4, 1, 2),
+            (512, 4, 1, 2),
+            (768, 2, 1, 1),
+            (1024, 4, 1, 1),
+            (512, 4, 2, 1),
+            (256, 4, 4, 1),
+        ],
+        DeviceKind::Integrated | DeviceKind::Other => &[
+            (512, 2, 2, 1),
+            (512, 2, 2, 2),
+            (512, 4, 2, 1),
+            (512, 2, 1, 1),
+            (1024, 2, 1, 1),
+            (256, 2, 4, 1),
+            (256, 4, 4, 1),
+            (128, 4, 8, 1),
+        ],
+        DeviceKind::Processor => &[(64, 2, 1, 1), (64, 4, 1, 2), (128, 2, 2, 1)],
+    }
+}
+
 /// Whether the kernel can multiply with a matrix of so many columns, with a norm before or without.
 pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
     shader(format).is_some()
@@ -97,12 +128,22 @@ impl StreamShape {
         columns: usize,
         norm: bool,
     ) -> Option<Self> {
-        let (wanted, batch, each) = match capabilities.kind {
-            DeviceKind::Discrete | DeviceKind::Virtual => (768, 4, 1),
-            DeviceKind::Integrated | DeviceKind::Other => (512, 2, 2),
-            DeviceKind::Processor => (64, 2, 1),
-        };
-        Self::of(capabilities, format, columns, norm, (wanted, batch, each))
+        Self::of(capabilities, format, columns, norm, sizes(capabilities.kind)[0])
+    }
+
+    /// The shapes that are worth measuring on a device, the likeliest first.
+    pub fn candidates(
+        capabilities: &Capabilities,
+        format: Format,
+        columns: usize,
+        norm: bool,
+    ) -> Vec<Self> {
+        let mut shapes: Vec<Self> = Vec::new();
+        for &sizes in sizes(capabilities.kind) {
+            let shape = Self::of(capabilities, format, columns, norm, sizes);
+            shapes.extend(shape.filter(|shape| !shapes.contains(shape)));
+        }
+        shapes
     }
 
     /// A shape with about `wanted` invocations in a workgroup, and `each` workgroups for each core.
@@ -111,7 +152,7 @@ impl StreamShape {
         format: Format,
         columns: usize,
         norm: bool,
-        (wanted, batch, each): (u32, u32, u32),
+        (wanted, batch, each, banks): Sizes,
     ) -> Option<Self> {
         let subgroup = subgroup(capabilities)?;
         let blocks = (columns / BLOCK) as u32;
@@ -131,7 +172,7 @@ impl StreamShape {
             teams: local / lanes,
             batch,
             workgroups: each * capabilities.cores_or_guess(),
-            banks: 1,
+            banks,
             turns: local > lanes,
         })
     }
@@ -303,6 +344,39 @@ impl StreamLaunch<'_> {
                 true
             }
         }
+    }
+}
+
+impl Tunable for StreamLaunch<'_> {
+    type Shape = StreamShape;
+
+    fn key(&self) -> String {
+        let Matrix { format, rows, columns, .. } = self.matrix;
+        let (input, output) = (self.input.name(), self.output.name());
+        format!("stream {} {rows}x{columns} w1 {input} {output}", format.name())
+    }
+
+    fn offer(&self, capabilities: &Capabilities) -> Vec<StreamShape> {
+        StreamShape::candidates(capabilities, self.matrix.format, self.matrix.columns, self.norms())
+    }
+
+    fn parameters(shape: &StreamShape) -> Vec<u32> {
+        let StreamShape { lanes, teams, batch, workgroups, banks, turns } = *shape;
+        vec![lanes, teams, batch, workgroups, banks, u32::from(turns)]
+    }
+
+    fn cost(&self) -> (u64, u64) {
+        self.matrix.cost(1)
+    }
+
+    fn dispatch(
+        &self,
+        gpu: &Gpu,
+        shape: StreamShape,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        StreamLaunch::dispatch(self, gpu, shape, label, step)
     }
 }
 

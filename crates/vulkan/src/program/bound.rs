@@ -1,5 +1,6 @@
 //! What a Program has on the device.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions};
@@ -11,6 +12,7 @@ use super::graph::{Graph, ValueId};
 use super::lower::{Choices, Lowering};
 use super::ropes::Ropes;
 use super::selection::Selection;
+use super::tuning::{Survey, Tuner};
 use super::{PassKey, failure, pass_keys};
 use crate::chain::{self, Chains};
 use crate::dispatch::{Dispatch, Span};
@@ -94,6 +96,9 @@ pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) 
     KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
 }
 
+/// A pass's launches and where their values go.
+type Lowered = (PassKey, Graph, Scratch);
+
 /// A pass before it is recorded.
 struct Draft {
     dispatches: Vec<Dispatch>,
@@ -107,11 +112,12 @@ impl Binding<'_> {
         &self,
         gpu: &Arc<Gpu>,
         progress: Option<&Progress>,
+        tuner: &Tuner,
     ) -> Result<Bound, BackendError> {
         let name = gpu.capabilities().name.clone();
         self.check(&name)?;
         let weights = Weights::load(gpu, self.model, self.plan, progress)?;
-        let bound = self.record_all(gpu, weights).map_err(|error| failure(&name, error))?;
+        let bound = self.record_all(gpu, weights, tuner).map_err(|error| failure(&name, error))?;
         gpu.save_pipelines();
         Ok(bound)
     }
@@ -138,9 +144,14 @@ impl Binding<'_> {
         }
     }
 
-    fn record_all(&self, gpu: &Arc<Gpu>, weights: Weights) -> Result<Bound, GpuError> {
+    fn record_all(
+        &self,
+        gpu: &Arc<Gpu>,
+        weights: Weights,
+        tuner: &Tuner,
+    ) -> Result<Bound, GpuError> {
         let selection = Selection::new(gpu.capabilities(), self.options.context);
-        let graphs: Vec<(PassKey, Graph, Scratch)> = pass_keys(self.options.width)
+        let graphs: Vec<Lowered> = pass_keys(self.options.width)
             .into_iter()
             .map(|key| {
                 let graph = Lowering::lower(self.plan, key.width, key.by_rows, &selection);
@@ -150,6 +161,8 @@ impl Binding<'_> {
             .collect();
         let scratch_bytes = graphs.iter().map(|(_, _, scratch)| scratch.bytes).max().unwrap_or(0);
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
+        let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, &graphs, survey))?;
+        bound.selection.tune(shapes);
         for (key, graph, scratch) in &graphs {
             let pass = self.record(&bound, *key, graph, scratch)?;
             bound.memory.scratch += pass.chains.as_ref().map_or(0, Chains::bytes);
@@ -173,6 +186,26 @@ impl Binding<'_> {
         let recording = Recording::record(gpu, &draft.dispatches, &draft.copies, &cuts)?;
         let fetch = draft.fetch.map(|copy| Recording::record(gpu, &[], &[copy], &[]));
         Ok(Pass { key, recording, chains, fetch: fetch.transpose()?, timed: None })
+    }
+
+    /// Shows the products of all passes to a survey: those of one row first, then those of the longest prompts.
+    fn survey(
+        &self,
+        bound: &Bound,
+        graphs: &[Lowered],
+        survey: &RefCell<Survey>,
+    ) -> Result<(), GpuError> {
+        let most = self.options.width.tokens;
+        // What attention does makes no difference to products.
+        let mut graphs: Vec<&Lowered> = graphs.iter().filter(|(key, ..)| key.by_rows).collect();
+        graphs.sort_by_key(|(key, ..)| {
+            let tokens = key.width.tokens;
+            (tokens > 1, tokens < most, tokens)
+        });
+        graphs.into_iter().try_for_each(|(key, graph, scratch)| {
+            let emitter = self.emitter(bound, *key, graph, scratch);
+            Emitter { survey: Some(survey), ..emitter }.survey()
+        })
     }
 
     fn allocate(
@@ -255,15 +288,14 @@ impl Binding<'_> {
         4 * (most * self.options.width.tokens) as u64
     }
 
-    fn draft(
-        &self,
-        bound: &Bound,
+    fn emitter<'b>(
+        &'b self,
+        bound: &'b Bound,
         key: PassKey,
-        graph: &Graph,
-        scratch: &Scratch,
-    ) -> Result<Draft, GpuError> {
-        let frame = bound.frame.addresses();
-        let emitter = Emitter {
+        graph: &'b Graph,
+        scratch: &'b Scratch,
+    ) -> Emitter<'b> {
+        Emitter {
             gpu: &bound.gpu,
             plan: self.plan,
             options: self.options,
@@ -271,7 +303,7 @@ impl Binding<'_> {
             caches: &bound.caches,
             ropes: &bound.ropes,
             selection: &bound.selection,
-            frame,
+            frame: bound.frame.addresses(),
             width: key.width,
             by_rows: key.by_rows,
             graph,
@@ -280,7 +312,18 @@ impl Binding<'_> {
             input: bound.input.as_ref().map_or(0, Buffer::address),
             split_scratch: bound.split_scratch.span(),
             counters: bound.counters.span(),
-        };
+            survey: None,
+        }
+    }
+
+    fn draft(
+        &self,
+        bound: &Bound,
+        key: PassKey,
+        graph: &Graph,
+        scratch: &Scratch,
+    ) -> Result<Draft, GpuError> {
+        let emitter = self.emitter(bound, key, graph, scratch);
         let mut draft = Draft { dispatches: emitter.emit()?, copies: Vec::new(), fetch: None };
         let Some(value) = graph.output else { return Ok(draft) };
         let rows = key.width.of(self.output().rows);
@@ -295,7 +338,7 @@ impl Binding<'_> {
                 logits: output.from.span(),
                 vocabulary: self.output().columns,
                 rows,
-                row_count: frame.output_count,
+                row_count: emitter.frame.output_count,
                 maxima: bound.top.maxima.span(),
                 thresholds: bound.top.thresholds.span(),
                 found: bound.top.found.span(),

@@ -1,5 +1,6 @@
 //! From launches over values to dispatches over addresses.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use trine_backend::{BLOCK, ProgramOptions};
@@ -12,6 +13,7 @@ use super::graph::{
 };
 use super::ropes::Ropes;
 use super::selection::Selection;
+use super::tuning::Survey;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{
@@ -26,6 +28,7 @@ use crate::kernels::matvec::{MatvecInput, MatvecLaunch, MatvecOutput, Segment};
 use crate::kernels::operand::{Operand, OperandKind};
 use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::kernels::stream::StreamLaunch;
+use crate::kernels::tunable::Tunable;
 use crate::pack::Matrix;
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
@@ -55,6 +58,8 @@ pub(super) struct Emitter<'a> {
     pub(super) counters: Span,
     /// Whether attention goes by rows instead of by tiles.
     pub(super) by_rows: bool,
+    /// Sees the products, where their shapes are yet to be chosen.
+    pub(super) survey: Option<&'a RefCell<Survey>>,
 }
 
 impl Emitter<'_> {
@@ -65,6 +70,17 @@ impl Emitter<'_> {
             self.node(node, &mut dispatches)?;
         }
         Ok(dispatches)
+    }
+
+    /// Shows all products to the survey.
+    pub(super) fn survey(&self) -> Result<(), GpuError> {
+        let mut dispatches = Vec::new();
+        let products = |node: &&Node| matches!(node.work, Work::Product { .. });
+        self.graph
+            .nodes
+            .iter()
+            .filter(products)
+            .try_for_each(|node| self.node(node, &mut dispatches))
     }
 
     /// Where a value is.
@@ -182,6 +198,14 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// A product in the shape that was chosen for it.
+    fn shaped<L: Tunable>(&self, launch: &L, node: &Node) -> Result<Dispatch, GpuError> {
+        if let Some(survey) = self.survey {
+            survey.borrow_mut().see(launch)?;
+        }
+        launch.dispatch(self.gpu, self.selection.shape(launch), &node.label, node.step)
+    }
+
     /// Where each part of a matrix sends its products.
     fn segments(&self, weights: &[WeightId], values: &[ValueId], width: usize) -> Vec<Segment> {
         let segment = |(id, value): (&WeightId, &ValueId)| {
@@ -221,8 +245,7 @@ impl Emitter<'_> {
         };
         let scratch = Some(self.split_scratch);
         let launch = MatmulLaunch { matrix, width, operand, output, scratch };
-        let shape = self.selection.matmul(&launch);
-        launch.dispatch(self.gpu, shape, &node.label, node.step)
+        self.shaped(&launch, node)
     }
 
     fn matvec(
@@ -266,13 +289,9 @@ impl Emitter<'_> {
         };
         let norm = !matches!(input, MatvecInput::Operand(_));
         if self.selection.streams(matrix.format, matrix.columns, width, norm) {
-            let launch = StreamLaunch { matrix, input, output };
-            let shape = launch.shape(self.gpu.capabilities());
-            return launch.dispatch(self.gpu, shape, &node.label, node.step);
+            return self.shaped(&StreamLaunch { matrix, input, output }, node);
         }
-        let launch = MatvecLaunch { matrix, width, input, output };
-        let shape = self.selection.matvec(&launch);
-        launch.dispatch(self.gpu, shape, &node.label, node.step)
+        self.shaped(&MatvecLaunch { matrix, width, input, output }, node)
     }
 }
 

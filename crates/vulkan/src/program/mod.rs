@@ -9,6 +9,7 @@ mod graph;
 mod lower;
 mod ropes;
 mod selection;
+pub(crate) mod tuning;
 
 use trine_backend::{BackendError, Batch, Memory, Program, ProgramOptions, TOP, TopLogit};
 use trine_model::{Model, Plan, Rows, Width};
@@ -69,7 +70,7 @@ impl VulkanProgram {
     fn bind(&self) -> Result<Bound, BackendError> {
         let gpu = self.device.gpu();
         let binding = Binding { model: &self.model, plan: &self.plan, options: &self.options };
-        binding.bind(&gpu, self.device.progress().as_ref())
+        binding.bind(&gpu, self.device.progress().as_ref(), self.device.tuner())
     }
 
     fn failed(&mut self, error: GpuError) -> BackendError {

@@ -1,15 +1,17 @@
-//! Which kernel does what, by the device's capabilities.
+//! Which kernel does what, by the device's capabilities and by measurement.
 
 use trine_model::{KvType, Plan, WeightId};
 
 use super::graph::AttendWork;
 use super::lower::Choices;
+use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::kernels::attention::{AttentionShape, DecodeChoice, DecodeLaunch, MatrixChoice};
-use crate::kernels::matmul::{MatmulLaunch, MatmulShape};
-use crate::kernels::matvec::{MatvecLaunch, MatvecShape, WIDTH_MAX};
+use crate::kernels::matmul::MatmulShape;
+use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::stream;
+use crate::kernels::tunable::Tunable;
 use crate::pack::Format;
 use crate::weights::format_of;
 
@@ -21,24 +23,25 @@ const NORM_COLUMNS_MAX: usize = 256 * 64;
 /// The kernels chosen for a device.
 pub(super) struct Selection {
     capabilities: Capabilities,
+    /// Shapes of products.
+    shapes: Shapes,
     /// Longest sequence.
     context: usize,
 }
 
 impl Selection {
     pub(super) fn new(capabilities: &Capabilities, context: usize) -> Self {
-        Self { capabilities: capabilities.clone(), context }
+        Self { capabilities: capabilities.clone(), shapes: Shapes::default(), context }
     }
 
-    pub(super) fn matvec(&self, launch: &MatvecLaunch<'_>) -> MatvecShape {
-        MatvecShape::default_for(&self.capabilities, launch)
+    /// Chooses products by what was measured. Which kernel does what, and what memory it takes, does not depend on it.
+    pub(super) fn tune(&mut self, shapes: Shapes) {
+        self.shapes = shapes;
     }
 
-    pub(super) fn matmul(&self, launch: &MatmulLaunch<'_>) -> MatmulShape {
-        let shapes = MatmulShape::candidates(&self.capabilities, launch);
-        let fits = |shape: &MatmulShape| launch.scratch_bytes(shape) <= self.split_bytes();
-        let found = shapes.into_iter().find(fits);
-        found.unwrap_or_else(|| MatmulShape::default_for(&self.capabilities, launch))
+    /// How a product is laid out.
+    pub(super) fn shape<L: Tunable>(&self, launch: &L) -> L::Shape {
+        self.shapes.of(launch, &self.capabilities)
     }
 
     /// How attention of some rows is split.

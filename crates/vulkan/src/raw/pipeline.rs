@@ -2,7 +2,6 @@
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use ash::{khr, vk};
 use sha2::{Digest, Sha256};
@@ -11,6 +10,7 @@ use super::gpu::KernelTable;
 use crate::capabilities::Capabilities;
 use crate::dispatch::PUSH_BYTES;
 use crate::error::{During, GpuError};
+use crate::files;
 use crate::shaders::Shader;
 
 /// What a pipeline is compiled from.
@@ -39,7 +39,7 @@ impl Kernel {
     }
 }
 
-/// The file of compiled pipelines.
+/// The folder of compiled pipelines, and of what was measured of them.
 #[derive(Debug, Clone)]
 pub struct PipelineCache {
     folder: PathBuf,
@@ -53,26 +53,35 @@ const DIGEST: usize = 32;
 const CACHE_BYTES_MAX: u64 = 256 << 20;
 
 impl PipelineCache {
-    /// Pipelines kept in a folder, one file for each device and driver.
+    /// Pipelines and measurements kept in a folder, a file of each for each device and driver.
     pub fn in_folder(folder: &Path) -> Self {
         Self { folder: folder.to_owned() }
     }
 
     /// The file for a device, its driver and these shaders.
     fn path(&self, capabilities: &Capabilities) -> PathBuf {
-        let mut hash = Sha256::new();
-        hash.update(capabilities.uuid);
-        hash.update(capabilities.pipeline_cache_uuid);
-        hash.update(capabilities.driver_version.to_le_bytes());
-        hash.update(capabilities.driver.as_bytes());
-        for shader in Shader::all() {
-            hash.update(shader.0.as_bytes());
-            hash.update(shader.code());
-        }
-        let digest = hash.finalize();
-        let name: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-        self.folder.join(format!("{name}.pipelines"))
+        self.file(&fingerprint(capabilities), "pipelines")
     }
+
+    /// The file of a kind for a device of this [`fingerprint`].
+    pub(crate) fn file(&self, fingerprint: &str, kind: &str) -> PathBuf {
+        self.folder.join(format!("{fingerprint}.{kind}"))
+    }
+}
+
+/// 32 hexadecimal digits that change with the device, its driver and the shaders.
+pub(crate) fn fingerprint(capabilities: &Capabilities) -> String {
+    let mut hash = Sha256::new();
+    hash.update(capabilities.uuid);
+    hash.update(capabilities.pipeline_cache_uuid);
+    hash.update(capabilities.driver_version.to_le_bytes());
+    hash.update(capabilities.driver.as_bytes());
+    for shader in Shader::all() {
+        hash.update(shader.0.as_bytes());
+        hash.update(shader.code());
+    }
+    let digest = hash.finalize();
+    digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Vulkan's data in a file's bytes, if they are whole.
@@ -101,22 +110,6 @@ fn read(path: &Path) -> Vec<u8> {
             Vec::new()
         }
     }
-}
-
-/// Writes the file beside its place and renames it, so that no reader sees half of it.
-fn write(path: &Path, data: &[u8]) -> std::io::Result<()> {
-    static COUNTER: AtomicU32 = AtomicU32::new(0);
-    let Some(folder) = path.parent() else { return Ok(()) };
-    std::fs::create_dir_all(folder)?;
-    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let partial = path.with_extension(format!("{}-{count}.partial", std::process::id()));
-    let result =
-        std::fs::write(&partial, sealed(data)).and_then(|()| std::fs::rename(&partial, path));
-    if result.is_err() {
-        // The error that matters is the first one.
-        let _ = std::fs::remove_file(&partial);
-    }
-    result
 }
 
 /// The pipelines of a device.
@@ -198,7 +191,9 @@ impl Pipelines {
         let Some(path) = self.path.as_deref().filter(|_| self.unsaved > 0) else { return };
         // SAFETY: the cache is alive, and this value is borrowed exclusively.
         let result = unsafe { device.get_pipeline_cache_data(self.cache) };
-        let result = result.map_err(std::io::Error::other).and_then(|data| write(path, &data));
+        let result = result
+            .map_err(std::io::Error::other)
+            .and_then(|data| files::replace(path, &sealed(&data)));
         match result {
             Ok(()) => self.unsaved = 0,
             Err(error) => {
@@ -397,7 +392,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/x.pipelines");
         assert_eq!(read(&path), Vec::<u8>::new());
-        write(&path, b"data").unwrap();
+        files::replace(&path, &sealed(b"data")).unwrap();
         assert_eq!(read(&path), b"data");
         let whole = std::fs::read(&path).unwrap();
         for at in 0..whole.len() {

@@ -216,6 +216,28 @@ impl MatmulShape {
         }
     }
 
+    /// The numbers that tell the shape from others, the kernel's first.
+    pub(super) fn parameters(&self) -> Vec<u32> {
+        match *self {
+            MatmulShape::Matrix(shape) => {
+                let MatrixShape { tile, step, part, slices, stages, depth, workgroups, product } =
+                    shape;
+                let Product { m, n, k } = product;
+                let ((rows, columns), (part_rows, part_columns)) = (tile, part);
+                let tiles = [0, rows, columns, step, part_rows, part_columns];
+                [&tiles[..], &[slices, stages, depth, workgroups, m, n, k]].concat()
+            }
+            MatmulShape::Fragment(shape) => {
+                let FragmentShape { subgroups, lefts, rights, groups, slices, depth, workgroups } =
+                    shape;
+                vec![2, subgroups, lefts, rights, groups, slices, depth, workgroups]
+            }
+            MatmulShape::Tile(TileShape { tile, part, step }) => {
+                vec![1, tile.0, tile.1, part.0, part.1, step]
+            }
+        }
+    }
+
     /// The specialisation constants, in the order of their numbers in the shader.
     pub(super) fn constants(
         &self,

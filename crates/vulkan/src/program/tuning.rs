@@ -1,0 +1,268 @@
+//! Shapes of kernels by measurement. The static tables of the kernels say what a kind of device probably likes; when a model is
+//! loaded, the shapes that its products can have are timed on this device with the model's own weights, once, and what was
+//! found is kept in a file.
+//!
+//! [`survey`] finds out what there is to measure, [`measure`] does it, [`table`] keeps it. Shapes sum in different orders: the
+//! last bits of results depend on what was chosen. Within a process a choice never changes, also where time was short and
+//! nothing was measured.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::capabilities::{Capabilities, DeviceKind};
+use crate::error::GpuError;
+use crate::kernels::tunable::Tunable;
+use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::PipelineCache;
+
+mod measure;
+mod survey;
+mod table;
+
+use survey::Choices;
+pub(super) use survey::Survey;
+use table::{Measured, Refusal, Table, TableFile};
+
+/// Time that a load may take longer for measuring, unless it is said otherwise.
+const BUDGET: Duration = Duration::from_secs(5);
+/// A longer budget is none.
+const BUDGET_MAX: Duration = Duration::from_secs(3600);
+/// Percent of it after which no further kernel is made ready to measure.
+const COMPILING: u32 = 40;
+
+/// Which shapes kernels get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TuningMode {
+    /// Those of the static tables.
+    #[default]
+    Off,
+    /// Those that were measured at an earlier time.
+    Kept,
+    /// Those that were measured; what was not is measured when a model is loaded.
+    Missing,
+    /// All that a model needs is measured when it is loaded, whatever was found at an earlier time.
+    Again,
+    /// The shape of this number among those that a kernel offers, or its last: for tests.
+    Forced(usize),
+}
+
+/// Called with the numbers of kernels that were measured and that are to be, from the start on, and with two equal numbers at
+/// the end, even if time was too short for all.
+pub type TuningProgress = Arc<dyn Fn(usize, usize) + Send + Sync>;
+
+/// How shapes of kernels are chosen by measurement.
+#[derive(Clone)]
+pub struct Tuning {
+    /// Which shapes kernels get.
+    pub mode: TuningMode,
+    /// Where measurements are kept; without it they are made anew by each process.
+    pub cache: Option<PipelineCache>,
+    /// How much longer a load may take. What was not reached is measured by the next process.
+    pub budget: Duration,
+    /// Whether software devices are measured too: for tests.
+    pub software: bool,
+    /// Told while kernels are measured.
+    pub progress: Option<TuningProgress>,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        let mode = TuningMode::default();
+        Self { mode, cache: None, budget: BUDGET, software: false, progress: None }
+    }
+}
+
+/// What is known of a device's file of measurements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TuningState {
+    /// Where it is, or will be.
+    pub path: PathBuf,
+    /// Kernels that were measured; none without a file.
+    pub kernels: Option<usize>,
+    /// Those among them that another shape suits better than that of the static tables.
+    pub improved: usize,
+    /// What is wrong with the file; it is made anew.
+    pub damage: Option<String>,
+}
+
+/// Looks at a device's file of measurements.
+pub fn tuning_state(cache: &PipelineCache, capabilities: &Capabilities) -> TuningState {
+    let file = TableFile::of(cache, capabilities);
+    let path = file.path().to_owned();
+    let (kernels, improved, damage) = match file.read() {
+        Ok(table) => {
+            let is_improved = |measured: &&Measured| measured.us < measured.default_us;
+            (Some(table.len()), table.values().filter(is_improved).count(), None)
+        }
+        Err(Refusal::Absent) => (None, 0, None),
+        Err(Refusal::Damaged(what)) => (None, 0, Some(what)),
+    };
+    TuningState { path, kernels, improved, damage }
+}
+
+/// The shapes that were chosen.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Shapes {
+    /// By the static tables.
+    #[default]
+    Static,
+    /// By number.
+    Forced(usize),
+    /// By measurement, as far as there is one.
+    Chosen(Arc<Choices>),
+}
+
+impl Shapes {
+    /// The shape of a launch. Whatever was chosen, it is one that the kernel offers for the launch.
+    pub(super) fn of<L: Tunable>(&self, launch: &L, capabilities: &Capabilities) -> L::Shape {
+        let offer = launch.offer(capabilities);
+        let chosen = match self {
+            Shapes::Static => None,
+            Shapes::Forced(number) => Some((*number).min(offer.len() - 1)),
+            Shapes::Chosen(choices) => choices.get(&launch.key()).and_then(|choice| {
+                let wanted = choice.as_ref()?;
+                offer.iter().position(|shape| L::parameters(shape) == *wanted)
+            }),
+        };
+        offer[chosen.unwrap_or(0)]
+    }
+}
+
+/// Chooses shapes for a device, in one process.
+pub(crate) struct Tuner {
+    tuning: Tuning,
+    settled: Mutex<Choices>,
+}
+
+impl Tuner {
+    pub(crate) fn new(tuning: Tuning) -> Self {
+        Self { tuning, settled: Mutex::default() }
+    }
+
+    /// The shapes for a Plan. `show` lets a survey see all its launches, those first that matter most.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(super) fn settle(
+        &self,
+        gpu: &Arc<Gpu>,
+        show: &dyn Fn(&RefCell<Survey>) -> Result<(), GpuError>,
+    ) -> Result<Shapes, GpuError> {
+        let capabilities = gpu.capabilities();
+        let is_software = capabilities.kind == DeviceKind::Processor;
+        match self.tuning.mode {
+            TuningMode::Off => return Ok(Shapes::Static),
+            TuningMode::Forced(number) => return Ok(Shapes::Forced(number)),
+            _ if is_software && !self.tuning.software => return Ok(Shapes::Static),
+            _ => {}
+        }
+        let start = Instant::now();
+        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.tuning.cache.as_ref().map(|cache| TableFile::of(cache, capabilities));
+        let table = match self.tuning.mode {
+            TuningMode::Again => Table::new(),
+            _ => file.as_ref().map(read).unwrap_or_default(),
+        };
+        let survey = RefCell::new(Survey::new(gpu, settled.clone(), table));
+        show(&survey)?;
+        let total = survey.borrow().missing.len();
+        let measured = if total == 0 || self.tuning.mode == TuningMode::Kept {
+            Table::new()
+        } else {
+            let budget = self.tuning.budget.min(BUDGET_MAX);
+            survey.borrow_mut().collect(start + budget * COMPILING / 100);
+            show(&survey)?;
+            self.measure(gpu, &survey.borrow(), start + budget)?
+        };
+        let Survey { mut choices, missing, .. } = survey.into_inner();
+        choices.extend(missing.into_iter().map(|key| {
+            let shape = measured.get(&key).map(|measured| measured.shape.clone());
+            (key, shape)
+        }));
+        *settled = choices.clone();
+        keep(file.as_ref(), measured, total, start, capabilities);
+        Ok(Shapes::Chosen(Arc::new(choices)))
+    }
+
+    /// Measures what a survey has made ready: the first in any case, the others until a moment.
+    fn measure(
+        &self,
+        gpu: &Arc<Gpu>,
+        survey: &Survey,
+        deadline: Instant,
+    ) -> Result<Table, GpuError> {
+        let total = survey.missing.len();
+        let tell = |done: usize| {
+            if let Some(progress) = &self.tuning.progress {
+                progress(done, total);
+            }
+        };
+        tell(0);
+        let mut table = Table::new();
+        if let Some(job) = survey.jobs.first()
+            && gpu.capabilities().kind != DeviceKind::Processor
+        {
+            measure::warm_up(gpu, job, deadline)?;
+        }
+        for (done, job) in survey.jobs.iter().enumerate() {
+            if done > 0 && Instant::now() >= deadline {
+                break;
+            }
+            if let Some(verdict) = measure::measure(gpu, job)? {
+                let shape = job.trials[verdict.best].parameters.clone();
+                let [us, default_us] = [verdict.seconds, verdict.default_seconds].map(|s| s * 1e6);
+                tracing::debug!(key = job.key, us, default_us, ?shape, "a kernel was measured");
+                let offer = job.offer.clone();
+                table.insert(job.key.clone(), Measured { offer, shape, us, default_us });
+            }
+            tell(done + 1);
+        }
+        tell(total);
+        Ok(table)
+    }
+}
+
+/// The file's table; one that is no table counts as empty.
+fn read(file: &TableFile) -> Table {
+    match file.read() {
+        Ok(table) => table,
+        Err(Refusal::Absent) => Table::new(),
+        Err(Refusal::Damaged(what)) => {
+            let path = file.path().display();
+            tracing::warn!(%path, what, "the file of measured kernels is not used and is made anew");
+            Table::new()
+        }
+    }
+}
+
+/// Writes what was measured to the file and says so.
+fn keep(
+    file: Option<&TableFile>,
+    measured: Table,
+    total: usize,
+    start: Instant,
+    capabilities: &Capabilities,
+) {
+    if measured.is_empty() {
+        return;
+    }
+    let improved = measured.values().filter(|one| one.us < one.default_us).count();
+    tracing::info!(
+        device = capabilities.name,
+        kernels = measured.len(),
+        of = total,
+        improved,
+        seconds = start.elapsed().as_secs_f64(),
+        "kernels were tuned"
+    );
+    let Some(file) = file else { return };
+    if let Err(error) = file.add(measured) {
+        let path = file.path().display();
+        tracing::warn!(%path, %error, "what was measured of kernels could not be kept; the next start measures again");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! What there is to measure: the launches of a Plan's passes by key, with the shapes to try.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use sha2::{Digest, Sha256};
+
+use super::table::Table;
+use crate::capabilities::Capabilities;
+use crate::dispatch::Dispatch;
+use crate::error::GpuError;
+use crate::kernels::tunable::Tunable;
+use crate::raw::gpu::Gpu;
+
+/// Most shapes that are tried for a key: each may have to be compiled, which takes about a tenth of a second.
+const TRIALS_MAX: usize = 8;
+/// Most launches of a key, each with other weights: their measurements take turns.
+const LAUNCHES_MAX: usize = 64;
+
+/// A shape to try.
+pub(super) struct Trial {
+    pub(super) parameters: Vec<u32>,
+    /// The launches of the key in this shape.
+    pub(super) dispatches: Vec<Dispatch>,
+}
+
+/// A key to measure.
+pub(super) struct Job {
+    pub(super) key: String,
+    /// Digest of the shapes that there are.
+    pub(super) offer: String,
+    /// What a launch is predicted to take, cautiously.
+    pub(super) seconds: f64,
+    /// The shape of the static tables first.
+    pub(super) trials: Vec<Trial>,
+    /// Numbers of the shapes that are tried among those offered.
+    numbers: Vec<usize>,
+}
+
+/// Parameters of the shapes that are chosen, by key; none where the choice is the static tables'.
+pub(super) type Choices = HashMap<String, Option<Vec<u32>>>;
+
+/// Sees all products that the passes of a Plan launch. What was measured before is chosen; what was not is counted, or with
+/// [`Survey::collect`] made ready to measure.
+pub(crate) struct Survey {
+    gpu: Arc<Gpu>,
+    /// What has been decided; keys that the table knows are added.
+    pub(super) choices: Choices,
+    table: Table,
+    /// Keys that have to be measured.
+    pub(super) missing: HashSet<String>,
+    /// No further key is made ready after this moment; none while keys are only counted.
+    deadline: Option<Instant>,
+    /// In the order in which they were seen.
+    pub(super) jobs: Vec<Job>,
+    places: HashMap<String, usize>,
+}
+
+impl Survey {
+    pub(super) fn new(gpu: &Arc<Gpu>, choices: Choices, table: Table) -> Self {
+        let (missing, jobs, places) = Default::default();
+        Self { gpu: gpu.clone(), choices, table, missing, deadline: None, jobs, places }
+    }
+
+    /// From here on keys that are missing are made ready to measure, the first in any case, the others until the deadline.
+    pub(super) fn collect(&mut self, deadline: Instant) {
+        self.deadline = Some(deadline);
+    }
+
+    /// Looks at a launch.
+    ///
+    /// # Errors
+    /// If the device fails while a kernel is compiled.
+    pub(crate) fn see<L: Tunable>(&mut self, launch: &L) -> Result<(), GpuError> {
+        let key = launch.key();
+        if self.choices.contains_key(&key) {
+            return Ok(());
+        }
+        match self.deadline {
+            None if self.missing.contains(&key) => Ok(()),
+            None => {
+                self.decide(key, launch);
+                Ok(())
+            }
+            Some(deadline) => self.ready(key, launch, deadline),
+        }
+    }
+
+    /// Chooses a shape by the table, or notes that it is missing.
+    fn decide<L: Tunable>(&mut self, key: String, launch: &L) {
+        let offer = offered(launch, self.gpu.capabilities());
+        if offer.len() < 2 {
+            self.choices.insert(key, None);
+            return;
+        }
+        let known = self.table.get(&key).filter(|known| known.offer == digest(&offer));
+        match known.filter(|known| offer.contains(&known.shape)) {
+            Some(known) => {
+                self.choices.insert(key, Some(known.shape.clone()));
+            }
+            None => {
+                self.missing.insert(key);
+            }
+        }
+    }
+
+    /// Adds a launch to its job; makes the job if there is time.
+    fn ready<L: Tunable>(
+        &mut self,
+        key: String,
+        launch: &L,
+        deadline: Instant,
+    ) -> Result<(), GpuError> {
+        let shapes = launch.offer(self.gpu.capabilities());
+        let Some(&place) = self.places.get(&key) else {
+            if !self.jobs.is_empty() && Instant::now() >= deadline {
+                return Ok(());
+            }
+            let job = self.job(key, launch, &shapes)?;
+            self.places.insert(job.key.clone(), self.jobs.len());
+            self.jobs.push(job);
+            return Ok(());
+        };
+        let job = &mut self.jobs[place];
+        if job.trials[0].dispatches.len() < LAUNCHES_MAX {
+            for (trial, &number) in job.trials.iter_mut().zip(&job.numbers) {
+                trial.dispatches.push(launch.dispatch(&self.gpu, shapes[number], "", 0)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compiles the shapes to try. One that does not compile is left out, unless it is the device that fails.
+    fn job<L: Tunable>(
+        &self,
+        key: String,
+        launch: &L,
+        shapes: &[L::Shape],
+    ) -> Result<Job, GpuError> {
+        let capabilities = self.gpu.capabilities();
+        let speed = capabilities.cautious_speed();
+        let (bytes, operations) = launch.cost();
+        let seconds = (bytes as f64 / speed.bytes).max(operations as f64 / speed.operations);
+        let offer = digest(&offered(launch, capabilities));
+        let mut job = Job { key, offer, seconds, trials: Vec::new(), numbers: Vec::new() };
+        for number in spread(shapes.len(), TRIALS_MAX) {
+            let parameters = L::parameters(&shapes[number]);
+            match launch.dispatch(&self.gpu, shapes[number], "", 0) {
+                Ok(dispatch) => {
+                    job.trials.push(Trial { parameters, dispatches: vec![dispatch] });
+                    job.numbers.push(number);
+                }
+                Err(error @ GpuError::Lost { .. }) => return Err(error),
+                // Without the shape of the tables there is nothing to compare with, and nothing to run either.
+                Err(error) if number == 0 => return Err(error),
+                Err(error) => {
+                    tracing::debug!(key = job.key, ?parameters, %error, "a shape was not tried");
+                }
+            }
+        }
+        Ok(job)
+    }
+}
+
+/// Parameters of all shapes of a launch.
+fn offered<L: Tunable>(launch: &L, capabilities: &Capabilities) -> Vec<Vec<u32>> {
+    launch.offer(capabilities).iter().map(L::parameters).collect()
+}
+
+/// A short digest of shapes, in order.
+pub(super) fn digest(offer: &[Vec<u32>]) -> String {
+    let mut hash = Sha256::new();
+    for parameters in offer {
+        hash.update((parameters.len() as u32).to_le_bytes());
+        parameters.iter().for_each(|number| hash.update(number.to_le_bytes()));
+    }
+    hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// At most `most` of `count` numbers: the first, and others evenly over the rest, because neighbours in a list of shapes are
+/// alike.
+fn spread(count: usize, most: usize) -> Vec<usize> {
+    let taken = count.min(most);
+    (0..taken).map(|at| at * count / taken).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_to_try_are_spread_over_the_list() {
+        assert!(spread(0, 8).is_empty());
+        assert_eq!(spread(3, 8), [0, 1, 2]);
+        assert_eq!(spread(8, 8), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(spread(20, 4), [0, 5, 10, 15]);
+        assert_eq!(spread(9, 8), [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn digests_tell_lists_of_shapes_apart() {
+        let lists: [&[Vec<u32>]; 5] = [
+            &[],
+            &[vec![1, 2], vec![3]],
+            &[vec![1], vec![2, 3]],
+            &[vec![3], vec![1, 2]],
+            &[vec![1, 2, 3]],
+        ];
+        let digests: HashSet<String> = lists.iter().map(|list| digest(list)).collect();
+        assert_eq!(digests.len(), lists.len());
+    }
+}

@@ -1,0 +1,91 @@
+use super::*;
+use crate::dispatch::Dispatch;
+use crate::testing::gpu;
+
+/// A launch that offers these shapes and never runs.
+struct Offer(Vec<[u32; 2]>);
+
+impl Tunable for Offer {
+    type Shape = [u32; 2];
+
+    fn key(&self) -> String {
+        "fake".to_owned()
+    }
+
+    fn offer(&self, _: &Capabilities) -> Vec<[u32; 2]> {
+        self.0.clone()
+    }
+
+    fn parameters(shape: &[u32; 2]) -> Vec<u32> {
+        shape.to_vec()
+    }
+
+    fn cost(&self) -> (u64, u64) {
+        (1, 1)
+    }
+
+    fn dispatch(&self, _: &Gpu, shape: [u32; 2], _: &str, _: usize) -> Result<Dispatch, GpuError> {
+        panic!("{shape:?} is not to be launched")
+    }
+}
+
+fn chosen(parameters: &[u32]) -> Shapes {
+    let choice = (Offer(Vec::new()).key(), Some(parameters.to_vec()));
+    Shapes::Chosen(Arc::new(Choices::from([choice])))
+}
+
+#[test]
+fn only_what_a_kernel_offers_is_launched() {
+    let gpu = gpu();
+    let launch = Offer(vec![[1, 2], [3, 4], [5, 6]]);
+    let of = |shapes: &Shapes| shapes.of(&launch, gpu.capabilities());
+    assert_eq!(of(&Shapes::Static), [1, 2]);
+    assert_eq!(of(&chosen(&[3, 4])), [3, 4]);
+    for wrong in [&[4, 3][..], &[3], &[3, 4, 0], &[], &[u32::MAX, u32::MAX]] {
+        assert_eq!(of(&chosen(wrong)), [1, 2], "{wrong:?}");
+    }
+    let unmeasured = Choices::from([(launch.key(), None)]);
+    assert_eq!(of(&Shapes::Chosen(Arc::new(unmeasured))), [1, 2]);
+    assert_eq!(of(&Shapes::Chosen(Arc::default())), [1, 2]);
+    assert_eq!([0, 2, 9].map(|at| of(&Shapes::Forced(at))), [[1, 2], [5, 6], [5, 6]]);
+}
+
+/// What a survey makes of a table: the choice, or none if the key is to be measured.
+fn surveyed(launch: &Offer, table: Table) -> Option<Option<Vec<u32>>> {
+    let mut survey = Survey::new(&gpu(), Choices::new(), table);
+    survey.see(launch).unwrap();
+    survey.see(launch).unwrap();
+    let choice = survey.choices.get("fake").cloned();
+    assert_eq!(choice.is_none(), survey.missing.contains("fake"));
+    choice
+}
+
+#[test]
+fn a_measurement_counts_for_the_shapes_that_it_compared() {
+    let launch = Offer(vec![[1, 2], [3, 4]]);
+    let digest = survey::digest(&[vec![1, 2], vec![3, 4]]);
+    let table = |offer: &str, shape: &[u32]| {
+        let (offer, shape) = (offer.to_owned(), shape.to_vec());
+        Table::from([("fake".to_owned(), Measured { offer, shape, us: 1.0, default_us: 2.0 })])
+    };
+    assert_eq!(surveyed(&launch, Table::new()), None);
+    assert_eq!(surveyed(&launch, table(&digest, &[3, 4])), Some(Some(vec![3, 4])));
+    assert_eq!(surveyed(&launch, table(&digest, &[4, 3])), None, "a shape that is not offered");
+    assert_eq!(surveyed(&launch, table("0", &[3, 4])), None, "compared with other shapes");
+    assert_eq!(surveyed(&Offer(vec![[1, 2]]), Table::new()), Some(None), "nothing to choose");
+}
+
+#[test]
+fn software_is_not_measured_and_what_is_missing_stays_missing_in_a_process() {
+    let gpu = gpu();
+    let launch = Offer(vec![[1, 2], [3, 4]]);
+    let show = |survey: &RefCell<Survey>| survey.borrow_mut().see(&launch);
+    if gpu.capabilities().kind == DeviceKind::Processor {
+        let tuner = Tuner::new(Tuning { mode: TuningMode::Missing, ..Tuning::default() });
+        assert!(matches!(tuner.settle(&gpu, &show).unwrap(), Shapes::Static));
+    }
+    let tuner = Tuner::new(Tuning { mode: TuningMode::Kept, software: true, ..Tuning::default() });
+    let shapes = tuner.settle(&gpu, &show).unwrap();
+    assert_eq!(shapes.of(&launch, gpu.capabilities()), [1, 2]);
+    assert!(tuner.settled.lock().unwrap().contains_key("fake"), "it stays so in this process");
+}

@@ -1,0 +1,227 @@
+//! Shapes of kernels by measurement: what is kept of it, and that every shape gives the same results.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+#[path = "../../backend/tests/common/mod.rs"]
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{Golden, greedy, logits};
+use trine_backend::{BLOCK, Device, ProgramOptions};
+use trine_model::{KvType, Model, Width};
+use trine_vulkan::capabilities::DeviceKind;
+use trine_vulkan::{
+    Choice, Injected, PipelineCache, Tuning, TuningMode, VulkanDevice, testing, tuning_state,
+};
+
+const QUANTISED: &str = "gguf/gemma3-qat";
+
+const OPTIONS: ProgramOptions = ProgramOptions {
+    width: Width { tokens: 2, outputs: 1 },
+    kv: KvType::F32,
+    context: BLOCK,
+    sequences: 1,
+    blocks: 1,
+};
+
+fn device(tuning: Tuning) -> VulkanDevice {
+    let choice = std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
+    VulkanDevice::open(choice, None, None).unwrap().tuned(tuning)
+}
+
+/// A folder for measurements.
+struct Store {
+    folder: tempfile::TempDir,
+}
+
+impl Store {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn cache(&self) -> PipelineCache {
+        PipelineCache::in_folder(self.folder.path())
+    }
+
+    /// Loads a model as a process of its own would; gives how many kernels it measured.
+    fn load(&self, model: &Model, mode: TuningMode, budget: Duration) -> usize {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let teller = told.clone();
+        let progress = Arc::new(move |done, total| teller.lock().unwrap().push((done, total)));
+        let device = device(Tuning {
+            mode,
+            cache: Some(self.cache()),
+            budget,
+            software: true,
+            progress: Some(progress),
+        });
+        device.load(model, &OPTIONS).unwrap();
+        let first = told.lock().unwrap().clone();
+        // What the process has settled is not measured again.
+        device.load(model, &OPTIONS).unwrap();
+        assert_eq!(*told.lock().unwrap(), first);
+        let Some(&(last, total)) = first.last() else { return 0 };
+        assert_eq!(last, total, "the end is told");
+        first.len() - 2
+    }
+
+    fn file(&self) -> PathBuf {
+        tuning_state(&self.cache(), testing::gpu().capabilities()).path
+    }
+
+    /// Kernels in the file.
+    fn kernels(&self) -> Option<usize> {
+        let state = tuning_state(&self.cache(), testing::gpu().capabilities());
+        assert_eq!(state.damage, None);
+        assert!(state.improved <= state.kernels.unwrap_or_default());
+        state.kernels
+    }
+}
+
+const LONG: Duration = Duration::MAX;
+
+#[test]
+fn kernels_are_measured_once() {
+    let model = Golden::load(QUANTISED).model;
+    let store = Store::new();
+    assert_eq!(store.load(&model, TuningMode::Kept, LONG), 0);
+    assert_eq!(store.kernels(), None);
+    let count = store.load(&model, TuningMode::Missing, LONG);
+    assert!(count >= 4, "products of several kinds: {count}");
+    assert_eq!(store.kernels(), Some(count));
+    let before = std::fs::read(store.file()).unwrap();
+    assert_eq!(store.load(&model, TuningMode::Missing, LONG), 0);
+    assert_eq!(store.load(&model, TuningMode::Kept, LONG), 0);
+    assert_eq!(std::fs::read(store.file()).unwrap(), before);
+    assert_eq!(store.load(&model, TuningMode::Again, LONG), count);
+    assert_eq!(store.kernels(), Some(count));
+    assert_eq!(store.load(&model, TuningMode::Off, LONG), 0);
+    let files = std::fs::read_dir(store.folder.path()).unwrap();
+    assert_eq!(files.count(), 1, "the table and nothing else");
+}
+
+#[test]
+fn what_there_was_no_time_for_is_measured_at_later_times() {
+    let model = Golden::load(QUANTISED).model;
+    let store = Store::new();
+    let mut seen = 0;
+    // The first kernel is measured however short the time is.
+    while store.load(&model, TuningMode::Missing, Duration::ZERO) == 1 {
+        seen += 1;
+        assert_eq!(store.kernels(), Some(seen));
+    }
+    assert_eq!(store.load(&model, TuningMode::Missing, LONG), 0, "nothing is left");
+    assert!(seen >= 4, "{seen}");
+}
+
+fn edit(path: &Path, change: impl Fn(&mut serde_json::Value)) {
+    let mut contents = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    change(&mut contents);
+    std::fs::write(path, contents.to_string()).unwrap();
+}
+
+#[test]
+fn damaged_files_are_replaced_and_shapes_that_are_not_offered_are_not_taken() {
+    let model = Golden::load(QUANTISED).model;
+    let store = Store::new();
+    let count = store.load(&model, TuningMode::Missing, LONG);
+    let whole = std::fs::read(store.file()).unwrap();
+    for damage in [&whole[..whole.len() / 2], b"\xFF\xFE", b"{}", b""] {
+        std::fs::write(store.file(), damage).unwrap();
+        let state = tuning_state(&store.cache(), testing::gpu().capabilities());
+        assert!(state.damage.is_some() && state.kernels.is_none(), "{state:?}");
+        assert_eq!(store.load(&model, TuningMode::Kept, LONG), 0);
+        assert_eq!(store.load(&model, TuningMode::Missing, LONG), count);
+        assert_eq!(store.kernels(), Some(count));
+    }
+    // A shape that this device or this kernel cannot have, and one that would launch far too much.
+    edit(&store.file(), |contents| {
+        let kernels = contents["kernels"].as_object_mut().unwrap();
+        let shapes = [vec![7, 7, 7, 7], vec![u32::MAX; 4]];
+        for (kernel, shape) in kernels.values_mut().zip(shapes) {
+            kernel["shape"] = shape.into();
+        }
+    });
+    assert_eq!(store.load(&model, TuningMode::Missing, LONG), 2, "these two are measured anew");
+    assert_eq!(store.kernels(), Some(count));
+    edit(&store.file(), |contents| contents["kernels"]["of another model"] = whole_kernel());
+    assert_eq!(store.load(&model, TuningMode::Missing, LONG), 0);
+    assert_eq!(store.kernels(), Some(count + 1), "other models' kernels stay");
+}
+
+fn whole_kernel() -> serde_json::Value {
+    serde_json::json!({"offer": "00", "shape": [1], "us": 1.0, "default_us": 1.0})
+}
+
+#[test]
+fn a_device_that_fails_meanwhile_is_reported() {
+    let model = Golden::load(QUANTISED).model;
+    let mode = TuningMode::Missing;
+    // The first submission of a load brings the weights to the device where they are not mapped.
+    let device = device(Tuning { mode, software: true, ..Tuning::default() });
+    for failure in [Injected::Loss, Injected::Timeout] {
+        let progress_device = device.clone();
+        let tuned = device.clone().tuned(Tuning {
+            mode,
+            software: true,
+            progress: Some(Arc::new(move |done, _| {
+                if done == 1 {
+                    progress_device.gpu().inject(failure);
+                }
+            })),
+            ..Tuning::default()
+        });
+        let error = tuned.load(&model, &OPTIONS).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("--tune off"), "{error}");
+    }
+    device.load(&model, &OPTIONS).unwrap();
+}
+
+/// Shapes of the longest list of a kind of device.
+fn shapes() -> usize {
+    match testing::gpu().capabilities().kind {
+        DeviceKind::Processor => 3,
+        _ => 24,
+    }
+}
+
+#[test]
+fn goldens_agree_in_every_shape() {
+    let golden = Golden::load(QUANTISED);
+    let exact = Golden::load("gguf/gemma3-f32");
+    for number in 0..shapes() {
+        let device = device(Tuning { mode: TuningMode::Forced(number), ..Tuning::default() });
+        let found = logits(&device, &exact.model, &exact.ids, 32, KvType::F32);
+        let worst = exact.largest_difference(&found);
+        assert!(worst <= 5e-4, "shape {number}: {worst}");
+        for chunk in [golden.ids.len(), 7, 1] {
+            let found = logits(&device, &golden.model, &golden.ids, chunk, KvType::F32);
+            let divergence = golden.mean_divergence(&found);
+            assert!(divergence <= 1e-3, "shape {number} in pieces of {chunk}: {divergence}");
+        }
+        let count = golden.greedy.len();
+        let found = greedy(&device, &golden.model, &golden.ids, count, KvType::F32);
+        assert_eq!(found, golden.greedy, "shape {number}");
+    }
+}
+
+#[test]
+fn a_tuned_model_writes_what_it_should() {
+    let golden = Golden::load(QUANTISED);
+    let store = Store::new();
+    let tuning = Tuning {
+        mode: TuningMode::Missing,
+        cache: Some(store.cache()),
+        budget: LONG,
+        software: true,
+        progress: None,
+    };
+    for _ in 0..2 {
+        let device = device(tuning.clone());
+        let found = greedy(&device, &golden.model, &golden.ids, golden.greedy.len(), KvType::F32);
+        assert_eq!(found, golden.greedy);
+    }
+}
