@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use trine_model::KvType;
 use trine_weights::DType;
 
-use crate::device::DeviceChoice;
+use crate::device::{DeviceChoice, Tune};
 
 /// Shown at the end of every command's long help.
 const EXIT_CODES: &str = "\
@@ -102,6 +102,10 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) gpu_layers: Option<usize>,
 
+    /// Measure which kernels suit the GPU: auto (once, the default), off, again
+    #[arg(long, value_name = "WHEN", value_parser = Tune::parse)]
+    pub(crate) tune: Option<Tune>,
+
     /// Threads of the CPU device [default: one for each physical core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) threads: Option<u16>,
@@ -125,6 +129,7 @@ impl Placement {
         let given = [
             (self.device.is_some(), "--device"),
             (self.gpu_layers.is_some(), "--gpu-layers"),
+            (self.tune.is_some(), "--tune"),
             (self.threads.is_some(), "--threads"),
             (self.kv.is_some(), "--kv"),
             (self.context.is_some(), "--context"),
@@ -137,6 +142,7 @@ impl Placement {
     pub(crate) fn or(&mut self, early: Placement) {
         self.device = self.device.take().or(early.device);
         self.gpu_layers = self.gpu_layers.or(early.gpu_layers);
+        self.tune = self.tune.or(early.tune);
         self.threads = self.threads.or(early.threads);
         self.kv = self.kv.or(early.kv);
         self.context = self.context.or(early.context);
@@ -651,6 +657,8 @@ mod tests {
             "reference",
             "--threads",
             "3",
+            "--tune",
+            "again",
             "run",
             "--threads",
             "2",
@@ -664,6 +672,7 @@ mod tests {
         placement.or(early);
         assert_eq!(name, "run");
         assert_eq!(placement.device, Some(DeviceChoice::Reference));
+        assert_eq!(placement.tune, Some(Tune::Again));
         assert_eq!(placement.threads, Some(2), "the nearer one wins");
     }
 

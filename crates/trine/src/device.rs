@@ -8,7 +8,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, LayerChoice, SplitDevice};
 use trine_cpu::CpuDevice;
-use trine_vulkan::{Choice, PipelineCache, Progress, VulkanDevice};
+use trine_vulkan::{
+    Choice, PipelineCache, Progress, Tuning, TuningMode, TuningProgress, VulkanDevice,
+};
 
 use crate::failure::usage;
 use crate::terminal;
@@ -25,6 +27,40 @@ pub(crate) enum DeviceChoice {
     Cpu,
     /// A Vulkan device.
     Vulkan(Choice),
+}
+
+/// Whether kernels are tuned for the GPU, as typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Tune {
+    /// What is not known yet is measured, once.
+    #[default]
+    Auto,
+    /// Nothing is measured, and nothing used that was.
+    Off,
+    /// All that the model needs is measured anew.
+    Again,
+}
+
+impl Tune {
+    /// Reads `auto`, `off` or `again`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Tune::Auto),
+            "off" => Ok(Tune::Off),
+            "again" => Ok(Tune::Again),
+            _ => Err("choose auto, off or again".to_owned()),
+        }
+    }
+}
+
+impl From<Tune> for TuningMode {
+    fn from(tune: Tune) -> Self {
+        match tune {
+            Tune::Auto => TuningMode::Missing,
+            Tune::Off => TuningMode::Off,
+            Tune::Again => TuningMode::Again,
+        }
+    }
 }
 
 impl DeviceChoice {
@@ -49,11 +85,17 @@ impl DeviceChoice {
         })
     }
 
-    /// Opens the device. `layers` is how many a GPU runs, if somebody says; the processor runs the others.
+    /// Opens the device. `layers` is how many a GPU runs, if somebody says; the processor runs the others. A GPU chooses its kernels
+    /// as `tuning` says.
     ///
     /// # Errors
     /// If this machine does not have it, or layers are wanted on a GPU where none is chosen.
-    pub(crate) fn open(&self, threads: Option<usize>, layers: Option<usize>) -> Result<Opened> {
+    pub(crate) fn open(
+        &self,
+        threads: Option<usize>,
+        layers: Option<usize>,
+        tuning: TuningMode,
+    ) -> Result<Opened> {
         match (self, layers) {
             (DeviceChoice::Reference | DeviceChoice::Cpu, Some(layers @ 1..)) => Err(usage(
                 format!("--gpu-layers {layers} needs a GPU; leave out --device, or --gpu-layers"),
@@ -69,17 +111,17 @@ impl DeviceChoice {
             (DeviceChoice::Vulkan(choice), layers) => {
                 let device = VulkanDevice::open(choice.clone(), cache(), progress())
                     .context("the GPU cannot be used; --device cpu runs on the processor")?;
-                Opened::gpu(device, threads, layers)
+                Opened::gpu(tuned(device, tuning), threads, layers)
             }
             (DeviceChoice::Auto, layers) => {
                 match (VulkanDevice::open(Choice::Best, cache(), progress()), layers) {
-                    (Ok(device), layers) => Opened::gpu(device, threads, layers),
+                    (Ok(device), layers) => Opened::gpu(tuned(device, tuning), threads, layers),
                     (Err(reason), Some(layers)) => Err(reason).with_context(|| {
                         format!("--gpu-layers {layers} needs a GPU; leave it out to run on the processor")
                     }),
                     (Err(reason), None) => {
                         tracing::debug!(%reason, "no GPU is used");
-                        DeviceChoice::Cpu.open(threads, None)
+                        DeviceChoice::Cpu.open(threads, None, tuning)
                     }
                 }
             }
@@ -87,8 +129,37 @@ impl DeviceChoice {
     }
 }
 
-/// Where compiled pipelines are kept: the user's cache folder, if there is one.
-fn cache() -> Option<PipelineCache> {
+/// A device whose kernels are chosen by measurement.
+fn tuned(device: VulkanDevice, mode: TuningMode) -> VulkanDevice {
+    let progress = tuning_progress(&device.gpu().capabilities().name);
+    device.tuned(Tuning { mode, cache: cache(), progress, ..Tuning::default() })
+}
+
+/// A line on a terminal that says what takes the time.
+fn tuning_progress(name: &str) -> Option<TuningProgress> {
+    if !terminal::stderr_is_terminal() {
+        return None;
+    }
+    let name = terminal::harmless(name).into_owned();
+    let line: Mutex<Option<ProgressBar>> = Mutex::new(None);
+    Some(Arc::new(move |done, total| {
+        let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = line.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template("{msg}: {pos} of {len}");
+            ProgressBar::new(total as u64)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+                .with_message(format!("tuning kernels for {name}, once"))
+        });
+        shown.set_position(done as u64);
+        if done >= total {
+            shown.finish_and_clear();
+            *line = None;
+        }
+    }))
+}
+
+/// Where compiled pipelines and measurements are kept: the user's cache folder, if there is one.
+pub(crate) fn cache() -> Option<PipelineCache> {
     let folders = etcetera::choose_base_strategy().ok()?;
     Some(PipelineCache::in_folder(&folders.cache_dir().join("trine").join("pipelines")))
 }
@@ -152,5 +223,9 @@ mod tests {
         for wrong in ["", "gpu", "vulkan:", "vulkan: ", "vulcan:1", "CPU "] {
             assert!(DeviceChoice::parse(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(Tune::parse("again").map(TuningMode::from), Ok(TuningMode::Again));
+        assert_eq!(Tune::parse("off").map(TuningMode::from), Ok(TuningMode::Off));
+        assert_eq!(Tune::parse("auto"), Ok(Tune::default()));
+        assert!(Tune::parse("on").is_err());
     }
 }

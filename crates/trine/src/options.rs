@@ -8,7 +8,7 @@ use trine_model::{GenerationDefaults, KvType};
 use trine_weights::DType;
 
 use crate::cli::{Placement, SamplingArgs};
-use crate::device::DeviceChoice;
+use crate::device::{DeviceChoice, Tune};
 
 /// Where a model runs, and with what memory.
 #[derive(Debug, Clone)]
@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) device: DeviceChoice,
     /// Layers that the GPU runs, if asked for.
     pub(crate) gpu_layers: Option<usize>,
+    /// Whether a GPU's kernels are measured.
+    pub(crate) tune: Tune,
     /// Threads, if asked for.
     pub(crate) threads: Option<usize>,
     /// Storage of keys and values.
@@ -33,6 +35,7 @@ impl Settings {
         Self {
             device: placement.device.clone().unwrap_or_default(),
             gpu_layers: placement.gpu_layers,
+            tune: placement.tune.unwrap_or_default(),
             threads: placement.threads.map(usize::from),
             kv: placement.kv.unwrap_or(kv),
             context: placement.context,

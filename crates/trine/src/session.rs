@@ -57,8 +57,9 @@ impl Session {
     /// # Errors
     /// If any of that fails.
     pub(crate) fn open(source: &Source, settings: &Settings, sizes: Sizes) -> Result<Self> {
-        let Opened { device, gpu, threads } =
-            settings.device.open(settings.threads, settings.gpu_layers)?;
+        let Settings { threads, gpu_layers, tune, .. } = *settings;
+        let opened = settings.device.open(threads, gpu_layers, tune.into())?;
+        let Opened { device, gpu, threads } = opened;
         let name = source.name();
         let model = source.open(settings.quantize)?;
         check_context(&name, &model, settings)?;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use trine_vulkan::capabilities::{Capabilities, DeviceKind};
-use trine_vulkan::{Choice, Description, Gpu, GpuError};
+use trine_vulkan::{Choice, Description, Gpu, GpuError, TuningState};
 
 use super::doctor::Finding;
 use crate::amdgpu::{self, Memory, Timeout};
+use crate::device;
 use crate::machine;
 use crate::measured::{self, Reads};
 use crate::output;
@@ -116,6 +117,11 @@ fn device_findings(index: usize, device: &Description, quick: bool) -> Vec<Findi
         {
             findings.push(shared_memory(index, found, machine::total_memory()));
         }
+    }
+    if let Some(cache) = device::cache()
+        && capabilities.kind != DeviceKind::Processor
+    {
+        findings.push(tuning(index, &trine_vulkan::tuning_state(&cache, capabilities)));
     }
     match gpu {
         Err(error) => findings.push(Finding::warn(
@@ -235,6 +241,33 @@ fn abilities(index: usize, capabilities: &Capabilities) -> Finding {
     Finding::ok(format!("gpu {index} kernels"), found).with_details(details)
 }
 
+/// What was measured of the device's kernels, and where it is kept.
+fn tuning(index: usize, state: &TuningState) -> Finding {
+    const REMEDY: &str = "run a model: what it needs is measured again when it is loaded";
+    let check = format!("gpu {index} tuning");
+    let path = state.path.display();
+    let details = json!({
+        "path": path.to_string(),
+        "kernels": state.kernels.unwrap_or(0),
+        "improved": state.improved,
+    });
+    let finding = match (&state.damage, state.kernels) {
+        (Some(damage), _) => Finding::warn(check, format!("{path} is not used: {damage}"), REMEDY),
+        (None, Some(kernels)) => {
+            let found = format!(
+                "{kernels} kernels measured on this device, {} of them in a better shape than the usual one: {path}",
+                state.improved
+            );
+            Finding::ok(check, found)
+        }
+        (None, None) => {
+            let found = format!("nothing measured yet; loading a model does it once, into {path}");
+            Finding::ok(check, found)
+        }
+    };
+    finding.with_details(details)
+}
+
 /// Whether the kernel's driver could take a long submission for a hung GPU.
 fn watchdog(index: usize, timeout: &Timeout) -> Finding {
     const REMEDY: &str = "set amdgpu.lockup_timeout=10000,10000,10000,10000 on the kernel's command line: a GPU that is \
@@ -348,6 +381,7 @@ mod tests {
             allocation_bytes: 4 << 30,
             timestamp_ns: 10.0,
             integer_dot_accelerated: true,
+            fragments: false,
             cooperative: vec![
                 shape(Element::F16, Element::F32),
                 shape(Element::F16, Element::F32),
@@ -429,6 +463,26 @@ mod tests {
         let finding = unavailable(&GpuError::NoLoader { reason: "libvulkan.so.1".to_owned() });
         assert!(finding.found.contains("libvulkan.so.1"), "{}", finding.found);
         assert!(finding.remedy.unwrap().contains("install"));
+    }
+
+    #[test]
+    fn measurements_are_counted_and_their_file_named() {
+        let state = |kernels, damage: Option<&str>| TuningState {
+            path: "/cache/0a.tuning.json".into(),
+            kernels,
+            improved: 3,
+            damage: damage.map(str::to_owned),
+        };
+        let finding = tuning(1, &state(Some(40), None));
+        assert_eq!((finding.check.as_ref(), finding.state), ("gpu 1 tuning", State::Ok));
+        assert!(finding.found.contains("40 kernels") && finding.found.contains("3 of them"));
+        let none = tuning(0, &state(None, None));
+        assert_eq!(none.state, State::Ok, "every machine begins so");
+        let damaged = tuning(0, &state(None, Some("EOF while parsing")));
+        assert_eq!(damaged.state, State::Warn);
+        for finding in [finding, none, damaged] {
+            assert!(finding.found.contains("/cache/0a.tuning.json"), "{}", finding.found);
+        }
     }
 
     #[test]

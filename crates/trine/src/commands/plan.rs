@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
 use trine_model::{KvType, Model, Plan, Workload, cut};
+use trine_vulkan::TuningMode;
 
 use crate::cli::PlanArgs;
 use crate::commands::explain;
@@ -133,7 +134,7 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
         (None, Some(gbps), Some(tops)) => of_rates(gbps, tops),
         (None | Some(PROCESSOR), ..) => {
             let threads = args.threads.map(usize::from);
-            let opened = DeviceChoice::Cpu.open(threads, None)?;
+            let opened = DeviceChoice::Cpu.open(threads, None, TuningMode::Off)?;
             let reads = measured::processor_reads(opened.threads)?;
             measured::machine(opened.device.as_ref(), model, &reads)?
         }
@@ -166,7 +167,8 @@ fn is_gpu(name: &str) -> bool {
 fn gpu(name: &str, model: &Model) -> Result<Machine> {
     let choice = DeviceChoice::parse(name)
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
-    let opened = choice.open(None, None)?;
+    // As a model would run that was loaded before; a forecast measures rates alone.
+    let opened = choice.open(None, None, TuningMode::Kept)?;
     let Some(gpu) = &opened.gpu else {
         bail!("{} is no GPU; please report this", opened.device.name());
     };

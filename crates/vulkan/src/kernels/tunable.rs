@@ -6,9 +6,9 @@ use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
 
 /// A launch that can be laid out in several ways, which differ in speed and in the last bits of their sums.
-pub trait Tunable {
+pub trait Tunable: Sync {
     /// A way to lay it out.
-    type Shape: Copy;
+    type Shape: Copy + Send + Sync;
 
     /// What the best shape depends on: kernel, format, rows x columns of the matrix, rows of activations (w), where they come
     /// from and where the products go. Launches with one key take the same time in the same shape.

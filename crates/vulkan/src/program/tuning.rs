@@ -30,7 +30,7 @@ const BUDGET: Duration = Duration::from_secs(5);
 /// A longer budget is none.
 const BUDGET_MAX: Duration = Duration::from_secs(3600);
 /// Percent of it after which no further kernel is made ready to measure.
-const COMPILING: u32 = 40;
+const COMPILING: u32 = 60;
 
 /// Which shapes kernels get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -158,7 +158,6 @@ impl Tuner {
             _ if is_software && !self.tuning.software => return Ok(Shapes::Static),
             _ => {}
         }
-        let start = Instant::now();
         let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.tuning.cache.as_ref().map(|cache| TableFile::of(cache, capabilities));
         let table = match self.tuning.mode {
@@ -167,6 +166,8 @@ impl Tuner {
         };
         let survey = RefCell::new(Survey::new(gpu, settled.clone(), table));
         show(&survey)?;
+        // What was compiled so far is needed in any case, and costs no time of the budget.
+        let start = Instant::now();
         let total = survey.borrow().missing.len();
         let measured = if total == 0 || self.tuning.mode == TuningMode::Kept {
             Table::new()
@@ -212,7 +213,8 @@ impl Tuner {
             }
             if let Some(verdict) = measure::measure(gpu, job)? {
                 let shape = job.trials[verdict.best].parameters.clone();
-                let [us, default_us] = [verdict.seconds, verdict.default_seconds].map(|s| s * 1e6);
+                let [us, default_us] =
+                    [verdict.seconds, verdict.default_seconds].map(|s| (s * 1e9).round() / 1e3);
                 tracing::debug!(key = job.key, us, default_us, ?shape, "a kernel was measured");
                 let offer = job.offer.clone();
                 table.insert(job.key.clone(), Measured { offer, shape, us, default_us });

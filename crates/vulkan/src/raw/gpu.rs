@@ -1,12 +1,12 @@
 //! An opened device.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
 
 use super::instance::{Instance, Listed};
-use super::pipeline::{Kernel, KernelKey, PipelineCache, Pipelines};
+use super::pipeline::{self, Kernel, KernelKey, PipelineCache, Pipelines};
 use crate::capabilities::{Capabilities, DeviceKind, MissingFeatures};
 use crate::error::{During, GpuError};
 use crate::kernels::matmul::probe;
@@ -128,33 +128,40 @@ impl Gpu {
         &self.capabilities
     }
 
-    /// A compiled kernel; each key is compiled once.
+    /// A compiled kernel; each key is compiled once. Threads that ask for different ones compile them at the same time.
     ///
     /// # Errors
     /// If the driver refuses it.
     pub fn kernel(&self, key: &KernelKey) -> Result<Kernel, GpuError> {
-        let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
-        pipelines.get(&self.device, &self.capabilities, key)
+        let source = match self.pipelines().find(&self.device, key)? {
+            Ok(kernel) => return Ok(kernel),
+            Err(source) => source,
+        };
+        let flags = vk::PipelineCreateFlags::empty();
+        let pipeline = pipeline::compile(&self.device, &self.capabilities, key, source, flags)?;
+        Ok(self.pipelines().keep(&self.device, key, pipeline))
+    }
+
+    fn pipelines(&self) -> MutexGuard<'_, Pipelines> {
+        self.pipelines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What has been compiled so far, in no order.
     pub fn kernels(&self) -> Vec<KernelKey> {
-        let pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
-        pipelines.keys().cloned().collect()
+        self.pipelines().keys().cloned().collect()
     }
 
     /// Statistics and machine code of a kernel, where the driver tells.
     ///
     /// # Errors
     /// If the driver refuses it.
-    pub fn report(&self, key: &KernelKey) -> Result<super::pipeline::Report, GpuError> {
-        super::pipeline::report(&self.instance.raw, &self.device, &self.capabilities, key)
+    pub fn report(&self, key: &KernelKey) -> Result<pipeline::Report, GpuError> {
+        pipeline::report(&self.instance.raw, &self.device, &self.capabilities, key)
     }
 
     /// Writes the compiled pipelines to their file, if there are any that it does not hold.
     pub fn save_pipelines(&self) {
-        let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
-        pipelines.save(&self.device);
+        self.pipelines().save(&self.device);
     }
 
     /// Bytes of each heap that are in use by this and other processes, and that can be had; none where the driver does not

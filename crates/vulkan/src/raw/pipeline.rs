@@ -157,14 +157,14 @@ impl Pipelines {
         })
     }
 
-    pub(super) fn get(
+    /// A kernel that was compiled, or else what it is compiled from.
+    pub(super) fn find(
         &mut self,
         device: &ash::Device,
-        capabilities: &Capabilities,
         key: &KernelKey,
-    ) -> Result<Kernel, GpuError> {
+    ) -> Result<Result<Kernel, Source>, GpuError> {
         if let Some(kernel) = self.table.get(key) {
-            return Ok(*kernel);
+            return Ok(Ok(*kernel));
         }
         let module = match self.modules.get(&key.shader) {
             Some(module) => *module,
@@ -174,13 +174,25 @@ impl Pipelines {
                 module
             }
         };
-        let flags = vk::PipelineCreateFlags::empty();
-        let pipeline =
-            create_pipeline(device, capabilities, key, module, self.layout, self.cache, flags)?;
+        Ok(Err(Source { module, layout: self.layout, cache: self.cache }))
+    }
+
+    /// Keeps what [`compile`] made of a source of this value. Where another thread was quicker, its kernel is the one.
+    pub(super) fn keep(
+        &mut self,
+        device: &ash::Device,
+        key: &KernelKey,
+        pipeline: vk::Pipeline,
+    ) -> Kernel {
+        if let Some(kernel) = self.table.get(key) {
+            // SAFETY: nobody has seen the pipeline.
+            unsafe { device.destroy_pipeline(pipeline, None) };
+            return *kernel;
+        }
         let kernel = Kernel { pipeline, layout: self.layout };
         self.table.insert(key.clone(), kernel);
         self.unsaved += 1;
-        Ok(kernel)
+        kernel
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &KernelKey> {
@@ -226,15 +238,24 @@ fn create_module(device: &ash::Device, shader: Shader) -> Result<vk::ShaderModul
     unsafe { device.create_shader_module(&info, None) }.during("vkCreateShaderModule")
 }
 
-fn create_pipeline(
-    device: &ash::Device,
-    capabilities: &Capabilities,
-    key: &KernelKey,
+/// What pipelines of a shader are compiled from, beside their constants. The handles are those of a [`Pipelines`], which has to
+/// outlive the use of it.
+#[derive(Clone, Copy)]
+pub(super) struct Source {
     module: vk::ShaderModule,
     layout: vk::PipelineLayout,
     cache: vk::PipelineCache,
+}
+
+/// Compiles a kernel. Several threads may do so at the same time with one cache: the driver orders its use.
+pub(super) fn compile(
+    device: &ash::Device,
+    capabilities: &Capabilities,
+    key: &KernelKey,
+    source: Source,
     flags: vk::PipelineCreateFlags,
 ) -> Result<vk::Pipeline, GpuError> {
+    let Source { module, layout, cache } = source;
     let entries: Vec<vk::SpecializationMapEntry> = (0..key.constants.len() as u32)
         .map(|id| vk::SpecializationMapEntry { constant_id: id, offset: 4 * id, size: 4 })
         .collect();
@@ -294,8 +315,8 @@ pub(super) fn report(
     owner.pipelines.modules.insert(key.shader, module);
     let flags = vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR
         | vk::PipelineCreateFlags::CAPTURE_INTERNAL_REPRESENTATIONS_KHR;
-    let (layout, cache) = (owner.pipelines.layout, owner.pipelines.cache);
-    owner.pipeline = create_pipeline(device, capabilities, key, module, layout, cache, flags)?;
+    let source = Source { module, layout: owner.pipelines.layout, cache: owner.pipelines.cache };
+    owner.pipeline = compile(device, capabilities, key, source, flags)?;
     let loader = khr::pipeline_executable_properties::Device::new(instance, device);
     let info = vk::PipelineInfoKHR::default().pipeline(owner.pipeline);
     // SAFETY: the pipeline is alive.

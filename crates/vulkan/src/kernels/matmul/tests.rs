@@ -491,6 +491,47 @@ fn candidates_fit_and_the_first_is_right() {
     }
 }
 
+/// What is measured on any kind of device is right on this one, as far as it has room for it.
+#[test]
+fn every_shape_of_every_kind_of_device_agrees() {
+    use crate::capabilities::DeviceKind;
+    let gpu = gpu();
+    let span = Span { address: 4096, bytes: 0 };
+    let mut seen = std::collections::HashSet::new();
+    for kind in [DeviceKind::Discrete, DeviceKind::Integrated, DeviceKind::Processor] {
+        let capabilities = Capabilities { kind, ..gpu.capabilities().clone() };
+        for (operand, format) in [
+            (OperandKind::Halves, Format::Q4_0),
+            (OperandKind::Fixed16, Format::Q4_0),
+            (OperandKind::Plain, Format::F16),
+        ] {
+            for (width, gated) in [(7, true), (16, false), (27, false), (50, true), (130, false)] {
+                let (rows, columns) = (vec![70], 416);
+                let (matrix, _) = Matrix::at(4096, format, 140, columns).unwrap();
+                let segments = [Segment { rows: 140, target: span }];
+                let launch = MatmulLaunch {
+                    matrix,
+                    width,
+                    operand: Operand { kind: operand, codes: span, scales: span },
+                    output: if gated {
+                        MatmulOutput::Gated { target: span }
+                    } else {
+                        MatmulOutput::Segments(&segments)
+                    },
+                    scratch: None,
+                };
+                for shape in MatmulShape::candidates(&capabilities, &launch) {
+                    let case = Case { format, shape, width, columns, rows: rows.clone(), gated };
+                    if seen.insert((format, width, shape)) {
+                        case.check(700 + width as u64);
+                    }
+                }
+            }
+        }
+    }
+    assert!(seen.len() >= 20, "{}", seen.len());
+}
+
 /// Capabilities of the devices that trine aims at, as far as shapes depend on them.
 #[test]
 fn every_target_device_has_shapes() {

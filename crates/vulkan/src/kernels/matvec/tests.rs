@@ -584,3 +584,43 @@ fn shapes_that_a_device_or_a_launch_cannot_have_are_refused() {
         assert!(best.fits(gpu.capabilities(), &launch));
     }
 }
+
+/// What is measured on any kind of device is right on this one, as far as it has room for it.
+#[test]
+fn every_shape_of_every_kind_of_device_agrees() {
+    let gpu = gpu();
+    let (format, rows, columns) = (Format::Q4_0, 37, 2080);
+    let source = random_rows(format, rows, columns, 21);
+    let weights = decoded(format, &source, rows * columns);
+    let (matrix, _memory) = device_matrix(&gpu, format, columns, &source);
+    let mut seen = std::collections::HashSet::new();
+    for kind in [DeviceKind::Discrete, DeviceKind::Integrated, DeviceKind::Processor] {
+        let capabilities = Capabilities { kind, ..gpu.capabilities().clone() };
+        for width in [1, 3] {
+            let input = input(&gpu, format, &random(width * columns, 22, 3.0), columns);
+            let expected = products(&weights, &input.values, columns);
+            let target = poisoned(&gpu, (4 * width * rows) as u64);
+            let segments = [Segment { rows, target: target.span() }];
+            let launch = MatvecLaunch {
+                matrix,
+                width,
+                input: MatvecInput::Operand(input.operand),
+                output: MatvecOutput::Segments(&segments),
+            };
+            for shape in MatvecShape::candidates(&capabilities, &launch) {
+                if !seen.insert((width, shape)) {
+                    continue;
+                }
+                run(&gpu, &[launch.dispatch(&gpu, shape, "product", 0).unwrap()]);
+                let found = download::<f32>(&gpu, &target);
+                for (&found, (wanted, size)) in found.iter().zip(&expected) {
+                    assert!(
+                        (f64::from(found) - wanted).abs() <= 2e-6 * size + 1e-9,
+                        "width {width}, {shape:?}: {found} {wanted}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(seen.len() >= 20, "{}", seen.len());
+}

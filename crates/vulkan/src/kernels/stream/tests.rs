@@ -163,6 +163,33 @@ fn every_shape_gives_the_same() {
     }
 }
 
+/// What is measured on any kind of device is right on this one, as far as it has room for it.
+#[test]
+fn every_shape_of_every_kind_of_device_agrees() {
+    let mut shapes = Vec::new();
+    for kind in [DeviceKind::Discrete, DeviceKind::Integrated, DeviceKind::Processor] {
+        let capabilities = Capabilities { kind, ..gpu().capabilities().clone() };
+        let list = StreamShape::candidates(&capabilities, 2080, true);
+        assert_eq!(list[0], StreamShape::suited(&capabilities, 2080, true).unwrap());
+        shapes.extend(list);
+    }
+    let mut seen = std::collections::HashSet::new();
+    shapes.retain(|shape| seen.insert(*shape));
+    assert!(shapes.len() >= 8, "{shapes:?}");
+    for (number, shape) in shapes.into_iter().enumerate() {
+        let format = FORMATS[number % 2];
+        let case = Case {
+            format,
+            rows: 110,
+            columns: 2080,
+            prologue: 2,
+            gated: number % 3 == 0,
+            size: 4.0,
+        };
+        check(&case, Some(shape));
+    }
+}
+
 #[test]
 fn the_residual_stream_is_updated() {
     let case =

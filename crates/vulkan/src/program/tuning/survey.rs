@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::table::Table;
@@ -131,7 +132,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Compiles the shapes to try. One that does not compile is left out, unless it is the device that fails.
+    /// Compiles the shapes to try, all at once. One that does not compile is left out, unless it is the device that fails.
     fn job<L: Tunable>(
         &self,
         key: String,
@@ -143,10 +144,15 @@ impl Survey {
         let (bytes, operations) = launch.cost();
         let seconds = (bytes as f64 / speed.bytes).max(operations as f64 / speed.operations);
         let offer = digest(&offered(launch, capabilities));
+        let numbers = spread(shapes.len(), TRIALS_MAX);
+        let compiled: Vec<Result<Dispatch, GpuError>> = numbers
+            .par_iter()
+            .map(|&number| launch.dispatch(&self.gpu, shapes[number], "", 0))
+            .collect();
         let mut job = Job { key, offer, seconds, trials: Vec::new(), numbers: Vec::new() };
-        for number in spread(shapes.len(), TRIALS_MAX) {
+        for (number, compiled) in numbers.into_iter().zip(compiled) {
             let parameters = L::parameters(&shapes[number]);
-            match launch.dispatch(&self.gpu, shapes[number], "", 0) {
+            match compiled {
                 Ok(dispatch) => {
                     job.trials.push(Trial { parameters, dispatches: vec![dispatch] });
                     job.numbers.push(number);
