@@ -29,6 +29,7 @@ use crate::shaders::Shader;
 
 /// Words from one link to the next: CHAIN_LINK_BYTES of the shader.
 const LINK_WORDS: usize = 64;
+
 /// The memory of the chains of one recording.
 pub(crate) struct Chains {
     links: Buffer,
