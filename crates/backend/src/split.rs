@@ -123,6 +123,12 @@ impl Device for SplitDevice {
         loop {
             match self.load_with(model, &plan, options, layers) {
                 Err(Failure::Second(error @ BackendError::OutOfMemory { .. })) => {
+                    if self.choice != LayerChoice::Fitting {
+                        // Not as missing memory, for which others try a shorter context: somebody asked for just this.
+                        let what = format!("{layers} of its layers do not fit: {error}");
+                        let device = self.second.name();
+                        return Err(BackendError::Unsupported { device, what });
+                    }
                     let Some(next) = fewer.find(|next| *next < layers) else { return Err(error) };
                     tracing::warn!(
                         "{} has less free memory than it says: {layers} layers do not fit, {next} are tried",

@@ -131,6 +131,11 @@ fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) ->
                 shares => panic!("{shares:?}"),
             }
         }
+        // A number of layers that somebody asked for is no shortage for which a shorter context is tried.
+        Err(BackendError::Unsupported { what, .. }) if choice != LayerChoice::Fitting => {
+            assert!(what.contains("do not fit"), "{what}");
+            Loaded::Nothing
+        }
         Err(BackendError::OutOfMemory { .. }) => Loaded::Nothing,
         Err(error) => panic!("{error}"),
     };

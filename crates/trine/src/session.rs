@@ -99,7 +99,7 @@ impl Session {
             terminal::harmless(&self.name),
             formats.join(" ")
         ));
-        output::note(&format!("device: {device}"));
+        output::note(&format!("device: {}", terminal::harmless(device)));
         output::note(&format!(
             "context: {} of the model's {} positions; keys and values in {}, {}",
             self.engine.context(),

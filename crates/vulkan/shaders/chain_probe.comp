@@ -1,6 +1,6 @@
 #version 460
-// One dispatch of a chain that is there to see whether chains work: each workgroup checks what all workgroups of the dispatch
-// before wrote.
+// One dispatch of a chain that is there to see whether chains work: each invocation writes a number, and checks one of another
+// workgroup of the dispatch before.
 
 #extension GL_GOOGLE_include_directive : require
 #include "include/memory.glsl"
@@ -11,7 +11,7 @@ layout(local_size_x_id = 0) in;
 
 layout(push_constant, scalar) uniform Push {
     uint64_t chain;
-    // (groups) numbers of the dispatch before.
+    // (groups, invocations of a workgroup) numbers of the dispatch before.
     uint64_t source;
     uint64_t target;
     // Set where a number is another.
@@ -20,13 +20,21 @@ layout(push_constant, scalar) uniform Push {
     uint groups;
 } push;
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Numbers { uint at[]; };
+// What each invocation writes in a turn.
+float number(const uint turn, const uint group, const uint invocation) {
+    return float((turn * 7919u + group * 31u + invocation) % 65536u);
+}
 
 void main() {
     chain_wait(push.chain);
-    for (uint i = gl_LocalInvocationIndex; i < push.groups; i += gl_WorkGroupSize.x) {
-        if (Numbers(push.source).at[i] != push.turn) Numbers(push.wrong).at[0] = 1u;
+    const uint local = gl_WorkGroupSize.x;
+    const uint invocation = gl_LocalInvocationIndex;
+    if (push.turn > 0u) {
+        const uint other = (gl_WorkGroupID.x + invocation * 37u + push.turn) % push.groups;
+        const float found = ActiveFloats(push.source).at[other * local + invocation];
+        if (found != number(push.turn - 1u, other, invocation)) Words(push.wrong).at[0] = 1u;
     }
-    if (gl_LocalInvocationIndex == 0u) Numbers(push.target).at[gl_WorkGroupID.x] = push.turn + 1u;
+    const uint place = gl_WorkGroupID.x * local + invocation;
+    ActiveFloats(push.target).at[place] = number(push.turn, gl_WorkGroupID.x, invocation);
     chain_signal(push.chain);
 }

@@ -2,16 +2,19 @@
 //!
 //! A barrier makes a device drain before it launches the next dispatch: 2 to 3 us of an H200's memory time each. In a chain
 //! workgroups of the next dispatch start as soon as there is room, load what does not depend on the one before (weights), and
-//! wait for a counter. Each workgroup waits for the dispatch directly before its own alone, and that one waited for its
-//! own before it ended, so that all that the chain did before is done and visible.
+//! wait for a counter. They wait for the dispatch directly before their own alone. Of that, at least one workgroup waited for its own
+//! predecessor, so that all that the chain did before is done and visible.
 //!
 //! ```text
 //! link: workgroups of the dispatch before that are not done, patience, address of `failed`   u32, u32, u64; 256 bytes apart
 //! ```
 //!
-//! Vulkan promises no progress between workgroups. Devices start the workgroups of dispatches in the order of the dispatches, so
-//! that whoever is waited for has a place already; whether a device does is probed ([`probe`]). The wait is bounded: a
-//! workgroup that gives up says so in `failed` and goes on, its results do not count, and the program goes back to barriers.
+//! What a kernel reads before it waits (`early` of its dispatch) must not be written in the same chain, which ends before it
+//! otherwise.
+//!
+//! Vulkan promises no progress between workgroups. It works on devices that start workgroups in the order of their dispatches, so that
+//! whoever is waited for has a place already; [`probe`] looks whether a device seems to. The wait is bounded: a workgroup that gives up
+//! says so in `failed` and goes on, its results do not count, and the program goes back to barriers.
 
 use std::sync::Arc;
 
@@ -58,8 +61,7 @@ impl Chains {
                 unreachable!("only dispatches that can be chained are placed")
             };
             dispatches[index].push.set_address(offset, links.address() + (4 * link) as u64);
-            let follows = index > 0 && initial[link] > 0;
-            dispatches[index].link = if follows { Link::Next } else { Link::First };
+            dispatches[index].link = if initial[link] > 0 { Link::Next } else { Link::First };
         }
         let [low, high] = [failed.address() as u32, (failed.address() >> 32) as u32];
         let mut words = initial;
@@ -108,9 +110,19 @@ fn patience(kind: DeviceKind) -> u32 {
     if kind == DeviceKind::Processor { 32 } else { 512 }
 }
 
+/// How many dispatches from the first on make a chain: those whose kernels can, until one reads early what another of them writes.
+fn length(dispatches: &[Dispatch]) -> usize {
+    let follows = |index: usize| {
+        let before = dispatches[..index].iter().flat_map(|dispatch| &dispatch.writes);
+        let early = &dispatches[index].early;
+        let is_able = matches!(dispatches[index].link, Link::Able { .. });
+        is_able && !before.clone().any(|written| early.iter().any(|span| span.overlaps(*written)))
+    };
+    (0..dispatches.len()).take_while(|&index| follows(index)).count()
+}
+
 /// Which dispatches get which link (its first word), and the links' words: how many workgroups each waits for.
 fn place(dispatches: &[Dispatch]) -> (Vec<(usize, usize)>, Vec<u32>) {
-    let is_able = |dispatch: &Dispatch| matches!(dispatch.link, Link::Able { .. });
     let (mut placed, mut words) = (Vec::new(), Vec::new());
     let push = |words: &mut Vec<u32>, left: u32| {
         let first = words.len();
@@ -121,7 +133,7 @@ fn place(dispatches: &[Dispatch]) -> (Vec<(usize, usize)>, Vec<u32>) {
     let mut rest = dispatches;
     while !rest.is_empty() {
         let first = dispatches.len() - rest.len();
-        let (chain, others) = rest.split_at(rest.iter().take_while(|next| is_able(next)).count());
+        let (chain, others) = rest.split_at(length(rest));
         if chain.len() > 1 {
             let mut left = 0;
             for (index, dispatch) in chain.iter().enumerate() {
@@ -161,14 +173,12 @@ pub(crate) fn probe(gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
     let local = 256.min(gpu.capabilities().invocations);
     let key = KernelKey { shader: Shader("chain_probe"), constants: vec![local], subgroup: None };
     let kernel = gpu.kernel(&key)?;
-    let values = [0; 2].map(|_| gpu.allocate(4 * u64::from(groups), Place::Device, "a probe"));
+    let bytes = 4 * u64::from(groups) * u64::from(local);
+    let values = [0; 2].map(|_| gpu.allocate(bytes, Place::Device, "a probe"));
     let [first, second] = values;
     let (first, second) = (first?, second?);
     let wrong = gpu.allocate(4, Place::Readback, "a probe")?;
     wrong.write(0, &[0; 4]);
-    let transfer = Transfer::new(gpu);
-    transfer.write(&first, 0, &vec![0; first.bytes() as usize])?;
-    transfer.finish()?;
     let mut dispatches: Vec<Dispatch> = (0..PROBE_LENGTH)
         .map(|turn| {
             let (source, target) =
@@ -190,6 +200,7 @@ pub(crate) fn probe(gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
                 reads: vec![source.span()],
                 writes: vec![target.span()],
                 link: Link::Able { offset: std::mem::offset_of!(ProbeArgs, chain) },
+                early: Vec::new(),
             }
         })
         .collect();
@@ -201,6 +212,7 @@ pub(crate) fn probe(gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dispatch::Span;
     use crate::raw::pipeline::Kernel;
     use crate::testing::gpu;
 
@@ -214,6 +226,7 @@ mod tests {
             reads: Vec::new(),
             writes: Vec::new(),
             link,
+            early: Vec::new(),
         }
     }
 
@@ -229,6 +242,20 @@ mod tests {
         assert_eq!(placed, expected);
         let left: Vec<u32> = words.chunks_exact(LINK_WORDS).map(|link| link[0]).collect();
         assert_eq!(left, [0, 12, 13, 14, 0, 16, 17]);
+    }
+
+    #[test]
+    fn a_chain_ends_before_what_reads_early_what_it_wrote() {
+        let cache = Span { address: 4096, bytes: 256 };
+        let able = Link::Able { offset: 0 };
+        let mut dispatches = [(); 5].map(|()| dispatch(7, able));
+        dispatches[1].writes = vec![cache];
+        dispatches[3].early = vec![Span { address: 4100, bytes: 4 }];
+        let (placed, words) = place(&dispatches);
+        let first = |place: usize| words[placed[place].1];
+        assert_eq!([0, 1, 2, 3, 4].map(first), [0, 7, 7, 0, 7], "another one begins");
+        dispatches[1].early = vec![cache];
+        assert_eq!(length(&dispatches), 3, "its own writes come behind its wait");
     }
 
     #[test]

@@ -6,9 +6,9 @@ use thiserror::Error;
 /// Why a Vulkan device could not be opened or used.
 #[derive(Debug, Clone, Error)]
 pub enum GpuError {
-    /// There is no Vulkan on this machine.
+    /// There is no Vulkan loader on this machine, or no driver for it.
     #[error(
-        "no Vulkan loader was found ({reason}); install your GPU's driver (Debian: libvulkan1 and mesa-vulkan-drivers)"
+        "Vulkan cannot be used ({reason}); install your GPU's driver (Debian: libvulkan1 and mesa-vulkan-drivers), or unset VK_DRIVER_FILES if it is set"
     )]
     NoLoader {
         /// What the system's linker said.
@@ -67,7 +67,7 @@ impl GpuError {
     pub(crate) fn of(call: &str, result: vk::Result) -> Self {
         match result {
             vk::Result::ERROR_DEVICE_LOST => GpuError::Lost { during: call.to_owned() },
-            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
+            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
                 GpuError::OutOfMemory { what: call.to_owned(), bytes: 0 }
             }
             result => GpuError::Call { call: call.to_owned(), result },

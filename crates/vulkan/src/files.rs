@@ -1,7 +1,29 @@
 //! Files in the cache folder.
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Reads a file of at most `most` bytes.
+///
+/// # Errors
+/// If it cannot be read, is no regular file or is larger.
+pub(crate) fn read_at_most(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
+    let file = std::fs::metadata(path)?;
+    let refuse = |what: &str| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
+    // Not opened before: that would wait for somebody to write to a pipe.
+    if !file.is_file() {
+        return refuse("it is no regular file");
+    }
+    let mut bytes = Vec::new();
+    // It may have grown since its size was asked for.
+    std::fs::File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        refuse(&format!("it has more than {most} bytes"))
+    } else {
+        Ok(bytes)
+    }
+}
 
 /// Writes a file beside its place and renames it, so that no reader sees half of it. Makes the folder if it is not there.
 ///
@@ -19,4 +41,21 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         let _ = std::fs::remove_file(&partial);
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_of_the_size_are_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        std::fs::write(&path, [7; 10]).expect("a file");
+        assert_eq!(read_at_most(&path, 10).expect("it is small enough"), [7; 10]);
+        assert!(read_at_most(&path, 9).is_err());
+        assert!(read_at_most(folder.path(), 10).is_err());
+        #[cfg(unix)]
+        assert!(read_at_most(Path::new("/dev/zero"), 10).is_err(), "a device without an end");
+    }
 }

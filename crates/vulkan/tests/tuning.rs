@@ -140,7 +140,7 @@ fn damaged_files_are_replaced_and_shapes_that_are_not_offered_are_not_taken() {
     // A shape that this device or this kernel cannot have, and one that would launch far too much.
     edit(&store.file(), |contents| {
         let kernels = contents["kernels"].as_object_mut().unwrap();
-        let shapes = [vec![7, 7, 7, 7], vec![u32::MAX; 4]];
+        let shapes = [vec![7; 6], vec![u32::MAX; 6]];
         for (kernel, shape) in kernels.values_mut().zip(shapes) {
             kernel["shape"] = shape.into();
         }

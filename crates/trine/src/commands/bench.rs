@@ -453,7 +453,7 @@ fn describe(report: &Report, markdown: bool) -> String {
         "{table}\n\n{}, {}; {}; kv {}; trine {}; {} repeats; streaming read {read} with {} threads",
         terminal::harmless(&report.model),
         output::bytes(report.file_bytes),
-        report.device,
+        terminal::harmless(&report.device),
         report.kv.name(),
         report.version,
         report.repeats,

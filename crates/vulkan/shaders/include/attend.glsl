@@ -155,9 +155,9 @@ void attend_emit(const AttendArgs args, const uint row, const uint head, const u
     const uint column = head * DIM + slot * SLOT;
     if ((OUTPUT & 1u) != 0u) {
         if (DIM % 4u == 0u && SLOT == 4u) {
-            Vec4s(args.target).at[(row * (HEADS * DIM) + column) / 4u] = value;
+            ActiveVec4s(args.target).at[(row * (HEADS * DIM) + column) / 4u] = value;
         } else {
-            [[unroll]] for (uint k = 0u; k < SLOT; ++k) Floats(args.target).at[row * (HEADS * DIM) + column + k] = value[k];
+            [[unroll]] for (uint k = 0u; k < SLOT; ++k) ActiveFloats(args.target).at[row * (HEADS * DIM) + column + k] = value[k];
         }
     }
     if ((OUTPUT & 2u) != 0u) {

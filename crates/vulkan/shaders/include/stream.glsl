@@ -165,7 +165,7 @@ void stream_stage(const StreamArgs args, const uint blocks, const bool first_gro
         [[unroll]] for (uint i = 0u; i < KEPT; ++i) {
             const uint quad = invocation + i * local;
             x[i] += added[i] * factor * added_weights[i];
-            if (first_group && 4u * quad < args.columns) Vec4s(args.updated).at[quad] = x[i];
+            if (first_group && 4u * quad < args.columns) ActiveVec4s(args.updated).at[quad] = x[i];
         }
     }
     float squares = 0.0;
@@ -177,11 +177,11 @@ void stream_stage(const StreamArgs args, const uint blocks, const bool first_gro
 
 void stream_store(const StreamArgs args, const uint row, const float value) {
     if (row < args.split1) {
-        Floats(args.out0).at[row] = value;
+        ActiveFloats(args.out0).at[row] = value;
     } else if (row < args.split2) {
-        Floats(args.out1).at[row - args.split1] = value;
+        ActiveFloats(args.out1).at[row - args.split1] = value;
     } else {
-        Floats(args.out2).at[row - args.split2] = value;
+        ActiveFloats(args.out2).at[row - args.split2] = value;
     }
 }
 
@@ -318,7 +318,7 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
             if (output_of < outputs) {
                 const uint row = first + output_of * apart;
                 if (GATED != 0u) {
-                    Floats(args.out0).at[row] = gelu(sums[0]) * sums[1];
+                    ActiveFloats(args.out0).at[row] = gelu(sums[0]) * sums[1];
                 } else {
                     stream_store(args, row, sums[0]);
                 }

@@ -116,6 +116,7 @@ impl ElementsLaunch {
             reads,
             writes: vec![self.result],
             link: Link::Outside,
+            early: Vec::new(),
         })
     }
 }

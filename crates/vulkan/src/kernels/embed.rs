@@ -87,6 +87,7 @@ impl EmbedLaunch {
             reads: Vec::new(),
             writes: vec![self.target],
             link: Link::Outside,
+            early: Vec::new(),
         })
     }
 }

@@ -121,6 +121,7 @@ impl HeadsLaunch {
                 .collect(),
             writes: query.chain(stored.map(|stored| stored.cache.span)).collect(),
             link: Link::Outside,
+            early: Vec::new(),
         })
     }
 }

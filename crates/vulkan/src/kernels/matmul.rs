@@ -341,6 +341,7 @@ impl MatmulLaunch<'_> {
             reads,
             writes,
             link: Link::Outside,
+            early: Vec::new(),
         })
     }
 }

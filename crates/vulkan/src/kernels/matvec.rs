@@ -568,6 +568,7 @@ impl MatvecLaunch<'_> {
             reads,
             writes,
             link: Link::Outside,
+            early: Vec::new(),
         })
     }
 

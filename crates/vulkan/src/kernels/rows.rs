@@ -149,6 +149,7 @@ impl RowsLaunch {
             reads,
             writes,
             link: Link::Outside,
+            early: Vec::new(),
         })
     }
 }

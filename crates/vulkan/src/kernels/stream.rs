@@ -276,6 +276,7 @@ impl StreamLaunch<'_> {
             reads,
             writes,
             link: Link::Able { offset: std::mem::offset_of!(Args, chain) },
+            early: Vec::new(),
         })
     }
 

@@ -447,8 +447,13 @@ impl Bound {
             "workgroups waited in vain for others: going on with barriers, which is slower"
         );
         self.chained = false;
+        // Attention counted while others of the chain did: what is left of that is not 0.
+        let zeros = Transfer::new(&self.gpu);
+        zeros.write(&self.counters, 0, &vec![0; self.counters.bytes() as usize])?;
+        zeros.finish()?;
         for index in 0..self.passes.len() {
-            if self.passes[index].chains.is_some() {
+            if let Some(chains) = &self.passes[index].chains {
+                self.memory.scratch -= chains.bytes();
                 let key = self.passes[index].key;
                 let graph = Lowering::lower(binding.plan, key.width, key.by_rows, &self.selection);
                 self.passes[index] = binding.record(self, key, &graph, &graph.place())?;

@@ -194,16 +194,18 @@ impl Emitter<'_> {
         } else {
             self.matmul(node, matrix, weights, input, output, rows)?
         };
-        out.push(dispatch);
+        out.extend(dispatch);
         Ok(())
     }
 
-    /// A product in the shape that was chosen for it.
-    fn shaped<L: Tunable>(&self, launch: &L, node: &Node) -> Result<Dispatch, GpuError> {
+    /// A product in the shape that was chosen for it; none where it is only shown to a survey.
+    fn shaped<L: Tunable>(&self, launch: &L, node: &Node) -> Result<Option<Dispatch>, GpuError> {
         if let Some(survey) = self.survey {
             survey.borrow_mut().see(launch)?;
+            return Ok(None);
         }
-        launch.dispatch(self.gpu, self.selection.shape(launch), &node.label, node.step)
+        let shape = self.selection.shape(launch);
+        launch.dispatch(self.gpu, shape, &node.label, node.step).map(Some)
     }
 
     /// Where each part of a matrix sends its products.
@@ -224,7 +226,7 @@ impl Emitter<'_> {
         input: Input,
         output: &Output,
         width: usize,
-    ) -> Result<Dispatch, GpuError> {
+    ) -> Result<Option<Dispatch>, GpuError> {
         let operand = match input {
             Input::Plain(value) => plain_operand(self.span(value)),
             Input::Operand(value) => self.operand(value),
@@ -256,7 +258,7 @@ impl Emitter<'_> {
         input: Input,
         output: &Output,
         width: usize,
-    ) -> Result<Dispatch, GpuError> {
+    ) -> Result<Option<Dispatch>, GpuError> {
         let input = match input {
             Input::Plain(value) => MatvecInput::Operand(plain_operand(self.span(value))),
             Input::Operand(value) => MatvecInput::Operand(self.operand(value)),

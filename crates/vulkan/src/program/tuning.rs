@@ -166,7 +166,6 @@ impl Tuner {
         };
         let survey = RefCell::new(Survey::new(gpu, settled.clone(), table));
         show(&survey)?;
-        // What was compiled so far is needed in any case, and costs no time of the budget.
         let start = Instant::now();
         let total = survey.borrow().missing.len();
         let measured = if total == 0 || self.tuning.mode == TuningMode::Kept {

@@ -117,9 +117,8 @@ impl Gpu {
             instance,
         });
         let fragments = probe::is_known(&gpu);
-        if let Some(gpu) = Arc::get_mut(&mut gpu) {
-            gpu.capabilities.fragments = fragments;
-        }
+        Arc::get_mut(&mut gpu).expect("nothing keeps the device yet").capabilities.fragments =
+            fragments;
         Ok(gpu)
     }
 
@@ -128,7 +127,7 @@ impl Gpu {
         &self.capabilities
     }
 
-    /// A compiled kernel; each key is compiled once. Threads that ask for different ones compile them at the same time.
+    /// A compiled kernel, kept for whoever asks again. Threads compile at the same time; of two that ask for the same new one both may.
     ///
     /// # Errors
     /// If the driver refuses it.

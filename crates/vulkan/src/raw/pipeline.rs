@@ -98,18 +98,16 @@ fn sealed(data: &[u8]) -> Vec<u8> {
 
 /// Reads the file; anything that is not whole counts as absent.
 fn read(path: &Path) -> Vec<u8> {
-    match std::fs::metadata(path) {
-        Ok(file) if file.len() <= CACHE_BYTES_MAX => {}
-        _ => return Vec::new(),
-    }
-    let Ok(bytes) = std::fs::read(path) else { return Vec::new() };
-    match checked(&bytes) {
-        Some(data) => data.to_vec(),
-        None => {
-            tracing::warn!(path = %path.display(), "the file of compiled pipelines is damaged and is made anew");
-            Vec::new()
-        }
-    }
+    let reason = match files::read_at_most(path, CACHE_BYTES_MAX) {
+        Ok(bytes) => match checked(&bytes) {
+            Some(data) => return data.to_vec(),
+            None => "it is damaged".to_owned(),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(path = %path.display(), reason, "the file of compiled pipelines is not used and is made anew");
+    Vec::new()
 }
 
 /// The pipelines of a device.

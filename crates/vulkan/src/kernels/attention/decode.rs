@@ -251,6 +251,11 @@ impl DecodeLaunch {
         (reads, writes)
     }
 
+    /// What is read before the dispatch before it is done: a fused launch's keys and values of other positions.
+    fn early(&self) -> Vec<Span> {
+        self.fused.iter().map(|_| self.cache.span).collect()
+    }
+
     /// The dispatch of the launch.
     ///
     /// # Errors
@@ -274,6 +279,7 @@ impl DecodeLaunch {
             reads,
             writes,
             link: Link::Able { offset: std::mem::offset_of!(DecodeArgs, chain) },
+            early: self.early(),
         })
     }
 

@@ -176,6 +176,7 @@ impl MatrixLaunch {
             reads: vec![self.query, self.cache.span],
             writes: vec![self.target],
             link: Link::Outside,
+            early: Vec::new(),
         })
     }
 }

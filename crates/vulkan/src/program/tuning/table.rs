@@ -7,7 +7,7 @@
 //!   "device": "AMD Radeon 780M Graphics (RADV PHOENIX)",
 //!   "kernels": {
 //!     "stream q4_0 8192x5376 w1 norm-add-norm rows":
-//!       {"offer": "89abcdef", "shape": [192, 4, 4, 132], "us": 10.4, "default_us": 11.2}
+//!       {"offer": "0123456789abcdef", "shape": [192, 4, 4, 132, 1, 1], "us": 10.4, "default_us": 11.2}
 //!   }
 //! }
 //! ```
@@ -16,7 +16,6 @@
 //! it for the key at hand.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -27,10 +26,10 @@ use crate::raw::pipeline::{PipelineCache, fingerprint};
 
 /// Changes when keys or the meaning of shapes do.
 const VERSION: u32 = 1;
-/// Larger files are not trine's: 4096 kernels take about half of it.
+/// Larger files are not trine's: 2048 kernels take about two thirds of it.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most kernels in a file: a model has some tens.
-const KERNELS_MAX: usize = 4096;
+const KERNELS_MAX: usize = 2048;
 /// Longest key, in bytes.
 const KEY_BYTES_MAX: usize = 120;
 /// Most numbers of a shape.
@@ -109,20 +108,13 @@ impl TableFile {
     /// What it holds.
     pub(super) fn read(&self) -> Result<Table, Refusal> {
         let damaged = |what: &dyn std::fmt::Display| Refusal::Damaged(what.to_string());
-        let file = match std::fs::metadata(&self.path) {
-            Ok(file) => file,
+        let bytes = match files::read_at_most(&self.path, FILE_BYTES_MAX) {
+            Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Refusal::Absent);
             }
             Err(error) => return Err(damaged(&error)),
         };
-        if !file.is_file() || file.len() > FILE_BYTES_MAX {
-            return Err(damaged(&format!("{} bytes are not a table", file.len())));
-        }
-        let mut bytes = Vec::new();
-        let opened = std::fs::File::open(&self.path).map_err(|error| damaged(&error))?;
-        // It may have grown since its size was asked for.
-        opened.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| damaged(&error))?;
         let contents: Contents = serde_json::from_slice(&bytes).map_err(|error| damaged(&error))?;
         if contents.version != VERSION || contents.fingerprint != self.fingerprint {
             return Err(damaged(&"it is of another version, device or driver"));
