@@ -8,7 +8,7 @@ use thiserror::Error;
 pub enum GpuError {
     /// There is no Vulkan loader on this machine, or no driver for it.
     #[error(
-        "Vulkan cannot be used ({reason}); install your GPU's driver (Debian: libvulkan1 and mesa-vulkan-drivers), or unset VK_DRIVER_FILES if it is set"
+        "no Vulkan device can be used ({reason}); install your GPU's driver (Debian: libvulkan1 and mesa-vulkan-drivers), or unset VK_DRIVER_FILES if it is set"
     )]
     NoLoader {
         /// What the system's linker said.
