@@ -267,7 +267,9 @@ pub(super) fn compile(
         .name(c"main")
         .specialization_info(&specialization);
     let (least, most) = capabilities.subgroup_range;
-    if let Some(wanted) = key.subgroup.filter(|wanted| (least..=most).contains(wanted)) {
+    // Where there is one size alone, asking for it gains nothing and limits the size of a workgroup.
+    let is_choice = |wanted: &u32| least < most && (least..=most).contains(wanted);
+    if let Some(wanted) = key.subgroup.filter(is_choice) {
         size = size.required_subgroup_size(wanted);
         stage = stage.push_next(&mut size);
     }
