@@ -37,23 +37,7 @@ impl SplitDevice {
     /// The most layers of a Plan that fit into the second device's free memory together with the output matrix.
     fn fitting(&self, plan: &Plan, options: &ProgramOptions) -> usize {
         let Some(free) = self.second.free_memory() else { return plan.layers() };
-        let fits = |layers: usize| {
-            let needed = match cut::cut(plan, plan.layers() - layers) {
-                Some([_, second]) => self.second.forecast(&second, options),
-                None => self.second.forecast(plan, options),
-            };
-            needed.total() <= free
-        };
-        if fits(plan.layers()) {
-            return plan.layers();
-        }
-        // More layers take more memory: the last of those that fit is found by halving.
-        let (mut most, mut too_many) = (0, plan.layers());
-        while most + 1 < too_many {
-            let middle = most.midpoint(too_many);
-            if fits(middle) { most = middle } else { too_many = middle }
-        }
-        most
+        cut::last_layers_that_fit(plan, |part| self.second.forecast(part, options).total() <= free)
     }
 
     /// Loads a Plan with so many layers on the second device.

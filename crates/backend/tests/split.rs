@@ -8,11 +8,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use common::random::{Random, forms, model_of_layers, traffic};
-use common::{Golden, greedy, logits};
+use common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
-    BLOCK, BackendError, Batch, Device, LayerChoice, Memory, Program, ProgramOptions, SequenceView,
-    SplitDevice,
+    BLOCK, BackendError, Batch, Device, LayerChoice, Memory, Program, ProgramOptions, SplitDevice,
 };
 use trine_model::{KvType, Model, Plan, Width, cut};
 use trine_weights::DType;
@@ -27,15 +26,6 @@ const OPTIONS: ProgramOptions = ProgramOptions {
     context: BLOCK,
     sequences: 1,
     blocks: 1,
-};
-
-const BATCH: Batch<'static> = Batch {
-    tokens: &[5, 6, 7],
-    positions: &[0, 1, 2],
-    sequence_of: &[0, 0, 0],
-    sequences: &[SequenceView { slot: 0, blocks: &[0] }],
-    outputs: &[2],
-    input: &[],
 };
 
 fn reference() -> Box<dyn Device> {

@@ -7,6 +7,21 @@ use std::collections::BTreeSet;
 
 use crate::plan::{BufferId, CacheId, Op, Plan, Step, WeightId};
 
+/// The most of a Plan's last layers for which `fits` holds: of the whole Plan, or of the second part of a cut. More layers must
+/// not fit where fewer do not.
+pub fn last_layers_that_fit(plan: &Plan, fits: impl Fn(&Plan) -> bool) -> usize {
+    if fits(plan) {
+        return plan.layers();
+    }
+    let last_fit = |layers| cut(plan, plan.layers() - layers).is_some_and(|[_, last]| fits(&last));
+    let (mut most, mut too_many) = (0, plan.layers());
+    while most + 1 < too_many {
+        let middle = most.midpoint(too_many);
+        if last_fit(middle) { most = middle } else { too_many = middle }
+    }
+    most
+}
+
 /// Cuts a Plan in any form behind its first `layers` layers: the first part with the embedding, the second with the output
 /// matrix. None where there is no such border: `layers` is 0 or not less than the Plan's, or more than one buffer or a cache
 /// is needed on both sides.

@@ -57,7 +57,7 @@ impl Chains {
         let failed = gpu.allocate(4, Place::Readback, "the chain's state")?;
         let links = gpu.allocate(bytes, Place::Device, "the chain's state")?;
         for (index, link) in placed {
-            let Link::Able { offset } = dispatches[index].link else {
+            let Link::Able { offset, .. } = dispatches[index].link else {
                 unreachable!("only dispatches that can be chained are placed")
             };
             dispatches[index].push.set_address(offset, links.address() + (4 * link) as u64);
@@ -113,10 +113,9 @@ fn patience(kind: DeviceKind) -> u32 {
 /// How many dispatches from the first on make a chain: those whose kernels can, until one reads early what another of them writes.
 fn length(dispatches: &[Dispatch]) -> usize {
     let follows = |index: usize| {
-        let before = dispatches[..index].iter().flat_map(|dispatch| &dispatch.writes);
-        let early = &dispatches[index].early;
-        let is_able = matches!(dispatches[index].link, Link::Able { .. });
-        is_able && !before.clone().any(|written| early.iter().any(|span| span.overlaps(*written)))
+        let Link::Able { early, .. } = dispatches[index].link else { return false };
+        let mut before = dispatches[..index].iter().flat_map(|dispatch| &dispatch.writes);
+        early.is_none_or(|early| !before.any(|written| written.overlaps(early)))
     };
     (0..dispatches.len()).take_while(|&index| follows(index)).count()
 }
@@ -199,8 +198,7 @@ pub(crate) fn probe(gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
                 groups: [groups, 1, 1],
                 reads: vec![source.span()],
                 writes: vec![target.span()],
-                link: Link::Able { offset: std::mem::offset_of!(ProbeArgs, chain) },
-                early: Vec::new(),
+                link: Link::Able { offset: std::mem::offset_of!(ProbeArgs, chain), early: None },
             }
         })
         .collect();
@@ -226,13 +224,12 @@ mod tests {
             reads: Vec::new(),
             writes: Vec::new(),
             link,
-            early: Vec::new(),
         }
     }
 
     #[test]
     fn neighbours_are_chained_and_chains_share_no_link() {
-        let able = Link::Able { offset: 0 };
+        let able = Link::Able { offset: 0, early: None };
         let links = [able, Link::Outside, able, able, able, Link::Outside, able, able];
         let dispatches: Vec<Dispatch> =
             links.iter().zip(10..).map(|(&link, groups)| dispatch(groups, link)).collect();
@@ -247,20 +244,21 @@ mod tests {
     #[test]
     fn a_chain_ends_before_what_reads_early_what_it_wrote() {
         let cache = Span { address: 4096, bytes: 256 };
-        let able = Link::Able { offset: 0 };
+        let able = Link::Able { offset: 0, early: None };
         let mut dispatches = [(); 5].map(|()| dispatch(7, able));
         dispatches[1].writes = vec![cache];
-        dispatches[3].early = vec![Span { address: 4100, bytes: 4 }];
+        let part = Span { address: 4100, bytes: 4 };
+        dispatches[3].link = Link::Able { offset: 0, early: Some(part) };
         let (placed, words) = place(&dispatches);
         let first = |place: usize| words[placed[place].1];
         assert_eq!([0, 1, 2, 3, 4].map(first), [0, 7, 7, 0, 7], "another one begins");
-        dispatches[1].early = vec![cache];
+        dispatches[1].link = Link::Able { offset: 0, early: Some(cache) };
         assert_eq!(length(&dispatches), 3, "its own writes come behind its wait");
     }
 
     #[test]
     fn a_dispatch_alone_is_no_chain() {
-        let alone = [dispatch(3, Link::Able { offset: 0 })];
+        let alone = [dispatch(3, Link::Able { offset: 0, early: None })];
         assert_eq!(place(&alone), (Vec::new(), Vec::new()));
     }
 

@@ -66,6 +66,8 @@ pub enum Link {
     Able {
         /// Bytes from the first argument.
         offset: usize,
+        /// Memory that it reads before it waits for the dispatch before it, apart from weights and what the host writes.
+        early: Option<Span>,
     },
     /// It begins a chain.
     First,
@@ -92,8 +94,6 @@ pub struct Dispatch {
     pub writes: Vec<Span>,
     /// Its part in a chain.
     pub link: Link,
-    /// Memory that it reads before it waits for the dispatch before it in its chain, apart from weights and what the host writes.
-    pub early: Vec<Span>,
 }
 
 /// Decides where barriers stand: before a dispatch that touches what one since the last barrier wrote, or writes what one
@@ -146,7 +146,6 @@ mod tests {
             reads: spans(reads),
             writes: spans(writes),
             link: Link::Outside,
-            early: Vec::new(),
         }
     }
 

@@ -5,10 +5,8 @@
 #[path = "../../backend/tests/common/mod.rs"]
 mod common;
 
-use common::Golden;
-use trine_backend::{
-    BLOCK, BackendError, Batch, Device, LayerChoice, ProgramOptions, SequenceView, SplitDevice,
-};
+use common::{BATCH, Golden};
+use trine_backend::{BLOCK, BackendError, Batch, Device, LayerChoice, ProgramOptions, SplitDevice};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width, cut};
 use trine_vulkan::{Choice, Injected, VulkanDevice, testing};
@@ -25,15 +23,6 @@ const OPTIONS: ProgramOptions = ProgramOptions {
     context: BLOCK,
     sequences: 1,
     blocks: 1,
-};
-
-const BATCH: Batch<'static> = Batch {
-    tokens: &[5, 6, 7],
-    positions: &[0, 1, 2],
-    sequence_of: &[0, 0, 0],
-    sequences: &[SequenceView { slot: 0, blocks: &[0] }],
-    outputs: &[2],
-    input: &[],
 };
 
 #[test]

@@ -13,6 +13,16 @@ use trine_model::{KvType, Model, Width};
 
 pub mod random;
 
+/// A step of three tokens in one block.
+pub const BATCH: Batch<'static> = Batch {
+    tokens: &[5, 6, 7],
+    positions: &[0, 1, 2],
+    sequence_of: &[0, 0, 0],
+    sequences: &[SequenceView { slot: 0, blocks: &[0] }],
+    outputs: &[2],
+    input: &[],
+};
+
 /// A model and what another implementation computes from it.
 pub struct Golden {
     pub model: Model,

@@ -224,17 +224,9 @@ fn generation_row(
         forecast: forecast::generation(plan, machine, drafts, kv, batch, context),
         memory_bytes,
         fits: machine.memory_bytes.map(|bytes| memory_bytes <= bytes),
-        layers_that_fit: least.map(|bytes| layers_that_fit(plan, bytes, bytes_of)),
+        layers_that_fit: least
+            .map(|bytes| cut::last_layers_that_fit(plan, |part| bytes_of(part) <= bytes)),
     }
-}
-
-/// The most of a model's last layers that fit into so many bytes together with the output matrix.
-fn layers_that_fit(plan: &Plan, bytes: u64, bytes_of: impl Fn(&Plan) -> u64) -> usize {
-    let fits = |before: &usize| {
-        let parts = cut::cut(plan, *before);
-        parts.is_some_and(|[_, last]| bytes_of(&last) <= bytes)
-    };
-    (1..plan.layers()).find(fits).map_or(0, |before| plan.layers() - before)
 }
 
 impl Forecast<'_> {

@@ -116,7 +116,6 @@ impl ElementsLaunch {
             reads,
             writes: vec![self.result],
             link: Link::Outside,
-            early: Vec::new(),
         })
     }
 }

@@ -87,7 +87,6 @@ impl EmbedLaunch {
             reads: Vec::new(),
             writes: vec![self.target],
             link: Link::Outside,
-            early: Vec::new(),
         })
     }
 }

@@ -121,7 +121,6 @@ impl HeadsLaunch {
                 .collect(),
             writes: query.chain(stored.map(|stored| stored.cache.span)).collect(),
             link: Link::Outside,
-            early: Vec::new(),
         })
     }
 }

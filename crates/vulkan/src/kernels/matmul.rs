@@ -147,14 +147,12 @@ impl MatmulLaunch<'_> {
 
     /// Bytes of weights that the launch reads at least once, and of outputs.
     pub fn bytes(&self) -> u64 {
-        let row = self.matrix.format.row_bytes(self.matrix.columns);
-        let weights = row.codes + row.high + row.scales + row.supers;
-        weights * self.matrix.rows as u64 + (4 * self.width * self.outputs()) as u64
+        self.matrix.cost(self.width).0 + (4 * self.width * self.outputs()) as u64
     }
 
     /// Floating-point operations of the launch.
     pub fn operations(&self) -> u64 {
-        2 * (self.matrix.rows as u64) * (self.matrix.columns as u64) * (self.width as u64)
+        self.matrix.cost(self.width).1
     }
 
     /// Bytes of scratch memory that the launch needs in a shape; 0 if none.
@@ -341,7 +339,6 @@ impl MatmulLaunch<'_> {
             reads,
             writes,
             link: Link::Outside,
-            early: Vec::new(),
         })
     }
 }

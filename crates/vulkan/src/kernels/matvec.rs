@@ -345,9 +345,7 @@ pub(super) fn subgroup(capabilities: &Capabilities) -> Option<u32> {
 impl MatvecLaunch<'_> {
     /// Bytes of activations and outputs that do not depend on the shape, and of weights: what the launch moves at least.
     pub fn bytes(&self) -> u64 {
-        let row = self.matrix.format.row_bytes(self.matrix.columns);
-        let weights = row.codes + row.high + row.scales + row.supers;
-        weights * self.matrix.rows as u64 + (4 * self.width * self.outputs()) as u64
+        self.matrix.cost(self.width).0 + (4 * self.width * self.outputs()) as u64
     }
 
     fn is_gated(&self) -> bool {
@@ -568,7 +566,6 @@ impl MatvecLaunch<'_> {
             reads,
             writes,
             link: Link::Outside,
-            early: Vec::new(),
         })
     }
 

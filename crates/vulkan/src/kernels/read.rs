@@ -73,7 +73,6 @@ impl ReadSpeed {
                 reads: Vec::new(),
                 writes: Vec::new(),
                 link: Link::Outside,
-                early: Vec::new(),
             }
         };
         let dispatches: Vec<Dispatch> = (0..DISPATCHES).map(dispatch).collect();

@@ -149,7 +149,6 @@ impl RowsLaunch {
             reads,
             writes,
             link: Link::Outside,
-            early: Vec::new(),
         })
     }
 }

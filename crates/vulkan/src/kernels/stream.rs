@@ -275,8 +275,7 @@ impl StreamLaunch<'_> {
             groups: [shape.workgroups.clamp(1, most.max(1)), 1, 1],
             reads,
             writes,
-            link: Link::Able { offset: std::mem::offset_of!(Args, chain) },
-            early: Vec::new(),
+            link: Link::Able { offset: std::mem::offset_of!(Args, chain), early: None },
         })
     }
 

@@ -85,7 +85,6 @@ impl TopLaunch {
                 reads,
                 writes,
                 link: Link::Outside,
-                early: Vec::new(),
             })
         };
         let collectors = (self.vocabulary as u32).div_ceil(LOCAL).min(COLLECTORS);

@@ -251,11 +251,6 @@ impl DecodeLaunch {
         (reads, writes)
     }
 
-    /// What is read before the dispatch before it is done: a fused launch's keys and values of other positions.
-    fn early(&self) -> Vec<Span> {
-        self.fused.iter().map(|_| self.cache.span).collect()
-    }
-
     /// The dispatch of the launch.
     ///
     /// # Errors
@@ -278,8 +273,11 @@ impl DecodeLaunch {
             groups: [groups.min(GROUPS_MAX) as u32, 1, 1],
             reads,
             writes,
-            link: Link::Able { offset: std::mem::offset_of!(DecodeArgs, chain) },
-            early: self.early(),
+            link: Link::Able {
+                offset: std::mem::offset_of!(DecodeArgs, chain),
+                // Keys and values of other positions.
+                early: self.fused.map(|_| self.cache.span),
+            },
         })
     }
 

@@ -176,7 +176,6 @@ impl MatrixLaunch {
             reads: vec![self.query, self.cache.span],
             writes: vec![self.target],
             link: Link::Outside,
-            early: Vec::new(),
         })
     }
 }

@@ -141,7 +141,6 @@ impl TileLaunch {
             reads: vec![self.query, self.cache.span],
             writes: vec![self.target],
             link: Link::Outside,
-            early: Vec::new(),
         })
     }
 }

@@ -95,7 +95,6 @@ pub(crate) fn ask(gpu: &Arc<Gpu>, product: Product) -> Result<Held, GpuError> {
         reads: Vec::new(),
         writes: vec![Span { address: result.address(), bytes }],
         link: Link::Outside,
-        early: Vec::new(),
     };
     let copy = Copy { from: result, to: host.clone(), bytes };
     Recording::record(gpu, &[dispatch], &[copy], &[])?.run("a probe")?;
