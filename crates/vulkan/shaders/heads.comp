@@ -21,6 +21,7 @@ const uint HEAD_PLACES = UNITS;
 
 #include "include/kv.glsl"
 #include "include/heads.glsl"
+#include "include/chain.glsl"
 
 layout(push_constant, scalar) uniform Push {
     uint64_t frame;
@@ -36,9 +37,10 @@ layout(push_constant, scalar) uniform Push {
     uint64_t cache;
     uint ring;
     float epsilon;
+    uint64_t chain;
 } push;
 
-void main() {
+void work_on_heads() {
     const uint row = gl_WorkGroupID.y;
     const uint unit = gl_WorkGroupID.x * UNITS + gl_SubgroupID;
     const bool is_query = unit < HEADS;
@@ -54,10 +56,11 @@ void main() {
 
     // There is room for rows that the step does not have, so nothing waits for their number.
     if (exists) {
-        head_ask(source);
         head_ask_weights(weight);
         head_ask_shares(rope);
     }
+    chain_wait(push.chain);
+    if (exists) head_ask(source);
     const uvec4 place = kv_row(push.frame, row);
     if (row >= Words(push.frame).at[0]) return;
     const uint position = place.y;
@@ -72,8 +75,8 @@ void main() {
         if (is_query) {
             [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
                 if (!head_has(i)) continue;
-                Floats(source).at[head_index(i)] = head_pairs[i].x;
-                Floats(source).at[head_index(i) + HEAD_HALF] = head_pairs[i].y;
+                ActiveFloats(source).at[head_index(i)] = head_pairs[i].x;
+                ActiveFloats(source).at[head_index(i) + HEAD_HALF] = head_pairs[i].y;
             }
         } else {
             head_stage(gl_SubgroupID);
@@ -85,4 +88,9 @@ void main() {
             head_keep(gl_SubgroupID, quad, true, part, position % KV_BLOCK);
         }
     }
+}
+
+void main() {
+    work_on_heads();
+    chain_signal(push.chain);
 }

@@ -23,6 +23,8 @@
 #include "include/dequantize.glsl"
 #include "include/fragment.glsl"
 #include "include/matmul.glsl"
+#define CHAIN_MEMORY_MODEL
+#include "include/chain.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL = 128;
@@ -142,8 +144,8 @@ void load_operands() {
         if (RAGGED != 0) group = min(group, planes.groups - 1);
         const uint vector = (token * planes.groups + group) * 16 + ((index >> 1) & 3) * 4 + (index & 1);
         if (PAIRS_OF_STEP % LOCAL == 0 || index < PAIRS_OF_STEP) {
-            operands[2 * i] = ReadQuads(push.args.operand).at[vector];
-            operands[2 * i + 1] = ReadQuads(push.args.operand).at[vector + 2];
+            operands[2 * i] = MatmulHalves(push.args.operand).at[vector];
+            operands[2 * i + 1] = MatmulHalves(push.args.operand).at[vector + 2];
         }
     }
     operand_step++;
@@ -231,8 +233,8 @@ void multiply(const uint stage, const uint step, const uint group) {
 void store_outputs(const uint tile, const uint right, const vec4 values[LEFTS]) {
     const uint token = tile % token_tiles * TOKENS + right * 8 + lane % 4 * 2;
     const uint last = push.args.tokens - 1;
-    const vec2 both = vec2(ReadFloats(push.args.operand_scales).at[min(token, last)],
-                           ReadFloats(push.args.operand_scales).at[min(token + 1, last)]);
+    const vec2 both = vec2(MatmulFactors(push.args.operand_scales).at[min(token, last)],
+                           MatmulFactors(push.args.operand_scales).at[min(token + 1, last)]);
     [[unroll]] for (uint i = 0; i < OUT_LEFTS; i++) {
         const uint feature = subgroup_feature(tile) + i * 16 + lane / 4;
         vec4 value = values[i] * both.xyxy;
@@ -342,7 +344,7 @@ void finish_sums(const uint tile, const bool is_whole) {
     }
 }
 
-void main() {
+void work() {
     lane = gl_SubgroupInvocationID;
     slice = gl_SubgroupID % SLICES;
     stacked = gl_SubgroupID / SLICES;
@@ -358,10 +360,12 @@ void main() {
     operand_token = tile % token_tiles * TOKENS;
     operand_step = ahead_unit * DEPTH;
     find_rows();
-    load_operands();
     [[unroll]] for (uint step = 0; step < DEPTH; step++) {
         [[unroll]] for (uint group = 0; group < GROUPS; group++) load_group(step, group);
     }
+    // The matrix depends on nothing: its first units are under way while this waits.
+    chain_wait(push.args.chain);
+    load_operands();
     uint stage = 0;
     [[dont_unroll]] while (unit < end) {
         const uint first = unit;
@@ -389,4 +393,9 @@ void main() {
         finish_sums(tile, first == tile * units && unit == (tile + 1) * units);
         tile++;
     }
+}
+
+void main() {
+    work();
+    chain_signal(push.args.chain);
 }

@@ -18,6 +18,8 @@
 #include "include/formats.glsl"
 #include "include/dequantize.glsl"
 #include "include/matmul.glsl"
+#define CHAIN_MEMORY_MODEL
+#include "include/chain.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL = 128;
@@ -38,6 +40,8 @@ layout(constant_id = 9) const uint TK = 16;
 layout(constant_id = 10) const uint STAGES = 1;
 // Steps under way: 1 to 4.
 layout(constant_id = 14) const uint DEPTH = 1;
+// 1: the dispatch may be part of a chain.
+layout(constant_id = 15) const uint CHAINED = 0;
 // Vectors of shared memory: for the tiles, and for the sums at the end.
 layout(constant_id = 11) const uint SHARED = 1024;
 // 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up.
@@ -110,6 +114,11 @@ uint weight_row(const uint row) {
 // The registers of these functions are indexed by constants alone, whatever the order in which a compiler unrolls and
 // inlines: otherwise they would become memory.
 
+// A vector of activations. What no dispatch writes while this one runs may be loaded in any order, which compilers use.
+uvec4 load_operand(const uint vector) {
+    return CHAINED != 0 ? MatmulHalves(push.args.operand).at[vector] : ReadQuads(push.args.operand).at[vector];
+}
+
 // Loads the invocation's pieces of a step: its units of weights, then its vectors of the operand. `turn` names the registers.
 void load_step(const uint step, const uint turn) {
     const uint set = turn % DEPTH;
@@ -124,7 +133,7 @@ void load_step(const uint step, const uint turn) {
         const uint token = min(first_token + index / (BK / 8), push.args.tokens - 1);
         const uint vector = step * (BK / 8) + index % (BK / 8);
         if (OPERANDS_OF_TILE % LOCAL == 0 || index < OPERANDS_OF_TILE) {
-            operands[set * OPERANDS + i] = ReadQuads(push.args.operand).at[token * (planes.groups * 16) + vector];
+            operands[set * OPERANDS + i] = load_operand(token * (planes.groups * 16) + vector);
         }
     }
 }
@@ -159,7 +168,7 @@ vec4 gelu(const vec4 x) {
 // Stores the outputs of four features; nothing beyond the edges.
 void store_outputs(const uint feature, const uint token, const vec4 sum, const vec4 other) {
     if (token >= push.args.tokens) return;
-    const float factor = ReadFloats(push.args.operand_scales).at[token];
+    const float factor = MatmulFactors(push.args.operand_scales).at[token];
     vec4 values = sum * factor;
     if (GATED != 0) values = gelu(values) * (other * factor);
     if (push.args.aligned == 0) {
@@ -168,7 +177,7 @@ void store_outputs(const uint feature, const uint token, const vec4 sum, const v
         matmul_store(push.args, feature + 2, token, values.z);
         matmul_store(push.args, feature + 3, token, values.w);
     } else if (feature < push.args.features) {
-        Vec4s(matmul_output(push.args, feature, token)).at[0] = values;
+        MatmulVec4s(matmul_output(push.args, feature, token)).at[0] = values;
     }
 }
 
@@ -228,7 +237,7 @@ bool is_last(const uint shared_tile, const uint splits) {
     return finished == splits;
 }
 
-void main() {
+void work() {
     invocation = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
     planes = Planes(push.args.codes, push.args.high, push.args.scales, push.args.supers, push.args.groups);
     uint tile = gl_WorkGroupID.x;
@@ -261,6 +270,7 @@ void main() {
     // With one stage, a step is: all are done with the one before, store it, load a later one, multiply. With two, a step is
     // multiplied while the next one is stored: the products leave room for the decoding between them.
     const uint first = step;
+    if (CHAINED != 0) chain_wait(push.args.chain);
     [[unroll]] for (uint turn = 0; turn < DEPTH; turn++) {
         if (step + turn < end) load_step(step + turn, turn);
     }
@@ -346,4 +356,9 @@ void main() {
         }
     }
     if (SPLIT != 0 && splits > 1 && is_last(tile - push.args.whole, splits)) finish_tile(parts, splits);
+}
+
+void main() {
+    work();
+    if (CHAINED != 0) chain_signal(push.args.chain);
 }

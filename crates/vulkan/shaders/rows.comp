@@ -9,6 +9,7 @@
 #include "include/memory.glsl"
 #include "include/reduce.glsl"
 #include "include/operand.glsl"
+#include "include/chain.glsl"
 
 layout(local_size_x_id = 0) in;
 // 0: the row itself, 1: norm(row), 2: target += norm(row), 3: target += norm(row), then norm(target).
@@ -30,6 +31,7 @@ layout(push_constant, scalar) uniform Args {
     uint64_t codes;
     uint64_t scales;
     uint64_t rows;
+    uint64_t chain;
     float epsilon;
 } args;
 
@@ -38,22 +40,22 @@ const uint PADDED = (COLUMNS + 127u) / 128u * 128u;
 // Four values from column `c` on; those beyond the row are 0.
 vec4 load(uint64_t address, uint row, uint c) {
     if (COLUMNS % 4u == 0u) {
-        return c < COLUMNS ? Vec4s(address).at[(row * COLUMNS + c) / 4u] : vec4(0.0);
+        return c < COLUMNS ? ActiveVec4s(address).at[(row * COLUMNS + c) / 4u] : vec4(0.0);
     }
     vec4 v = vec4(0.0);
     for (uint k = 0u; k < 4u; ++k) {
-        if (c + k < COLUMNS) v[k] = Floats(address).at[row * COLUMNS + c + k];
+        if (c + k < COLUMNS) v[k] = ActiveFloats(address).at[row * COLUMNS + c + k];
     }
     return v;
 }
 
 void store(uint64_t address, uint row, uint c, vec4 v) {
     if (COLUMNS % 4u == 0u) {
-        if (c < COLUMNS) Vec4s(address).at[(row * COLUMNS + c) / 4u] = v;
+        if (c < COLUMNS) ActiveVec4s(address).at[(row * COLUMNS + c) / 4u] = v;
         return;
     }
     for (uint k = 0u; k < 4u; ++k) {
-        if (c + k < COLUMNS) Floats(address).at[row * COLUMNS + c + k] = v[k];
+        if (c + k < COLUMNS) ActiveFloats(address).at[row * COLUMNS + c + k] = v[k];
     }
 }
 
@@ -62,6 +64,9 @@ uint column(uint i) {
 }
 
 vec4 v[PER];
+vec4 factors[PER];
+vec4 next_factors[PER];
+vec4 old[PER];
 
 float inverse_rms(uint turn) {
     float total = 0.0;
@@ -88,9 +93,9 @@ void store_fixed(uint row) {
         uvec2 bytes = some ? operand_fixed(v[i], 32512.0 / high) : uvec2(0u);
         uint block = c / 32u;
         uint at = (row * groups + block / 4u) * 64u + (c % 32u) / 16u * 16u + block % 4u * 4u + (c % 16u) / 4u;
-        Words(args.codes).at[at] = bytes.x;
-        Words(args.codes).at[at + 32u] = bytes.y;
-        if (c % 32u == 0u) Vec2s(args.scales).at[row * groups * 4u + block] = vec2(some || !finite ? scale : 0.0, finite ? sum : scale);
+        ActiveWords(args.codes).at[at] = bytes.x;
+        ActiveWords(args.codes).at[at + 32u] = bytes.y;
+        if (c % 32u == 0u) ActiveVec2s(args.scales).at[row * groups * 4u + block] = vec2(some || !finite ? scale : 0.0, finite ? sum : scale);
     }
 }
 
@@ -105,35 +110,48 @@ void store_halves(uint row) {
         uint c = column(i);
         if (c >= PADDED) continue;
         vec4 scaled = finite ? v[i] * inverse : vec4(0.0);
-        Pairs(args.codes).at[(row * PADDED + c) / 4u] = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+        ActivePairs(args.codes).at[(row * PADDED + c) / 4u] = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
     }
     if (gl_LocalInvocationID.x == 0u) {
-        Floats(args.scales).at[row] = finite ? operand_power(exponent) : uintBitsToFloat(0x7FC00000u);
+        ActiveFloats(args.scales).at[row] = finite ? operand_power(exponent) : uintBitsToFloat(0x7FC00000u);
     }
 }
 
-void main() {
-    uint row = gl_WorkGroupID.x;
-    // What the host says of the step: rows beyond its own are left out.
-    if (row >= Words(args.rows).at[0]) return;
+void work_on_row(uint row) {
     for (uint i = 0u; i < PER; ++i) v[i] = load(args.source, row, column(i));
+    if (MODE > 1u) {
+        for (uint i = 0u; i < PER; ++i) old[i] = load(args.target, row, column(i));
+    }
     if (MODE > 0u) {
         float factor = inverse_rms(0u);
-        for (uint i = 0u; i < PER; ++i) v[i] *= factor * load(args.weight, 0u, column(i));
+        for (uint i = 0u; i < PER; ++i) v[i] *= factor * factors[i];
     }
     if (MODE > 1u) {
         for (uint i = 0u; i < PER; ++i) {
-            v[i] += load(args.target, row, column(i));
+            v[i] += old[i];
             store(args.target, row, column(i), v[i]);
         }
     }
     if (MODE > 2u) {
         float factor = inverse_rms(1u);
-        for (uint i = 0u; i < PER; ++i) v[i] *= factor * load(args.next_weight, 0u, column(i));
+        for (uint i = 0u; i < PER; ++i) v[i] *= factor * next_factors[i];
     }
     if (PLAIN != 0u) {
         for (uint i = 0u; i < PER; ++i) store(args.plain, row, column(i), v[i]);
     }
     if (OPERAND == 1u) store_fixed(row);
     if (OPERAND == 2u) store_halves(row);
+}
+
+void main() {
+    uint row = gl_WorkGroupID.x;
+    for (uint i = 0u; i < PER; ++i) {
+        if (MODE > 0u) factors[i] = load(args.weight, 0u, column(i));
+        if (MODE > 2u) next_factors[i] = load(args.next_weight, 0u, column(i));
+    }
+    // Every workgroup waits: those who wait for this dispatch take it that what came before is done.
+    chain_wait(args.chain);
+    // What the host says of the step: rows beyond its own are left out.
+    if (row < Words(args.rows).at[0]) work_on_row(row);
+    chain_signal(args.chain);
 }

@@ -110,14 +110,17 @@ fn patience(kind: DeviceKind) -> u32 {
     if kind == DeviceKind::Processor { 32 } else { 512 }
 }
 
-/// How many dispatches from the first on make a chain: those whose kernels can, until one reads early what another of them writes.
+/// How many dispatches from the first on make a chain: those whose kernels can, until one is the last by its own account or
+/// reads early what another of them writes.
 fn length(dispatches: &[Dispatch]) -> usize {
     let follows = |index: usize| {
         let Link::Able { early, .. } = dispatches[index].link else { return false };
         let mut before = dispatches[..index].iter().flat_map(|dispatch| &dispatch.writes);
         early.is_none_or(|early| !before.any(|written| written.overlaps(early)))
     };
-    (0..dispatches.len()).take_while(|&index| follows(index)).count()
+    let able = (0..dispatches.len()).take_while(|&index| follows(index)).count();
+    let is_last = |dispatch: &Dispatch| matches!(dispatch.link, Link::Able { last: true, .. });
+    dispatches[..able].iter().position(is_last).map_or(able, |last| last + 1)
 }
 
 /// Which dispatches get which link (its first word), and the links' words: how many workgroups each waits for.
@@ -198,7 +201,11 @@ pub(crate) fn probe(gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
                 groups: [groups, 1, 1],
                 reads: vec![source.span()],
                 writes: vec![target.span()],
-                link: Link::Able { offset: std::mem::offset_of!(ProbeArgs, chain), early: None },
+                link: Link::Able {
+                    offset: std::mem::offset_of!(ProbeArgs, chain),
+                    early: None,
+                    last: false,
+                },
             }
         })
         .collect();
@@ -229,7 +236,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_chained_and_chains_share_no_link() {
-        let able = Link::Able { offset: 0, early: None };
+        let able = Link::Able { offset: 0, early: None, last: false };
         let links = [able, Link::Outside, able, able, able, Link::Outside, able, able];
         let dispatches: Vec<Dispatch> =
             links.iter().zip(10..).map(|(&link, groups)| dispatch(groups, link)).collect();
@@ -244,21 +251,31 @@ mod tests {
     #[test]
     fn a_chain_ends_before_what_reads_early_what_it_wrote() {
         let cache = Span { address: 4096, bytes: 256 };
-        let able = Link::Able { offset: 0, early: None };
+        let able = Link::Able { offset: 0, early: None, last: false };
         let mut dispatches = [(); 5].map(|()| dispatch(7, able));
         dispatches[1].writes = vec![cache];
         let part = Span { address: 4100, bytes: 4 };
-        dispatches[3].link = Link::Able { offset: 0, early: Some(part) };
+        dispatches[3].link = Link::Able { offset: 0, early: Some(part), last: false };
         let (placed, words) = place(&dispatches);
         let first = |place: usize| words[placed[place].1];
         assert_eq!([0, 1, 2, 3, 4].map(first), [0, 7, 7, 0, 7], "another one begins");
-        dispatches[1].link = Link::Able { offset: 0, early: Some(cache) };
+        dispatches[1].link = Link::Able { offset: 0, early: Some(cache), last: false };
         assert_eq!(length(&dispatches), 3, "its own writes come behind its wait");
     }
 
     #[test]
+    fn a_chain_ends_with_a_dispatch_that_is_its_last() {
+        let [able, last] = [false, true].map(|last| Link::Able { offset: 0, early: None, last });
+        let dispatches = [able, last, last, able, able].map(|link| dispatch(7, link));
+        let (placed, words) = place(&dispatches);
+        let found: Vec<(usize, u32)> =
+            placed.iter().map(|&(index, link)| (index, words[link])).collect();
+        assert_eq!(found, [(0, 0), (1, 7), (3, 0), (4, 7)], "one alone is no chain");
+    }
+
+    #[test]
     fn a_dispatch_alone_is_no_chain() {
-        let alone = [dispatch(3, Link::Able { offset: 0, early: None })];
+        let alone = [dispatch(3, Link::Able { offset: 0, early: None, last: false })];
         assert_eq!(place(&alone), (Vec::new(), Vec::new()));
     }
 

@@ -68,6 +68,9 @@ pub enum Link {
         offset: usize,
         /// Memory that it reads before it waits for the dispatch before it, apart from weights and what the host writes.
         early: Option<Span>,
+        /// Whether a chain ends with it. Its workgroups, or those of what comes next, have equal shares of the work and have to be
+        /// spread evenly over the cores; what starts before its end goes where the first of its workgroups leave room.
+        last: bool,
     },
     /// It begins a chain.
     First,

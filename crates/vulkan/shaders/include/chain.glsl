@@ -18,6 +18,27 @@ const uint CHAIN_LINK_BYTES = 256u;
 // Looks at a counter between two looks at whether the chain has failed; each takes up to a microsecond.
 const uint CHAIN_LOOKS = 1u << 10;
 
+// With CHAIN_MEMORY_MODEL defined a shader is in the terms of the Vulkan memory model, as those with cooperative matrices are,
+// and says that other workgroups see what it writes, and the other way round. What it hands on is nonprivate then, and
+// coherent elsewhere (memory.glsl).
+#ifdef CHAIN_MEMORY_MODEL
+#extension GL_KHR_memory_scope_semantics : require
+const int CHAIN_SEMANTICS = gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible;
+void chain_fence() {
+    memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, CHAIN_SEMANTICS);
+}
+void chain_meet() {
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, CHAIN_SEMANTICS);
+}
+#else
+void chain_fence() {
+    memoryBarrierBuffer();
+}
+void chain_meet() {
+    barrier();
+}
+#endif
+
 // Waits until the dispatch before this one is done. All invocations of the workgroup call it. Without a chain the link is 0.
 void chain_wait(const uint64_t link) {
     if (link != 0ul) {
@@ -30,17 +51,17 @@ void chain_wait(const uint64_t link) {
                 if (left != 0u && round == ChainLink(link).patience) failed.word = 1u;
                 waits = left != 0u && failed.word == 0u;
             }
-            memoryBarrierBuffer();
+            chain_fence();
         }
-        barrier();
+        chain_meet();
     }
 }
 
 // Says that this workgroup is done. All its invocations call it.
 void chain_signal(const uint64_t link) {
     if (link != 0ul) {
-        memoryBarrierBuffer();
-        barrier();
+        chain_fence();
+        chain_meet();
         if (gl_LocalInvocationIndex == 0u) atomicAdd(ChainLink(link + uint64_t(CHAIN_LINK_BYTES)).left, 0xFFFFFFFFu);
     }
 }

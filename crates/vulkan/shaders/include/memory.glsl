@@ -13,5 +13,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) buffer Quads { uve
 
 // What dispatches of a chain hand on (chain.glsl): not kept in a cache that only one core sees.
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer ActiveFloats { float at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer ActiveWords { uint at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) coherent buffer ActiveVec2s { vec2 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) coherent buffer ActivePairs { uvec2 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer ActiveVec4s { vec4 at[]; };

@@ -13,8 +13,8 @@ float workgroup_sum(float value, uint turn) {
     if (subgroupElect()) reduce_parts[turn][gl_SubgroupID] = part;
     barrier();
     float total = 0.0;
-    for (uint i = 0u; i < gl_NumSubgroups; ++i) total += reduce_parts[turn][i];
-    return total;
+    for (uint i = gl_SubgroupInvocationID; i < gl_NumSubgroups; i += gl_SubgroupSize) total += reduce_parts[turn][i];
+    return subgroupAdd(total);
 }
 
 float workgroup_max(float value, uint turn) {
@@ -22,6 +22,6 @@ float workgroup_max(float value, uint turn) {
     if (subgroupElect()) reduce_parts[turn][gl_SubgroupID] = part;
     barrier();
     float high = reduce_parts[turn][0];
-    for (uint i = 1u; i < gl_NumSubgroups; ++i) high = max(high, reduce_parts[turn][i]);
-    return high;
+    for (uint i = gl_SubgroupInvocationID; i < gl_NumSubgroups; i += gl_SubgroupSize) high = max(high, reduce_parts[turn][i]);
+    return subgroupMax(high);
 }

@@ -74,6 +74,7 @@ struct Args {
     cache: u64,
     ring: u32,
     epsilon: f32,
+    chain: u64,
 }
 
 impl HeadsLaunch {
@@ -106,6 +107,7 @@ impl HeadsLaunch {
             cache: self.stored.map_or(0, |stored| stored.cache.span.address),
             ring: self.stored.map_or(0, |stored| stored.cache.ring_blocks),
             epsilon: self.epsilon,
+            chain: 0,
         };
         let query = self.query.iter().map(|query| query.query);
         let stored = self.stored.iter();
@@ -120,7 +122,11 @@ impl HeadsLaunch {
                 .chain(stored.clone().flat_map(|stored| [stored.key, stored.value]))
                 .collect(),
             writes: query.chain(stored.map(|stored| stored.cache.span)).collect(),
-            link: Link::Outside,
+            link: Link::Able {
+                offset: std::mem::offset_of!(Args, chain),
+                early: None,
+                last: false,
+            },
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 /// Most invocations of a workgroup.
-const LOCAL_MAX: usize = 512;
+const LOCAL_MAX: usize = 1024;
 /// Most values that an invocation keeps in registers.
 const REGISTERS_MAX: usize = 64;
 
@@ -74,6 +74,7 @@ struct Args {
     codes: u64,
     scales: u64,
     rows: u64,
+    chain: u64,
     epsilon: f32,
     _padding: u32,
 }
@@ -137,6 +138,7 @@ impl RowsLaunch {
             codes: operand.1.address,
             scales: operand.2.address,
             rows: self.row_count,
+            chain: 0,
             epsilon: self.epsilon,
             _padding: 0,
         };
@@ -148,7 +150,11 @@ impl RowsLaunch {
             groups: [self.rows as u32, 1, 1],
             reads,
             writes,
-            link: Link::Outside,
+            link: Link::Able {
+                offset: std::mem::offset_of!(Args, chain),
+                early: None,
+                last: false,
+            },
         })
     }
 }

@@ -275,7 +275,11 @@ impl StreamLaunch<'_> {
             groups: [shape.workgroups.clamp(1, most.max(1)), 1, 1],
             reads,
             writes,
-            link: Link::Able { offset: std::mem::offset_of!(Args, chain), early: None },
+            link: Link::Able {
+                offset: std::mem::offset_of!(Args, chain),
+                early: None,
+                last: false,
+            },
         })
     }
 

@@ -277,6 +277,8 @@ impl DecodeLaunch {
                 offset: std::mem::offset_of!(DecodeArgs, chain),
                 // Keys and values of other positions.
                 early: self.fused.map(|_| self.cache.span),
+                // With several rows it takes longer than what follows, whose workgroups are to be spread evenly.
+                last: self.rows > 1,
             },
         })
     }

@@ -25,7 +25,7 @@ pub struct FragmentShape {
     pub slices: u32,
     /// Steps of a unit of work, whose weights are under way together: 1 to 4.
     pub depth: u32,
-    /// Workgroups that share the work, if there is enough: as many as the device runs at once.
+    /// Workgroups that share the work, if there is enough: as many as the device runs at once. 0: each tile has its own.
     pub workgroups: u32,
 }
 
@@ -47,7 +47,8 @@ impl FragmentShape {
 
     /// Workgroups of a launch of so many tiles.
     pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>, tiles: u32) -> u32 {
-        self.workgroups.min(tiles.saturating_mul(self.units(launch)))
+        let most = tiles.saturating_mul(self.units(launch));
+        if self.workgroups == 0 { tiles } else { self.workgroups.min(most) }
     }
 
     /// Bytes of scratch memory: room for two parts of tiles of each workgroup, if any tile is shared.
@@ -74,7 +75,7 @@ impl FragmentShape {
 
     pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
         let sizes = [self.subgroups, self.lefts, self.rights, self.groups, self.slices, self.depth];
-        let small = sizes.iter().all(|size| (1..=32).contains(size)) && self.workgroups > 0;
+        let small = sizes.iter().all(|size| (1..=32).contains(size));
         if !small || !capabilities.fragments || launch.matrix.format.is_float() {
             return false;
         }
@@ -84,7 +85,7 @@ impl FragmentShape {
         self.subgroups.is_multiple_of(self.slices)
             && (!launch.is_gated() || self.lefts.is_multiple_of(2))
             && self.depth <= 4
-            && workgroups as usize <= COUNTERS
+            && (self.workgroups == 0 || workgroups as usize <= COUNTERS)
             && (units + 1) * u64::from(workgroups) < 1 << 32
             && self.local() <= capabilities.invocations
             && self.shared_bytes() <= capabilities.shared_bytes

@@ -263,6 +263,7 @@ impl MatmulShape {
                 gated,
                 u32::from(launch.rounds(self).shared > 0),
                 shape.depth,
+                u32::from(launch.is_chained(self)),
             ],
             MatmulShape::Tile(shape) => {
                 // The quantised kernel counts its steps in blocks.
