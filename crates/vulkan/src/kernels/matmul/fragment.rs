@@ -65,11 +65,12 @@ impl FragmentShape {
         self.subgroups * LANES
     }
 
-    /// Two stages of activations, the sums of subgroups that share columns, and the number of finished workgroups.
+    /// Two stages of activations, the sums of subgroups that share columns, the factors of the activations, and the number of
+    /// finished workgroups.
     fn shared_bytes(&self) -> u32 {
         let stage = self.slices * self.groups * self.rights * RIGHT_TOKENS * 256;
         let strips = if self.slices > 1 { self.subgroups * self.lefts * LANES * 16 } else { 16 };
-        2 * stage + strips + 16
+        2 * stage + strips + 4 * self.rights * RIGHT_TOKENS + 16
     }
 
     pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
@@ -86,6 +87,7 @@ impl FragmentShape {
             && self.depth <= 4
             && workgroups as usize <= COUNTERS
             && (units + 1) * u64::from(workgroups) < 1 << 32
+            && self.rights * RIGHT_TOKENS <= self.local()
             && self.local() <= capabilities.invocations
             && self.shared_bytes() <= capabilities.shared_bytes
     }
