@@ -64,11 +64,15 @@ const uint PAIRS = (PAIRS_OF_STEP + LOCAL - 1) / LOCAL;
 const uint STAGE = 2 * PAIRS_OF_STEP;
 const uint STRIPS = SLICES > 1 ? SUBGROUPS * LEFTS * LANES : 1;
 
+// Parts of a tile that are loaded together when they are added.
+const uint PARTS_TOGETHER = 8;
+
 // Counters at the front of the scratch memory.
 const uint COUNTERS = 4096;
 
 shared uvec4 staged[2 * STAGE];
 shared vec4 strips[STRIPS];
+shared float token_scales[TOKENS];
 shared uint finished;
 
 // Barriers make what is written visible: no access needs to bypass a cache by itself.
@@ -95,13 +99,22 @@ uint token_tiles;
 uint ahead_unit;
 uint ahead_tile;
 uint ahead_rows[ROWS];
-// What the loads of activations are at: a step of a tile, and the first token of the tile.
+// What the loads of activations are at: a step of a tile, the first token of the tile, and this invocation's vectors of the
+// tile's first step.
 uint operand_step;
 uint operand_token;
+uint operand_vectors[PAIRS];
+// The factor of the activations of a token of the tile: this invocation's, of at least as many as there are tokens.
+float scale_ahead;
 
 // The first feature of this subgroup's part of a tile.
 uint subgroup_feature(const uint tile) {
     return tile / token_tiles * TILE_FEATURES + stacked * SUBGROUP_FEATURES;
+}
+
+// The first token of a tile.
+uint first_token(const uint tile) {
+    return tile % token_tiles * TOKENS;
 }
 
 void find_rows() {
@@ -133,16 +146,22 @@ void advance_weights() {
     }
 }
 
-// Loads pairs of vectors of activations for a step: elements 8 p..8 p + 7 and 16 + 8 p.. of block c of a token's group. After
-// the last tile this begins again with the tokens, which nobody reads.
+// Finds an invocation's pairs of vectors of activations: elements 8 p..8 p + 7 and 16 + 8 p.. of block c of a token's group.
+void find_operands() {
+    [[unroll]] for (uint i = 0; i < PAIRS; i++) {
+        const uint index = i * LOCAL + gl_SubgroupID * LANES + lane;
+        const uint token = min(operand_token + (index >> 6) % RIGHTS * 8 + ((index >> 3) & 7), push.args.tokens - 1);
+        operand_vectors[i] = token * planes.groups * 16 + ((index >> 1) & 3) * 4 + (index & 1);
+    }
+}
+
+// Loads the activations of a step. After the last tile this begins again with the tokens, which nobody reads.
 void load_operands() {
     [[unroll]] for (uint i = 0; i < PAIRS; i++) {
         const uint index = i * LOCAL + gl_SubgroupID * LANES + lane;
-        const uint right = (index >> 6) % RIGHTS;
-        const uint token = min(operand_token + right * 8 + ((index >> 3) & 7), push.args.tokens - 1);
         uint group = operand_step * STEP_GROUPS + (index >> 6) / RIGHTS;
         if (RAGGED != 0) group = min(group, planes.groups - 1);
-        const uint vector = (token * planes.groups + group) * 16 + ((index >> 1) & 3) * 4 + (index & 1);
+        const uint vector = operand_vectors[i] + group * 16;
         if (PAIRS_OF_STEP % LOCAL == 0 || index < PAIRS_OF_STEP) {
             operands[2 * i] = MatmulHalves(push.args.operand).at[vector];
             operands[2 * i + 1] = MatmulHalves(push.args.operand).at[vector + 2];
@@ -153,7 +172,14 @@ void load_operands() {
         operand_step = 0;
         operand_token += TOKENS;
         if (operand_token >= push.args.tokens) operand_token = 0;
+        find_operands();
     }
+}
+
+// Loads the factors of a tile's activations, long before they are used.
+void load_scales(const uint tile) {
+    const uint token = min(first_token(tile) + gl_LocalInvocationIndex, push.args.tokens - 1);
+    scale_ahead = MatmulFactors(push.args.operand_scales).at[token];
 }
 
 // The vector of shared memory for a lane's share of the products of a word. The lanes that write together, of two words,
@@ -231,10 +257,9 @@ void multiply(const uint stage, const uint step, const uint group) {
 
 // Stores the outputs of eight tokens in this subgroup's features; nothing beyond the edges.
 void store_outputs(const uint tile, const uint right, const vec4 values[LEFTS]) {
-    const uint token = tile % token_tiles * TOKENS + right * 8 + lane % 4 * 2;
-    const uint last = push.args.tokens - 1;
-    const vec2 both = vec2(MatmulFactors(push.args.operand_scales).at[min(token, last)],
-                           MatmulFactors(push.args.operand_scales).at[min(token + 1, last)]);
+    const uint within = right * 8 + lane % 4 * 2;
+    const uint token = first_token(tile) + within;
+    const vec2 both = vec2(token_scales[within], token_scales[within + 1]);
     [[unroll]] for (uint i = 0; i < OUT_LEFTS; i++) {
         const uint feature = subgroup_feature(tile) + i * 16 + lane / 4;
         vec4 value = values[i] * both.xyxy;
@@ -259,8 +284,8 @@ uint first_unit(const uint workgroup) {
 }
 
 // Each workgroup has room for two parts: of the tile that it does not begin, and of the one that it does not end.
-uint part_at(const uint tile, const uint workgroup, const uint right) {
-    const uint place = 2 * workgroup + (first_unit(workgroup) <= tile * units ? 1 : 0);
+uint part_at(const uint workgroup, const bool begins, const uint right) {
+    const uint place = 2 * workgroup + (begins ? 1 : 0);
     return ((place * RIGHTS + right) * STACKED + stacked) * (LEFTS * LANES) + lane;
 }
 
@@ -268,9 +293,11 @@ Parts parts() {
     return Parts(push.args.scratch + COUNTERS * 4);
 }
 
-// Whether this is the last of the workgroups that share a tile to come here; all see what the others wrote.
+// Whether this is the last of the workgroups that share a tile to come here; all see what the others wrote. The barriers order
+// a workgroup's accesses and its first invocation's, the atomic that one's and those of the device: each device-wide fence
+// takes about half a microsecond.
 bool is_last(const uint counter, const uint sharers) {
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeDevice, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
                    gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
     if (gl_LocalInvocationIndex == 0) {
         Counters counters = Counters(push.args.scratch);
@@ -280,24 +307,24 @@ bool is_last(const uint counter, const uint sharers) {
         // The next dispatch counts from 0 again.
         if (finished == sharers) counters.at[counter] = 0;
     }
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeDevice, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
                    gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
     return finished == sharers;
 }
 
-// Adds the parts of a tile in the order of the workgroups.
+// Adds the parts of a tile in the order of the workgroups, of which the first begins it.
 void finish_tile(const uint tile, const uint first, const uint last) {
     [[dont_unroll]] for (uint right = slice; right < RIGHTS; right += SLICES) {
         vec4 values[LEFTS];
         [[unroll]] for (uint i = 0; i < LEFTS; i++) values[i] = vec4(0.0);
-        [[dont_unroll]] for (uint workgroup = first; workgroup <= last; workgroup += 4) {
-            // Four loads of each value under way.
-            vec4 loaded[4 * LEFTS];
-            [[unroll]] for (uint n = 0; n < 4; n++) {
-                const uint at = part_at(tile, min(workgroup + n, last), right);
+        [[dont_unroll]] for (uint workgroup = first; workgroup <= last; workgroup += PARTS_TOGETHER) {
+            vec4 loaded[PARTS_TOGETHER * LEFTS];
+            [[unroll]] for (uint n = 0; n < PARTS_TOGETHER; n++) {
+                const uint sharer = min(workgroup + n, last);
+                const uint at = part_at(sharer, sharer == first, right);
                 [[unroll]] for (uint i = 0; i < LEFTS; i++) loaded[n * LEFTS + i] = parts().at[at + i * LANES];
             }
-            [[unroll]] for (uint n = 0; n < 4; n++) {
+            [[unroll]] for (uint n = 0; n < PARTS_TOGETHER; n++) {
                 [[unroll]] for (uint i = 0; i < LEFTS; i++) {
                     if (workgroup + n <= last) values[i] += loaded[n * LEFTS + i];
                 }
@@ -308,7 +335,10 @@ void finish_tile(const uint tile, const uint first, const uint last) {
 }
 
 // What becomes of the sums of a tile, all of it or a part.
-void finish_sums(const uint tile, const bool is_whole) {
+void finish_sums(const uint tile, const bool begins, const bool ends) {
+    const bool is_whole = begins && ends;
+    if (gl_LocalInvocationIndex < TOKENS) token_scales[gl_LocalInvocationIndex] = scale_ahead;
+    barrier();
     [[dont_unroll]] for (uint right = 0; right < RIGHTS; right++) {
         vec4 values[LEFTS];
         [[unroll]] for (uint constant = 0; constant < RIGHTS; constant++) {
@@ -333,7 +363,7 @@ void finish_sums(const uint tile, const bool is_whole) {
         if (is_whole) {
             store_outputs(tile, right, values);
         } else {
-            const uint at = part_at(tile, gl_WorkGroupID.x, right);
+            const uint at = part_at(gl_WorkGroupID.x, begins, right);
             [[unroll]] for (uint i = 0; i < LEFTS; i++) parts().at[at + i * LANES] = values[i];
         }
     }
@@ -349,7 +379,6 @@ void work() {
     slice = gl_SubgroupID % SLICES;
     stacked = gl_SubgroupID / SLICES;
     planes = Planes(push.args.codes, push.args.high, push.args.scales, push.args.supers, push.args.groups);
-    magic = magic_of(push.args.groups >> 31);
     units = (planes.groups + DEPTH * STEP_GROUPS - 1) / (DEPTH * STEP_GROUPS);
     token_tiles = (push.args.tokens + TOKENS - 1) / TOKENS;
     uint unit = first_unit(gl_WorkGroupID.x);
@@ -357,9 +386,11 @@ void work() {
     uint tile = unit / units;
     ahead_tile = tile;
     ahead_unit = unit % units;
-    operand_token = tile % token_tiles * TOKENS;
+    operand_token = first_token(tile);
     operand_step = ahead_unit * DEPTH;
     find_rows();
+    find_operands();
+    magic = magic_of(ahead_rows[0] >> 31);
     [[unroll]] for (uint step = 0; step < DEPTH; step++) {
         [[unroll]] for (uint group = 0; group < GROUPS; group++) load_group(step, group);
     }
@@ -370,6 +401,7 @@ void work() {
     [[dont_unroll]] while (unit < end) {
         const uint first = unit;
         const uint stop = min(end, (tile + 1) * units);
+        load_scales(tile);
         [[unroll]] for (uint i = 0; i < RIGHTS * LEFTS; i++) sums[i] = Sum(0.0);
         // Every turn of this loop loads, the last one what it has: a branch around the loads would make the compiler copy what
         // they give, and wait for it.
@@ -390,7 +422,7 @@ void work() {
                 stage ^= 1;
             }
         } while (unit < stop);
-        finish_sums(tile, first == tile * units && unit == (tile + 1) * units);
+        finish_sums(tile, first == tile * units, unit == (tile + 1) * units);
         tile++;
     }
 }

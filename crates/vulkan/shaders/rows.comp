@@ -6,6 +6,7 @@
 
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_EXT_control_flow_attributes : require
 #include "include/memory.glsl"
 #include "include/reduce.glsl"
 #include "include/operand.glsl"
@@ -70,14 +71,14 @@ vec4 old[PER];
 
 float inverse_rms(uint turn) {
     float total = 0.0;
-    for (uint i = 0u; i < PER; ++i) total += dot(v[i], v[i]);
+    [[unroll]] for (uint i = 0u; i < PER; ++i) total += dot(v[i], v[i]);
     return inversesqrt(workgroup_sum(total, turn) / float(COLUMNS) + args.epsilon);
 }
 
 // Eight neighbouring invocations hold a block of 32.
 void store_fixed(uint row) {
     const uint groups = PADDED / 128u;
-    for (uint i = 0u; i < PER; ++i) {
+    [[unroll]] for (uint i = 0u; i < PER; ++i) {
         float high = operand_magnitude(v[i]);
         float sum = v[i].x + v[i].y + v[i].z + v[i].w;
         for (uint step = 1u; step < 8u; step *= 2u) {
@@ -101,12 +102,12 @@ void store_fixed(uint row) {
 
 void store_halves(uint row) {
     float high = 0.0;
-    for (uint i = 0u; i < PER; ++i) high = max(high, operand_magnitude(v[i]));
+    [[unroll]] for (uint i = 0u; i < PER; ++i) high = max(high, operand_magnitude(v[i]));
     high = workgroup_max(high, 2u);
     bool finite = high < OPERAND_INFINITE;
     int exponent = operand_exponent(high);
     float inverse = operand_power(-exponent);
-    for (uint i = 0u; i < PER; ++i) {
+    [[unroll]] for (uint i = 0u; i < PER; ++i) {
         uint c = column(i);
         if (c >= PADDED) continue;
         vec4 scaled = finite ? v[i] * inverse : vec4(0.0);
@@ -118,26 +119,26 @@ void store_halves(uint row) {
 }
 
 void work_on_row(uint row) {
-    for (uint i = 0u; i < PER; ++i) v[i] = load(args.source, row, column(i));
+    [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] = load(args.source, row, column(i));
     if (MODE > 1u) {
-        for (uint i = 0u; i < PER; ++i) old[i] = load(args.target, row, column(i));
+        [[unroll]] for (uint i = 0u; i < PER; ++i) old[i] = load(args.target, row, column(i));
     }
     if (MODE > 0u) {
         float factor = inverse_rms(0u);
-        for (uint i = 0u; i < PER; ++i) v[i] *= factor * factors[i];
+        [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] *= factor * factors[i];
     }
     if (MODE > 1u) {
-        for (uint i = 0u; i < PER; ++i) {
+        [[unroll]] for (uint i = 0u; i < PER; ++i) {
             v[i] += old[i];
             store(args.target, row, column(i), v[i]);
         }
     }
     if (MODE > 2u) {
         float factor = inverse_rms(1u);
-        for (uint i = 0u; i < PER; ++i) v[i] *= factor * next_factors[i];
+        [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] *= factor * next_factors[i];
     }
     if (PLAIN != 0u) {
-        for (uint i = 0u; i < PER; ++i) store(args.plain, row, column(i), v[i]);
+        [[unroll]] for (uint i = 0u; i < PER; ++i) store(args.plain, row, column(i), v[i]);
     }
     if (OPERAND == 1u) store_fixed(row);
     if (OPERAND == 2u) store_halves(row);
@@ -145,7 +146,7 @@ void work_on_row(uint row) {
 
 void main() {
     uint row = gl_WorkGroupID.x;
-    for (uint i = 0u; i < PER; ++i) {
+    [[unroll]] for (uint i = 0u; i < PER; ++i) {
         if (MODE > 0u) factors[i] = load(args.weight, 0u, column(i));
         if (MODE > 2u) next_factors[i] = load(args.next_weight, 0u, column(i));
     }

@@ -40,15 +40,15 @@ Share load_share(const Planes planes, const uint row, const uint unit) {
     return loaded;
 }
 
-// What codes are XOR-ed with to become halves. In registers, a mask and a XOR are one instruction; known constants would be
-// two.
+// What codes are XOR-ed with to become halves. In registers of each lane, a mask and a XOR are one instruction; known
+// constants, and values that a subgroup shares, would take two.
 struct Magic {
     uint low;
     uint high;
     f16vec2 sixteenth;
 };
 
-// `zero` is 0, which the compiler must not know.
+// `zero` is 0, which the compiler must not know, nor that all lanes have the same.
 Magic magic_of(const uint zero) {
 #if FORMAT == FORMAT_Q4_0
     return Magic(0x64086408u | zero, 0x64806480u | zero, halves_of(0x2C002C00u | zero));
@@ -82,8 +82,7 @@ UnitScale unit_scale(const Share unit, const bool odd) {
     return vec4(scale.x, -1056.0 * scale.x, scale.y, -1056.0 * scale.y);
 #endif
 #else
-    const f16vec2 both = halves_of(unit.scales);
-    return odd ? both.yy : both.xx;
+    return halves_of(unit.scales >> (odd ? 16 : 0)).xx;
 #endif
 }
 

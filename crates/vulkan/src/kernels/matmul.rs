@@ -20,9 +20,11 @@
 //! The fragment kernel decodes weights in the registers that the matrix units read, and shares out equal parts of all tiles. Of a
 //! weight in Q4_0 it reads 0.56 bytes (4.7 TB/s on an H200: 0.12 ps), spends 3 instructions in each lane, of which 528 units
 //! issue one a cycle (0.1 ps), and reads for N rows of activations 2 N / 32 or, with 64 rows of weights in a subgroup, 2 N / 64
-//! bytes of shared memory (0.03 and 0.015 ps for 16 rows). The four products of a layer of Gemma 3 27B take an H200 115 us at 8
-//! rows (151 without it), 177 at 32 (222) and 270 at 64 (315): about 12 us of each launch are its beginning and its end, the
-//! rest is 1.3 times the time of the bytes at 8 rows.
+//! bytes of shared memory (0.03 and 0.015 ps for 16 rows). The four products of a layer of Gemma 3 27B take an H200 106 us at 8
+//! rows (151 without it), 164 at 32 (222) and 243 at 64 (315): about 10 us of each launch are its beginning and its end, the
+//! rest is 1.25 times the time of the bytes at 8 rows. With 32 rows, gate and up take 78 us: the loads without decoding and with
+//! a quarter of the products 62, the products without loads and decoding 48, decoding without loads and with a quarter of the
+//! products 44. None of them is the bound by itself; with two subgroups for each unit that issues, they overlap in part.
 //!
 //! Decoded weights are rounded to f16 once: relative error 2^-11. Weights beyond 65504 become infinite, and bf16 weights
 //! below 2^-24 zero.

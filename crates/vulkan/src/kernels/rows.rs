@@ -10,7 +10,7 @@ use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 /// Most invocations of a workgroup.
-const LOCAL_MAX: usize = 1024;
+const LOCAL_MAX: usize = 512;
 /// Most values that an invocation keeps in registers.
 const REGISTERS_MAX: usize = 64;
 

@@ -66,11 +66,12 @@ impl FragmentShape {
         self.subgroups * LANES
     }
 
-    /// Two stages of activations, the sums of subgroups that share columns, and the number of finished workgroups.
+    /// Two stages of activations, the sums of subgroups that share columns, the factors of the activations, and the number of
+    /// finished workgroups.
     fn shared_bytes(&self) -> u32 {
         let stage = self.slices * self.groups * self.rights * RIGHT_TOKENS * 256;
         let strips = if self.slices > 1 { self.subgroups * self.lefts * LANES * 16 } else { 16 };
-        2 * stage + strips + 16
+        2 * stage + strips + 4 * self.rights * RIGHT_TOKENS + 16
     }
 
     pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
@@ -87,6 +88,7 @@ impl FragmentShape {
             && self.depth <= 4
             && (self.workgroups == 0 || workgroups as usize <= COUNTERS)
             && (units + 1) * u64::from(workgroups) < 1 << 32
+            && self.rights * RIGHT_TOKENS <= self.local()
             && self.local() <= capabilities.invocations
             && self.shared_bytes() <= capabilities.shared_bytes
     }
@@ -110,24 +112,61 @@ impl FragmentShape {
 /// Subgroups, left factors, groups, slices, depth, and workgroups for each of the device's cores.
 type Layout = [u32; 6];
 
-/// Layouts for up to so many rows of activations: for matrices of at least [`LARGE`] weights, and for smaller ones. Of four
-/// workgroups or fewer on a core, as registers allow; the larger the matrix, the more rows of it share the activations.
-const LAYOUTS: [(usize, &[Layout], &[Layout]); 4] = [
-    (8, &[[4, 2, 2, 1, 1, 4], [8, 2, 2, 1, 1, 2]], &[[4, 2, 2, 1, 1, 4], [4, 2, 1, 2, 2, 4]]),
-    (16, &[[8, 2, 2, 1, 1, 2], [8, 4, 1, 2, 1, 1]], &[[8, 2, 2, 1, 1, 2], [8, 4, 1, 2, 1, 1]]),
-    (32, &[[4, 4, 1, 2, 1, 2], [8, 2, 1, 2, 2, 1]], &[[8, 2, 1, 1, 2, 1], [8, 2, 1, 2, 2, 1]]),
-    (64, &[[8, 2, 1, 1, 2, 1], [12, 2, 1, 1, 1, 1]], &[[8, 2, 1, 1, 2, 1]]),
+/// Layouts for up to so many rows of activations: for matrices of at least [`LARGE`] weights, and for smaller ones. Of three
+/// workgroups or fewer on a core, as registers allow; the larger the matrix, the more rows of it share the activations. Small
+/// matrices with few rows of activations take less time in tiles that are not shared (no workgroups): 5376 x 4096 weights in Q4_0
+/// 9.9 against 13.7 us at 8 rows.
+type Layouts = [(usize, &'static [Layout], &'static [Layout]); 4];
+
+const Q4_0: Layouts = [
+    (
+        8,
+        &[[4, 2, 2, 1, 1, 3], [8, 2, 1, 2, 1, 2]],
+        &[[8, 1, 1, 4, 4, 0], [8, 2, 1, 4, 2, 0], [4, 2, 2, 1, 1, 3]],
+    ),
+    (16, &[[6, 2, 2, 1, 1, 2], [4, 4, 1, 2, 1, 2]], &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]]),
+    (32, &[[4, 4, 1, 2, 1, 2], [8, 2, 1, 2, 2, 1]], &[[8, 2, 1, 2, 1, 1], [6, 2, 1, 1, 1, 2]]),
+    (64, &[[8, 2, 1, 1, 2, 1], [4, 2, 1, 1, 2, 2]], &[[8, 2, 1, 1, 1, 1], [8, 2, 1, 1, 2, 1]]),
 ];
+
+/// For formats of as many bytes or more and scales of smaller blocks.
+const Q8_0_AND_Q4_K: Layouts = [
+    (8, &[[4, 4, 1, 2, 1, 2], [4, 2, 2, 1, 1, 3]], &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]]),
+    (16, &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]], &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]]),
+    (32, &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]], &[[4, 2, 1, 1, 1, 2], [4, 4, 1, 2, 1, 2]]),
+    (64, &[[4, 2, 1, 1, 1, 2], [8, 2, 1, 1, 2, 1]], &[[4, 2, 1, 1, 1, 2], [8, 2, 1, 1, 2, 1]]),
+];
+
+const Q6_K: Layouts = [
+    (8, &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]], &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]]),
+    (16, &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]], &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]]),
+    (32, &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]], &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]]),
+    (64, &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]], &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]]),
+];
+
 /// Weights of a matrix that is large: `down` of Gemma 3 27B has 116 million, its query, key and value 44.
 const LARGE: usize = 1 << 26;
+/// Weights of a matrix that is not small: `output` of Gemma 3 27B has 22 million.
+const MEDIUM: usize = 1 << 24;
+
+/// The layouts for a format that the kernel decodes.
+fn layouts(format: Format) -> Option<&'static Layouts> {
+    match format {
+        Format::Q4_0 => Some(&Q4_0),
+        Format::Q8_0 | Format::Q4K => Some(&Q8_0_AND_Q4_K),
+        Format::Q6K => Some(&Q6_K),
+        Format::F32 | Format::F16 | Format::Bf16 => None,
+    }
+}
 
 /// The shapes that are worth measuring, the likeliest first.
 pub(super) fn candidates(
     capabilities: &Capabilities,
     launch: &MatmulLaunch<'_>,
 ) -> Vec<FragmentShape> {
-    let found = LAYOUTS.iter().find(|(width, _, _)| launch.width <= *width);
-    let Some((_, large, small)) = found.filter(|_| capabilities.fragments) else {
+    let table = layouts(launch.matrix.format).filter(|_| capabilities.fragments);
+    let found = table.and_then(|table| table.iter().find(|(width, _, _)| launch.width <= *width));
+    let Some((_, large, small)) = found else {
         return Vec::new();
     };
     let is_large = launch.matrix.rows * launch.matrix.columns >= LARGE;
@@ -146,14 +185,17 @@ pub(super) fn candidates(
     if is_large { large } else { small }.iter().map(shape).collect()
 }
 
-/// Whether these shapes come before those of the kernel with weights in shared memory: where an H200 was quicker with them.
-/// For 5376 x 4096 weights in Q4_0 it took 16.5 against 15.2 us at 8 rows, 19.8 against 16.9 at 16, and 20.4 against 22.7 at
-/// 32; for 8192 x 5376, 19.9 against 20.4 at 8 rows, and 43.2 against 40.8 at 64.
+/// Whether these shapes come before those of the kernel with weights in shared memory: where an H200 was quicker with them, of
+/// the sizes that were measured. For 5376 x 4096 weights in Q4_0 it took 13.7 against 15.3 us at 8 rows, 16.1 against 17.0 at
+/// 16, and 27.0 against 32.0 at 64; for 8192 x 5376, 37.5 against 40.9 at 64. The four products of a layer of Gemma 3 27B in
+/// Q4_K took 148 against 216 us at 8 rows and 201 against 280 at 32, in Q8_0 155 against 183 and 206 against 279; its head of
+/// 262144 x 5376 in Q6_K 440 against 576 us at 8 rows, 490 against 729 at 16, 577 against 902 at 32, 860 against 1044 at 64.
 pub(super) fn comes_first(launch: &MatmulLaunch<'_>) -> bool {
-    let least = match launch.width {
-        ..=16 => 1 << 25,
-        17..=32 => 0,
-        _ => LARGE,
+    let least = match (launch.matrix.format, launch.width) {
+        (Format::Q4_0, 17..=32) => 0,
+        (Format::Q4_0, _) | (Format::Q8_0 | Format::Q4K, ..=32) => MEDIUM,
+        (Format::Q6K, _) => LARGE,
+        _ => usize::MAX,
     };
-    launch.matrix.format == Format::Q4_0 && launch.matrix.rows * launch.matrix.columns >= least
+    launch.matrix.rows * launch.matrix.columns >= least
 }
