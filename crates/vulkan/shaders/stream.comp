@@ -17,9 +17,9 @@ layout(constant_id = 2) const uint SPAN = 1;
 layout(constant_id = 3) const uint BATCH = 4;
 // Size of a subgroup, 8 or more.
 layout(constant_id = 4) const uint SUBGROUP = 32;
-// What becomes of the activations first: 0 nothing, 1 a norm, 2 norm, addition, norm.
+// What becomes of the activations first: 0 nothing, 1 a norm, 2 norm, addition, norm; 3 nothing, and they are interleaved.
 layout(constant_id = 5) const uint PROLOGUE = 0;
-// 1: gelu(gate) * up.
+// 1: gelu(gate) * up; 2: the same, interleaved.
 layout(constant_id = 6) const uint GATED = 0;
 // Sixteen bytes each of the activations in shared memory, 4 for each block: of all where they are normed, else of as many
 // blocks as there is room for.

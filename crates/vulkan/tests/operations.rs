@@ -8,7 +8,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::random::{Random, forms, model, relative_difference, traffic};
+use common::random::{Random, forms, model, relative_difference, sized, traffic};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, LayerChoice, SplitDevice};
 use trine_cpu::CpuDevice;
@@ -72,6 +72,19 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
         }
     }
     assert_eq!(seen.len(), OPERATIONS, "only {seen:?} were run");
+}
+
+/// Rows between the products of a feed-forward are interleaved where they are long.
+#[test]
+fn long_feed_forwards_agree_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    for (seed, dtype) in (40..).zip([DType::Q8_0, DType::Q4_0, DType::Q4K]) {
+        let model = sized(&mut Random(seed), dtype, Some(1536), folder.path());
+        let expected = traffic(&ReferenceDevice::new(), &model, model.plan(), KvType::F32, seed);
+        let found = traffic(&device(), &model, model.plan(), KvType::F32, seed);
+        let worst = relative_difference(&expected, &found);
+        assert!(worst <= tolerance(dtype), "seed {seed}, {dtype:?}: {worst}");
+    }
 }
 
 #[test]

@@ -35,13 +35,19 @@ impl Random {
 
 /// A random Gemma 3 whose matrices are stored as `dtype`.
 pub fn model(random: &mut Random, dtype: DType, folder: &Path) -> Model {
+    sized(random, dtype, None, folder)
+}
+
+/// The same with a feed-forward of so many columns.
+pub fn sized(random: &mut Random, dtype: DType, ffn: Option<usize>, folder: &Path) -> Model {
     let block = dtype.block_elements();
     // Floats take any width, blocks whole blocks.
     let width = |random: &mut Random, limit: usize| match block {
         1 => 2 * (1 + random.below(limit / 2)),
         block => block * (1 + random.below((limit / block).max(1))),
     };
-    let (hidden, ffn) = (width(random, 100), width(random, 130));
+    let (hidden, drawn) = (width(random, 100), width(random, 130));
+    let ffn = ffn.unwrap_or(drawn);
     let (kv_heads, group) = (1 + random.below(3), 1 + random.below(4));
     let head_dim = match block {
         1 => 2 * (1 + random.below(24)),

@@ -13,6 +13,8 @@
 const uint STREAM_PLAIN = 0u;
 const uint STREAM_NORM = 1u;
 const uint STREAM_NORM_ADD_NORM = 2u;
+const uint STREAM_INTERLEAVED = 3u;
+const uint STREAM_GATED_INTERLEAVED = 2u;
 
 struct StreamArgs {
     uint64_t codes;
@@ -141,6 +143,32 @@ Operand stream_take(const uint block, const uint blocks) {
     return x;
 }
 
+// A block of an interleaved row: neighbours read beside each other, and need nothing of one another.
+Operand stream_interleaved(const uint64_t source, const uint block, const uint blocks) {
+    vec4 values[8];
+    [[unroll]] for (uint k = 0u; k < 8u; ++k) values[k] = ActiveVec4s(source).at[k * blocks + block];
+    float highest = 0.0;
+    [[unroll]] for (uint k = 0u; k < 8u; ++k) highest = max(highest, operand_magnitude(values[k]));
+    const float scale = stream_scale(highest);
+    const float inverse = scale > 0.0 ? 32512.0 / highest : 0.0;
+    Operand x;
+    [[unroll]] for (uint k = 0u; k < 4u; ++k) {
+        const uvec2 first = scale > 0.0 ? operand_fixed(values[k], inverse) : uvec2(0u);
+        const uvec2 second = scale > 0.0 ? operand_fixed(values[k + 4u], inverse) : uvec2(0u);
+        x.high0[k] = first.x;
+        x.low0[k] = first.y;
+        x.high1[k] = second.x;
+        x.low1[k] = second.y;
+    }
+    x.scale = vec2(scale, 0.0);
+#if FORMAT == FORMAT_Q4_K
+    float sum = 0.0;
+    [[unroll]] for (uint k = 0u; k < 8u; ++k) sum += dot(values[k], vec4(1.0));
+    x.scale.y = scale == scale ? sum : scale;
+#endif
+    return x;
+}
+
 // Norms the residual stream (after an addition) and stages it. All that is read is asked for before anything is waited for.
 void stream_stage(const StreamArgs args, const uint blocks, const bool first_group) {
     const uint invocation = stream_invocation();
@@ -247,7 +275,11 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
     // The matrix depends on nothing: its first rows are under way while this waits.
     chain_wait(args.chain);
     Operand x[SPAN];
-    if (PROLOGUE != STREAM_PLAIN) {
+    if (PROLOGUE == STREAM_INTERLEAVED) {
+        [[unroll]] for (uint s = 0u; s < SPAN; ++s) {
+            x[s] = stream_interleaved(args.source, min(lane + s * LANES, blocks - 1u), blocks);
+        }
+    } else if (PROLOGUE != STREAM_PLAIN) {
         stream_stage(args, blocks, group == 0u);
         [[unroll]] for (uint s = 0u; s < SPAN; ++s) x[s] = stream_take(min(lane + s * LANES, blocks - 1u), blocks);
     } else {
@@ -318,7 +350,10 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
             if (output_of < outputs) {
                 const uint row = first + output_of * apart;
                 if (GATED != 0u) {
-                    ActiveFloats(args.out0).at[row] = gelu(sums[0]) * sums[1];
+                    // An interleaved row is eight planes of the blocks' quads.
+                    const uint quad = row % 32u / 4u * (args.rows / 32u) + row / 32u;
+                    const uint target = GATED == STREAM_GATED_INTERLEAVED ? 4u * quad + row % 4u : row;
+                    ActiveFloats(args.out0).at[target] = gelu(sums[0]) * sums[1];
                 } else {
                     stream_store(args, row, sums[0]);
                 }

@@ -62,7 +62,8 @@ pub struct MatvecShape {
 /// Where the activations come from.
 #[derive(Debug, Clone, Copy)]
 pub enum MatvecInput {
-    /// An operand: [`OperandKind::Plain`] for float formats, [`OperandKind::Fixed16`] for the others.
+    /// An operand: [`OperandKind::Plain`] for float formats, [`OperandKind::Fixed16`] for the others. The kernel for one row
+    /// takes [`OperandKind::Plain`] and [`OperandKind::Interleaved`].
     Operand(Operand),
     /// The norm of the residual stream; one row.
     Norm {
@@ -108,7 +109,7 @@ pub enum MatvecOutput<'a> {
     Gated {
         /// (width, rows / 2) f32.
         plain: Option<Span>,
-        /// The same as a [`OperandKind::Fixed16`] operand.
+        /// The same as a [`OperandKind::Fixed16`] operand; by the kernel for one row as [`OperandKind::Interleaved`].
         operand: Option<Operand>,
     },
 }

@@ -10,6 +10,8 @@
 //!          Gemma exceed the range of f16; relative error 2^-11, and no value above 2^-28 of the row's largest is lost
 //!          codes:  row, column, f16
 //!          scales: row, f32
+//! Interleaved
+//!          f32, one row of whole blocks of 32: the first four values of each block, then the next four of each, and so on
 //! ```
 //!
 //! Rows of codes are padded with zeros to whole groups of 128. A block (Fixed16) or row (Halves) with a value that is not
@@ -31,6 +33,8 @@ pub enum OperandKind {
     Fixed16,
     /// f16 with a factor for each row.
     Halves,
+    /// f32, one row: an invocation that takes a whole block reads beside its neighbours.
+    Interleaved,
 }
 
 impl OperandKind {
@@ -40,6 +44,7 @@ impl OperandKind {
             OperandKind::Plain => "f32",
             OperandKind::Fixed16 => "fixed16",
             OperandKind::Halves => "halves",
+            OperandKind::Interleaved => "interleaved",
         }
     }
 
@@ -47,7 +52,7 @@ impl OperandKind {
     pub fn code_bytes(self, columns: usize) -> usize {
         let padded = columns.next_multiple_of(GROUP);
         match self {
-            OperandKind::Plain => 4 * columns,
+            OperandKind::Plain | OperandKind::Interleaved => 4 * columns,
             OperandKind::Fixed16 | OperandKind::Halves => 2 * padded,
         }
     }
@@ -55,7 +60,7 @@ impl OperandKind {
     /// Bytes of the scales of a row.
     pub fn scale_bytes(self, columns: usize) -> usize {
         match self {
-            OperandKind::Plain => 0,
+            OperandKind::Plain | OperandKind::Interleaved => 0,
             OperandKind::Fixed16 => 8 * columns.next_multiple_of(GROUP) / BLOCK,
             OperandKind::Halves => 4,
         }
@@ -67,9 +72,9 @@ impl OperandKind {
 pub struct Operand {
     /// Its form.
     pub kind: OperandKind,
-    /// Codes; the values themselves for [`OperandKind::Plain`].
+    /// Codes; the values themselves where they stay f32.
     pub codes: Span,
-    /// Scales; empty for [`OperandKind::Plain`].
+    /// Scales; empty where the values stay f32.
     pub scales: Span,
 }
 

@@ -115,6 +115,7 @@ impl RowsLaunch {
                 OperandKind::Plain => 0,
                 OperandKind::Fixed16 => 1,
                 OperandKind::Halves => 2,
+                OperandKind::Interleaved => unreachable!("only products interleave rows"),
             };
             writes.extend(operand.spans());
             (kind, operand.codes, operand.scales)

@@ -3,6 +3,8 @@
 //! Bound by the bytes of the matrix. For a block of 32 weights an invocation does 16 integer dot products and about 25 other
 //! operations; the activations are in registers, so that the nearest cache carries the matrix alone. Few large workgroups,
 //! one or two for each core, because each of them norms and quantises the activations for itself.
+//! Where a workgroup is one team, each block of the activations has one invocation: an [interleaved](OperandKind::Interleaved)
+//! row gives it the block's values with eight loads beside its neighbours', and they stay in its registers.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -46,9 +48,9 @@ pub struct StreamShape {
 pub struct StreamLaunch<'a> {
     /// The matrix; of a quantised format.
     pub matrix: Matrix,
-    /// The activations: f32, or with a norm.
+    /// The activations: f32, interleaved or not, or with a norm.
     pub input: MatvecInput,
-    /// Where the products go, as f32.
+    /// Where the products go: as f32, gated ones interleaved or not.
     pub output: MatvecOutput<'a>,
 }
 
@@ -118,6 +120,12 @@ pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: 
     shader(format).is_some()
         && columns.is_multiple_of(BLOCK)
         && StreamShape::suited(capabilities, format, columns, norm).is_some()
+}
+
+/// Whether the kernel takes the activations of a product of so many columns quicker interleaved: each workgroup has one
+/// team, so that each block of them has one invocation, which then quantises it without the others.
+pub fn prefers_interleaved(capabilities: &Capabilities, format: Format, columns: usize) -> bool {
+    StreamShape::suited(capabilities, format, columns, false).is_some_and(|shape| shape.teams == 1)
 }
 
 impl StreamShape {
@@ -245,7 +253,7 @@ impl StreamLaunch<'_> {
         let (mut args, mut reads, mut writes) = (self.args(), Vec::new(), Vec::new());
         let prologue = self.read(&mut args, &mut reads, &mut writes);
         let gated = self.write(&mut args, &mut writes);
-        let norm = prologue > 0;
+        let norm = self.norms();
         let format = self.matrix.format;
         let staged =
             staged_blocks(format, blocks, local / subgroup, norm, capabilities.shared_bytes);
@@ -257,7 +265,7 @@ impl StreamLaunch<'_> {
             shape.batch,
             subgroup,
             prologue,
-            u32::from(gated),
+            gated,
             4 * staged,
             (8 * staged).div_ceil(local),
             u32::from(shape.turns),
@@ -300,10 +308,13 @@ impl StreamLaunch<'_> {
     fn read(&self, args: &mut Args, reads: &mut Vec<Span>, writes: &mut Vec<Span>) -> u32 {
         match self.input {
             MatvecInput::Operand(operand) => {
-                assert_eq!(operand.kind, OperandKind::Plain, "activations are f32");
                 args.source = operand.codes.address;
                 reads.push(operand.codes);
-                0
+                match operand.kind {
+                    OperandKind::Plain => 0,
+                    OperandKind::Interleaved => 3,
+                    other => unreachable!("{other:?}: activations are f32"),
+                }
             }
             MatvecInput::Norm { x, weight, epsilon } => {
                 (args.source, args.weight, args.epsilon) = (x.address, weight, epsilon);
@@ -321,8 +332,8 @@ impl StreamLaunch<'_> {
         }
     }
 
-    /// Sets where the products go; gives whether they are gated.
-    fn write(&self, args: &mut Args, writes: &mut Vec<Span>) -> bool {
+    /// Sets where the products go; gives the number of what becomes of them.
+    fn write(&self, args: &mut Args, writes: &mut Vec<Span>) -> u32 {
         let outputs = self.outputs() as u32;
         match self.output {
             MatvecOutput::Segments(segments) => {
@@ -338,14 +349,19 @@ impl StreamLaunch<'_> {
                     }
                     writes.push(segment.target);
                 }
-                false
+                0
             }
             MatvecOutput::Gated { plain, operand } => {
-                assert!(operand.is_none(), "products are f32");
+                let interleaved = operand.map(|operand| {
+                    assert_eq!(operand.kind, OperandKind::Interleaved, "products are f32");
+                    assert!(outputs.is_multiple_of(BLOCK as u32), "whole blocks");
+                    operand.codes
+                });
+                let target = plain.xor(interleaved).expect("gated products go to one place");
                 args.splits = [outputs; 2];
-                args.outputs[0] = plain.map_or(0, |span| span.address);
-                writes.extend(plain);
-                true
+                args.outputs[0] = target.address;
+                writes.push(target);
+                if interleaved.is_some() { 2 } else { 1 }
             }
         }
     }

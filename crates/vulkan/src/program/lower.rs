@@ -21,6 +21,8 @@ pub(super) trait Choices {
     fn can_norm(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool;
     /// Whether a gated product can hand its result on as an operand.
     fn can_hand_on(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool;
+    /// Whether a gated product hands its result on interleaved to the products with the matrices `next`, its only readers.
+    fn interleaves(&self, plan: &Plan, gated: &[WeightId], next: &[WeightId], rows: usize) -> bool;
     /// Rows that are allocated for so many.
     fn allocated(&self, rows: usize) -> usize;
     /// Bytes of attention's partial results.
@@ -299,7 +301,8 @@ impl<'a> Lowering<'a> {
         let rows = self.width.of(self.rows_of(id));
         let kind = self.choices.operand(self.plan, weights, rows);
         if kind == OperandKind::Plain {
-            return Input::Plain(self.plain(id));
+            let made = self.operands[id.0].filter(|made| made.kind == OperandKind::Interleaved);
+            return made.map_or_else(|| Input::Plain(self.plain(id)), Input::Operand);
         }
         if let Some(operand) = self.operands[id.0].filter(|operand| operand.kind == kind) {
             return Input::Operand(operand);
@@ -344,11 +347,23 @@ impl<'a> Lowering<'a> {
         let fixed = matches!(self.demands(output).1, Some(OperandKind::Fixed16));
         let (plain, operand) = if hands_on && fixed {
             self.made(output)
+        } else if self.interleaves(output, &weights) {
+            self.plain[output.0] = None;
+            (None, Some(self.fresh_operand(output, OperandKind::Interleaved)))
         } else {
             (Some(self.fresh_plain(output)), None)
         };
         let output = Output::Gated { plain, operand };
         self.push(rows, Work::Product { weights: weights.to_vec(), input, output });
+    }
+
+    /// Whether a gated product hands its result on interleaved.
+    fn interleaves(&self, output: BufferId, weights: &[WeightId]) -> bool {
+        let [reader @ Op::MatMul { .. }] = self.readers(output)[..] else { return false };
+        let rows = self.width.of(self.plan.rows(reader));
+        self.width.of(self.rows_of(output)) == rows
+            && self.plan.output != output
+            && self.choices.interleaves(self.plan, weights, &reader.weights(), rows)
     }
 
     fn heads(&mut self, op: &Op) {

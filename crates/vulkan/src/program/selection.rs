@@ -124,6 +124,15 @@ impl Choices for Selection {
             && !self.streams(format, weight.columns, rows, false)
     }
 
+    fn interleaves(&self, plan: &Plan, gated: &[WeightId], next: &[WeightId], rows: usize) -> bool {
+        let [gated, next] = [gated, next].map(|weights| plan.weight(weights[0]));
+        let format = format_of(next.dtype);
+        // The gated product goes to the same kernel whether it norms or not.
+        self.streams(format_of(gated.dtype), gated.columns, rows, true)
+            && self.streams(format, next.columns, rows, false)
+            && stream::prefers_interleaved(&self.capabilities, format, next.columns)
+    }
+
     fn allocated(&self, rows: usize) -> usize {
         // Tiles of activations are read whole.
         match rows {

@@ -21,10 +21,23 @@ fn norm(x: &[f64], weight: &[f32]) -> Vec<f64> {
     x.iter().zip(weight).map(|(x, &w)| x * factor * f64::from(w)).collect()
 }
 
+/// Where an element of a row stands when it is interleaved.
+fn place(at: usize, columns: usize) -> usize {
+    let (block, quad) = (at / BLOCK, at % BLOCK / 4);
+    4 * (quad * (columns / BLOCK) + block) + at % 4
+}
+
+fn interleaved(row: &[f32]) -> Vec<f32> {
+    let mut values = vec![f32::NAN; row.len()];
+    row.iter().enumerate().for_each(|(at, &value)| values[place(at, row.len())] = value);
+    values
+}
+
 struct Case {
     format: Format,
     rows: usize,
     columns: usize,
+    /// 3: the activations are interleaved, and so are gated products of whole blocks.
     prologue: u32,
     gated: bool,
     size: f32,
@@ -39,13 +52,18 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
     let x = random(columns, 1, size);
     let added = random(columns, 2, 3.0);
     let [w, v] = [random(columns, 3, 2.0), random(columns, 4, 2.0)];
+    let source_row = if prologue == 3 { interleaved(&x) } else { x.clone() };
     let [x_memory, added_memory, w_memory, v_memory] =
-        [&x, &added, &w, &v].map(|values| upload(&gpu, values));
+        [&source_row, &added, &w, &v].map(|values| upload(&gpu, values));
     let updated = poisoned(&gpu, 4 * columns as u64);
     let plain = Span { address: x_memory.address(), bytes: 4 * columns as u64 };
     let none = Span { address: 0, bytes: 0 };
     let input = match prologue {
         0 => MatvecInput::Operand(Operand { kind: OperandKind::Plain, codes: plain, scales: none }),
+        3 => {
+            let kind = OperandKind::Interleaved;
+            MatvecInput::Operand(Operand { kind, codes: plain, scales: none })
+        }
         1 => MatvecInput::Norm { x: plain, weight: w_memory.address(), epsilon: EPSILON },
         _ => MatvecInput::NormAddNorm {
             x: plain,
@@ -69,7 +87,11 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
             Segment { rows, target: span }
         })
         .collect();
-    let output = if gated {
+    let turns_over = gated && prologue == 3 && outputs.is_multiple_of(BLOCK);
+    let output = if turns_over {
+        let (kind, codes) = (OperandKind::Interleaved, target.span());
+        MatvecOutput::Gated { plain: None, operand: Some(Operand { kind, codes, scales: none }) }
+    } else if gated {
         MatvecOutput::Gated { plain: Some(target.span()), operand: None }
     } else {
         MatvecOutput::Segments(&segments)
@@ -86,7 +108,7 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
         }
         _ => wide,
     };
-    let activations = if prologue > 0 { norm(&summed, &w) } else { summed };
+    let activations = if matches!(prologue, 1 | 2) { norm(&summed, &w) } else { summed };
     let weights = decoded(format, &source, rows * columns);
     let product = |row: usize| {
         let terms = weights[row * columns..][..columns].iter().zip(&activations);
@@ -107,6 +129,9 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
     let wanted = wanted.collect();
     let mut values = download::<f32>(&gpu, &target);
     values.truncate(outputs);
+    if turns_over {
+        values = (0..outputs).map(|at| values[place(at, outputs)]).collect();
+    }
     let mut updated = download::<f32>(&gpu, &updated);
     updated.truncate(columns);
     (values, updated, wanted)
@@ -145,14 +170,38 @@ fn products_of_every_format_agree_with_their_definition() {
 }
 
 #[test]
+fn interleaved_rows_agree_with_their_definition() {
+    for format in FORMATS {
+        for (columns, rows) in [(256, 128), (1280, 64), (1280, 50), (2304, 192)] {
+            for gated in [false, true] {
+                check(&Case { format, rows, columns, prologue: 3, gated, size: 4.0 }, None);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_interleaved_where_a_workgroup_has_one_team() {
+    let capabilities = Capabilities {
+        kind: DeviceKind::Discrete,
+        subgroup: 32,
+        invocations: 1024,
+        shared_bytes: 48 << 10,
+        ..gpu().capabilities().clone()
+    };
+    let prefers = |columns| prefers_interleaved(&capabilities, Format::Q4_0, columns);
+    assert_eq!([6912, 10_240, 15_360, 21_504].map(prefers), [false, false, true, true]);
+}
+
+#[test]
 fn every_shape_gives_the_same() {
     let capabilities = gpu().capabilities().clone();
     for (columns, rows) in [(736, 71), (2048, 300)] {
         for wanted in [(8, 1, 1, 1), (32, 2, 3, 2), (64, 8, 1, 2), (128, 4, 7, 1)] {
-            for gated in [false, true] {
+            for (gated, prologue) in [(false, 2), (true, 2), (false, 3)] {
                 let rows = rows / 2 * 2;
                 let format = Format::Q4_0;
-                let case = Case { format, rows, columns, prologue: 2, gated, size: 4.0 };
+                let case = Case { format, rows, columns, prologue, gated, size: 4.0 };
                 if let Some(shape) = StreamShape::of(&capabilities, format, columns, true, wanted) {
                     for turns in [false, true] {
                         check(&case, Some(StreamShape { turns, ..shape }));
@@ -205,6 +254,12 @@ fn the_residual_stream_is_updated() {
 
 #[test]
 fn broken_activations_break_the_products() {
+    for kind in [OperandKind::Plain, OperandKind::Interleaved] {
+        broken_activations_break(kind);
+    }
+}
+
+fn broken_activations_break(kind: OperandKind) {
     let gpu = gpu();
     let source = random_rows(Format::Q4_0, 20, 64, 7);
     let (matrix, _memory) = device_matrix(&gpu, Format::Q4_0, 64, &source);
@@ -212,11 +267,7 @@ fn broken_activations_break_the_products() {
     x[33] = f32::NAN;
     let (x, target) = (upload(&gpu, &x), poisoned(&gpu, 80));
     let none = Span { address: 0, bytes: 0 };
-    let operand = Operand {
-        kind: OperandKind::Plain,
-        codes: Span { address: x.address(), bytes: 256 },
-        scales: none,
-    };
+    let operand = Operand { kind, codes: Span { address: x.address(), bytes: 256 }, scales: none };
     let segments = [Segment { rows: 20, target: target.span() }];
     let launch = StreamLaunch {
         matrix,
