@@ -60,6 +60,11 @@ void store(uint64_t address, uint row, uint c, vec4 v) {
     }
 }
 
+// Whether a norm gives the row that becomes an operand of halves.
+bool norm_is_result() {
+    return OPERAND == 2u && (MODE == 1u || MODE == 3u);
+}
+
 uint column(uint i) {
     return 4u * (gl_LocalInvocationID.x + i * gl_WorkGroupSize.x);
 }
@@ -69,10 +74,28 @@ vec4 factors[PER];
 vec4 next_factors[PER];
 vec4 old[PER];
 
-float inverse_rms(uint turn) {
+// The largest magnitude of the row that becomes an operand of halves.
+float highest;
+
+// Norms v with the factors of its columns. The norm that gives the result finds its largest magnitude in the same reduction.
+void norm(const vec4 weights[PER], const bool is_result, const uint turn) {
     float total = 0.0;
-    [[unroll]] for (uint i = 0u; i < PER; ++i) total += dot(v[i], v[i]);
-    return inversesqrt(workgroup_sum(total, turn) / float(COLUMNS) + args.epsilon);
+    float high = 0.0;
+    [[unroll]] for (uint i = 0u; i < PER; ++i) {
+        total += dot(v[i], v[i]);
+        v[i] *= weights[i];
+        if (is_result) high = max(high, operand_magnitude(v[i]));
+    }
+    if (is_result) {
+        const vec2 both = workgroup_sum_max(vec2(total, high), turn, 2u);
+        total = both.x;
+        high = both.y;
+    } else {
+        total = workgroup_sum(total, turn);
+    }
+    const float factor = inversesqrt(total / float(COLUMNS) + args.epsilon);
+    [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] *= factor;
+    highest = high * factor;
 }
 
 // Eight neighbouring invocations hold a block of 32.
@@ -101,11 +124,13 @@ void store_fixed(uint row) {
 }
 
 void store_halves(uint row) {
-    float high = 0.0;
-    [[unroll]] for (uint i = 0u; i < PER; ++i) high = max(high, operand_magnitude(v[i]));
-    high = workgroup_max(high, 2u);
-    bool finite = high < OPERAND_INFINITE;
-    int exponent = operand_exponent(high);
+    if (!norm_is_result()) {
+        float high = 0.0;
+        [[unroll]] for (uint i = 0u; i < PER; ++i) high = max(high, operand_magnitude(v[i]));
+        highest = workgroup_max(high, 2u);
+    }
+    bool finite = highest < OPERAND_INFINITE;
+    int exponent = operand_exponent(highest);
     float inverse = operand_power(-exponent);
     [[unroll]] for (uint i = 0u; i < PER; ++i) {
         uint c = column(i);
@@ -123,20 +148,14 @@ void work_on_row(uint row) {
     if (MODE > 1u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) old[i] = load(args.target, row, column(i));
     }
-    if (MODE > 0u) {
-        float factor = inverse_rms(0u);
-        [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] *= factor * factors[i];
-    }
+    if (MODE > 0u) norm(factors, norm_is_result() && MODE == 1u, 0u);
     if (MODE > 1u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) {
             v[i] += old[i];
             store(args.target, row, column(i), v[i]);
         }
     }
-    if (MODE > 2u) {
-        float factor = inverse_rms(1u);
-        [[unroll]] for (uint i = 0u; i < PER; ++i) v[i] *= factor * next_factors[i];
-    }
+    if (MODE > 2u) norm(next_factors, norm_is_result(), 1u);
     if (PLAIN != 0u) {
         [[unroll]] for (uint i = 0u; i < PER; ++i) store(args.plain, row, column(i), v[i]);
     }

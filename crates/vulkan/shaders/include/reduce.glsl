@@ -17,6 +17,21 @@ float workgroup_sum(float value, uint turn) {
     return subgroupAdd(total);
 }
 
+// The sum of the first of two values, and the largest of the second, which are not negative.
+vec2 workgroup_sum_max(vec2 values, uint turn, uint other_turn) {
+    vec2 part = vec2(subgroupAdd(values.x), subgroupMax(values.y));
+    if (subgroupElect()) {
+        reduce_parts[turn][gl_SubgroupID] = part.x;
+        reduce_parts[other_turn][gl_SubgroupID] = part.y;
+    }
+    barrier();
+    vec2 all = vec2(0.0);
+    for (uint i = gl_SubgroupInvocationID; i < gl_NumSubgroups; i += gl_SubgroupSize) {
+        all = vec2(all.x + reduce_parts[turn][i], max(all.y, reduce_parts[other_turn][i]));
+    }
+    return vec2(subgroupAdd(all.x), subgroupMax(all.y));
+}
+
 float workgroup_max(float value, uint turn) {
     float part = subgroupMax(value);
     if (subgroupElect()) reduce_parts[turn][gl_SubgroupID] = part;

@@ -23,6 +23,8 @@ use crate::shaders::Shader;
 const ROUND: u32 = 16;
 /// Most pieces of four that an invocation keeps of the residual stream.
 const KEPT_MAX: u32 = 16;
+/// One in so many workgroups may be left out so that the others have equal shares.
+const UNEVEN_PART: u32 = 8;
 /// Most blocks that an invocation keeps in registers.
 const SPAN_MAX: u32 = 4;
 
@@ -232,6 +234,16 @@ impl StreamLaunch<'_> {
         }
     }
 
+    /// Workgroups in a shape: no more than there are outputs for their teams, and as many as have equal shares of the outputs, if
+    /// that leaves few of them out. One team with more rows than the others keeps all waiting: with 128 workgroups instead of 132
+    /// the products of 27B took an H200 3 % less time.
+    fn workgroups(&self, shape: &StreamShape) -> u32 {
+        let outputs = self.outputs() as u32;
+        let most = shape.workgroups.clamp(1, outputs.div_ceil(shape.teams).max(1));
+        let is_even = |workgroups: &u32| outputs.is_multiple_of(workgroups * shape.teams);
+        (most - most / UNEVEN_PART..=most).rev().find(is_even).unwrap_or(most)
+    }
+
     /// The dispatch of the launch in a shape.
     ///
     /// # Errors
@@ -273,14 +285,12 @@ impl StreamLaunch<'_> {
         ];
         let shader = shader(self.matrix.format).expect("the format is quantised");
         let key = KernelKey { shader, constants, subgroup: Some(subgroup) };
-        // No more workgroups than there are outputs for their teams.
-        let most = (self.outputs() as u32).div_ceil(shape.teams);
         Ok(Dispatch {
             label: label.to_owned(),
             step,
             kernel: gpu.kernel(&key)?,
             push: Push::of(&args),
-            groups: [shape.workgroups.clamp(1, most.max(1)), 1, 1],
+            groups: [self.workgroups(&shape), 1, 1],
             reads,
             writes,
             link: Link::Able {

@@ -278,3 +278,27 @@ fn broken_activations_break(kind: OperandKind) {
     run(&gpu, &[launch.dispatch(&gpu, shape, "stream", 0).unwrap()]);
     assert!(download::<f32>(&gpu, &target)[..20].iter().all(|value| value.is_nan()));
 }
+
+#[test]
+fn workgroups_share_outputs_evenly_where_few_are_left_out() {
+    let workgroups = |rows: usize, gated: bool, teams: u32| {
+        let (matrix, _) = Matrix::at(0, Format::Q4_0, rows, 5376).unwrap();
+        let span = Span { address: 0, bytes: 0 };
+        let x = Operand { kind: OperandKind::Plain, codes: span, scales: span };
+        let output = if gated {
+            MatvecOutput::Gated { plain: Some(span), operand: None }
+        } else {
+            MatvecOutput::Segments(&[])
+        };
+        let launch = StreamLaunch { matrix, input: MatvecInput::Operand(x), output };
+        let shape =
+            StreamShape { lanes: 192, teams, batch: 4, workgroups: 132, banks: 1, turns: true };
+        launch.workgroups(&shape)
+    };
+    assert_eq!(workgroups(8192, false, 4), 128);
+    assert_eq!(workgroups(5376, false, 1), 128);
+    assert_eq!(workgroups(2 * 21504, true, 4), 128);
+    assert_eq!(workgroups(2 * 6912, true, 12), 132, "none of 116 to 132 divides 576");
+    assert_eq!(workgroups(100, false, 1), 100, "one for each output");
+    assert_eq!(workgroups(3, false, 8), 1);
+}
