@@ -21,7 +21,7 @@ use std::sync::Arc;
 use bytemuck::{Pod, Zeroable};
 
 use crate::capabilities::DeviceKind;
-use crate::dispatch::{Dispatch, Link, Push};
+use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
 use crate::raw::commands::{Copy, Recording};
 use crate::raw::gpu::Gpu;
@@ -110,8 +110,8 @@ fn patience(kind: DeviceKind) -> u32 {
     if kind == DeviceKind::Processor { 32 } else { 512 }
 }
 
-/// How many dispatches from the first on make a chain: those whose kernels can, until one is the last by its own account or
-/// reads early what another of them writes.
+/// How many dispatches from the first on make a chain: those whose kernels can, until one reads early what another of them writes,
+/// or has to be spread evenly although another one fills the device: what comes behind that other one makes a chain of its own.
 fn length(dispatches: &[Dispatch]) -> usize {
     let follows = |index: usize| {
         let Link::Able { early, .. } = dispatches[index].link else { return false };
@@ -119,8 +119,16 @@ fn length(dispatches: &[Dispatch]) -> usize {
         early.is_none_or(|early| !before.any(|written| written.overlaps(early)))
     };
     let able = (0..dispatches.len()).take_while(|&index| follows(index)).count();
-    let is_last = |dispatch: &Dispatch| matches!(dispatch.link, Link::Able { last: true, .. });
-    dispatches[..able].iter().position(is_last).map_or(able, |last| last + 1)
+    let mut full = None;
+    for (index, dispatch) in dispatches[..able].iter().enumerate() {
+        let Link::Able { fill, .. } = dispatch.link else { continue };
+        match (fill, full) {
+            (Fill::Little, _) => {}
+            (Fill::Evenly, Some(last)) => return last + 1,
+            (Fill::Anywhere | Fill::Evenly, _) => full = Some(index),
+        }
+    }
+    able
 }
 
 /// Which dispatches get which link (its first word), and the links' words: how many workgroups each waits for.
@@ -204,7 +212,7 @@ pub(crate) fn probe(gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
                 link: Link::Able {
                     offset: std::mem::offset_of!(ProbeArgs, chain),
                     early: None,
-                    last: false,
+                    fill: Fill::Anywhere,
                 },
             }
         })
@@ -236,7 +244,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_chained_and_chains_share_no_link() {
-        let able = Link::Able { offset: 0, early: None, last: false };
+        let able = Link::Able { offset: 0, early: None, fill: Fill::Anywhere };
         let links = [able, Link::Outside, able, able, able, Link::Outside, able, able];
         let dispatches: Vec<Dispatch> =
             links.iter().zip(10..).map(|(&link, groups)| dispatch(groups, link)).collect();
@@ -251,31 +259,38 @@ mod tests {
     #[test]
     fn a_chain_ends_before_what_reads_early_what_it_wrote() {
         let cache = Span { address: 4096, bytes: 256 };
-        let able = Link::Able { offset: 0, early: None, last: false };
+        let able = Link::Able { offset: 0, early: None, fill: Fill::Anywhere };
         let mut dispatches = [(); 5].map(|()| dispatch(7, able));
         dispatches[1].writes = vec![cache];
         let part = Span { address: 4100, bytes: 4 };
-        dispatches[3].link = Link::Able { offset: 0, early: Some(part), last: false };
+        dispatches[3].link = Link::Able { offset: 0, early: Some(part), fill: Fill::Anywhere };
         let (placed, words) = place(&dispatches);
         let first = |place: usize| words[placed[place].1];
         assert_eq!([0, 1, 2, 3, 4].map(first), [0, 7, 7, 0, 7], "another one begins");
-        dispatches[1].link = Link::Able { offset: 0, early: Some(cache), last: false };
+        dispatches[1].link = Link::Able { offset: 0, early: Some(cache), fill: Fill::Anywhere };
         assert_eq!(length(&dispatches), 3, "its own writes come behind its wait");
     }
 
     #[test]
-    fn a_chain_ends_with_a_dispatch_that_is_its_last() {
-        let [able, last] = [false, true].map(|last| Link::Able { offset: 0, early: None, last });
-        let dispatches = [able, last, last, able, able].map(|link| dispatch(7, link));
-        let (placed, words) = place(&dispatches);
-        let found: Vec<(usize, u32)> =
-            placed.iter().map(|&(index, link)| (index, words[link])).collect();
-        assert_eq!(found, [(0, 0), (1, 7), (3, 0), (4, 7)], "one alone is no chain");
+    fn what_has_to_be_spread_evenly_is_chained_to_nothing_that_fills_the_device() {
+        let able = |fill| Link::Able { offset: 0, early: None, fill };
+        let [little, anywhere, evenly] = [Fill::Little, Fill::Anywhere, Fill::Evenly].map(able);
+        let chains = |links: &[Link]| {
+            let dispatches: Vec<Dispatch> = links.iter().map(|&link| dispatch(7, link)).collect();
+            let (placed, words) = place(&dispatches);
+            placed.iter().map(|&(index, link)| (index, words[link] > 0)).collect::<Vec<_>>()
+        };
+        let layer = [little, evenly, anywhere, little, evenly, little, evenly];
+        let expected =
+            [(0, false), (1, true), (2, true), (3, false), (4, true), (5, false), (6, true)];
+        assert_eq!(chains(&layer), expected);
+        assert_eq!(chains(&[evenly, evenly, evenly]), [], "one alone is no chain");
+        assert_eq!(chains(&[anywhere, anywhere]), [(0, false), (1, true)]);
     }
 
     #[test]
     fn a_dispatch_alone_is_no_chain() {
-        let alone = [dispatch(3, Link::Able { offset: 0, early: None, last: false })];
+        let alone = [dispatch(3, Link::Able { offset: 0, early: None, fill: Fill::Anywhere })];
         assert_eq!(place(&alone), (Vec::new(), Vec::new()));
     }
 

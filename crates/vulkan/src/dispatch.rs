@@ -57,6 +57,18 @@ impl Span {
     }
 }
 
+/// How the workgroups of a dispatch that can be chained fill the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fill {
+    /// Hardly: there are few, or they have little to do.
+    Little,
+    /// Wherever there is room.
+    Anywhere,
+    /// Evenly: they have equal shares of the work, and have to be spread over the cores. If they started while others are at work,
+    /// they would crowd the cores that are done first.
+    Evenly,
+}
+
 /// A dispatch's part in a chain: dispatches that wait for one another themselves ([`crate::chain`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
@@ -68,9 +80,8 @@ pub enum Link {
         offset: usize,
         /// Memory that it reads before it waits for the dispatch before it, apart from weights and what the host writes.
         early: Option<Span>,
-        /// Whether a chain ends with it. Its workgroups, or those of what comes next, have equal shares of the work and have to be
-        /// spread evenly over the cores; what starts before its end goes where the first of its workgroups leave room.
-        last: bool,
+        /// How its workgroups fill the device.
+        fill: Fill,
     },
     /// It begins a chain.
     First,

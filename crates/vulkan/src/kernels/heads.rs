@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use trine_model::Rope;
 
 use super::attention::{FrameAddresses, KvCache, kv_number};
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
@@ -125,7 +125,7 @@ impl HeadsLaunch {
             link: Link::Able {
                 offset: std::mem::offset_of!(Args, chain),
                 early: None,
-                last: false,
+                fill: Fill::Little,
             },
         })
     }

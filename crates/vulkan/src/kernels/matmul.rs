@@ -35,7 +35,7 @@ use super::matvec::Segment;
 use super::operand::{GROUP, Operand};
 use super::tunable::Tunable;
 use crate::capabilities::Capabilities;
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix};
 use crate::raw::gpu::Gpu;
@@ -351,7 +351,11 @@ impl MatmulLaunch<'_> {
             reads,
             writes,
             link: if self.is_chained(&shape) {
-                Link::Able { offset: std::mem::offset_of!(Args, chain), early: None, last: true }
+                Link::Able {
+                    offset: std::mem::offset_of!(Args, chain),
+                    early: None,
+                    fill: Fill::Evenly,
+                }
             } else {
                 Link::Outside
             },

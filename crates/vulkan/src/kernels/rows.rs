@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::operand::{GROUP, Operand, OperandKind};
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
@@ -154,7 +154,7 @@ impl RowsLaunch {
             link: Link::Able {
                 offset: std::mem::offset_of!(Args, chain),
                 early: None,
-                last: false,
+                fill: Fill::Little,
             },
         })
     }

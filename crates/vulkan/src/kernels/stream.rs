@@ -12,7 +12,7 @@ use super::matvec::{MatvecInput, MatvecOutput, Segment, subgroup};
 use super::operand::{BLOCK, OperandKind};
 use super::tunable::Tunable;
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::pack::{Format, Matrix};
 use crate::raw::gpu::Gpu;
@@ -296,7 +296,7 @@ impl StreamLaunch<'_> {
             link: Link::Able {
                 offset: std::mem::offset_of!(Args, chain),
                 early: None,
-                last: false,
+                fill: Fill::Anywhere,
             },
         })
     }

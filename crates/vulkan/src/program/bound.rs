@@ -13,7 +13,7 @@ use super::lower::{Choices, Lowering};
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::tuning::{Survey, Tuner};
-use super::{PassKey, failure, pass_keys};
+use super::{Attended, PassKey, failure, pass_keys};
 use crate::chain::{self, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
@@ -154,7 +154,7 @@ impl Binding<'_> {
         let graphs: Vec<Lowered> = pass_keys(self.options.width)
             .into_iter()
             .map(|key| {
-                let graph = Lowering::lower(self.plan, key.width, key.by_rows, &selection);
+                let graph = Lowering::lower(self.plan, key.width, key.attended, &selection);
                 let scratch = graph.place();
                 (key, graph, scratch)
             })
@@ -197,7 +197,8 @@ impl Binding<'_> {
     ) -> Result<(), GpuError> {
         let most = self.options.width.tokens;
         // What attention does makes no difference to products.
-        let mut graphs: Vec<&Lowered> = graphs.iter().filter(|(key, ..)| key.by_rows).collect();
+        let mut graphs: Vec<&Lowered> =
+            graphs.iter().filter(|(key, ..)| key.attended == Attended::Sequences).collect();
         graphs.sort_by_key(|(key, ..)| {
             let tokens = key.width.tokens;
             (tokens > 1, tokens < most, tokens)
@@ -305,7 +306,7 @@ impl Binding<'_> {
             selection: &bound.selection,
             frame: bound.frame.addresses(),
             width: key.width,
-            by_rows: key.by_rows,
+            by_rows: key.attended != Attended::Tiles,
             graph,
             scratch,
             base: bound.scratch.address(),
@@ -372,7 +373,10 @@ impl Binding<'_> {
     /// Indices of dispatches before which a submission ends, so that none is predicted to take too long.
     fn cuts(&self, key: PassKey, dispatches: &[Dispatch], gpu: &Gpu) -> Vec<usize> {
         let Width { tokens, outputs } = key.width;
-        let (sequences, tokens) = if key.by_rows { (tokens, 1) } else { (1, tokens) };
+        let (sequences, tokens) = match key.attended {
+            Attended::Sequences => (tokens, 1),
+            Attended::Rows | Attended::Tiles => (1, tokens),
+        };
         let context = self.options.context.saturating_sub(tokens);
         let workload = Workload { sequences, tokens, context, outputs, kv: self.options.kv };
         let speed = gpu.capabilities().cautious_speed();
@@ -455,7 +459,7 @@ impl Bound {
             if let Some(chains) = &self.passes[index].chains {
                 self.memory.scratch -= chains.bytes();
                 let key = self.passes[index].key;
-                let graph = Lowering::lower(binding.plan, key.width, key.by_rows, &self.selection);
+                let graph = Lowering::lower(binding.plan, key.width, key.attended, &self.selection);
                 self.passes[index] = binding.record(self, key, &graph, &graph.place())?;
             }
         }
@@ -468,7 +472,7 @@ impl Bound {
             return Ok(());
         }
         let key = self.passes[pass].key;
-        let graph = Lowering::lower(binding.plan, key.width, key.by_rows, &self.selection);
+        let graph = Lowering::lower(binding.plan, key.width, key.attended, &self.selection);
         let scratch = graph.place();
         let draft = binding.draft(self, key, &graph, &scratch)?;
         let recording = Recording::timed(&self.gpu, &draft.dispatches, &draft.copies)?;

@@ -3,7 +3,7 @@
 use trine_backend::{Memory, ProgramOptions};
 use trine_model::{Plan, Width};
 
-use super::BY_ROWS_ALWAYS;
+use super::Attended;
 use super::bound::{cache_bytes, top_bytes};
 use super::frame::FrameLayout;
 use super::lower::{Choices, Lowering};
@@ -28,17 +28,16 @@ fn scratch(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -
     let selection = Selection::new(capabilities, options.context);
     let Width { tokens, outputs } = options.width;
     let widest = Width { tokens, outputs: outputs.min(tokens) };
-    let ways = if tokens > BY_ROWS_ALWAYS { &[true, false][..] } else { &[true] };
-    let passes = ways
-        .iter()
-        .map(|by_rows| Lowering::lower(plan, widest, *by_rows, &selection).place().bytes as u64);
+    let passes = [Attended::Sequences, Attended::of_mixed(tokens)]
+        .map(|attended| Lowering::lower(plan, widest, attended, &selection).place().bytes as u64);
     let rows_bytes = |id: trine_model::BufferId| {
         let buffer = plan.buffer(id);
         4 * (selection.allocated(widest.of(buffer.rows)) * buffer.columns) as u64
     };
     let host = plan.input.into_iter().chain([plan.output]).map(rows_bytes);
     let frame = FrameLayout::new(options).bytes as u64;
-    let passes = passes.max().unwrap_or(0);
-    let parts = host.chain([passes, selection.split_bytes(), frame]).chain(top_bytes(outputs));
+    let [lone, mixed] = passes;
+    let parts =
+        host.chain([lone.max(mixed), selection.split_bytes(), frame]).chain(top_bytes(outputs));
     parts.map(|bytes| blocks_bytes(bytes, &[bytes])).sum()
 }

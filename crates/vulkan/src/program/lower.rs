@@ -1,11 +1,12 @@
 //! From a Plan's steps to launches.
 //!
 //! Every operation has a launch of its own. Where a neighbour can do its work on the way, it does: a norm hands its rows on as
-//! the operand that the next product takes; at one row the norm moves into the product, and the work on the heads into
-//! attention, so that a layer is five launches.
+//! the operand that the next product takes; the work on the heads moves into attention where each row is of another
+//! sequence, and at one row the norm into the product, so that a layer is five launches.
 
 use trine_model::{BufferId, Op, Plan, Product, Rows, WeightId, Width};
 
+use super::Attended;
 use super::graph::{
     AttendWork, ElementsKind, Graph, HeadsWork, Input, Node, OperandValue, Output, RowsKind,
     ValueId, Work,
@@ -39,8 +40,7 @@ struct Pending {
 pub(super) struct Lowering<'a> {
     plan: &'a Plan,
     width: Width,
-    /// Whether attention goes by rows instead of by tiles.
-    by_rows: bool,
+    attended: Attended,
     choices: &'a dyn Choices,
     graph: Graph,
     /// Where the f32 rows of each buffer are.
@@ -58,13 +58,13 @@ impl<'a> Lowering<'a> {
     pub(super) fn lower(
         plan: &'a Plan,
         width: Width,
-        by_rows: bool,
+        attended: Attended,
         choices: &'a dyn Choices,
     ) -> Graph {
         let mut lowering = Lowering {
             plan,
             width,
-            by_rows,
+            attended,
             choices,
             graph: Graph::default(),
             plain: vec![None; plan.buffers.len()],
@@ -433,7 +433,7 @@ impl<'a> Lowering<'a> {
             ) => query == next && cache == read && self.readers(*query).len() == 1,
             _ => false,
         };
-        if goes_on && self.width.tokens == 1 {
+        if goes_on && self.attended == Attended::Sequences {
             self.heads = Some(work);
         } else {
             self.push(Rows::Tokens, Work::Heads(work));
@@ -463,7 +463,7 @@ impl<'a> Lowering<'a> {
             partials: None,
         };
         let bytes = self.choices.partial_bytes(&work, self.width.tokens);
-        if self.by_rows && bytes > 0 {
+        if self.attended != Attended::Tiles && bytes > 0 {
             work.partials = Some(self.value(bytes));
         }
         self.push(Rows::Tokens, Work::Attend(work));

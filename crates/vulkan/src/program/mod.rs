@@ -190,8 +190,18 @@ impl VulkanProgram {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PassKey {
     width: Width,
-    /// Whether each row is of another sequence, or the rows are few: attention by rows instead of by tiles.
-    by_rows: bool,
+    attended: Attended,
+}
+
+/// How attention goes through the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attended {
+    /// One by one; each is of another sequence, so that attention can do a row's work on the heads on the way.
+    Sequences,
+    /// One by one; several may be of a sequence.
+    Rows,
+    /// In tiles of neighbours.
+    Tiles,
 }
 
 /// The widths that a Program for at most `width` rows is recorded for: each number of rows of the ladder, with no logits, those
@@ -211,9 +221,9 @@ fn pass_keys(width: Width) -> Vec<PassKey> {
         outputs.dedup();
         for outputs in outputs {
             let width = Width { tokens, outputs };
-            keys.push(PassKey { width, by_rows: true });
-            if tokens > BY_ROWS_ALWAYS {
-                keys.push(PassKey { width, by_rows: false });
+            keys.push(PassKey { width, attended: Attended::Sequences });
+            if tokens > 1 {
+                keys.push(PassKey { width, attended: Attended::of_mixed(tokens) });
             }
         }
     }
@@ -223,14 +233,21 @@ fn pass_keys(width: Width) -> Vec<PassKey> {
 /// So few rows are always attended one by one.
 const BY_ROWS_ALWAYS: usize = 8;
 
+impl Attended {
+    /// What suits so many rows of which several may be of a sequence.
+    fn of_mixed(rows: usize) -> Self {
+        if rows <= BY_ROWS_ALWAYS { Attended::Rows } else { Attended::Tiles }
+    }
+}
+
 /// Index of the least pass that a batch fits into.
 fn pass_of(passes: &[Pass], batch: &Batch<'_>) -> usize {
     let rows = batch.tokens.len();
-    let by_rows = rows <= BY_ROWS_ALWAYS || batch.spans().all(|span| span.rows == 1);
+    let lone = batch.spans().all(|span| span.rows == 1);
+    let attended = if lone { Attended::Sequences } else { Attended::of_mixed(rows) };
     let fits = |pass: &Pass| {
         let Width { tokens, outputs } = pass.key.width;
-        let small = tokens <= BY_ROWS_ALWAYS;
-        tokens >= rows && outputs >= batch.outputs.len() && (small || pass.key.by_rows == by_rows)
+        tokens >= rows && outputs >= batch.outputs.len() && pass.key.attended == attended
     };
     let place = passes
         .iter()

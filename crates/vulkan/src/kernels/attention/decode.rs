@@ -6,7 +6,7 @@ use super::{
     AttentionShape, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to,
 };
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
 use crate::kernels::operand::{BLOCK, Operand, OperandKind};
@@ -78,12 +78,12 @@ impl DecodeChoice {
     }
 }
 
-/// What a fused launch does before it attends: width 1 only.
+/// What a fused launch does before it attends. Each row has to be of another sequence: none sees what another stores.
 #[derive(Debug, Clone, Copy)]
 pub struct Fused {
-    /// (1, kv heads x dim) f32, as the projection left it.
+    /// (rows, kv heads x dim) f32, as the projection left it.
     pub key: Span,
-    /// (1, kv heads x dim) f32.
+    /// (rows, kv heads x dim) f32.
     pub value: Span,
     /// Address of the queries' norm weights, if they are normed.
     pub query_norm: Option<u64>,
@@ -116,7 +116,7 @@ pub struct DecodeLaunch {
     pub scratch: Span,
     /// Memory for counters, [`DecodeLaunch::counter_bytes`], zero before the first launch and after each.
     pub counters: Span,
-    /// Norm, rotation and store of the row itself, in the same launch.
+    /// Norm, rotation and store of the rows themselves, in the same launch.
     pub fused: Option<Fused>,
     /// How the work is laid out.
     pub choice: DecodeChoice,
@@ -169,7 +169,6 @@ impl DecodeLaunch {
     pub fn constants(&self, capabilities: &Capabilities) -> Vec<u32> {
         let heads = self.shape.heads;
         assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
-        assert!(self.fused.is_none() || self.rows == 1, "a fused launch is for one row");
         assert!(self.choice.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
         let elements = self.cache.wide_elements().unwrap_or(2);
         let most = capabilities.subgroup.min(self.choice.lanes) as usize;
@@ -277,8 +276,7 @@ impl DecodeLaunch {
                 offset: std::mem::offset_of!(DecodeArgs, chain),
                 // Keys and values of other positions.
                 early: self.fused.map(|_| self.cache.span),
-                // With several rows it takes longer than what follows, whose workgroups are to be spread evenly.
-                last: self.rows > 1,
+                fill: Fill::Anywhere,
             },
         })
     }

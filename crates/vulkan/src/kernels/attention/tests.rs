@@ -239,22 +239,25 @@ impl Parameters {
 #[test]
 fn a_fused_launch_does_what_two_do() {
     let cases = [
-        (heads(4, 2, 64), None, 70, 3),
-        (heads(8, 1, 32), Some(20), 63, 4),
-        (heads(2, 2, 20), None, 64, 2),
-        (heads(16, 1, 64), None, 0, 4),
-        (heads(2, 1, 128), Some(64), 96, 1),
+        (heads(4, 2, 64), None, &[70][..], 3),
+        (heads(8, 1, 32), Some(20), &[63, 0, 70], 4),
+        (heads(2, 2, 20), None, &[64], 2),
+        (heads(16, 1, 64), None, &[0], 4),
+        (heads(2, 1, 128), Some(64), &[96], 1),
+        (heads(4, 2, 64), None, &[33, 1, 0, 96, 64], 3),
     ];
-    for (at, (heads, window, depth, splits)) in cases.into_iter().enumerate() {
+    for (at, (heads, window, depths, splits)) in cases.into_iter().enumerate() {
         for kind in [KINDS[at % 3], KINDS[(at + 1) % 3]] {
             let make = || {
-                let mut case = traffic(heads, kind, window, depth, 1, 40 + at as u64);
-                case.spare = 0;
+                let mut case = traffic(heads, kind, window, 0, 1, 40 + at as u64);
+                // Each row is of another sequence; some steps have fewer rows than there is room for.
+                case.sequences = depths.iter().map(|&depth| Sequence { depth, rows: 1 }).collect();
+                case.spare = depths.len() / 2;
                 Bed::new(case)
             };
             let (apart, together) = (make(), make());
             // As many subgroups as there are heads to prepare, fewer, and more.
-            let local = [32, 64, 16, 128, 256][at].max(apart.gpu.capabilities().subgroup);
+            let local = [32, 64, 16, 128, 256, 64][at].max(apart.gpu.capabilities().subgroup);
             let choice = DecodeChoice { local, ..choice(&apart, splits, 2) };
             let found = [apart_launches(&apart, choice), fused_launch(&together, choice)];
             let [plain, fused] = found.map(|(memory, dispatches, kept)| {
@@ -278,7 +281,7 @@ fn apart_launches(bed: &Bed, choice: DecodeChoice) -> Launches {
     let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
     let heads = HeadsLaunch {
         frame: bed.frame.addresses,
-        rows: 1,
+        rows: bed.width,
         dim: bed.case.heads.dim,
         query: Some(Turned {
             query: memory.query.span(),
