@@ -91,6 +91,8 @@ struct Row {
     unit: String,
     /// trine's figure, a median.
     trine: Option<f64>,
+    /// How trine's figure was measured where the record does not say it, as the rest of a sentence.
+    measured: Option<String>,
     /// What `trine plan` says of it.
     forecast: Option<f64>,
     /// llama.cpp through Vulkan.
@@ -276,6 +278,10 @@ fn short_table(record: &Record) -> String {
         ];
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
+    let exceptions = exceptions(record);
+    if !exceptions.is_empty() {
+        let _ = writeln!(text, "\nMedians of 10 runs;{exceptions}");
+    }
     let Some(forecast) = &record.forecast else { return text };
     let _ = writeln!(text, "\n{}", assumptions(&forecast.command, &forecast.assumes));
     for other in &forecast.elsewhere {
@@ -295,14 +301,22 @@ fn short_table(record: &Record) -> String {
     text
 }
 
-/// Where trine's figures come from, as a sentence.
+/// Where trine's figures come from.
 fn trine(record: &Record) -> String {
-    match (&record.date, &record.commit, &record.command) {
+    let mut text = match (&record.date, &record.commit, &record.command) {
         (Some(date), Some(commit), Some(command)) => {
             format!("trine: commit {commit}, {date}, `{command}`.")
         }
         _ => "trine: not measured.".to_owned(),
-    }
+    };
+    text.push_str(&exceptions(record));
+    text
+}
+
+/// The tests whose figures of trine's were measured otherwise, a sentence each.
+fn exceptions(record: &Record) -> String {
+    let said = record.rows.iter().filter_map(|row| Some((&row.test, row.measured.as_ref()?)));
+    said.map(|(test, measured)| format!(" {test}: {measured}.")).collect()
 }
 
 /// Sizes of the chart in pixels.
@@ -568,7 +582,11 @@ mod tests {
                     "llama_cuda": null, "limit": 300, "required": null, "aim": null}}]}}"#
             ))
         };
+        let otherwise = with(r#""forecast": 205, "measured": "once","#, "40").unwrap();
+        assert!(table(&otherwise).contains("`run it`. a: once.\n"));
+        assert!(short_table(&otherwise).contains("; a: once.\n"));
         let record = with(r#""forecast": 205,"#, "40").unwrap();
+        assert!(!short_table(&record).contains("once"));
         assert!(table(&record).contains("| 100 | 205 | 60.0 |"));
         let short = short_table(&record);
         assert!(short.contains("| a | tok/s | 100 | 205 | 60.0 | 300 |"), "{short}");

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! What a kernel reads before it waits (`early` of its dispatch) must not be written in the same chain, which ends before it
-//! otherwise.
+//! otherwise. A chain ends as well where workgroups have to be spread evenly over the cores ([`Fill`]).
 //!
 //! Vulkan promises no progress between workgroups. It works on devices that start workgroups in the order of their dispatches, so that
 //! whoever is waited for has a place already; [`probe`] looks whether a device seems to. The wait is bounded: a workgroup that gives up

@@ -171,6 +171,7 @@ pub(super) fn candidates(
     };
     let is_large = launch.matrix.rows * launch.matrix.columns >= LARGE;
     let rights = (launch.width as u32).div_ceil(RIGHT_TOKENS);
+    let rights = if rights > 2 { rights.next_multiple_of(4) } else { rights };
     let cores = capabilities.cores_or_guess();
     let shape = |&[subgroups, lefts, groups, slices, depth, share]: &Layout| FragmentShape {
         subgroups,

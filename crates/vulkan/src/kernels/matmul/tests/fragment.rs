@@ -22,7 +22,7 @@ pub(super) fn shapes() -> Vec<MatmulShape> {
         FragmentShape { subgroups: 2, slices: 1, groups: 2, depth: 3, workgroups: 1, ..base },
         FragmentShape { subgroups: 1, lefts: 4, rights: 4, slices: 1, workgroups: 64, ..base },
         FragmentShape { subgroups: 8, rights: 8, slices: 1, workgroups: 5, ..base },
-        FragmentShape { subgroups: 8, rights: 6, workgroups: 9, ..base },
+        FragmentShape { subgroups: 8, rights: 6, slices: 1, workgroups: 9, ..base },
         FragmentShape { rights: 3, slices: 1, workgroups: 0, ..base },
         FragmentShape { subgroups: 8, rights: 1, slices: 4, workgroups: 0, ..base },
     ];
