@@ -166,7 +166,8 @@ impl ProgramOptions {
 ///
 /// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row; the rows of a
 /// sequence stand together at consecutive positions; a sequence's blocks cover its positions; no two sequences share
-/// a slot; outputs ascend; the input has the size that the Plan's has.
+/// a slot; outputs ascend; the input has the size that the Plan's has. Not checked: no row's block that a row of another
+/// sequence reads is written in the same step, so sequences share full blocks alone.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     /// Token ids.

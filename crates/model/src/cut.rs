@@ -7,19 +7,14 @@ use std::collections::BTreeSet;
 
 use crate::plan::{BufferId, CacheId, Op, Plan, Step, WeightId};
 
-/// The most of a Plan's last layers for which `fits` holds: of the whole Plan, or of the second part of a cut. More layers must
-/// not fit where fewer do not.
+/// The most of a Plan's last layers for which `fits` holds: of the whole Plan, or of the second part of a cut.
 pub fn last_layers_that_fit(plan: &Plan, fits: impl Fn(&Plan) -> bool) -> usize {
     if fits(plan) {
         return plan.layers();
     }
-    let last_fit = |layers| cut(plan, plan.layers() - layers).is_some_and(|[_, last]| fits(&last));
-    let (mut most, mut too_many) = (0, plan.layers());
-    while most + 1 < too_many {
-        let middle = most.midpoint(too_many);
-        if last_fit(middle) { most = middle } else { too_many = middle }
-    }
-    most
+    // One after the other: not every border can be cut.
+    let fit_behind = |before: &usize| cut(plan, *before).is_some_and(|[_, last]| fits(&last));
+    (1..plan.layers()).find(fit_behind).map_or(0, |before| plan.layers() - before)
 }
 
 /// Cuts a Plan in any form behind its first `layers` layers: the first part with the embedding, the second with the output

@@ -54,15 +54,16 @@ void work_on_heads() {
     uint64_t source = is_query ? push.query : (is_key ? push.key : push.value);
     source += 4ul * uint64_t((is_query ? row * HEADS + unit : row * KV_HEADS + kv_head) * DIM);
 
-    // There is room for rows that the step does not have, so nothing waits for their number.
     if (exists) {
         head_ask_weights(weight);
         head_ask_shares(rope);
     }
-    chain_wait(push.chain);
-    if (exists) head_ask(source);
     const uvec4 place = kv_row(push.frame, row);
-    if (row >= Words(push.frame).at[0]) return;
+    const bool has_row = row < Words(push.frame).at[0];
+    chain_wait(push.chain);
+    // There is room for rows that the step does not have, so nothing waits for their number.
+    if (exists) head_ask(source);
+    if (!has_row) return;
     const uint position = place.y;
     uint64_t part = 0ul;
     if (exists && !is_query) {

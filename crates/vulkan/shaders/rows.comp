@@ -169,9 +169,10 @@ void main() {
         if (MODE > 0u) factors[i] = load(args.weight, 0u, column(i));
         if (MODE > 2u) next_factors[i] = load(args.next_weight, 0u, column(i));
     }
+    // What the host says of the step: rows beyond its own are left out.
+    const bool exists = row < Words(args.rows).at[0];
     // Every workgroup waits: those who wait for this dispatch take it that what came before is done.
     chain_wait(args.chain);
-    // What the host says of the step: rows beyond its own are left out.
-    if (row < Words(args.rows).at[0]) work_on_row(row);
+    if (exists) work_on_row(row);
     chain_signal(args.chain);
 }

@@ -9,8 +9,8 @@
 //! link: workgroups of the dispatch before that are not done, patience, address of `failed`   u32, u32, u64; 256 bytes apart
 //! ```
 //!
-//! What a kernel reads before it waits (`early` of its dispatch) must not be written in the same chain, which ends before it
-//! otherwise. A chain ends as well where workgroups have to be spread evenly over the cores ([`Fill`]).
+//! What a kernel reads before it waits, or not past all caches (`early` of its link), must not be written in the same chain, which
+//! ends before it otherwise. A chain ends as well where workgroups have to be spread evenly over the cores ([`Fill`]).
 //!
 //! Vulkan promises no progress between workgroups. It works on devices that start workgroups in the order of their dispatches, so that
 //! whoever is waited for has a place already; [`probe`] looks whether a device seems to. The wait is bounded: a workgroup that gives up
@@ -25,7 +25,7 @@ use crate::dispatch::{Dispatch, Fill, Link, Push};
 use crate::error::GpuError;
 use crate::raw::commands::{Copy, Recording};
 use crate::raw::gpu::Gpu;
-use crate::raw::memory::{Buffer, Place};
+use crate::raw::memory::{Arena, Buffer, Place};
 use crate::raw::pipeline::KernelKey;
 use crate::raw::transfer::Transfer;
 use crate::shaders::Shader;
@@ -33,7 +33,35 @@ use crate::shaders::Shader;
 /// Words from one link to the next: CHAIN_LINK_BYTES of the shader.
 const LINK_WORDS: usize = 64;
 
-/// The memory of the chains of one recording.
+/// Where the chains of recordings that never run at the same time have their memory.
+pub(crate) struct ChainMemory {
+    links: Arena,
+    failed: Buffer,
+}
+
+impl ChainMemory {
+    /// Memory for recordings that take about `expected` bytes together.
+    ///
+    /// # Errors
+    /// If it cannot be had.
+    pub(crate) fn new(gpu: &Arc<Gpu>, expected: u64) -> Result<Self, GpuError> {
+        let failed = gpu.allocate(4, Place::Readback, "the chains' state")?;
+        failed.write(0, &[0; 4]);
+        Ok(Self { links: Arena::new(gpu, Place::Device, expected), failed })
+    }
+
+    /// The most bytes that a recording of so many dispatches takes: a link for each, one behind each chain, all of it twice.
+    pub(crate) fn most_bytes(dispatches: usize) -> u64 {
+        (2 * 4 * LINK_WORDS * dispatches.div_ceil(2) * 3) as u64
+    }
+
+    /// Bytes on the device.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.links.allocated() + self.failed.bytes()
+    }
+}
+
+/// The chains of one recording.
 pub(crate) struct Chains {
     links: Buffer,
     initial: Buffer,
@@ -41,12 +69,15 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
-    /// Chains all neighbours whose kernels can be; none if there are no such.
+    /// Chains neighbours whose kernels can be; none if there are no such. What it writes to the device is there when the
+    /// transfer is finished.
     ///
     /// # Errors
     /// If memory cannot be had or the device fails.
     pub(crate) fn link(
-        gpu: &Arc<Gpu>,
+        gpu: &Gpu,
+        memory: &mut ChainMemory,
+        transfer: &Transfer,
         dispatches: &mut [Dispatch],
     ) -> Result<Option<Self>, GpuError> {
         let (placed, initial) = place(dispatches);
@@ -54,8 +85,8 @@ impl Chains {
             return Ok(None);
         }
         let bytes = (4 * initial.len()) as u64;
-        let failed = gpu.allocate(4, Place::Readback, "the chain's state")?;
-        let links = gpu.allocate(bytes, Place::Device, "the chain's state")?;
+        let failed = memory.failed.clone();
+        let links = memory.links.allocate(bytes, "the chains' state")?;
         for (index, link) in placed {
             let Link::Able { offset, .. } = dispatches[index].link else {
                 unreachable!("only dispatches that can be chained are placed")
@@ -68,13 +99,10 @@ impl Chains {
         for link in words.chunks_exact_mut(LINK_WORDS) {
             link[1..4].copy_from_slice(&[patience(gpu.capabilities().kind), low, high]);
         }
-        let image = gpu.allocate(bytes, Place::Device, "the chain's state")?;
-        let transfer = Transfer::new(gpu);
+        let image = memory.links.allocate(bytes, "the chains' state")?;
         for target in [&image, &links] {
             transfer.write(target, 0, bytemuck::cast_slice(&words))?;
         }
-        transfer.finish()?;
-        failed.write(0, &[0; 4]);
         Ok(Some(Self { links, initial: image, failed }))
     }
 
@@ -97,11 +125,6 @@ impl Chains {
         transfer.write(&self.links, 0, &1_u32.to_ne_bytes())?;
         transfer.finish()
     }
-
-    /// Memory in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.links.bytes() + self.initial.bytes() + self.failed.bytes()
-    }
 }
 
 /// Rounds of 1024 looks at a counter before a workgroup gives up: some tenths of a second on a GPU. A software driver ends
@@ -113,22 +136,20 @@ fn patience(kind: DeviceKind) -> u32 {
 /// How many dispatches from the first on make a chain: those whose kernels can, until one reads early what another of them writes,
 /// or has to be spread evenly although another one fills the device: what comes behind that other one makes a chain of its own.
 fn length(dispatches: &[Dispatch]) -> usize {
-    let follows = |index: usize| {
-        let Link::Able { early, .. } = dispatches[index].link else { return false };
-        let mut before = dispatches[..index].iter().flat_map(|dispatch| &dispatch.writes);
-        early.is_none_or(|early| !before.any(|written| written.overlaps(early)))
-    };
-    let able = (0..dispatches.len()).take_while(|&index| follows(index)).count();
     let mut full = None;
-    for (index, dispatch) in dispatches[..able].iter().enumerate() {
-        let Link::Able { fill, .. } = dispatch.link else { continue };
+    for (index, dispatch) in dispatches.iter().enumerate() {
+        let Link::Able { early, fill, .. } = dispatch.link else { return index };
+        let mut before = dispatches[..index].iter().flat_map(|dispatch| &dispatch.writes);
+        if early.is_some_and(|early| before.any(|written| written.overlaps(early))) {
+            return index;
+        }
         match (fill, full) {
             (Fill::Little, _) => {}
             (Fill::Evenly, Some(last)) => return last + 1,
             (Fill::Anywhere | Fill::Evenly, _) => full = Some(index),
         }
     }
-    able
+    dispatches.len()
 }
 
 /// Which dispatches get which link (its first word), and the links' words: how many workgroups each waits for.
@@ -217,7 +238,11 @@ pub(crate) fn probe(gpu: &Arc<Gpu>) -> Result<bool, GpuError> {
             }
         })
         .collect();
-    let Some(chains) = Chains::link(gpu, &mut dispatches)? else { return Ok(false) };
+    let mut memory = ChainMemory::new(gpu, ChainMemory::most_bytes(dispatches.len()))?;
+    let transfer = Transfer::new(gpu);
+    let chains = Chains::link(gpu, &mut memory, &transfer, &mut dispatches)?;
+    transfer.finish()?;
+    let Some(chains) = chains else { return Ok(false) };
     Recording::record(gpu, &dispatches, &[chains.reset()], &[])?.run("probing chains")?;
     Ok(!chains.has_failed() && wrong.values::<u32>(0, 1)[0] == 0)
 }

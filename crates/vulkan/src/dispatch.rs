@@ -64,8 +64,8 @@ pub enum Fill {
     Little,
     /// Wherever there is room.
     Anywhere,
-    /// Evenly: they have equal shares of the work, and have to be spread over the cores. If they started while others are at work,
-    /// they would crowd the cores that are done first.
+    /// Evenly: they have equal shares of the work and are small enough for several of them to share a core. If they started while
+    /// others are at work, they would crowd the cores that are done first. The large workgroups of products of one row cannot.
     Evenly,
 }
 
@@ -74,11 +74,12 @@ pub enum Fill {
 pub enum Link {
     /// It is ordered by barriers alone.
     Outside,
-    /// Its kernel can be part of a chain; `offset` is where its arguments have the link's address, in bytes.
+    /// Its kernel can be part of a chain.
     Able {
-        /// Bytes from the first argument.
+        /// Where its arguments have the link's address, in bytes from the first argument.
         offset: usize,
-        /// Memory that it reads before it waits for the dispatch before it, apart from weights and what the host writes.
+        /// Memory that no dispatch before it in its chain may have written: it is read before the wait, or by loads that a cache
+        /// of a single core may serve. Weights and what the host writes do not count.
         early: Option<Span>,
         /// How its workgroups fill the device.
         fill: Fill,

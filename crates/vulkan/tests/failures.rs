@@ -6,7 +6,9 @@
 mod common;
 
 use common::{BATCH, Golden};
-use trine_backend::{BLOCK, BackendError, Batch, Device, LayerChoice, ProgramOptions, SplitDevice};
+use trine_backend::{
+    BLOCK, BackendError, Batch, Device, LayerChoice, ProgramOptions, SequenceView, SplitDevice,
+};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width, cut};
 use trine_vulkan::{Choice, Injected, VulkanDevice, testing};
@@ -69,6 +71,28 @@ fn a_chain_that_does_not_move_is_given_up() {
     assert!(device.gpu().has_injected(), "there are no chains any more");
     let next = Batch { tokens: &[6], positions: &[1], ..batch };
     assert!(program.run(&next).unwrap().iter().all(|logit| logit.is_finite()));
+}
+
+/// Norms, heads and residuals are changed in place there: what a broken step left must not be built on.
+#[test]
+fn a_chain_of_several_rows_that_does_not_move_is_given_up() {
+    let model = Golden::load("gguf/gemma3-qat").model;
+    let sequences: [SequenceView<'_>; 3] = [(0, &[0]), (1, &[1]), (2, &[2])]
+        .map(|(slot, blocks): (u32, &[u32; 1])| SequenceView { slot, blocks });
+    let lone =
+        Batch { positions: &[0, 0, 0], sequence_of: &[0, 1, 2], sequences: &sequences, ..BATCH };
+    let options = ProgramOptions { sequences: 3, blocks: 3, ..OPTIONS };
+    for batch in [BATCH, lone] {
+        let device = device();
+        let mut program = device.load(&model, &options).unwrap();
+        let before = program.run(&batch).unwrap().to_vec();
+        device.gpu().inject(Injected::Stall);
+        assert_eq!(program.run(&batch).unwrap(), before, "the step is done again with barriers");
+        if device.gpu().has_injected() {
+            // Without matrix units these passes may have no chains.
+            assert!(device.gpu().capabilities().cooperative.is_empty(), "the pass has no chain");
+        }
+    }
 }
 
 #[test]
@@ -150,7 +174,7 @@ fn the_forecast_of_memory_holds() {
                 assert!(expected.caches >= found.caches, "{name}: {expected:?}, {found:?}");
                 assert!(expected.scratch >= found.scratch, "{name}: {expected:?}, {found:?}");
                 // Each of a handful of small pieces fills a block.
-                let most = found.total() + (8 << 20);
+                let most = found.total() + (10 << 20);
                 assert!(expected.total() <= most, "{name}: {expected:?}, {found:?}");
             }
         }

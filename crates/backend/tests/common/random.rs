@@ -168,10 +168,15 @@ pub fn traffic(
         .collect();
     let mut lengths = [0usize; SEQUENCES];
     let mut results = Vec::new();
-    for step in 0..8 {
+    for step in 0..10 {
         let (mut tokens, mut positions, mut sequence_of) = (Vec::new(), Vec::new(), Vec::new());
         for (sequence, length) in lengths.iter_mut().enumerate() {
-            let rows = if step < 4 { random.below(14) } else { 1 };
+            let rows = match step {
+                0..4 => random.below(14),
+                4..8 => 1,
+                // Steps of one row, which devices have kernels of their own for.
+                _ => usize::from(sequence == 1),
+            };
             for _ in 0..rows {
                 tokens.push(random.below(model.config().vocabulary) as u32);
                 positions.push(*length as u32);

@@ -60,8 +60,14 @@ void chain_wait(const uint64_t link) {
 // Says that this workgroup is done. All its invocations call it.
 void chain_signal(const uint64_t link) {
     if (link != 0ul) {
+#ifdef CHAIN_MEMORY_MODEL
+        // The one that counts hands on what all have written and it has met.
+        chain_meet();
+        if (gl_LocalInvocationIndex == 0u) chain_fence();
+#else
         chain_fence();
         chain_meet();
+#endif
         if (gl_LocalInvocationIndex == 0u) atomicAdd(ChainLink(link + uint64_t(CHAIN_LINK_BYTES)).left, 0xFFFFFFFFu);
     }
 }

@@ -11,7 +11,7 @@ use crate::shaders::Shader;
 
 /// Most invocations of a workgroup.
 const LOCAL_MAX: usize = 512;
-/// Most values that an invocation keeps in registers.
+/// Most values of a row that an invocation keeps in registers; with a norm and an addition it keeps as many factors and old values.
 const REGISTERS_MAX: usize = 64;
 
 /// What is done to a row before it is written.
@@ -358,6 +358,21 @@ mod tests {
                 }
                 let second = if kind == OperandKind::Halves { 1 } else { 8 };
                 assert!(found.scales[second].is_nan(), "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn norms_of_broken_rows_give_broken_operands() {
+        for broken in [f32::NAN, f32::INFINITY] {
+            for mode in [1, 3] {
+                let mut source = random(2 * 64, 6, 1.0);
+                source[64 + 7] = broken;
+                let others = [&[1.0; 64][..], &[0.5; 2 * 64], &[1.0; 64]];
+                let found = launch(OperandKind::Halves, mode, &source, 64, 2, others);
+                let halves: &[f16] = bytemuck::cast_slice(&found.codes);
+                assert!(found.scales[0].is_finite() && halves[..64].iter().all(|x| x.is_finite()));
+                assert!(found.scales[1].is_nan(), "{broken} in mode {mode}");
             }
         }
     }

@@ -236,7 +236,7 @@ impl StreamLaunch<'_> {
 
     /// Workgroups in a shape: no more than there are outputs for their teams, and as many as have equal shares of the outputs, if
     /// that leaves few of them out. One team with more rows than the others keeps all waiting: with 128 workgroups instead of 132
-    /// the products of 27B took an H200 3 % less time.
+    /// generation with 27B on an H200 was 2.5 % faster (`docs/benchmarks/h200.md`).
     fn workgroups(&self, shape: &StreamShape) -> u32 {
         let outputs = self.outputs() as u32;
         let most = shape.workgroups.clamp(1, outputs.div_ceil(shape.teams).max(1));

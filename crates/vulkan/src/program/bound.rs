@@ -14,7 +14,7 @@ use super::ropes::Ropes;
 use super::selection::Selection;
 use super::tuning::{Survey, Tuner};
 use super::{Attended, PassKey, failure, pass_keys};
-use crate::chain::{self, Chains};
+use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{KvCache, TILE_ROWS};
@@ -49,9 +49,9 @@ pub(super) struct Bound {
     ropes: Ropes,
     selection: Selection,
     scratch: Buffer,
-    /// Memory of products that several workgroups share; its counters are 0 between launches.
+    /// Memory of products that several workgroups share; its counters are 0 between launches, unless a chain breaks.
     split_scratch: Buffer,
-    /// Counters of attention's parts; 0 between launches.
+    /// Counters of attention's parts; the same.
     counters: Buffer,
     frame: Frame,
     /// The Plan's input, written by the host.
@@ -151,7 +151,7 @@ impl Binding<'_> {
         tuner: &Tuner,
     ) -> Result<Bound, GpuError> {
         let selection = Selection::new(gpu.capabilities(), self.options.context);
-        let graphs: Vec<Lowered> = pass_keys(self.options.width)
+        let graphs: Vec<Lowered> = pass_keys(self.options)
             .into_iter()
             .map(|key| {
                 let graph = Lowering::lower(self.plan, key.width, key.attended, &selection);
@@ -163,24 +163,39 @@ impl Binding<'_> {
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
         let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, &graphs, survey))?;
         bound.selection.tune(shapes);
+        let expected =
+            graphs.iter().map(|(_, graph, _)| ChainMemory::most_bytes(graph.nodes.len()));
+        let mut chains = if bound.chained {
+            Some((ChainMemory::new(gpu, expected.sum())?, Transfer::new(gpu)))
+        } else {
+            None
+        };
         for (key, graph, scratch) in &graphs {
-            let pass = self.record(&bound, *key, graph, scratch)?;
-            bound.memory.scratch += pass.chains.as_ref().map_or(0, Chains::bytes);
+            let pass = self.record(&bound, *key, graph, scratch, chains.as_mut())?;
             bound.passes.push(pass);
+        }
+        if let Some((memory, transfer)) = chains {
+            transfer.finish()?;
+            bound.memory.scratch += memory.bytes();
         }
         Ok(bound)
     }
 
+    /// Records a pass, with chains where there is memory for them.
     fn record(
         &self,
         bound: &Bound,
         key: PassKey,
         graph: &Graph,
         scratch: &Scratch,
+        chains: Option<&mut (ChainMemory, Transfer)>,
     ) -> Result<Pass, GpuError> {
         let gpu = &bound.gpu;
         let mut draft = self.draft(bound, key, graph, scratch)?;
-        let chains = if bound.chained { Chains::link(gpu, &mut draft.dispatches)? } else { None };
+        let link = |(memory, transfer): &mut (ChainMemory, Transfer)| {
+            Chains::link(gpu, memory, transfer, &mut draft.dispatches).transpose()
+        };
+        let chains = chains.and_then(link).transpose()?;
         draft.copies.extend(chains.iter().map(Chains::reset));
         let cuts = self.cuts(key, &draft.dispatches, gpu);
         let recording = Recording::record(gpu, &draft.dispatches, &draft.copies, &cuts)?;
@@ -196,9 +211,9 @@ impl Binding<'_> {
         survey: &RefCell<Survey>,
     ) -> Result<(), GpuError> {
         let most = self.options.width.tokens;
-        // What attention does makes no difference to products.
-        let mut graphs: Vec<&Lowered> =
-            graphs.iter().filter(|(key, ..)| key.attended == Attended::Sequences).collect();
+        // What attention does makes no difference to products: one pass of each width shows them all.
+        let mut graphs: Vec<&Lowered> = graphs.iter().collect();
+        graphs.dedup_by_key(|(key, ..)| key.width);
         graphs.sort_by_key(|(key, ..)| {
             let tokens = key.width.tokens;
             (tokens > 1, tokens < most, tokens)
@@ -374,8 +389,8 @@ impl Binding<'_> {
     fn cuts(&self, key: PassKey, dispatches: &[Dispatch], gpu: &Gpu) -> Vec<usize> {
         let Width { tokens, outputs } = key.width;
         let (sequences, tokens) = match key.attended {
-            Attended::Sequences => (tokens, 1),
-            Attended::Rows | Attended::Tiles => (1, tokens),
+            Attended::Sequences | Attended::Rows => (tokens, 1),
+            Attended::Tiles => (1, tokens),
         };
         let context = self.options.context.saturating_sub(tokens);
         let workload = Workload { sequences, tokens, context, outputs, kv: self.options.kv };
@@ -451,16 +466,16 @@ impl Bound {
             "workgroups waited in vain for others: going on with barriers, which is slower"
         );
         self.chained = false;
-        // Attention counted while others of the chain did: what is left of that is not 0.
+        // What counted while others of the chain did has left counts that are not 0.
         let zeros = Transfer::new(&self.gpu);
+        zeros.write(&self.split_scratch, 0, &[0; MatmulLaunch::COUNTER_BYTES])?;
         zeros.write(&self.counters, 0, &vec![0; self.counters.bytes() as usize])?;
         zeros.finish()?;
         for index in 0..self.passes.len() {
-            if let Some(chains) = &self.passes[index].chains {
-                self.memory.scratch -= chains.bytes();
+            if self.passes[index].chains.is_some() {
                 let key = self.passes[index].key;
                 let graph = Lowering::lower(binding.plan, key.width, key.attended, &self.selection);
-                self.passes[index] = binding.record(self, key, &graph, &graph.place())?;
+                self.passes[index] = binding.record(self, key, &graph, &graph.place(), None)?;
             }
         }
         Ok(())

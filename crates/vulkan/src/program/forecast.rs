@@ -3,12 +3,14 @@
 use trine_backend::{Memory, ProgramOptions};
 use trine_model::{Plan, Width};
 
-use super::Attended;
 use super::bound::{cache_bytes, top_bytes};
 use super::frame::FrameLayout;
+use super::graph::Graph;
 use super::lower::{Choices, Lowering};
+use super::pass_keys;
 use super::selection::Selection;
 use crate::capabilities::Capabilities;
+use crate::chain::ChainMemory;
 use crate::raw::memory::blocks_bytes;
 use crate::weights;
 
@@ -28,16 +30,20 @@ fn scratch(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -
     let selection = Selection::new(capabilities, options.context);
     let Width { tokens, outputs } = options.width;
     let widest = Width { tokens, outputs: outputs.min(tokens) };
-    let passes = [Attended::Sequences, Attended::of_mixed(tokens)]
-        .map(|attended| Lowering::lower(plan, widest, attended, &selection).place().bytes as u64);
+    let keys = pass_keys(options);
+    let graphs = keys.iter().filter(|key| key.width == widest);
+    let graphs: Vec<Graph> =
+        graphs.map(|key| Lowering::lower(plan, key.width, key.attended, &selection)).collect();
+    let passes = graphs.iter().map(|graph| graph.place().bytes as u64).max().unwrap_or(0);
+    let launches = graphs.iter().map(|graph| graph.nodes.len()).max().unwrap_or(0);
+    let chains = ChainMemory::most_bytes(launches) * keys.len() as u64;
     let rows_bytes = |id: trine_model::BufferId| {
         let buffer = plan.buffer(id);
         4 * (selection.allocated(widest.of(buffer.rows)) * buffer.columns) as u64
     };
     let host = plan.input.into_iter().chain([plan.output]).map(rows_bytes);
     let frame = FrameLayout::new(options).bytes as u64;
-    let [lone, mixed] = passes;
     let parts =
-        host.chain([lone.max(mixed), selection.split_bytes(), frame]).chain(top_bytes(outputs));
+        host.chain([passes, selection.split_bytes(), frame, chains]).chain(top_bytes(outputs));
     parts.map(|bytes| blocks_bytes(bytes, &[bytes])).sum()
 }

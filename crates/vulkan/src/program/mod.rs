@@ -204,24 +204,29 @@ enum Attended {
     Tiles,
 }
 
-/// The widths that a Program for at most `width` rows is recorded for: each number of rows of the ladder, with no logits, those
-/// of one row, of some, and of all.
-fn pass_keys(width: Width) -> Vec<PassKey> {
+/// What a Program is recorded for: each number of rows of the ladder up to its widest step, with no logits, those of one row, of
+/// some, and of all. Passes of one width are neighbours.
+fn pass_keys(options: &ProgramOptions) -> Vec<PassKey> {
+    let Width { tokens: widest, outputs: most_outputs } = options.width;
     let rungs = |most: usize| {
         let below = LADDER.into_iter().filter(move |&rung| rung < most);
         let above = (LADDER[LADDER.len() - 1]..most).step_by(256).skip(1);
         below.chain(above).chain([most])
     };
+    // No step has more rows of different sequences than there are sequences.
+    let lone = rungs(widest).find(|&rung| rung >= options.sequences).unwrap_or(widest);
     let mut keys = Vec::new();
-    for tokens in rungs(width.tokens) {
-        let most = tokens.min(width.outputs);
+    for tokens in rungs(widest) {
+        let most = tokens.min(most_outputs);
         let mut outputs = vec![0, 1.min(most), most];
         outputs.extend([8, 32].into_iter().filter(|&some| some < most));
         outputs.sort_unstable();
         outputs.dedup();
         for outputs in outputs {
             let width = Width { tokens, outputs };
-            keys.push(PassKey { width, attended: Attended::Sequences });
+            if tokens <= lone {
+                keys.push(PassKey { width, attended: Attended::Sequences });
+            }
             if tokens > 1 {
                 keys.push(PassKey { width, attended: Attended::of_mixed(tokens) });
             }
@@ -242,17 +247,64 @@ impl Attended {
 
 /// Index of the least pass that a batch fits into.
 fn pass_of(passes: &[Pass], batch: &Batch<'_>) -> usize {
-    let rows = batch.tokens.len();
+    let keys = passes.iter().map(|pass| pass.key);
     let lone = batch.spans().all(|span| span.rows == 1);
-    let attended = if lone { Attended::Sequences } else { Attended::of_mixed(rows) };
-    let fits = |pass: &Pass| {
-        let Width { tokens, outputs } = pass.key.width;
-        tokens >= rows && outputs >= batch.outputs.len() && pass.key.attended == attended
+    let found = least(keys, batch.tokens.len(), batch.outputs.len(), lone);
+    found.expect("a checked batch has at most as many rows as the widest pass")
+}
+
+/// Index of the least of some passes that so many rows and logits fit into. `lone`: each row is of another sequence.
+fn least(
+    keys: impl Iterator<Item = PassKey>,
+    rows: usize,
+    outputs: usize,
+    lone: bool,
+) -> Option<usize> {
+    let fits = |key: &PassKey| {
+        let suits = lone || key.attended != Attended::Sequences;
+        suits && key.width.tokens >= rows && key.width.outputs >= outputs
     };
-    let place = passes
-        .iter()
-        .enumerate()
-        .filter(|(_, pass)| fits(pass))
-        .min_by_key(|(_, pass)| (pass.key.width.tokens, pass.key.width.outputs));
-    place.expect("a checked batch has at most as many rows as the widest pass").0
+    let order = |key: &PassKey| {
+        let Width { tokens, outputs } = key.width;
+        (tokens, outputs, key.attended != Attended::Sequences)
+    };
+    let fitting = keys.enumerate().filter(|(_, key)| fits(key));
+    fitting.min_by_key(|(_, key)| order(key)).map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_model::KvType;
+
+    use super::*;
+
+    #[test]
+    fn every_step_finds_a_pass() {
+        for (tokens, outputs, sequences) in
+            [(1, 1, 1), (3, 3, 4), (8, 8, 2), (40, 12, 3), (512, 32, 32), (700, 1, 1), (64, 64, 64)]
+        {
+            let width = Width { tokens, outputs };
+            let options =
+                ProgramOptions { width, kv: KvType::F16, context: 1024, sequences, blocks: 32 };
+            let keys = pass_keys(&options);
+            for rows in 1..=tokens {
+                for outputs in 0..=outputs.min(rows) {
+                    for lone in [false, true] {
+                        if (lone && rows > sequences) || (!lone && rows == 1) {
+                            continue;
+                        }
+                        let found = least(keys.iter().copied(), rows, outputs, lone);
+                        let key = keys[found.expect("there is a pass")];
+                        assert!(key.width.tokens >= rows && key.width.outputs >= outputs);
+                        assert_eq!(key.attended == Attended::Sequences, lone, "{key:?} {rows}");
+                        let near = rows <= 8 || key.attended != Attended::Rows;
+                        assert!(near && key.width.tokens <= tokens, "{key:?} for {rows} rows");
+                    }
+                }
+            }
+            let lone = keys.iter().filter(|key| key.attended == Attended::Sequences);
+            let widest = lone.map(|key| key.width.tokens).max().unwrap();
+            assert!(widest == 1 || widest / 2 < sequences.min(tokens), "{widest} rows");
+        }
+    }
 }

@@ -125,7 +125,9 @@ impl Choices for Selection {
     }
 
     fn interleaves(&self, plan: &Plan, gated: &[WeightId], next: &[WeightId], rows: usize) -> bool {
-        let [gated, next] = [gated, next].map(|weights| plan.weight(weights[0]));
+        // Several matrices might not become one product.
+        let [next] = next else { return false };
+        let [gated, next] = [gated[0], *next].map(|weight| plan.weight(weight));
         let format = format_of(next.dtype);
         // The gated product goes to the same kernel whether it norms or not.
         self.streams(format_of(gated.dtype), gated.columns, rows, true)

@@ -256,7 +256,6 @@ impl DecodeLaunch {
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the kernel is not for the shape, or a fused launch is for more than one row.
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
         let constants = self.constants(gpu.capabilities());
         let groups_of_row = self.shape.heads.query / Self::queries(&self.shape, &self.choice);
@@ -274,8 +273,9 @@ impl DecodeLaunch {
             writes,
             link: Link::Able {
                 offset: std::mem::offset_of!(DecodeArgs, chain),
-                // Keys and values of other positions.
-                early: self.fused.map(|_| self.cache.span),
+                // A fused launch reads keys and values of other positions before it waits. The others read what the launch
+                // before them stored, by loads that a cache of a single core may serve: a barrier has to stand between.
+                early: Some(self.cache.span),
                 fill: Fill::Anywhere,
             },
         })

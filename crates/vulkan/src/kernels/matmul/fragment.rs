@@ -109,13 +109,13 @@ impl FragmentShape {
     }
 }
 
-/// Subgroups, left factors, groups, slices, depth, and workgroups for each of the device's cores.
+/// Subgroups, left factors, groups, slices, depth, and workgroups for each of the device's cores (0: one for each tile).
 type Layout = [u32; 6];
 
-/// Layouts for up to so many rows of activations: for matrices of at least [`LARGE`] weights, and for smaller ones. Of three
+/// Layouts for up to so many rows of activations: for matrices of at least [`LARGE`] weights, and for smaller ones. Of four
 /// workgroups or fewer on a core, as registers allow; the larger the matrix, the more rows of it share the activations. Small
 /// matrices with few rows of activations take less time in tiles that are not shared (no workgroups): 5376 x 4096 weights in Q4_0
-/// 9.9 against 13.7 us at 8 rows.
+/// at 8 rows 9.9 against 13.7 us in a chain of such products.
 type Layouts = [(usize, &'static [Layout], &'static [Layout]); 4];
 
 const Q4_0: Layouts = [
