@@ -3,6 +3,7 @@
 use trine_backend::{Memory, ProgramOptions};
 use trine_model::{Plan, Width};
 
+use super::Attended;
 use super::bound::{cache_bytes, top_bytes};
 use super::frame::FrameLayout;
 use super::graph::Graph;
@@ -31,9 +32,13 @@ fn scratch(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -
     let Width { tokens, outputs } = options.width;
     let widest = Width { tokens, outputs: outputs.min(tokens) };
     let keys = pass_keys(options);
-    let graphs = keys.iter().filter(|key| key.width == widest);
-    let graphs: Vec<Graph> =
-        graphs.map(|key| Lowering::lower(plan, key.width, key.attended, &selection)).collect();
+    // The widest of each way to attend.
+    let last = |attended| keys.iter().rfind(|key| key.attended == attended);
+    let graphs: Vec<Graph> = [Attended::Sequences, Attended::Rows, Attended::Tiles]
+        .into_iter()
+        .filter_map(last)
+        .map(|key| Lowering::lower(plan, key.width, key.attended, &selection))
+        .collect();
     let passes = graphs.iter().map(|graph| graph.place().bytes as u64).max().unwrap_or(0);
     let launches = graphs.iter().map(|graph| graph.nodes.len()).max().unwrap_or(0);
     let chains = ChainMemory::most_bytes(launches) * keys.len() as u64;

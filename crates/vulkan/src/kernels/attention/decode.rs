@@ -256,6 +256,7 @@ impl DecodeLaunch {
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
+    /// If the kernel is not for the shape.
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
         let constants = self.constants(gpu.capabilities());
         let groups_of_row = self.shape.heads.query / Self::queries(&self.shape, &self.choice);
