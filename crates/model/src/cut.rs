@@ -7,14 +7,17 @@ use std::collections::BTreeSet;
 
 use crate::plan::{BufferId, CacheId, Op, Plan, Step, WeightId};
 
-/// The most of a Plan's last layers for which `fits` holds: of the whole Plan, or of the second part of a cut.
+/// The most of a Plan's last layers for which `fits` holds: of the whole Plan, or of the second part of a cut. What holds for a
+/// part has to hold for those with fewer layers.
 pub fn last_layers_that_fit(plan: &Plan, fits: impl Fn(&Plan) -> bool) -> usize {
     if fits(plan) {
         return plan.layers();
     }
-    // One after the other: not every border can be cut.
-    let fit_behind = |before: &usize| cut(plan, *before).is_some_and(|[_, last]| fits(&last));
-    (1..plan.layers()).find(fit_behind).map_or(0, |before| plan.layers() - before)
+    let last = |before: &usize| cut(plan, *before).map(|[_, last]| last);
+    // Not every border can be cut. To ask whether a part fits may take long: it is asked of few.
+    let borders: Vec<usize> = (1..plan.layers()).filter(|before| last(before).is_some()).collect();
+    let first = borders.partition_point(|before| !last(before).is_some_and(|part| fits(&part)));
+    borders.get(first).map_or(0, |before| plan.layers() - before)
 }
 
 /// Cuts a Plan in any form behind its first `layers` layers: the first part with the embedding, the second with the output

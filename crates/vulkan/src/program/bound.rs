@@ -61,8 +61,6 @@ pub(super) struct Bound {
     top: TopMemory,
     pub(super) passes: Vec<Pass>,
     pub(super) memory: Memory,
-    /// Whether dispatches are chained where their kernels can be.
-    chained: bool,
 }
 
 /// Where the largest logits go.
@@ -165,7 +163,7 @@ impl Binding<'_> {
         bound.selection.tune(shapes);
         let expected =
             graphs.iter().map(|(_, graph, _)| ChainMemory::most_bytes(graph.nodes.len()));
-        let mut chains = if bound.chained {
+        let mut chains = if chain::probe(gpu)? {
             Some((ChainMemory::new(gpu, expected.sum())?, Transfer::new(gpu)))
         } else {
             None
@@ -279,7 +277,6 @@ impl Binding<'_> {
             top,
             passes: Vec::new(),
             memory,
-            chained: chain::probe(gpu)?,
         })
     }
 
@@ -465,7 +462,6 @@ impl Bound {
             device,
             "workgroups waited in vain for others: going on with barriers, which is slower"
         );
-        self.chained = false;
         // What counted while others of the chain did has left counts that are not 0.
         let zeros = Transfer::new(&self.gpu);
         zeros.write(&self.split_scratch, 0, &[0; MatmulLaunch::COUNTER_BYTES])?;

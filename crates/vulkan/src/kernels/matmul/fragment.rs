@@ -116,9 +116,9 @@ type Layout = [u32; 6];
 /// workgroups or fewer on a core, as registers allow; the larger the matrix, the more rows of it share the activations. Small
 /// matrices with few rows of activations take less time in tiles that are not shared (no workgroups): 5376 x 4096 weights in Q4_0
 /// at 8 rows 9.9 against 13.7 us in a chain of such products.
-type Layouts = [(usize, &'static [Layout], &'static [Layout]); 4];
+type Layouts = &'static [(usize, &'static [Layout], &'static [Layout])];
 
-const Q4_0: Layouts = [
+const Q4_0: Layouts = &[
     (
         8,
         &[[4, 2, 2, 1, 1, 3], [8, 2, 1, 2, 1, 2]],
@@ -130,16 +130,14 @@ const Q4_0: Layouts = [
 ];
 
 /// For formats of as many bytes or more and scales of smaller blocks.
-const Q8_0_AND_Q4_K: Layouts = [
+const Q8_0_AND_Q4_K: Layouts = &[
     (8, &[[4, 4, 1, 2, 1, 2], [4, 2, 2, 1, 1, 3]], &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]]),
     (16, &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]], &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]]),
     (32, &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]], &[[4, 2, 1, 1, 1, 2], [4, 4, 1, 2, 1, 2]]),
     (64, &[[4, 2, 1, 1, 1, 2], [8, 2, 1, 1, 2, 1]], &[[4, 2, 1, 1, 1, 2], [8, 2, 1, 1, 2, 1]]),
 ];
 
-const Q6_K: Layouts = [
-    (8, &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]], &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]]),
-    (16, &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]], &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]]),
+const Q6_K: Layouts = &[
     (32, &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]], &[[4, 2, 2, 1, 1, 4], [4, 4, 1, 2, 1, 2]]),
     (64, &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]], &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]]),
 ];
@@ -150,11 +148,11 @@ const LARGE: usize = 1 << 26;
 const MEDIUM: usize = 1 << 24;
 
 /// The layouts for a format that the kernel decodes.
-fn layouts(format: Format) -> Option<&'static Layouts> {
+fn layouts(format: Format) -> Option<Layouts> {
     match format {
-        Format::Q4_0 => Some(&Q4_0),
-        Format::Q8_0 | Format::Q4K => Some(&Q8_0_AND_Q4_K),
-        Format::Q6K => Some(&Q6_K),
+        Format::Q4_0 => Some(Q4_0),
+        Format::Q8_0 | Format::Q4K => Some(Q8_0_AND_Q4_K),
+        Format::Q6K => Some(Q6_K),
         Format::F32 | Format::F16 | Format::Bf16 => None,
     }
 }
