@@ -84,6 +84,18 @@ pub trait Program: Send {
         Err(BackendError::Unsupported { device: "this device".to_owned(), what })
     }
 
+    /// Makes the local layers' rings of slot `to` equal those of slot `from`.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] for a slot that there is not, any other error if the device failed; the caches' contents
+    /// are undefined then.
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError>;
+
+    /// Whether the logits of a row are the same bits whatever other rows are in its step.
+    fn is_invariant(&self) -> bool {
+        false
+    }
+
     /// Name of what it runs on, for people.
     fn device(&self) -> String;
 
@@ -152,6 +164,19 @@ impl ProgramOptions {
         (window - 1 + self.width.tokens).min(self.context).next_multiple_of(BLOCK)
     }
 
+    /// Checks the slots of a [`Program::copy_slot`].
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] if there is no such slot.
+    pub fn check_slots(&self, from: u32, to: u32) -> Result<(), BackendError> {
+        let slots = self.sequences;
+        if (from.max(to) as usize) < slots {
+            return Ok(());
+        }
+        let what = format!("the rings of slot {from} are to be copied to {to}, there are {slots}");
+        Err(BackendError::BadBatch { what })
+    }
+
     /// Bytes of one KV cache.
     pub fn cache_bytes(&self, cache: &Cache) -> u64 {
         let positions = match cache.window {
@@ -180,6 +205,12 @@ pub struct Batch<'a> {
     pub sequences: &'a [SequenceView<'a>],
     /// Rows whose logits are wanted.
     pub outputs: &'a [u32],
+    /// First of the *bulk rows*, which are all rows from there on; the number of rows where there are none. Bulk rows
+    /// are those of long prompts: a device may compute their products less exactly
+    /// (`docs/decisions/001-two-term-activations.md`). What a device does with a row may depend on its kind, and must not
+    /// depend on the number of rows of each kind where the device says that it is
+    /// [invariant](Program::is_invariant).
+    pub bulk_from: usize,
     /// Rows of the Plan's input, (rows, columns) row-major; empty for a Plan that begins with token ids alone.
     pub input: &'a [f32],
 }
@@ -251,6 +282,9 @@ impl Batch<'_> {
             return fail(format!("token id {token} is outside the vocabulary of {vocabulary}"));
         }
         self.check_outputs(options)?;
+        if self.bulk_from > rows {
+            return fail(format!("bulk rows from {} on, there are {rows}", self.bulk_from));
+        }
         let values =
             plan.input.map_or(0, |id| self.rows(plan.buffer(id).rows)) * plan.input_columns();
         if self.input.len() != values {
@@ -437,6 +471,7 @@ mod tests {
             sequence_of: &sequence_of,
             sequences: &sequences,
             outputs,
+            bulk_from: tokens.len(),
             input: &[],
         };
         batch.check(&OPTIONS, &plan(None), 10).err().map(|error| error.to_string())
@@ -464,6 +499,7 @@ mod tests {
             sequence_of: &[0, 0],
             sequences: &sequences,
             outputs: &[1],
+            bulk_from: 2,
             input,
         };
         for (rows, values) in [(None, 0), (Some(Rows::Tokens), 6), (Some(Rows::Outputs), 3)] {

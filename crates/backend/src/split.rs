@@ -189,6 +189,14 @@ impl Program for SplitProgram {
         second.run_top(&Batch { input, ..*batch })
     }
 
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.parts.iter_mut().try_for_each(|part| part.copy_slot(from, to))
+    }
+
+    fn is_invariant(&self) -> bool {
+        self.parts.iter().all(|part| part.is_invariant())
+    }
+
     fn device(&self) -> String {
         let all: usize = self.shares.iter().map(|share| share.layers).sum();
         let [first, second] = &self.shares;

@@ -59,6 +59,19 @@ pub enum EngineError {
         /// Sequences the engine was made for.
         sequences: usize,
     },
+    /// The queue is full.
+    #[error(
+        "{waiting} requests with {tokens} prompt tokens are waiting, no more are taken; try again later"
+    )]
+    QueueFull {
+        /// Requests in the queue.
+        waiting: usize,
+        /// Their prompt tokens.
+        tokens: usize,
+    },
+    /// The engine takes no more requests, because it is to end.
+    #[error("no more requests are taken: the engine is being stopped")]
+    Draining,
     /// The model gave logits that are infinite or not numbers.
     #[error(
         "the logits are not finite (token id {id} has {found}); the model file is damaged or its values overflow: \
@@ -70,6 +83,9 @@ pub enum EngineError {
         /// Its logit.
         found: f32,
     },
+    /// A constraint leaves no token.
+    #[error("the grammar allows no token here; simplify it")]
+    NothingAllowed,
     /// The pool of KV blocks is used up.
     #[error(
         "no KV block is free for sequence slot {slot}; use a shorter context or fewer sequences"

@@ -7,6 +7,10 @@
 //! A sequence that ended keeps both until they are needed ([`KvCache::release`]), so that the next request with the
 //! same beginning need not run it again ([`KvCache::lease`]). Global layers keep every position, so any prefix of
 //! theirs can be kept; a local layer's ring has forgotten what was overwritten, see [`Ring::keeps`].
+//!
+//! A prefix is taken over, where little of the ended sequence is lost by it, or *forked*: full blocks get one more
+//! owner, and the device copies the rings. So sequences can share what a running one has computed. Where many requests
+//! begin alike and go on differently, rings forget the place of the branch; [`KvCache::snapshot`] keeps a fork there.
 
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_model::Cache;
@@ -16,6 +20,19 @@ use crate::error::EngineError;
 /// A shared prefix below this many tokens is not worth losing another sequence's cache while an unused slot is left:
 /// every Gemma chat begins with the same few tokens (`<bos>`, start of turn, role, line break).
 const WORTHWHILE: usize = 8;
+
+impl Way {
+    /// By what ways are compared, see [`KvCache::lease`].
+    fn rank(&self) -> (usize, u8, usize, std::cmp::Reverse<(u64, usize)>) {
+        let order = std::cmp::Reverse((self.tick, self.slot));
+        (self.reused / BLOCK, self.mildness, self.reused, order)
+    }
+}
+
+/// Positions that fill blocks.
+fn whole(positions: usize) -> usize {
+    positions / BLOCK * BLOCK
+}
 
 /// Blocks with a count of their owners. A block is free when nobody owns it.
 #[derive(Debug, Clone)]
@@ -59,6 +76,11 @@ impl BlockPool {
         if *owners == 0 {
             self.free.push(block);
         }
+    }
+
+    /// How many own a block.
+    pub fn owners(&self, block: u32) -> u32 {
+        self.owners[block as usize]
     }
 
     /// Blocks without an owner.
@@ -176,6 +198,8 @@ struct Slot {
     written: usize,
     /// Block table, for `length` positions and those reserved.
     blocks: Vec<u32>,
+    /// Whether it was kept for others to fork ([`KvCache::snapshot`]).
+    is_branch: bool,
 }
 
 /// What a new sequence gets.
@@ -185,6 +209,23 @@ pub struct Lease {
     pub slot: usize,
     /// Positions at the beginning of the prompt whose keys and values are there already.
     pub reused: usize,
+    /// The slot whose rings are to be copied to the sequence's own before any of its rows is run.
+    pub copied_from: Option<usize>,
+    /// Positions (full blocks) that the prompt shares with a slot whose rings have forgotten them; 0 if that is not more
+    /// than what is reused. A [`KvCache::snapshot`] there serves the next prompt that begins so.
+    pub branch: usize,
+}
+
+/// One way to get a slot.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    slot: usize,
+    reused: usize,
+    copied_from: Option<usize>,
+    /// How little other sequences lose: 0 much of one, 1 what ended first or nothing, 2 next to nothing.
+    mildness: u8,
+    /// When the slot ended.
+    tick: u64,
 }
 
 /// The books: every slot and every block.
@@ -193,6 +234,10 @@ pub struct KvCache {
     shape: KvShape,
     pool: BlockPool,
     slots: Vec<Slot>,
+    /// Running owners of each block.
+    running_owners: Vec<u32>,
+    /// Blocks with a running owner.
+    running_blocks: usize,
     /// Counts releases: a clock of the books' own, for the order of last use.
     tick: u64,
 }
@@ -207,36 +252,79 @@ impl KvCache {
             written: 0,
             // The full size at once: nothing is allocated while sequences grow.
             blocks: Vec::with_capacity(table),
+            is_branch: false,
         };
         let slots = (0..shape.slots).map(|_| slot()).collect();
-        Self { pool: BlockPool::new(shape.blocks), slots, shape, tick: 0 }
+        Self {
+            pool: BlockPool::new(shape.blocks),
+            slots,
+            running_owners: vec![0; shape.blocks],
+            running_blocks: 0,
+            shape,
+            tick: 0,
+        }
     }
 
     /// Gives a new sequence of `prompt` tokens (at least one) a slot: the one that spares most work. `common(slot)`
-    /// says how many leading tokens the prompt shares with the ended sequence in a slot. The last token of the prompt
-    /// is always left to be run, because its logits are wanted. None if all slots are running.
+    /// says how many leading tokens the prompt shares with the running or ended sequence in a slot. The last token of
+    /// the prompt is always left to be run, because its logits are wanted. None if all slots are running.
     ///
-    /// Order of preference: longest reusable prefix; a slot that holds nothing; the one that ended first.
+    /// Order of preference: most reusable blocks; least loss to others; most reusable positions; a slot that holds
+    /// nothing; the one that ended first.
     pub fn lease(&mut self, prompt: usize, common: impl Fn(usize) -> usize) -> Option<Lease> {
+        let (best, branch) = self.best(prompt, common);
+        let Way { slot, reused, copied_from, .. } = best?;
+        match copied_from {
+            None => self.cut(slot, reused),
+            Some(from) => self.fork(from, slot, reused),
+        }
+        self.slots[slot].holder = Holder::Running;
+        self.slots[slot].is_branch = false;
+        for index in 0..self.slots[slot].blocks.len() {
+            self.hold(self.slots[slot].blocks[index]);
+        }
+        let branch = if branch > reused { branch } else { 0 };
+        Some(Lease { slot, reused, copied_from, branch })
+    }
+
+    /// What a [`KvCache::lease`] would find reusable.
+    pub fn reusable(&self, prompt: usize, common: impl Fn(usize) -> usize) -> usize {
+        self.best(prompt, common).0.map_or(0, |way| way.reused)
+    }
+
+    /// The best way to get a slot, and the most positions in full blocks that a slot shares, forgotten or not.
+    fn best(&self, prompt: usize, common: impl Fn(usize) -> usize) -> (Option<Way>, usize) {
         let most = prompt.saturating_sub(1);
-        let choice = |slot: usize| match self.slots[slot].holder {
-            Holder::Running => None,
-            Holder::Nobody => Some((Lease { slot, reused: 0 }, 0)),
-            Holder::Ended(tick) => {
-                let shared = common(slot).min(self.slots[slot].length).min(most);
-                let reused = if self.can_cut(slot, shared) { shared } else { 0 };
-                Some((Lease { slot, reused }, tick))
+        let mut best = self.destination(None).map(|slot| self.afresh(slot));
+        let mut branch = 0;
+        for slot in 0..self.slots.len() {
+            let shared = match self.slots[slot].holder {
+                Holder::Nobody => continue,
+                _ => common(slot).min(self.slots[slot].length).min(most),
+            };
+            branch = branch.max(whole(shared));
+            for way in
+                [self.taken_over(slot, shared), self.forked(slot, shared)].into_iter().flatten()
+            {
+                if best.is_none_or(|best| way.rank() > best.rank()) {
+                    best = Some(way);
+                }
             }
-        };
-        // An empty slot's tick is 0, before every ended one.
-        let worth = |reused: usize| if reused < WORTHWHILE { 0 } else { reused };
-        let (lease, _) =
-            (0..self.slots.len()).filter_map(choice).max_by_key(|&(lease, tick)| {
-                (worth(lease.reused), std::cmp::Reverse((tick, lease.slot)))
-            })?;
-        self.cut(lease.slot, lease.reused);
-        self.slots[lease.slot].holder = Holder::Running;
-        Some(lease)
+        }
+        (best, branch)
+    }
+
+    /// Keeps a fork of a running sequence at its present length, which is a whole number of blocks, for prompts that
+    /// begin like it. Gives the slot that the rings are to be copied to; none if all others are running.
+    pub fn snapshot(&mut self, running: usize) -> Option<usize> {
+        let length = self.slots[running].length;
+        debug_assert_eq!(length, whole(length), "a fork shares full blocks");
+        let slot = self.destination(None)?;
+        self.fork(running, slot, length);
+        self.tick += 1;
+        self.slots[slot].holder = Holder::Ended(self.tick);
+        self.slots[slot].is_branch = true;
+        Some(slot)
     }
 
     /// Makes room for the positions up to `end` (exclusive) of a running sequence. Ended sequences give up their
@@ -248,7 +336,10 @@ impl KvCache {
         debug_assert!(end <= self.shape.context, "position {end} is beyond the context");
         while self.slots[slot].blocks.len() * BLOCK < end {
             match self.pool.take() {
-                Some(block) => self.slots[slot].blocks.push(block),
+                Some(block) => {
+                    self.hold(block);
+                    self.slots[slot].blocks.push(block);
+                }
                 None => {
                     let oldest = self.oldest_ended().ok_or(EngineError::OutOfBlocks { slot })?;
                     self.empty(oldest);
@@ -267,6 +358,11 @@ impl KvCache {
 
     /// Ends a running sequence. Its cache stays reusable if `keep` is set and it holds anything.
     pub fn release(&mut self, slot: usize, keep: bool) {
+        for &block in &self.slots[slot].blocks {
+            let owners = &mut self.running_owners[block as usize];
+            *owners -= 1;
+            self.running_blocks -= usize::from(*owners == 0);
+        }
         if keep && self.slots[slot].length > 0 {
             self.tick += 1;
             self.slots[slot].holder = Holder::Ended(self.tick);
@@ -302,6 +398,16 @@ impl KvCache {
         self.pool.free_blocks()
     }
 
+    /// Blocks in all.
+    pub fn total_blocks(&self) -> usize {
+        self.pool.blocks()
+    }
+
+    /// Blocks that running sequences own. The others are free, or will be when they are needed.
+    pub fn running_blocks(&self) -> usize {
+        self.running_blocks
+    }
+
     /// Checks the books: every block is owned by exactly those that name it or is free, tables cover their lengths,
     /// lengths are within the context, and slots without a holder own nothing.
     ///
@@ -309,11 +415,13 @@ impl KvCache {
     /// What is wrong.
     pub fn check_integrity(&self) -> Result<(), String> {
         let mut owners = vec![0; self.pool.blocks()];
+        let mut running = owners.clone();
         for (index, slot) in self.slots.iter().enumerate() {
             for &block in &slot.blocks {
                 *owners
                     .get_mut(block as usize)
                     .ok_or_else(|| format!("slot {index} names block {block} of none"))? += 1;
+                running[block as usize] += u32::from(slot.holder == Holder::Running);
             }
             let covered = slot.blocks.len() * BLOCK;
             if slot.length > covered {
@@ -339,15 +447,96 @@ impl KvCache {
                 _ => {}
             }
         }
+        let held = running.iter().filter(|&&owners| owners > 0).count();
+        if running != self.running_owners || held != self.running_blocks {
+            return Err(format!(
+                "{held} blocks have running owners, {} are counted",
+                self.running_blocks
+            ));
+        }
         self.pool.check_integrity(&owners)
     }
 
+    /// Counts one more running owner of a block.
+    fn hold(&mut self, block: u32) {
+        let owners = &mut self.running_owners[block as usize];
+        self.running_blocks += usize::from(*owners == 0);
+        *owners += 1;
+    }
+
     fn oldest_ended(&self) -> Option<usize> {
+        self.oldest_ended_but(None)
+    }
+
+    fn oldest_ended_but(&self, spared: Option<usize>) -> Option<usize> {
         let ended = |slot: usize| match self.slots[slot].holder {
-            Holder::Ended(tick) => Some((tick, slot)),
+            Holder::Ended(tick) if spared != Some(slot) => Some((tick, slot)),
             _ => None,
         };
         (0..self.slots.len()).filter_map(ended).min().map(|(_, slot)| slot)
+    }
+
+    /// A slot that can be emptied: one that holds nothing, or the one that ended first.
+    fn destination(&self, spared: Option<usize>) -> Option<usize> {
+        let empty = self.slots.iter().position(|slot| slot.holder == Holder::Nobody);
+        empty.or_else(|| self.oldest_ended_but(spared))
+    }
+
+    /// A slot for a sequence that reuses nothing.
+    fn afresh(&self, slot: usize) -> Way {
+        Way { slot, reused: 0, copied_from: None, mildness: 1, tick: self.tick_of(slot) }
+    }
+
+    /// An ended sequence's slot, cut to what is shared.
+    fn taken_over(&self, slot: usize, shared: usize) -> Option<Way> {
+        let Slot { holder: Holder::Ended(tick), length, is_branch, .. } = self.slots[slot] else {
+            return None;
+        };
+        // A block that is partly kept will be written: it must have no other owner.
+        let last = self.slots[slot].blocks.get(shared / BLOCK);
+        let is_alone = last.is_none_or(|&block| self.pool.owners(block) == 1);
+        let reused = if is_alone { shared } else { whole(shared) };
+        if reused < WORTHWHILE || !self.can_cut(slot, reused) {
+            return None;
+        }
+        let mildness = if length - reused <= BLOCK && !is_branch { 2 } else { 0 };
+        Some(Way { slot, reused, copied_from: None, mildness, tick })
+    }
+
+    /// Another slot that shares full blocks with this one.
+    fn forked(&self, from: usize, shared: usize) -> Option<Way> {
+        let reused = whole(shared);
+        if reused == 0 || !self.can_cut(from, reused) {
+            return None;
+        }
+        let slot = self.destination(Some(from))?;
+        Some(Way { slot, reused, copied_from: Some(from), mildness: 1, tick: self.tick_of(slot) })
+    }
+
+    /// Empties `to` and makes it share the first `length` positions (full blocks) of `from`.
+    fn fork(&mut self, from: usize, to: usize, length: usize) {
+        self.empty(to);
+        let (blocks, written) = (length / BLOCK, self.slots[from].written);
+        for index in 0..blocks {
+            let block = self.slots[from].blocks[index];
+            self.pool.share(block);
+            self.slots[to].blocks.push(block);
+        }
+        self.slots[to].length = length;
+        self.slots[to].written = written;
+        // It has been of use: others give way before it.
+        if matches!(self.slots[from].holder, Holder::Ended(_)) {
+            self.tick += 1;
+            self.slots[from].holder = Holder::Ended(self.tick);
+        }
+    }
+
+    /// When a slot's sequence ended; 0, which is before all, where there is none.
+    fn tick_of(&self, slot: usize) -> u64 {
+        match self.slots[slot].holder {
+            Holder::Ended(tick) => tick,
+            _ => 0,
+        }
     }
 
     /// Whether all rings still hold what a sequence needs to go on from `length`.
@@ -364,6 +553,7 @@ impl KvCache {
         slot.length = length;
         if length == 0 {
             slot.written = 0;
+            slot.is_branch = false;
         }
     }
 
@@ -374,139 +564,4 @@ impl KvCache {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shape(slots: usize, blocks: usize, context: usize, rings: Vec<Ring>) -> KvShape {
-        KvShape { slots, blocks, context, rings }
-    }
-
-    fn fill(kv: &mut KvCache, slot: usize, rows: usize) {
-        kv.reserve(slot, kv.length(slot) + rows).unwrap();
-        kv.advance(slot, rows);
-        kv.check_integrity().unwrap();
-    }
-
-    /// The rule of [`Ring::keeps`] against a ring that is really written.
-    #[test]
-    fn a_ring_keeps_exactly_what_was_not_overwritten() {
-        for window in 1..=9 {
-            for length in window..=12 {
-                let ring = Ring { window, length };
-                for written in 0..=40_usize {
-                    let mut cells = vec![None; length];
-                    (0..written).for_each(|position| cells[position % length] = Some(position));
-                    for position in 0..=written {
-                        let needed = (position + 1).saturating_sub(window)..position;
-                        let held = needed.clone().all(|p| cells[p % length] == Some(p));
-                        assert_eq!(
-                            ring.keeps(position, written),
-                            held,
-                            "window {window}, length {length}, written {written}, position {position}"
-                        );
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn blocks_are_counted() {
-        let mut pool = BlockPool::new(2);
-        let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
-        assert_eq!((a, b, pool.take()), (0, 1, None));
-        pool.share(a);
-        pool.release(a);
-        assert_eq!(pool.free_blocks(), 0);
-        pool.check_integrity(&[1, 1]).unwrap();
-        assert!(pool.check_integrity(&[2, 1]).unwrap_err().contains("block 0"));
-        pool.release(a);
-        pool.release(b);
-        assert_eq!(pool.free_blocks(), pool.blocks());
-        pool.check_integrity(&[0, 0]).unwrap();
-    }
-
-    #[test]
-    #[should_panic(expected = "released twice")]
-    fn a_block_cannot_be_released_twice() {
-        let mut pool = BlockPool::new(1);
-        let block = pool.take().unwrap();
-        pool.release(block);
-        pool.release(block);
-    }
-
-    #[test]
-    fn the_longest_prefix_wins_and_the_last_token_is_run() {
-        let mut kv = KvCache::new(shape(3, 12, 128, Vec::new()));
-        for (slot, rows) in [(0, 40), (1, 50)] {
-            assert_eq!(kv.lease(rows, |_| 0), Some(Lease { slot, reused: 0 }));
-            fill(&mut kv, slot, rows);
-        }
-        kv.release(0, true);
-        kv.release(1, true);
-        let common = |slot: usize| [20, 50][slot];
-        assert_eq!(kv.lease(50, common), Some(Lease { slot: 1, reused: 49 }));
-        assert_eq!(kv.blocks(1).len(), 2);
-        assert_eq!(kv.lease(50, common), Some(Lease { slot: 0, reused: 20 }));
-        assert_eq!(kv.blocks(0).len(), 1, "blocks beyond the prefix are free again");
-        kv.check_integrity().unwrap();
-    }
-
-    #[test]
-    fn a_few_common_tokens_do_not_cost_another_sequence_its_cache() {
-        let mut kv = KvCache::new(shape(2, 8, 128, Vec::new()));
-        kv.lease(40, |_| 0).unwrap();
-        fill(&mut kv, 0, 40);
-        kv.release(0, true);
-        assert_eq!(kv.lease(40, |_| WORTHWHILE - 1), Some(Lease { slot: 1, reused: 0 }));
-        fill(&mut kv, 1, 40);
-        assert_eq!(
-            kv.lease(40, |_| 3),
-            Some(Lease { slot: 0, reused: 3 }),
-            "no unused slot is left"
-        );
-        assert_eq!(kv.lease(40, |_| 40), None, "both are running");
-    }
-
-    #[test]
-    fn the_oldest_ended_sequence_gives_way() {
-        let mut kv = KvCache::new(shape(3, 4, 128, Vec::new()));
-        for slot in 0..2 {
-            kv.lease(64, |_| 0).unwrap();
-            fill(&mut kv, slot, 64);
-        }
-        kv.release(1, true);
-        kv.release(0, true);
-        let lease = kv.lease(64, |_| 0).unwrap();
-        assert_eq!(lease, Lease { slot: 2, reused: 0 });
-        fill(&mut kv, 2, 33);
-        assert_eq!((kv.length(0), kv.length(1)), (64, 0));
-        fill(&mut kv, 2, 31 + 64);
-        kv.reserve(2, 128).unwrap();
-        assert_eq!(kv.free_blocks(), 0);
-        let other = kv.lease(1, |_| 0).unwrap();
-        assert!(matches!(kv.reserve(other.slot, 1), Err(EngineError::OutOfBlocks { .. })));
-        kv.release(2, true);
-        kv.forget();
-        assert_eq!(kv.free_blocks(), 4);
-        kv.check_integrity().unwrap();
-    }
-
-    /// After a reuse the rings still lack what the longer sequence overwrote.
-    #[test]
-    fn a_second_cut_remembers_the_first_sequence() {
-        let ring = Ring { window: 5, length: 32 };
-        let mut kv = KvCache::new(shape(1, 8, 256, vec![ring]));
-        kv.lease(100, |_| 0).unwrap();
-        fill(&mut kv, 0, 100);
-        kv.release(0, true);
-        // 100 written, the ring holds 68 and later; going on from 72 needs 68.
-        assert_eq!(kv.clone().lease(100, |_| 71).unwrap().reused, 0);
-        assert_eq!(kv.lease(100, |_| 75).unwrap().reused, 75);
-        fill(&mut kv, 0, 1);
-        kv.release(0, true);
-        assert_eq!(kv.clone().lease(100, |_| 72).unwrap().reused, 72);
-        assert_eq!(kv.clone().lease(100, |_| 71).unwrap().reused, 0);
-        assert_eq!(kv.length(0), 76);
-    }
-}
+mod tests;

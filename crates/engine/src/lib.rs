@@ -8,9 +8,12 @@
 //! | module | holds |
 //! |---|---|
 //! | [`kv`] | who owns which block and slot, and how far a finished sequence can be reused; pure |
+//! | [`queue`] | which request is next; pure |
+//! | [`pace`] | how many rows of prompts go beside decoding sequences; pure |
 //! | [`scheduler`] | which rows the next step runs; pure, sees counts only |
 //! | [`sampling`] | from logits to a token; pure but for the seeded random numbers |
 //! | [`Engine`] | the loop that binds them to a device |
+//! | [`Service`] | an engine on a thread of its own, for many clients |
 //!
 //! Only the engine's loop knows a clock. The rest can be driven by a seeded simulator, and its books are checked by
 //! `check_integrity`.
@@ -21,12 +24,20 @@ mod engine;
 mod error;
 pub mod kv;
 mod options;
+pub mod pace;
+pub mod queue;
 mod request;
 pub mod sampling;
 pub mod scheduler;
+mod service;
+mod status;
 
 pub use engine::Engine;
 pub use error::EngineError;
 pub use options::EngineOptions;
-pub use request::{Event, Finish, Request, SequenceId, Statistics};
+pub use request::{
+    Constraint, Event, Finish, LOGPROBS_MAX, Limits, Logprobs, Request, SequenceId, Statistics,
+};
 pub use sampling::{Sampler, SamplingParams};
+pub use service::{Generation, Service, Update};
+pub use status::Status;

@@ -24,6 +24,9 @@ pub struct EngineOptions {
     pub kv: KvType,
     /// Most sequences at once.
     pub sequences: usize,
+    /// Slots beside those: for sequences that ended and for beginnings that others share. Each takes the memory of the
+    /// local layers' rings.
+    pub kept: usize,
     /// Most rows in a step.
     pub prefill: usize,
     /// Most rows with logits in a step; never fewer than sequences.
@@ -33,7 +36,7 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     /// One sequence, prompts in pieces of 512.
     fn default() -> Self {
-        Self { context: None, kv: KvType::F16, sequences: 1, prefill: 512, outputs: 1 }
+        Self { context: None, kv: KvType::F16, sequences: 1, kept: 0, prefill: 512, outputs: 1 }
     }
 }
 
@@ -50,6 +53,7 @@ impl EngineOptions {
         memory: Option<u64>,
     ) -> Result<ProgramOptions, EngineError> {
         check("sequences", self.sequences, 1, SEQUENCES_MAX)?;
+        check("kept", self.kept, 0, SEQUENCES_MAX)?;
         check("prefill", self.prefill, 1, PREFILL_MAX)?;
         check("outputs", self.outputs, 0, PREFILL_MAX)?;
         if let Some(context) = self.context {
@@ -84,7 +88,7 @@ impl EngineOptions {
             width: Width { tokens, outputs },
             kv: self.kv,
             context,
-            sequences: self.sequences,
+            sequences: self.sequences + self.kept,
             blocks,
         })
     }

@@ -1,7 +1,9 @@
 //! What goes into the engine and what comes out.
 
 use std::fmt;
+use std::time::Instant;
 
+use crate::error::EngineError;
 use crate::sampling::SamplingParams;
 
 /// Names one request from [`submit`](crate::Engine::submit) on; never used twice by an engine.
@@ -14,8 +16,13 @@ impl fmt::Display for SequenceId {
     }
 }
 
-/// A prompt to be continued.
-#[derive(Debug, Clone)]
+/// Most alternatives that log-probabilities can be asked for with each token.
+pub const LOGPROBS_MAX: usize = 20;
+/// Most stop ids in a request: each generated token is compared with all of them.
+const STOPS_MAX: usize = 1024;
+
+/// A prompt to be continued. [`Request::new`] has the defaults.
+#[derive(Debug)]
 pub struct Request {
     /// All token ids, `<bos>` and earlier turns included.
     pub prompt: Vec<u32>,
@@ -27,12 +34,138 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// Whether stop ids are generated like other tokens, for measurements of fixed length.
     pub ignore_stop: bool,
+    /// Stop ids are not sampled before so many tokens.
+    pub min_tokens: usize,
+    /// Requests with a lower number start first and give way last when memory runs out; equal ones in the order of
+    /// arrival.
+    pub priority: i32,
+    /// When the request ends, finished or not.
+    pub deadline: Option<Instant>,
+    /// Whether log-probabilities of generated tokens are wanted, and of how many of the most likely ones beside the
+    /// sampled one; at most [`LOGPROBS_MAX`].
+    pub logprobs: Option<usize>,
+    /// The same of the prompt's tokens. Their positions are run even if they are in the cache.
+    pub prompt_logprobs: Option<usize>,
+    /// What allows only some tokens at each place; none allows all.
+    pub constraint: Option<Box<dyn Constraint>>,
 }
 
-/// Something that happened to a sequence. The last event of each is [`Event::Finished`], or [`Event::Token`] with a
-/// finish.
+/// Allows only some tokens: a grammar, for instance. Used by one request alone, on the engine's thread.
+///
+/// An error ends the request with [`Finish::ConstraintFailed`]; no token is sampled without the constraint's word.
+pub trait Constraint: Send + std::fmt::Debug {
+    /// Writes which tokens may come next: bit `id % 32` of `mask[id / 32]` is 1 where token `id` may.
+    /// All bits are 0 before the call; `mask` has a bit for each id of the vocabulary. Where the text may end here, the
+    /// stop ids are among the allowed.
+    ///
+    /// # Errors
+    /// In words, if that cannot be said.
+    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String>;
+
+    /// Goes on behind a token that was allowed.
+    ///
+    /// # Errors
+    /// In words, if it cannot.
+    fn accept(&mut self, token: u32) -> Result<(), String>;
+}
+
+impl Request {
+    /// A greedy request for up to `max_tokens` tokens that nothing ends before.
+    pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
+        Self {
+            prompt,
+            sampling: SamplingParams::greedy(),
+            max_tokens,
+            stop_ids: Vec::new(),
+            ignore_stop: false,
+            min_tokens: 0,
+            priority: 0,
+            deadline: None,
+            logprobs: None,
+            prompt_logprobs: None,
+            constraint: None,
+        }
+    }
+}
+
+/// What a request is checked against; the numbers of an engine that do not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Positions per sequence.
+    pub context: usize,
+    /// Token ids.
+    pub vocabulary: usize,
+    /// Sequences at once.
+    pub sequences: usize,
+    /// Most requests in the queue.
+    pub queue: usize,
+    /// Most prompt tokens in the queue.
+    pub queue_tokens: usize,
+}
+
+impl Limits {
+    /// Checks a request's numbers.
+    ///
+    /// # Errors
+    /// [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`], [`EngineError::UnknownToken`],
+    /// [`EngineError::BadSampling`], and [`EngineError::BadOption`] for too many stop ids or alternatives.
+    pub fn check(&self, request: &Request) -> Result<(), EngineError> {
+        self.check_prompt(&request.prompt)?;
+        request.sampling.check(self.vocabulary)?;
+        let most = |option: &'static str, found: usize, most: usize| {
+            if found <= most {
+                return Ok(());
+            }
+            Err(EngineError::option(option, found, format!("at most {most}")))
+        };
+        most("stop_ids", request.stop_ids.len(), STOPS_MAX)?;
+        most("logprobs", request.logprobs.unwrap_or(0), LOGPROBS_MAX)?;
+        most("prompt_logprobs", request.prompt_logprobs.unwrap_or(0), LOGPROBS_MAX)
+    }
+
+    /// Checks a list of token ids.
+    ///
+    /// # Errors
+    /// [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`], [`EngineError::UnknownToken`].
+    pub fn check_prompt(&self, prompt: &[u32]) -> Result<(), EngineError> {
+        let Limits { context, vocabulary, .. } = *self;
+        if prompt.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        if prompt.len() > context {
+            return Err(EngineError::PromptTooLong { prompt: prompt.len(), context });
+        }
+        match prompt.iter().position(|&id| id as usize >= vocabulary) {
+            Some(index) => Err(EngineError::UnknownToken { id: prompt[index], index, vocabulary }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A token's log-probability (natural logarithm of the softmax of the model's logits as they are: before bias,
+/// penalties, temperature and constraint), and those of the most likely tokens in its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logprobs {
+    /// The token.
+    pub token: u32,
+    /// Its log-probability.
+    pub logprob: f32,
+    /// Tokens that are more likely than it.
+    pub rank: usize,
+    /// The most likely tokens and their log-probabilities, the most likely first.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Something that happened to a sequence. The last event of each is [`Event::Finished`].
+#[derive(Debug, Clone, PartialEq)]
 pub enum Event {
+    /// It left the queue and has its place in the cache.
+    Started {
+        /// Which.
+        sequence: SequenceId,
+        /// Prompt tokens whose keys and values were in the cache.
+        reused: usize,
+    },
     /// Part of the prompt was run.
     Prefill {
         /// Whose.
@@ -42,21 +175,32 @@ pub enum Event {
         /// Prompt tokens.
         total: usize,
     },
+    /// Log-probabilities of prompt tokens, in order; the first token of a prompt has none.
+    PromptLogprobs {
+        /// Whose.
+        sequence: SequenceId,
+        /// One for each of the prompt tokens that follow those reported before.
+        tokens: Vec<Logprobs>,
+    },
     /// A token was sampled.
     Token {
         /// Whose.
         sequence: SequenceId,
-        /// The token; a stop id is reported too, with [`Finish::Stop`].
+        /// The token.
         token: u32,
-        /// Why it is the last one, if it is.
-        finish: Option<Finish>,
+        /// Whether it is a stop id, which ends the text and does not belong to it.
+        is_stop: bool,
+        /// Its log-probability, if asked for.
+        logprobs: Option<Box<Logprobs>>,
     },
-    /// The sequence ended without another token.
+    /// The sequence ended.
     Finished {
         /// Which.
         sequence: SequenceId,
         /// Why.
         finish: Finish,
+        /// What it has cost.
+        statistics: Statistics,
     },
 }
 
@@ -64,7 +208,9 @@ impl Event {
     /// The sequence it is about.
     pub fn sequence(&self) -> SequenceId {
         match *self {
-            Event::Prefill { sequence, .. }
+            Event::Started { sequence, .. }
+            | Event::Prefill { sequence, .. }
+            | Event::PromptLogprobs { sequence, .. }
             | Event::Token { sequence, .. }
             | Event::Finished { sequence, .. } => sequence,
         }
@@ -73,9 +219,8 @@ impl Event {
     /// Why the sequence ended, if this is its last event.
     pub fn finish(&self) -> Option<Finish> {
         match *self {
-            Event::Prefill { .. } => None,
-            Event::Token { finish, .. } => finish,
             Event::Finished { finish, .. } => Some(finish),
+            _ => None,
         }
     }
 }
@@ -92,6 +237,10 @@ pub enum Finish {
     Context,
     /// [`cancel`](crate::Engine::cancel) was called.
     Cancelled,
+    /// The request's deadline has passed.
+    Deadline,
+    /// The constraint could not say which tokens may come, or allowed none.
+    ConstraintFailed,
     /// The model gave logits for this sequence that are infinite or not numbers; other sequences go on.
     NonFiniteLogits,
     /// The device failed in a step; every sequence ended with it.
@@ -105,6 +254,10 @@ impl fmt::Display for Finish {
             Finish::Length => "the token limit is reached; raise --max-tokens for more",
             Finish::Context => "the context is full; raise --context or start anew",
             Finish::Cancelled => "cancelled",
+            Finish::Deadline => "the time allowed for it has passed",
+            Finish::ConstraintFailed => {
+                "the grammar could not go on; simplify the schema or grammar"
+            }
             Finish::NonFiniteLogits => {
                 "the model gave logits that are not finite; its file is damaged or its values overflow, \
                  fetch it again or try --device reference"
@@ -131,6 +284,10 @@ pub struct Statistics {
     pub prefill_seconds: f64,
     /// Seconds of the steps that ran a generated token.
     pub decode_seconds: f64,
+    /// Seconds from the submission to the place in the cache.
+    pub queue_seconds: f64,
+    /// Times it gave its blocks to another sequence and was run again from its tokens.
+    pub preemptions: usize,
     /// Seconds from the submission to the first token.
     pub first_token_seconds: Option<f64>,
 }

@@ -14,10 +14,21 @@ pub struct Pick {
     pub slot: usize,
     /// Its next rows, at least one.
     pub rows: usize,
-    /// Whether the logits of the last of them are wanted.
-    pub output: bool,
+    /// So many of the last of them whose logits are wanted: none, one, or all.
+    pub outputs: usize,
     /// Whether they are rows of a prompt, not a generated token.
     pub prefill: bool,
+}
+
+/// Which rows of a prompt give logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// None: the prompt only fills the cache, or more of it follows.
+    Nothing,
+    /// The last one, which the first generated token is sampled from.
+    Last,
+    /// All.
+    All,
 }
 
 /// Where a sequence stands between steps.
@@ -29,12 +40,13 @@ enum Phase {
     Prefill {
         /// How many, at least one.
         left: usize,
-        /// Whether the logits of the last one are wanted.
-        output: bool,
+        /// Which of them give logits.
+        wanted: Wanted,
     },
     /// Its latest token is to be run.
     Decode,
-    /// All its rows are in the step that was picked last; [`Scheduler::resume`] or [`Scheduler::remove`] comes next.
+    /// All its rows are in the step that was picked last; [`Scheduler::resume`], [`Scheduler::extend`] or
+    /// [`Scheduler::remove`] comes next.
     Waiting,
 }
 
@@ -63,18 +75,29 @@ impl Scheduler {
         }
     }
 
-    /// Adds a sequence with `rows` rows of prompt to run (at least one); `output` says whether it goes on to decode.
-    pub fn admit(&mut self, slot: usize, rows: usize, output: bool) {
+    /// Adds a sequence with `rows` rows of prompt to run (at least one), behind the other prompts.
+    pub fn admit(&mut self, slot: usize, rows: usize, wanted: Wanted) {
         debug_assert!(
             rows > 0 && self.phases[slot] == Phase::Absent,
             "slot {slot} is taken or has no rows"
         );
-        self.phases[slot] = Phase::Prefill { left: rows, output };
+        self.phases[slot] = Phase::Prefill { left: rows, wanted };
         self.queue.push(slot);
     }
 
-    /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing to do.
-    pub fn next_step(&mut self, picks: &mut Vec<Pick>) {
+    /// Gives a sequence whose rows have all been run more rows of its prompt (at least one), before the other prompts.
+    pub fn extend(&mut self, slot: usize, rows: usize, wanted: Wanted) {
+        debug_assert!(
+            rows > 0 && self.phases[slot] == Phase::Waiting,
+            "slot {slot} has rows to run or gets none"
+        );
+        self.phases[slot] = Phase::Prefill { left: rows, wanted };
+        self.queue.insert(0, slot);
+    }
+
+    /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing to do. Beside
+    /// decoding sequences at most `prompt_rows` (at least one) rows of prompts are picked.
+    pub fn next_step(&mut self, prompt_rows: usize, picks: &mut Vec<Pick>) {
         picks.clear();
         let held = usize::from(self.starved && !self.queue.is_empty());
         let mut budget =
@@ -83,6 +106,9 @@ impl Scheduler {
         budget.tokens += held;
         budget.outputs += held;
         let decodes = picks.len();
+        if decodes > 0 {
+            budget.tokens = budget.tokens.min(prompt_rows.max(1));
+        }
         self.pick_prompts(&mut budget, picks);
         self.starved = picks.len() == decodes && !self.queue.is_empty();
     }
@@ -96,7 +122,7 @@ impl Scheduler {
             }
             if self.phases[slot] == Phase::Decode {
                 self.phases[slot] = Phase::Waiting;
-                picks.push(Pick { slot, rows: 1, output: true, prefill: false });
+                picks.push(Pick { slot, rows: 1, outputs: 1, prefill: false });
                 budget.tokens -= 1;
                 budget.outputs -= 1;
                 self.turn = (slot + 1) % slots;
@@ -106,22 +132,29 @@ impl Scheduler {
 
     fn pick_prompts(&mut self, budget: &mut Width, picks: &mut Vec<Pick>) {
         for &slot in &self.queue {
-            let Phase::Prefill { left, output } = self.phases[slot] else { continue };
+            let Phase::Prefill { left, wanted } = self.phases[slot] else { continue };
             let mut rows = left.min(budget.tokens);
-            // The last row waits for a step that can give its logits.
-            if rows == left && output && budget.outputs == 0 {
-                rows -= 1;
+            // Rows wait for a step that can give their logits.
+            match wanted {
+                Wanted::Nothing => {}
+                Wanted::Last if rows == left && budget.outputs == 0 => rows -= 1,
+                Wanted::Last => {}
+                Wanted::All => rows = rows.min(budget.outputs),
             }
             if rows == 0 {
                 continue;
             }
             let ends = rows == left;
             self.phases[slot] =
-                if ends { Phase::Waiting } else { Phase::Prefill { left: left - rows, output } };
-            let output = ends && output;
+                if ends { Phase::Waiting } else { Phase::Prefill { left: left - rows, wanted } };
+            let outputs = match wanted {
+                Wanted::Nothing => 0,
+                Wanted::Last => usize::from(ends),
+                Wanted::All => rows,
+            };
             budget.tokens -= rows;
-            budget.outputs -= usize::from(output);
-            picks.push(Pick { slot, rows, output, prefill: true });
+            budget.outputs -= outputs;
+            picks.push(Pick { slot, rows, outputs, prefill: true });
         }
         let phases = &self.phases;
         self.queue.retain(|&slot| matches!(phases[slot], Phase::Prefill { .. }));
@@ -137,6 +170,21 @@ impl Scheduler {
     pub fn remove(&mut self, slot: usize) {
         self.phases[slot] = Phase::Absent;
         self.queue.retain(|&queued| queued != slot);
+    }
+
+    /// Whether all rows of a slot's sequence are in the step that was picked last.
+    pub fn is_waiting(&self, slot: usize) -> bool {
+        self.phases[slot] == Phase::Waiting
+    }
+
+    /// Whether a slot's sequence has rows of its prompt to run.
+    pub fn is_prefilling(&self, slot: usize) -> bool {
+        matches!(self.phases[slot], Phase::Prefill { .. })
+    }
+
+    /// Sequences that it holds.
+    pub fn sequences(&self) -> usize {
+        self.phases.iter().filter(|&&phase| phase != Phase::Absent).count()
     }
 
     /// Whether no sequence is left.
@@ -179,8 +227,8 @@ mod tests {
 
     fn step(scheduler: &mut Scheduler) -> Vec<Pick> {
         let mut picks = Vec::new();
-        scheduler.next_step(&mut picks);
-        for pick in picks.iter().filter(|pick| pick.output) {
+        scheduler.next_step(usize::MAX, &mut picks);
+        for pick in picks.iter().filter(|pick| pick.outputs > 0) {
             scheduler.resume(pick.slot);
         }
         scheduler.check_integrity().unwrap();
@@ -188,20 +236,20 @@ mod tests {
     }
 
     fn prompt(slot: usize, rows: usize, output: bool) -> Pick {
-        Pick { slot, rows, output, prefill: true }
+        Pick { slot, rows, outputs: usize::from(output), prefill: true }
     }
 
     fn decode(slot: usize) -> Pick {
-        Pick { slot, rows: 1, output: true, prefill: false }
+        Pick { slot, rows: 1, outputs: 1, prefill: false }
     }
 
     #[test]
     fn decoding_comes_first_and_prompts_fill_the_width() {
         let mut scheduler = Scheduler::new(3, Width { tokens: 8, outputs: 3 });
-        scheduler.admit(1, 5, true);
+        scheduler.admit(1, 5, Wanted::Last);
         assert_eq!(step(&mut scheduler), [prompt(1, 5, true)]);
-        scheduler.admit(2, 10, true);
-        scheduler.admit(0, 2, true);
+        scheduler.admit(2, 10, Wanted::Last);
+        scheduler.admit(0, 2, Wanted::Last);
         assert_eq!(step(&mut scheduler), [decode(1), prompt(2, 7, false)]);
         assert_eq!(step(&mut scheduler), [decode(1), prompt(2, 3, true), prompt(0, 2, true)]);
         assert_eq!(step(&mut scheduler), [decode(2), decode(0), decode(1)]);
@@ -213,9 +261,9 @@ mod tests {
     #[test]
     fn a_prompt_waits_with_its_last_row_for_an_output() {
         let mut scheduler = Scheduler::new(2, Width { tokens: 8, outputs: 1 });
-        scheduler.admit(0, 1, true);
+        scheduler.admit(0, 1, Wanted::Last);
         step(&mut scheduler);
-        scheduler.admit(1, 3, true);
+        scheduler.admit(1, 3, Wanted::Last);
         assert_eq!(step(&mut scheduler), [decode(0), prompt(1, 2, false)]);
         assert_eq!(step(&mut scheduler), [decode(0)]);
         assert_eq!(step(&mut scheduler), [prompt(1, 1, true)], "it was left out once");
@@ -226,9 +274,9 @@ mod tests {
     #[test]
     fn width_one_serves_everybody_in_turn() {
         let mut scheduler = Scheduler::new(2, Width { tokens: 1, outputs: 1 });
-        scheduler.admit(0, 1, true);
+        scheduler.admit(0, 1, Wanted::Last);
         step(&mut scheduler);
-        scheduler.admit(1, 2, true);
+        scheduler.admit(1, 2, Wanted::Last);
         let slots: Vec<_> = (0..8).map(|_| step(&mut scheduler)[0].slot).collect();
         assert_eq!(slots, [0, 1, 0, 1, 1, 0, 1, 0]);
     }
@@ -236,14 +284,36 @@ mod tests {
     #[test]
     fn prefill_alone_asks_for_no_logits() {
         let mut scheduler = Scheduler::new(1, Width { tokens: 4, outputs: 1 });
-        scheduler.admit(0, 6, false);
+        scheduler.admit(0, 6, Wanted::Nothing);
         let mut picks = Vec::new();
-        scheduler.next_step(&mut picks);
+        scheduler.next_step(usize::MAX, &mut picks);
         assert_eq!(picks, [prompt(0, 4, false)]);
-        scheduler.next_step(&mut picks);
+        scheduler.next_step(usize::MAX, &mut picks);
         assert_eq!(picks, [prompt(0, 2, false)]);
         assert!(scheduler.check_integrity().unwrap_err().contains("slot 0"));
         scheduler.remove(0);
         scheduler.check_integrity().unwrap();
+    }
+
+    #[test]
+    fn a_prompt_whose_logits_are_all_wanted_takes_what_outputs_are_left() {
+        let mut scheduler = Scheduler::new(2, Width { tokens: 8, outputs: 3 });
+        scheduler.admit(0, 4, Wanted::All);
+        scheduler.admit(1, 5, Wanted::Last);
+        let all = |rows: usize| Pick { slot: 0, rows, outputs: rows, prefill: true };
+        let mut picks = Vec::new();
+        scheduler.next_step(usize::MAX, &mut picks);
+        assert_eq!(
+            picks,
+            [all(3), prompt(1, 4, false)],
+            "the other's last row waits for an output"
+        );
+        scheduler.next_step(usize::MAX, &mut picks);
+        assert_eq!(picks, [all(1), prompt(1, 1, true)]);
+        scheduler.resume(1);
+        scheduler.extend(0, 9, Wanted::Nothing);
+        scheduler.check_integrity().unwrap();
+        scheduler.next_step(2, &mut picks);
+        assert_eq!(picks, [decode(1), prompt(0, 2, false)], "no more than allowed beside others");
     }
 }

@@ -1,122 +1,86 @@
-//! Scheduler and KV books under random traffic, with a judge that simulates the caches.
+//! The whole engine under random traffic on a device that checks every cell of its caches: submissions that share
+//! prefixes, cancellations, priorities, deadlines, scarce memory and device failures, with the books checked after each
+//! step and each text compared with its definition.
 
+mod fake;
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use fake::{Fake, VOCABULARY, next_logits, options};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::BLOCK;
-use trine_engine::kv::{KvCache, KvShape, Ring};
-use trine_engine::scheduler::{Pick, Scheduler};
-use trine_model::Width;
+use trine_engine::{
+    Engine, Event, Finish, Request, Sampler, SamplingParams, SequenceId, Statistics,
+};
 
-const STEPS: usize = 120_000;
-const CONTEXT: usize = 160;
-const WIDTH: Width = Width { tokens: 12, outputs: 3 };
-const SLOTS: usize = 4;
-/// Fewer than every sequence could fill.
-const BLOCKS: usize = 13;
+const STEPS: usize = 1_000_000;
+const CONTEXT: usize = 96;
+const WINDOWS: [usize; 2] = [4, 20];
+const RUNNING: usize = 4;
+const SLOTS: usize = 7;
+/// Fewer than the running sequences could fill.
+const BLOCKS: usize = 8;
 
-/// A running sequence.
-#[derive(Debug, Clone, Copy)]
+/// A request and what came of it.
 struct Job {
-    prompt: usize,
-    generate: usize,
-    generated: usize,
-}
-
-/// What the caches of a device would hold: which writing of which position.
-struct Judge {
-    rings: Vec<Ring>,
-    /// Per ring: (slots, length).
-    cells: Vec<Vec<(usize, u64)>>,
-    /// (blocks, BLOCK): slot and writing.
-    blocks: Vec<(usize, u64)>,
-    /// Per slot and position: the writing that counts.
-    written: Vec<Vec<u64>>,
-    writings: u64,
-}
-
-impl Judge {
-    fn new(rings: &[Ring]) -> Self {
-        Self {
-            cells: rings.iter().map(|ring| vec![(usize::MAX, 0); ring.length * SLOTS]).collect(),
-            rings: rings.to_vec(),
-            blocks: vec![(usize::MAX, 0); BLOCKS * BLOCK],
-            written: vec![Vec::new(); SLOTS],
-            writings: 0,
-        }
-    }
-
-    /// All rows are written before any is read, as devices do.
-    fn run(&mut self, kv: &KvCache, picks: &[Pick]) {
-        for pick in picks {
-            let first = kv.length(pick.slot);
-            assert_eq!(first, self.written[pick.slot].len());
-            for position in first..first + pick.rows {
-                self.writings += 1;
-                self.written[pick.slot].push(self.writings);
-                let block = kv.blocks(pick.slot)[position / BLOCK] as usize;
-                self.blocks[block * BLOCK + position % BLOCK] = (pick.slot, self.writings);
-                for (ring, cells) in self.rings.iter().zip(&mut self.cells) {
-                    cells[pick.slot * ring.length + position % ring.length] =
-                        (position, self.writings);
-                }
-            }
-        }
-        for pick in picks {
-            let first = kv.length(pick.slot);
-            for position in [first, first + pick.rows - 1] {
-                self.read(kv, pick.slot, position);
-            }
-        }
-    }
-
-    fn read(&self, kv: &KvCache, slot: usize, position: usize) {
-        let written = &self.written[slot];
-        for (at, &writing) in written[..=position].iter().enumerate() {
-            let block = kv.blocks(slot)[at / BLOCK] as usize;
-            assert_eq!(self.blocks[block * BLOCK + at % BLOCK], (slot, writing), "block at {at}");
-        }
-        for (ring, cells) in self.rings.iter().zip(&self.cells) {
-            for at in (position + 1).saturating_sub(ring.window)..=position {
-                let cell = cells[slot * ring.length + at % ring.length];
-                assert_eq!(cell, (at, written[at]), "ring of window {} at {at}", ring.window);
-            }
-        }
-    }
+    prompt: Vec<u32>,
+    max_tokens: usize,
+    stop: u32,
+    seed: Option<u64>,
+    answer: Vec<u32>,
+    is_cancelled: bool,
 }
 
 struct Simulation {
-    kv: KvCache,
-    scheduler: Scheduler,
-    judge: Judge,
-    jobs: [Option<Job>; SLOTS],
+    engine: Engine,
     random: ChaCha8Rng,
-    picks: Vec<Pick>,
+    jobs: HashMap<SequenceId, Job>,
+    /// Whole texts that later prompts begin like.
+    texts: Vec<Vec<u32>>,
+    reasons: HashMap<Finish, usize>,
     reused: usize,
-    finished: usize,
-    cancelled: usize,
-    out_of_blocks: usize,
+    preemptions: usize,
+    failures: usize,
+}
+
+fn sampling(seed: Option<u64>) -> SamplingParams {
+    match seed {
+        None => SamplingParams::greedy(),
+        Some(seed) => SamplingParams {
+            temperature: 1.0,
+            top_k: 20,
+            top_p: 0.9,
+            seed,
+            ..SamplingParams::greedy()
+        },
+    }
 }
 
 impl Simulation {
     fn new(seed: u64) -> Self {
-        let ring = |window: usize| Ring {
-            window,
-            length: (window - 1 + WIDTH.tokens).min(CONTEXT).next_multiple_of(BLOCK),
-        };
-        let rings = vec![ring(1), ring(5), ring(30), ring(90)];
-        let judge = Judge::new(&rings);
-        let shape = KvShape { slots: SLOTS, blocks: BLOCKS, context: CONTEXT, rings };
+        let mut options = options(CONTEXT, SLOTS, 14);
+        options.blocks = BLOCKS;
+        options.width.outputs = 6;
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut fake = Fake::new(options, &WINDOWS);
+        let mut next = 0;
+        fake.fails_at = std::iter::repeat_with(|| {
+            next += 1 + (random.next_u64() % 2000) as usize;
+            next
+        })
+        .take_while(|&run| run < STEPS)
+        .collect();
         Self {
-            kv: KvCache::new(shape),
-            scheduler: Scheduler::new(SLOTS, WIDTH),
-            judge,
-            jobs: [None; SLOTS],
-            random: ChaCha8Rng::seed_from_u64(seed),
-            picks: Vec::new(),
+            engine: Engine::with_running(Box::new(fake), RUNNING),
+            random,
+            jobs: HashMap::new(),
+            texts: vec![Vec::new(); 8],
+            reasons: HashMap::new(),
             reused: 0,
-            finished: 0,
-            cancelled: 0,
-            out_of_blocks: 0,
+            preemptions: 0,
+            failures: 0,
         }
     }
 
@@ -124,125 +88,124 @@ impl Simulation {
         (self.random.next_u64() % end as u64) as usize
     }
 
-    fn submit(&mut self) {
-        let prompt = 1 + self.below(CONTEXT);
-        // Mostly a continuation or a small change of something ended.
-        let common: [usize; SLOTS] = std::array::from_fn(|slot| {
-            let length = self.kv.length(slot);
-            let back = if self.below(2) == 0 { self.below(8) } else { self.below(length + 1) };
-            length.saturating_sub(back)
-        });
-        let Some(lease) = self.kv.lease(prompt, |slot| common[slot]) else {
-            assert!(self.jobs.iter().all(Option::is_some), "a slot was free");
-            return;
-        };
-        assert!(self.jobs[lease.slot].is_none() && lease.reused < prompt);
-        self.reused += lease.reused;
-        self.judge.written[lease.slot].truncate(lease.reused);
-        let generate = self.below(40);
-        self.jobs[lease.slot] = Some(Job { prompt, generate, generated: 0 });
-        self.scheduler.admit(lease.slot, prompt - lease.reused, generate > 0);
+    fn tokens(&mut self, count: usize) -> Vec<u32> {
+        (0..count).map(|_| self.below(VOCABULARY) as u32).collect()
     }
 
-    fn end(&mut self, slot: usize) {
-        self.scheduler.remove(slot);
-        let keep = self.below(10) > 0;
-        self.kv.release(slot, keep);
-        self.jobs[slot] = None;
-        self.judge.written[slot].truncate(self.kv.length(slot));
+    fn submit(&mut self) {
+        let index = self.below(self.texts.len());
+        let mut prompt = self.texts[index].clone();
+        prompt.truncate(match self.below(3) {
+            0 => prompt.len(),
+            1 => prompt.len().saturating_sub(1 + prompt.len() % 30),
+            _ => BLOCK * (1 + index % 2),
+        });
+        let more = 1 + self.below(30);
+        prompt.extend(self.tokens(more));
+        prompt.truncate(CONTEXT);
+        let seed = (self.below(2) == 0).then(|| self.random.next_u64());
+        let (max_tokens, stop) = (self.below(40), self.below(VOCABULARY) as u32);
+        let request = Request {
+            sampling: sampling(seed),
+            stop_ids: vec![stop],
+            priority: self.below(3) as i32,
+            deadline: (self.below(200) == 0).then(Instant::now),
+            prompt_logprobs: (self.below(20) == 0).then_some(1),
+            logprobs: (self.below(20) == 0).then_some(2),
+            ..Request::new(prompt.clone(), max_tokens)
+        };
+        let id = self.engine.submit(request).expect("the request is sound");
+        let job = Job { prompt, max_tokens, stop, seed, answer: Vec::new(), is_cancelled: false };
+        self.jobs.insert(id, job);
+    }
+
+    fn cancel(&mut self) {
+        let index = self.below(self.jobs.len().max(1));
+        let mut ids: Vec<SequenceId> = self.jobs.keys().copied().collect();
+        ids.sort_unstable();
+        if let Some(id) = ids.get(index) {
+            // The end of one that a failure has ended is still to be reported.
+            let is_cancelled = self.engine.cancel(*id).is_some();
+            self.jobs.get_mut(id).expect("it is known").is_cancelled |= is_cancelled;
+            assert!(self.engine.cancel(*id).is_none(), "{id} has ended");
+        }
     }
 
     fn step(&mut self) {
-        self.scheduler.next_step(&mut self.picks);
-        let rows: usize = self.picks.iter().map(|pick| pick.rows).sum();
-        let outputs = self.picks.iter().filter(|pick| pick.output).count();
-        assert!(rows <= WIDTH.tokens && outputs <= WIDTH.outputs);
-        assert_eq!(
-            rows == 0,
-            self.jobs.iter().all(Option::is_none),
-            "work waits and no row is picked"
-        );
-        let mut picks = std::mem::take(&mut self.picks);
-        picks.retain(|pick| {
-            let fits = self.kv.reserve(pick.slot, self.kv.length(pick.slot) + pick.rows).is_ok();
-            if !fits {
-                self.out_of_blocks += 1;
-                self.end(pick.slot);
-            }
-            fits
-        });
-        // Blocks that ended sequences gave up may be written at once.
-        for slot in (0..SLOTS).filter(|&slot| self.jobs[slot].is_none()) {
-            self.judge.written[slot].truncate(self.kv.length(slot));
+        match self.engine.step() {
+            Ok(events) => events.into_iter().for_each(|event| self.note(event)),
+            Err(_) => self.failures += 1,
         }
-        self.judge.run(&self.kv, &picks);
-        for &Pick { slot, rows, output, prefill } in &picks {
-            self.kv.advance(slot, rows);
-            let length = self.kv.length(slot);
-            let mut job = self.jobs[slot].expect("only running jobs are picked");
-            assert_eq!(prefill, length <= job.prompt);
-            assert_eq!(output, job.generate > 0 && length >= job.prompt);
-            if output {
-                job.generated += 1;
-                self.jobs[slot] = Some(job);
-            }
-            if length < job.prompt {
-                continue;
-            }
-            if job.generated >= job.generate || length == CONTEXT {
-                self.finished += 1;
-                self.end(slot);
-            } else {
-                self.scheduler.resume(slot);
-            }
-        }
-        self.picks = picks;
+        self.engine.check_integrity().expect("the books agree");
     }
 
-    fn check(&self) {
-        self.kv.check_integrity().expect("the books agree");
-        self.scheduler.check_integrity().expect("the books agree");
-        for (slot, job) in self.jobs.iter().enumerate() {
-            assert_eq!(job.is_some(), self.kv.is_running(slot));
-            assert_eq!(job.is_some(), self.scheduler.holds(slot));
+    fn note(&mut self, event: Event) {
+        match event {
+            Event::Token { sequence, token, .. } => {
+                let job = self.jobs.get_mut(&sequence).expect("it has not ended");
+                assert!(!job.is_cancelled);
+                job.answer.push(token);
+            }
+            Event::Finished { sequence, finish, statistics } => {
+                let job = self.jobs.remove(&sequence).expect("it ends once");
+                self.judge(job, finish, statistics);
+            }
+            _ => assert!(self.jobs.contains_key(&event.sequence()), "{event:?}"),
         }
+    }
+
+    /// The text, and its end, as the definition has them.
+    fn judge(&mut self, job: Job, finish: Finish, statistics: Statistics) {
+        *self.reasons.entry(finish).or_default() += 1;
+        self.reused += statistics.reused_tokens;
+        self.preemptions += statistics.preemptions;
+        assert_eq!(statistics.generated_tokens, job.answer.len());
+        assert_eq!(job.is_cancelled, finish == Finish::Cancelled);
+        let mut sampler = Sampler::new(sampling(job.seed));
+        let mut tokens = job.prompt.clone();
+        for &token in &job.answer {
+            let expected = sampler.sample(&mut next_logits(&tokens), &tokens);
+            assert_eq!(token, expected.expect("the logits are finite"));
+            tokens.push(token);
+        }
+        let is_stop = job.answer.last() == Some(&job.stop);
+        match finish {
+            Finish::Stop => assert!(is_stop),
+            Finish::Length => assert!(!is_stop && job.answer.len() == job.max_tokens),
+            Finish::Context => assert!(!is_stop && tokens.len() == CONTEXT + 1),
+            _ => {}
+        }
+        tokens.truncate(CONTEXT);
+        let index = self.below(self.texts.len());
+        self.texts[index] = tokens;
     }
 }
 
 #[test]
-fn random_traffic_keeps_the_books() {
+fn random_traffic_keeps_the_books_and_the_texts() {
     let mut simulation = Simulation::new(42);
     for _ in 0..STEPS {
-        match simulation.below(16) {
-            0..4 => simulation.submit(),
-            4 => {
-                let slot = simulation.below(SLOTS);
-                if simulation.jobs[slot].is_some() {
-                    simulation.cancelled += 1;
-                    simulation.end(slot);
-                }
-            }
-            5 if simulation.below(50) == 0 => simulation.kv.forget(),
+        match simulation.below(160) {
+            0..12 if simulation.jobs.len() < 12 => simulation.submit(),
+            12..14 => simulation.cancel(),
+            14 if simulation.below(50) == 0 => simulation.engine.forget(),
             _ => {}
         }
-        for slot in (0..SLOTS).filter(|&slot| simulation.jobs[slot].is_none()) {
-            simulation.judge.written[slot].truncate(simulation.kv.length(slot));
-        }
         simulation.step();
-        simulation.check();
     }
-    let Simulation { reused, finished, cancelled, out_of_blocks, .. } = simulation;
-    let counts = [reused, finished, cancelled, out_of_blocks];
+    while !simulation.engine.is_idle() {
+        simulation.step();
+    }
+    assert!(simulation.jobs.is_empty(), "every request has ended");
+    simulation.engine.forget();
+    simulation.engine.check_integrity().expect("the books agree");
+    let status = simulation.engine.status();
+    let blocks = (status.running, status.waiting, status.blocks_running, status.blocks_kept);
+    assert_eq!(blocks, (0, 0, 0, 0), "no block is lost");
+    let Simulation { reasons, reused, preemptions, failures, .. } = simulation;
+    assert!(reasons.len() == 6 && reasons.values().all(|&count| count > 20), "{reasons:?}");
     assert!(
-        counts.iter().all(|&count| count > 500),
-        "the traffic was to have everything: {counts:?}"
+        reused > 100_000 && preemptions > 200 && failures > 100,
+        "{reused} positions reused, {preemptions} preemptions, {failures} failures"
     );
-    for slot in 0..SLOTS {
-        if simulation.jobs[slot].is_some() {
-            simulation.end(slot);
-        }
-    }
-    simulation.kv.forget();
-    simulation.check();
-    assert_eq!(simulation.kv.free_blocks(), BLOCKS, "no block is lost");
 }

@@ -100,12 +100,11 @@ pub(crate) fn answer(
     watch: &Watch,
     listener: &mut dyn Listener,
 ) -> Result<Answer> {
+    let max_tokens = writing.max_tokens.unwrap_or(engine.context());
     let request = Request {
-        prompt,
         sampling: writing.sampling.clone(),
-        max_tokens: writing.max_tokens.unwrap_or(engine.context()),
         stop_ids: tokenizer.eos_ids().to_vec(),
-        ignore_stop: false,
+        ..Request::new(prompt, max_tokens)
     };
     let id = engine.submit(request)?;
     let mut decoder = Decoder::new(Arc::clone(tokenizer), &writing.stops);
@@ -113,46 +112,41 @@ pub(crate) fn answer(
     if outcome.is_err() {
         engine.cancel(id);
     }
-    let ending = outcome?;
+    let (ending, statistics) = outcome?;
     if ending != Ending::StopText {
         decoder.finish(listener)?;
     }
-    let statistics = engine.statistics(id).unwrap_or_default();
     Ok(Answer { text: decoder.text, ending, statistics })
 }
 
+/// Steps until the answer ends; why, and what it has cost.
 fn follow(
     engine: &mut Engine,
     id: SequenceId,
     decoder: &mut Decoder,
     watch: &Watch,
     listener: &mut dyn Listener,
-) -> Result<Ending> {
+) -> Result<(Ending, Statistics)> {
     loop {
         if watch.raised() {
-            engine.cancel(id);
-            return Ok(Ending::Interrupted);
+            return Ok((Ending::Interrupted, engine.cancel(id).unwrap_or_default()));
         }
-        for event in engine.step()? {
-            if event.sequence() != id {
-                continue;
-            }
+        let mut is_stopped = false;
+        for event in engine.step()?.into_iter().filter(|event| event.sequence() == id) {
             match event {
                 Event::Prefill { done, total, .. } => listener.prefill(done, total),
-                Event::Token { finish: Some(Finish::Stop), .. } => return Ok(Ending::Stop),
-                Event::Token { token, finish, .. } => {
-                    if decoder.push(token, listener)? {
-                        if finish.is_none() {
-                            engine.cancel(id);
-                        }
-                        return Ok(Ending::StopText);
-                    }
-                    if let Some(finish) = finish {
-                        return ending(finish);
-                    }
+                Event::Token { token, is_stop: false, .. } if !is_stopped => {
+                    is_stopped = decoder.push(token, listener)?;
                 }
-                Event::Finished { finish, .. } => return ending(finish),
+                Event::Finished { finish, statistics, .. } => {
+                    let ending = if is_stopped { Ending::StopText } else { ending(finish)? };
+                    return Ok((ending, statistics));
+                }
+                _ => {}
             }
+        }
+        if is_stopped {
+            return Ok((Ending::StopText, engine.cancel(id).unwrap_or_default()));
         }
         if engine.is_idle() {
             bail!("the engine stopped before the answer was complete; please report this");
@@ -166,6 +160,9 @@ fn ending(finish: Finish) -> Result<Ending> {
         Finish::Length => Ok(Ending::Length),
         Finish::Context => Ok(Ending::Context),
         Finish::Cancelled => Ok(Ending::Interrupted),
-        Finish::NonFiniteLogits | Finish::DeviceFailed => bail!("{finish}"),
+        Finish::Deadline
+        | Finish::ConstraintFailed
+        | Finish::NonFiniteLogits
+        | Finish::DeviceFailed => bail!("{finish}"),
     }
 }

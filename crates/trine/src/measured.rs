@@ -24,6 +24,8 @@ const READS: usize = 7;
 const GPU_READS: usize = 5;
 /// Rows of the product that stands for all with few rows.
 const FEW_ROWS: usize = 32;
+/// Products of more rows are those of long prompts.
+const BULK_PIECE: usize = 64;
 /// Largest matrix, in weights, that is measured: enough work for every thread, and no long wait on a slow processor.
 const WEIGHTS_MAX: usize = 32 << 20;
 /// A product is repeated this often unless that takes too long.
@@ -162,6 +164,7 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
         sequence_of: &zeros,
         sequences: &[SequenceView { slot: 0, blocks: &blocks }],
         outputs: &[rows as u32 - 1],
+        bulk_from: if rows > BULK_PIECE { 0 } else { rows },
         input: &[],
     };
     // The first run warms caches and pages and is not counted.

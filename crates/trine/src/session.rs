@@ -21,6 +21,8 @@ pub(crate) const PREFILL: usize = 512;
 pub(crate) struct Sizes {
     /// Sequences at the same time.
     pub(crate) sequences: usize,
+    /// Places for ended sequences beside those of running ones.
+    pub(crate) kept: usize,
     /// Most tokens in a pass.
     pub(crate) prefill: usize,
     /// Most rows with logits in a pass.
@@ -29,7 +31,7 @@ pub(crate) struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { sequences: 1, prefill: PREFILL, outputs: 1 }
+        Self { sequences: 1, kept: 0, prefill: PREFILL, outputs: 1 }
     }
 }
 
@@ -67,6 +69,7 @@ impl Session {
             context: settings.context,
             kv: settings.kv,
             sequences: sizes.sequences,
+            kept: sizes.kept,
             prefill: sizes.prefill,
             outputs: sizes.outputs,
         };

@@ -42,6 +42,16 @@ impl ReferenceCache {
         }
     }
 
+    /// Makes the ring of slot `to` equal that of slot `from`; does nothing to paged blocks.
+    pub fn copy_slot(&mut self, from: u32, to: u32) {
+        let Some(ring) = self.ring else { return };
+        let size = ring * self.width;
+        let start = from as usize * size;
+        for cache in [&mut self.keys, &mut self.values] {
+            cache.copy_within(start..start + size, to as usize * size);
+        }
+    }
+
     /// Writes the key and value of a row, each (kv heads x head_dim).
     pub fn store(&mut self, place: RowPlace<'_>, key: &[f32], value: &[f32]) {
         let start = self.index(place.sequence, place.position) * self.width;

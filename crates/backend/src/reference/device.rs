@@ -81,6 +81,16 @@ impl Program for ReferenceProgram {
         Ok(&self.buffers[self.plan.output.0])
     }
 
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.options.check_slots(from, to)?;
+        self.caches.iter_mut().for_each(|cache| cache.copy_slot(from, to));
+        Ok(())
+    }
+
+    fn is_invariant(&self) -> bool {
+        true
+    }
+
     fn device(&self) -> String {
         ReferenceDevice::new().name()
     }

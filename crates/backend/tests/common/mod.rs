@@ -13,6 +13,9 @@ use trine_model::{KvType, Model, Width};
 
 pub mod random;
 
+/// Pieces of more rows are bulk rows.
+const BULK_PIECE: usize = 64;
+
 /// A step of three tokens in one block.
 pub const BATCH: Batch<'static> = Batch {
     tokens: &[5, 6, 7],
@@ -20,6 +23,7 @@ pub const BATCH: Batch<'static> = Batch {
     sequence_of: &[0, 0, 0],
     sequences: &[SequenceView { slot: 0, blocks: &[0] }],
     outputs: &[2],
+    bulk_from: 3,
     input: &[],
 };
 
@@ -120,6 +124,7 @@ impl OneSequence {
             sequence_of: &vec![0; tokens.len()],
             sequences: &[SequenceView { slot: 0, blocks: &self.blocks }],
             outputs: &(0..tokens.len() as u32).collect::<Vec<_>>(),
+            bulk_from: if tokens.len() > BULK_PIECE { 0 } else { tokens.len() },
             input: &[],
         };
         self.length += tokens.len();

@@ -135,7 +135,7 @@ fn matrix(random: &mut Random, name: &str, rows: usize, columns: usize, dtype: D
 }
 
 /// Runs steps over three sequences on a device: prompts in pieces, then single tokens, with the logits of some rows
-/// each time. All logits, one list for each step.
+/// each time. On the way a sequence moves to another slot. All logits, one list for each step.
 pub fn traffic(
     device: &dyn Device,
     model: &Model,
@@ -151,7 +151,7 @@ pub fn traffic(
         width: Width { tokens: 40, outputs: 12 },
         kv,
         context: CONTEXT,
-        sequences: SEQUENCES,
+        sequences: SEQUENCES + 1,
         blocks: SEQUENCES * blocks_each,
     };
     let mut program = device.load_plan(model, plan, &options).unwrap();
@@ -160,8 +160,8 @@ pub fn traffic(
         (0..blocks_each).map(|block| (block * SEQUENCES + sequence) as u32).collect()
     };
     let tables: Vec<_> = (0..SEQUENCES).map(table).collect();
-    let slots = [2, 0, 1];
-    let views: Vec<_> = tables
+    let slots = [2, 0, 3];
+    let mut views: Vec<_> = tables
         .iter()
         .zip(slots)
         .map(|(blocks, slot)| SequenceView { slot, blocks: blocks.as_slice() })
@@ -169,6 +169,11 @@ pub fn traffic(
     let mut lengths = [0usize; SEQUENCES];
     let mut results = Vec::new();
     for step in 0..10 {
+        if step == 5 {
+            program.copy_slot(views[1].slot, 1).unwrap();
+            views[1].slot = 1;
+            assert!(program.copy_slot(0, options.sequences as u32).is_err());
+        }
         let (mut tokens, mut positions, mut sequence_of) = (Vec::new(), Vec::new(), Vec::new());
         for (sequence, length) in lengths.iter_mut().enumerate() {
             let rows = match step {
@@ -196,6 +201,7 @@ pub fn traffic(
             sequence_of: &sequence_of,
             sequences: &views,
             outputs: &outputs,
+            bulk_from: tokens.len(),
             input: &[],
         };
         results.push(program.run(&batch).unwrap().to_vec());

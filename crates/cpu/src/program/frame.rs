@@ -12,7 +12,7 @@ use trine_backend::Batch;
 use trine_model::{BufferId, CacheId, Op, Product, WeightId};
 
 use super::layers::{AttentionKind, RotaryTable};
-use super::terms::{quantize_terms, terms};
+use super::terms::{InputRows, quantize_terms};
 use super::{Fixed, Loaded, ThreadState};
 use crate::attention::{Attention, SequenceRows, Strided};
 use crate::matmul::{MatmulInput, PackedMatrix};
@@ -334,8 +334,8 @@ impl Frame<'_> {
         cursor: &mut Cursor<'_>,
         state: &mut ThreadState,
     ) {
-        let rows = self.batch.rows(self.fixed.plan.buffer(input).rows);
-        if rows == 0 {
+        let rows = self.input_rows(input);
+        if rows.rows == 0 {
             return;
         }
         let matrix = |product: &Product| self.fixed.matrix(product.weight);
@@ -347,14 +347,14 @@ impl Frame<'_> {
             state,
         );
         let panels: usize = products.iter().map(|product| matrix(product).panels()).sum();
-        self.for_chunks(panels, rows, cursor, |chunk| {
+        self.for_chunks(panels, rows.rows, cursor, |chunk| {
             // The products' panels count on from one another; a chunk may span several products.
             let mut first = 0;
             for product in products {
                 let own = chunk.start.max(first)..chunk.end.min(first + matrix(product).panels());
                 if own.start < own.end {
                     let panels = own.start - first..own.end - first;
-                    let output = self.whole(product.output, rows);
+                    let output = self.whole(product.output, rows.rows);
                     self.multiply(matrix(product), input, rows, panels, &output, state);
                 }
                 first += matrix(product).panels();
@@ -371,8 +371,8 @@ impl Frame<'_> {
         cursor: &mut Cursor<'_>,
         state: &mut ThreadState,
     ) {
-        let rows = self.batch.rows(self.fixed.plan.buffer(input).rows);
-        if rows == 0 {
+        let rows = self.input_rows(input);
+        if rows.rows == 0 {
             return;
         }
         let (gate, up) = (self.fixed.matrix(gate), self.fixed.matrix(up));
@@ -383,16 +383,16 @@ impl Frame<'_> {
             cursor,
             state,
         );
-        let target = self.whole(output, rows);
+        let target = self.whole(output, rows.rows);
         let factors = self.up.part(0..target.len());
         let columns = self.columns(output);
         // The two matrices may be stored in different formats, but the rows in a panel depend on the processor alone.
         assert_eq!(gate.panels(), up.panels(), "gate and up projection have the same rows");
-        self.for_chunks(gate.panels(), rows, cursor, |panels| {
+        self.for_chunks(gate.panels(), rows.rows, cursor, |panels| {
             self.multiply(gate, input, rows, panels.clone(), &target, state);
             self.multiply(up, input, rows, panels.clone(), &factors, state);
             let range = gate.rows_of(panels);
-            for row in 0..rows {
+            for row in 0..rows.rows {
                 let range = row * columns + range.start..row * columns + range.end;
                 // SAFETY: this thread alone took the panels, and so owns these columns of both.
                 let (target, factors) =
@@ -403,19 +403,24 @@ impl Frame<'_> {
         });
     }
 
+    /// The rows of a product's input.
+    fn input_rows(&self, input: BufferId) -> InputRows {
+        InputRows::of(self.batch, self.fixed.plan.buffer(input).rows)
+    }
+
     /// Quantises the input of a product, if any of its matrices wants it so.
     fn quantize(
         &self,
         input: BufferId,
-        rows: usize,
+        rows: InputRows,
         needed: bool,
         cursor: &mut Cursor<'_>,
         state: &mut ThreadState,
     ) {
         if needed {
             // A lone row is cut into as many runs of blocks as there are threads.
-            let runs = if rows < cursor.thread.count { cursor.thread.count } else { 1 };
-            while let Some(unit) = self.fixed.counters.next(cursor.phase, rows * runs) {
+            let runs = if rows.rows < cursor.thread.count { cursor.thread.count } else { 1 };
+            while let Some(unit) = self.fixed.counters.next(cursor.phase, rows.rows * runs) {
                 self.quantize_run(input, rows, unit / runs, (unit % runs, runs), state);
             }
             cursor.barrier.wait();
@@ -427,7 +432,7 @@ impl Frame<'_> {
     fn quantize_run(
         &self,
         input: BufferId,
-        rows: usize,
+        rows: InputRows,
         row: usize,
         (run, runs): (usize, usize),
         state: &mut ThreadState,
@@ -437,13 +442,12 @@ impl Frame<'_> {
         let length = per_row.div_ceil(runs);
         let blocks = (run * length).min(per_row)..((run + 1) * length).min(per_row);
         let elements = (blocks.start * BLOCK).min(columns)..(blocks.end * BLOCK).min(columns);
-        let terms = terms(rows);
-        let first = terms * row * per_row;
+        let first = rows.terms_before(row) * per_row;
         let of_term = |term: usize| {
             let start = first + term * per_row;
             start + blocks.start..start + blocks.end
         };
-        let second = if terms == 2 { of_term(1) } else { 0..0 };
+        let second = if rows.terms(row) == 2 { of_term(1) } else { 0..0 };
         // SAFETY: the blocks of a run are written by the thread that took it, and the terms lie apart.
         let (first, second) =
             unsafe { (self.quantized.write(of_term(0)), self.quantized.write(second)) };
@@ -472,50 +476,64 @@ impl Frame<'_> {
         &self,
         matrix: &PackedMatrix,
         input: BufferId,
-        rows: usize,
+        rows: InputRows,
         panels: Range<usize>,
         output: &SharedSlice<'_, f32>,
         state: &mut ThreadState,
     ) {
         let columns = self.columns(input);
         let stride = matrix.rows();
-        let scratch = &mut state.matmul;
         if !matrix.needs_quantized_input() {
-            let input = self.whole(input, rows);
+            let input = self.whole(input, rows.rows);
             // SAFETY: an earlier phase wrote the input.
             let values = unsafe { input.read(0..input.len()) };
-            let input = MatmulInput::F32 { values, stride: columns, rows };
+            let input = MatmulInput::F32 { values, stride: columns, rows: rows.rows };
             // SAFETY: this thread alone took the panels.
-            unsafe { matrix.matmul(input, panels, output, stride, scratch) };
+            unsafe { matrix.matmul(input, panels, output, stride, &mut state.matmul) };
             return;
         }
-        let blocks = terms(rows) * rows * QuantizedRows::blocks_per_row(columns);
-        // SAFETY: written before the last barrier.
-        let blocks = unsafe { self.quantized.read(0..blocks) };
-        let input = QuantizedRows::new(blocks, columns);
-        if terms(rows) == 1 {
-            // SAFETY: this thread alone took the panels.
-            unsafe {
-                matrix.matmul(MatmulInput::Quantized(&input), panels, output, stride, scratch)
-            };
-            return;
-        }
-        let range = matrix.rows_of(panels.clone());
-        let sums = SharedSlice::new(&mut state.terms[..2 * rows * range.len()]);
-        let quantized = MatmulInput::Quantized(&input);
-        // SAFETY: the output is this thread's own.
-        unsafe {
-            matrix.matmul_window(quantized, panels, &sums, range.len(), range.start, scratch)
-        };
-        for row in 0..rows {
-            let own = 2 * row * range.len()..2 * (row + 1) * range.len();
-            let target = row * stride + range.start..row * stride + range.end;
-            // SAFETY: this thread alone took the panels, and so owns these outputs.
-            let (sums, target) = unsafe { (sums.read(own), output.write(target)) };
-            let (first, second) = sums.split_at(range.len());
-            for ((target, first), second) in target.iter_mut().zip(first).zip(second) {
-                *target = first + second;
+        for (group, terms) in rows.groups() {
+            // SAFETY: written before the last barrier.
+            let blocks = unsafe { self.quantized.read(rows.blocks_of(&group, columns)) };
+            let input = QuantizedRows::new(blocks, columns);
+            let output = output.part(group.start * stride..group.end * stride);
+            if terms == 1 {
+                let input = MatmulInput::Quantized(&input);
+                // SAFETY: this thread alone took the panels.
+                unsafe { matrix.matmul(input, panels.clone(), &output, stride, &mut state.matmul) };
+            } else {
+                multiply_two_terms(matrix, &input, panels.clone(), &output, state);
             }
+        }
+    }
+}
+
+/// Multiplies rows with two terms, one after the other in `input`, and adds the products of both. `output`:
+/// (rows, rows of the matrix); this thread alone has the columns of the panels.
+fn multiply_two_terms(
+    matrix: &PackedMatrix,
+    input: &QuantizedRows<'_>,
+    panels: Range<usize>,
+    output: &SharedSlice<'_, f32>,
+    state: &mut ThreadState,
+) {
+    let stride = matrix.rows();
+    let rows = output.len() / stride;
+    let range = matrix.rows_of(panels.clone());
+    let sums = SharedSlice::new(&mut state.terms[..2 * rows * range.len()]);
+    let quantized = MatmulInput::Quantized(input);
+    // SAFETY: the output is this thread's own.
+    unsafe {
+        matrix.matmul_window(quantized, panels, &sums, range.len(), range.start, &mut state.matmul);
+    }
+    for row in 0..rows {
+        let own = 2 * row * range.len()..2 * (row + 1) * range.len();
+        let target = row * stride + range.start..row * stride + range.end;
+        // SAFETY: this thread alone has these columns of the output.
+        let (sums, target) = unsafe { (sums.read(own), output.write(target)) };
+        let (first, second) = sums.split_at(range.len());
+        for ((target, first), second) in target.iter_mut().zip(first).zip(second) {
+            *target = first + second;
         }
     }
 }

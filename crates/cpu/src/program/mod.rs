@@ -26,7 +26,7 @@ use frame::{Frame, PANELS_MAX, PHASES};
 use layers::{
     AttentionKind, RotaryTable, attention_kinds, cache_positions, recycle, ring_of, rotary_tables,
 };
-use terms::{TWO_TERM_ROWS, terms_of_all_rows};
+use terms::TWO_TERM_ROWS;
 
 /// Most rows in a panel on any instruction set.
 const ROWS_PER_PANEL_MAX: usize = 16;
@@ -204,6 +204,21 @@ impl Program for CpuProgram {
         Ok(&self.memory.as_mut_slice()[start..start + length])
     }
 
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        let Fixed { plan, options, caches, .. } = &mut self.fixed;
+        options.check_slots(from, to)?;
+        for (index, cache) in caches.iter_mut().enumerate() {
+            if let Some(ring) = ring_of(plan, trine_model::CacheId(index), options) {
+                cache.copy(from as usize * ring, to as usize * ring, ring);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_invariant(&self) -> bool {
+        true
+    }
+
     fn device(&self) -> String {
         self.fixed.device.clone()
     }
@@ -340,8 +355,8 @@ fn largest_input(plan: &Plan, options: &ProgramOptions) -> usize {
     let size = |op: &Op| match op {
         Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } => {
             let buffer = plan.buffer(*input);
-            let rows = options.width.of(buffer.rows);
-            terms_of_all_rows(rows) * QuantizedRows::blocks_per_row(buffer.columns)
+            // Every row may have two terms.
+            2 * options.width.of(buffer.rows) * QuantizedRows::blocks_per_row(buffer.columns)
         }
         _ => 0,
     };

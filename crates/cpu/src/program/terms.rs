@@ -2,24 +2,65 @@
 //!
 //! A product with a quantised matrix takes its input as 8-bit blocks. One term has a relative error of about 0.5 %, which
 //! is what llama.cpp works with too. A second term, the quantised residual of the first, brings it to about 2e-5. It
-//! doubles the integer arithmetic but not the weights read, and for few rows those are what takes the time; so
-//! [`TWO_TERM_ROWS`] rows or fewer get two terms. That keeps generation, short prompts and the verification of drafts
-//! at the accuracy of the weights, and the same for every number of rows up to there.
+//! doubles the integer arithmetic but not the weights read, and for few rows those are what takes the time. So the rows of
+//! long prompts ([`Batch::bulk_from`]) get one term, and all others two: generation, short prompts and the verification of
+//! drafts have the accuracy of the weights. Rows that give logits get two terms in the product that gives them.
+
+use std::ops::Range;
+
+use trine_backend::Batch;
+use trine_model::Rows;
 
 use crate::isa::Isa;
-use crate::quantize::{QuantizedBlock, quantize_row, subtract_blocks};
+use crate::quantize::{QuantizedBlock, QuantizedRows, quantize_row, subtract_blocks};
 
-/// Most rows of a product whose activations have two terms.
+/// Most rows with two terms that are multiplied together.
 pub(super) const TWO_TERM_ROWS: usize = 64;
 
-/// Terms of the activations in a product of `rows` rows.
-pub(super) fn terms(rows: usize) -> usize {
-    if rows <= TWO_TERM_ROWS { 2 } else { 1 }
+/// The rows of a product's input: those with two terms, and behind them those with one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InputRows {
+    /// All.
+    pub(super) rows: usize,
+    /// With two terms.
+    pub(super) fine: usize,
 }
 
-/// Most terms that any product of at most `rows` rows needs: what memory is reserved for.
-pub(super) fn terms_of_all_rows(rows: usize) -> usize {
-    rows.max(2 * rows.min(TWO_TERM_ROWS))
+impl InputRows {
+    /// Those of a batch for a buffer with a row for each of `kind`.
+    pub(super) fn of(batch: &Batch<'_>, kind: Rows) -> Self {
+        let rows = batch.rows(kind);
+        let fine = match kind {
+            Rows::Tokens => batch.bulk_from.min(rows),
+            Rows::Outputs => rows,
+        };
+        Self { rows, fine }
+    }
+
+    /// Terms of a row.
+    pub(super) fn terms(self, row: usize) -> usize {
+        if row < self.fine { 2 } else { 1 }
+    }
+
+    /// Terms of all rows before `row`: a row's terms follow one another, and the rows do.
+    pub(super) fn terms_before(self, row: usize) -> usize {
+        row + row.min(self.fine)
+    }
+
+    /// The rows in groups that are multiplied together, each with its number of terms.
+    pub(super) fn groups(self) -> impl Iterator<Item = (Range<usize>, usize)> {
+        let Self { rows, fine } = self;
+        let fine_groups = (0..fine)
+            .step_by(TWO_TERM_ROWS)
+            .map(move |start| (start..(start + TWO_TERM_ROWS).min(fine), 2));
+        fine_groups.chain((fine < rows).then_some((fine..rows, 1)))
+    }
+
+    /// Blocks of a group's terms among those of all rows, with `columns` values in a row.
+    pub(super) fn blocks_of(self, group: &Range<usize>, columns: usize) -> Range<usize> {
+        let per_row = QuantizedRows::blocks_per_row(columns);
+        self.terms_before(group.start) * per_row..self.terms_before(group.end) * per_row
+    }
 }
 
 /// Quantises a run of whole blocks of a row into one term or two. `second` is empty where there is one term;
@@ -79,10 +120,19 @@ mod tests {
     }
 
     #[test]
-    fn memory_covers_every_number_of_rows() {
-        for rows in 1..200 {
-            let needed = (1..=rows).map(|rows| terms(rows) * rows).max();
-            assert_eq!(Some(terms_of_all_rows(rows)), needed);
+    fn groups_cover_each_row_once_and_its_terms() {
+        for (rows, fine) in [(1, 1), (5, 0), (64, 64), (65, 65), (200, 3), (200, 130), (7, 7)] {
+            let input = InputRows { rows, fine };
+            let (mut next, mut block) = (0, 0);
+            for (group, terms) in input.groups() {
+                assert!(group.start == next && !group.is_empty());
+                assert!(terms == 1 || group.len() <= TWO_TERM_ROWS);
+                assert!(group.clone().all(|row| input.terms(row) == terms));
+                let blocks = input.blocks_of(&group, 33);
+                assert_eq!((blocks.start, blocks.len()), (block, 2 * terms * group.len()));
+                (next, block) = (group.end, blocks.end);
+            }
+            assert_eq!((next, block), (rows, 2 * (rows + fine)));
         }
     }
 }

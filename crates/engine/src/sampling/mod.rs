@@ -15,6 +15,7 @@
 //! Equal logits rank by id, the lower first. A vocabulary of 262,144 entries is never sorted: top-k and top-p are
 //! partial selections.
 
+pub(crate) mod logprobs;
 mod params;
 mod penalties;
 mod select;
@@ -28,6 +29,10 @@ pub use params::SamplingParams;
 use crate::error::EngineError;
 use select::Candidate;
 
+/// So far below the least logit that is allowed lie those that are not: more than 104 (where `exp` of an f32 is 0) times
+/// the highest temperature.
+const FORBIDDEN: f32 = 1e6;
+
 /// Buffers of the sampling of one token; shared by all sequences of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {
@@ -37,6 +42,17 @@ pub(crate) struct Workspace {
     candidates: Vec<Candidate>,
     /// How often each token occurs in the penalty window, (vocabulary); zero between tokens.
     counts: Vec<u32>,
+    /// Which tokens may be sampled, a bit each.
+    pub(crate) allowed: Vec<u32>,
+}
+
+/// What a token is chosen from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choice<'a> {
+    /// (vocabulary).
+    pub(crate) logits: &'a [f32],
+    /// Prompt and answer so far.
+    pub(crate) history: &'a [u32],
 }
 
 impl Workspace {
@@ -46,6 +62,7 @@ impl Workspace {
             logits: Vec::with_capacity(vocabulary),
             candidates: Vec::with_capacity(vocabulary),
             counts: vec![0; vocabulary],
+            allowed: Vec::with_capacity(vocabulary.div_ceil(32)),
         }
     }
 }
@@ -65,21 +82,54 @@ impl Stream {
         Self { params, random: ChaCha8Rng::from_seed(key) }
     }
 
-    /// Chooses the token that follows `history` (prompt and answer so far) from its logits, (vocabulary).
+    /// Chooses the next token.
     pub(crate) fn sample(
         &mut self,
-        logits: &[f32],
-        history: &[u32],
+        choice: Choice<'_>,
         workspace: &mut Workspace,
     ) -> Result<u32, EngineError> {
         if !penalties::change(&self.params) {
-            return self.choose(logits, &mut workspace.candidates);
+            return self.choose(choice.logits, &mut workspace.candidates);
         }
-        let Workspace { logits: adjusted, candidates, counts } = workspace;
+        let Workspace { logits: adjusted, candidates, counts, .. } = workspace;
         adjusted.clear();
-        adjusted.extend_from_slice(logits);
-        penalties::apply(&self.params, adjusted, history, counts);
+        adjusted.extend_from_slice(choice.logits);
+        penalties::apply(&self.params, adjusted, choice.history, counts);
         self.choose(adjusted, candidates)
+    }
+
+    /// Chooses the next token among those whose bits are set. Nothing that is not allowed is ever chosen.
+    pub(crate) fn sample_allowed(
+        &mut self,
+        choice: Choice<'_>,
+        allowed: &[u32],
+        workspace: &mut Workspace,
+    ) -> Result<u32, EngineError> {
+        select::largest(choice.logits)?;
+        let is_allowed =
+            |id: usize| allowed.get(id / 32).is_some_and(|word| word >> (id % 32) & 1 == 1);
+        let Workspace { logits: adjusted, candidates, counts, .. } = workspace;
+        adjusted.clear();
+        adjusted.extend_from_slice(choice.logits);
+        penalties::apply(&self.params, adjusted, choice.history, counts);
+        let kept = (0..adjusted.len()).filter(|&id| is_allowed(id));
+        let least = kept.map(|id| adjusted[id]).fold(f32::INFINITY, f32::min);
+        if least == f32::INFINITY {
+            return Err(EngineError::NothingAllowed);
+        }
+        // Far below all that is kept, and finite: the exponential of the difference is 0 at every temperature.
+        let out = least.min(0.0) - FORBIDDEN;
+        for (id, logit) in adjusted.iter_mut().enumerate() {
+            if !is_allowed(id) {
+                *logit = out;
+            }
+        }
+        let token = self.choose(adjusted, candidates)?;
+        if is_allowed(token as usize) {
+            return Ok(token);
+        }
+        // A draw at the very end of the probabilities may round up to one of weight 0.
+        Ok(select::largest(adjusted)?.0)
     }
 
     /// Whether the largest [`TOP`] logits are enough to choose from.

@@ -277,7 +277,7 @@ fn a_workspace_for_the_vocabulary_does_not_grow() {
     let base = SamplingParams { repetition_penalty: 1.1, ..plain(1.0, 4) };
     for top_k in [0, 1, 64, 300, 499, 500, 1000] {
         let mut stream = Stream::new(SamplingParams { top_k, top_p: 0.9, ..base.clone() });
-        stream.sample(&wavy(500), &[1, 2, 3], &mut workspace).unwrap();
+        stream.sample(Choice { logits: &wavy(500), history: &[1, 2, 3] }, &mut workspace).unwrap();
     }
     assert_eq!(sizes(&workspace), before);
     assert!(workspace.counts.iter().all(|&count| count == 0));
@@ -408,7 +408,8 @@ fn the_largest_logits_give_the_token_that_all_give() {
                 // Few distinct values, so that some are equal.
                 let logits: Vec<f32> =
                     (0..vocabulary).map(|_| (number() * 400.0).floor() / 20.0 - 10.0).collect();
-                let expected = all.sample(&logits, &[], &mut workspace).unwrap();
+                let expected =
+                    all.sample(Choice { logits: &logits, history: &[] }, &mut workspace).unwrap();
                 let found = top.sample_top(&top_of(&logits), vocabulary, &mut workspace).unwrap();
                 assert_eq!(found, expected, "{vocabulary} {temperature} {top_k} {top_p} {min_p}");
             }

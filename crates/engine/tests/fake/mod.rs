@@ -11,9 +11,10 @@ pub(crate) const VOCABULARY: usize = 48;
 /// What a position of a cache holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cell {
-    slot: u32,
     position: usize,
     token: u32,
+    /// A hash of the sequence's tokens up to here: a token of another sequence in the same place differs.
+    history: u64,
 }
 
 pub(crate) struct Fake {
@@ -25,8 +26,8 @@ pub(crate) struct Fake {
     rings: Vec<(usize, usize, Vec<Option<Cell>>)>,
     logits: Vec<f32>,
     runs: usize,
-    /// The run that fails, counted from 1.
-    pub(crate) fails_at: Option<usize>,
+    /// The runs that fail, counted from 1.
+    pub(crate) fails_at: Vec<usize>,
     /// A token whose row gets logits that are not numbers.
     pub(crate) poison: Option<u32>,
 }
@@ -56,38 +57,45 @@ impl Fake {
             rings: windows.iter().map(ring).collect(),
             logits: Vec::new(),
             runs: 0,
-            fails_at: None,
+            fails_at: Vec::new(),
             poison: None,
             options,
         }
     }
 
     fn write(&mut self, view: &SequenceView<'_>, position: usize, token: u32) {
-        let cell = Some(Cell { slot: view.slot, position, token });
+        let before = match position.checked_sub(1) {
+            None => START,
+            Some(before) => {
+                let cell =
+                    self.blocks[global(view, before)].expect("the position before is written");
+                assert_eq!(cell.position, before, "block: written at {position}");
+                cell.history
+            }
+        };
+        let cell = Some(Cell { position, token, history: follow(before, token) });
         self.blocks[global(view, position)] = cell;
         for (_, length, cells) in &mut self.rings {
             cells[view.slot as usize * *length + position % *length] = cell;
         }
     }
 
-    /// The tokens that the row at `position` sees, checked cell by cell.
-    fn read(&self, view: &SequenceView<'_>, position: usize) -> Vec<u32> {
-        let expect = |cell: Option<Cell>, at: usize, place: &str| {
-            let cell = cell.unwrap_or_else(|| panic!("{place}: position {at} was never written"));
-            assert_eq!(
-                (cell.slot, cell.position),
-                (view.slot, at),
-                "{place}: read at position {position}"
-            );
-            cell.token
+    /// The history of the row at `position`, with what it sees checked cell by cell.
+    fn read(&self, view: &SequenceView<'_>, position: usize) -> u64 {
+        let block = |at: usize| {
+            let cell = self.blocks[global(view, at)];
+            cell.unwrap_or_else(|| panic!("block: position {at} was never written"))
         };
-        let history: Vec<u32> =
-            (0..=position).map(|at| expect(self.blocks[global(view, at)], at, "block")).collect();
+        let mut history = START;
+        for at in 0..=position {
+            let cell = block(at);
+            history = follow(history, cell.token);
+            assert_eq!((cell.position, cell.history), (at, history), "block: read at {position}");
+        }
         for (window, length, cells) in &self.rings {
             for at in (position + 1).saturating_sub(*window)..=position {
                 let cell = cells[view.slot as usize * length + at % length];
-                let token = expect(cell, at, "ring");
-                assert_eq!(token, history[at], "ring of window {window}: token at position {at}");
+                assert_eq!(cell, Some(block(at)), "ring of window {window}: position {at}");
             }
         }
         history
@@ -102,18 +110,24 @@ impl Program for Fake {
     fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         batch.check(&self.options, &self.plan, VOCABULARY)?;
         self.runs += 1;
-        if self.fails_at == Some(self.runs) {
+        if self.fails_at.contains(&self.runs) {
+            self.blocks.fill(None);
+            self.rings.iter_mut().for_each(|(_, _, cells)| cells.fill(None));
             return Err(BackendError::Failed {
                 device: "fake".to_owned(),
                 what: "as asked".to_owned(),
             });
         }
-        let mut owners = vec![false; self.options.blocks];
-        for &block in batch.sequences.iter().flat_map(|view| view.blocks) {
-            assert!(
-                !std::mem::replace(&mut owners[block as usize], true),
-                "block {block} has two owners"
-            );
+        for span in batch.spans() {
+            let own = batch.sequences[span.sequence].blocks;
+            for &block in &own[span.position / BLOCK..=(span.position + span.rows - 1) / BLOCK] {
+                let others = batch.sequences.iter().enumerate();
+                let mut others = others.filter(|&(index, _)| index != span.sequence);
+                assert!(
+                    others.all(|(_, other)| !other.blocks.contains(&block)),
+                    "block {block} is written and another sequence has it"
+                );
+            }
         }
         let view = |row: usize| batch.sequences[batch.sequence_of[row] as usize];
         for row in 0..batch.tokens.len() {
@@ -124,12 +138,21 @@ impl Program for Fake {
             let history = self.read(&view(row), batch.positions[row] as usize);
             if batch.outputs.contains(&(row as u32)) {
                 let poisoned = self.poison == Some(batch.tokens[row]);
-                let logits = next_logits(&history);
+                let logits = logits_after(history);
                 self.logits
                     .extend(logits.iter().map(|&logit| if poisoned { f32::NAN } else { logit }));
             }
         }
         Ok(&self.logits)
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.options.check_slots(from, to)?;
+        for (_, length, cells) in &mut self.rings {
+            let start = from as usize * *length;
+            cells.copy_within(start..start + *length, to as usize * *length);
+        }
+        Ok(())
     }
 
     fn device(&self) -> String {
@@ -164,9 +187,19 @@ pub(crate) fn options(context: usize, sequences: usize, width: usize) -> Program
     }
 }
 
+/// The hash of no tokens.
+const START: u64 = 1;
+
+fn follow(history: u64, token: u32) -> u64 {
+    mix(history ^ (u64::from(token) + 1))
+}
+
 /// What the fake model says after `history`: a function of every token and its place.
 pub(crate) fn next_logits(history: &[u32]) -> Vec<f32> {
-    let state = history.iter().fold(1, |state, &token| mix(state ^ (u64::from(token) + 1)));
+    logits_after(history.iter().fold(START, |state, &token| follow(state, token)))
+}
+
+fn logits_after(state: u64) -> Vec<f32> {
     (0..VOCABULARY as u64)
         .map(|id| (mix(state ^ (id << 32)) >> 40) as f32 / (1 << 21) as f32 - 4.0)
         .collect()

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use trine_engine::{Engine, Event, Finish, Request, SamplingParams, SequenceId};
+use trine_engine::{Engine, Event, Finish, Request, SequenceId};
 use trine_model::{KvType, Workload};
 
 use super::bench_steps::{self, StepTime};
@@ -111,7 +111,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let mut settings = Settings::new(&args.placement, KvType::F16);
     let batch = args.batch.iter().copied().max().unwrap_or(1);
     settings.context = Some(context(&source, &tests, settings.context)?);
-    let sizes = Sizes { sequences: batch, prefill: PREFILL, outputs: batch };
+    let sizes = Sizes { sequences: batch, kept: 0, prefill: PREFILL, outputs: batch };
     let mut session = Session::open(&source, &settings, sizes)?;
     session.tell(verbose);
     let mut bandwidth = yardstick(&session);
@@ -240,6 +240,8 @@ fn measure(
     watch: &Watch,
 ) -> Result<(Vec<Vec<f64>>, Vec<f64>)> {
     let repeats = usize::from(args.repeats);
+    // Each test has either prompts or decoding sequences in mind, not what one does to the other.
+    engine.set_pacing(false);
     let mut speeds = vec![Vec::with_capacity(repeats); tests.len()];
     let mut reads = Vec::new();
     let progress = terminal::stderr_is_terminal().then(|| {
@@ -317,7 +319,9 @@ fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -
     }
     let seconds = begin.elapsed().as_secs_f64();
     let tokens = written.values().sum::<usize>() - before;
-    ids.into_iter().for_each(|id| engine.cancel(id));
+    for id in ids {
+        engine.cancel(id);
+    }
     if tokens != test.batch * test.tokens {
         bail!(
             "{} steps gave {tokens} tokens for {} sequences; please report this",
@@ -355,14 +359,7 @@ fn submit(
     let vocabulary = engine.vocabulary();
     let prompt =
         (0..length).map(|at| ((at * 7919 + index * 31 + 11) % vocabulary) as u32).collect();
-    let sampling = SamplingParams::greedy();
-    Ok(engine.submit(Request {
-        prompt,
-        sampling,
-        max_tokens,
-        stop_ids: Vec::new(),
-        ignore_stop: true,
-    })?)
+    Ok(engine.submit(Request::new(prompt, max_tokens))?)
 }
 
 fn report(

@@ -492,6 +492,23 @@ impl Bound {
         Ok(())
     }
 
+    /// Makes the local layers' rings of one slot equal those of another: [from, to].
+    pub(super) fn copy_rings(
+        &self,
+        plan: &Plan,
+        options: &ProgramOptions,
+        slots: [u32; 2],
+    ) -> Result<(), GpuError> {
+        let ring = |(cache, memory): (&trine_model::Cache, &Buffer)| {
+            cache.window?;
+            let bytes = cache_bytes(options, cache) / options.sequences as u64;
+            let [from, to] = slots.map(|slot| memory.part(u64::from(slot) * bytes, bytes));
+            Some(Copy { from, to, bytes })
+        };
+        let copies: Vec<Copy> = plan.caches.iter().zip(&self.caches).filter_map(ring).collect();
+        Recording::record(&self.gpu, &[], &copies, &[])?.run("copying the rings of a sequence")
+    }
+
     /// Copies the output of the pass that ran last to the host, if it is not there.
     pub(super) fn fetch_output(&mut self, pass: usize) -> Result<(), GpuError> {
         let fetch = self.passes[pass].fetch.as_mut();

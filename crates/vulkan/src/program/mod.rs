@@ -142,6 +142,14 @@ impl Program for VulkanProgram {
         Ok(&self.top[..rows])
     }
 
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.options.check_slots(from, to)?;
+        // Without memory on the device there is nothing to copy: what the caches held is lost.
+        let Some(bound) = &self.bound else { return Ok(()) };
+        let result = bound.copy_rings(&self.plan, &self.options, [from, to]);
+        result.map_err(|error| self.failed(error))
+    }
+
     fn device(&self) -> String {
         self.device.label()
     }

@@ -1,0 +1,217 @@
+//! From the queue to a slot, and back where memory runs out.
+
+use std::time::Instant;
+
+use trine_backend::BLOCK;
+
+use super::{Engine, Place};
+use crate::engine::sequence::Sequence;
+use crate::error::EngineError;
+use crate::kv::Lease;
+use crate::queue::Rank;
+use crate::request::{Event, Finish};
+
+/// A prompt waits for another that is being run if that will save it so many positions more than it could reuse at once.
+const WORTH_WAITING: usize = BLOCK;
+/// A place where prompts branch is kept if it is so far from the beginning, and from what could be reused.
+const WORTH_KEEPING: usize = 2 * BLOCK;
+
+impl Engine {
+    /// Starts requests while there are slots and memory for them, in order.
+    ///
+    /// # Errors
+    /// [`EngineError::Backend`] if the device cannot copy rings.
+    pub(super) fn admit(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        while self.scheduler.sequences() < self.limits.sequences {
+            let next = self.queue.iter().find(|(_, sequence)| !self.waits(sequence));
+            let Some(rank) = next.map(|(rank, _)| rank) else { return Ok(()) };
+            let Some(sequence) = self.queue.remove(rank) else { return Ok(()) };
+            if !self.has_room(&sequence) {
+                self.queue.push(rank, sequence.prompt, sequence);
+                return Ok(());
+            }
+            self.start(rank, sequence, events)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a request had better wait until a running prompt that begins like it is in the cache.
+    fn waits(&self, sequence: &Sequence) -> bool {
+        if sequence.runs_all() {
+            return false;
+        }
+        let common = |slot: usize| common_prefix(self.places[slot].tokens(), &sequence.tokens);
+        let may_wait =
+            |slot: usize| self.scheduler.is_prefilling(slot) && common(slot) >= WORTH_WAITING;
+        let Some(most) = (0..self.places.len()).filter(|&slot| may_wait(slot)).map(common).max()
+        else {
+            return false;
+        };
+        most >= self.kv.reusable(sequence.tokens.len(), common) + WORTH_WAITING
+    }
+
+    /// Whether there is memory for all its tokens and one more block without taking any from running sequences. Alone it
+    /// may always start.
+    fn has_room(&self, sequence: &Sequence) -> bool {
+        let needed = sequence.tokens.len() / BLOCK + 1;
+        let available = self.kv.total_blocks() - self.kv.running_blocks();
+        self.scheduler.is_idle() || needed <= available
+    }
+
+    fn start(
+        &mut self,
+        rank: Rank,
+        mut sequence: Box<Sequence>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        let places = &self.places;
+        let common = |slot: usize| {
+            if sequence.runs_all() {
+                0
+            } else {
+                common_prefix(places[slot].tokens(), &sequence.tokens)
+            }
+        };
+        let Some(lease) = self.kv.lease(sequence.tokens.len(), common) else {
+            // There are at least as many slots as sequences that may run.
+            debug_assert!(false, "no slot is free, though not all sequences run");
+            self.queue.push(rank, sequence.prompt, sequence);
+            return Ok(());
+        };
+        let is_branch =
+            lease.branch >= WORTH_KEEPING && lease.branch - lease.reused >= WORTH_KEEPING;
+        sequence.branch = if is_branch { lease.branch } else { 0 };
+        if sequence.is_silent() {
+            self.status.prompt_tokens += sequence.prompt as u64;
+            self.status.reused_tokens += lease.reused as u64;
+        }
+        sequence.announce(lease.reused, events);
+        let (rows, wanted) = sequence.next_rows(lease.reused);
+        self.scheduler.admit(lease.slot, rows, wanted);
+        self.places[lease.slot] = Place::Running(rank, sequence);
+        let Some(from) = lease.copied_from else { return Ok(()) };
+        self.program.copy_slot(from as u32, lease.slot as u32)?;
+        // The running one will forget the place, and others may come.
+        if self.kv.is_running(from) && lease.reused >= WORTH_KEEPING && !self.has_kept(lease) {
+            return self.keep_branch(lease.slot);
+        }
+        Ok(())
+    }
+
+    /// Whether the beginning that a sequence got by a fork is kept elsewhere.
+    fn has_kept(&self, lease: Lease) -> bool {
+        let tokens = &self.places[lease.slot].tokens()[..lease.reused];
+        (0..self.places.len()).any(|slot| {
+            !self.kv.is_running(slot)
+                && self.kv.length(slot) == lease.reused
+                && self.places[slot].tokens().starts_with(tokens)
+        })
+    }
+
+    /// Keeps a fork of a sequence where others branch off.
+    ///
+    /// # Errors
+    /// [`EngineError::Backend`] if the device cannot copy rings.
+    pub(super) fn keep_branch(&mut self, slot: usize) -> Result<(), EngineError> {
+        let Some(kept) = self.kv.snapshot(slot) else { return Ok(()) };
+        let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
+        self.places[kept] = Place::Kept(tokens);
+        Ok(self.program.copy_slot(slot as u32, kept as u32)?)
+    }
+
+    /// Ends what has run past its deadline.
+    pub(super) fn expire(&mut self, events: &mut Vec<Event>) {
+        let mut clock = None;
+        let mut is_late = |sequence: &Sequence| {
+            sequence
+                .deadline
+                .is_some_and(|deadline| deadline <= *clock.get_or_insert_with(Instant::now))
+        };
+        loop {
+            let late = self.queue.iter().find(|(_, sequence)| is_late(sequence));
+            let Some(rank) = late.map(|(rank, _)| rank) else { break };
+            let Some(sequence) = self.queue.remove(rank) else { break };
+            events.push(sequence.finished(Finish::Deadline));
+        }
+        for slot in 0..self.places.len() {
+            if self.places[slot].running().is_some_and(&mut is_late) {
+                let sequence = self.end(slot, true);
+                events.push(sequence.finished(Finish::Deadline));
+            }
+        }
+    }
+
+    /// Gets blocks for the picked rows. Where there are none, the running sequence that is last in rank gives way; one
+    /// that is alone and finds none ends.
+    pub(super) fn reserve(&mut self, events: &mut Vec<Event>) {
+        let mut at = 0;
+        while let Some(&pick) = self.picks.get(at) {
+            let end = self.kv.length(pick.slot) + pick.rows;
+            if self.kv.reserve(pick.slot, end).is_ok() {
+                at += 1;
+                continue;
+            }
+            let last = self.last_in_rank();
+            if self.scheduler.sequences() == 1 {
+                let sequence = self.end(last, true);
+                events.push(sequence.finished(Finish::Context));
+            } else {
+                self.preempt(last);
+            }
+            // What was picked before it moves up.
+            at -= self.picks[..at].iter().filter(|pick| pick.slot == last).count();
+            self.picks.retain(|pick| pick.slot != last);
+        }
+    }
+
+    /// Queues a running sequence again. Its blocks can be used by others at once.
+    fn preempt(&mut self, slot: usize) {
+        let Place::Running(rank, _) = self.places[slot] else { return };
+        let mut sequence = self.end(slot, true);
+        sequence.statistics.preemptions += 1;
+        self.status.preemptions += 1;
+        tracing::debug!(sequence = %sequence.id, "its memory goes to others; it is queued again");
+        self.queue.push(rank, sequence.prompt, sequence);
+    }
+
+    fn last_in_rank(&self) -> usize {
+        let rank = |slot: usize| match &self.places[slot] {
+            Place::Running(rank, _) => Some((*rank, slot)),
+            Place::Kept(_) => None,
+        };
+        let last = (0..self.places.len()).filter_map(rank).max();
+        last.expect("a sequence that was picked is running").1
+    }
+
+    /// Takes a sequence out of its slot. What it has in the cache stays reusable if `keep` is set.
+    pub(super) fn end(&mut self, slot: usize, keep: bool) -> Box<Sequence> {
+        self.scheduler.remove(slot);
+        self.kv.release(slot, keep);
+        let mut tokens = self.places[slot].tokens().to_vec();
+        tokens.truncate(self.kv.length(slot));
+        match std::mem::replace(&mut self.places[slot], Place::Kept(tokens)) {
+            Place::Running(_, sequence) => sequence,
+            Place::Kept(_) => unreachable!("only running sequences end"),
+        }
+    }
+
+    /// After the device failed, what the caches hold is unknown. Sequences that have said nothing yet start again, once;
+    /// the others end.
+    pub(super) fn abandon(&mut self) {
+        self.status.device_failures += 1;
+        for slot in 0..self.places.len() {
+            let Place::Running(rank, _) = self.places[slot] else { continue };
+            let mut sequence = self.end(slot, false);
+            if sequence.is_silent() && sequence.try_again() {
+                self.queue.push(rank, sequence.prompt, sequence);
+            } else {
+                self.ended.push(sequence.finished(Finish::DeviceFailed));
+            }
+        }
+        self.kv.forget();
+    }
+}
+
+fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

@@ -1,0 +1,419 @@
+//! The loop: schedule, run, sample.
+
+mod admission;
+mod rows;
+mod sequence;
+mod step;
+
+use std::time::Instant;
+
+use trine_backend::{BackendError, Device, Program, ProgramOptions, SequenceView};
+use trine_model::Model;
+
+use crate::error::EngineError;
+use crate::kv::{KvCache, KvShape};
+use crate::options::{self, CONTEXT_LEAST, EngineOptions};
+use crate::pace::Pace;
+use crate::queue::{Queue, Rank};
+use crate::request::{Event, Finish, Limits, Request, SequenceId, Statistics};
+use crate::sampling::Workspace;
+use crate::scheduler::{Pick, Scheduler};
+use crate::status::Status;
+use rows::{RowLogits, Rows};
+use sequence::Sequence;
+use step::Outcome;
+
+/// Most requests in the queue where nothing else is said.
+const QUEUE: usize = 1024;
+/// Most prompt tokens in the queue, in contexts, where nothing else is said.
+const QUEUE_CONTEXTS: usize = 256;
+
+/// Pieces of more rows are bulk rows in [`Engine::logits`].
+const BULK_PIECE: usize = 64;
+
+/// Generates text for many sequences at once on one device, up to a fixed number of them side by side.
+///
+/// Requests wait in a queue until there is a slot and memory for their prompts. Prompts are run in pieces beside decoding
+/// sequences. A sequence that finds no memory makes the lowest in rank give way, which is queued again and later run anew
+/// from its tokens.
+///
+/// After it is made, [`Engine::step_into`] allocates nothing but what log-probabilities and constraints ask for;
+/// [`Engine::submit`] allocates what a request needs.
+pub struct Engine {
+    program: Box<dyn Program>,
+    limits: Limits,
+    kv: KvCache,
+    scheduler: Scheduler,
+    pace: Pace,
+    is_paced: bool,
+    queue: Queue<Box<Sequence>>,
+    /// By slot: who is there.
+    places: Vec<Place>,
+    /// Ends that [`Engine::step_into`] has not reported yet.
+    ended: Vec<Event>,
+    picks: Vec<Pick>,
+    /// One for each pick.
+    outcomes: Vec<Outcome>,
+    rows: Rows,
+    workspace: Workspace,
+    submitted: u64,
+    status: Status,
+}
+
+/// What the engine knows of a slot.
+enum Place {
+    /// A sequence at work.
+    Running(Rank, Box<Sequence>),
+    /// Tokens of a sequence that ended, of which the first [`KvCache::length`] are in the cache.
+    Kept(Vec<u32>),
+}
+
+impl Place {
+    fn tokens(&self) -> &[u32] {
+        match self {
+            Place::Running(_, sequence) => &sequence.tokens,
+            Place::Kept(tokens) => tokens,
+        }
+    }
+
+    fn running(&self) -> Option<&Sequence> {
+        match self {
+            Place::Running(_, sequence) => Some(sequence),
+            Place::Kept(_) => None,
+        }
+    }
+
+    fn running_mut(&mut self) -> Option<&mut Sequence> {
+        match self {
+            Place::Running(_, sequence) => Some(sequence),
+            Place::Kept(_) => None,
+        }
+    }
+}
+
+impl Engine {
+    /// Binds a model to a device. Where the options leave the context open, it is reduced until the caches fit into
+    /// memory.
+    ///
+    /// # Errors
+    /// [`EngineError::BadOption`] for a number out of range, [`EngineError::Backend`] if the device cannot run the model
+    /// or has not enough memory.
+    pub fn new(
+        model: &Model,
+        device: &dyn Device,
+        options: EngineOptions,
+    ) -> Result<Engine, EngineError> {
+        let plan = model.plan();
+        let weights: u64 = plan.weights.iter().map(|weight| weight.bytes()).sum();
+        // Half of what the weights leave: other programs and the file cache need the rest.
+        let all =
+            options::available_memory().map(|bytes| bytes.saturating_add(device.own_memory()));
+        let memory = all.map(|bytes| bytes.saturating_sub(weights) / 2);
+        let model_context = model.config().context;
+        let mut made = options.program(model_context, &plan.caches, memory)?;
+        let program = loop {
+            match device.load(model, &made) {
+                Ok(program) => break program,
+                Err(BackendError::OutOfMemory { .. })
+                    if options.context.is_none() && made.context > CONTEXT_LEAST =>
+                {
+                    made = options.sized((made.context / 2).max(CONTEXT_LEAST))?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        if options.context.is_none() {
+            tracing::info!(
+                context = made.context,
+                model = model_context,
+                "context chosen by the model's own, 8192 and the memory that is free; --context sets another"
+            );
+        }
+        Ok(Self::with_running(program, options.sequences))
+    }
+
+    /// An engine for a Program that is loaded already, with as many sequences at once as that has slots.
+    pub fn from_program(program: Box<dyn Program>) -> Engine {
+        let sequences = program.options().sequences;
+        Self::with_running(program, sequences)
+    }
+
+    /// An engine with at most `running` sequences at once (at least one); the Program's other slots keep ended ones.
+    pub fn with_running(program: Box<dyn Program>, running: usize) -> Engine {
+        let ProgramOptions { width, sequences: slots, context, .. } = *program.options();
+        let plan = program.plan();
+        let vocabulary = plan.buffer(plan.output).columns;
+        let kv = KvCache::new(KvShape::of(program.options(), &plan.caches));
+        let sequences = running.clamp(1, slots);
+        let limits = Limits {
+            context,
+            vocabulary,
+            sequences,
+            queue: QUEUE,
+            queue_tokens: context.saturating_mul(QUEUE_CONTEXTS),
+        };
+        let status = Status {
+            sequences,
+            context,
+            block_positions: trine_backend::BLOCK,
+            blocks: kv.total_blocks(),
+            ..Status::default()
+        };
+        Engine {
+            limits,
+            kv,
+            scheduler: Scheduler::new(slots, width),
+            pace: Pace::new(width.tokens),
+            is_paced: true,
+            queue: Queue::default(),
+            places: (0..slots).map(|_| Place::Kept(Vec::new())).collect(),
+            ended: Vec::with_capacity(slots),
+            picks: Vec::with_capacity(slots),
+            outcomes: Vec::with_capacity(slots),
+            rows: Rows::new(width.tokens, width.outputs, slots),
+            workspace: Workspace::new(vocabulary),
+            submitted: 0,
+            status,
+            program,
+        }
+    }
+
+    /// Sets how many requests and prompt tokens may wait.
+    pub fn set_queue(&mut self, requests: usize, tokens: usize) {
+        self.limits.queue = requests;
+        self.limits.queue_tokens = tokens;
+    }
+
+    /// Whether prompts are run in such pieces that the gaps between the tokens of decoding sequences stay below twice
+    /// their length without prompts ([`Pace`]). It is so unless this says otherwise; without, pieces are as large as a
+    /// step can be.
+    pub fn set_pacing(&mut self, paced: bool) {
+        self.is_paced = paced;
+    }
+
+    /// Positions per sequence.
+    pub fn context(&self) -> usize {
+        self.limits.context
+    }
+
+    /// Number of token ids.
+    pub fn vocabulary(&self) -> usize {
+        self.limits.vocabulary
+    }
+
+    /// What requests are checked against.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// What the engine is doing.
+    pub fn status(&self) -> Status {
+        let running = self.kv.running_blocks();
+        Status {
+            running: self.scheduler.sequences(),
+            waiting: self.queue.len(),
+            waiting_tokens: self.queue.tokens(),
+            blocks_running: running,
+            blocks_kept: self.kv.total_blocks() - self.kv.free_blocks() - running,
+            ..self.status
+        }
+    }
+
+    /// What runs on the device: plan, memory and options, for reports.
+    pub fn program(&self) -> &dyn Program {
+        self.program.as_ref()
+    }
+
+    /// The same, for profiling. Running it directly would write over sequences' caches.
+    pub fn program_mut(&mut self) -> &mut dyn Program {
+        self.program.as_mut()
+    }
+
+    /// Queues a request. The whole token list is given every time: what it shares with the beginning of a sequence
+    /// that is in the cache is not run again, except for its last token. Where the local layers' rings have forgotten what
+    /// is needed to go on there, it is run anew (see [`crate::kv::Ring::keeps`]).
+    ///
+    /// # Errors
+    /// What [`Limits::check`] finds, and [`EngineError::QueueFull`]. Nothing is changed then.
+    pub fn submit(&mut self, request: Request) -> Result<SequenceId, EngineError> {
+        self.limits.check(&request)?;
+        let (waiting, tokens) = (self.queue.len(), self.queue.tokens());
+        let is_full = waiting >= self.limits.queue
+            || (waiting > 0 && tokens + request.prompt.len() > self.limits.queue_tokens);
+        if is_full {
+            return Err(EngineError::QueueFull { waiting, tokens });
+        }
+        let rank = Rank { priority: request.priority, arrival: self.submitted };
+        self.submitted += 1;
+        self.status.requests += 1;
+        let id = SequenceId(self.submitted);
+        // One more than the context can be sampled: the token that follows the last position.
+        let most = self.context() + 1 - request.prompt.len();
+        let sequence = Box::new(Sequence::new(id, request, most));
+        self.queue.push(rank, sequence.prompt, sequence);
+        Ok(id)
+    }
+
+    /// One pass: admit, schedule, run, sample. Empty when there is nothing to do.
+    ///
+    /// # Errors
+    /// As [`Engine::step_into`].
+    pub fn step(&mut self) -> Result<Vec<Event>, EngineError> {
+        let mut events = Vec::new();
+        let result = self.step_into(&mut events);
+        if let Err(error) = result {
+            // They are for the next step to report.
+            self.ended.splice(..0, events);
+            return Err(error);
+        }
+        Ok(events)
+    }
+
+    /// [`Engine::step`] that adds the events to a list of the caller's.
+    ///
+    /// # Errors
+    /// [`EngineError::Backend`] if the device failed. Nothing in the cache is used again then. Sequences without any
+    /// generated token are queued again, once; the others have ended, and the next step reports it
+    /// ([`Finish::DeviceFailed`]).
+    pub fn step_into(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        events.append(&mut self.ended);
+        self.expire(events);
+        if let Err(error) = self.admit(events) {
+            self.abandon();
+            return Err(error);
+        }
+        let started = Instant::now();
+        let prompt_rows = if self.is_paced { self.pace.rows() } else { usize::MAX };
+        self.scheduler.next_step(prompt_rows, &mut self.picks);
+        self.reserve(events);
+        if self.picks.is_empty() {
+            return Ok(());
+        }
+        self.gather();
+        if let Err(error) = self.run_and_sample(events) {
+            self.abandon();
+            return Err(error);
+        }
+        self.note_time(started.elapsed().as_secs_f64());
+        if let Err(error) = self.settle(events) {
+            self.abandon();
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Ends a request at any moment, waiting or running. What it has in the cache stays reusable until it is needed; the
+    /// next step reports [`Finish::Cancelled`]. Gives what it has cost; none if it has ended.
+    pub fn cancel(&mut self, id: SequenceId) -> Option<Statistics> {
+        let slot = (0..self.places.len())
+            .find(|&slot| self.places[slot].running().is_some_and(|sequence| sequence.id == id));
+        let ended = match slot {
+            Some(slot) => self.end(slot, true),
+            None => {
+                let found = self.queue.iter().find(|(_, sequence)| sequence.id == id);
+                let (rank, _) = found?;
+                self.queue.remove(rank)?
+            }
+        };
+        self.ended.push(ended.finished(Finish::Cancelled));
+        Some(ended.statistics)
+    }
+
+    /// Whether there is nothing to run and nothing to report.
+    pub fn is_idle(&self) -> bool {
+        self.ended.is_empty() && self.scheduler.is_idle() && self.queue.is_empty()
+    }
+
+    /// Drops all reusable prefixes.
+    pub fn forget(&mut self) {
+        self.kv.forget();
+    }
+
+    /// Checks the books: blocks and slots ([`KvCache::check_integrity`]), rows to run
+    /// ([`Scheduler::check_integrity`]), the queue, and that they and the sequences agree.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check_integrity(&self) -> Result<(), String> {
+        self.kv.check_integrity()?;
+        self.scheduler.check_integrity()?;
+        self.queue.check_integrity()?;
+        for (slot, place) in self.places.iter().enumerate() {
+            let is_running = self.kv.is_running(slot);
+            if is_running != self.scheduler.holds(slot) || is_running != place.running().is_some() {
+                return Err(format!(
+                    "slot {slot}: cache, scheduler and sequences disagree on whether it is running"
+                ));
+            }
+            let (known, length) = (place.tokens().len(), self.kv.length(slot));
+            if length > known || (is_running && length == known) {
+                return Err(format!(
+                    "slot {slot} has {known} tokens, {length} of them in the cache"
+                ));
+            }
+        }
+        if self.scheduler.sequences() > self.limits.sequences {
+            return Err(format!(
+                "{} sequences run, {} may",
+                self.scheduler.sequences(),
+                self.limits.sequences
+            ));
+        }
+        Ok(())
+    }
+
+    /// Logits of every position of `ids`, computed in steps of at most `chunk` rows (fewer if the engine was made for
+    /// fewer rows or outputs): calls `each(position, logits)` in order.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`] for the ids, [`EngineError::BadOption`] if `chunk` is 0, [`EngineError::NoFreeSequence`],
+    /// [`EngineError::Backend`] if the device failed.
+    pub fn logits(
+        &mut self,
+        ids: &[u32],
+        chunk: usize,
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        self.limits.check_prompt(ids)?;
+        if chunk == 0 {
+            return Err(EngineError::option("chunk", chunk, "at least 1"));
+        }
+        let width = self.program.options().width;
+        let rows = chunk.min(width.tokens).min(width.outputs);
+        let lease = self
+            .kv
+            .lease(ids.len(), |_| 0)
+            .ok_or(EngineError::NoFreeSequence { sequences: self.places.len() })?;
+        self.places[lease.slot] = Place::Kept(Vec::new());
+        let result = self.run_all(lease.slot, ids, rows, each);
+        self.kv.release(lease.slot, false);
+        if matches!(result, Err(EngineError::Backend(_))) {
+            self.abandon();
+        }
+        result
+    }
+
+    fn run_all(
+        &mut self,
+        slot: usize,
+        ids: &[u32],
+        rows: usize,
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        for piece in ids.chunks(rows) {
+            let first = self.kv.length(slot);
+            self.kv.reserve(slot, first + piece.len())?;
+            self.rows.clear();
+            self.rows.push(0, piece, first, piece.len(), rows > BULK_PIECE);
+            let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
+            let logits = self.rows.run(self.program.as_mut(), std::iter::once(view), false)?;
+            for (row, logits) in logits.rows(self.limits.vocabulary).enumerate() {
+                if let RowLogits::All(logits) = logits {
+                    each(first + row, logits);
+                }
+            }
+            self.kv.advance(slot, piece.len());
+        }
+        Ok(())
+    }
+}

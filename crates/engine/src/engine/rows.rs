@@ -1,0 +1,136 @@
+//! The rows of a step, as the device takes them.
+
+use trine_backend::{BackendError, Batch, Program, SequenceView, TopLogit};
+
+/// Buffers of a step's [`Batch`].
+#[derive(Default)]
+pub(super) struct Rows {
+    tokens: Vec<u32>,
+    positions: Vec<u32>,
+    sequence_of: Vec<u32>,
+    outputs: Vec<u32>,
+    /// First of the rows of long prompts.
+    bulk_from: usize,
+    /// Empty between steps; kept for its memory.
+    views: Vec<SequenceView<'static>>,
+}
+
+impl Rows {
+    /// Buffers that need not grow for steps of so many rows, outputs and sequences.
+    pub(super) fn new(tokens: usize, outputs: usize, sequences: usize) -> Self {
+        Self {
+            tokens: Vec::with_capacity(tokens),
+            positions: Vec::with_capacity(tokens),
+            sequence_of: Vec::with_capacity(tokens),
+            outputs: Vec::with_capacity(outputs),
+            bulk_from: 0,
+            views: Vec::with_capacity(sequences),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.sequence_of.clear();
+        self.outputs.clear();
+        self.bulk_from = 0;
+    }
+
+    /// Adds rows of the `index`th sequence of the step, from position `first` on; the last `outputs` of them give
+    /// logits. Bulk rows come after all others.
+    pub(super) fn push(
+        &mut self,
+        index: u32,
+        tokens: &[u32],
+        first: usize,
+        outputs: usize,
+        is_bulk: bool,
+    ) {
+        self.tokens.extend_from_slice(tokens);
+        self.positions.extend((first..first + tokens.len()).map(|position| position as u32));
+        self.sequence_of.extend(std::iter::repeat_n(index, tokens.len()));
+        let end = self.tokens.len();
+        self.outputs.extend((end - outputs..end).map(|row| row as u32));
+        if !is_bulk {
+            self.bulk_from = end;
+        }
+    }
+
+    /// Runs the rows of sequences that keep their keys and values where `views` says. With `takes_top` the device may
+    /// look for the largest logits itself.
+    pub(super) fn run<'program, 'views>(
+        &mut self,
+        program: &'program mut dyn Program,
+        views: impl Iterator<Item = SequenceView<'views>>,
+        takes_top: bool,
+    ) -> Result<StepLogits<'program>, BackendError> {
+        let mut sequences = recycle(std::mem::take(&mut self.views));
+        sequences.extend(views);
+        let batch = Batch {
+            tokens: &self.tokens,
+            positions: &self.positions,
+            sequence_of: &self.sequence_of,
+            sequences: &sequences,
+            outputs: &self.outputs,
+            bulk_from: self.bulk_from,
+            input: &[],
+        };
+        let result = if takes_top && program.finds_top() {
+            program.run_top(&batch).map(StepLogits::Top)
+        } else {
+            program.run(&batch).map(StepLogits::All)
+        };
+        self.views = recycle(sequences);
+        result
+    }
+}
+
+/// The logits of a step's output rows.
+pub(super) enum StepLogits<'a> {
+    /// (outputs, vocabulary).
+    All(&'a [f32]),
+    /// The largest of each row.
+    Top(&'a [Vec<TopLogit>]),
+}
+
+/// The logits of one row.
+pub(super) enum RowLogits<'a> {
+    /// (vocabulary).
+    All(&'a [f32]),
+    /// The largest.
+    Top(&'a [TopLogit]),
+}
+
+impl<'a> StepLogits<'a> {
+    pub(super) fn rows(self, vocabulary: usize) -> impl Iterator<Item = RowLogits<'a>> {
+        let (all, top): (&[f32], &[Vec<TopLogit>]) = match self {
+            StepLogits::All(all) => (all, &[]),
+            StepLogits::Top(top) => (&[], top),
+        };
+        let all = all.chunks_exact(vocabulary).map(RowLogits::All);
+        all.chain(top.iter().map(|row| RowLogits::Top(row)))
+    }
+}
+
+/// Empties a list and changes the lifetime of what it may hold; the standard library keeps its memory, because both
+/// types have the same layout.
+fn recycle<'to>(mut views: Vec<SequenceView<'_>>) -> Vec<SequenceView<'to>> {
+    views.clear();
+    views.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recycled_list_keeps_its_memory() {
+        let blocks = [1, 2];
+        let mut views = Vec::with_capacity(5);
+        views.push(SequenceView { slot: 0, blocks: &blocks });
+        let before = views.as_ptr() as usize;
+        let after: Vec<SequenceView<'static>> = recycle(views);
+        assert!(after.is_empty());
+        assert_eq!((after.capacity(), after.as_ptr() as usize), (5, before));
+    }
+}

@@ -1,0 +1,276 @@
+//! What the engine knows of one request.
+
+use std::time::Instant;
+
+use super::rows::RowLogits;
+use crate::request::{
+    Constraint, Event, Finish, Limits, Logprobs, Request, SequenceId, Statistics,
+};
+use crate::sampling::{Choice, Stream, Workspace, logprobs};
+use crate::scheduler::Wanted;
+
+/// Prompts of more tokens are run as bulk rows ([`trine_backend::Batch::bulk_from`]).
+const BULK_PROMPT: usize = 64;
+
+/// A request on its way: in the queue, or in a slot.
+pub(super) struct Sequence {
+    pub(super) id: SequenceId,
+    /// Prompt and generated tokens. The first [`KvCache::length`](crate::kv::KvCache::length) of them are in the cache.
+    pub(super) tokens: Vec<u32>,
+    pub(super) prompt: usize,
+    pub(super) deadline: Option<Instant>,
+    pub(super) statistics: Statistics,
+    /// Where a fork is to be kept for others; 0 for nowhere.
+    pub(super) branch: usize,
+    max_tokens: usize,
+    min_tokens: usize,
+    /// Empty where stop ids are ignored.
+    stop_ids: Vec<u32>,
+    logprobs: Option<usize>,
+    prompt_logprobs: Option<usize>,
+    constraint: Option<Box<dyn Constraint>>,
+    stream: Stream,
+    submitted: Instant,
+    is_announced: bool,
+    /// Prompt tokens that were reported to be in the cache.
+    reported: usize,
+    /// Whether it was queued again because the device failed.
+    is_second_try: bool,
+}
+
+impl Sequence {
+    /// A checked request; at most `most` tokens can be generated.
+    pub(super) fn new(id: SequenceId, request: Request, most: usize) -> Self {
+        let Request { prompt: mut tokens, max_tokens, mut stop_ids, .. } = request;
+        if request.ignore_stop {
+            stop_ids.clear();
+        }
+        let prompt = tokens.len();
+        tokens.reserve_exact(max_tokens.min(most));
+        Self {
+            id,
+            tokens,
+            prompt,
+            deadline: request.deadline,
+            statistics: Statistics { prompt_tokens: prompt, ..Statistics::default() },
+            branch: 0,
+            max_tokens,
+            min_tokens: request.min_tokens,
+            stop_ids,
+            logprobs: request.logprobs,
+            prompt_logprobs: request.prompt_logprobs,
+            constraint: request.constraint,
+            stream: Stream::new(request.sampling),
+            submitted: Instant::now(),
+            is_announced: false,
+            reported: 0,
+            is_second_try: false,
+        }
+    }
+
+    /// Whether its prompt's tokens are all to be run, whatever the cache holds.
+    pub(super) fn runs_all(&self) -> bool {
+        self.prompt_logprobs.is_some()
+    }
+
+    /// Whether the row of a position is a bulk row. That depends on the request alone, so that a result does not
+    /// depend on company or on what was in the cache.
+    pub(super) fn is_bulk(&self, position: usize) -> bool {
+        self.prompt > BULK_PROMPT && position < self.prompt
+    }
+
+    /// Whether the largest logits of a row are all it needs.
+    pub(super) fn takes_top(&self) -> bool {
+        let needs_all = self.logprobs.is_some()
+            || self.prompt_logprobs.is_some()
+            || self.constraint.is_some()
+            || self.forbids_stop();
+        !needs_all && self.stream.takes_top()
+    }
+
+    /// The rows that follow `done` positions in the cache: how many can be picked before something is to be done with
+    /// the sequence, and which of them give logits.
+    pub(super) fn next_rows(&self, done: usize) -> (usize, Wanted) {
+        let all = self.tokens.len();
+        let mut end = all;
+        // After generated tokens were lost to another sequence, their rows are no bulk rows.
+        for border in [self.branch, self.prompt] {
+            if (done + 1..end).contains(&border) {
+                end = border;
+            }
+        }
+        let wanted = if self.prompt_logprobs.is_some() && done < self.prompt {
+            Wanted::All
+        } else if end == all && self.max_tokens > 0 {
+            Wanted::Last
+        } else {
+            Wanted::Nothing
+        };
+        (end - done, wanted)
+    }
+
+    /// Reports that it has left the queue, once.
+    pub(super) fn announce(&mut self, reused: usize, events: &mut Vec<Event>) {
+        if std::mem::replace(&mut self.is_announced, true) {
+            return;
+        }
+        self.statistics.queue_seconds = self.submitted.elapsed().as_secs_f64();
+        self.statistics.reused_tokens = reused;
+        events.push(Event::Started { sequence: self.id, reused });
+    }
+
+    /// Reports how much of the prompt is in the cache; none if that much was reported before.
+    pub(super) fn progress(&mut self, done: usize) -> Option<Event> {
+        if done > self.prompt || done <= self.reported {
+            return None;
+        }
+        self.reported = done;
+        Some(Event::Prefill { sequence: self.id, done, total: self.prompt })
+    }
+
+    /// Whether no token was sampled yet.
+    pub(super) fn is_silent(&self) -> bool {
+        self.statistics.generated_tokens == 0
+    }
+
+    /// Notes that it is tried again after the device failed; gives whether that was not so before.
+    pub(super) fn try_again(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_second_try, true)
+    }
+
+    /// The last event.
+    pub(super) fn finished(&self, finish: Finish) -> Event {
+        Event::Finished { sequence: self.id, finish, statistics: self.statistics }
+    }
+
+    /// Whether nothing is to be generated.
+    pub(super) fn only_fills(&self) -> bool {
+        self.max_tokens == 0
+    }
+
+    /// Log-probability of the prompt's token at `position`, from the logits of the row before it.
+    pub(super) fn prompt_logprobs(&self, position: usize, logits: &[f32]) -> Option<Logprobs> {
+        let top = self.prompt_logprobs?;
+        (position < self.prompt).then(|| logprobs::of(logits, self.tokens[position], top))
+    }
+
+    /// Samples a token and reports it; says why it is the last one, if it is.
+    pub(super) fn next_token(
+        &mut self,
+        logits: RowLogits<'_>,
+        limits: &Limits,
+        workspace: &mut Workspace,
+        events: &mut Vec<Event>,
+    ) -> Option<Finish> {
+        let sequence = self.id;
+        let (token, logprobs) = match self.sample(logits, limits.vocabulary, workspace) {
+            Ok(sampled) => sampled,
+            Err(finish) => return Some(finish),
+        };
+        // All known tokens are in the cache; this one needs a position of its own to go on.
+        let is_full = self.tokens.len() == limits.context;
+        self.tokens.push(token);
+        let is_stop = self.stop_ids.contains(&token);
+        let statistics = &mut self.statistics;
+        statistics.generated_tokens += 1;
+        statistics
+            .first_token_seconds
+            .get_or_insert_with(|| self.submitted.elapsed().as_secs_f64());
+        events.push(Event::Token { sequence, token, is_stop, logprobs });
+        if is_stop {
+            return Some(Finish::Stop);
+        }
+        if let Some(Err(error)) =
+            self.constraint.as_mut().map(|constraint| constraint.accept(token))
+        {
+            tracing::warn!(%sequence, error, "sequence ended");
+            return Some(Finish::ConstraintFailed);
+        }
+        if statistics.generated_tokens >= self.max_tokens {
+            return Some(Finish::Length);
+        }
+        is_full.then_some(Finish::Context)
+    }
+
+    fn forbids_stop(&self) -> bool {
+        self.statistics.generated_tokens < self.min_tokens && !self.stop_ids.is_empty()
+    }
+
+    fn sample(
+        &mut self,
+        logits: RowLogits<'_>,
+        vocabulary: usize,
+        workspace: &mut Workspace,
+    ) -> Result<(u32, Option<Box<Logprobs>>), Finish> {
+        let row = match logits {
+            RowLogits::All(row) => row,
+            RowLogits::Top(top) => {
+                let sampled = self.stream.sample_top(top, vocabulary, workspace);
+                return Ok((sampled.map_err(|error| self.broken(error))?, None));
+            }
+        };
+        let mut allowed = std::mem::take(&mut workspace.allowed);
+        let result = self.restrict(vocabulary, &mut allowed).and_then(|is_restricted| {
+            let choice = Choice { logits: row, history: &self.tokens };
+            let sampled = if is_restricted {
+                self.stream.sample_allowed(choice, &allowed, workspace)
+            } else {
+                self.stream.sample(choice, workspace)
+            };
+            sampled.map_err(|error| self.broken(error))
+        });
+        workspace.allowed = allowed;
+        let token = result?;
+        let logprobs = self.logprobs.map(|top| Box::new(logprobs::of(row, token, top)));
+        Ok((token, logprobs))
+    }
+
+    /// Writes which tokens may be sampled; gives whether not all may.
+    fn restrict(&mut self, vocabulary: usize, allowed: &mut Vec<u32>) -> Result<bool, Finish> {
+        let forbids_stop = self.forbids_stop();
+        if self.constraint.is_none() && !forbids_stop {
+            return Ok(false);
+        }
+        allowed.clear();
+        let unset = if self.constraint.is_some() { 0 } else { u32::MAX };
+        allowed.resize(vocabulary.div_ceil(32), unset);
+        if let Some(constraint) = &mut self.constraint
+            && let Err(error) = constraint.allowed(allowed)
+        {
+            tracing::warn!(sequence = %self.id, error, "sequence ended");
+            return Err(Finish::ConstraintFailed);
+        }
+        if forbids_stop {
+            forbid(allowed, &self.stop_ids);
+        }
+        Ok(true)
+    }
+
+    fn broken(&self, error: crate::EngineError) -> Finish {
+        tracing::error!(sequence = %self.id, %error, "sequence ended");
+        match error {
+            crate::EngineError::NothingAllowed => Finish::ConstraintFailed,
+            _ => Finish::NonFiniteLogits,
+        }
+    }
+}
+
+/// Clears the bits of stop ids, unless nothing else is allowed: where a grammar leaves nothing but the end, that is it.
+fn forbid(allowed: &mut [u32], stop_ids: &[u32]) {
+    let bit = |id: u32| (id as usize / 32, 1_u32 << (id % 32));
+    let are_set = |&&id: &&u32| {
+        let (at, bit) = bit(id);
+        allowed.get(at).is_some_and(|word| word & bit != 0)
+    };
+    let set: Vec<u32> = stop_ids.iter().filter(are_set).copied().collect();
+    for &id in &set {
+        let (at, bit) = bit(id);
+        allowed[at] &= !bit;
+    }
+    if allowed.iter().all(|&word| word == 0) {
+        for &id in &set {
+            let (at, bit) = bit(id);
+            allowed[at] |= bit;
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! One pass through the device.
+
+use trine_backend::{BackendError, SequenceView};
+
+use super::Engine;
+use super::rows::RowLogits;
+use super::sequence::Sequence;
+use crate::error::EngineError;
+use crate::request::{Event, Finish};
+use crate::scheduler::Pick;
+
+impl Engine {
+    /// Writes the picked rows into the buffers, bulk rows behind the others.
+    pub(super) fn gather(&mut self) {
+        let (places, kv) = (&self.places, &self.kv);
+        let is_bulk = |pick: &Pick| {
+            let position = kv.length(pick.slot);
+            places[pick.slot].running().is_some_and(|sequence| sequence.is_bulk(position))
+        };
+        // Stable: in order of rank within each kind.
+        self.picks.sort_by_key(is_bulk);
+        self.rows.clear();
+        for (index, pick) in self.picks.iter().enumerate() {
+            let first = self.kv.length(pick.slot);
+            let tokens = &self.places[pick.slot].tokens()[first..first + pick.rows];
+            self.rows.push(index as u32, tokens, first, pick.outputs, is_bulk(pick));
+        }
+    }
+
+    /// Runs the picked rows and samples. What it means for each sequence is left in `outcomes`.
+    pub(super) fn run_and_sample(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        let (kv, places) = (&self.kv, &self.places);
+        let views = self
+            .picks
+            .iter()
+            .map(|pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) });
+        let takes_top = self
+            .picks
+            .iter()
+            .filter(|pick| pick.outputs > 0)
+            .all(|pick| places[pick.slot].running().is_some_and(Sequence::takes_top));
+        let logits = self.rows.run(self.program.as_mut(), views, takes_top)?;
+        let mut logits = logits.rows(self.limits.vocabulary);
+        self.outcomes.clear();
+        for pick in &self.picks {
+            self.kv.advance(pick.slot, pick.rows);
+            let length = self.kv.length(pick.slot);
+            let sequence =
+                self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
+            if pick.prefill {
+                events.extend(sequence.progress(length));
+            }
+            let is_whole = length == sequence.tokens.len();
+            let mut outcome = match is_whole {
+                false => Outcome::Unfinished,
+                true if sequence.only_fills() => Outcome::Ended(Finish::Length),
+                true => Outcome::Goes,
+            };
+            let mut known = Vec::new();
+            for row in length - pick.outputs..length {
+                let logits = logits.next().ok_or_else(too_few)?;
+                if let RowLogits::All(logits) = logits {
+                    known.extend(sequence.prompt_logprobs(row + 1, logits));
+                }
+                if row + 1 < length {
+                    continue;
+                }
+                if !known.is_empty() {
+                    let tokens = std::mem::take(&mut known);
+                    events.push(Event::PromptLogprobs { sequence: sequence.id, tokens });
+                }
+                if outcome == Outcome::Goes {
+                    let (limits, workspace) = (&self.limits, &mut self.workspace);
+                    let finish = sequence.next_token(logits, limits, workspace, events);
+                    outcome = finish.map_or(Outcome::Goes, Outcome::Ended);
+                }
+            }
+            self.outcomes.push(outcome);
+        }
+        Ok(())
+    }
+
+    /// Counts a step's time for all that took part in it.
+    pub(super) fn note_time(&mut self, seconds: f64) {
+        let (mut decodes, mut prompt_rows) = (0, 0);
+        for pick in &self.picks {
+            let sequence =
+                self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
+            let statistics = &mut sequence.statistics;
+            if pick.prefill {
+                prompt_rows += pick.rows;
+                statistics.prefill_steps += 1;
+                statistics.prefill_seconds += seconds;
+            } else {
+                decodes += 1;
+                statistics.decode_steps += 1;
+                statistics.decode_seconds += seconds;
+            }
+        }
+        self.pace.note(decodes, prompt_rows, seconds);
+        let status = &mut self.status;
+        status.steps += 1;
+        status.busy_seconds += seconds;
+        status.width = decodes + prompt_rows;
+        status.step_sequences = self.picks.len();
+        status.generated_tokens +=
+            self.outcomes.iter().filter(|outcome| outcome.sampled()).count() as u64;
+    }
+
+    /// Does what the outcomes say.
+    ///
+    /// # Errors
+    /// [`EngineError::Backend`] if the device cannot copy rings.
+    pub(super) fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        for at in 0..self.picks.len() {
+            let slot = self.picks[at].slot;
+            match self.outcomes[at] {
+                Outcome::Goes => self.scheduler.resume(slot),
+                Outcome::Ended(finish) => {
+                    // A cache that gives such logits is worth nothing.
+                    let sequence = self.end(slot, finish != Finish::NonFiniteLogits);
+                    events.push(sequence.finished(finish));
+                }
+                Outcome::Unfinished if self.scheduler.is_waiting(slot) => self.go_on(slot)?,
+                Outcome::Unfinished => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a prompt up to one of its borders have been run.
+    fn go_on(&mut self, slot: usize) -> Result<(), EngineError> {
+        let length = self.kv.length(slot);
+        let sequence = self.places[slot].running_mut().expect("a picked slot has a sequence");
+        let (rows, wanted) = sequence.next_rows(length);
+        self.scheduler.extend(slot, rows, wanted);
+        if sequence.branch == length { self.keep_branch(slot) } else { Ok(()) }
+    }
+}
+
+/// What a step means for a sequence that took part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It has rows of its prompt left.
+    Unfinished,
+    /// It has one more token.
+    Goes,
+    /// It has ended.
+    Ended(Finish),
+}
+
+impl Outcome {
+    /// Whether a token was sampled.
+    fn sampled(self) -> bool {
+        match self {
+            Outcome::Goes => true,
+            Outcome::Unfinished => false,
+            Outcome::Ended(finish) => {
+                matches!(finish, Finish::Stop | Finish::Length | Finish::Context)
+            }
+        }
+    }
+}
+
+fn too_few() -> BackendError {
+    BackendError::Failed {
+        device: "the program".to_owned(),
+        what: "it gave fewer rows of logits than were asked for".to_owned(),
+    }
+}

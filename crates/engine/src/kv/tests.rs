@@ -1,0 +1,199 @@
+use super::*;
+
+fn shape(slots: usize, blocks: usize, context: usize, rings: Vec<Ring>) -> KvShape {
+    KvShape { slots, blocks, context, rings }
+}
+
+/// A lease of a slot whose sequence is taken over.
+fn taken(slot: usize, reused: usize) -> Lease {
+    Lease { slot, reused, copied_from: None, branch: 0 }
+}
+
+fn fill(kv: &mut KvCache, slot: usize, rows: usize) {
+    kv.reserve(slot, kv.length(slot) + rows).unwrap();
+    kv.advance(slot, rows);
+    kv.check_integrity().unwrap();
+}
+
+/// The rule of [`Ring::keeps`] against a ring that is really written.
+#[test]
+fn a_ring_keeps_exactly_what_was_not_overwritten() {
+    for window in 1..=9 {
+        for length in window..=12 {
+            let ring = Ring { window, length };
+            for written in 0..=40_usize {
+                let mut cells = vec![None; length];
+                (0..written).for_each(|position| cells[position % length] = Some(position));
+                for position in 0..=written {
+                    let needed = (position + 1).saturating_sub(window)..position;
+                    let held = needed.clone().all(|p| cells[p % length] == Some(p));
+                    assert_eq!(
+                        ring.keeps(position, written),
+                        held,
+                        "window {window}, length {length}, written {written}, position {position}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_are_counted() {
+    let mut pool = BlockPool::new(2);
+    let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
+    assert_eq!((a, b, pool.take()), (0, 1, None));
+    pool.share(a);
+    pool.release(a);
+    assert_eq!(pool.free_blocks(), 0);
+    pool.check_integrity(&[1, 1]).unwrap();
+    assert!(pool.check_integrity(&[2, 1]).unwrap_err().contains("block 0"));
+    pool.release(a);
+    pool.release(b);
+    assert_eq!(pool.free_blocks(), pool.blocks());
+    pool.check_integrity(&[0, 0]).unwrap();
+}
+
+#[test]
+#[should_panic(expected = "released twice")]
+fn a_block_cannot_be_released_twice() {
+    let mut pool = BlockPool::new(1);
+    let block = pool.take().unwrap();
+    pool.release(block);
+    pool.release(block);
+}
+
+#[test]
+fn the_longest_prefix_wins_and_the_last_token_is_run() {
+    let mut kv = KvCache::new(shape(3, 12, 128, Vec::new()));
+    for (slot, rows) in [(0, 40), (1, 50)] {
+        assert_eq!(kv.lease(rows, |_| 0), Some(taken(slot, 0)));
+        fill(&mut kv, slot, rows);
+    }
+    kv.release(0, true);
+    kv.release(1, true);
+    let common = |slot: usize| [20, 50, 0][slot];
+    assert_eq!(kv.lease(50, common), Some(taken(1, 49)));
+    assert_eq!(kv.blocks(1).len(), 2);
+    let forked = Lease { slot: 2, reused: 32, copied_from: Some(1), branch: 0 };
+    assert_eq!(kv.lease(50, common), Some(forked), "a running sequence's blocks are shared");
+    assert_eq!(kv.lease(50, |slot| [20, 0, 0][slot]), Some(taken(0, 20)));
+    assert_eq!(kv.blocks(0).len(), 1, "blocks beyond the prefix are free again");
+    kv.check_integrity().unwrap();
+}
+
+#[test]
+fn a_few_common_tokens_do_not_cost_another_sequence_its_cache() {
+    let mut kv = KvCache::new(shape(2, 8, 128, Vec::new()));
+    kv.lease(40, |_| 0).unwrap();
+    fill(&mut kv, 0, 40);
+    kv.release(0, true);
+    assert_eq!(kv.lease(40, |_| WORTHWHILE - 1), Some(taken(1, 0)));
+    fill(&mut kv, 1, 40);
+    assert_eq!(kv.lease(40, |_| 3), Some(taken(0, 0)), "no unused slot is left");
+    assert_eq!(kv.lease(40, |_| 40), None, "both are running");
+}
+
+#[test]
+fn the_oldest_ended_sequence_gives_way() {
+    let mut kv = KvCache::new(shape(3, 4, 128, Vec::new()));
+    for slot in 0..2 {
+        kv.lease(64, |_| 0).unwrap();
+        fill(&mut kv, slot, 64);
+    }
+    kv.release(1, true);
+    kv.release(0, true);
+    let lease = kv.lease(64, |_| 0).unwrap();
+    assert_eq!(lease, taken(2, 0));
+    fill(&mut kv, 2, 33);
+    assert_eq!((kv.length(0), kv.length(1)), (64, 0));
+    fill(&mut kv, 2, 31 + 64);
+    kv.reserve(2, 128).unwrap();
+    assert_eq!(kv.free_blocks(), 0);
+    let other = kv.lease(1, |_| 0).unwrap();
+    assert!(matches!(kv.reserve(other.slot, 1), Err(EngineError::OutOfBlocks { .. })));
+    kv.release(2, true);
+    kv.forget();
+    assert_eq!(kv.free_blocks(), 4);
+    kv.check_integrity().unwrap();
+}
+
+/// After a reuse the rings still lack what the longer sequence overwrote.
+#[test]
+fn a_second_cut_remembers_the_first_sequence() {
+    let ring = Ring { window: 5, length: 32 };
+    let mut kv = KvCache::new(shape(1, 8, 256, vec![ring]));
+    kv.lease(100, |_| 0).unwrap();
+    fill(&mut kv, 0, 100);
+    kv.release(0, true);
+    // 100 written, the ring holds 68 and later; going on from 72 needs 68.
+    assert_eq!(kv.clone().lease(100, |_| 71).unwrap().reused, 0);
+    assert_eq!(kv.lease(100, |_| 75).unwrap().reused, 75);
+    fill(&mut kv, 0, 1);
+    kv.release(0, true);
+    assert_eq!(kv.clone().lease(100, |_| 72).unwrap().reused, 72);
+    assert_eq!(kv.clone().lease(100, |_| 71).unwrap().reused, 0);
+    assert_eq!(kv.length(0), 76);
+}
+
+#[test]
+fn a_branch_is_forked_and_both_go_on() {
+    let ring = Ring { window: 5, length: 64 };
+    let mut kv = KvCache::new(shape(3, 16, 256, vec![ring]));
+    kv.lease(100, |_| 0).unwrap();
+    fill(&mut kv, 0, 100);
+    // A running sequence's full blocks are shared while its rings still hold what is needed.
+    let fork = kv.lease(120, |_| 98).unwrap();
+    assert_eq!(fork, Lease { slot: 1, reused: 96, copied_from: Some(0), branch: 0 });
+    assert_eq!(kv.blocks(1), &kv.blocks(0)[..3]);
+    assert_eq!(kv.running_blocks(), 4);
+    fill(&mut kv, 1, 24);
+    assert_ne!(kv.blocks(0)[3], kv.blocks(1)[3], "they go on in blocks of their own");
+    kv.release(0, true);
+    assert_eq!(kv.running_blocks(), 4);
+    // Little is lost when an ended sequence is taken over near its end, and much in its middle.
+    assert_eq!(kv.clone().lease(150, |slot| [100, 0, 0][slot]).unwrap(), taken(0, 100));
+    let forked = kv.clone().lease(150, |slot| [65, 0, 0][slot]).unwrap();
+    assert_eq!(forked, Lease { slot: 2, reused: 64, copied_from: Some(0), branch: 0 });
+    kv.release(1, true);
+    kv.forget();
+    assert_eq!((kv.free_blocks(), kv.running_blocks()), (16, 0));
+    kv.check_integrity().unwrap();
+}
+
+#[test]
+fn a_shared_block_is_not_cut_in_its_middle() {
+    let mut kv = KvCache::new(shape(2, 8, 128, Vec::new()));
+    kv.lease(64, |_| 0).unwrap();
+    fill(&mut kv, 0, 64);
+    kv.lease(70, |_| 64).unwrap();
+    fill(&mut kv, 1, 6);
+    kv.release(0, true);
+    // The second block is also the running sequence's: position 40 in it may not be written.
+    assert_eq!(kv.lease(50, |slot| [40, 0][slot]).unwrap(), taken(0, 32));
+    kv.check_integrity().unwrap();
+}
+
+#[test]
+fn what_rings_have_forgotten_is_named_and_kept_the_next_time() {
+    let ring = Ring { window: 5, length: 32 };
+    let mut kv = KvCache::new(shape(3, 24, 256, vec![ring]));
+    kv.lease(200, |_| 0).unwrap();
+    fill(&mut kv, 0, 200);
+    kv.release(0, true);
+    let second = kv.lease(200, |_| 100).unwrap();
+    assert_eq!(second, Lease { slot: 1, reused: 0, copied_from: None, branch: 96 });
+    fill(&mut kv, 1, 96);
+    assert_eq!(kv.snapshot(1), Some(2));
+    fill(&mut kv, 1, 104);
+    kv.release(1, true);
+    kv.check_integrity().unwrap();
+    // The fork is used by all that come; the oldest other gives way.
+    for _ in 0..2 {
+        let next = kv.lease(200, |slot| [100, 100, 96][slot]).unwrap();
+        assert_eq!((next.reused, next.copied_from), (96, Some(2)));
+        fill(&mut kv, next.slot, 50);
+        kv.release(next.slot, true);
+    }
+    kv.check_integrity().unwrap();
+}

@@ -1,0 +1,104 @@
+//! How many rows of prompts go with decoding sequences, so that these hardly feel it. Pure: it sees counts and times.
+
+/// Share of the time of a step without prompts that rows of prompts may add: with 1 the gap between two tokens would
+/// double, and times vary.
+const ADDED: f64 = 0.75;
+/// Weight of the latest step in the average of the steps without prompts.
+const LATEST: f64 = 0.2;
+/// Bounds of the change after one step.
+const CHANGE: std::ops::RangeInclusive<f64> = 0.5..=1.5;
+/// Fewest rows of prompts beside decoding sequences: prompts must come to an end.
+const LEAST: f64 = 8.0;
+
+/// Adapts the number of rows to the times that steps took.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    /// Average seconds of a step that decodes alone; none before the first.
+    alone: Option<f64>,
+    rows: f64,
+    most: f64,
+}
+
+impl Pace {
+    /// For steps of at most `most` rows.
+    pub fn new(most: usize) -> Self {
+        let most = most.max(1) as f64;
+        Self { alone: None, rows: most.min(4.0 * LEAST), most }
+    }
+
+    /// Rows of prompts that the next step may have beside decoding sequences, at least one.
+    pub fn rows(&self) -> usize {
+        self.rows as usize
+    }
+
+    /// Learns from a step with so many decoding sequences and rows of prompts.
+    pub fn note(&mut self, decodes: usize, prompt_rows: usize, seconds: f64) {
+        if decodes == 0 || !seconds.is_finite() || seconds <= 0.0 {
+            return;
+        }
+        let Some(alone) = &mut self.alone else {
+            if prompt_rows == 0 {
+                self.alone = Some(seconds);
+            }
+            return;
+        };
+        if prompt_rows == 0 {
+            *alone += LATEST * (seconds - *alone);
+            return;
+        }
+        let added = (seconds - *alone).max(*alone * ADDED / 4.0);
+        let change = (*alone * ADDED / added).clamp(*CHANGE.start(), *CHANGE.end());
+        // A step that had fewer rows than it could says nothing for more than its own number.
+        if change < 1.0 || prompt_rows >= self.rows() {
+            let rows = self.rows.min(prompt_rows as f64) * change;
+            self.rows = rows.clamp(LEAST.min(self.most), self.most);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps that take 10 ms and so much more for each row of a prompt.
+    fn settled(row: f64) -> Pace {
+        let mut pace = Pace::new(512);
+        for turn in 0..100 {
+            let rows = if turn % 5 == 0 { 0 } else { pace.rows() };
+            pace.note(4, rows, 0.01 + row * rows as f64);
+        }
+        pace
+    }
+
+    #[test]
+    fn prompts_add_less_than_the_step_itself() {
+        for row in [3e-5, 1e-4, 5e-4] {
+            let added = row * settled(row).rows() as f64;
+            assert!((0.005..0.01).contains(&added), "{added} s with {row} s a row");
+        }
+    }
+
+    #[test]
+    fn it_stays_within_bounds() {
+        assert_eq!(settled(1.0).rows(), 8);
+        assert_eq!(settled(1e-9).rows(), 512);
+        let mut narrow = Pace::new(1);
+        narrow.note(1, 0, 0.01);
+        narrow.note(1, 1, 1.0);
+        assert_eq!(narrow.rows(), 1);
+        for seconds in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+            let mut pace = Pace::new(512);
+            pace.note(1, 0, seconds);
+            pace.note(1, 8, seconds);
+            assert_eq!(pace.rows(), 32);
+        }
+    }
+
+    #[test]
+    fn a_small_prompt_says_nothing_for_large_ones() {
+        let mut pace = settled(1e-4);
+        let before = pace.rows();
+        (0..20).for_each(|_| pace.note(4, 2, 0.0101));
+        assert_eq!(pace.rows(), before);
+    }
+}

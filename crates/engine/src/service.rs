@@ -1,0 +1,374 @@
+//! An engine on a thread of its own, and handles to it for many clients.
+//!
+//! ```text
+//! Service::submit -> checks, place in the queue -> command -> engine thread: Engine::submit, Engine::step ... -> Updates
+//! Generation::next <- unbounded channel, at most a few updates for each token that the request allows
+//! ```
+//!
+//! A client that reads slowly holds nobody up: what it has not read yet is bounded by its own `max_tokens`. A client
+//! that goes away drops its [`Generation`], and the engine thread ends the sequence before its next step.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::request::{Event, Finish, Limits, Logprobs, Request, SequenceId, Statistics};
+use crate::status::Status;
+
+/// How long the thread waits after a step in which the device failed, so that a device that fails at once does not
+/// fill the log.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// A handle to a running engine. Copies are cheap; when the last one and all [`Generation`]s are gone, the thread ends.
+#[derive(Debug, Clone)]
+pub struct Service {
+    link: Arc<Link>,
+}
+
+/// What happens to a request. The last one is [`Update::Finished`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Update {
+    /// It left the queue and has its place in the KV cache.
+    Started {
+        /// Prompt tokens whose keys and values were in the cache.
+        reused: usize,
+        /// Time in the queue.
+        waited: Duration,
+    },
+    /// Part of the prompt was run.
+    Prefill {
+        /// Prompt tokens in the cache, the reused ones included.
+        done: usize,
+        /// Prompt tokens.
+        total: usize,
+    },
+    /// Log-probabilities of prompt tokens, in order; the first token of a prompt has none.
+    PromptLogprobs(Vec<Logprobs>),
+    /// A token was sampled that belongs to the text (a stop id that ends the text does not).
+    Token {
+        /// The token.
+        token: u32,
+        /// Its log-probability and that of the most likely ones, if asked for.
+        logprobs: Option<Box<Logprobs>>,
+        /// When the step that gave it ended.
+        at: Instant,
+    },
+    /// It ended.
+    Finished {
+        /// Why.
+        finish: Finish,
+        /// What it has cost.
+        statistics: Statistics,
+    },
+}
+
+/// One request on its way. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct Generation {
+    ticket: u64,
+    updates: UnboundedReceiver<Update>,
+    is_over: bool,
+    link: Arc<Link>,
+}
+
+/// What handles have.
+#[derive(Debug)]
+struct Link {
+    commands: Sender<Command>,
+    tickets: AtomicU64,
+    limits: Limits,
+    board: Arc<Board>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What handles and the thread share.
+#[derive(Debug)]
+struct Board {
+    /// Requests that were accepted and have not started.
+    waiting: AtomicUsize,
+    /// Their prompt tokens.
+    waiting_tokens: AtomicUsize,
+    is_draining: AtomicBool,
+    status: Mutex<Status>,
+}
+
+#[derive(Debug)]
+enum Command {
+    Submit { ticket: u64, request: Box<Request>, updates: UnboundedSender<Update> },
+    Cancel { ticket: u64 },
+    Forget,
+    Stop,
+}
+
+impl Service {
+    /// Starts a thread that runs the engine until [`Service::stop`] or until nobody holds a handle. The queue's limits are
+    /// the engine's.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start(mut engine: Engine) -> std::io::Result<Service> {
+        let (commands, inbox) = std::sync::mpsc::channel();
+        let limits = engine.limits();
+        // Places in the queue are given out before the engine sees a request.
+        engine.set_queue(usize::MAX, usize::MAX);
+        let board = Arc::new(Board {
+            waiting: AtomicUsize::new(0),
+            waiting_tokens: AtomicUsize::new(0),
+            is_draining: AtomicBool::new(false),
+            status: Mutex::new(engine.status()),
+        });
+        let worker = Worker {
+            engine,
+            board: Arc::clone(&board),
+            clients: HashMap::new(),
+            sequences: HashMap::new(),
+            events: Vec::new(),
+        };
+        let body = move || worker.run(&inbox);
+        let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(body)?;
+        let tickets = AtomicU64::new(0);
+        let thread = Mutex::new(Some(thread));
+        Ok(Service { link: Arc::new(Link { commands, tickets, limits, board, thread }) })
+    }
+
+    /// Queues a request. Never blocks.
+    ///
+    /// # Errors
+    /// What [`Limits::check`] finds, [`EngineError::QueueFull`], and [`EngineError::Draining`] after
+    /// [`Service::drain`] or [`Service::stop`].
+    pub fn submit(&self, request: Request) -> Result<Generation, EngineError> {
+        let Link { commands, tickets, limits, board, .. } = &*self.link;
+        limits.check(&request)?;
+        if board.is_draining.load(Ordering::Acquire) {
+            return Err(EngineError::Draining);
+        }
+        board.enter(request.prompt.len(), limits)?;
+        let tokens = request.prompt.len();
+        let ticket = tickets.fetch_add(1, Ordering::Relaxed);
+        let (sender, updates) = unbounded_channel();
+        let command = Command::Submit { ticket, request: Box::new(request), updates: sender };
+        if commands.send(command).is_err() {
+            board.leave(tokens);
+            return Err(EngineError::Draining);
+        }
+        Ok(Generation { ticket, updates, is_over: false, link: Arc::clone(&self.link) })
+    }
+
+    /// What requests are checked against.
+    pub fn limits(&self) -> Limits {
+        self.link.limits
+    }
+
+    /// What the engine was doing after its last step.
+    pub fn status(&self) -> Status {
+        let board = &self.link.board;
+        let status = *board.status.lock().unwrap_or_else(PoisonError::into_inner);
+        Status {
+            waiting: board.waiting.load(Ordering::Relaxed),
+            waiting_tokens: board.waiting_tokens.load(Ordering::Relaxed),
+            draining: board.is_draining.load(Ordering::Relaxed),
+            ..status
+        }
+    }
+
+    /// Whether the thread is there. It is not after [`Service::stop`], and after a defect in trine ended it.
+    pub fn is_alive(&self) -> bool {
+        let thread = self.link.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Takes no more requests; those that were accepted go on.
+    pub fn drain(&self) {
+        self.link.board.is_draining.store(true, Ordering::Release);
+    }
+
+    /// Drops all reusable prefixes.
+    pub fn forget(&self) {
+        // Without a thread there are none.
+        let _ = self.link.commands.send(Command::Forget);
+    }
+
+    /// Ends all requests ([`Finish::Cancelled`]) and waits for the thread, which frees the device.
+    pub fn stop(&self) {
+        self.drain();
+        let _ = self.link.commands.send(Command::Stop);
+        let thread = self.link.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the engine's thread had ended with a panic");
+        }
+    }
+}
+
+impl Generation {
+    /// The next update; None after [`Update::Finished`], and without that if the engine's thread has ended by a defect.
+    pub async fn next(&mut self) -> Option<Update> {
+        let update = self.updates.recv().await;
+        self.note(update)
+    }
+
+    /// The same for a thread that may wait. Not to be called in asynchronous code.
+    pub fn blocking_next(&mut self) -> Option<Update> {
+        let update = self.updates.blocking_recv();
+        self.note(update)
+    }
+
+    fn note(&mut self, update: Option<Update>) -> Option<Update> {
+        self.is_over |= matches!(update, None | Some(Update::Finished { .. }));
+        update
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // Without a thread there is nothing to cancel.
+            let _ = self.link.commands.send(Command::Cancel { ticket: self.ticket });
+        }
+    }
+}
+
+impl Board {
+    /// Takes a place in the queue.
+    fn enter(&self, tokens: usize, limits: &Limits) -> Result<(), EngineError> {
+        let waiting = self.waiting.fetch_add(1, Ordering::AcqRel);
+        let waiting_tokens = self.waiting_tokens.fetch_add(tokens, Ordering::AcqRel);
+        let are_too_many = waiting > 0 && waiting_tokens + tokens > limits.queue_tokens;
+        if waiting < limits.queue.max(1) && !are_too_many {
+            return Ok(());
+        }
+        self.leave(tokens);
+        Err(EngineError::QueueFull { waiting, tokens: waiting_tokens })
+    }
+
+    fn leave(&self, tokens: usize) {
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.waiting_tokens.fetch_sub(tokens, Ordering::AcqRel);
+    }
+}
+
+/// What the thread owns.
+struct Worker {
+    engine: Engine,
+    board: Arc<Board>,
+    clients: HashMap<SequenceId, Client>,
+    /// By ticket.
+    sequences: HashMap<u64, SequenceId>,
+    events: Vec<Event>,
+}
+
+/// Who waits for a sequence.
+struct Client {
+    ticket: u64,
+    updates: UnboundedSender<Update>,
+    arrived: Instant,
+    /// Prompt tokens, while it has a place in the queue.
+    queued: Option<usize>,
+}
+
+impl Worker {
+    fn run(mut self, inbox: &Receiver<Command>) {
+        loop {
+            let command = if self.engine.is_idle() {
+                // Nobody holds a handle any more: an error.
+                inbox.recv().map_err(|_| TryRecvError::Disconnected)
+            } else {
+                inbox.try_recv()
+            };
+            match command {
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => break,
+                Ok(command) => {
+                    self.obey(command);
+                    continue;
+                }
+                Err(TryRecvError::Empty) => {}
+            }
+            self.step();
+        }
+        self.board.is_draining.store(true, Ordering::Release);
+        let all: Vec<SequenceId> = self.clients.keys().copied().collect();
+        for sequence in all {
+            self.engine.cancel(sequence);
+        }
+        self.step();
+        // What was sent meanwhile.
+        while let Ok(command) = inbox.try_recv() {
+            if let Command::Submit { request, updates, .. } = command {
+                self.board.leave(request.prompt.len());
+                drop(updates);
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Submit { ticket, request, updates } => {
+                let tokens = request.prompt.len();
+                match self.engine.submit(*request) {
+                    Ok(sequence) => {
+                        let (arrived, queued) = (Instant::now(), Some(tokens));
+                        self.clients.insert(sequence, Client { ticket, updates, arrived, queued });
+                        self.sequences.insert(ticket, sequence);
+                    }
+                    Err(error) => {
+                        // It was checked with the same limits before.
+                        tracing::error!(%error, "an accepted request was refused by the engine");
+                        self.board.leave(tokens);
+                    }
+                }
+            }
+            Command::Cancel { ticket } => {
+                if let Some(&sequence) = self.sequences.get(&ticket) {
+                    self.engine.cancel(sequence);
+                }
+            }
+            Command::Forget => self.engine.forget(),
+            Command::Stop => unreachable!("the loop ends with it"),
+        }
+    }
+
+    fn step(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        if let Err(error) = self.engine.step_into(&mut events) {
+            tracing::error!(%error, "the step failed");
+            std::thread::sleep(AFTER_FAILURE);
+        }
+        let at = Instant::now();
+        events.drain(..).for_each(|event| self.deliver(event, at));
+        self.events = events;
+        *self.board.status.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.status();
+    }
+
+    fn deliver(&mut self, event: Event, at: Instant) {
+        let sequence = event.sequence();
+        let Some(client) = self.clients.get_mut(&sequence) else { return };
+        let is_last = event.finish().is_some();
+        let leaves = is_last || matches!(event, Event::Started { .. });
+        if let Some(tokens) = client.queued.take_if(|_| leaves) {
+            self.board.leave(tokens);
+        }
+        let update = match event {
+            Event::Started { reused, .. } => {
+                Update::Started { reused, waited: at.saturating_duration_since(client.arrived) }
+            }
+            Event::Prefill { done, total, .. } => Update::Prefill { done, total },
+            Event::PromptLogprobs { tokens, .. } => Update::PromptLogprobs(tokens),
+            Event::Token { is_stop: true, .. } => return,
+            Event::Token { token, logprobs, .. } => Update::Token { token, logprobs, at },
+            Event::Finished { finish, statistics, .. } => Update::Finished { finish, statistics },
+        };
+        // A client that is gone has sent a cancellation.
+        let _ = client.updates.send(update);
+        if is_last {
+            let ticket = client.ticket;
+            self.clients.remove(&sequence);
+            self.sequences.remove(&ticket);
+        }
+    }
+}

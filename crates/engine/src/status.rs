@@ -1,0 +1,48 @@
+//! What an engine is doing, for metrics and people.
+
+/// A picture of an engine between two steps, and counts since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+pub struct Status {
+    /// Sequences that have rows to run.
+    pub running: usize,
+    /// Requests in the queue.
+    pub waiting: usize,
+    /// Prompt tokens of the requests in the queue.
+    pub waiting_tokens: usize,
+    /// Most sequences at once.
+    pub sequences: usize,
+    /// Positions per sequence.
+    pub context: usize,
+    /// Positions in a KV block.
+    pub block_positions: usize,
+    /// KV blocks in all.
+    pub blocks: usize,
+    /// KV blocks that running sequences hold.
+    pub blocks_running: usize,
+    /// KV blocks that only ended sequences hold, for reuse.
+    pub blocks_kept: usize,
+    /// Steps run.
+    pub steps: u64,
+    /// Seconds spent in steps.
+    pub busy_seconds: f64,
+    /// Rows of the last step: tokens that passed through the model together.
+    pub width: usize,
+    /// Sequences in the last step.
+    pub step_sequences: usize,
+    /// Bytes that the steps had to read and write by the Plan's cost.
+    pub bytes: f64,
+    /// Requests accepted.
+    pub requests: u64,
+    /// Prompt tokens of the requests that started.
+    pub prompt_tokens: u64,
+    /// Of those, tokens that were in the cache already.
+    pub reused_tokens: u64,
+    /// Tokens sampled.
+    pub generated_tokens: u64,
+    /// Times a running sequence gave its blocks to another and was queued again.
+    pub preemptions: u64,
+    /// Steps in which the device failed.
+    pub device_failures: u64,
+    /// Whether no new request is accepted.
+    pub draining: bool,
+}

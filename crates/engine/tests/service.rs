@@ -1,0 +1,155 @@
+//! The engine on its thread: clients that read, cancel, go away and come in numbers.
+
+mod fake;
+
+use std::time::{Duration, Instant};
+
+use fake::{Fake, next_logits, options};
+use trine_engine::{Engine, EngineError, Finish, Generation, Request, Service, Update};
+
+fn service(running: usize, queue: usize) -> Service {
+    let mut engine = Engine::with_running(Box::new(Fake::new(options(256, 4, 16), &[20])), running);
+    engine.set_queue(queue, 4096);
+    Service::start(engine).expect("there is a thread")
+}
+
+fn prompt(seed: u32) -> Vec<u32> {
+    (0..40).map(|at| (seed * 7 + at * (seed + 3)) % 48).collect()
+}
+
+fn greedy(prompt: &[u32], count: usize) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    for _ in 0..count {
+        let logits = next_logits(&tokens);
+        let best =
+            (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
+        tokens.push(best.expect("there are logits") as u32);
+    }
+    tokens.split_off(prompt.len())
+}
+
+fn read(generation: &mut Generation) -> (Vec<u32>, Option<Finish>) {
+    let mut tokens = Vec::new();
+    while let Some(update) = generation.blocking_next() {
+        match update {
+            Update::Token { token, .. } => tokens.push(token),
+            Update::Finished { finish, .. } => return (tokens, Some(finish)),
+            _ => {}
+        }
+    }
+    (tokens, None)
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn many_clients_get_their_own_texts() {
+    let service = service(3, 100);
+    let clients: Vec<_> = (0..24)
+        .map(|seed| {
+            let service = service.clone();
+            std::thread::spawn(move || {
+                let mut generation = service.submit(Request::new(prompt(seed), 30)).unwrap();
+                assert_eq!(
+                    read(&mut generation),
+                    (greedy(&prompt(seed), 30), Some(Finish::Length))
+                );
+                assert!(generation.blocking_next().is_none());
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    until("the status is that of an idle engine", || {
+        let status = service.status();
+        status.running == 0 && status.waiting == 0 && status.blocks_running == 0
+    });
+    let status = service.status();
+    assert_eq!((status.requests, status.generated_tokens), (24, 24 * 30));
+    assert_eq!(status.waiting_tokens, 0);
+}
+
+#[test]
+fn stop_ids_are_no_text() {
+    let service = service(1, 8);
+    let text = greedy(&prompt(5), 10);
+    let stop = text[6];
+    let length = text.iter().position(|&token| token == stop).unwrap();
+    let request = Request { stop_ids: vec![stop], ..Request::new(prompt(5), 10) };
+    let found = read(&mut service.submit(request).unwrap());
+    assert_eq!(found, (text[..length].to_vec(), Some(Finish::Stop)));
+}
+
+#[test]
+fn clients_that_go_away_leave_nothing_behind() {
+    let service = service(2, 100);
+    for round in 0..50 {
+        let mut generations: Vec<_> =
+            (0..6).map(|seed| service.submit(Request::new(prompt(seed), 200)).unwrap()).collect();
+        for generation in generations.iter_mut().take(round % 4) {
+            generation.blocking_next();
+        }
+    }
+    until("everything is free", || {
+        let status = service.status();
+        (status.running, status.waiting, status.blocks_running) == (0, 0, 0)
+    });
+    assert_eq!(
+        read(&mut service.submit(Request::new(prompt(1), 5)).unwrap()).0,
+        greedy(&prompt(1), 5)
+    );
+}
+
+#[test]
+fn the_queue_is_bounded_in_requests_and_tokens() {
+    let service = service(1, 3);
+    let generations: Vec<_> =
+        (0..40).map(|seed| service.submit(Request::new(prompt(seed), 200))).collect();
+    let refused = generations
+        .iter()
+        .filter(|result| matches!(result, Err(EngineError::QueueFull { .. })))
+        .count();
+    assert!((30..=37).contains(&refused), "{refused} of 40");
+    assert!(service.status().waiting <= 3);
+    drop(generations);
+    until("the queue is empty", || service.status().waiting == 0);
+}
+
+#[test]
+fn draining_finishes_what_was_accepted_and_stopping_ends_it() {
+    let service = service(1, 8);
+    let mut accepted = service.submit(Request::new(prompt(1), 20)).unwrap();
+    service.drain();
+    assert!(matches!(service.submit(Request::new(prompt(2), 1)), Err(EngineError::Draining)));
+    assert_eq!(read(&mut accepted), (greedy(&prompt(1), 20), Some(Finish::Length)));
+    assert!(service.is_alive() && service.status().draining);
+    service.stop();
+    assert!(!service.is_alive());
+
+    let service = self::service(1, 8);
+    let mut running = service.submit(Request::new(prompt(1), 200)).unwrap();
+    let mut waiting = service.submit(Request::new(prompt(2), 200)).unwrap();
+    running.blocking_next();
+    service.stop();
+    service.stop();
+    assert_eq!(read(&mut running).1, Some(Finish::Cancelled));
+    assert_eq!(read(&mut waiting).1, Some(Finish::Cancelled));
+    assert!(matches!(service.submit(Request::new(prompt(2), 1)), Err(EngineError::Draining)));
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_nobody_up() {
+    let service = service(2, 8);
+    let sleeper = service.submit(Request::new(prompt(3), 200)).unwrap();
+    for seed in 0..5 {
+        let found = read(&mut service.submit(Request::new(prompt(seed), 40)).unwrap());
+        assert_eq!(found.0, greedy(&prompt(seed), 40));
+    }
+    let mut sleeper = sleeper;
+    assert_eq!(read(&mut sleeper).0, greedy(&prompt(3), 200));
+}

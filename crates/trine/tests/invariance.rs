@@ -1,0 +1,78 @@
+//! A request's tokens are the same alone and among others.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use trine_cpu::CpuDevice;
+use trine_engine::{Engine, EngineOptions, Event, Request, SamplingParams, SequenceId};
+use trine_model::{KvType, Model};
+
+const REQUESTS: u32 = 32;
+
+/// Short and long prompts, some that begin alike; greedy and drawn.
+fn request(index: u32, vocabulary: u32) -> Request {
+    let length = [1, 5, 40, 64, 65, 90, 130, 200][index as usize % 8];
+    let family = if index % 3 == 0 { 7 } else { index };
+    let prompt = (0..length)
+        .map(|at| {
+            let seed = if at < 70 { family } else { index };
+            (at * at * 31 + at * (seed + 5) + seed * 977 + 3) % vocabulary
+        })
+        .collect();
+    let mut sampling = SamplingParams::greedy();
+    if index % 4 == 3 {
+        sampling = SamplingParams { temperature: 0.8, top_k: 40, seed: index.into(), ..sampling };
+    }
+    Request { sampling, ..Request::new(prompt, 24) }
+}
+
+fn engine(model: &Model) -> Engine {
+    let options = EngineOptions {
+        context: Some(256),
+        kv: KvType::F16,
+        sequences: REQUESTS as usize,
+        kept: 8,
+        prefill: 160,
+        outputs: 0,
+    };
+    let device = CpuDevice::new(Some(2), None).expect("there are threads");
+    Engine::new(model, &device, options).expect("the model loads")
+}
+
+fn run(engine: &mut Engine, requests: impl Iterator<Item = Request>) -> Vec<Vec<u32>> {
+    let ids: Vec<SequenceId> =
+        requests.map(|request| engine.submit(request).expect("it is sound")).collect();
+    let mut tokens: HashMap<SequenceId, Vec<u32>> = HashMap::new();
+    while !engine.is_idle() {
+        for event in engine.step().expect("the device works") {
+            if let Event::Token { sequence, token, .. } = event {
+                tokens.entry(sequence).or_default().push(token);
+            }
+        }
+    }
+    ids.iter().map(|id| tokens[id].clone()).collect()
+}
+
+#[test]
+fn tokens_are_the_same_alone_and_among_31_others() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/gguf/gemma3-qat");
+    let model = Model::open(&folder.join("model.gguf")).expect("the model opens");
+    let vocabulary = model.config().vocabulary as u32;
+    let mut lone = engine(&model);
+    assert!(lone.program().is_invariant());
+    let alone: Vec<Vec<u32>> = (0..REQUESTS)
+        .flat_map(|index| {
+            lone.forget();
+            run(&mut lone, std::iter::once(request(index, vocabulary)))
+        })
+        .collect();
+    let mut crowd = engine(&model);
+    let together = run(&mut crowd, (0..REQUESTS).map(|index| request(index, vocabulary)));
+    assert!(crowd.status().reused_tokens > 64, "some share their beginnings");
+    for (index, (alone, together)) in alone.iter().zip(&together).enumerate() {
+        assert_eq!((alone, together.len()), (together, 24), "request {index}");
+    }
+    let mut backwards = run(&mut crowd, (0..REQUESTS).rev().map(|index| request(index, vocabulary)));
+    backwards.reverse();
+    assert_eq!(backwards, alone, "with all prompts in the cache");
+}
