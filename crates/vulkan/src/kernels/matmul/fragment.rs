@@ -103,7 +103,7 @@ impl FragmentShape {
             self.groups,
             self.slices,
             self.depth,
-            u32::from(launch.is_gated()),
+            launch.gated_number(),
             u32::from(ragged),
         ]
     }
