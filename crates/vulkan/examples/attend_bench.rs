@@ -18,7 +18,7 @@ use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::attention::{
     AttentionShape, DecodeChoice, DecodeLaunch, FrameAddresses, Fused, KV_BLOCK, KvCache,
-    MatrixChoice, MatrixLaunch, TILE_ROWS, TileChoice, TileLaunch,
+    MatrixChoice, MatrixLaunch, MatrixOutput, TILE_ROWS, TileChoice, TileLaunch,
 };
 use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
 use trine_vulkan::raw::memory::{Buffer, Place};
@@ -411,7 +411,8 @@ fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
     let mut lines = Vec::new();
     for choice in choices {
         let seconds = bed.time(|cache| {
-            let launch = MatrixLaunch { shape, cache, frame, tiles, query, target, choice };
+            let output = MatrixOutput::Plain(target);
+            let launch = MatrixLaunch { shape, cache, frame, tiles, query, output, choice };
             launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
         })?;
         let MatrixChoice { product, subgroups, queries, keys, .. } = choice;

@@ -12,7 +12,7 @@ use trine_model::{Heads, KvType};
 use trine_vulkan::dispatch::{Dispatch, Span};
 use trine_vulkan::kernels::attention::{
     AttentionShape, DecodeChoice, DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixChoice,
-    MatrixLaunch, TileChoice, TileLaunch,
+    MatrixLaunch, MatrixOutput, TileChoice, TileLaunch,
 };
 use trine_vulkan::kernels::elements::{ElementWork, ElementsLaunch};
 use trine_vulkan::kernels::embed::EmbedLaunch;
@@ -288,12 +288,17 @@ impl Report {
             let kinds = [(OperandKind::Halves, "v_wmma"), (OperandKind::Fixed16, "v_dot4")];
             for (kind, expected) in kinds {
                 let operand = self.operand(kind, width, *hidden);
-                let target = self.floats(width, *feed_forward);
+                let output = if kind == OperandKind::Halves {
+                    let operand = self.operand(kind, width, *feed_forward);
+                    MatmulOutput::GatedHalves { operand, unit: 1.0 }
+                } else {
+                    MatmulOutput::Gated { target: self.floats(width, *feed_forward) }
+                };
                 let gated = MatmulLaunch {
                     matrix: self.matrix(format, 2 * feed_forward, *hidden),
                     width,
                     operand,
-                    output: MatmulOutput::Gated { target },
+                    output,
                     scratch: None,
                 };
                 self.matmul(&format!("{name} gate and up, {width} rows"), expected, gated)?;
@@ -420,7 +425,9 @@ impl Report {
         let (query, target) = (self.floats(rows, query_columns), self.floats(rows, query_columns));
         let title = format!("{name} attention, many rows, {stored} cache");
         if let Some(choice) = MatrixChoice::suited(self.gpu.capabilities(), &shape) {
-            let launch = MatrixLaunch { shape, cache, frame, tiles: 16, query, target, choice };
+            let output =
+                MatrixOutput::Operand(self.operand(OperandKind::Halves, rows, query_columns));
+            let launch = MatrixLaunch { shape, cache, frame, tiles: 16, query, output, choice };
             self.add_wide(&title, &["v_wmma"], |gpu| launch.dispatch(gpu, &title, 0))?;
         }
         let choice = TileChoice::suited(self.gpu.capabilities());

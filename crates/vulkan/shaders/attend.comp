@@ -24,7 +24,7 @@ layout(constant_id = 9) const uint MERGED = 1;
 // Most shares of a row's positions.
 layout(constant_id = 10) const uint SPLITS = 1;
 layout(constant_id = 11) const uint FUSED = 0;
-// Bit 0: f32, bit 1: fixed-point operand.
+// Bit 0: f32, bit 1: fixed-point operand, bit 2: halves.
 layout(constant_id = 12) const uint OUTPUT = 1;
 // Size of a subgroup.
 layout(constant_id = 13) const uint SUBGROUP = 32;

@@ -35,6 +35,8 @@ layout(constant_id = 10) const uint SUBGROUPS = 1;
 layout(constant_id = 11) const uint SUBGROUP = 32;
 // Whether queries stay in matrices: where registers suffice. Otherwise they stay in shared memory.
 layout(constant_id = 12) const uint KEPT = 1;
+// Whether the result is an operand in halves; HEADS * DIM is a multiple of 128 then.
+layout(constant_id = 13) const uint HALVES = 0;
 
 #include "include/kv.glsl"
 #include "include/operand.glsl"
@@ -46,11 +48,13 @@ layout(push_constant, scalar) uniform Push {
     uint64_t cache;
     // (rows, HEADS, DIM) f32.
     uint64_t query;
-    // (rows, HEADS, DIM) f32.
+    // (rows, HEADS, DIM) f32, or the operand's codes.
     uint64_t target;
     uint ring;
     uint window;
     float scale;
+    // The operand's scales.
+    uint64_t scales;
 } push;
 
 const uint VECTORS = SUBGROUPS * M;
@@ -384,7 +388,18 @@ void main() {
         subgroupBarrier();
         if (vector / QUERIES < rows) {
             const uint target = (((tile.x + begin_row + row) * HEADS + head) * DIM + n * N) / 4u;
-            for (uint i = lane; i < N / 4u; i += LANES) Vec4s(push.target).at[target + i] = scores[vector * SCORES + i];
+            for (uint i = lane; i < N / 4u; i += LANES) {
+                const vec4 four = scores[vector * SCORES + i];
+                if (HALVES == 0u) {
+                    Vec4s(push.target).at[target + i] = four;
+                } else {
+                    const vec4 scaled = four * (1.0 / KV_UNIT);
+                    Pairs(push.target).at[target + i] = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+                }
+            }
         }
+    }
+    if (HALVES != 0u && vector / QUERIES < rows && head == 0u && lane == 0u) {
+        Floats(push.scales).at[tile.x + begin_row + row] = KV_UNIT;
     }
 }

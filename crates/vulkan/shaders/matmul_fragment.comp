@@ -16,6 +16,8 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types : require
+#extension GL_EXT_shader_16bit_storage : require
 
 #include "include/memory.glsl"
 #include "include/activation.glsl"
@@ -38,7 +40,7 @@ layout(constant_id = 3) const uint GROUPS = 1;
 layout(constant_id = 4) const uint SLICES = 1;
 // Steps of a unit of work: the weights of as many are under way.
 layout(constant_id = 5) const uint DEPTH = 2;
-// 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up.
+// 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up. 2: as halves.
 layout(constant_id = 6) const uint GATED = 0;
 // 1: the last unit of a row has groups beyond its end.
 layout(constant_id = 7) const uint RAGGED = 0;
@@ -78,6 +80,7 @@ shared uint finished;
 // Barriers make what is written visible: no access needs to bypass a cache by itself.
 layout(buffer_reference, scalar, buffer_reference_align = 16) nonprivate buffer Parts { vec4 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counters { uint at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 2) nonprivate buffer OutputHalves { float16_t at[]; };
 
 #define Left coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
 #define Right coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
@@ -255,6 +258,15 @@ void multiply(const uint stage, const uint step, const uint group) {
     }
 }
 
+// Stores an output as a half; nothing beyond the edges. Lanes that swap theirs to store two at a time take registers that cost
+// a workgroup its place: 77 instead of 56 us for gate and up of Gemma 3 27B and 16 tokens on an H200.
+void store_half(const uint feature, const uint token, const float value) {
+    if (feature < push.args.features && token < push.args.tokens) {
+        OutputHalves(matmul_half(push.args, feature, token)).at[0] = float16_t(value);
+        if (feature == 0) MatmulFloats(push.args.out1).at[token] = push.args.unit;
+    }
+}
+
 // Stores the outputs of eight tokens in this subgroup's features; nothing beyond the edges.
 void store_outputs(const uint tile, const uint right, const vec4 values[LEFTS]) {
     const uint within = right * 8 + lane % 4 * 2;
@@ -267,10 +279,18 @@ void store_outputs(const uint tile, const uint right, const vec4 values[LEFTS]) 
             const vec4 up = values[(i + OUT_LEFTS) % LEFTS] * both.xyxy;
             value = vec4(gelu(value.x), gelu(value.y), gelu(value.z), gelu(value.w)) * up;
         }
-        matmul_store(push.args, feature, token, value.x);
-        matmul_store(push.args, feature, token + 1, value.y);
-        matmul_store(push.args, feature + 8, token, value.z);
-        matmul_store(push.args, feature + 8, token + 1, value.w);
+        if (GATED == 2) {
+            value *= matmul_inverse_unit(push.args);
+            store_half(feature, token, value.x);
+            store_half(feature, token + 1, value.y);
+            store_half(feature + 8, token, value.z);
+            store_half(feature + 8, token + 1, value.w);
+        } else {
+            matmul_store(push.args, feature, token, value.x);
+            matmul_store(push.args, feature, token + 1, value.y);
+            matmul_store(push.args, feature + 8, token, value.z);
+            matmul_store(push.args, feature + 8, token + 1, value.w);
+        }
     }
 }
 

@@ -44,7 +44,7 @@ layout(constant_id = 14) const uint DEPTH = 1;
 layout(constant_id = 15) const uint CHAINED = 0;
 // Vectors of shared memory: for the tiles, and for the sums at the end.
 layout(constant_id = 11) const uint SHARED = 1024;
-// 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up.
+// 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up. 2: as halves.
 layout(constant_id = 12) const uint GATED = 0;
 // 1: several workgroups share a tile, except the first ones.
 layout(constant_id = 13) const uint SPLIT = 0;
@@ -84,6 +84,7 @@ const uint COUNTERS = 4096;
 // Barriers make what is written visible: no access needs to bypass a cache by itself.
 layout(buffer_reference, scalar, buffer_reference_align = 16) nonprivate buffer Parts { vec4 at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counters { uint at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) nonprivate buffer OutputPairs { uvec2 at[]; };
 
 Unit weights[DEPTH * UNITS];
 uvec4 operands[DEPTH * OPERANDS];
@@ -171,7 +172,14 @@ void store_outputs(const uint feature, const uint token, const vec4 sum, const v
     const float factor = MatmulFactors(push.args.operand_scales).at[token];
     vec4 values = sum * factor;
     if (GATED != 0) values = gelu(values) * (other * factor);
-    if (push.args.aligned == 0) {
+    if (GATED == 2) {
+        const vec4 scaled = values * matmul_inverse_unit(push.args);
+        if (feature < push.args.features) {
+            const uvec2 halves = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+            OutputPairs(matmul_half(push.args, feature, token)).at[0] = halves;
+        }
+        if (feature == 0) MatmulFloats(push.args.out1).at[token] = push.args.unit;
+    } else if (push.args.aligned == 0) {
         matmul_store(push.args, feature, token, values.x);
         matmul_store(push.args, feature + 1, token, values.y);
         matmul_store(push.args, feature + 2, token, values.z);

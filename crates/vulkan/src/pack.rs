@@ -442,7 +442,7 @@ fn pack_q4_k(source: &[u8], codes: &mut [u8], scales: &mut [u8], supers: &mut [u
 }
 
 /// The 6-bit scale and minimum of each of the eight runs, from the twelve bytes that `trine_weights::blocks` describes.
-fn q4_k_scales(packed: &[u8]) -> [u8; 16] {
+pub(crate) fn q4_k_scales(packed: &[u8]) -> [u8; 16] {
     let mut out = [0; 16];
     for run in 0..4 {
         let (a, b, c) = (packed[run], packed[run + 4], packed[run + 8]);

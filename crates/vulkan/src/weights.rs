@@ -14,6 +14,11 @@ use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Arena, Buffer, Place, blocks_bytes};
 use crate::raw::transfer::Transfer;
 
+mod reach;
+
+pub(crate) use reach::norm_before;
+use reach::{Reach, unit};
+
 /// Bytes of a file that one thread packs at a time.
 const PIECE: usize = 1 << 20;
 
@@ -26,6 +31,8 @@ pub(crate) struct Weights {
     matrices: Vec<(Vec<WeightId>, Matrix)>,
     /// Address of each vector, by weight.
     vectors: Vec<Option<u64>>,
+    /// Powers of two in which the results of gated products are halves, by the gate's weight.
+    units: Vec<(WeightId, f32)>,
     /// What the addresses are in.
     _memory: Vec<Buffer>,
     /// Bytes of device memory.
@@ -48,6 +55,15 @@ impl Weights {
     /// If it is no vector.
     pub(crate) fn vector(&self, id: WeightId) -> u64 {
         self.vectors[id.0].expect("norms have vectors")
+    }
+
+    /// The power of two in which the results of the gated product with this gate are halves; NaN where its weights are broken.
+    ///
+    /// # Panics
+    /// If its input is no norm ([`norm_before`]).
+    pub(crate) fn unit(&self, gate: WeightId) -> f32 {
+        let found = self.units.iter().find(|(of, _)| *of == gate);
+        found.expect("the bound of every product behind a norm was found").1
     }
 
     pub(crate) fn load(
@@ -73,9 +89,14 @@ impl Weights {
         let mut converted = Vec::new();
         let mut matrices = Vec::with_capacity(groups.len());
         let mut memory = Vec::with_capacity(groups.len() + 1);
+        let mut units = Vec::new();
         for ids in groups {
             let load = Load { plan, model, transfer: &transfer, tell: &tell, name: &name };
-            let (matrix, buffer) = load.matrix(&ids, &mut arena, &mut converted)?;
+            let reaches = load.reaches(&ids);
+            let (matrix, buffer) = load.matrix(&ids, &reaches, &mut arena, &mut converted)?;
+            if let [gate, up] = &reaches[..] {
+                units.push((ids[0], unit(matrix.columns, gate.largest(), up.largest())));
+            }
             matrices.push((ids, matrix));
             memory.push(buffer);
         }
@@ -83,7 +104,7 @@ impl Weights {
         let (vectors, buffer) = load_vectors(model, plan, &mut arena, &transfer).map_err(fail)?;
         memory.push(buffer);
         transfer.finish().map_err(fail)?;
-        Ok(Self { matrices, vectors, _memory: memory, bytes: arena.allocated() })
+        Ok(Self { matrices, vectors, units, _memory: memory, bytes: arena.allocated() })
     }
 }
 
@@ -145,6 +166,15 @@ pub(crate) fn forecast(plan: &Plan) -> u64 {
     blocks_bytes(matrices, &sizes)
 }
 
+/// Where rows go, and what looks at them on their way.
+#[derive(Clone, Copy)]
+struct Packed<'a> {
+    format: Format,
+    buffer: &'a Buffer,
+    starts: PlaneBytes,
+    reach: Option<&'a Reach>,
+}
+
 /// What loading a matrix needs.
 struct Load<'a> {
     plan: &'a Plan,
@@ -155,9 +185,18 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
+    /// What finds out how large the results of matrices can get: one for each of a gated product behind a norm, otherwise none.
+    fn reaches(&self, ids: &[WeightId]) -> Vec<Reach> {
+        let [gate, _] = ids else { return Vec::new() };
+        let Some(norm) = norm_before(self.plan, *gate) else { return Vec::new() };
+        let factors = self.model.vector(self.plan.weight(norm));
+        ids.iter().map(|_| Reach::new(&factors)).collect()
+    }
+
     fn matrix(
         &self,
         ids: &[WeightId],
+        reaches: &[Reach],
         arena: &mut Arena,
         converted: &mut Vec<(DType, u64)>,
     ) -> Result<(Matrix, Buffer), BackendError> {
@@ -174,15 +213,16 @@ impl Load<'_> {
         let fail = |error: GpuError| crate::program::failure(self.name, error);
         let buffer = arena.allocate(bytes, &first.name).map_err(fail)?;
         let mut row = 0;
-        for id in ids {
+        for (index, id) in ids.iter().enumerate() {
             let weight = self.plan.weight(*id);
+            let place = Packed { format, buffer: &buffer, starts, reach: reaches.get(index) };
             let tensor = self.model.converted(weight)?;
             if device_format(tensor.dtype()) == Some(format) {
-                self.rows(&tensor, format, &buffer, starts, row).map_err(fail)?;
+                self.rows(&tensor, place, row).map_err(fail)?;
             } else {
                 converted.push((tensor.dtype(), weight.bytes()));
                 let copy = quantize_tensor(&tensor, DType::Q8_0)?;
-                self.rows(&copy, format, &buffer, starts, row).map_err(fail)?;
+                self.rows(&copy, place, row).map_err(fail)?;
             }
             tensor.release_pages(0..tensor.bytes().len());
             (self.tell)(weight.bytes());
@@ -201,14 +241,8 @@ impl Load<'_> {
     }
 
     /// Packs a tensor's rows to row `first` and on.
-    fn rows(
-        &self,
-        tensor: &Tensor,
-        format: Format,
-        buffer: &Buffer,
-        starts: PlaneBytes,
-        first: usize,
-    ) -> Result<(), GpuError> {
+    fn rows(&self, tensor: &Tensor, place: Packed<'_>, first: usize) -> Result<(), GpuError> {
+        let Packed { format, buffer, starts, reach } = place;
         let row = format.row_bytes(tensor.columns());
         let source = tensor.row_bytes().max(1);
         let piece = (PIECE / source).max(1);
@@ -219,6 +253,9 @@ impl Load<'_> {
                 planes.resize(row, count);
                 pack_rows(format, tensor.columns(), bytes, &mut planes.as_mut())
                     .expect("the planes have the sizes that the format states");
+                if let Some(reach) = reach {
+                    reach.see(format, tensor.columns(), bytes);
+                }
                 let at = (first + index * piece) as u64;
                 planes.each(starts, row, at, |offset, bytes| {
                     self.transfer.write(buffer, offset, bytes)

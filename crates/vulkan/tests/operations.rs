@@ -87,6 +87,30 @@ fn long_feed_forwards_agree_with_the_reference() {
     }
 }
 
+/// Attention and gated products hand on halves where there are matrix units, caches are small and rows are whole groups.
+#[test]
+fn quantised_models_with_small_caches_agree_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = [(DType::Q8_0, KvType::Int8, 2e-2), (DType::Q4_0, KvType::F16, 5e-3)];
+    for (seed, (dtype, kv, tolerance)) in (40..).zip(cases) {
+        let models = (0..50)
+            .map(|more| seed + 1000 * more)
+            .map(|seed| sized(&mut Random(seed), dtype, Some(256), folder.path()));
+        let attends = |op: &Op| match op {
+            Op::Attend { heads, .. } => {
+                heads.dim % 16 == 0 && heads.dim <= 256 && heads.query * heads.dim % 128 == 0
+            }
+            _ => true,
+        };
+        let whole = |model: &Model| model.plan().steps.iter().all(|step| attends(&step.op));
+        let model = models.into_iter().find(whole).unwrap();
+        let expected = traffic(&ReferenceDevice::new(), &model, model.plan(), kv, seed);
+        let found = traffic(&device(), &model, model.plan(), kv, seed);
+        let worst = relative_difference(&expected, &found);
+        assert!(worst <= tolerance, "seed {seed}, {dtype:?}, {kv:?}: {worst}");
+    }
+}
+
 #[test]
 fn small_caches_agree_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();

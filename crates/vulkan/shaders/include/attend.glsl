@@ -37,7 +37,7 @@ struct AttendArgs {
     uint64_t query;
     // (rows, HEADS, DIM) f32 if OUTPUT & 1.
     uint64_t target;
-    // Planes of the fixed-point operand if OUTPUT & 2.
+    // Planes of the fixed-point operand if OUTPUT & 2, of the operand in halves if OUTPUT & 4.
     uint64_t codes;
     uint64_t scales;
     // Unfinished results, and for each row and group of heads the number of them.
@@ -150,7 +150,8 @@ uint attend_slot(const uint k) {
     return (k / QUADS * LANES + attend_lane()) * QUADS + k % QUADS;
 }
 
-// A finished slot of a head: as f32, and as a block of the fixed-point operand, which eight neighbouring invocations hold.
+// A finished slot of a head: as f32, as halves, and as a block of the fixed-point operand, which eight neighbouring
+// invocations hold.
 void attend_emit(const AttendArgs args, const uint row, const uint head, const uint slot, const vec4 value) {
     const uint column = head * DIM + slot * SLOT;
     if ((OUTPUT & 1u) != 0u) {
@@ -159,6 +160,12 @@ void attend_emit(const AttendArgs args, const uint row, const uint head, const u
         } else {
             [[unroll]] for (uint k = 0u; k < SLOT; ++k) ActiveFloats(args.target).at[row * (HEADS * DIM) + column + k] = value[k];
         }
+    }
+    if ((OUTPUT & 4u) != 0u) {
+        const vec4 scaled = value * (1.0 / KV_UNIT);
+        const uvec2 halves = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+        ActivePairs(args.codes).at[(row * (HEADS * DIM) + column) / 4u] = halves;
+        if (column == 0u) ActiveFloats(args.scales).at[row] = KV_UNIT;
     }
     if ((OUTPUT & 2u) != 0u) {
         float high = operand_magnitude(value);

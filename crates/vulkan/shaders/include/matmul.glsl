@@ -9,8 +9,8 @@ struct MatmulArgs {
     uint64_t supers;
     uint64_t operand;      // codes of the activations
     uint64_t operand_scales;
-    uint64_t out0;         // f32, a row for each token
-    uint64_t out1;
+    uint64_t out0;         // f32, a row for each token; of a gated product in halves its codes
+    uint64_t out1;         // of a gated product in halves a factor for each token
     uint64_t out2;
     uint64_t scratch;      // counters, all 0, and the parts of tiles that several workgroups share
     uint64_t chain;        // link of the chain, or 0
@@ -23,6 +23,7 @@ struct MatmulArgs {
     uint whole;            // tiles that one workgroup makes; several share each of the others
     uint splits;           // how many
     uint aligned;          // 1: outputs can be stored by fours
+    float unit;            // power of two that halves are counted in
 };
 
 // Outputs. Where shaders are in the terms of the Vulkan memory model, its barriers reach what is not private alone.
@@ -45,4 +46,13 @@ uint64_t matmul_output(const MatmulArgs args, const uint feature, const uint tok
 // Stores an output; nothing beyond the edges.
 void matmul_store(const MatmulArgs args, const uint feature, const uint token, const float value) {
     if (feature < args.features && token < args.tokens) MatmulFloats(matmul_output(args, feature, token)).at[0] = value;
+}
+
+// Halves: what values are multiplied with, and where the first of a feature and token is. There are whole groups of features.
+float matmul_inverse_unit(const MatmulArgs args) {
+    return uintBitsToFloat(0x7F000000u - floatBitsToUint(args.unit));
+}
+
+uint64_t matmul_half(const MatmulArgs args, const uint feature, const uint token) {
+    return args.out0 + 2 * uint64_t(token * args.features + feature);
 }

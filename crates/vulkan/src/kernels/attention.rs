@@ -14,12 +14,14 @@ pub(crate) mod bed;
 #[cfg(test)]
 mod tests;
 
-use trine_model::Heads;
+use trine_model::{Heads, KvType};
+
+use crate::kernels::operand::GROUP;
 
 pub(crate) use self::cache::kv_number;
 pub use self::cache::{KV_BLOCK, KvCache};
 pub use self::decode::{DecodeChoice, DecodeLaunch, Fused};
-pub use self::matrix::{MatrixChoice, MatrixLaunch};
+pub use self::matrix::{MatrixChoice, MatrixLaunch, MatrixOutput};
 pub use self::tile::{TILE_ROWS, TileChoice, TileLaunch};
 
 /// Addresses of what the host writes for each step.
@@ -48,6 +50,13 @@ impl AttentionShape {
     /// Query heads that share a key head.
     pub fn shared(&self) -> usize {
         self.heads.query / self.heads.kv
+    }
+
+    /// Whether the kernels for such a cache can give their result in halves: it is a mean of the cache's values, so that no more
+    /// is lost than in the cache. A cache in f32 is there for its exactness.
+    pub fn gives_halves(&self, kind: KvType) -> bool {
+        let Heads { query, dim, .. } = self.heads;
+        kind != KvType::F32 && dim.is_multiple_of(16) && (query * dim).is_multiple_of(GROUP)
     }
 
     fn window_argument(&self) -> u32 {

@@ -6,7 +6,7 @@
 //! | kernel | where | operand | bound |
 //! |---|---|---|---|
 //! | matrix | cooperative matrices f16 -> f32 | [`super::operand::OperandKind::Halves`] | small n: bytes of the matrix; large n: 2mnk over the matrix units' rate |
-//! | fragment | 3 to 64 rows of large quantised matrices, cooperative matrices of a known layout (`probe.rs`) | the same | bytes of the matrix; decoding |
+//! | fragment | up to 64 rows of large quantised matrices, cooperative matrices of a known layout (`probe.rs`) | the same | bytes of the matrix; decoding |
 //! | dot | quantised weights, other devices | [`super::operand::OperandKind::Fixed16`] | 2mnk / 4 integer dot products (high and low bytes) |
 //! | float | float weights kept as they are | [`super::operand::OperandKind::Plain`] | 2mnk over the rate of plain f32 |
 //!
@@ -32,7 +32,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::matvec::Segment;
-use super::operand::{GROUP, Operand};
+use super::operand::{GROUP, Operand, OperandKind};
 use super::tunable::Tunable;
 use crate::capabilities::Capabilities;
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
@@ -69,6 +69,13 @@ pub enum MatmulOutput<'a> {
     Gated {
         /// (width, rows / 2) f32.
         target: Span,
+    },
+    /// The same as another product's operand.
+    GatedHalves {
+        /// (width, rows / 2) [`OperandKind::Halves`], whole groups of columns.
+        operand: Operand,
+        /// The power of two that all rows are counted in. No result may exceed 65504 of it; what is below 2^-14 of it loses bits.
+        unit: f32,
     },
 }
 
@@ -108,7 +115,7 @@ struct Args {
     whole: u32,
     parts: u32,
     aligned: u32,
-    _padding: u32,
+    unit: f32,
 }
 
 /// Name of the shader for a kernel and a format; none where there is no such kernel.
@@ -153,7 +160,8 @@ impl MatmulLaunch<'_> {
 
     /// Bytes of weights that the launch reads at least once, and of outputs.
     pub fn bytes(&self) -> u64 {
-        self.matrix.cost(self.width).0 + (4 * self.width * self.outputs()) as u64
+        let size = if matches!(self.output, MatmulOutput::GatedHalves { .. }) { 2 } else { 4 };
+        self.matrix.cost(self.width).0 + (size * self.width * self.outputs()) as u64
     }
 
     /// Floating-point operations of the launch.
@@ -211,7 +219,16 @@ impl MatmulLaunch<'_> {
     }
 
     fn is_gated(&self) -> bool {
-        matches!(self.output, MatmulOutput::Gated { .. })
+        !matches!(self.output, MatmulOutput::Segments(_))
+    }
+
+    /// The shaders' number of what becomes of a product.
+    fn gated_number(&self) -> u32 {
+        match self.output {
+            MatmulOutput::Segments(_) => 0,
+            MatmulOutput::Gated { .. } => 1,
+            MatmulOutput::GatedHalves { .. } => 2,
+        }
     }
 
     fn outputs(&self) -> usize {
@@ -261,6 +278,11 @@ impl MatmulLaunch<'_> {
                 }
             }
             MatmulOutput::Gated { target } => args.outputs[0] = target.address,
+            MatmulOutput::GatedHalves { operand, unit } => {
+                args.outputs[..2]
+                    .copy_from_slice(&[operand.codes, operand.scales].map(|s| s.address));
+                args.unit = unit;
+            }
         }
         let by_fours = args.outputs.iter().all(|address| address.is_multiple_of(16))
             && args.splits.iter().chain([&outputs]).all(|count| count.is_multiple_of(4));
@@ -293,6 +315,11 @@ impl MatmulLaunch<'_> {
             }
             MatmulOutput::Gated { .. } => {
                 assert!(matrix.rows.is_multiple_of(2), "gate and up have as many rows");
+            }
+            MatmulOutput::GatedHalves { operand, .. } => {
+                assert!(matrix.rows.is_multiple_of(2 * GROUP), "whole groups of results");
+                assert_eq!(operand.kind, OperandKind::Halves, "the result of {shape:?}");
+                assert!(!matches!(shape, MatmulShape::Tile(_)), "{shape:?} gives f32 alone");
             }
         }
         let scratch = self.scratch.map_or(0, |span| span.bytes);
@@ -332,6 +359,7 @@ impl MatmulLaunch<'_> {
                 segments.iter().map(|segment| segment.target).collect()
             }
             MatmulOutput::Gated { target } => vec![target],
+            MatmulOutput::GatedHalves { operand, .. } => operand.spans().collect(),
         };
         if let Some(scratch) = self.scratch.filter(|_| used > 0) {
             let used = Span { bytes: used, ..scratch };
@@ -365,7 +393,11 @@ impl Tunable for MatmulLaunch<'_> {
     fn key(&self) -> String {
         let Matrix { format, rows, columns, .. } = self.matrix;
         let (width, input) = (self.width, self.operand.kind.name());
-        let output = if self.is_gated() { "gated" } else { "rows" };
+        let output = match self.output {
+            MatmulOutput::Segments(_) => "rows",
+            MatmulOutput::Gated { .. } => "gated",
+            MatmulOutput::GatedHalves { .. } => "gated halves",
+        };
         format!("matmul {} {rows}x{columns} w{width} {input} {output}", format.name())
     }
 

@@ -148,7 +148,7 @@ impl Binding<'_> {
         weights: Weights,
         tuner: &Tuner,
     ) -> Result<Bound, GpuError> {
-        let selection = Selection::new(gpu.capabilities(), self.options.context);
+        let selection = Selection::new(gpu.capabilities(), self.plan, self.options);
         let graphs: Vec<Lowered> = pass_keys(self.options)
             .into_iter()
             .map(|key| {

@@ -17,7 +17,7 @@ use super::tuning::Survey;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{
-    AttentionShape, DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixLaunch, TILE_ROWS,
+    DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixLaunch, MatrixOutput, TILE_ROWS,
     TileChoice, TileLaunch,
 };
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
@@ -240,8 +240,12 @@ impl Emitter<'_> {
                 segments = self.segments(weights, values, width);
                 MatmulOutput::Segments(&segments)
             }
+            Output::Gated { operand: Some(operand), .. } => MatmulOutput::GatedHalves {
+                operand: self.operand(*operand),
+                unit: self.weights.unit(weights[0]),
+            },
             Output::Gated { plain, .. } => {
-                let value = plain.expect("wide gated products give f32 rows");
+                let value = plain.expect("a gated product without an operand gives f32 rows");
                 MatmulOutput::Gated { target: self.span(value) }
             }
         };
@@ -348,7 +352,7 @@ impl Emitter<'_> {
     fn attend(&self, node: &Node, work: &AttendWork) -> Result<Dispatch, GpuError> {
         let (frame, cache, rows) =
             (self.attention_frame(), self.cache(work.cache), self.width.tokens);
-        let shape = AttentionShape { heads: work.heads, scale: work.scale, window: work.window };
+        let shape = work.shape();
         let query = self.span(work.query);
         let none = Span { address: 0, bytes: 0 };
         if self.by_rows {
@@ -367,13 +371,21 @@ impl Emitter<'_> {
             };
             return launch.dispatch(self.gpu, &node.label, node.step);
         }
-        let target = self.span(work.plain.expect("attention by tiles gives f32 rows"));
         // Each sequence may end with a tile that is not full.
         let tiles = rows.min(rows.div_ceil(TILE_ROWS) + self.options.sequences);
-        match self.selection.attend_matrix(&shape, self.options.kv) {
-            Some(choice) => MatrixLaunch { shape, cache, frame, tiles, query, target, choice }
-                .dispatch(self.gpu, &node.label, node.step),
+        let plain = || self.span(work.plain.expect("attention gives f32 rows or an operand"));
+        match self.selection.attend_matrix(&shape) {
+            Some(choice) => {
+                let operand = work.operand.map(|value| MatrixOutput::Operand(self.operand(value)));
+                let output = operand.unwrap_or_else(|| MatrixOutput::Plain(plain()));
+                MatrixLaunch { shape, cache, frame, tiles, query, output, choice }.dispatch(
+                    self.gpu,
+                    &node.label,
+                    node.step,
+                )
+            }
             None => {
+                let target = plain();
                 let choice = TileChoice::suited(self.gpu.capabilities());
                 TileLaunch { shape, cache, frame, tiles, query, target, choice }.dispatch(
                     self.gpu,

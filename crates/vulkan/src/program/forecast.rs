@@ -28,7 +28,7 @@ pub(crate) fn memory(capabilities: &Capabilities, plan: &Plan, options: &Program
 
 /// Working memory: of the widest pass, and what the host reads and writes.
 fn scratch(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -> u64 {
-    let selection = Selection::new(capabilities, options.context);
+    let selection = Selection::new(capabilities, plan, options);
     let Width { tokens, outputs } = options.width;
     let widest = Width { tokens, outputs: outputs.min(tokens) };
     let keys = pass_keys(options);

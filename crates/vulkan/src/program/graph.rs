@@ -2,6 +2,7 @@
 
 use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId};
 
+use crate::kernels::attention::AttentionShape;
 use crate::kernels::operand::OperandKind;
 
 /// Alignment of a value in scratch memory, in bytes.
@@ -79,6 +80,12 @@ pub(super) struct AttendWork {
     pub(super) operand: Option<OperandValue>,
     /// Results of parts of the cache before they are joined; none where the kernel needs none.
     pub(super) partials: Option<ValueId>,
+}
+
+impl AttendWork {
+    pub(super) fn shape(&self) -> AttentionShape {
+        AttentionShape { heads: self.heads, scale: self.scale, window: self.window }
+    }
 }
 
 /// What is done to rows.

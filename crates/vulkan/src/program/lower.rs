@@ -1,7 +1,7 @@
 //! From a Plan's steps to launches.
 //!
-//! Every operation has a launch of its own. Where a neighbour can do its work on the way, it does: a norm hands its rows on as
-//! the operand that the next product takes; the work on the heads moves into attention where each row is of another
+//! Every operation has a launch of its own. Where a neighbour can do its work on the way, it does: norms, gated products and
+//! attention hand their rows on as the operand that the next product takes; the work on the heads moves into attention where each row is of another
 //! sequence, and at one row the norm into the product, so that a layer is five launches.
 
 use trine_model::{BufferId, Op, Plan, Product, Rows, WeightId, Width};
@@ -11,8 +11,9 @@ use super::graph::{
     AttendWork, ElementsKind, Graph, HeadsWork, Input, Node, OperandValue, Output, RowsKind,
     ValueId, Work,
 };
-use crate::kernels::operand::{BLOCK, OperandKind};
-use crate::weights::can_join;
+use crate::kernels::attention::AttentionShape;
+use crate::kernels::operand::{BLOCK, GROUP, OperandKind};
+use crate::weights::{can_join, norm_before};
 
 /// What the device's kernels want.
 pub(super) trait Choices {
@@ -24,6 +25,8 @@ pub(super) trait Choices {
     fn can_hand_on(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool;
     /// Whether a gated product hands its result on interleaved to the products with the matrices `next`, its only readers.
     fn interleaves(&self, plan: &Plan, gated: &[WeightId], next: &[WeightId], rows: usize) -> bool;
+    /// Whether attention can give its result in halves.
+    fn attends_in_halves(&self, shape: &AttentionShape, attended: Attended) -> bool;
     /// Rows that are allocated for so many.
     fn allocated(&self, rows: usize) -> usize;
     /// Bytes of attention's partial results.
@@ -345,7 +348,7 @@ impl<'a> Lowering<'a> {
         let input = self.input(input, &weights);
         let hands_on = self.choices.can_hand_on(self.plan, &weights, self.width.of(rows));
         let fixed = matches!(self.demands(output).1, Some(OperandKind::Fixed16));
-        let (plain, operand) = if hands_on && fixed {
+        let (plain, operand) = if (hands_on && fixed) || self.gives_halves(output, &weights) {
             self.made(output)
         } else if self.interleaves(output, &weights) {
             self.plain[output.0] = None;
@@ -355,6 +358,16 @@ impl<'a> Lowering<'a> {
         };
         let output = Output::Gated { plain, operand };
         self.push(rows, Work::Product { weights: weights.to_vec(), input, output });
+    }
+
+    /// Whether a gated product gives its result in halves, and as nothing else: on matrix units, and with a norm before it,
+    /// from which follows how large a result can be.
+    fn gives_halves(&self, output: BufferId, weights: &[WeightId; 2]) -> bool {
+        let rows = self.width.of(self.rows_of(output));
+        self.demands(output) == (false, Some(OperandKind::Halves))
+            && self.choices.operand(self.plan, weights, rows) == OperandKind::Halves
+            && self.plan.buffer(output).columns.is_multiple_of(GROUP)
+            && norm_before(self.plan, weights[0]).is_some()
     }
 
     /// Whether a gated product hands its result on interleaved.
@@ -448,8 +461,14 @@ impl<'a> Lowering<'a> {
         let fixed = self.width.tokens == 1
             && heads.dim.is_multiple_of(BLOCK)
             && matches!(self.demands(output).1, Some(OperandKind::Fixed16));
-        let (plain, operand) =
-            if fixed { self.made(output) } else { (Some(self.fresh_plain(output)), None) };
+        let shape = AttentionShape { heads, scale, window };
+        let halves = self.demands(output) == (false, Some(OperandKind::Halves))
+            && self.choices.attends_in_halves(&shape, self.attended);
+        let (plain, operand) = if fixed || halves {
+            self.made(output)
+        } else {
+            (Some(self.fresh_plain(output)), None)
+        };
         let fused = self.heads.take();
         let mut work = AttendWork {
             query,

@@ -110,7 +110,8 @@ pub struct DecodeLaunch {
     pub query: Span,
     /// Where the result goes as f32.
     pub plain: Option<Span>,
-    /// Where the result goes as an operand: [`OperandKind::Fixed16`], for heads of whole blocks.
+    /// Where the result goes as an operand: [`OperandKind::Fixed16`], for heads of whole blocks, or [`OperandKind::Halves`],
+    /// where [`AttentionShape::gives_halves`].
     pub operand: Option<Operand>,
     /// Memory for unfinished results, [`DecodeLaunch::scratch_bytes`]; not used with one split.
     pub scratch: Span,
@@ -180,13 +181,21 @@ impl DecodeLaunch {
             capabilities.kind == DeviceKind::Discrete && capabilities.shared_bytes >= 48 << 10;
         let sum_bytes = if much { 2 * SUM_BYTES } else { SUM_BYTES };
         let merged = divisor_up_to(queries, (sum_bytes / bytes_of_head).max(1));
-        if let Some(operand) = self.operand {
-            let blocks = heads.dim.is_multiple_of(BLOCK) && elements >= 4;
-            assert!(operand.kind == OperandKind::Fixed16 && blocks, "a fixed-point operand");
-        }
+        let operand_bit = match self.operand.map(|operand| operand.kind) {
+            None => 0,
+            Some(OperandKind::Fixed16) => {
+                assert!(heads.dim.is_multiple_of(BLOCK) && elements >= 4, "a fixed-point operand");
+                2
+            }
+            Some(kind) => {
+                let able = self.shape.gives_halves(self.cache.kind);
+                assert!(kind == OperandKind::Halves && able, "an operand in halves");
+                4
+            }
+        };
         let stride = self.choice.local / lanes as u32 * self.choice.unroll;
         let least = self.choice.least.max(stride / KV_BLOCK as u32);
-        let output = u32::from(self.plain.is_some()) | (u32::from(self.operand.is_some()) << 1);
+        let output = u32::from(self.plain.is_some()) | operand_bit;
         vec![
             self.choice.local,
             heads.dim as u32,

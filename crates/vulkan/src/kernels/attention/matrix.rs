@@ -6,6 +6,7 @@ use crate::capabilities::{Capabilities, CooperativeShape, Element};
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
+use crate::kernels::operand::{Operand, OperandKind};
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -102,6 +103,15 @@ impl MatrixChoice {
     }
 }
 
+/// Where the result of a launch goes.
+#[derive(Debug, Clone, Copy)]
+pub enum MatrixOutput {
+    /// (rows, heads x dim) f32.
+    Plain(Span),
+    /// The same as [`OperandKind::Halves`], where [`AttentionShape::gives_halves`].
+    Operand(Operand),
+}
+
 /// A launch for many rows.
 #[derive(Debug, Clone, Copy)]
 pub struct MatrixLaunch {
@@ -115,8 +125,8 @@ pub struct MatrixLaunch {
     pub tiles: usize,
     /// (rows, heads x dim) f32.
     pub query: Span,
-    /// (rows, heads x dim) f32.
-    pub target: Span,
+    /// Where the result goes.
+    pub output: MatrixOutput,
     /// How the work is laid out.
     pub choice: MatrixChoice,
 }
@@ -158,10 +168,19 @@ impl MatrixLaunch {
             subgroups,
             subgroup,
             u32::from(kept),
+            u32::from(matches!(self.output, MatrixOutput::Operand(_))),
         ];
+        let (target, scales) = match self.output {
+            MatrixOutput::Plain(target) => (target, 0),
+            MatrixOutput::Operand(Operand { kind, codes, scales }) => {
+                let able = self.shape.gives_halves(self.cache.kind);
+                assert!(kind == OperandKind::Halves && able, "an operand in halves");
+                (codes, scales.address)
+            }
+        };
         let key =
             KernelKey { shader: Shader("attend_matrix"), constants, subgroup: Some(subgroup) };
-        let args = Args::new(&self.shape, &self.cache, &self.frame, self.query, self.target);
+        let args = Args::new(&self.shape, &self.cache, &self.frame, self.query, target, scales);
         let rows_of_group = subgroups * m / queries;
         Ok(Dispatch {
             label: label.to_owned(),
@@ -174,7 +193,10 @@ impl MatrixLaunch {
                 (TILE_ROWS as u32).div_ceil(rows_of_group),
             ],
             reads: vec![self.query, self.cache.span],
-            writes: vec![self.target],
+            writes: match self.output {
+                MatrixOutput::Plain(target) => vec![target],
+                MatrixOutput::Operand(operand) => operand.spans().collect(),
+            },
             link: Link::Outside,
         })
     }

@@ -1,3 +1,4 @@
+use half::f16;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use trine_model::{Heads, KvType, Rope};
@@ -83,6 +84,44 @@ impl Decode {
     }
 }
 
+/// Memory of an operand in halves.
+struct Halves {
+    codes: Buffer,
+    scales: Buffer,
+}
+
+impl Halves {
+    fn new(bed: &Bed) -> Self {
+        let kind = OperandKind::Halves;
+        Self {
+            codes: poisoned(&bed.gpu, (bed.width * kind.code_bytes(bed.columns())) as u64),
+            scales: poisoned(&bed.gpu, (bed.width * kind.scale_bytes(0)) as u64),
+        }
+    }
+
+    fn operand(&self) -> Operand {
+        let (codes, scales) = (self.codes.span(), self.scales.span());
+        Operand { kind: OperandKind::Halves, codes, scales }
+    }
+
+    /// Asserts that the operand is what the launch gives in f32, rounded, and that nothing is written behind the rows.
+    fn check(&self, bed: &Bed, plain: &[f32]) {
+        let columns = bed.columns();
+        let codes: Vec<u16> = download(&bed.gpu, &self.codes);
+        let scales: Vec<f32> = download(&bed.gpu, &self.scales);
+        let (rows, rest) = codes[..bed.width * columns].split_at(bed.rows * columns);
+        for (at, (&code, &wanted)) in rows.iter().zip(plain).enumerate() {
+            let unit = scales[at / columns];
+            let found = f16::from_bits(code).to_f32() * unit;
+            let slack = wanted.abs() / 2048.0 + unit * 2.0_f32.powi(-24);
+            assert!((found - wanted).abs() <= slack, "{:?} {at}: {found} {wanted}", bed.case);
+        }
+        assert!(rest.iter().all(|&code| code == u16::MAX), "{:?}", bed.case);
+        let rest = &scales[bed.rows..bed.width];
+        assert!(rest.iter().all(|scale| scale.to_bits() == u32::MAX), "{:?}", bed.case);
+    }
+}
+
 fn choice(bed: &Bed, splits: u32, unroll: u32) -> DecodeChoice {
     let suited = DecodeChoice::suited(bed.gpu.capabilities(), &bed.shape, bed.width);
     DecodeChoice { splits, unroll, ..suited }
@@ -135,6 +174,13 @@ fn decode(mut bed: Bed, choice: DecodeChoice) {
                 }
             }
         }
+    }
+    if bed.shape.gives_halves(bed.case.kind) {
+        let launch = memory.launch(&bed, choice, false);
+        let halves = Halves::new(&bed);
+        let launch = DecodeLaunch { plain: None, operand: Some(halves.operand()), ..launch };
+        run(&bed.gpu, &[launch.dispatch(&bed.gpu, "attend", 0).unwrap()]);
+        halves.check(&bed, &found);
     }
     run(&bed.gpu, &[dispatch]);
     let again: Vec<f32> = download(&bed.gpu, &memory.output);
@@ -376,17 +422,32 @@ fn matrix_choices(bed: &Bed, most: usize) -> Vec<MatrixChoice> {
     all.into_iter().step_by(step).enumerate().map(turn).filter(fits).collect()
 }
 
-fn matrix_dispatch(bed: &Bed, choice: MatrixChoice, query: Span, target: Span) -> Dispatch {
+fn matrix_dispatch(bed: &Bed, choice: MatrixChoice, query: Span, output: MatrixOutput) -> Dispatch {
     let launch = MatrixLaunch {
         shape: bed.shape,
         cache: bed.cache,
         frame: bed.frame.addresses,
         tiles: bed.frame.tiles + 1,
         query,
-        target,
+        output,
         choice,
     };
     launch.dispatch(&bed.gpu, "matrices", 0).unwrap()
+}
+
+/// Checks a launch with cooperative matrices, and what it gives in halves against what it gives in f32.
+fn check_matrices(bed: &Bed, choice: MatrixChoice, what: &str) {
+    // Queries, weights and, of some caches, keys and values are rounded to 11 bits.
+    check_rows(bed, 3e-3, what, |bed, query, target| {
+        matrix_dispatch(bed, choice, query, MatrixOutput::Plain(target))
+    });
+    if bed.shape.gives_halves(bed.case.kind) {
+        let (query, plain, halves) = (bed.rows_of(&bed.query), bed.output(), Halves::new(bed));
+        let outputs = [MatrixOutput::Plain(plain.span()), MatrixOutput::Operand(halves.operand())];
+        let make = |output| matrix_dispatch(bed, choice, query.span(), output);
+        run(&bed.gpu, &outputs.map(make));
+        halves.check(bed, &download::<f32>(&bed.gpu, &plain));
+    }
 }
 
 #[test]
@@ -402,10 +463,7 @@ fn matrices_agree_with_the_reference() {
         let mut bed = Bed::new(traffic(heads, kind, window, depth, rows, 80 + at as u64));
         bed.store_rows();
         for choice in matrix_choices(&bed, 2) {
-            // Queries, weights and, of some caches, keys and values are rounded to 11 bits.
-            check_rows(&bed, 3e-3, &format!("{choice:?}"), |bed, query, target| {
-                matrix_dispatch(bed, choice, query, target)
-            });
+            check_matrices(&bed, choice, &format!("{choice:?}"));
         }
     }
 }
@@ -428,9 +486,7 @@ fn large_activations_neither_overflow_nor_vanish_in_matrices() {
             bed.value[last] = 3.0 * sizes[2].min(2e4) * if at == 1 { 100.0 } else { 1.0 };
             bed.store_rows();
             for choice in matrix_choices(&bed, 1) {
-                check_rows(&bed, 3e-3, &format!("sizes {sizes:?}"), |bed, query, target| {
-                    matrix_dispatch(bed, choice, query, target)
-                });
+                check_matrices(&bed, choice, &format!("sizes {sizes:?}"));
             }
             check_rows(&bed, 2e-5, "sizes in tiles", tile_dispatch);
         }

@@ -56,7 +56,7 @@ pub struct TileLaunch {
     pub choice: TileChoice,
 }
 
-/// Arguments of both kernels for many rows.
+/// Arguments of both kernels for many rows; the one in plain arithmetic has no use for the last.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub(super) struct Args {
@@ -70,6 +70,7 @@ pub(super) struct Args {
     window: u32,
     scale: f32,
     _padding: u32,
+    scales: u64,
 }
 
 impl Args {
@@ -79,6 +80,7 @@ impl Args {
         frame: &FrameAddresses,
         query: Span,
         target: Span,
+        scales: u64,
     ) -> Self {
         Self {
             frame: frame.frame,
@@ -91,6 +93,7 @@ impl Args {
             window: shape.window_argument(),
             scale: shape.scale,
             _padding: 0,
+            scales,
         }
     }
 }
@@ -127,7 +130,7 @@ impl TileLaunch {
             self.choice.batch.min(keys as u32),
         ];
         let key = KernelKey { shader: Shader("attend_tile"), constants, subgroup: None };
-        let args = Args::new(&self.shape, &self.cache, &self.frame, self.query, self.target);
+        let args = Args::new(&self.shape, &self.cache, &self.frame, self.query, self.target, 0);
         Ok(Dispatch {
             label: label.to_owned(),
             step,

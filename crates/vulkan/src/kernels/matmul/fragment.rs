@@ -103,7 +103,7 @@ impl FragmentShape {
             self.groups,
             self.slices,
             self.depth,
-            u32::from(launch.is_gated()),
+            launch.gated_number(),
             u32::from(ragged),
         ]
     }
@@ -169,7 +169,8 @@ pub(super) fn candidates(
     };
     let is_large = launch.matrix.rows * launch.matrix.columns >= LARGE;
     let rights = (launch.width as u32).div_ceil(RIGHT_TOKENS);
-    let rights = if rights > 2 { rights.next_multiple_of(4) } else { rights };
+    // Passes have 24, 32, 48 and 64 rows: an odd number above is the last rung of a ladder of its own.
+    let rights = if rights > 4 { rights.next_multiple_of(2) } else { rights };
     let cores = capabilities.cores_or_guess();
     let shape = |&[subgroups, lefts, groups, slices, depth, share]: &Layout| FragmentShape {
         subgroups,

@@ -244,7 +244,7 @@ impl MatmulShape {
         capabilities: &Capabilities,
         launch: &MatmulLaunch<'_>,
     ) -> Vec<u32> {
-        let gated = u32::from(launch.is_gated());
+        let gated = launch.gated_number();
         match self {
             MatmulShape::Fragment(shape) => shape.constants(launch),
             MatmulShape::Matrix(shape) => vec![

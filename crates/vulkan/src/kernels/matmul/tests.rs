@@ -15,6 +15,7 @@ use crate::raw::memory::Buffer;
 use crate::testing::{download, gpu, poisoned, run, upload};
 
 mod fragment;
+mod halves;
 
 /// Bytes behind each output that nothing may touch.
 const GUARD: usize = 1024;
