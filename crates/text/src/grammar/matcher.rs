@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use llguidance::api::StopReason;
+
 use super::compiler::{Tables, first_line, guarded};
 use super::error::GrammarError;
 
@@ -48,9 +50,9 @@ impl Matcher {
             return Err(GrammarError::MaskSize { words: mask.len(), needed });
         }
         let outcome = guarded(|| {
+            has_stopped(&self.state)?;
             let tokens = self.state.compute_mask_or_eos().map_err(|error| failed(&error))?;
-            let may_end = self.state.is_stopped()
-                || self.state.is_accepting().map_err(|error| failed(&error))?;
+            let may_end = may_end(&mut self.state)?;
             for ((word, tokens), text) in
                 mask.iter_mut().zip(tokens.as_slice()).zip(&self.tables.text)
             {
@@ -81,12 +83,11 @@ impl Matcher {
         self.check()?;
         let outcome = guarded(|| {
             if self.tables.ends.binary_search(&token).is_ok() {
-                let may_end = self.state.is_stopped()
-                    || self.state.is_accepting().map_err(|error| failed(&error))?;
+                let may_end = may_end(&mut self.state)?;
                 self.finished = may_end;
                 return if may_end { Ok(()) } else { Err(GrammarError::TokenRefused { token }) };
             }
-            if !self.tables.is_text(token) || self.state.is_stopped() {
+            if !self.tables.is_text(token) || has_stopped(&self.state)? {
                 return Err(GrammarError::TokenRefused { token });
             }
             match self.state.try_consume_tokens(&[token]) {
@@ -101,15 +102,12 @@ impl Matcher {
     /// Whether the reply so far satisfies the grammar, so that it may end here.
     pub fn is_complete(&mut self) -> bool {
         self.failure.is_none()
-            && (self.finished
-                || self.state.is_stopped()
-                || guarded(|| self.state.is_accepting().map_err(|error| failed(&error)))
-                    .unwrap_or(false))
+            && (self.finished || guarded(|| may_end(&mut self.state)).unwrap_or(false))
     }
 
     /// Whether nothing may follow but the end of the reply.
     pub fn must_stop(&self) -> bool {
-        self.failure.is_none() && (self.finished || self.state.is_stopped())
+        self.failure.is_none() && (self.finished || has_stopped(&self.state).unwrap_or(false))
     }
 
     fn check(&self) -> Result<(), GrammarError> {
@@ -124,6 +122,20 @@ impl Matcher {
         self.failure = outcome.as_ref().err().cloned();
         outcome
     }
+}
+
+/// Whether the library sees nothing that could follow. It stops on exceeded limits too, which is no end of a reply.
+fn has_stopped(state: &llguidance::Matcher) -> Result<bool, GrammarError> {
+    match state.stop_reason() {
+        StopReason::NotStopped => Ok(false),
+        reason if reason.is_ok() => Ok(true),
+        reason => Err(failed(&reason)),
+    }
+}
+
+/// Whether the reply may end here.
+fn may_end(state: &mut llguidance::Matcher) -> Result<bool, GrammarError> {
+    Ok(has_stopped(state)? || state.is_accepting().map_err(|error| failed(&error))?)
 }
 
 fn failed(error: &impl std::fmt::Display) -> GrammarError {

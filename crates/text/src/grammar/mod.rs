@@ -13,6 +13,11 @@
 //! matcher that has given one gives no mask again. Control tokens are never allowed, except those that end a reply, and
 //! those only where the grammar may end, whatever a grammar says.
 
+//!
+//! What it costs (`examples/grammar_bench.rs` in the development profile, a made-up vocabulary of 262,144 tokens, two cores
+//! of a server processor under load): the trie of the tokens takes 1.8 s once and 98 MiB; a schema of ten fields compiles in
+//! 4 ms and keeps about 0.15 MiB, a matcher starts in 0.06 ms; a mask takes 25 µs in the median and 6 ms at worst.
+
 mod cache;
 mod compiler;
 mod error;
