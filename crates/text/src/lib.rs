@@ -1,5 +1,5 @@
 //! Text at the edges of the engine: tokenizers, chat templates, the streaming
-//! detokenizer and stop strings.
+//! detokenizer, stop strings, grammars and tool calls.
 //!
 //! A [`Tokenizer`] is read from a `tokenizer.json` or from the vocabulary
 //! inside a GGUF file; both give the same ids for the same model. One merging
@@ -7,6 +7,9 @@
 //! whole prompt is one "word", and GGUF vocabularies need an engine of their
 //! own in any case. The Hugging Face `tokenizers` crate, which panics on some
 //! broken files, is the oracle in the tests.
+//!
+//! A [`GrammarCompiler`] and its [`Matcher`]s make replies follow a grammar;
+//! [`Tools`] bring tool calls into prompts and out of replies.
 //!
 //! A [`ChatTemplate`] runs in minijinja with bounds on work, memory and output.
 //!
@@ -19,19 +22,26 @@ mod bpe;
 mod checkpoint;
 mod error;
 mod gguf;
+mod grammar;
 mod json;
 mod pieces;
 mod stop;
 mod stream;
 mod template;
 mod tokenizer;
+mod tools;
 mod vocabulary;
 
 pub use error::TextError;
 pub use gguf::GgufVocabulary;
+pub use grammar::{
+    CallShape, Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource,
+    MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Matcher,
+};
 pub use json::chat_template_source;
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;
 pub use template::{CalendarTime, ChatTemplate, Content, Message, Part, RenderOptions};
 pub use tokenizer::{MAX_PIECE_BYTES, MAX_TEXT_BYTES, Specials, Tokenizer};
+pub use tools::{CallParser, MAX_TOOLS, ReplyPart, Tool, ToolCall, ToolChoice, ToolError, Tools};
 pub use vocabulary::MAX_VOCABULARY;

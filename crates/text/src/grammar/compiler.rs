@@ -1,0 +1,388 @@
+//! From a source to a grammar over a tokenizer's vocabulary.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::{JsonCompileOptions, ParserFactory};
+use serde_json::Value;
+use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+
+use super::{
+    CallShape, Grammar, GrammarError, GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES,
+    MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, gbnf, schema,
+};
+use crate::tokenizer::Tokenizer;
+use crate::vocabulary::{Kind, shortened};
+
+/// Stack of a compiling thread; only touched pages take memory. The library recurses once for each rule or reference
+/// of a chain, of which [`MAX_SCHEMA_BYTES`] hold some thousands.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Largest total length of all tokens in bytes. Gemma's have 2 MB.
+const MAX_TOKEN_BYTES: usize = 32 << 20;
+
+/// Longest token in bytes: the library's trie is at most 1024 nodes deep, its root and a mark included.
+const MAX_TRIE_DEPTH: usize = 1022;
+
+/// States of one matcher's lexer, of 1 to 2 kB each.
+const MAX_LEXER_STATES: usize = 32_768;
+
+/// Memory of a compiled grammar for each byte of its source, beside its lexer's states.
+const BYTES_PER_SOURCE_BYTE: usize = 64;
+
+/// Longest explanation of the library that is passed on, in characters.
+const MAX_PROBLEM_CHARACTERS: usize = 300;
+
+/// Space between the elements of JSON: nothing, a space, or a line break and an indent. Unbounded space is where weak
+/// models get lost.
+const JSON_SPACE: &str = r"\x20|\n[\x20\t]{0,64}";
+
+/// Which tokens are what, apart from the trie.
+pub(crate) struct Tables {
+    /// One bit for each token that text may consist of.
+    pub(crate) text: Vec<u32>,
+    /// Tokens that end a reply, ascending.
+    pub(crate) ends: Vec<u32>,
+}
+
+impl Tables {
+    pub(crate) fn is_text(&self, token: u32) -> bool {
+        self.text.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
+    }
+}
+
+/// Compiles grammars for one tokenizer. The trie of its tokens is built when the first grammar is compiled.
+#[derive(Clone)]
+pub struct GrammarCompiler {
+    tokenizer: Arc<Tokenizer>,
+    base: Arc<OnceLock<Result<Base, GrammarError>>>,
+}
+
+/// What all grammars of a tokenizer share.
+struct Base {
+    factory: ParserFactory,
+    tables: Arc<Tables>,
+}
+
+impl std::fmt::Debug for GrammarCompiler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GrammarCompiler")
+            .field("tokenizer", &self.tokenizer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl GrammarCompiler {
+    /// A compiler for `tokenizer`, whose end tokens ([`Tokenizer::eos_ids`]) must be complete. Costs nothing yet.
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        Self { tokenizer, base: Arc::default() }
+    }
+
+    /// Builds the trie of the tokenizer's tokens, which the first [`GrammarCompiler::compile`] would do. For a server
+    /// that would rather wait at its start.
+    ///
+    /// # Errors
+    /// [`GrammarError::Tokenizer`].
+    pub fn prepare(&self) -> Result<(), GrammarError> {
+        self.base().map(drop)
+    }
+
+    /// Compiles a source.
+    ///
+    /// # Errors
+    /// [`GrammarError::Invalid`] and [`GrammarError::TooLarge`] are the source's fault, [`GrammarError::Tokenizer`] is
+    /// the model's, [`GrammarError::Failed`] says that no thread could be started.
+    pub fn compile(&self, source: &GrammarSource) -> Result<Grammar, GrammarError> {
+        check_size(source)?;
+        let base = self.base()?;
+        std::thread::scope(|scope| {
+            std::thread::Builder::new()
+                .name("grammar".to_owned())
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(scope, || compile(base, source))
+                .map_err(|error| {
+                    GrammarError::Failed(format!("no thread to compile it on: {error}"))
+                })?
+                .join()
+                .unwrap_or_else(|_| Err(too_complex(source.kind())))
+        })
+    }
+
+    fn base(&self) -> Result<&Base, GrammarError> {
+        let built = self
+            .base
+            .get_or_init(|| guarded(|| build_base(&self.tokenizer)).map_err(as_tokenizer_error));
+        built.as_ref().map_err(Clone::clone)
+    }
+}
+
+fn as_tokenizer_error(error: GrammarError) -> GrammarError {
+    match error {
+        GrammarError::Failed(problem) => GrammarError::Tokenizer(problem),
+        other => other,
+    }
+}
+
+/// Runs a call of the library; a panic in it becomes an error.
+pub(crate) fn guarded<T>(
+    work: impl FnOnce() -> Result<T, GrammarError>,
+) -> Result<T, GrammarError> {
+    std::panic::catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(GrammarError::Failed("the grammar library failed".to_owned())))
+}
+
+fn build_base(tokenizer: &Arc<Tokenizer>) -> Result<Base, GrammarError> {
+    let vocabulary = tokenizer.vocabulary_size();
+    let ends = tokenizer.eos_ids().to_vec();
+    let Some(&end) = ends.first() else {
+        return Err(GrammarError::Tokenizer("it has no token that ends a reply".to_owned()));
+    };
+    let mut text = vec![0_u32; vocabulary.div_ceil(32)];
+    let mut words = vec![Vec::new(); vocabulary];
+    let mut total = 0;
+    for (id, word) in (0..).zip(&mut words) {
+        let Some(bytes) = tokenizer.token_bytes(id) else { continue };
+        total += bytes.len() + 1;
+        if bytes.len() > MAX_TRIE_DEPTH || total > MAX_TOKEN_BYTES {
+            return Err(GrammarError::Tokenizer("its tokens are too long".to_owned()));
+        }
+        let control = tokenizer.is_special(id)
+            || tokenizer.kinds[id as usize] == Kind::Unknown
+            || ends.contains(&id);
+        if control {
+            word.push(TokTrie::SPECIAL_TOKEN_MARKER);
+        } else if !bytes.is_empty() {
+            text[id as usize / 32] |= 1 << (id % 32);
+        }
+        word.extend_from_slice(&bytes);
+    }
+    let size = u32::try_from(vocabulary)
+        .map_err(|_| GrammarError::Tokenizer("it has too many tokens".to_owned()))?;
+    let trie = TokTrie::from(&TokRxInfo::new(size, end), &words).with_eos_tokens(&ends);
+    drop(words);
+    // Not called canonical, which keeps the library from spelling out what a grammar forces: an expression of 20 characters
+    // forces a million at a cost that no limit bounds.
+    let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+    let capabilities = InferenceCapabilities::default();
+    let slices = llguidance::earley::SlicedBiasComputer::json_slices();
+    let mut factory = ParserFactory::new(&environment, capabilities, &slices)
+        .map_err(|error| GrammarError::Tokenizer(first_line(&error.to_string())))?;
+    factory.quiet();
+    *factory.limits_mut() = ParserLimits {
+        max_lexer_states: MAX_LEXER_STATES,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    };
+    Ok(Base { factory, tables: Arc::new(Tables { text, ends }) })
+}
+
+fn source_bytes(source: &GrammarSource) -> usize {
+    match source {
+        GrammarSource::JsonObject => 0,
+        GrammarSource::JsonSchema(text)
+        | GrammarSource::Regex(text)
+        | GrammarSource::Lark(text)
+        | GrammarSource::Gbnf(text) => text.len(),
+        GrammarSource::Choice(choices) => choices.iter().map(String::len).sum(),
+        GrammarSource::Calls { calls, .. } => {
+            calls.iter().map(|(name, schema)| name.len() + schema.len()).sum()
+        }
+    }
+}
+
+fn check_size(source: &GrammarSource) -> Result<(), GrammarError> {
+    let limit = match source {
+        GrammarSource::JsonSchema(_) | GrammarSource::Calls { .. } => MAX_SCHEMA_BYTES,
+        GrammarSource::Choice(_) => MAX_CHOICE_BYTES,
+        _ => MAX_GRAMMAR_BYTES,
+    };
+    if let GrammarSource::Choice(choices) = source
+        && choices.len() > MAX_CHOICES
+    {
+        return Err(GrammarError::too_large(
+            source.kind(),
+            "the number of choices",
+            MAX_CHOICES as u64,
+        ));
+    }
+    if source_bytes(source) > limit {
+        return Err(GrammarError::too_large(source.kind(), "its length in bytes", limit as u64));
+    }
+    Ok(())
+}
+
+fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError> {
+    let kind = source.kind();
+    let grammar = match source {
+        GrammarSource::JsonObject => json_grammar(serde_json::json!({"type": "object"})),
+        GrammarSource::JsonSchema(text) => json_grammar(schema::checked(text)?),
+        GrammarSource::Regex(text) => {
+            check_regex(text)?;
+            TopLevelGrammar::from_regex(text)
+        }
+        GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+        GrammarSource::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
+        GrammarSource::Choice(choices) => TopLevelGrammar::from_lark(choices_to_lark(choices)?),
+        GrammarSource::Calls { calls, shape } => {
+            TopLevelGrammar::from_lark(calls_to_lark(calls, *shape)?)
+        }
+    };
+    let parser =
+        base.factory.create_parser(grammar).map_err(|error| refusal(kind, &error.to_string()))?;
+    let states = parser.parser.lexer_stats().num_bytes;
+    let mut start = llguidance::Matcher::new(Ok(parser));
+    if let Some(problem) = start.get_error() {
+        return Err(refusal(kind, &problem));
+    }
+    let open = start.is_accepting().map_err(|error| refusal(kind, &error.to_string()))?;
+    if !open {
+        // A grammar that allows no text at all would fail at the first token of a reply.
+        let mut probe = start.deep_clone();
+        probe.compute_mask().map_err(|_| {
+            GrammarError::invalid(
+                kind,
+                "as a whole",
+                "no text satisfies it; remove what contradicts itself",
+            )
+        })?;
+    }
+    let bytes = states + source_bytes(source) * BYTES_PER_SOURCE_BYTE;
+    Ok(Grammar { start: Mutex::new(start), tables: base.tables.clone(), bytes })
+}
+
+/// A grammar for a schema.
+fn json_grammar(schema: Value) -> TopLevelGrammar {
+    TopLevelGrammar::from_json_schema(with_options(schema))
+}
+
+/// A schema with options that it cannot override.
+fn with_options(mut schema: Value) -> Value {
+    let options = JsonCompileOptions {
+        whitespace_pattern: Some(JSON_SPACE.to_owned()),
+        ..JsonCompileOptions::default()
+    };
+    options.apply_to(&mut schema);
+    schema
+}
+
+/// The beginning of a call is one terminal, so that text and calls part at one place.
+fn calls_to_lark(calls: &[(String, String)], shape: CallShape) -> Result<String, GrammarError> {
+    let mut lark = String::from("start: call");
+    if shape.parallel {
+        lark.push_str(" | first (\", \" call)* \"]\"");
+    }
+    if shape.text {
+        lark.push_str(" | TEXT\nTEXT: /(?s:.+)/ & ~/(?s:\\[?\\{\"name\": .*)/");
+    }
+    for (rule, prefix) in [("call", ""), ("first", "[")] {
+        let names: Vec<String> = (0..calls.len()).map(|index| format!("{rule}{index}")).collect();
+        if prefix.is_empty() || shape.parallel {
+            lark.push_str(&format!("\n{rule}: {}", names.join(" | ")));
+            for (index, (name, _)) in calls.iter().enumerate() {
+                let head =
+                    format!("{prefix}{{\"name\": {}, \"parameters\": ", Value::from(name.as_str()));
+                lark.push_str(&format!(
+                    "\n{rule}{index}: {} arguments{index} \"}}\"",
+                    lark_string(&head)
+                ));
+            }
+        }
+    }
+    for (index, (_, schema)) in calls.iter().enumerate() {
+        let schema = with_options(schema::checked(schema)?);
+        lark.push_str(&format!("\narguments{index}: %json {schema}"));
+    }
+    lark.push('\n');
+    Ok(lark)
+}
+
+/// Checks the syntax of an expression; the character where it is wrong, from 1, and the problem.
+pub(super) fn regex_problem(text: &str) -> Option<(usize, String)> {
+    let error = regex_syntax::ast::parse::Parser::new().parse(text).err()?;
+    let character = text[..error.span().start.offset].chars().count() + 1;
+    Some((character, format!("{}; write it in the syntax of Rust's regex", error.kind())))
+}
+
+fn check_regex(text: &str) -> Result<(), GrammarError> {
+    let kind = "regular expression";
+    if text.is_empty() {
+        return Err(GrammarError::invalid(
+            kind,
+            "as a whole",
+            "it is empty; write what the reply may be",
+        ));
+    }
+    match regex_problem(text) {
+        Some((character, problem)) => {
+            Err(GrammarError::invalid(kind, format!("character {character}"), problem))
+        }
+        None => Ok(()),
+    }
+}
+
+fn choices_to_lark(choices: &[String]) -> Result<String, GrammarError> {
+    if choices.is_empty() {
+        return Err(GrammarError::invalid(
+            "list of choices",
+            "as a whole",
+            "it is empty; give at least one",
+        ));
+    }
+    let spelled: Vec<String> = choices.iter().map(|choice| lark_string(choice)).collect();
+    Ok(format!("start: CHOICE\nCHOICE: {}\n", spelled.join(" | ")))
+}
+
+/// `text` as a string of a Lark grammar.
+pub(crate) fn lark_string(text: &str) -> String {
+    let mut spelled = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' => spelled.push_str("\\\""),
+            '\\' => spelled.push_str("\\\\"),
+            '\u{0}'..='\u{1F}' | '\u{7F}' => {
+                spelled.push_str(&format!("\\u{:04x}", u32::from(character)))
+            }
+            _ => spelled.push(character),
+        }
+    }
+    spelled.push('"');
+    spelled
+}
+
+/// The library's refusal of a source in this crate's terms.
+fn refusal(kind: &'static str, message: &str) -> GrammarError {
+    if message.starts_with("panic") || message.contains("too big") || message.contains("too large")
+    {
+        return too_complex(kind);
+    }
+    let (place, problem) = match message.strip_prefix("at ").and_then(|rest| rest.split_once("): "))
+    {
+        Some((place, problem)) => match place.split_once('(') {
+            Some((line, column)) => (format!("line {line}, column {column}"), problem),
+            None => (place.to_owned(), problem),
+        },
+        None => ("as a whole".to_owned(), message),
+    };
+    GrammarError::invalid(kind, shortened(&place), first_line(problem))
+}
+
+fn too_complex(kind: &'static str) -> GrammarError {
+    GrammarError::too_large(
+        kind,
+        "what it expands to",
+        ParserLimits::default().max_grammar_size as u64,
+    )
+}
+
+/// A message in one line, cut to a bearable length: its first line, with the last one where the first only announces it.
+pub(crate) fn first_line(message: &str) -> String {
+    let mut line = message.lines().next().unwrap_or_default().to_owned();
+    if line.ends_with(':')
+        && let Some(last) = message.lines().skip(1).last()
+    {
+        line.push(' ');
+        line.push_str(last.trim());
+    }
+    line.chars().take(MAX_PROBLEM_CHARACTERS).collect()
+}

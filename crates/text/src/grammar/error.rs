@@ -1,0 +1,72 @@
+//! What can go wrong between a grammar and a token.
+
+use thiserror::Error;
+
+/// An error of a grammar: of its source when it is compiled, of its use later.
+///
+/// After an error of use the [`Matcher`](crate::Matcher) gives no further masks: the generation has to end.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum GrammarError {
+    /// The source is not valid, or says something that cannot be promised.
+    #[error("{kind}, {place}: {problem}")]
+    Invalid {
+        /// What the source is: `JSON schema`, `regular expression`, ...
+        kind: &'static str,
+        /// Where: a JSON pointer, a line, a position in characters.
+        place: String,
+        /// What is wrong there and what to write instead.
+        problem: String,
+    },
+    /// The source, or what it expands to, is larger than one request may cost.
+    #[error("{kind}: {what} exceeds the limit of {limit}; use a smaller or simpler one")]
+    TooLarge {
+        /// What the source is.
+        kind: &'static str,
+        /// The exhausted resource.
+        what: String,
+        /// Its bound.
+        limit: u64,
+    },
+    /// The tokenizer cannot be constrained.
+    #[error(
+        "this model's tokenizer cannot follow a grammar: {0}; ask without a response format, or use another model"
+    )]
+    Tokenizer(String),
+    /// The mask given to [`Matcher::allowed`](crate::Matcher::allowed) is too short.
+    #[error("the mask has {words} words of 32 tokens, the vocabulary needs {needed}")]
+    MaskSize {
+        /// Words given.
+        words: usize,
+        /// Words needed.
+        needed: usize,
+    },
+    /// A token was given that the grammar does not allow.
+    #[error("the grammar does not allow token {token} here")]
+    TokenRefused {
+        /// The token's id.
+        token: u32,
+    },
+    /// A token was given, or a mask asked for, after the reply had ended.
+    #[error("the reply had ended already")]
+    Finished,
+    /// The grammar needs more work for one token than is allowed, or the library failed.
+    #[error("the grammar cannot be followed any further: {0}; use a simpler one")]
+    Failed(String),
+}
+
+impl GrammarError {
+    /// A [`GrammarError::Invalid`].
+    pub(crate) fn invalid(
+        kind: &'static str,
+        place: impl Into<String>,
+        problem: impl Into<String>,
+    ) -> Self {
+        Self::Invalid { kind, place: place.into(), problem: problem.into() }
+    }
+
+    /// A [`GrammarError::TooLarge`].
+    pub(crate) fn too_large(kind: &'static str, what: impl Into<String>, limit: u64) -> Self {
+        Self::TooLarge { kind, what: what.into(), limit }
+    }
+}

@@ -1,0 +1,143 @@
+//! One reply that follows a grammar.
+
+use std::sync::Arc;
+
+use llguidance::api::StopReason;
+
+use super::compiler::{Tables, first_line, guarded};
+use super::error::GrammarError;
+
+/// Follows one reply through its grammar: [`Matcher::allowed`] before each token, [`Matcher::accept`] after it.
+///
+/// It can move between threads. After an error every call gives that error again.
+pub struct Matcher {
+    state: llguidance::Matcher,
+    tables: Arc<Tables>,
+    finished: bool,
+    failure: Option<GrammarError>,
+}
+
+impl std::fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Matcher")
+            .field("finished", &self.finished)
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Matcher {
+    pub(crate) fn new(state: llguidance::Matcher, tables: Arc<Tables>) -> Self {
+        Self { state, tables, finished: false, failure: None }
+    }
+
+    /// Words of 32 tokens that a mask needs: vocabulary / 32, rounded up.
+    pub fn mask_words(&self) -> usize {
+        self.tables.text.len()
+    }
+
+    /// Writes which tokens may come next: bit `id % 32` of word `id / 32`. Words beyond [`Matcher::mask_words`], which
+    /// a model's padded vocabulary may have, are set to 0. At least one bit is set.
+    ///
+    /// # Errors
+    /// [`GrammarError::MaskSize`] for a short mask; [`GrammarError::Finished`] after the end;
+    /// [`GrammarError::Failed`] if this step costs more than is allowed or nothing can follow. The mask is then all 0.
+    pub fn allowed(&mut self, mask: &mut [u32]) -> Result<(), GrammarError> {
+        mask.fill(0);
+        self.check()?;
+        let needed = self.mask_words();
+        if mask.len() < needed {
+            return Err(GrammarError::MaskSize { words: mask.len(), needed });
+        }
+        let outcome = guarded(|| {
+            has_stopped(&self.state)?;
+            let tokens = self.state.compute_mask_or_eos().map_err(|error| failed(&error))?;
+            let may_end = may_end(&mut self.state)?;
+            for ((word, tokens), text) in
+                mask.iter_mut().zip(tokens.as_slice()).zip(&self.tables.text)
+            {
+                *word = tokens & text;
+            }
+            if may_end {
+                for &end in &self.tables.ends {
+                    mask[end as usize / 32] |= 1 << (end % 32);
+                }
+            }
+            if mask.iter().all(|&word| word == 0) {
+                return Err(GrammarError::Failed("no token can follow".to_owned()));
+            }
+            Ok(())
+        });
+        if outcome.is_err() {
+            mask.fill(0);
+        }
+        self.keep(outcome)
+    }
+
+    /// Takes the token that was chosen.
+    ///
+    /// # Errors
+    /// [`GrammarError::TokenRefused`] for a token that the mask forbids; [`GrammarError::Finished`] after the end;
+    /// [`GrammarError::Failed`] as for [`Matcher::allowed`].
+    pub fn accept(&mut self, token: u32) -> Result<(), GrammarError> {
+        self.check()?;
+        let outcome = guarded(|| {
+            if self.tables.ends.binary_search(&token).is_ok() {
+                let may_end = may_end(&mut self.state)?;
+                self.finished = may_end;
+                return if may_end { Ok(()) } else { Err(GrammarError::TokenRefused { token }) };
+            }
+            if !self.tables.is_text(token) || has_stopped(&self.state)? {
+                return Err(GrammarError::TokenRefused { token });
+            }
+            match self.state.try_consume_tokens(&[token]) {
+                Ok(1) => Ok(()),
+                Ok(_) => Err(GrammarError::TokenRefused { token }),
+                Err(error) => Err(failed(&error)),
+            }
+        });
+        self.keep(outcome)
+    }
+
+    /// Whether the reply so far satisfies the grammar, so that it may end here.
+    pub fn is_complete(&mut self) -> bool {
+        self.failure.is_none()
+            && (self.finished || guarded(|| may_end(&mut self.state)).unwrap_or(false))
+    }
+
+    /// Whether nothing may follow but the end of the reply.
+    pub fn must_stop(&self) -> bool {
+        self.failure.is_none() && (self.finished || has_stopped(&self.state).unwrap_or(false))
+    }
+
+    fn check(&self) -> Result<(), GrammarError> {
+        match &self.failure {
+            Some(failure) => Err(failure.clone()),
+            None if self.finished => Err(GrammarError::Finished),
+            None => Ok(()),
+        }
+    }
+
+    fn keep(&mut self, outcome: Result<(), GrammarError>) -> Result<(), GrammarError> {
+        self.failure = outcome.as_ref().err().cloned();
+        outcome
+    }
+}
+
+/// Whether the library sees nothing that could follow. It stops on exceeded limits too, which is no end of a reply.
+fn has_stopped(state: &llguidance::Matcher) -> Result<bool, GrammarError> {
+    match state.stop_reason() {
+        StopReason::NotStopped => Ok(false),
+        reason if reason.is_ok() => Ok(true),
+        reason => Err(failed(&reason)),
+    }
+}
+
+/// Whether the reply may end here.
+fn may_end(state: &mut llguidance::Matcher) -> Result<bool, GrammarError> {
+    Ok(has_stopped(state)? || state.is_accepting().map_err(|error| failed(&error))?)
+}
+
+fn failed(error: &impl std::fmt::Display) -> GrammarError {
+    GrammarError::Failed(first_line(&error.to_string()))
+}

@@ -1,0 +1,406 @@
+//! Checks of a JSON schema before the library sees it: so that an error names the place and the remedy, and so that no
+//! schema costs more than its size suggests.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::MAX_SCHEMA_BYTES;
+use super::compiler::regex_problem;
+use super::error::GrammarError;
+use crate::vocabulary::shortened;
+
+const KIND: &str = "JSON schema";
+
+const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+
+/// Keywords whose value is one schema.
+const SCHEMA: [&str; 10] = [
+    "additionalProperties",
+    "additionalItems",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "propertyNames",
+    "contains",
+    "not",
+    "if",
+    "then",
+    "else",
+];
+
+/// Keywords whose value is a list of schemas.
+const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
+
+/// Keywords whose value maps names to schemas.
+const MAPS: [&str; 5] =
+    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+
+/// Counts with their largest acceptable value: what must be there is spelled out by the compiled grammar.
+const LEAST: [(&str, u64); 3] =
+    [("minLength", 65_536), ("minItems", 4096), ("minProperties", 4096)];
+
+const MOST: [&str; 3] = ["maxLength", "maxItems", "maxProperties"];
+
+/// A bound above this cannot bind, for no reply has as many bytes ([`crate::MAX_TEXT_BYTES`]); it is left out.
+const MOST_MAX: u64 = 1 << 26;
+
+/// Most enumerated values of a whole schema.
+const MAX_VALUES: usize = 10_000;
+
+/// Most schemas within a schema, itself included. One costs the library up to half a millisecond.
+const MAX_SCHEMAS: usize = 5000;
+
+/// Largest sum of the squares of the numbers of properties: the library writes for each property which others may follow.
+/// One object may have 707.
+const MAX_PROPERTY_PAIRS: usize = 500_000;
+
+/// Most `patternProperties` of a whole schema: each two in an object are proved to be disjoint.
+const MAX_PATTERNS: usize = 16;
+
+/// Most alternatives of one `oneOf`: each two are compared.
+const MAX_ONE_OF: usize = 256;
+
+/// Longest chain of references that lead to nothing but references.
+const MAX_CHAIN: usize = 128;
+
+/// The parsed and checked schema, as an object.
+pub(super) fn checked(source: &str) -> Result<Value, GrammarError> {
+    let mut schema: Value = serde_json::from_str(source).map_err(|error| {
+        let problem = match error.to_string() {
+            text if text.contains("recursion limit") => {
+                "it is nested more than 127 deep; use $defs and $ref".to_owned()
+            }
+            text => format!("it is no JSON: {text}"),
+        };
+        GrammarError::invalid(
+            KIND,
+            format!("line {}, column {}", error.line(), error.column()),
+            problem,
+        )
+    })?;
+    match schema {
+        Value::Bool(true) => schema = Value::Object(Map::new()),
+        Value::Bool(false) => {
+            return Err(GrammarError::invalid(KIND, "#", "`false` allows nothing; use an object"));
+        }
+        _ => {}
+    }
+    let mut check = Check { root: &schema, values: 0, schemas: 0, property_pairs: 0, patterns: 0 };
+    check.schema("#", &schema)?;
+    check_chains(&schema)?;
+    let mut inline =
+        Inline { original: schema.clone(), sizes: HashMap::new(), left: MAX_SCHEMA_BYTES };
+    inline.schema(&mut schema);
+    Ok(schema)
+}
+
+fn invalid(place: &str, problem: impl Into<String>) -> GrammarError {
+    let mut place = place.to_owned();
+    if place.len() > 200 {
+        let end = (0..=200).rev().find(|&end| place.is_char_boundary(end)).unwrap_or(0);
+        place.truncate(end);
+        place.push_str("...");
+    }
+    GrammarError::invalid(KIND, place, problem)
+}
+
+/// What a local reference (`#`, `#/...`) points to.
+fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    let path = reference.strip_prefix('#')?;
+    if path.is_empty() || path == "/" {
+        return Some(root);
+    }
+    root.pointer(path)
+}
+
+struct Check<'a> {
+    root: &'a Value,
+    values: usize,
+    schemas: usize,
+    property_pairs: usize,
+    patterns: usize,
+}
+
+impl Check<'_> {
+    /// Recursion is bounded by the parser's limit on nesting.
+    fn schema(&mut self, place: &str, schema: &Value) -> Result<(), GrammarError> {
+        self.schemas += 1;
+        if self.schemas > MAX_SCHEMAS {
+            let limit = MAX_SCHEMAS as u64;
+            return Err(GrammarError::too_large(KIND, "the number of schemas within it", limit));
+        }
+        let map = match schema {
+            Value::Object(map) => map,
+            Value::Bool(_) => return Ok(()),
+            _ => return Err(invalid(place, "a schema must be an object or a boolean")),
+        };
+        for (key, value) in map {
+            let at = format!("{place}/{key}");
+            self.keyword(&at, key, value)?;
+            if SCHEMA.contains(&key.as_str()) || (key == "items" && !value.is_array()) {
+                self.schema(&at, value)?;
+            } else if LISTS.contains(&key.as_str()) || key == "items" {
+                let list =
+                    value.as_array().ok_or_else(|| invalid(&at, "it must be a list of schemas"))?;
+                if key == "oneOf" && list.len() > MAX_ONE_OF {
+                    return Err(GrammarError::too_large(
+                        KIND,
+                        "the number of schemas in one oneOf",
+                        MAX_ONE_OF as u64,
+                    ));
+                }
+                for (index, item) in list.iter().enumerate() {
+                    self.schema(&format!("{at}/{index}"), item)?;
+                }
+            } else if MAPS.contains(&key.as_str()) {
+                let named = value
+                    .as_object()
+                    .ok_or_else(|| invalid(&at, "it must map names to schemas"))?;
+                self.count(key, named.len())?;
+                for (name, item) in named {
+                    if key == "patternProperties" {
+                        check_pattern(&format!("{at}/{name}"), name)?;
+                    }
+                    self.schema(&format!("{at}/{name}"), item)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, key: &str, found: usize) -> Result<(), GrammarError> {
+        let (total, what, limit) = match key {
+            "properties" => {
+                (&mut self.property_pairs, "the number of properties, squared", MAX_PROPERTY_PAIRS)
+            }
+            "patternProperties" => {
+                (&mut self.patterns, "the number of patternProperties", MAX_PATTERNS)
+            }
+            "enum" => (&mut self.values, "the number of enumerated values", MAX_VALUES),
+            _ => return Ok(()),
+        };
+        *total += if key == "properties" { found * found } else { found };
+        if *total > limit {
+            return Err(GrammarError::too_large(KIND, what, limit as u64));
+        }
+        Ok(())
+    }
+
+    fn keyword(&mut self, at: &str, key: &str, value: &Value) -> Result<(), GrammarError> {
+        match key {
+            "type" => check_type(at, value),
+            "$ref" => self.reference(at, value),
+            "enum" => match value.as_array() {
+                Some(values) if !values.is_empty() => self.count(key, values.len()),
+                _ => Err(invalid(at, "it must be a list of at least one value")),
+            },
+            "required" => {
+                let names =
+                    value.as_array().is_some_and(|names| names.iter().all(Value::is_string));
+                if names { Ok(()) } else { Err(invalid(at, "it must be a list of names")) }
+            }
+            "$dynamicRef" | "$recursiveRef" => Err(invalid(at, "only $ref is supported; use it")),
+            "pattern" => match value.as_str() {
+                Some(text) => check_pattern(at, text),
+                None => Err(invalid(at, "it must be a regular expression")),
+            },
+            _ => check_count(at, key, value),
+        }
+    }
+
+    fn reference(&self, at: &str, value: &Value) -> Result<(), GrammarError> {
+        let Some(reference) = value.as_str() else { return Err(invalid(at, "it must be text")) };
+        if !reference.starts_with('#') {
+            return Err(invalid(
+                at,
+                format!(
+                    "{:?} is not in this schema, and nothing is fetched; put it into $defs",
+                    shortened(reference)
+                ),
+            ));
+        }
+        if reference.contains(['~', '%']) {
+            return Err(invalid(
+                at,
+                "`~` and `%` are not supported in references; name the definition without them",
+            ));
+        }
+        match resolve(self.root, reference) {
+            Some(Value::Object(_) | Value::Bool(_)) => Ok(()),
+            Some(_) => {
+                Err(invalid(at, format!("{:?} is no schema; point to one", shortened(reference))))
+            }
+            None => Err(invalid(
+                at,
+                format!("{:?} is not in this schema; define it in $defs", shortened(reference)),
+            )),
+        }
+    }
+}
+
+fn check_pattern(at: &str, text: &str) -> Result<(), GrammarError> {
+    match regex_problem(text) {
+        Some((character, problem)) => Err(invalid(at, format!("character {character}: {problem}"))),
+        None => Ok(()),
+    }
+}
+
+fn check_type(at: &str, value: &Value) -> Result<(), GrammarError> {
+    let known = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
+    let good = match value {
+        Value::Array(names) => !names.is_empty() && names.iter().all(known),
+        name => known(name),
+    };
+    if good {
+        return Ok(());
+    }
+    let found = shortened(&value.to_string());
+    Err(invalid(
+        at,
+        format!("{found} is no type; use one of {}, or a list of them", TYPES.join(", ")),
+    ))
+}
+
+fn check_count(at: &str, key: &str, value: &Value) -> Result<(), GrammarError> {
+    let least = LEAST.iter().find(|(name, _)| *name == key);
+    if least.is_none() && !MOST.contains(&key) {
+        return Ok(());
+    }
+    let whole = value.as_f64().filter(|number| number.fract() == 0.0 && *number >= 0.0);
+    let Some(number) = whole else { return Err(invalid(at, "it must be a whole number from 0")) };
+    match least {
+        Some((_, limit)) if number > *limit as f64 => Err(invalid(
+            at,
+            format!("{value} is more than a reply can hold; at most {limit} is supported"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The schemas that apply to the same value as `schema`.
+fn in_place<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Value> {
+    let Some(map) = schema.as_object() else { return Vec::new() };
+    let lists = ["allOf", "anyOf", "oneOf"];
+    let mut found: Vec<&Value> =
+        lists.iter().filter_map(|key| map.get(*key)?.as_array()).flatten().collect();
+    found.extend(
+        map.get("$ref").and_then(Value::as_str).and_then(|reference| resolve(root, reference)),
+    );
+    found
+}
+
+/// Refuses references that lead back to themselves without anything between, and overlong chains of them.
+fn check_chains(root: &Value) -> Result<(), GrammarError> {
+    // True while being visited, false when done.
+    let mut open: HashMap<*const Value, bool> = HashMap::new();
+    let mut starts = vec![root];
+    for key in ["$defs", "definitions"] {
+        starts.extend(root.get(key).and_then(Value::as_object).into_iter().flat_map(Map::values));
+    }
+    starts.extend(references(root).into_iter().filter_map(|reference| resolve(root, reference)));
+    for start in starts {
+        let mut path = vec![(start, in_place(root, start))];
+        if open.insert(start, true).is_some() {
+            open.insert(start, false);
+            continue;
+        }
+        while let Some((schema, following)) = path.last_mut() {
+            let Some(next) = following.pop() else {
+                open.insert(*schema, false);
+                path.pop();
+                continue;
+            };
+            match open.get(&std::ptr::from_ref(next)) {
+                Some(true) => {
+                    return Err(invalid(
+                        "$ref",
+                        "a definition refers to itself with nothing between; remove the cycle",
+                    ));
+                }
+                Some(false) => {}
+                None => {
+                    open.insert(next, true);
+                    path.push((next, in_place(root, next)));
+                }
+            }
+            if path.len() > MAX_CHAIN {
+                return Err(GrammarError::too_large(
+                    KIND,
+                    "the length of a chain of references",
+                    MAX_CHAIN as u64,
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All local references in a schema.
+fn references(root: &Value) -> Vec<&str> {
+    let (mut found, mut left) = (Vec::new(), vec![root]);
+    while let Some(value) = left.pop() {
+        match value {
+            Value::Object(map) => {
+                found.extend(map.get("$ref").and_then(Value::as_str));
+                left.extend(map.values());
+            }
+            Value::Array(items) => left.extend(items),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Makes a checked schema digestible.
+struct Inline {
+    original: Value,
+    /// Length of each definition as text.
+    sizes: HashMap<String, usize>,
+    /// Bytes that may still be added.
+    left: usize,
+}
+
+impl Inline {
+    /// Leaves out bounds that cannot bind, and puts definitions in the place of references in `oneOf`: the library
+    /// proves alternatives to exclude each other, but only if it sees them.
+    fn schema(&mut self, schema: &mut Value) {
+        match schema {
+            Value::Object(map) => {
+                map.retain(|key, value| {
+                    !(MOST.contains(&key.as_str())
+                        && value.as_f64().is_some_and(|number| number > MOST_MAX as f64))
+                });
+                for (key, value) in map.iter_mut() {
+                    match (key.as_str(), value) {
+                        ("enum" | "const" | "default" | "examples", _) => {}
+                        ("oneOf", Value::Array(items)) => {
+                            for item in items {
+                                self.option(item);
+                            }
+                        }
+                        (name, Value::Object(named)) if MAPS.contains(&name) => {
+                            named.values_mut().for_each(|value| self.schema(value));
+                        }
+                        (_, value) => self.schema(value),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.schema(item)),
+            _ => {}
+        }
+    }
+
+    fn option(&mut self, item: &mut Value) {
+        let only = item.as_object().filter(|map| map.len() == 1);
+        let Some(reference) = only.and_then(|map| map.get("$ref")?.as_str()).map(str::to_owned)
+        else {
+            return self.schema(item);
+        };
+        let Some(definition) = resolve(&self.original, &reference) else { return };
+        let size = *self.sizes.entry(reference).or_insert_with(|| definition.to_string().len());
+        if size <= self.left {
+            self.left -= size;
+            *item = definition.clone();
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Tools, calls and results as messages that any template takes.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::{ToolChoice, ToolError, Tools, declaration};
+use crate::template::{Content, Message, Part};
+use crate::vocabulary::shortened;
+
+impl Tools {
+    /// The conversation for a template that knows no tools: the tools and how to call them at the end of the system
+    /// message (one is added if there is none), `tool_calls` of the assistant as the text that calls them, messages of
+    /// the role `tool` as a user's. Neighbouring results, and a user's words right after one, become one message,
+    /// because turns must alternate.
+    ///
+    /// Nothing here is marked as untrusted: guard the result ([`Message::guarded`]).
+    ///
+    /// # Errors
+    /// A [`ToolError`] for calls and results of a wrong shape, and results of calls that were not made.
+    pub fn conversation(
+        &self,
+        messages: &[Message],
+        choice: &ToolChoice,
+        parallel: bool,
+    ) -> Result<Vec<Message>, ToolError> {
+        let mut written: Vec<Message> = Vec::with_capacity(messages.len() + 1);
+        let mut names: HashMap<String, String> = HashMap::new();
+        let mut after_result = false;
+        for (index, message) in messages.iter().enumerate() {
+            let place = format!("messages[{index}]");
+            let is_result = message.role == "tool" || message.role == "function";
+            let message = if is_result {
+                result_message(&place, message, &names)?
+            } else {
+                call_message(&place, message, &mut names)?
+            };
+            let joins = message.role == "user" && (after_result || is_result);
+            match written.last_mut() {
+                Some(previous) if joins && previous.role == "user" => {
+                    append(previous, message.content)
+                }
+                _ => written.push(message),
+            }
+            after_result = is_result;
+        }
+        if let Some(instructions) = self.instructions(choice, parallel) {
+            match written
+                .first_mut()
+                .filter(|first| first.role == "system" || first.role == "developer")
+            {
+                Some(system) => {
+                    system.content =
+                        Content::Text(format!("{}\n\n{instructions}", text_of(&system.content)));
+                }
+                None => written.insert(0, Message::new("system", instructions)),
+            }
+        }
+        Ok(written)
+    }
+
+    /// What the model is told, in the words of Google's documentation of function calling with Gemma.
+    fn instructions(&self, choice: &ToolChoice, parallel: bool) -> Option<String> {
+        if self.is_empty() || *choice == ToolChoice::None {
+            return None;
+        }
+        let mut text = match choice {
+            ToolChoice::Named(name) => format!("You have access to functions. You MUST invoke the function {name}, in the format of\n"),
+            ToolChoice::Required => "You have access to functions. You MUST invoke at least one of them, in the format of\n".to_owned(),
+            _ => "You have access to functions. If you decide to invoke any of the function(s), you MUST put it in the format of\n".to_owned(),
+        };
+        text.push_str("{\"name\": function name, \"parameters\": dictionary of argument name and its value}\n");
+        if parallel && !matches!(choice, ToolChoice::Named(_)) {
+            text.push_str("To invoke several functions at once, put them in a list: [{\"name\": ...}, {\"name\": ...}]\n");
+        }
+        text.push_str(
+            "\nYou SHOULD NOT include any other text in the response if you call a function\n",
+        );
+        let functions: Vec<Value> = self.list().iter().map(declaration).collect();
+        text.push_str(&Value::Array(functions).to_string());
+        Some(text)
+    }
+}
+
+/// The text of a content; its other parts are left out.
+fn text_of(content: &Content) -> String {
+    match content {
+        Content::Text(text) => text.clone(),
+        Content::Parts(parts) => {
+            parts.iter().filter_map(|part| part.text.as_deref()).collect::<Vec<_>>().join("\n")
+        }
+        Content::Absent(()) => String::new(),
+    }
+}
+
+fn append(message: &mut Message, content: Content) {
+    message.content = match (std::mem::take(&mut message.content), content) {
+        (Content::Text(first), Content::Text(second)) => {
+            Content::Text(format!("{first}\n\n{second}"))
+        }
+        (first, second) => {
+            let mut parts = parts_of(first);
+            parts.extend(parts_of(Content::Text("\n\n".to_owned())));
+            parts.extend(parts_of(second));
+            Content::Parts(parts)
+        }
+    };
+}
+
+fn parts_of(content: Content) -> Vec<Part> {
+    match content {
+        Content::Parts(parts) => parts,
+        Content::Text(text) => {
+            vec![Part { kind: "text".to_owned(), text: Some(text), ..Part::default() }]
+        }
+        Content::Absent(()) => Vec::new(),
+    }
+}
+
+/// A message with its `tool_calls` written as text; `names` learns their ids.
+fn call_message(
+    place: &str,
+    message: &Message,
+    names: &mut HashMap<String, String>,
+) -> Result<Message, ToolError> {
+    let mut message = message.clone();
+    let calls = match message.extra.shift_remove("tool_calls") {
+        None | Some(Value::Null) => return Ok(message),
+        Some(Value::Array(calls)) if calls.is_empty() => return Ok(message),
+        Some(Value::Array(calls)) => calls,
+        Some(_) => {
+            return Err(ToolError::new(
+                format!("{place}.tool_calls"),
+                "it must be a list of calls",
+            ));
+        }
+    };
+    let mut written = Vec::with_capacity(calls.len());
+    for (index, call) in calls.iter().enumerate() {
+        let place = format!("{place}.tool_calls[{index}].function");
+        let function = call.get("function").and_then(Value::as_object);
+        let function = function.ok_or_else(|| ToolError::new(&place, "it is missing"))?;
+        let Some(name) = function.get("name").and_then(Value::as_str) else {
+            return Err(ToolError::new(format!("{place}.name"), "it must be text"));
+        };
+        let arguments = match function.get("arguments") {
+            None | Some(Value::Null) => "{}".to_owned(),
+            Some(Value::String(text)) if text.trim().is_empty() => "{}".to_owned(),
+            Some(Value::String(text))
+                if serde_json::from_str::<serde_json::Map<String, Value>>(text).is_ok() =>
+            {
+                text.clone()
+            }
+            Some(Value::Object(map)) => Value::Object(map.clone()).to_string(),
+            Some(_) => {
+                return Err(ToolError::new(
+                    format!("{place}.arguments"),
+                    "it must be a JSON object as text",
+                ));
+            }
+        };
+        if let Some(id) = call.get("id").and_then(Value::as_str) {
+            names.insert(id.to_owned(), name.to_owned());
+        }
+        written.push(format!("{{\"name\": {}, \"parameters\": {arguments}}}", Value::from(name)));
+    }
+    let calls =
+        if written.len() == 1 { written.remove(0) } else { format!("[{}]", written.join(", ")) };
+    let said = text_of(&message.content);
+    message.content =
+        Content::Text(if said.trim().is_empty() { calls } else { format!("{said}\n{calls}") });
+    Ok(message)
+}
+
+/// A result as a user's message. JSON keeps it in one line, so that no result can close its block.
+fn result_message(
+    place: &str,
+    message: &Message,
+    names: &HashMap<String, String>,
+) -> Result<Message, ToolError> {
+    let field = |key: &str| message.extra.get(key).and_then(Value::as_str);
+    let name = match field("tool_call_id") {
+        Some(id) => Some(names.get(id).map(String::as_str).ok_or_else(|| {
+            let problem = format!("no call before it has the id `{}`", shortened(id));
+            ToolError::new(format!("{place}.tool_call_id"), problem)
+        })?),
+        None => field("name").or_else(|| field("tool_name")),
+    };
+    let said = text_of(&message.content);
+    let content = match serde_json::from_str::<Value>(&said) {
+        Ok(value @ (Value::Object(_) | Value::Array(_))) => value,
+        _ => Value::String(said),
+    };
+    let name = name.map(|name| format!("\"name\": {}, ", Value::from(name))).unwrap_or_default();
+    Ok(Message::new("user", format!("```tool_output\n{{{name}\"content\": {content}}}\n```")))
+}

@@ -1,0 +1,275 @@
+//! Tools: functions that a model may ask its caller to run.
+//!
+//! Gemma 3 has no token and no template for them. Google's documentation (ai.google.dev/gemma/docs/capabilities/function-calling)
+//! describes the functions in the prompt and has the model answer `{"name": ..., "parameters": {...}}`; results go back
+//! in a user's turn as a `tool_output` block. So:
+//!
+//! - [`Tools`] checks declarations of the OpenAI form; [`Tools::conversation`] writes them and all earlier calls and
+//!   results into messages that a template without tools takes.
+//! - [`Tools::grammar`] makes a reply be a call, or be text or a call, with arguments that satisfy their schema.
+//! - [`CallParser`] splits the generated text into text and calls while it arrives.
+//!
+//! A list of calls is `[{...}, {...}]`, this crate's extension of the documented form for several calls in one reply.
+
+mod conversation;
+mod parser;
+
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+pub use parser::{CallParser, ReplyPart, ToolCall};
+
+use crate::grammar::{CallShape, GrammarSource, MAX_SCHEMA_BYTES, check_schema};
+use crate::vocabulary::shortened;
+
+/// Most tools of one request.
+pub const MAX_TOOLS: usize = 128;
+
+/// Longest name of a tool in bytes.
+const MAX_NAME_BYTES: usize = 64;
+
+/// What is wrong with tools, their choice, or the messages that name them.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{param}: {problem}")]
+pub struct ToolError {
+    /// The field at fault, as `tools[2].function.name`.
+    pub param: String,
+    /// What is wrong and what to write instead.
+    pub problem: String,
+}
+
+impl ToolError {
+    fn new(param: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { param: param.into(), problem: problem.into() }
+    }
+}
+
+/// Whether and which tool a reply has to call.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// None; the tools are not even mentioned.
+    None,
+    /// At least one.
+    Required,
+    /// This one.
+    Named(String),
+}
+
+/// One function.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// Letters, digits and `_-.:/`, at most 64.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// JSON schema of its arguments, an object.
+    pub parameters: Map<String, Value>,
+}
+
+/// The checked tools of a request.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Tools {
+    tools: Vec<Tool>,
+}
+
+impl Tools {
+    /// Reads the field `tools` of an OpenAI request: a list of `{"type": "function", "function": {"name", "description",
+    /// "parameters"}}`. `null` is no tools.
+    ///
+    /// # Errors
+    /// A [`ToolError`] for more than [`MAX_TOOLS`], a wrong shape, a name that is missing, malformed or used twice, and
+    /// parameters that are no schema of an object.
+    pub fn from_openai(value: &Value) -> Result<Self, ToolError> {
+        let list = match value {
+            Value::Null => return Ok(Self::default()),
+            Value::Array(list) => list,
+            _ => return Err(ToolError::new("tools", "it must be a list of tools")),
+        };
+        if list.len() > MAX_TOOLS {
+            return Err(ToolError::new(
+                "tools",
+                format!("{} tools are given; at most {MAX_TOOLS} are taken", list.len()),
+            ));
+        }
+        let mut tools: Vec<Tool> = Vec::with_capacity(list.len());
+        let mut bytes = 0;
+        for (index, entry) in list.iter().enumerate() {
+            let tool = read_tool(&format!("tools[{index}]"), entry)?;
+            if tools.iter().any(|other| other.name == tool.name) {
+                let problem = format!("another tool is named `{}` too; rename one", tool.name);
+                return Err(ToolError::new(format!("tools[{index}].function.name"), problem));
+            }
+            bytes += Value::Object(tool.parameters.clone()).to_string().len()
+                + tool.description.as_ref().map_or(0, String::len);
+            if bytes > MAX_SCHEMA_BYTES {
+                let problem = format!(
+                    "all tools together exceed {MAX_SCHEMA_BYTES} bytes; give fewer or shorter ones"
+                );
+                return Err(ToolError::new("tools", problem));
+            }
+            tools.push(tool);
+        }
+        Ok(Self { tools })
+    }
+
+    /// Reads the field `tool_choice` of an OpenAI request: `auto`, `none`, `required` or `{"type": "function",
+    /// "function": {"name": ...}}`. `null` is `auto`.
+    ///
+    /// # Errors
+    /// A [`ToolError`] for another shape, a name that no tool has, and a demand for a tool where there is none.
+    pub fn choice_from_openai(&self, value: &Value) -> Result<ToolChoice, ToolError> {
+        let wrong = || {
+            ToolError::new(
+                "tool_choice",
+                "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}",
+            )
+        };
+        let choice = match value {
+            Value::Null => ToolChoice::Auto,
+            Value::String(word) => match word.as_str() {
+                "auto" => ToolChoice::Auto,
+                "none" => ToolChoice::None,
+                "required" | "any" => ToolChoice::Required,
+                _ => return Err(wrong()),
+            },
+            Value::Object(map) => {
+                let name = map
+                    .get("function")
+                    .and_then(|function| function.get("name"))
+                    .or_else(|| map.get("name"));
+                ToolChoice::Named(name.and_then(Value::as_str).ok_or_else(wrong)?.to_owned())
+            }
+            _ => return Err(wrong()),
+        };
+        match &choice {
+            ToolChoice::Required if self.tools.is_empty() => {
+                Err(ToolError::new("tool_choice", "a call is required, but `tools` is empty"))
+            }
+            ToolChoice::Named(name) if self.find(name).is_none() => {
+                let problem =
+                    format!("no tool is named `{}`; name one of `tools`", shortened(name));
+                Err(ToolError::new("tool_choice.function.name", problem))
+            }
+            _ => Ok(choice),
+        }
+    }
+
+    /// The tools in the request's order.
+    pub fn list(&self) -> &[Tool] {
+        &self.tools
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tools.is_empty()
+    }
+
+    /// The tool of this name.
+    pub fn find(&self, name: &str) -> Option<&Tool> {
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    /// The tools in the OpenAI form, for the variable `tools` of a template that [takes them](crate::ChatTemplate::takes_tools).
+    pub fn declarations(&self) -> Value {
+        let functions = self
+            .tools
+            .iter()
+            .map(|tool| serde_json::json!({"type": "function", "function": declaration(tool)}));
+        Value::Array(functions.collect())
+    }
+
+    /// The grammar of a reply: calls of the chosen tools, in [`ToolChoice::Auto`] or text that begins like no call. With
+    /// `parallel` a list of calls too. `None` if nothing is to be called.
+    ///
+    /// In `Auto` only a call that opens the reply exactly as `{"name": ` is guided; [`CallParser`] finds others.
+    pub fn grammar(&self, choice: &ToolChoice, parallel: bool) -> Option<GrammarSource> {
+        let chosen: Vec<&Tool> = match choice {
+            ToolChoice::None => return None,
+            ToolChoice::Named(name) => self.find(name).into_iter().collect(),
+            ToolChoice::Auto | ToolChoice::Required => self.tools.iter().collect(),
+        };
+        if chosen.is_empty() {
+            return None;
+        }
+        let calls = chosen
+            .iter()
+            .map(|tool| (tool.name.clone(), Value::Object(tool.parameters.clone()).to_string()));
+        let shape = CallShape {
+            parallel: parallel && !matches!(choice, ToolChoice::Named(_)),
+            text: *choice == ToolChoice::Auto,
+        };
+        Some(GrammarSource::Calls { calls: calls.collect(), shape })
+    }
+
+    /// A parser for one reply. Without `parallel` the reply ends at its first call.
+    pub fn parser(&self, parallel: bool) -> CallParser {
+        CallParser::new(self.tools.iter().map(|tool| tool.name.clone()).collect(), parallel)
+    }
+}
+
+fn read_tool(place: &str, entry: &Value) -> Result<Tool, ToolError> {
+    let entry =
+        entry.as_object().ok_or_else(|| ToolError::new(place, "a tool must be an object"))?;
+    if entry.get("type").is_some_and(|kind| kind != "function") {
+        return Err(ToolError::new(
+            format!("{place}.type"),
+            "only tools of type \"function\" are supported",
+        ));
+    }
+    let Some(function) = entry.get("function").and_then(Value::as_object) else {
+        return Err(ToolError::new(
+            format!("{place}.function"),
+            "it is missing; describe the function in it",
+        ));
+    };
+    let place = format!("{place}.function");
+    let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:/".contains(&byte);
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(good) {
+        let problem = "a name has 1 to 64 letters, digits, `_`, `-`, `.`, `:` or `/`";
+        return Err(ToolError::new(format!("{place}.name"), problem));
+    }
+    let description = match function.get("description") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(_) => return Err(ToolError::new(format!("{place}.description"), "it must be text")),
+    };
+    let parameters = read_parameters(&format!("{place}.parameters"), function.get("parameters"))?;
+    Ok(Tool { name: name.to_owned(), description, parameters })
+}
+
+fn read_parameters(place: &str, value: Option<&Value>) -> Result<Map<String, Value>, ToolError> {
+    let mut parameters = match value {
+        None | Some(Value::Null) => {
+            let mut none = Map::new();
+            none.insert("properties".to_owned(), Value::Object(Map::new()));
+            none.insert("additionalProperties".to_owned(), Value::Bool(false));
+            none
+        }
+        Some(Value::Object(parameters)) => parameters.clone(),
+        Some(_) => return Err(ToolError::new(place, "it must be the JSON schema of an object")),
+    };
+    if parameters.get("type").is_some_and(|kind| kind != "object") {
+        return Err(ToolError::new(
+            format!("{place}.type"),
+            "arguments have names, so the type must be \"object\"",
+        ));
+    }
+    parameters.entry("type").or_insert_with(|| "object".into());
+    check_schema(&Value::Object(parameters.clone()).to_string())
+        .map_err(|error| ToolError::new(place, error.to_string()))?;
+    Ok(parameters)
+}
+
+fn declaration(tool: &Tool) -> Value {
+    let mut function = Map::new();
+    function.insert("name".to_owned(), tool.name.clone().into());
+    if let Some(description) = &tool.description {
+        function.insert("description".to_owned(), description.clone().into());
+    }
+    function.insert("parameters".to_owned(), Value::Object(tool.parameters.clone()));
+    Value::Object(function)
+}

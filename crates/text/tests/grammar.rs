@@ -1,0 +1,547 @@
+//! Grammars: that replies follow them, and that nothing hostile gets through.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trine_text::{GrammarCache, GrammarCompiler, GrammarError, GrammarSource, Matcher, Tokenizer};
+
+fn tokenizer() -> Arc<Tokenizer> {
+    Arc::new(common::from_json("tokenizer"))
+}
+
+fn matcher(compiler: &GrammarCompiler, source: GrammarSource) -> Matcher {
+    compiler.compile(&source).unwrap().matcher().unwrap()
+}
+
+/// Whether a reply may be exactly `text`, in the tokenizer's segmentation.
+fn takes(
+    compiler: &GrammarCompiler,
+    tokenizer: &Tokenizer,
+    source: &GrammarSource,
+    text: &str,
+) -> bool {
+    let mut matcher = matcher(compiler, source.clone());
+    let ids = tokenizer.encode(text, trine_text::Specials::AsText).unwrap();
+    ids.iter().all(|&id| matcher.accept(id).is_ok()) && matcher.is_complete()
+}
+
+fn check(source: &GrammarSource, good: &[&str], bad: &[&str]) {
+    let tokenizer = tokenizer();
+    let compiler = GrammarCompiler::new(tokenizer.clone());
+    for text in good {
+        assert!(takes(&compiler, &tokenizer, source, text), "{source:?} takes {text:?}");
+    }
+    for text in bad {
+        assert!(!takes(&compiler, &tokenizer, source, text), "{source:?} refuses {text:?}");
+    }
+}
+
+fn schema(text: &str) -> GrammarSource {
+    GrammarSource::JsonSchema(text.to_owned())
+}
+
+fn gbnf(text: &str) -> GrammarSource {
+    GrammarSource::Gbnf(text.to_owned())
+}
+
+fn bits(mask: &[u32]) -> Vec<u32> {
+    let bits = mask.iter().enumerate().flat_map(|(index, word)| {
+        (0..32).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index as u32 * 32 + bit)
+    });
+    bits.collect()
+}
+
+#[test]
+fn schemas_take_what_satisfies_them() {
+    check(
+        &schema(
+            r#"{"type":"object","properties":{"a":{"type":"integer","minimum":3},"b":{"enum":["x","y"]}},"required":["a"],"additionalProperties":false}"#,
+        ),
+        &[r#"{"a":3}"#, r#"{"a": 7, "b": "x"}"#, "{\n  \"a\": 3\n}"],
+        &[
+            r#"{"a":2}"#,
+            r#"{"b":"x"}"#,
+            r#"{"a":3,"b":"z"}"#,
+            r#"{"a":3"#,
+            r#"{"a":3}x"#,
+            "{\n\n\"a\":3}",
+        ],
+    );
+    check(
+        &GrammarSource::JsonObject,
+        &["{}", r#"{"a":[1,{"b":null}]}"#],
+        &["[]", "1", r#"{"a":}"#, ""],
+    );
+}
+
+#[test]
+fn references_may_be_recursive_and_alternatives_referenced() {
+    check(
+        &schema(
+            r##"{"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}},"required":["next"],"additionalProperties":false}}}"##,
+        ),
+        &[r#"{"next":null}"#, r#"{"next":{"next":null}}"#],
+        &[r#"{"next":{}}"#],
+    );
+    let of = |kind: &str| {
+        format!(
+            r#"{{"type":"object","properties":{{"kind":{{"const":"{kind}"}}}},"required":["kind"],"additionalProperties":false}}"#
+        )
+    };
+    check(
+        &schema(&format!(
+            r##"{{"oneOf":[{{"$ref":"#/$defs/a"}},{{"$ref":"#/$defs/b"}}],"$defs":{{"a":{},"b":{}}}}}"##,
+            of("a"),
+            of("b")
+        )),
+        &[r#"{"kind":"a"}"#, r#"{"kind":"b"}"#],
+        &[r#"{"kind":"c"}"#],
+    );
+}
+
+#[test]
+fn bounds_that_cannot_bind_are_left_out() {
+    check(
+        &schema(r#"{"type":"array","items":{"type":"integer"},"maxItems":2147483647}"#),
+        &["[1,2]", "[]"],
+        &["[1,]"],
+    );
+    check(&schema(r#"{"type":"string","maxLength":9223372036854775807}"#), &[r#""abc""#], &["abc"]);
+}
+
+#[test]
+fn other_grammars_take_what_they_say() {
+    check(
+        &GrammarSource::Regex("[a-c]+/[0-9]{2,3}".into()),
+        &["ab/12", "c/123"],
+        &["ab/1", "d/12", "a/1234"],
+    );
+    check(
+        &GrammarSource::Choice(vec!["yes".into(), "no \"q\"\n\u{7f}é".into()]),
+        &["yes", "no \"q\"\n\u{7f}é"],
+        &["ye", "no"],
+    );
+    check(
+        &GrammarSource::Lark("start: \"a\" b*\nb: \"(\" b \")\" | /[0-9]/\n".into()),
+        &["a", "a(1)((2))"],
+        &["a(", "(1)"],
+    );
+}
+
+#[test]
+fn gbnf_takes_what_it_says() {
+    check(
+        &gbnf("root ::= \"a\" (\"b\" | [c-e\\n])* \"x\"? # end\n"),
+        &["a", "abc\nx", "ax"],
+        &["b", "axx"],
+    );
+    check(&gbnf("root ::= item{2,3}\nitem ::= [0-9] |\n  \"-\"\n"), &["12", "1-2"], &["1", "1234"]);
+    check(&gbnf("root ::= [^a\\]/] . \"\\x41\\u00e9\"\n"), &["b/Aé", "^\nAé"], &["abAé", "/bAé"]);
+    check(
+        &gbnf("root ::= sum\nsum ::= sum \"+\" term | term\nterm ::= [0-9]+ | \"(\" sum \")\"\n"),
+        &["1", "1+(2+3)+45"],
+        &["1+", "(1", ""],
+    );
+    let json = r#"
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+ws ::= | " " | "\n" [ \t]{0,20}
+"#;
+    check(
+        &gbnf(json),
+        &["{}", r#"{"a": [1, -2.5e3, {"b": null}], "c": "\u00e9\n"}"#, "{\n \"a\": true }"],
+        &["[]", r#"{"a" 1}"#, r#"{"a": 1,}"#],
+    );
+}
+
+#[test]
+fn control_tokens_are_never_allowed() {
+    let tokenizer = tokenizer();
+    let compiler = GrammarCompiler::new(tokenizer.clone());
+    let turn = tokenizer.token_to_id("<start_of_turn>").unwrap();
+    let end = tokenizer.eos_ids()[0];
+    for lark in [
+        "start: <[*]>",
+        "start: <start_of_turn> \"a\"",
+        "start: <[1]> \"a\"",
+        "start: <[0-300]>+",
+        "start: /(?s:.)*/",
+    ] {
+        let Ok(grammar) = compiler.compile(&GrammarSource::Lark(lark.into())) else { continue };
+        let mut matcher = grammar.matcher().unwrap();
+        let mut mask = vec![u32::MAX; matcher.mask_words()];
+        if matcher.allowed(&mut mask).is_ok() {
+            let open = matcher.is_complete();
+            for id in bits(&mask) {
+                assert!(
+                    !tokenizer.is_special(id) || (open && tokenizer.eos_ids().contains(&id)),
+                    "{lark}: {id}"
+                );
+            }
+            assert_eq!(open, bits(&mask).contains(&end), "{lark}");
+        } else {
+            assert!(mask.iter().all(|&word| word == 0));
+        }
+        let mut matcher = grammar.matcher().unwrap();
+        assert_eq!(matcher.accept(turn), Err(GrammarError::TokenRefused { token: turn }));
+        assert!(matcher.allowed(&mut mask).is_err(), "an error is final");
+    }
+}
+
+#[test]
+fn the_spelling_of_a_control_token_is_text() {
+    let tokenizer = tokenizer();
+    let compiler = GrammarCompiler::new(tokenizer.clone());
+    let source = GrammarSource::Choice(vec!["<end_of_turn>".into()]);
+    assert!(takes(&compiler, &tokenizer, &source, "<end_of_turn>"));
+}
+
+#[test]
+fn a_reply_ends_where_its_grammar_may() {
+    let tokenizer = tokenizer();
+    let compiler = GrammarCompiler::new(tokenizer.clone());
+    let end = tokenizer.eos_ids()[0];
+    let mut one = matcher(&compiler, GrammarSource::Choice(vec!["a".into()]));
+    assert_eq!(one.accept(end), Err(GrammarError::TokenRefused { token: end }));
+
+    let mut two = matcher(&compiler, GrammarSource::Choice(vec!["a".into()]));
+    let a = tokenizer.encode("a", trine_text::Specials::AsText).unwrap();
+    two.accept(a[0]).unwrap();
+    assert!(two.is_complete() && two.must_stop());
+    let mut mask = vec![0; two.mask_words() + 5];
+    two.allowed(&mut mask).unwrap();
+    assert_eq!(bits(&mask), tokenizer.eos_ids());
+    two.accept(end).unwrap();
+    assert_eq!(two.accept(end), Err(GrammarError::Finished));
+    assert_eq!(two.allowed(&mut mask), Err(GrammarError::Finished));
+    assert!(mask.iter().all(|&word| word == 0));
+}
+
+#[test]
+fn a_matcher_moves_between_threads_and_checks_its_mask() {
+    fn is_send<T: Send>(_: &T) {}
+    fn is_shared<T: Send + Sync>(_: &T) {}
+    let compiler = GrammarCompiler::new(tokenizer());
+    let grammar = compiler.compile(&GrammarSource::JsonObject).unwrap();
+    is_shared(&grammar);
+    is_shared(&compiler);
+    let mut matcher = grammar.matcher().unwrap();
+    is_send(&matcher);
+    let needed = matcher.mask_words();
+    assert_eq!(
+        matcher.allowed(&mut vec![0; needed - 1]),
+        Err(GrammarError::MaskSize { words: needed - 1, needed })
+    );
+    let moved = std::thread::spawn(move || matcher.allowed(&mut vec![0; needed])).join().unwrap();
+    assert_eq!(moved, Ok(()), "a short mask is the caller's fault and not final");
+}
+
+#[test]
+fn the_cache_stays_within_its_bounds() {
+    let cache = GrammarCache::new(GrammarCompiler::new(tokenizer()), 8, 1 << 20);
+    let first = schema(r#"{"const":0}"#);
+    let kept = cache.get(&first).unwrap();
+    for value in 1..200 {
+        cache.get(&schema(&format!(r#"{{"const":{value}}}"#))).unwrap();
+        assert!(Arc::ptr_eq(&kept, &cache.get(&first).unwrap()), "the one in use stays");
+        assert!(cache.len() <= 8 && cache.bytes() <= 1 << 20);
+    }
+    assert_eq!(cache.len(), 8);
+    let none = GrammarCache::new(cache.compiler().clone(), 8, 1);
+    none.get(&first).unwrap();
+    assert!(none.is_empty());
+}
+
+/// Compiles a hostile source; its error if it is refused, within the time.
+fn refused(compiler: &GrammarCompiler, source: &GrammarSource) -> Option<String> {
+    let start = Instant::now();
+    let outcome = compiler.compile(source);
+    let took = start.elapsed();
+    let shown: String = format!("{source:?}").chars().take(90).collect();
+    // Generous, for machines that build at the same time; runaway cases took ten times as long.
+    assert!(took < Duration::from_secs(5), "{took:?} for {shown}");
+    outcome.err().map(|error| {
+        let text = error.to_string();
+        assert!(text.len() < 700, "{text}");
+        text
+    })
+}
+
+#[test]
+fn hostile_schemas_are_refused_with_their_place() {
+    let compiler = GrammarCompiler::new(tokenizer());
+    let deep = |count: usize| format!("{}true{}", r#"{"items":"#.repeat(count), "}".repeat(count));
+    let values: Vec<String> = (0..30_000).map(|value| value.to_string()).collect();
+    let long_enum = format!(r#"{{"enum":[{}]}}"#, values.join(","));
+    let huge_enum = format!(r#"{{"enum":[{}]}}"#, "123,".repeat(100_000) + "1");
+    let cases = [
+        ("{", "line 1, column 1"),
+        ("[1]", "#"),
+        (r#"{"type":"strin"}"#, "#/type"),
+        (r#"{"type":"object","properties":{"a":{"type":7}}}"#, "#/properties/a/type"),
+        (r#"{"properties":{"foo":"bar"}}"#, "#/properties/foo"),
+        (r#"{"properties":"bar"}"#, "#/properties"),
+        (r##"{"$ref":"#/$defs/gone"}"##, "#/$ref"),
+        (r#"{"$ref":"https://example.com/s.json"}"#, "nothing is fetched"),
+        (r#"{"$ref":"file:///etc/passwd"}"#, "nothing is fetched"),
+        (r##"{"$ref":"#"}"##, "refers to itself"),
+        (
+            r##"{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"allOf":[{"$ref":"#/$defs/a"}]}}}"##,
+            "refers to itself",
+        ),
+        (r#"{"type":"array","minItems":1000000000}"#, "#/minItems"),
+        (r#"{"type":"array","minItems":1e9}"#, "#/minItems"),
+        (r#"{"type":"array","minItems":-1}"#, "#/minItems"),
+        (r#"{"type":"string","minLength":1000000000}"#, "#/minLength"),
+        (r#"{"enum":[]}"#, "#/enum"),
+        (r#"{"enum":5}"#, "#/enum"),
+        (r#"{"required":"a"}"#, "#/required"),
+        (r#"{"type":"string","pattern":"foo("}"#, "#/pattern"),
+        (r#"{"patternProperties":{"[a":{}}}"#, "#/patternProperties/[a"),
+        (r#"{"type":"string","pattern":5}"#, "#/pattern"),
+        (r#"{"not":{"type":"string"}}"#, "not"),
+        (r#"{"allOf":[{"type":"string"},{"type":"number"}]}"#, "nsatisfiable"),
+        ("false", "allows nothing"),
+    ];
+    for (source, expected) in cases {
+        let error =
+            refused(&compiler, &schema(source)).unwrap_or_else(|| panic!("{source} is accepted"));
+        assert!(error.contains(expected), "{source}: {error}");
+    }
+    for source in [deep(10_000), deep(200), long_enum, huge_enum] {
+        assert!(refused(&compiler, &schema(&source)).is_some(), "{source:.60}");
+    }
+}
+
+#[test]
+fn large_schemas_cost_no_more_than_their_size() {
+    let compiler = GrammarCompiler::new(tokenizer());
+    let chain = |count: usize, link: &dyn Fn(usize) -> String| {
+        let defs: Vec<String> =
+            (0..count).map(|index| format!(r#""d{index}":{}"#, link(index + 1))).collect();
+        format!(
+            r##"{{"$ref":"#/$defs/d0","$defs":{{{},"d{count}":{{"type":"null"}}}}}}"##,
+            defs.join(",")
+        )
+    };
+    let pure = chain(4000, &|next| format!(r##"{{"$ref":"#/$defs/d{next}"}}"##));
+    assert!(refused(&compiler, &schema(&pure)).unwrap().contains("chain"));
+    let through =
+        chain(2400, &|next| format!(r##"{{"properties":{{"p":{{"$ref":"#/$defs/d{next}"}}}}}}"##));
+    refused(&compiler, &schema(&through));
+    let items = chain(2400, &|next| format!(r##"{{"items":{{"$ref":"#/$defs/d{next}"}}}}"##));
+    refused(&compiler, &schema(&items));
+    let siblings = chain(1200, &|next| {
+        format!(r##"{{"minItems":1,"items":{{"minItems":1,"$ref":"#/$defs/d{next}"}}}}"##)
+    });
+    refused(&compiler, &schema(&siblings));
+    let any = (0..2000).map(|index| {
+        format!(r#"{{"type":"object","properties":{{"p{index}":{{"type":"string"}}}}}}"#)
+    });
+    let any = any.collect::<Vec<_>>().join(",");
+    refused(
+        &compiler,
+        &schema(&format!(r#"{{"allOf":[{{"anyOf":[{any}]}},{{"anyOf":[{any}]}}]}}"#)),
+    );
+    let one =
+        (0..250).map(|index| format!(r#"{{"const":"v{index}"}}"#)).collect::<Vec<_>>().join(",");
+    assert_eq!(refused(&compiler, &schema(&format!(r#"{{"oneOf":[{one}]}}"#))), None);
+    let patterns = (0..16)
+        .map(|index| format!(r#""^(a|b|c)*{index}x{{0,50}}$":{{}}"#))
+        .collect::<Vec<_>>()
+        .join(",");
+    refused(
+        &compiler,
+        &schema(&format!(r#"{{"type":"object","patternProperties":{{{patterns}}}}}"#)),
+    );
+    let words: Vec<String> = (0..10_000).map(|index| format!("\"w{index}\"")).collect();
+    assert_eq!(refused(&compiler, &schema(&format!(r#"{{"enum":[{}]}}"#, words.join(",")))), None);
+    let wide: Vec<String> = (0..5000).map(|index| format!(r#""n{index}":{{}}"#)).collect();
+    let wide = refused(&compiler, &schema(&format!(r#"{{"properties":{{{}}}}}"#, wide.join(","))));
+    assert!(wide.unwrap().contains("number of"));
+    let names: Vec<String> =
+        (0..700).map(|index| format!(r#""n{index}":{{"type":"string"}}"#)).collect();
+    assert_eq!(
+        refused(&compiler, &schema(&format!(r#"{{"properties":{{{}}}}}"#, names.join(",")))),
+        None
+    );
+}
+
+#[test]
+fn hostile_expressions_are_refused_or_followed() {
+    let compiler = GrammarCompiler::new(tokenizer());
+    let regex = |text: &str| GrammarSource::Regex(text.to_owned());
+    for text in ["[.*", "(", "a{2,1}", "foo\\", "(?<=a)b", "", "\\1", "*a"] {
+        let error =
+            refused(&compiler, &regex(text)).unwrap_or_else(|| panic!("{text} is accepted"));
+        assert!(error.starts_with("regular expression"), "{error}");
+    }
+    for text in [
+        "foo**",
+        "(a+)+b",
+        ".{1000000}",
+        "((a{100}){100}){100}",
+        "(a|aa|aaa)*{50}",
+        "(.*a){20}",
+        ".*a.{200}",
+    ] {
+        let Ok(grammar) = compiler.compile(&regex(text)) else { continue };
+        follow(&grammar, text);
+    }
+    let nested = format!("{}a{}", "(".repeat(8000), ")".repeat(8000));
+    assert!(refused(&compiler, &regex(&nested)).is_some());
+    let wide = vec!["[a-z]{1,50}x"; 1200].join("|");
+    refused(&compiler, &regex(&wide));
+}
+
+/// Takes a hundred steps; each must be fast, an error is an answer.
+fn follow(grammar: &trine_text::Grammar, name: &str) {
+    let mut matcher = grammar.matcher().unwrap();
+    let mut mask = vec![0; matcher.mask_words()];
+    for step in 0..100_usize {
+        let start = Instant::now();
+        let allowed = matcher.allowed(&mut mask);
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(1), "{name}: {took:?} for step {step}");
+        if allowed.is_err() || matcher.must_stop() {
+            return;
+        }
+        let choices = bits(&mask);
+        if matcher.accept(choices[(step * 31) % choices.len()]).is_err() || matcher.must_stop() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn hostile_gbnf_is_refused_or_followed() {
+    let compiler = GrammarCompiler::new(tokenizer());
+    let deep = |count: usize| format!("root ::= {}\"a\"{}", "(".repeat(count), ")".repeat(count));
+    let cases = [
+        ("", "root"),
+        ("start ::= \"a\"", "root"),
+        ("root ::= other", "line 1"),
+        ("root ::= root", "ends"),
+        ("root ::= root \"a\"", "ends"),
+        ("root ::= \"a\" root", "ends"),
+        ("root ::= a\na ::= b\nb ::= a", "ends"),
+        ("root ::= \"a", "line 1"),
+        ("root ::= [a", "line 1"),
+        ("root ::= []", "line 1"),
+        ("root ::= (\"a\"", "line 1"),
+        ("root ::= \"a\")", "line 1"),
+        ("root = \"a\"", "line 1"),
+        ("root ::= \"a\"\n\nroot ::= \"b\"", "line 3"),
+        ("root ::= \"a\"{1000000}", "10000"),
+        ("root ::= \"a\"{99999999999999999999}", "10000"),
+        ("root ::= \"a\"{3,2}", "smaller"),
+        ("root ::= \"\\q\"", "escape"),
+        ("root ::= \"\\ud800\"", "escape"),
+        ("root ::= [z-a]", "backwards"),
+        ("root ::= <start_of_turn>", "tokens"),
+        ("root ::= é", "line 1"),
+    ];
+    for (source, expected) in cases {
+        let error =
+            refused(&compiler, &gbnf(source)).unwrap_or_else(|| panic!("{source} is accepted"));
+        assert!(error.contains(expected), "{source}: {error}");
+    }
+    for source in [
+        deep(10_000),
+        deep(21),
+        format!("root ::= \"a\"{}", "*".repeat(10_000)),
+        "root ::= ".repeat(3000),
+    ] {
+        assert!(refused(&compiler, &gbnf(&source)).is_some(), "{source:.40}");
+    }
+    let chain = |last: &str| {
+        let rules: Vec<String> =
+            (0..700).map(|index| format!("r{index} ::= \"a\" r{} | \"b\"", index + 1)).collect();
+        format!("root ::= r0\n{}\nr700 ::= {last}\n", rules.join("\n"))
+    };
+    let sources = [
+        chain("\"c\""),
+        chain("r0 \"c\" | \"d\""),
+        "root ::= root root | \"a\"".to_owned(),
+        "root ::= (root? root?){9000} \"a\"".to_owned(),
+        "root ::= ((((\"a\"{0,10000}){0,10000}){0,10000}){0,10000}){0,10000}".to_owned(),
+        "root ::= x{10000}\nx ::= \"(\" root \")\" | \"a\"".to_owned(),
+        "root ::= x*\nx ::= y*\ny ::= x* | \"a\"".to_owned(),
+        format!("root ::= {}", vec!["[a-z]*"; 2300].join(" ")),
+    ];
+    for source in sources {
+        if refused(&compiler, &gbnf(&source)).is_none() {
+            follow(&compiler.compile(&gbnf(&source)).unwrap(), &format!("{source:.60}"));
+        }
+    }
+}
+
+#[test]
+fn hostile_lark_is_refused_or_followed() {
+    let compiler = GrammarCompiler::new(tokenizer());
+    let lark = |text: &str| GrammarSource::Lark(text.to_owned());
+    let chain = |left: &str, capital: char| {
+        let rules: Vec<String> = (0..5000)
+            .map(|index| format!("{capital}{index}: {left}{capital}{}", index + 1))
+            .collect();
+        format!("start: {capital}0\n{}\n{capital}1000: \"z\"\n", rules.join("\n"))
+    };
+    for text in [
+        "",
+        "start: missing",
+        "start: \"a",
+        "other: \"a\"",
+        "start: A\nA: A \"b\"",
+        "start: %json {\"type\":\"strin\"}",
+        "start: @other",
+    ] {
+        assert!(refused(&compiler, &lark(text)).is_some(), "{text}");
+    }
+    for text in [
+        chain("\"a\" ", 'r'),
+        chain("\"a\" ", 'R'),
+        chain("~", 'R'),
+        format!("start: {}\"a\"{}", "(".repeat(8000), ")".repeat(8000)),
+        format!("start: {}A\nA: \"a\"", "~".repeat(16_000)),
+        format!("start: %json {}1{}", "[".repeat(8000), "]".repeat(8000)),
+        format!("start::_: \"a\" %if {}true{}\n", "not(".repeat(3200), ")".repeat(3200)),
+        format!(
+            "start: x::0\nx::_: \"a\" %if {}true{}\n",
+            "not(".repeat(15_000),
+            ")".repeat(15_000)
+        ),
+        "start: %regex {\"substring_chars\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}".to_owned(),
+        "start: start start | start | \"a\" |".to_owned(),
+    ] {
+        if refused(&compiler, &lark(&text)).is_none() {
+            follow(&compiler.compile(&lark(&text)).unwrap(), &format!("{text:.60}"));
+        }
+    }
+}
+
+#[test]
+fn sources_beyond_the_limits_are_refused() {
+    let compiler = GrammarCompiler::new(tokenizer());
+    let long = "a".repeat(trine_text::MAX_SCHEMA_BYTES + 1);
+    let many = vec!["a".to_owned(); trine_text::MAX_CHOICES + 1];
+    for source in [
+        schema(&long),
+        gbnf(&long),
+        GrammarSource::Regex(long.clone()),
+        GrammarSource::Lark(long.clone()),
+        GrammarSource::Choice(vec![long.clone()]),
+        GrammarSource::Choice(many),
+    ] {
+        let start = Instant::now();
+        assert!(matches!(compiler.compile(&source), Err(GrammarError::TooLarge { .. })));
+        assert!(start.elapsed() < Duration::from_millis(100));
+    }
+    assert!(refused(&compiler, &GrammarSource::Choice(Vec::new())).is_some());
+}

@@ -1,0 +1,320 @@
+//! Tools: declarations, prompts, grammars of calls, and calls found in replies.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use trine_text::{
+    ChatTemplate, GrammarCompiler, Message, RenderOptions, ReplyPart, Specials, ToolChoice, Tools,
+};
+
+fn function(name: &str, parameters: Value) -> Value {
+    json!({"type": "function", "function": {"name": name, "description": "Does it.", "parameters": parameters}})
+}
+
+fn tools() -> Tools {
+    let city = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": false});
+    Tools::from_openai(
+        &json!([function("weather", city), {"type": "function", "function": {"name": "time"}}]),
+    )
+    .unwrap()
+}
+
+/// The text and the calls of a reply, the same wherever it is cut.
+fn parse(reply: &str, parallel: bool) -> (String, Vec<(String, String)>) {
+    let run = |cut: usize| {
+        let characters: Vec<char> = reply.chars().collect();
+        let mut parser = tools().parser(parallel);
+        let mut parts = Vec::new();
+        for piece in characters.chunks(cut) {
+            parts.extend(parser.push(&piece.iter().collect::<String>()));
+        }
+        parts.extend(parser.finish());
+        let (mut text, mut calls) = (String::new(), Vec::new());
+        for part in parts {
+            match part {
+                ReplyPart::Text(piece) => {
+                    assert!(!piece.is_empty());
+                    text.push_str(&piece);
+                }
+                ReplyPart::Call(call) => {
+                    assert_eq!(call.index, calls.len());
+                    calls.push((call.name, call.arguments));
+                }
+            }
+        }
+        (text, calls)
+    };
+    let whole = run(usize::MAX);
+    for cut in 1..12 {
+        assert_eq!(run(cut), whole, "{reply:?} in pieces of {cut}");
+    }
+    whole
+}
+
+fn call(name: &str, arguments: &str) -> (String, String) {
+    (name.to_owned(), arguments.to_owned())
+}
+
+#[test]
+fn calls_are_found_wherever_a_reply_is_cut() {
+    let bare = r#"{"name": "weather", "parameters": {"city": "A}\"]{"}}"#;
+    let found = vec![call("weather", r#"{"city": "A}\"]{"}"#)];
+    for reply in [
+        bare.to_owned(),
+        format!("  \n{bare}\n"),
+        format!("```json\n{bare}\n```"),
+        format!("```tool_code\n{bare}\n```\n"),
+        format!("```\n{bare}"),
+        format!("[{bare}]"),
+        bare.replace("parameters", "arguments").replace(": ", " :\n"),
+    ] {
+        let (text, calls) = parse(&reply, true);
+        assert_eq!(text, "", "{reply:?}");
+        assert_eq!(calls.len(), 1, "{reply:?}");
+        assert_eq!(calls[0].0, "weather");
+        let arguments: Value = serde_json::from_str(&calls[0].1).unwrap();
+        assert_eq!(arguments, json!({"city": "A}\"]{"}));
+    }
+    assert_eq!(parse(bare, true), (String::new(), found.clone()));
+    assert_eq!(parse(&format!("I look.\n{bare}"), true), ("I look.\n".to_owned(), found));
+    let two = format!(r#"[{bare}, {{"name":"time"}}]"#);
+    assert_eq!(parse(&two, true).1.len(), 2);
+    assert_eq!(parse(&two, true).1[1], call("time", "{}"));
+    assert_eq!(parse(&two, false).1.len(), 1);
+    assert_eq!(parse(&format!("{bare}\n{bare} and so on"), false).1.len(), 1);
+    assert_eq!(parse(&format!("{bare}\n{bare}"), true).1.len(), 2);
+}
+
+#[test]
+fn arguments_keep_their_spelling() {
+    let reply =
+        r#"{"name":"weather","parameters":{"city":"\u0041","n":12345678901234567890123,"f":1.50}}"#;
+    let (_, calls) = parse(reply, true);
+    assert_eq!(calls[0].1, r#"{"city":"\u0041","n":12345678901234567890123,"f":1.50}"#);
+}
+
+#[test]
+fn what_is_no_call_is_text_unchanged() {
+    for reply in [
+        "",
+        "Hello",
+        "  Hello\n\n  {x}\n",
+        "{",
+        "{\"name\": \"other\", \"parameters\": {}}",
+        "{\"name\": \"weather\", \"parameters\": []}",
+        "{\"name\": \"weather\", \"parameters\": {\"city\": ",
+        "{\"name\": \"weather\" \"parameters\": {}}",
+        "{\"a\": 1}",
+        "[1, 2]",
+        "```python\nprint(1)\n```",
+        "```json\n{\"a\": 1}\n```",
+        "``",
+        "`x`",
+        "See {\"name\": \"weather\", \"parameters\": {}}",
+        "[{\"name\": \"weather\", \"parameters\": {}}, {\"name\": \"nope\"}]",
+        "é\n  ",
+    ] {
+        assert_eq!(parse(reply, true), (reply.to_owned(), Vec::new()), "{reply:?}");
+    }
+}
+
+#[test]
+fn a_long_call_is_scanned_once() {
+    let mut parser = tools().parser(true);
+    parser.push("{\"name\": \"weather\", \"parameters\": {\"city\": \"");
+    let start = std::time::Instant::now();
+    for _ in 0..200_000 {
+        assert!(parser.push("abc").is_empty());
+    }
+    // Scanning from the beginning each time would take minutes.
+    assert!(start.elapsed() < std::time::Duration::from_secs(10));
+    assert!(matches!(&parser.push("\"}}")[..], [ReplyPart::Call(_)]));
+    let mut parser = tools().parser(true);
+    parser.push("{\"name\": \"");
+    assert!(!parser.push(&"x".repeat(100)).is_empty(), "an unknown name is decided at once");
+    assert!(!parser.push(&" ".repeat(10_000)).is_empty(), "space is not held for ever");
+}
+
+#[test]
+fn a_reply_of_one_call_ends_there() {
+    let mut parser = tools().parser(false);
+    assert_eq!(parser.push("{\"name\": \"time\", \"parameters\": {}} x").len(), 1);
+    assert!(parser.is_done());
+    assert!(parser.push("more").is_empty() && parser.finish().is_empty());
+}
+
+#[test]
+fn hostile_tools_are_refused_with_their_place() {
+    let many: Vec<Value> =
+        (0..10_000).map(|index| function(&format!("f{index}"), json!({}))).collect();
+    let long = "x".repeat(65);
+    let cases = [
+        (json!("x"), "tools"),
+        (json!(many), "tools"),
+        (json!([1]), "tools[0]"),
+        (json!([{"type": "function"}]), "tools[0].function"),
+        (json!([{"type": "web_search", "function": {"name": "a"}}]), "tools[0].type"),
+        (json!([{"function": {}}]), "tools[0].function.name"),
+        (json!([function("", json!({}))]), "tools[0].function.name"),
+        (json!([function(&long, json!({}))]), "tools[0].function.name"),
+        (json!([function("a b", json!({}))]), "tools[0].function.name"),
+        (json!([function("a", json!({})), function("a", json!({}))]), "tools[1].function.name"),
+        (json!([function("a", json!([]))]), "tools[0].function.parameters"),
+        (json!([function("a", json!("x"))]), "tools[0].function.parameters"),
+        (json!([function("a", json!({"type": "string"}))]), "tools[0].function.parameters.type"),
+        (
+            json!([function("a", json!({"properties": {"b": {"type": "strin"}}}))]),
+            "tools[0].function.parameters",
+        ),
+        (
+            json!([function("a", json!({"properties": {"b": {"pattern": "["}}}))]),
+            "tools[0].function.parameters",
+        ),
+        (json!([{"function": {"name": "a", "description": 5}}]), "tools[0].function.description"),
+        (
+            json!([function("a", json!({"title": "x".repeat(300_000)}))]),
+            "tools[0].function.parameters",
+        ),
+    ];
+    for (value, param) in cases {
+        let error = Tools::from_openai(&value).unwrap_err();
+        assert!(
+            error.param == param
+                || (param == "tools[0].function.parameters" && error.param == "tools"),
+            "{error}"
+        );
+    }
+    assert!(Tools::from_openai(&Value::Null).unwrap().is_empty());
+    assert!(Tools::from_openai(&json!([])).unwrap().is_empty());
+}
+
+#[test]
+fn choices_are_checked() {
+    let tools = tools();
+    let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+    assert_eq!(tools.choice_from_openai(&Value::Null), Ok(ToolChoice::Auto));
+    assert_eq!(tools.choice_from_openai(&json!("none")), Ok(ToolChoice::None));
+    assert_eq!(tools.choice_from_openai(&named("time")), Ok(ToolChoice::Named("time".into())));
+    assert_eq!(
+        tools.choice_from_openai(&named("gone")).unwrap_err().param,
+        "tool_choice.function.name"
+    );
+    for wrong in [json!("x"), json!(1), json!({}), json!([])] {
+        assert_eq!(tools.choice_from_openai(&wrong).unwrap_err().param, "tool_choice");
+    }
+    let none = Tools::default();
+    assert_eq!(none.choice_from_openai(&json!("required")).unwrap_err().param, "tool_choice");
+    assert_eq!(none.choice_from_openai(&json!("auto")), Ok(ToolChoice::Auto));
+    assert_eq!(none.grammar(&ToolChoice::Auto, true), None);
+    assert_eq!(tools.grammar(&ToolChoice::None, true), None);
+}
+
+#[test]
+fn grammars_of_calls_take_calls() {
+    let tokenizer = Arc::new(common::from_json("tokenizer"));
+    let compiler = GrammarCompiler::new(tokenizer.clone());
+    let tools = tools();
+    let takes = |choice: &ToolChoice, parallel: bool, text: &str| {
+        let mut matcher =
+            compiler.compile(&tools.grammar(choice, parallel).unwrap()).unwrap().matcher().unwrap();
+        let ids = tokenizer.encode(text, Specials::AsText).unwrap();
+        ids.iter().all(|&id| matcher.accept(id).is_ok()) && matcher.is_complete()
+    };
+    let weather = r#"{"name": "weather", "parameters": {"city": "Bern"}}"#;
+    let time = r#"{"name": "time", "parameters": {}}"#;
+    let list = format!("[{weather}, {time}]");
+    let named = ToolChoice::Named("time".into());
+    for (choice, parallel, good) in [
+        (&ToolChoice::Required, true, vec![weather, time, &list]),
+        (&ToolChoice::Required, false, vec![weather, time]),
+        (&named, true, vec![time]),
+        (
+            &ToolChoice::Auto,
+            true,
+            vec![weather, time, &list, "Hello", "[1]", "{\"a\": 1}", "{\"name\": x", "``` x", " "],
+        ),
+    ] {
+        let bad = r#"{"name": "weather", "parameters": {"city": 1}}"#;
+        for text in
+            [weather, time, &list, "Hello", bad, "{\"name\": \"other\", \"parameters\": {}}"]
+        {
+            let expected = good.contains(&text);
+            assert_eq!(takes(choice, parallel, text), expected, "{choice:?} {parallel} {text}");
+        }
+        for text in good.iter().filter(|text| **text != "{\"name\": x") {
+            assert!(takes(choice, parallel, text), "{choice:?} {parallel} {text}");
+        }
+    }
+}
+
+#[test]
+fn conversations_fit_a_template_without_tools() {
+    let tools = tools();
+    let messages: Vec<Message> = serde_json::from_value(json!([
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\":\"Bern\"}"}},
+            {"id": "2", "type": "function", "function": {"name": "time", "arguments": ""}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "{\"t\": 3}"},
+        {"role": "tool", "tool_call_id": "2", "content": "noon\n```"},
+        {"role": "user", "content": "And?"},
+    ]))
+    .unwrap();
+    let written = tools.conversation(&messages, &ToolChoice::Auto, true).unwrap();
+    let template = ChatTemplate::gemma();
+    assert!(!template.takes_tools());
+    let prompt = template.render(&written, &RenderOptions::default()).unwrap();
+    assert!(
+        prompt.starts_with("<bos><start_of_turn>user\nBe kind.\n\nYou have access to functions."),
+        "{prompt}"
+    );
+    assert!(
+        prompt.contains(r#"[{"name":"weather","description":"Does it.","parameters":{"#),
+        "{prompt}"
+    );
+    assert!(prompt.ends_with(concat!(
+        "Weather?<end_of_turn>\n<start_of_turn>model\n",
+        r#"[{"name": "weather", "parameters": {"city":"Bern"}}, {"name": "time", "parameters": {}}]"#,
+        "<end_of_turn>\n<start_of_turn>user\n```tool_output\n",
+        r#"{"name": "weather", "content": {"t":3}}"#,
+        "\n```\n\n```tool_output\n",
+        r#"{"name": "time", "content": "noon\n```"}"#,
+        "\n```\n\nAnd?<end_of_turn>\n<start_of_turn>model\n",
+    )), "{prompt}");
+    let plain = tools.conversation(&messages[1..2], &ToolChoice::Required, false).unwrap();
+    assert_eq!(plain.len(), 2);
+    assert_eq!(tools.conversation(&messages[..2], &ToolChoice::None, true).unwrap(), messages[..2]);
+    assert!(ChatTemplate::new("{% if tools %}x{% endif %}").unwrap().takes_tools());
+    assert!(!ChatTemplate::new("{{ mytools }}").unwrap().takes_tools());
+}
+
+#[test]
+fn broken_conversations_are_refused_with_their_place() {
+    let cases = [
+        (
+            json!([{"role": "tool", "tool_call_id": "9", "content": "x"}]),
+            "messages[0].tool_call_id",
+        ),
+        (json!([{"role": "assistant", "tool_calls": 1}]), "messages[0].tool_calls"),
+        (json!([{"role": "assistant", "tool_calls": [1]}]), "messages[0].tool_calls[0].function"),
+        (
+            json!([{"role": "assistant", "tool_calls": [{"function": {}}]}]),
+            "messages[0].tool_calls[0].function.name",
+        ),
+        (
+            json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}]),
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+    ];
+    for (messages, param) in cases {
+        let messages: Vec<Message> = serde_json::from_value(messages).unwrap();
+        assert_eq!(
+            tools().conversation(&messages, &ToolChoice::Auto, true).unwrap_err().param,
+            param
+        );
+    }
+}
