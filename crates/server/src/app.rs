@@ -195,7 +195,7 @@ pub(crate) async fn answer(
             Err(panic) => {
                 app.metrics.panics.inc();
                 let what = panic_text(panic.as_ref());
-                tracing::error!(id = asked.id, panic = shown(what), "a handler met a defect");
+                tracing::error!(id = asked.id, panic = %shown(what), "a handler met a defect");
                 let error = ApiError::internal("the request met a defect of the server");
                 axum::response::IntoResponse::into_response(error)
             }
@@ -228,7 +228,7 @@ fn finish(
     tracing::info!(
         id = asked.id,
         method = asked.method.as_str(),
-        path = shown(&asked.path),
+        path = %shown(&asked.path),
         status = status.as_u16(),
         seconds = elapsed.as_secs_f64(),
         "answered"
@@ -300,4 +300,17 @@ impl http_body::Body for CountedBody {
 pub(crate) fn unix_seconds() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_of_a_handler_is_caught() {
+        let panics = CatchPanic(Box::pin(async { panic!("as asked") }));
+        let caught: Result<(), _> = panics.await;
+        assert_eq!(panic_text(caught.unwrap_err().as_ref()), "as asked");
+        assert_eq!(CatchPanic(Box::pin(async { 5 })).await.unwrap(), 5);
+    }
 }

@@ -304,7 +304,7 @@ impl Shared {
                 tokio::spawn(async move {
                     let outcome = shared.load(&name).await;
                     if let Err(message) = &outcome {
-                        tracing::error!(model = shown(&name), message, "the model was not loaded");
+                        tracing::error!(model = %shown(&name), message, "the model was not loaded");
                         shared.table().slots.remove(&name);
                     }
                     sender.send_replace(Some(outcome));
@@ -323,7 +323,7 @@ impl Shared {
         let loaded = tokio::task::spawn_blocking(move || loader.load(&asked)).await;
         let model = loaded.map_err(|_| "loading it met a defect of the server".to_owned())??;
         tracing::info!(
-            model = shown(name),
+            model = %shown(name),
             seconds = started.elapsed().as_secs_f64(),
             "the model is loaded"
         );
@@ -351,7 +351,7 @@ impl Shared {
             match self.take_idle(budget - bytes) {
                 Room::Enough => return Ok(()),
                 Room::Unload(name, model) => {
-                    tracing::info!(model = shown(&name), "unloading the model to make room");
+                    tracing::info!(model = %shown(&name), "unloading the model to make room");
                     let stopped = tokio::task::spawn_blocking(move || model.service.stop());
                     stopped.await.map_err(|_| "another model could not be unloaded".to_owned())?;
                 }

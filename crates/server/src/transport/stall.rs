@@ -85,3 +85,50 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
         self.watch(progress, context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    /// Takes so many writes, and then none.
+    struct Filling(usize);
+
+    impl AsyncWrite for Filling {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            match self.0.checked_sub(1) {
+                Some(left) => {
+                    self.0 = left;
+                    Poll::Ready(Ok(bytes.len()))
+                }
+                None => Poll::Pending,
+            }
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_write_that_waits_fails_in_the_end() {
+        let mut stream = Impatient::new(Filling(3), Duration::from_millis(20));
+        for _ in 0..3 {
+            let written =
+                poll_fn(|context| Pin::new(&mut stream).poll_write(context, b"abc")).await;
+            assert_eq!(written.unwrap(), 3);
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        let failed = poll_fn(|context| Pin::new(&mut stream).poll_write(context, b"abc")).await;
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -43,7 +43,7 @@ impl Loader for Scripted {
 
     fn load(&self, name: &str) -> Result<LoadedModel, String> {
         match name {
-            "broken" if self.loads.fetch_add(1, Ordering::SeqCst) % 2 == 0 => {
+            "broken" if self.loads.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => {
                 return Err("its file /secret/path is damaged".to_owned());
             }
             "defect" => panic!("as asked"),

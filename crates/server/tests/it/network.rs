@@ -53,14 +53,11 @@ fn slow_bodies_are_cut_off() {
     read_to_close(stream);
 }
 
-/// Row 77: a client that never reads its stream is cut off, and nobody waits for it.
+/// Row 77: nobody waits for a client that does not read its stream, the engine least of all.
 #[test]
-fn slow_readers_hold_nobody_up_and_are_cut_off() {
-    let server = Harness::with(|options| options.limits.write_stall = Duration::from_millis(300));
-    // Large chunks fill the buffers of both sides: the alternatives of each token are spelled out.
-    let body = json!({
-        "prompt": "a", "max_tokens": 400, "stream": true, "n": 64, "echo": false,
-    });
+fn slow_readers_hold_nobody_up() {
+    let server = Harness::start();
+    let body = json!({"prompt": "a", "max_tokens": 400, "stream": true, "n": 16});
     let mut lazy = connect(server.address);
     send(&mut lazy, "POST", COMPLETIONS, &[], body.to_string().as_bytes());
     let started = Instant::now();
