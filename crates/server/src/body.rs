@@ -1,5 +1,6 @@
 //! Bodies of requests, within bounds of size and time.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,7 +13,22 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::app::{App, BODY_PERMIT_BYTES};
 use crate::error::ApiError;
-use crate::json::parse_object;
+use crate::json::{VALUE_BYTES, parse_object};
+
+/// The JSON object of a request, and the room that it takes.
+#[derive(Debug)]
+pub(crate) struct Object {
+    map: Map<String, Value>,
+    _room: Vec<OwnedSemaphorePermit>,
+}
+
+impl Deref for Object {
+    type Target = Map<String, Value>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.map
+    }
+}
 
 /// Reads the JSON object that a request carries.
 ///
@@ -21,15 +37,22 @@ use crate::json::parse_object;
 pub(crate) async fn read_object(
     app: &Arc<App>,
     request: Request<Body>,
-) -> Result<Map<String, Value>, ApiError> {
+) -> Result<Object, ApiError> {
     check_type(&request)?;
-    let (bytes, room) = read(app, request).await?;
+    let (bytes, mut room) = read(app, request).await?;
+    let bodies = Arc::clone(&app.bodies);
     app.work(move || {
-        let object = parse_object(&bytes);
-        drop(room);
-        object
+        let (map, values) = parse_object(&bytes)?;
+        // A few bytes of text can stand for many of memory.
+        let permits = (values * VALUE_BYTES / BODY_PERMIT_BYTES) as u32;
+        room.push(bodies.try_acquire_many_owned(permits).map_err(|_| no_room())?);
+        Ok(Object { map, _room: room })
     })
     .await
+}
+
+fn no_room() -> ApiError {
+    ApiError::overloaded("other requests take all the room for bodies; try again later")
 }
 
 /// The body must say that it is JSON, or nothing: a web page can send other types to a foreign server without being
@@ -82,9 +105,7 @@ async fn read(
         }
         while bytes.len() + data.len() > room.len() * BODY_PERMIT_BYTES {
             let permit = Arc::clone(&app.bodies).try_acquire_owned();
-            room.push(permit.map_err(|_| {
-                ApiError::overloaded("other requests take all the room for bodies; try again later")
-            })?);
+            room.push(permit.map_err(|_| no_room())?);
         }
         bytes.extend_from_slice(&data);
     }

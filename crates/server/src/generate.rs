@@ -89,6 +89,7 @@ pub(crate) struct Choices {
     pieces: Receiver<(usize, Piece)>,
     /// Texts that have not ended.
     open: usize,
+    lifecycle: Lifecycle,
 }
 
 impl Choices {
@@ -117,7 +118,7 @@ impl Choices {
                 drop(lease);
             });
         }
-        Ok(Self { pieces, open })
+        Ok(Self { pieces, open, lifecycle: lifecycle.clone() })
     }
 
     /// The next piece and the index of its text; none when all have ended. A failure is the end of all.
@@ -130,10 +131,13 @@ impl Choices {
             Some((_, Piece::End(_))) => self.open -= 1,
             Some((_, Piece::Failed(_))) => self.open = 0,
             Some(_) => {}
-            // Every text sends an end; a task that could not has panicked.
+            // Every text sends an end; a task that could not was ended with the server, or has panicked.
             None => {
                 self.open = 0;
-                let error = ApiError::internal("the request met a defect of the server");
+                let error = match self.lifecycle.phase() {
+                    Phase::Aborting => ApiError::draining(),
+                    _ => ApiError::internal("the request met a defect of the server"),
+                };
                 return Some((0, Piece::Failed(error)));
             }
         }
@@ -398,5 +402,82 @@ impl Assembler {
             return None;
         }
         Some(Piece::Text { text, tokens, generated: self.generated })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use trine_text::Specials;
+    use trine_weights::Checkpoint;
+
+    use super::*;
+
+    fn tokenizer() -> Arc<Tokenizer> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap())
+    }
+
+    fn ask(stops: &[&str]) -> Ask {
+        Ask {
+            prompt: Vec::new(),
+            sampling: SamplingParams::greedy(),
+            max_tokens: 0,
+            stop_ids: Vec::new(),
+            ignore_stop: false,
+            min_tokens: 0,
+            priority: 0,
+            logprobs: Some(0),
+            prompt_logprobs: None,
+            stops: stops.iter().map(|stop| (*stop).to_owned()).collect(),
+            include_stop: false,
+            skip_special: true,
+        }
+    }
+
+    /// Text and tokens that come out when the tokens of `text` go in.
+    fn assembled(text: &str, stops: &[&str]) -> (String, Vec<TokenText>, usize) {
+        let tokenizer = tokenizer();
+        let ids = tokenizer.encode(text, Specials::AsText).unwrap();
+        let mut assembler = Assembler::new(&tokenizer, &ask(stops));
+        let mut whole = Whole::default();
+        let mut stopped = false;
+        for &token in &ids {
+            let logprobs = Logprobs { token, logprob: -1.0, rank: 0, top: Vec::new() };
+            let step = assembler.push(token, Some(Box::new(logprobs)));
+            stopped |= step.stopped.is_some();
+            step.piece.into_iter().for_each(|piece| whole.take(piece).unwrap());
+            if stopped {
+                return (whole.text, whole.tokens, ids.len());
+            }
+        }
+        assembler.finish().into_iter().for_each(|piece| whole.take(piece).unwrap());
+        (whole.text, whole.tokens, ids.len())
+    }
+
+    #[test]
+    fn tokens_know_where_their_text_begins() {
+        let text = "One day a bird – über 日本 😀 – flew away.";
+        let (whole, tokens, count) = assembled(text, &["flew over"]);
+        assert_eq!((whole.as_str(), tokens.len()), (text, count));
+        assert!(tokens.is_sorted_by_key(|token| token.offset));
+        let tokenizer = tokenizer();
+        let characters: Vec<char> = text.chars().collect();
+        for token in tokens {
+            let spelled = tokenizer.decode(&[token.logprobs.token], false);
+            if !spelled.contains(char::REPLACEMENT_CHARACTER) {
+                let there: String = characters[token.offset..].iter().collect();
+                assert!(there.starts_with(&spelled), "{spelled:?} at {}", token.offset);
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_of_a_stop_text_are_not_given() {
+        let (whole, tokens, count) = assembled("One day a bird flew away.", &[" bird flew"]);
+        assert_eq!(whole, "One day a");
+        assert!(tokens.len() < count && tokens.iter().all(|token| token.offset < 9));
     }
 }

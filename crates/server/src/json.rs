@@ -8,14 +8,18 @@ use serde_json::{Map, Value};
 
 use crate::error::{ApiError, shown};
 
-/// Most values (numbers, texts, lists, objects) in a body: a value takes some 70 bytes, which a body spells with two.
+/// Most values (numbers, texts, lists, objects) in a body, which may spell one with two bytes.
 const VALUES_MAX: usize = 1 << 20;
 
-/// Parses a JSON object. Duplicate keys, text behind the object and more than 128 levels are errors.
+/// Bytes that a value takes in memory, about.
+pub(crate) const VALUE_BYTES: usize = 72;
+
+/// Parses a JSON object; gives it and the number of values in it. Duplicate keys, text behind the object and more than 128
+/// levels are errors.
 ///
 /// # Errors
 /// 400 with the place of the error.
-pub(crate) fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
+pub(crate) fn parse_object(bytes: &[u8]) -> Result<(Map<String, Value>, usize), ApiError> {
     let left = Cell::new(VALUES_MAX);
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = Strict { left: &left }
@@ -23,7 +27,7 @@ pub(crate) fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError>
         .and_then(|value| deserializer.end().map(|()| value))
         .map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))?;
     match value {
-        Value::Object(map) => Ok(map),
+        Value::Object(map) => Ok((map, VALUES_MAX - left.get())),
         _ => Err(ApiError::bad_request("the body must be a JSON object")),
     }
 }
@@ -263,7 +267,7 @@ mod tests {
             let text = String::from_utf8_lossy(bytes);
             assert_eq!(parse_object(bytes).expect_err(&text).status, 400, "{text}");
         }
-        assert!(parse_object(b" {\"a\": [1, {\"b\": null}]} ").is_ok());
+        assert_eq!(parse_object(b" {\"a\": [1, {\"b\": null}]} ").unwrap().1, 5);
     }
 
     #[test]
@@ -276,7 +280,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_field() {
-        let map = parse_object(b"{\"n\":1.5,\"t\":\"x\",\"z\":null}").unwrap();
+        let map = parse_object(b"{\"n\":1.5,\"t\":\"x\",\"z\":null}").unwrap().0;
         let fields = Fields::new(&map);
         let error = fields.integer("n", 1..=4).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("n"));

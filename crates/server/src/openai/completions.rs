@@ -24,8 +24,9 @@ use crate::stream::{Writer, push_comment, push_event, respond};
 
 /// Tokens written where the request does not say, as OpenAI has it.
 const TOKENS_DEFAULT: usize = 16;
-/// Most prompts in a request.
+/// Most prompts in a request, and most texts for all of them.
 const PROMPTS_MAX: usize = 256;
+const TEXTS_MAX: usize = 256;
 
 /// A prompt and its text, if the text is to be repeated.
 struct Prompt {
@@ -115,6 +116,11 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiErr
         return Err(ApiError::unsupported(param, remedy));
     }
     let prompts = read_prompts(fields, model, echo)?;
+    if prompts.len() * parameters.n > TEXTS_MAX {
+        let message =
+            format!("{} prompts with n texts each are more than {TEXTS_MAX} texts", prompts.len());
+        return Err(ApiError::field("n", message));
+    }
     let asks = prompts.iter().flat_map(|prompt| parameters.asks(&prompt.ids, logprobs, model));
     Ok(Completion {
         asks: asks.collect(),

@@ -27,6 +27,8 @@ use table::{Place, Table};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time for error events to reach clients after requests were ended.
 const ABORT_GRACE: Duration = Duration::from_secs(2);
+/// Time for what was written last to reach the network.
+const LAST_WRITES: Duration = Duration::from_millis(50);
 
 /// Why a server does not start.
 #[derive(Debug, Error)]
@@ -153,6 +155,7 @@ impl Server {
             }
             lifecycle.enter(Phase::Aborting);
             lifecycle.idle(ABORT_GRACE).await;
+            tokio::time::sleep(LAST_WRITES).await;
         };
         tokio::select! {
             () = ended => {}

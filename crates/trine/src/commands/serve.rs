@@ -214,8 +214,7 @@ impl Models {
 
     fn open(&self, name: &str) -> Result<LoadedModel> {
         let source = self.source(name).ok_or_else(|| anyhow!("there is no model {name}"))?;
-        let sizes =
-            Sizes { sequences: self.sequences, prefill: PREFILL, outputs: self.sequences };
+        let sizes = Sizes { sequences: self.sequences, prefill: PREFILL, outputs: self.sequences };
         let session = Session::open(source, &self.settings, sizes)?;
         let defaults = session.model.defaults().clone();
         let text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, true)?;
