@@ -17,7 +17,7 @@ use crate::interrupt::Watch;
 use crate::model_source::Source;
 use crate::options::Settings;
 use crate::output;
-use crate::session::{PREFILL, Session, Sizes, formats};
+use crate::session::{Session, Sizes, formats};
 use crate::terminal;
 use crate::vocabulary::TextSide;
 
@@ -44,7 +44,7 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     }
     let sequences = usize::from(args.sequences);
     let settings = Settings::new(&args.placement, KvType::F16);
-    let loader = Models { models, settings, sequences, queue: args.queue as usize, verbose };
+    let loader = Models { models, settings, sequences, verbose };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("http")
@@ -203,7 +203,6 @@ struct Models {
     models: Vec<(String, Source)>,
     settings: Settings,
     sequences: usize,
-    queue: usize,
     verbose: bool,
 }
 
@@ -214,7 +213,8 @@ impl Models {
 
     fn open(&self, name: &str) -> Result<LoadedModel> {
         let source = self.source(name).ok_or_else(|| anyhow!("there is no model {name}"))?;
-        let sizes = Sizes { sequences: self.sequences, prefill: PREFILL, outputs: self.sequences };
+        let sizes =
+            Sizes { sequences: self.sequences, outputs: self.sequences, ..Sizes::default() };
         let session = Session::open(source, &self.settings, sizes)?;
         let defaults = session.model.defaults().clone();
         let text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, true)?;
