@@ -54,6 +54,7 @@ fn run(mut cli: Cli) -> Result<()> {
     let verbose = cli.verbose > 0;
     match cli.command {
         Command::Run(args) => commands::run::run(args, verbose),
+        Command::Serve(args) => commands::serve::run(args, verbose),
         Command::Bench(args) => commands::bench::run(args, verbose),
         Command::Eval(args) => commands::eval::run(args, verbose),
         Command::Explain(args) => commands::explain::run(args),

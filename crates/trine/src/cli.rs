@@ -8,6 +8,15 @@ use trine_weights::DType;
 
 use crate::device::{DeviceChoice, Tune};
 
+mod serve;
+mod values;
+
+pub(crate) use serve::ServeArgs;
+use values::{
+    parse_batch, parse_bias, parse_context, parse_drafts, parse_gap, parse_kv, parse_positive,
+    parse_probability, parse_rate, parse_target,
+};
+
 /// Shown at the end of every command's long help.
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -42,6 +51,9 @@ pub(crate) enum Command {
     /// Write text: answer a prompt, or chat
     #[command(after_long_help = RUN_DETAILS, after_help = RUN_SHORT)]
     Run(RunArgs),
+    /// Answer requests over HTTP, in the dialects of OpenAI, Anthropic and Ollama
+    #[command(after_long_help = serve::DETAILS, after_help = serve::SHORT)]
+    Serve(ServeArgs),
     /// Measure how fast a model runs on this machine
     Bench(BenchArgs),
     /// Measure how well a model predicts a text, or how far it is from another model
@@ -73,6 +85,7 @@ impl Command {
     pub(crate) fn placement_mut(&mut self) -> (&'static str, Option<&mut Placement>) {
         match self {
             Command::Run(args) => ("run", Some(&mut args.placement)),
+            Command::Serve(args) => ("serve", Some(&mut args.placement)),
             Command::Bench(args) => ("bench", Some(&mut args.placement)),
             Command::Eval(args) => ("eval", Some(&mut args.placement)),
             Command::Explain(args) => ("explain", Some(&mut args.placement)),
@@ -572,70 +585,6 @@ pub(crate) enum Shell {
     Fish,
     Powershell,
     Zsh,
-}
-
-/// Formats that trine writes.
-pub(crate) const TARGETS: [DType; 4] = [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
-
-fn parse_target(text: &str) -> Result<DType, String> {
-    let found = DType::parse(text).filter(|dtype| TARGETS.contains(dtype));
-    found.ok_or_else(|| "choose Q8_0, Q4_0, Q4_K or Q6_K".to_owned())
-}
-
-fn parse_kv(text: &str) -> Result<KvType, String> {
-    KvType::parse(text).ok_or_else(|| "choose f32, f16 or int8".to_owned())
-}
-
-fn parse_positive(text: &str) -> Result<usize, String> {
-    match text.parse::<usize>() {
-        Ok(number) if number > 0 && u32::try_from(number).is_ok() => Ok(number),
-        _ => Err(format!("give a whole number from 1 to {}", u32::MAX)),
-    }
-}
-
-/// Sequences and positions that a forecast takes at most, so that its sums stay within 64 bits and its time short.
-const FORECAST_BATCH_MAX: usize = 4096;
-const FORECAST_CONTEXT_MAX: usize = 1 << 20;
-
-fn parse_batch(text: &str) -> Result<usize, String> {
-    parse_within(text, 1, FORECAST_BATCH_MAX)
-}
-
-fn parse_context(text: &str) -> Result<usize, String> {
-    parse_within(text, 1, FORECAST_CONTEXT_MAX)
-}
-
-fn parse_drafts(text: &str) -> Result<usize, String> {
-    parse_within(text, 0, 64)
-}
-
-fn parse_within(text: &str, least: usize, most: usize) -> Result<usize, String> {
-    let number = text.parse::<usize>().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("give a whole number from {least} to {most}"))
-}
-
-/// A bandwidth or a rate of operations: from a microcontroller's to a thousand times the fastest device's.
-fn parse_rate(text: &str) -> Result<f64, String> {
-    parse_real(text, 1e-6, 1e7)
-}
-
-fn parse_gap(text: &str) -> Result<f64, String> {
-    parse_real(text, 0.0, 1e6)
-}
-
-fn parse_probability(text: &str) -> Result<f64, String> {
-    parse_real(text, 0.0, 1.0)
-}
-
-fn parse_real(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("give a number from {least} to {most}"))
-}
-
-fn parse_bias(text: &str) -> Result<(u32, f32), String> {
-    let wrong = || "write ID=VALUE, a token id and a number, such as 106=-2.5".to_owned();
-    let (id, value) = text.split_once('=').ok_or_else(wrong)?;
-    Ok((id.trim().parse().map_err(|_| wrong())?, value.trim().parse().map_err(|_| wrong())?))
 }
 
 #[cfg(test)]

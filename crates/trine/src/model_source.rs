@@ -55,6 +55,20 @@ impl Source {
         }
     }
 
+    /// Size of its files in bytes; 0 where the system does not tell.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        match self {
+            Source::Embedded(model) => model.bytes().len() as u64,
+            Source::Local(model) => model.bytes,
+            Source::Path(path) if path.is_dir() => {
+                let files = std::fs::read_dir(path).into_iter().flatten().flatten();
+                files.map(|file| size(&file.path())).sum()
+            }
+            Source::Path(path) => size(path),
+        }
+    }
+
     /// Opens the files without understanding them as a model.
     ///
     /// # Errors

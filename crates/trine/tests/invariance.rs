@@ -12,7 +12,7 @@ const REQUESTS: u32 = 32;
 /// Short and long prompts, some that begin alike; greedy and drawn.
 fn request(index: u32, vocabulary: u32) -> Request {
     let length = [1, 5, 40, 64, 65, 90, 130, 200][index as usize % 8];
-    let family = if index % 3 == 0 { 7 } else { index };
+    let family = if index.is_multiple_of(3) { 7 } else { index };
     let prompt = (0..length)
         .map(|at| {
             let seed = if at < 70 { family } else { index };
@@ -72,7 +72,8 @@ fn tokens_are_the_same_alone_and_among_31_others() {
     for (index, (alone, together)) in alone.iter().zip(&together).enumerate() {
         assert_eq!((alone, together.len()), (together, 24), "request {index}");
     }
-    let mut backwards = run(&mut crowd, (0..REQUESTS).rev().map(|index| request(index, vocabulary)));
+    let mut backwards =
+        run(&mut crowd, (0..REQUESTS).rev().map(|index| request(index, vocabulary)));
     backwards.reverse();
     assert_eq!(backwards, alone, "with all prompts in the cache");
 }

@@ -12,5 +12,6 @@ pub(crate) mod plan;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod store;

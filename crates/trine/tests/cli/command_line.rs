@@ -13,6 +13,7 @@ fn help_texts() {
     for command in [
         "",
         "run",
+        "serve",
         "bench",
         "eval",
         "explain",

@@ -7,4 +7,5 @@ mod common;
 mod logits;
 mod planning;
 mod running;
+mod serving;
 mod vulkan;

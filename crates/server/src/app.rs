@@ -1,0 +1,316 @@
+//! From a request to a response: checks, routes, and what every response gets.
+
+use std::any::Any;
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{MatchedPath, State};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
+use axum::http::{Method, Request, Response, StatusCode};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
+
+use crate::error::{ApiError, Dialect, shown};
+use crate::guard::{Asked, Guard};
+use crate::lifecycle::{InFlight, Lifecycle, Phase};
+use crate::metrics::Metrics;
+use crate::models::{Lease, Models};
+use crate::options::Limits;
+use crate::{anthropic, ollama, openai, responses, routers, service_routes, text_routes};
+
+/// Bytes of a body that one permit of the budget stands for.
+pub(crate) const BODY_PERMIT_BYTES: usize = 1 << 16;
+
+/// What handlers share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) models: Models,
+    pub(crate) guard: Guard,
+    pub(crate) limits: Limits,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) metrics: Metrics,
+    /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`].
+    pub(crate) bodies: Arc<Semaphore>,
+    /// Threads that may be busy with texts at once.
+    workers: Arc<Semaphore>,
+    /// When the server started, in seconds since 1970.
+    pub(crate) started: u64,
+}
+
+impl App {
+    pub(crate) fn new(models: Models, guard: Guard, limits: Limits) -> Self {
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            models,
+            guard,
+            lifecycle: Lifecycle::new(),
+            metrics: Metrics::new(),
+            bodies: Arc::new(Semaphore::new(limits.bodies_bytes / BODY_PERMIT_BYTES)),
+            workers: Arc::new(Semaphore::new(threads)),
+            started: unix_seconds(),
+            limits,
+        }
+    }
+
+    /// Runs work that takes processor time, such as tokenising, beside the threads that serve connections.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = Arc::clone(&self.workers).acquire_owned().await;
+        let task = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work()
+        });
+        task.await.unwrap_or_else(|_| {
+            self.metrics.panics.inc();
+            Err(ApiError::internal("the request met a defect of the server"))
+        })
+    }
+
+    /// The model of a name in a request; loads it if need be.
+    pub(crate) async fn model(&self, name: Option<&str>) -> Result<Arc<Lease>, ApiError> {
+        let name = self.models.resolve(name)?;
+        self.models.acquire(name).await.map(Arc::new)
+    }
+}
+
+/// Every path that is answered.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    let openai = |prefix: &str, router: Router<Arc<App>>| {
+        router
+            .route(&format!("{prefix}/chat/completions"), post(openai::chat::handle))
+            .route(&format!("{prefix}/completions"), post(openai::completions::handle))
+            .route(&format!("{prefix}/responses"), post(responses::handle))
+            .route(&format!("{prefix}/models"), get(openai::models::list))
+            .route(&format!("{prefix}/models/{{*name}}"), get(openai::models::one))
+            .route(&format!("{prefix}/embeddings"), post(openai::embeddings))
+    };
+    let router = openai("", openai("/v1", Router::new()))
+        .route("/v1/messages", post(anthropic::handle))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/tags", get(ollama::tags))
+        .route("/api/ps", get(ollama::running))
+        .route("/api/show", post(ollama::show))
+        .route("/api/version", get(ollama::version))
+        .route("/tokenize", post(text_routes::tokenize))
+        .route("/detokenize", post(text_routes::detokenize))
+        .route("/apply-template", post(text_routes::apply_template))
+        .route("/", get(service_routes::root))
+        .route("/health", get(service_routes::health))
+        .route("/v1/health", get(service_routes::health))
+        .route("/ready", get(service_routes::ready))
+        .route("/ping", get(service_routes::ready))
+        .route("/version", get(service_routes::version))
+        .route("/props", get(service_routes::props))
+        .route("/metrics", get(service_routes::metrics))
+        .route("/model_info", get(routers::model_info))
+        .route("/get_model_info", get(routers::model_info))
+        .route("/server_info", get(routers::server_info))
+        .route("/get_server_info", get(routers::server_info))
+        .route("/get_load", get(routers::load))
+        .route("/v1/loads", get(routers::load))
+        .route("/load", get(routers::server_load));
+    router
+        .fallback(async || {
+            ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such path")
+        })
+        .method_not_allowed_fallback(async || {
+            let message = "this path does not take this method";
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+        })
+        .layer(axum::middleware::from_fn(note_route))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), admit))
+        .with_state(Arc::clone(app))
+}
+
+/// Keeps the route for the metrics: paths of clients would make a series each.
+async fn note_route(request: Request<Body>, next: axum::middleware::Next) -> Response<Body> {
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let mut response = next.run(request).await;
+    if let Some(route) = route {
+        response.extensions_mut().insert(route);
+    }
+    response
+}
+
+/// Refuses work while the server drains. What only tells about the server is answered to the end.
+async fn admit(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+    next: axum::middleware::Next,
+) -> Result<Response<Body>, ApiError> {
+    let is_work = request.method() == Method::POST;
+    if is_work && app.lifecycle.phase() != Phase::Running {
+        return Err(ApiError::draining());
+    }
+    Ok(next.run(request).await)
+}
+
+/// Answers a request. Never fails: what goes wrong is a response too.
+pub(crate) async fn answer(
+    app: Arc<App>,
+    router: Router,
+    request: Request<Body>,
+    client: IpAddr,
+    is_reserve: bool,
+) -> Response<Body> {
+    let asked = Asked::new(&request);
+    let started = Instant::now();
+    let work = (request.method() == Method::POST).then(|| app.lifecycle.begin());
+    let checked = app.guard.check_source(&request);
+    let is_from_known_source = checked.is_ok();
+    let checked = checked.and_then(|()| {
+        if is_reserve && !matches!(&*asked.path, "/health" | "/ready") {
+            return Err(ApiError::overloaded("too many connections are open; try again later"));
+        }
+        if request.method() == Method::OPTIONS {
+            Ok(())
+        } else {
+            app.guard.check_key(&request, client)
+        }
+    });
+    let response = match checked {
+        Err(error) => axum::response::IntoResponse::into_response(error),
+        Ok(()) if asked.method == Method::OPTIONS => {
+            let mut response = Response::new(Body::empty());
+            let methods = HeaderValue::from_static("GET, HEAD, POST, OPTIONS");
+            response.headers_mut().insert("allow", methods);
+            response
+        }
+        Ok(()) => match CatchPanic(Box::pin(router.oneshot(request))).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(never)) => match never {},
+            Err(panic) => {
+                app.metrics.panics.inc();
+                let what = panic_text(panic.as_ref());
+                tracing::error!(id = asked.id, panic = %shown(what), "a handler met a defect");
+                let error = ApiError::internal("the request met a defect of the server");
+                axum::response::IntoResponse::into_response(error)
+            }
+        },
+    };
+    finish(&app, response, &asked, started.elapsed(), work, is_from_known_source)
+}
+
+/// Writes an error's body in the path's dialect and adds the headers that every response has.
+fn finish(
+    app: &App,
+    mut response: Response<Body>,
+    asked: &Asked,
+    elapsed: Duration,
+    work: Option<InFlight>,
+    is_from_known_source: bool,
+) -> Response<Body> {
+    let route = response.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("other", MatchedPath::as_str);
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        let allow = response.headers_mut().remove("allow");
+        response = error.response(Dialect::of(&asked.path));
+        if let Some(allow) = allow {
+            response.headers_mut().insert("allow", allow);
+        }
+        tracing::debug!(id = asked.id, message = error.message, "refused");
+    }
+    let status = response.status();
+    app.metrics.answered(route, status.as_u16());
+    tracing::info!(
+        id = asked.id,
+        method = asked.method.as_str(),
+        path = %shown(&asked.path),
+        status = status.as_u16(),
+        seconds = elapsed.as_secs_f64(),
+        "answered"
+    );
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&asked.id) {
+        headers.insert("x-request-id", id);
+    }
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+    if is_from_known_source {
+        app.guard.allow_page(asked, headers);
+    }
+    // Whatever another hop takes for the end of a chunked body: nothing behind it is read as a request. And the rest of a
+    // body that is too large or too slow is not waited for.
+    if asked.is_chunked || !is_from_known_source || matches!(status.as_u16(), 408 | 413) {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response.map(|body| Body::new(CountedBody { body, _work: work }))
+}
+
+/// Catches a panic of a future.
+struct CatchPanic<F>(Pin<Box<F>>);
+
+impl<F: Future> Future for CatchPanic<F> {
+    type Output = Result<F::Output, Box<dyn Any + Send>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // What a panic leaves behind belongs to this request alone.
+        match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// A body that keeps its request counted as in flight.
+struct CountedBody {
+    body: Body,
+    _work: Option<InFlight>,
+}
+
+impl http_body::Body for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Seconds since 1970, for the fields of responses that are called `created`.
+pub(crate) fn unix_seconds() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_of_a_handler_is_caught() {
+        let panics = CatchPanic(Box::pin(async { panic!("as asked") }));
+        let caught: Result<(), _> = panics.await;
+        assert_eq!(panic_text(caught.unwrap_err().as_ref()), "as asked");
+        assert_eq!(CatchPanic(Box::pin(async { 5 })).await.unwrap(), 5);
+    }
+}

@@ -1,0 +1,183 @@
+//! Messages to a prompt's token ids.
+
+use serde_json::{Map, Value};
+use trine_text::{Content, Message, Part, RenderOptions, Specials, Tokenizer};
+
+use crate::error::ApiError;
+use crate::json::Fields;
+use crate::models::LoadedModel;
+
+/// Most messages in a conversation.
+const MESSAGES_MAX: usize = 1 << 14;
+
+/// How a conversation becomes a prompt.
+#[derive(Debug, Clone)]
+pub(crate) struct Rendering {
+    /// Whether the prompt ends with the beginning of the model's turn.
+    pub(crate) begins_answer: bool,
+    /// Whether the last message is one that the model goes on with.
+    pub(crate) continues_last: bool,
+    /// Further variables for the template.
+    pub(crate) variables: Map<String, Value>,
+}
+
+impl Default for Rendering {
+    fn default() -> Self {
+        Self { begins_answer: true, continues_last: false, variables: Map::new() }
+    }
+}
+
+impl Rendering {
+    /// What a request says.
+    pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
+        let continues_last = fields.boolean("continue_final_message")?.unwrap_or(false);
+        let begins_answer = fields.boolean("add_generation_prompt")?;
+        if continues_last && begins_answer == Some(true) {
+            return Err(ApiError::field(
+                "continue_final_message",
+                "continue_final_message and add_generation_prompt exclude each other; use one",
+            ));
+        }
+        let mut variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
+        if let Some(effort) = fields.text("reasoning_effort")? {
+            variables.entry("reasoning_effort").or_insert_with(|| effort.into());
+        }
+        if let Some(thinking) = fields.boolean("enable_thinking")? {
+            variables.entry("enable_thinking").or_insert_with(|| thinking.into());
+        }
+        let begins_answer = begins_answer.unwrap_or(!continues_last);
+        Ok(Self { begins_answer, continues_last, variables })
+    }
+}
+
+/// The messages of a field.
+///
+/// # Errors
+/// 400 naming the message that is none.
+pub(crate) fn read_messages(fields: Fields<'_>) -> Result<Vec<Message>, ApiError> {
+    let items = fields.list("messages")?.ok_or_else(|| {
+        ApiError::field("messages", "messages is missing; use a list of messages")
+    })?;
+    if items.is_empty() || items.len() > MESSAGES_MAX {
+        let message = format!("there are {} messages; use 1 to {MESSAGES_MAX}", items.len());
+        return Err(ApiError::field("messages", message));
+    }
+    items.iter().enumerate().map(|(index, item)| read_message(index, item)).collect()
+}
+
+fn read_message(index: usize, item: &Value) -> Result<Message, ApiError> {
+    let prefix = format!("messages[{index}].");
+    let Value::Object(map) = item else {
+        let path = format!("messages[{index}]");
+        return Err(ApiError::field(&path, format!("{path} must be an object")));
+    };
+    let fields = Fields::within(map, &prefix);
+    let role = match fields.text("role")? {
+        Some("developer") => "system",
+        Some(role @ ("system" | "user" | "assistant" | "tool" | "model")) => role,
+        _ => return Err(fields.wrong("role", "system, developer, user, assistant or tool")),
+    };
+    let content = match fields.get("content") {
+        Some(Value::String(text)) => Content::Text(text.clone()),
+        Some(Value::Array(parts)) => Content::Parts(read_parts(fields, parts)?),
+        None if map.get("tool_calls").is_some_and(|calls| !calls.is_null()) => Content::Absent(()),
+        _ => return Err(fields.wrong("content", "a text, or a list of parts")),
+    };
+    let is_read = |key: &str| matches!(key, "role" | "content");
+    let extra = map.iter().filter(|(key, value)| !is_read(key) && !value.is_null());
+    let extra = extra.map(|(key, value)| (key.clone(), value.clone())).collect();
+    Ok(Message { role: role.to_owned(), content, extra })
+}
+
+fn read_parts(fields: Fields<'_>, parts: &[Value]) -> Result<Vec<Part>, ApiError> {
+    let path = fields.path("content");
+    let read = |(index, part): (usize, &Value)| {
+        let wrong = |what: &str| {
+            let path = format!("{path}[{index}]");
+            ApiError::field(&path, format!("{path} {what}"))
+        };
+        let kind = part.get("type").and_then(Value::as_str);
+        match kind {
+            Some("text" | "input_text" | "output_text") => {
+                let text = part.get("text").and_then(Value::as_str);
+                let text = text.ok_or_else(|| wrong("has no text"))?;
+                let text = Some(text.to_owned());
+                Ok(Part { kind: "text".to_owned(), text, extra: Map::new() })
+            }
+            Some("image_url" | "input_image" | "image" | "input_audio" | "video_url" | "file") => {
+                Err(wrong("is no text; this server takes text only"))
+            }
+            _ => Err(wrong("must be an object with the type text")),
+        }
+    };
+    parts.iter().enumerate().map(read).collect()
+}
+
+/// The text of a conversation in the model's format, with the marks of [`Tokenizer::guard`].
+///
+/// # Errors
+/// 400 if the model has no template, or it refuses the conversation.
+pub(crate) fn render(
+    model: &LoadedModel,
+    messages: Vec<Message>,
+    rendering: &Rendering,
+) -> Result<String, ApiError> {
+    let template = model.template.as_ref().ok_or_else(|| {
+        let message = "the model has no chat template; use /v1/completions";
+        ApiError { code: "no_chat_template", ..ApiError::field("model", message) }
+    })?;
+    let tokenizer = &*model.tokenizer;
+    let messages: Vec<Message> =
+        messages.into_iter().map(|message| message.guarded(tokenizer)).collect();
+    let spelled =
+        |id: Option<u32>| id.and_then(|id| tokenizer.piece(id)).unwrap_or_default().into_owned();
+    let options = RenderOptions {
+        add_generation_prompt: rendering.begins_answer,
+        bos_token: spelled(tokenizer.bos_id()),
+        eos_token: spelled(tokenizer.eos_ids().first().copied()),
+        extra: guarded(&rendering.variables, tokenizer),
+        clock: None,
+    };
+    let mut text = template.render(&messages, &options)?;
+    if rendering.continues_last {
+        cut_behind_last(&mut text, messages.last())?;
+    }
+    Ok(text)
+}
+
+/// The token ids of a conversation.
+///
+/// # Errors
+/// As [`render`].
+pub(crate) fn prompt(
+    model: &LoadedModel,
+    messages: Vec<Message>,
+    rendering: &Rendering,
+) -> Result<Vec<u32>, ApiError> {
+    let text = render(model, messages, rendering)?;
+    Ok(model.tokenizer.encode_prompt(&text, Specials::ParseGuarded)?)
+}
+
+/// Variables of a request are as little trusted as its messages. Their names stay as they are: the template checks them.
+fn guarded(variables: &Map<String, Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
+    let guard = |value: &Value| {
+        let extra = Map::from_iter([("value".to_owned(), value.clone())]);
+        let message = Message { extra, ..Message::default() }.guarded(tokenizer);
+        message.extra.into_iter().next().map_or(Value::Null, |(_, value)| value)
+    };
+    variables.iter().map(|(name, value)| (name.clone(), guard(value))).collect()
+}
+
+/// Takes what the template wrote behind the last message's text away.
+fn cut_behind_last(text: &mut String, last: Option<&Message>) -> Result<(), ApiError> {
+    let wrong = |what: &str| ApiError::field("continue_final_message", what);
+    let last = last.filter(|last| matches!(&*last.role, "assistant" | "model"));
+    let Some(Content::Text(content)) = last.map(|last| &last.content) else {
+        return Err(wrong("the last message must be the assistant's, and a text"));
+    };
+    let content = content.trim();
+    let place = text.rfind(content).filter(|_| !content.is_empty());
+    let place = place.ok_or_else(|| wrong("the template does not show the last message"))?;
+    text.truncate(place + content.len());
+    Ok(())
+}

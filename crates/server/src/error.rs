@@ -1,0 +1,311 @@
+//! What a request can be answered with instead of a result, in each dialect's words.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+use trine_engine::{EngineError, Finish};
+use trine_text::TextError;
+
+/// Seconds after which a client may try again when the server is full.
+const RETRY_SECONDS: u32 = 1;
+
+/// An answer that is no result.
+///
+/// As a response it is a status without a body; the outermost layer writes the body in the dialect of the request's path.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiError {
+    /// HTTP status.
+    pub(crate) status: StatusCode,
+    /// What went wrong and what to do, for people.
+    pub(crate) message: String,
+    /// What went wrong, for programs.
+    pub(crate) code: &'static str,
+    /// The field of the request that is meant.
+    pub(crate) param: Option<String>,
+    /// Tokens of a prompt that is too long, and the context.
+    pub(crate) counts: Option<(usize, usize)>,
+}
+
+/// Whose wire format a path has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// `/v1/...`
+    OpenAi,
+    /// The same without `/v1`, as llama.cpp's server has it.
+    Llama,
+    /// `/v1/messages`
+    Anthropic,
+    /// `/api/...`
+    Ollama,
+}
+
+impl Dialect {
+    /// The dialect of a path.
+    pub(crate) fn of(path: &str) -> Self {
+        if path.starts_with("/v1/messages") {
+            Dialect::Anthropic
+        } else if path.starts_with("/api/") {
+            Dialect::Ollama
+        } else if path.starts_with("/v1/") || path == "/v1" {
+            Dialect::OpenAi
+        } else {
+            Dialect::Llama
+        }
+    }
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), code, param: None, counts: None }
+    }
+
+    /// 400 for the whole body.
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+    }
+
+    /// 400 for one field.
+    pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let param = Some(param.into());
+        Self { param, ..Self::new(StatusCode::BAD_REQUEST, "invalid_value", message) }
+    }
+
+    /// 400 for a field that would change what the answer means, and that this server has not.
+    pub(crate) fn unsupported(param: impl Into<String>, remedy: &str) -> Self {
+        let param = param.into();
+        let message = format!("{param} is not supported: {remedy}");
+        Self { code: "unsupported_parameter", ..Self::field(param, message) }
+    }
+
+    /// 404 for a model.
+    pub(crate) fn unknown_model(name: &str, known: &[String]) -> Self {
+        let message = format!(
+            "the model {} does not exist here; there are: {}",
+            shown(name),
+            known.join(", ")
+        );
+        Self {
+            param: Some("model".to_owned()),
+            ..Self::new(StatusCode::NOT_FOUND, "model_not_found", message)
+        }
+    }
+
+    /// 503 while the server ends.
+    pub(crate) fn draining() -> Self {
+        let message = "the server is shutting down; send the request to another one";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", message)
+    }
+
+    /// 503 with something else than the engine's queue being full.
+    pub(crate) fn overloaded(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+    }
+
+    /// 500 for a defect.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+    }
+
+    /// Names the field that is meant, unless one is named already.
+    #[must_use]
+    pub(crate) fn of_field(mut self, param: &str) -> Self {
+        self.param.get_or_insert_with(|| param.to_owned());
+        self
+    }
+
+    /// The body in a dialect.
+    pub(crate) fn body(&self, dialect: Dialect) -> Value {
+        let message = &self.message;
+        match dialect {
+            Dialect::OpenAi => json!({"error": {
+                "message": message, "type": self.openai_type(), "param": self.param, "code": self.code,
+            }}),
+            Dialect::Llama => {
+                let mut error = json!({
+                    "code": self.status.as_u16(), "message": message, "type": self.llama_type(), "param": self.param,
+                });
+                if let Some((prompt, context)) = self.counts {
+                    error["n_prompt_tokens"] = prompt.into();
+                    error["n_ctx"] = context.into();
+                }
+                json!({ "error": error })
+            }
+            Dialect::Anthropic => {
+                json!({"type": "error", "error": {"type": self.anthropic_type(), "message": message}})
+            }
+            Dialect::Ollama => json!({ "error": message }),
+        }
+    }
+
+    /// The whole response in a dialect.
+    pub(crate) fn response(&self, dialect: Dialect) -> Response<Body> {
+        let mut response = Response::new(Body::from(self.body(dialect).to_string()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if matches!(self.status.as_u16(), 429 | 503) {
+            headers.insert(RETRY_AFTER, RETRY_SECONDS.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert("www-authenticate", HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+
+    fn openai_type(&self) -> &'static str {
+        match self.status.as_u16() {
+            429 => "rate_limit_error",
+            401 => "authentication_error",
+            400..=499 => "invalid_request_error",
+            503 => "service_unavailable",
+            _ => "server_error",
+        }
+    }
+
+    fn llama_type(&self) -> &'static str {
+        match self.status.as_u16() {
+            400 if self.counts.is_some() => "exceed_context_size_error",
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            400..=499 => "invalid_request_error",
+            501 => "not_supported_error",
+            503 => "unavailable_error",
+            _ => "server_error",
+        }
+    }
+
+    fn anthropic_type(&self) -> &'static str {
+        match self.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            400..=499 => "invalid_request_error",
+            _ => "api_error",
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.status;
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> Self {
+        let message = error.to_string();
+        match error {
+            EngineError::PromptTooLong { prompt, context } => Self {
+                code: "context_length_exceeded",
+                counts: Some((prompt, context)),
+                ..Self::bad_request(message)
+            },
+            EngineError::EmptyPrompt | EngineError::UnknownToken { .. } => {
+                Self::bad_request(message)
+            }
+            EngineError::BadSampling { field, .. } => Self::field(field, message),
+            EngineError::BadOption { option, .. } => Self::field(option, message),
+            EngineError::QueueFull { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "queue_full", message)
+            }
+            EngineError::Draining => Self::draining(),
+            EngineError::NonFiniteLogits { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "non_finite_logits", message)
+            }
+            _ => Self::overloaded(message),
+        }
+    }
+}
+
+impl From<TextError> for ApiError {
+    fn from(error: TextError) -> Self {
+        let message = error.to_string();
+        match error {
+            TextError::TextTooLong { .. } => {
+                Self { code: "context_length_exceeded", ..Self::bad_request(message) }
+            }
+            TextError::TemplateArgument { .. } => Self::field("chat_template_kwargs", message),
+            TextError::TemplateRefused { .. }
+            | TextError::Template { .. }
+            | TextError::TemplateLimit { .. } => {
+                Self { code: "template_error", ..Self::field("messages", message) }
+            }
+            _ => Self::internal(message),
+        }
+    }
+}
+
+/// The error of a generation that ended without a usable text; none if its text is an answer.
+pub(crate) fn failure(finish: Finish) -> Option<ApiError> {
+    let status = match finish {
+        Finish::Stop | Finish::Length | Finish::Context => return None,
+        Finish::DeviceFailed => StatusCode::SERVICE_UNAVAILABLE,
+        Finish::Cancelled => return Some(ApiError::draining()),
+        Finish::Deadline => StatusCode::REQUEST_TIMEOUT,
+        Finish::ConstraintFailed | Finish::NonFiniteLogits => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    let code = match finish {
+        Finish::DeviceFailed => "device_failed",
+        Finish::Deadline => "deadline_exceeded",
+        Finish::ConstraintFailed => "constraint_failed",
+        _ => "non_finite_logits",
+    };
+    Some(ApiError::new(status, code, finish.to_string()))
+}
+
+/// A stranger's text for a message or a log line: in quotes, control characters escaped, at most 100 characters.
+pub(crate) fn shown(text: &str) -> String {
+    let mut short: String = text.chars().take(100).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    format!("{short:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_dialect_has_its_own_shape() {
+        let error = ApiError::from(EngineError::PromptTooLong { prompt: 9, context: 8 });
+        let openai = error.body(Dialect::OpenAi);
+        assert_eq!(openai["error"]["code"], "context_length_exceeded");
+        assert_eq!(openai["error"]["type"], "invalid_request_error");
+        assert!(openai["error"].as_object().unwrap().contains_key("param"));
+        let llama = error.body(Dialect::Llama);
+        assert_eq!(llama["error"]["code"], 400);
+        assert_eq!(llama["error"]["type"], "exceed_context_size_error");
+        assert_eq!(llama["error"]["n_prompt_tokens"], 9);
+        assert_eq!(error.body(Dialect::Anthropic)["type"], "error");
+        assert!(error.body(Dialect::Ollama)["error"].is_string());
+    }
+
+    #[test]
+    fn paths_have_dialects() {
+        for (path, dialect) in [
+            ("/v1/chat/completions", Dialect::OpenAi),
+            ("/v1/messages/count_tokens", Dialect::Anthropic),
+            ("/api/chat", Dialect::Ollama),
+            ("/chat/completions", Dialect::Llama),
+            ("/v1x", Dialect::Llama),
+        ] {
+            assert_eq!(Dialect::of(path), dialect, "{path}");
+        }
+    }
+
+    #[test]
+    fn strangers_texts_are_escaped() {
+        assert_eq!(shown("a\n\u{1b}[31m"), "\"a\\n\\u{1b}[31m\"");
+        assert!(shown(&"x".repeat(1 << 20)).len() < 120);
+    }
+}

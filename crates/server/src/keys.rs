@@ -1,0 +1,149 @@
+//! API keys.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+/// Longest key looked at, in bytes.
+const KEY_BYTES_MAX: usize = 4096;
+/// Wrong keys that an address may send in [`WINDOW`] before it is told to wait.
+const WRONG_MAX: u32 = 30;
+const WINDOW: Duration = Duration::from_secs(60);
+/// Addresses that are counted at once.
+const ADDRESSES_MAX: usize = 4096;
+
+/// The SHA-256 of each key. Comparing takes the same time whatever is compared.
+#[derive(Clone)]
+pub struct Keys {
+    digests: Vec<[u8; 32]>,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Keys").field("count", &self.digests.len()).finish()
+    }
+}
+
+impl Keys {
+    /// The keys of a file's text, one a line; empty lines and lines that begin with `#` are skipped.
+    ///
+    /// # Errors
+    /// In words, if there is no key, or a line cannot be sent as one.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let lines = text.lines().map(str::trim).enumerate();
+        let mut digests = Vec::new();
+        for (index, key) in lines.filter(|(_, key)| !key.is_empty() && !key.starts_with('#')) {
+            if key.len() > KEY_BYTES_MAX || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(format!(
+                    "line {} is no key: use visible ASCII characters without spaces, at most {KEY_BYTES_MAX}",
+                    index + 1
+                ));
+            }
+            digests.push(Sha256::digest(key.as_bytes()).into());
+        }
+        if digests.is_empty() {
+            return Err("there is no key in it; write one on a line".to_owned());
+        }
+        Ok(Self { digests })
+    }
+
+    /// Whether a request carries one of the keys, as `Authorization: Bearer` or `x-api-key`.
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
+        let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+            let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+            scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+        });
+        let named = headers.get("x-api-key").map(|value| value.as_bytes());
+        [bearer, named].into_iter().flatten().any(|key| self.contains(key))
+    }
+
+    fn contains(&self, key: &[u8]) -> bool {
+        if key.len() > KEY_BYTES_MAX {
+            return false;
+        }
+        let digest: [u8; 32] = Sha256::digest(key).into();
+        let found = self.digests.iter().map(|known| known.ct_eq(&digest));
+        found.fold(Choice::from(0), |found, this| found | this).into()
+    }
+}
+
+/// Counts wrong keys by address.
+#[derive(Debug, Default)]
+pub(crate) struct WrongKeys {
+    by_address: Mutex<HashMap<IpAddr, (Instant, u32)>>,
+}
+
+impl WrongKeys {
+    /// Counts one; false if there were too many.
+    pub(crate) fn note(&self, address: IpAddr) -> bool {
+        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if by_address.len() >= ADDRESSES_MAX {
+            by_address.retain(|_, (since, _)| since.elapsed() < WINDOW);
+            if by_address.len() >= ADDRESSES_MAX {
+                by_address.clear();
+            }
+        }
+        let (since, count) = by_address.entry(address).or_insert_with(|| (Instant::now(), 0));
+        if since.elapsed() >= WINDOW {
+            (*since, *count) = (Instant::now(), 0);
+        }
+        *count = count.saturating_add(1);
+        *count <= WRONG_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn header(name: &'static str, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(name.parse().unwrap(), HeaderValue::from_static(value))])
+    }
+
+    #[test]
+    fn only_whole_keys_are_admitted() {
+        let keys = Keys::parse("# ours\n\nalpha-1\n  beta-2  \n").unwrap();
+        for (name, value) in [
+            ("authorization", "Bearer alpha-1"),
+            ("authorization", "bearer  beta-2"),
+            ("x-api-key", "beta-2"),
+        ] {
+            assert!(keys.admit(&header(name, value)), "{name}: {value}");
+        }
+        for (name, value) in [
+            ("authorization", "Bearer alpha-"),
+            ("authorization", "Bearer alpha-11"),
+            ("authorization", "Basic alpha-1"),
+            ("authorization", "Bearer"),
+            ("authorization", "Bearer # ours"),
+            ("x-api-key", ""),
+            ("x-api-keys", "beta-2"),
+        ] {
+            assert!(!keys.admit(&header(name, value)), "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn files_without_usable_keys_are_refused() {
+        for text in ["", "\n# a\n", "two words", "ümlaut"] {
+            assert!(Keys::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn too_many_wrong_keys_are_noticed() {
+        let wrong = WrongKeys::default();
+        let address = IpAddr::from([127, 0, 0, 1]);
+        assert!((0..WRONG_MAX).all(|_| wrong.note(address)));
+        assert!(!wrong.note(address));
+        assert!(wrong.note(IpAddr::from([127, 0, 0, 2])));
+    }
+}

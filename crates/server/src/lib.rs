@@ -1,0 +1,51 @@
+//! Serves models over HTTP in the dialects that clients speak.
+//!
+//! ```text
+//! Server (transport): accept -> TLS -> HTTP/1.1 with limits of size and time
+//!   app: checks (framing, host, origin, key) -> routes
+//!     a dialect (openai, anthropic, ollama ...): fields -> Parameters, messages -> prompt
+//!       generate: Asks -> trine_engine::Service -> Pieces
+//!     the dialect again: Pieces -> JSON, or a stream
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`Server`] | the accept loop, connections, draining |
+//! | `app`, `guard`, `keys` | what is checked of every request, and the routes |
+//! | `models` | several models by name, loaded when they are asked for |
+//! | `json`, `parameters`, `conversation` | what the dialects have in common on the way in |
+//! | `generate`, `stream` | what they have in common on the way out |
+//! | `openai`, `anthropic`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
+//! | `metrics`, `service_routes` | counts, health |
+//!
+//! Nothing here knows a device. The crate that has one implements [`Loader`].
+
+#![forbid(unsafe_code)]
+
+mod anthropic;
+mod app;
+mod body;
+mod conversation;
+mod error;
+mod generate;
+mod guard;
+mod json;
+mod keys;
+mod lifecycle;
+mod metrics;
+mod models;
+mod ollama;
+mod openai;
+mod options;
+mod parameters;
+mod responses;
+mod routers;
+mod service_routes;
+mod stream;
+mod text_routes;
+mod transport;
+
+pub use keys::Keys;
+pub use models::{Description, LoadedModel, Loader};
+pub use options::{Limits, ServerOptions};
+pub use transport::{Handle, ServeError, Server};

@@ -1,0 +1,79 @@
+//! The server's life: taking requests, draining, ending at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// What the server does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Takes requests.
+    Running,
+    /// Finishes what it has.
+    Draining,
+    /// Ends what it has with an error.
+    Aborting,
+}
+
+/// Tells every part of the server what phase it is in, and counts the requests in flight.
+#[derive(Debug, Clone)]
+pub(crate) struct Lifecycle {
+    phase: Arc<watch::Sender<Phase>>,
+    in_flight: Arc<watch::Sender<usize>>,
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub(crate) struct InFlight(Arc<watch::Sender<usize>>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Lifecycle {
+    pub(crate) fn new() -> Self {
+        Self {
+            phase: Arc::new(watch::Sender::new(Phase::Running)),
+            in_flight: Arc::new(watch::Sender::new(0)),
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Goes on to a later phase; an earlier one is ignored.
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.send_if_modified(|current| {
+            let is_later = phase > *current;
+            *current = phase.max(*current);
+            is_later
+        });
+    }
+
+    /// Returns when the server is in the phase or a later one.
+    pub(crate) async fn reached(&self, phase: Phase) {
+        // The sender lives as long as self.
+        let _ = self.phase.subscribe().wait_for(|current| *current >= phase).await;
+    }
+
+    pub(crate) fn begin(&self) -> InFlight {
+        self.in_flight.send_modify(|count| *count += 1);
+        InFlight(Arc::clone(&self.in_flight))
+    }
+
+    /// Requests that are being answered.
+    pub(crate) fn in_flight(&self) -> usize {
+        *self.in_flight.borrow()
+    }
+
+    /// Returns when no request is in flight, or after some time.
+    pub(crate) async fn idle(&self, at_most: Duration) -> bool {
+        let mut receiver = self.in_flight.subscribe();
+        let idle = receiver.wait_for(|count| *count == 0);
+        tokio::time::timeout(at_most, idle).await.is_ok()
+    }
+}

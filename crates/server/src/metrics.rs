@@ -1,0 +1,350 @@
+//! Counts and times for Prometheus, under the names that routers read from vLLM and under trine's own.
+//!
+//! Each model has exactly one series of each gauge: routers take one and do not add several up.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use trine_engine::Status;
+
+use crate::generate::Ask;
+
+/// Media type of [`Metrics::text`].
+pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Bounds of the histograms, those of vLLM, in seconds.
+const FIRST_TOKEN: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0,
+];
+const BETWEEN_TOKENS: &[f64] =
+    &[0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0];
+const WHOLE_REQUEST: &[f64] = &[
+    0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0,
+    240.0, 480.0,
+];
+/// The same, in tokens.
+const TOKENS: &[f64] = &[
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0,
+    50000.0,
+];
+
+type Labels = Vec<(&'static str, String)>;
+type Counters = Family<Labels, Counter>;
+type Gauges = Family<Labels, Gauge<i64, AtomicI64>>;
+type Fractions = Family<Labels, Gauge<f64, AtomicU64>>;
+type Histograms = Family<Labels, Histogram, Bounds>;
+
+#[derive(Debug, Clone, Copy)]
+struct Bounds(&'static [f64]);
+
+impl MetricConstructor<Histogram> for Bounds {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
+
+/// All metrics of a server.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    families: Families,
+    models: Mutex<HashMap<String, Arc<ModelMetrics>>>,
+    /// Requests by path and status.
+    http: Counters,
+    /// Handlers that panicked.
+    pub(crate) panics: Counter,
+    connections: Gauge,
+}
+
+#[derive(Debug)]
+struct Families {
+    running: Gauges,
+    waiting: Gauges,
+    kv_usage: Fractions,
+    cache_config: Gauges,
+    prefix_queries: Counters,
+    prefix_hits: Counters,
+    preemptions: Counters,
+    prompt_tokens: Counters,
+    generated_tokens: Counters,
+    success: Counters,
+    rejections: Counters,
+    first_token: Histograms,
+    between_tokens: Histograms,
+    per_token: Histograms,
+    whole: Histograms,
+    queue: Histograms,
+    prompt_length: Histograms,
+    answer_length: Histograms,
+    waiting_tokens: Gauges,
+    blocks: Gauges,
+    width: Gauges,
+    steps: Counters,
+    busy: Fractions,
+    bytes: Fractions,
+    device_failures: Counters,
+}
+
+/// The metrics of one model.
+#[derive(Debug)]
+pub(crate) struct ModelMetrics {
+    model: String,
+    first_token: Histogram,
+    between_tokens: Histogram,
+    per_token: Histogram,
+    whole: Histogram,
+    queue: Histogram,
+    prompt_length: Histogram,
+    answer_length: Histogram,
+    success: Counters,
+    rejections: Counters,
+}
+
+/// A family with a name and a help text in a registry.
+fn register<M>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M
+where
+    M: prometheus_client::registry::Metric + Clone,
+{
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn histograms(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    bounds: &'static [f64],
+) -> Histograms {
+    register(registry, name, help, Family::new_with_constructor(Bounds(bounds)))
+}
+
+impl Families {
+    fn new(r: &mut Registry) -> Self {
+        macro_rules! of {
+            ($name:literal, $help:literal) => {
+                register(r, $name, $help, Family::default())
+            };
+        }
+        Self {
+            running: of!("vllm:num_requests_running", "Sequences being run"),
+            waiting: of!("vllm:num_requests_waiting", "Requests in the queue"),
+            kv_usage: of!(
+                "vllm:kv_cache_usage_perc",
+                "Share of KV blocks that running sequences hold, 0 to 1"
+            ),
+            cache_config: of!("vllm:cache_config_info", "Sizes of the KV cache"),
+            prefix_queries: of!(
+                "vllm:prefix_cache_queries",
+                "Prompt tokens looked up in the prefix cache"
+            ),
+            prefix_hits: of!("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache"),
+            preemptions: of!("vllm:num_preemptions", "Times a sequence gave its blocks to another"),
+            prompt_tokens: of!("vllm:prompt_tokens", "Prompt tokens of started requests"),
+            generated_tokens: of!("vllm:generation_tokens", "Tokens generated"),
+            success: of!("vllm:request_success", "Requests that ended, by reason"),
+            rejections: of!("vllm:admission_rejections", "Requests that the engine refused"),
+            first_token: histograms(
+                r,
+                "vllm:time_to_first_token_seconds",
+                "From the submission to the first token",
+                FIRST_TOKEN,
+            ),
+            between_tokens: histograms(
+                r,
+                "vllm:inter_token_latency_seconds",
+                "Between two tokens of a sequence",
+                BETWEEN_TOKENS,
+            ),
+            per_token: histograms(
+                r,
+                "vllm:request_time_per_output_token_seconds",
+                "A request's time after its first token, divided by the tokens after it",
+                BETWEEN_TOKENS,
+            ),
+            whole: histograms(
+                r,
+                "vllm:e2e_request_latency_seconds",
+                "From the submission to the end",
+                WHOLE_REQUEST,
+            ),
+            queue: histograms(
+                r,
+                "vllm:request_queue_time_seconds",
+                "Time in the queue",
+                WHOLE_REQUEST,
+            ),
+            prompt_length: histograms(
+                r,
+                "vllm:request_prompt_tokens",
+                "Tokens of a prompt",
+                TOKENS,
+            ),
+            answer_length: histograms(
+                r,
+                "vllm:request_generation_tokens",
+                "Tokens of an answer",
+                TOKENS,
+            ),
+            waiting_tokens: of!("trine_waiting_tokens", "Prompt tokens in the queue"),
+            blocks: of!("trine_kv_blocks", "KV blocks by use"),
+            width: of!("trine_step_rows", "Tokens that passed through the model in the last step"),
+            steps: of!("trine_steps", "Steps run"),
+            busy: of!("trine_busy_seconds", "Seconds spent in steps"),
+            bytes: of!("trine_step_bytes", "Bytes that the steps had to move by the Plan's cost"),
+            device_failures: of!("trine_device_failures", "Steps in which the device failed"),
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::default();
+        let families = Families::new(&mut registry);
+        let r = &mut registry;
+        let http =
+            register(r, "trine_http_requests", "Requests by route and status", Family::default());
+        let panics =
+            register(r, "trine_handler_panics", "Requests that met a defect", Counter::default());
+        let connections = register(r, "trine_connections", "Open connections", Gauge::default());
+        Self { registry, families, models: Mutex::default(), http, panics, connections }
+    }
+
+    /// The metrics of a model.
+    pub(crate) fn model(&self, name: &str) -> Arc<ModelMetrics> {
+        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = models.entry(name.to_owned()).or_insert_with(|| {
+            let (labels, families) = (labels(name), &self.families);
+            let of = |family: &Histograms| family.get_or_create_owned(&labels);
+            Arc::new(ModelMetrics {
+                model: name.to_owned(),
+                first_token: of(&families.first_token),
+                between_tokens: of(&families.between_tokens),
+                per_token: of(&families.per_token),
+                whole: of(&families.whole),
+                queue: of(&families.queue),
+                prompt_length: of(&families.prompt_length),
+                answer_length: of(&families.answer_length),
+                success: families.success.clone(),
+                rejections: families.rejections.clone(),
+            })
+        });
+        Arc::clone(made)
+    }
+
+    /// Counts an answer. `route` is one of the server's own, never a client's text.
+    pub(crate) fn answered(&self, route: &str, status: u16) {
+        let labels = vec![("route", route.to_owned()), ("status", status.to_string())];
+        self.http.get_or_create(&labels).inc();
+    }
+
+    /// Counts connections that open (1) and close (-1).
+    pub(crate) fn connection(&self, change: i64) {
+        self.connections.inc_by(change);
+    }
+
+    /// Takes over what an engine counts.
+    pub(crate) fn note_status(&self, model: &str, status: &Status) {
+        let (labels, families) = (labels(model), &self.families);
+        let gauge = |family: &Gauges, value: usize| {
+            family.get_or_create(&labels).set(value as i64);
+        };
+        // The engine's counts only grow.
+        let count = |family: &Counters, value: u64| {
+            family.get_or_create(&labels).inner().store(value, Ordering::Relaxed);
+        };
+        let fraction = |family: &Fractions, value: f64| {
+            family.get_or_create(&labels).set(value);
+        };
+        gauge(&families.running, status.running);
+        gauge(&families.waiting, status.waiting);
+        gauge(&families.waiting_tokens, status.waiting_tokens);
+        gauge(&families.width, status.width);
+        let usage = status.blocks_running as f64 / status.blocks.max(1) as f64;
+        fraction(&families.kv_usage, usage);
+        fraction(&families.busy, status.busy_seconds);
+        fraction(&families.bytes, status.bytes);
+        count(&families.prefix_queries, status.prompt_tokens);
+        count(&families.prefix_hits, status.reused_tokens);
+        count(&families.preemptions, status.preemptions);
+        count(&families.prompt_tokens, status.prompt_tokens);
+        count(&families.generated_tokens, status.generated_tokens);
+        count(&families.steps, status.steps);
+        count(&families.device_failures, status.device_failures);
+        let free = status.blocks.saturating_sub(status.blocks_running + status.blocks_kept);
+        for (state, blocks) in
+            [("running", status.blocks_running), ("kept", status.blocks_kept), ("free", free)]
+        {
+            let mut labels = labels.clone();
+            labels.push(("state", state.to_owned()));
+            families.blocks.get_or_create(&labels).set(blocks as i64);
+        }
+        let mut labels = labels.clone();
+        labels.push(("block_size", status.block_positions.to_string()));
+        labels.push(("num_gpu_blocks", status.blocks.to_string()));
+        families.cache_config.get_or_create(&labels).set(1);
+    }
+
+    /// All metrics in the OpenMetrics text format.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &self.registry) {
+            tracing::error!(%error, "metrics cannot be written");
+        }
+        text
+    }
+}
+
+impl ModelMetrics {
+    /// A text is asked for.
+    pub(crate) fn asked(&self, ask: &Ask) {
+        self.prompt_length.observe(ask.prompt.len() as f64);
+    }
+
+    /// The engine refused one.
+    pub(crate) fn refused(&self) {
+        self.rejections.get_or_create(&labels(&self.model)).inc();
+    }
+
+    pub(crate) fn started(&self, waited: Duration) {
+        self.queue.observe(waited.as_secs_f64());
+    }
+
+    pub(crate) fn first_token(&self, waited: Duration) {
+        self.first_token.observe(waited.as_secs_f64());
+    }
+
+    pub(crate) fn between_tokens(&self, gap: Duration) {
+        self.between_tokens.observe(gap.as_secs_f64());
+    }
+
+    /// A text ended after `elapsed`; `written` is the number of its tokens and the time to the first.
+    pub(crate) fn ended(
+        &self,
+        reason: &'static str,
+        elapsed: Duration,
+        written: Option<(usize, Option<Duration>)>,
+    ) {
+        let mut labels = labels(&self.model);
+        labels.push(("finished_reason", reason.to_owned()));
+        self.success.get_or_create(&labels).inc();
+        self.whole.observe(elapsed.as_secs_f64());
+        let Some((tokens, first)) = written else { return };
+        self.answer_length.observe(tokens as f64);
+        if let Some(first) = first.filter(|_| tokens > 1) {
+            let after = elapsed.saturating_sub(first).as_secs_f64();
+            self.per_token.observe(after / (tokens - 1) as f64);
+        }
+    }
+}
+
+fn labels(model: &str) -> Labels {
+    vec![("model_name", model.to_owned()), ("engine", "0".to_owned())]
+}

@@ -1,0 +1,325 @@
+//! The dialect of Ollama: `/api/...`
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use serde_json::{Map, Value, json};
+use trine_text::{Message, Specials};
+
+use crate::app::{App, unix_seconds};
+use crate::body::read_object;
+use crate::conversation::{Rendering, prompt, read_messages};
+use crate::error::{ApiError, Dialect};
+use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
+use crate::json::Fields;
+use crate::models::{Entry, Lease};
+use crate::parameters::{Parameters, read_sampling, read_stops};
+use crate::service_routes::{VERSION, json_response};
+use crate::stream::{Writer, respond};
+
+/// Largest `num_predict`.
+const TOKENS_MAX: i64 = i32::MAX as i64;
+
+/// Which of the two ways to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Chat,
+    Generate,
+}
+
+/// `POST /api/chat`
+pub(crate) async fn chat(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    handle(app, request, Way::Chat).await
+}
+
+/// `POST /api/generate`
+pub(crate) async fn generate(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    handle(app, request, Way::Generate).await
+}
+
+async fn handle(
+    app: Arc<App>,
+    request: Request<Body>,
+    way: Way,
+) -> Result<Response<Body>, ApiError> {
+    let started = Instant::now();
+    let object = read_object(&app, request).await?;
+    let fields = Fields::new(&object);
+    let streams = fields.boolean("stream")?.unwrap_or(true);
+    let lease = app.model(fields.text("model")?).await?;
+    let load = started.elapsed();
+    let reading = Arc::clone(&lease);
+    let ask = app.work(move || read(&object, &reading, way)).await?;
+    let mut lines = Lines { model: Arc::clone(&lease.name), way, prompt_tokens: 0, started, load };
+    let Some(ask) = ask else {
+        // A request without a question only loads the model.
+        let mut line = lines.line("", true);
+        line["done_reason"] = "load".into();
+        return Ok(json_response(&line));
+    };
+    lines.prompt_tokens = ask.prompt.len();
+    let metrics = app.metrics.model(&lease.name);
+    let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
+    if streams {
+        return respond(choices, lines).await;
+    }
+    let wholes = collect(choices, 1).await?;
+    let ended = wholes[0].ended.as_ref();
+    let ended = ended.ok_or_else(|| ApiError::internal("the text has no end"))?;
+    Ok(json_response(&lines.last(&wholes[0].text, ended)))
+}
+
+fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<Ask>, ApiError> {
+    let (fields, model) = (Fields::new(object), &*lease.model);
+    for name in ["format", "tools", "images", "suffix", "template", "context", "logprobs"] {
+        let is_off = match fields.get(name) {
+            None | Some(Value::Bool(false)) => true,
+            Some(Value::String(text)) => text.is_empty(),
+            Some(Value::Array(items)) => items.is_empty(),
+            Some(_) => false,
+        };
+        if !is_off {
+            return Err(ApiError::unsupported(name, "leave it out"));
+        }
+    }
+    let mut parameters = Parameters::of_model(model);
+    if let Some(options) = fields.object("options")? {
+        let options = Fields::within(options, "options.");
+        read_options(options, &mut parameters, model.service.limits().vocabulary)?;
+    }
+    let ids = match way {
+        Way::Chat if fields.list("messages")?.is_none_or(<[Value]>::is_empty) => return Ok(None),
+        Way::Chat => prompt(model, read_messages(fields)?, &Rendering::default())?,
+        Way::Generate => {
+            let text = fields.text("prompt")?.unwrap_or_default();
+            if text.is_empty() {
+                return Ok(None);
+            }
+            if fields.boolean("raw")?.unwrap_or(false) || model.template.is_none() {
+                model.tokenizer.encode_prompt(text, Specials::Parse)?
+            } else {
+                let system = fields.text("system")?.filter(|system| !system.is_empty());
+                let system = system.map(|system| Message::new("system", system));
+                let messages = system.into_iter().chain([Message::new("user", text)]);
+                prompt(model, messages.collect(), &Rendering::default())?
+            }
+        }
+    };
+    Ok(parameters.asks(&ids, None, model).pop())
+}
+
+fn read_options(
+    options: Fields<'_>,
+    parameters: &mut Parameters,
+    vocabulary: usize,
+) -> Result<(), ApiError> {
+    read_sampling(options, &mut parameters.sampling, vocabulary)?;
+    // -1 and -2 are Ollama's spellings of "until the end".
+    if let Some(most) = options.integer("num_predict", -2..=TOKENS_MAX)? {
+        parameters.max_tokens = usize::try_from(most).ok();
+    }
+    parameters.stops = read_stops(options, "stop")?;
+    for (name, neutral) in [("mirostat", 0.0), ("tfs_z", 1.0), ("typical_p", 1.0)] {
+        if options.get(name).is_some_and(|value| value.as_f64() != Some(neutral)) {
+            return Err(ApiError::unsupported(options.path(name), "leave it out"));
+        }
+    }
+    Ok(())
+}
+
+/// Writes lines of JSON.
+struct Lines {
+    model: Arc<str>,
+    way: Way,
+    prompt_tokens: usize,
+    started: Instant,
+    load: Duration,
+}
+
+impl Lines {
+    fn line(&self, text: &str, done: bool) -> Value {
+        let mut line = json!({"model": &*self.model, "created_at": rfc3339(unix_seconds())});
+        match self.way {
+            Way::Chat => line["message"] = json!({"role": "assistant", "content": text}),
+            Way::Generate => line["response"] = text.into(),
+        }
+        line["done"] = done.into();
+        line
+    }
+
+    fn last(&self, text: &str, ended: &Ended) -> Value {
+        let mut line = self.line(text, true);
+        let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
+        let statistics = &ended.statistics;
+        let reason = if ended.reason == Reason::Length { "length" } else { "stop" };
+        line["done_reason"] = reason.into();
+        line["total_duration"] = nanoseconds(self.started.elapsed().as_secs_f64()).into();
+        line["load_duration"] = nanoseconds(self.load.as_secs_f64()).into();
+        line["prompt_eval_count"] = self.prompt_tokens.into();
+        line["prompt_eval_duration"] = nanoseconds(statistics.prefill_seconds).into();
+        line["eval_count"] = ended.generated.into();
+        line["eval_duration"] = nanoseconds(statistics.decode_seconds).into();
+        line
+    }
+}
+
+fn push_line(out: &mut Vec<u8>, line: &Value) {
+    out.extend_from_slice(line.to_string().as_bytes());
+    out.push(b'\n');
+}
+
+impl Writer for Lines {
+    const MEDIA_TYPE: &'static str = "application/x-ndjson";
+
+    fn begin(&mut self, _out: &mut Vec<u8>) {}
+
+    fn piece(&mut self, _index: usize, piece: Piece, out: &mut Vec<u8>) {
+        match piece {
+            Piece::Text { text, .. } => push_line(out, &self.line(&text, false)),
+            Piece::End(ended) => push_line(out, &self.last("", &ended)),
+            Piece::Prompt(_) | Piece::Failed(_) => {}
+        }
+    }
+
+    fn end(&mut self, _out: &mut Vec<u8>) {}
+
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        push_line(out, &error.body(Dialect::Ollama));
+    }
+}
+
+fn details(entry: &Entry) -> Value {
+    let description = entry.model.as_ref().map(|model| model.description.clone());
+    let description = description.unwrap_or_default();
+    let parameters = match description.parameters {
+        0 => String::new(),
+        count @ 1..1_000_000_000 => format!("{:.1}M", count as f64 / 1e6),
+        count => format!("{:.1}B", count as f64 / 1e9),
+    };
+    json!({
+        "parent_model": "",
+        "format": "gguf",
+        "family": description.family,
+        "families": [description.family],
+        "parameter_size": parameters,
+        "quantization_level": description.formats.first().cloned().unwrap_or_default(),
+    })
+}
+
+fn listed(app: &App, entry: &Entry) -> Value {
+    json!({
+        "name": entry.name,
+        "model": entry.name,
+        "modified_at": rfc3339(app.started),
+        "size": entry.bytes,
+        "digest": "",
+        "details": details(entry),
+    })
+}
+
+/// `GET /api/tags`
+pub(crate) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
+    let entries = app.models.entries();
+    let models: Value = entries.iter().map(|entry| listed(&app, entry)).collect();
+    json_response(&json!({ "models": models }))
+}
+
+/// `GET /api/ps`
+pub(crate) async fn running(State(app): State<Arc<App>>) -> Response<Body> {
+    let entries = app.models.entries();
+    let loaded = entries.iter().filter(|entry| entry.model.is_some());
+    let models: Value = loaded
+        .map(|entry| {
+            let mut value = listed(&app, entry);
+            let model = entry.model.as_ref();
+            let context = model.map_or(0, |model| model.service.limits().context);
+            // Models are unloaded when room is needed, never by the clock.
+            value["expires_at"] = "2999-12-31T23:59:59Z".into();
+            value["size_vram"] = 0.into();
+            value["context_length"] = context.into();
+            value
+        })
+        .collect();
+    json_response(&json!({ "models": models }))
+}
+
+/// `POST /api/show`
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let object = read_object(&app, request).await?;
+    let fields = Fields::new(&object);
+    let asked = fields.text("model")?.or(fields.text("name")?);
+    let asked = asked.ok_or_else(|| ApiError::field("model", "model is missing; name one"))?;
+    let lease = app.model(Some(asked)).await?;
+    let model = &lease.model;
+    let entries = app.models.entries();
+    let entry = entries.iter().find(|entry| *entry.name == *lease.name);
+    let description = &model.description;
+    let template = model.template.as_ref().map_or("", |template| template.source());
+    let family = &description.family;
+    let mut info = Map::new();
+    info.insert("general.architecture".to_owned(), family.clone().into());
+    info.insert("general.parameter_count".to_owned(), description.parameters.into());
+    info.insert(format!("{family}.context_length"), description.context.into());
+    Ok(json_response(&json!({
+        "modelfile": "",
+        "parameters": "",
+        "template": template,
+        "details": entry.map(details),
+        "model_info": info,
+        "capabilities": ["completion"],
+        "modified_at": rfc3339(app.started),
+    })))
+}
+
+/// `GET /api/version`
+pub(crate) async fn version() -> Response<Body> {
+    json_response(&json!({"version": VERSION}))
+}
+
+/// A time in RFC 3339, from seconds since 1970.
+///
+/// The date is Howard Hinnant's `civil_from_days` (chrono-compatible low-level date algorithms, 2013), for days from
+/// 1970 on.
+fn rfc3339(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // Months from March on.
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_rfc_3339() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_210_096, "2024-02-29T12:34:56Z"),
+            (4_102_444_799, "2099-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(rfc3339(seconds), expected);
+        }
+    }
+}

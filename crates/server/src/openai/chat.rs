@@ -1,0 +1,219 @@
+//! `POST /v1/chat/completions`
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use serde_json::{Map, Value, json};
+
+use super::{Counts, Streaming, finish_reason, logprobs, stop_reason};
+use crate::app::{App, unix_seconds};
+use crate::body::read_object;
+use crate::conversation::{Rendering, prompt, read_messages};
+use crate::error::{ApiError, Dialect};
+use crate::generate::{Ask, Choices, Ended, Piece, TokenText, Whole, collect};
+use crate::guard::random_id;
+use crate::json::Fields;
+use crate::models::Lease;
+use crate::parameters::{Parameters, read_chat_logprobs};
+use crate::service_routes::json_response;
+use crate::stream::{Writer, push_comment, push_event, respond};
+
+/// A request understood.
+struct Chat {
+    asks: Vec<Ask>,
+    prompt_tokens: usize,
+    prompt_logprobs: bool,
+    logprobs: bool,
+    streaming: Streaming,
+}
+
+/// What stands in every chunk.
+struct Head {
+    id: String,
+    created: u64,
+    model: Arc<str>,
+}
+
+/// Answers a conversation.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let dialect = Dialect::of(request.uri().path());
+    let object = read_object(&app, request).await?;
+    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let reading = Arc::clone(&lease);
+    let chat = app.work(move || read(&object, &reading)).await?;
+    let count = chat.asks.len();
+    let metrics = app.metrics.model(&lease.name);
+    let choices = Choices::start(&lease, chat.asks, &app.lifecycle, &metrics)?;
+    let head = Head {
+        id: random_id("chatcmpl-"),
+        created: unix_seconds(),
+        model: Arc::clone(&lease.name),
+    };
+    if chat.streaming.streams {
+        let writer = Chunks {
+            head,
+            dialect,
+            lease,
+            streaming: chat.streaming,
+            logprobs: chat.logprobs,
+            counts: Counts { prompt: chat.prompt_tokens, ..Counts::default() },
+            generated: vec![0; count],
+        };
+        return respond(choices, writer).await;
+    }
+    let wholes = collect(choices, count).await?;
+    let counts = Counts::of(chat.prompt_tokens, &wholes);
+    let choices = wholes.iter().enumerate();
+    let choices: Value =
+        choices.map(|(index, whole)| choice(&lease, index, whole, chat.logprobs)).collect();
+    let mut answer = json!({
+        "id": head.id,
+        "object": "chat.completion",
+        "created": head.created,
+        "model": &*head.model,
+        "choices": choices,
+        "usage": counts.json(),
+        "system_fingerprint": null,
+    });
+    if chat.prompt_logprobs {
+        let known = &wholes[0].prompt;
+        answer["prompt_logprobs"] = logprobs::vllm_prompt(&lease.model.tokenizer, known);
+    }
+    Ok(json_response(&answer))
+}
+
+fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
+    let (fields, model) = (Fields::new(object), &*lease.model);
+    let streaming = Streaming::read(fields)?;
+    let parameters = Parameters::read(fields, model)?;
+    if streaming.streams && parameters.prompt_logprobs.is_some() {
+        let remedy =
+            "log-probabilities of the prompt come with whole answers; use \"stream\": false";
+        return Err(ApiError::unsupported("prompt_logprobs", remedy));
+    }
+    let logprobs = read_chat_logprobs(fields)?;
+    let messages = read_messages(fields)?;
+    let ids = prompt(model, messages, &Rendering::read(fields)?)?;
+    Ok(Chat {
+        asks: parameters.asks(&ids, logprobs, model),
+        prompt_tokens: ids.len(),
+        prompt_logprobs: parameters.prompt_logprobs.is_some(),
+        logprobs: logprobs.is_some(),
+        streaming,
+    })
+}
+
+fn choice(lease: &Lease, index: usize, whole: &Whole, wants_logprobs: bool) -> Value {
+    let reason = whole.reason();
+    let known = wants_logprobs.then(|| logprobs::chat(&lease.model.tokenizer, &whole.tokens));
+    json!({
+        "index": index,
+        "message": {"role": "assistant", "content": whole.text, "refusal": null},
+        "logprobs": known,
+        "finish_reason": finish_reason(&reason),
+        "stop_reason": stop_reason(&reason),
+    })
+}
+
+/// Writes chunks.
+struct Chunks {
+    head: Head,
+    dialect: Dialect,
+    lease: Arc<Lease>,
+    streaming: Streaming,
+    logprobs: bool,
+    counts: Counts,
+    /// Tokens of each text.
+    generated: Vec<usize>,
+}
+
+impl Chunks {
+    fn chunk(&self, choices: Value, usage: Value) -> Value {
+        let mut chunk = json!({
+            "id": self.head.id,
+            "object": "chat.completion.chunk",
+            "created": self.head.created,
+            "model": &*self.head.model,
+            "choices": choices,
+            "system_fingerprint": null,
+        });
+        // Clients that did not ask for counts need not know the field.
+        if self.streaming.usage {
+            chunk["usage"] = usage;
+        }
+        chunk
+    }
+
+    fn counts(&self) -> Counts {
+        Counts { generated: self.generated.iter().sum(), ..self.counts }
+    }
+
+    fn delta(
+        &self,
+        index: usize,
+        delta: Value,
+        tokens: &[TokenText],
+        ended: Option<&Ended>,
+    ) -> Value {
+        let known = self.logprobs && !tokens.is_empty();
+        let known = known.then(|| logprobs::chat(&self.lease.model.tokenizer, tokens));
+        let mut choice = json!({
+            "index": index,
+            "delta": delta,
+            "logprobs": known,
+            "finish_reason": ended.map(|ended| finish_reason(&ended.reason)),
+        });
+        if let Some(ended) = ended {
+            choice["stop_reason"] = stop_reason(&ended.reason);
+        }
+        let usage = self.streaming.continuous_usage.then(|| self.counts().json());
+        self.chunk(json!([choice]), usage.unwrap_or_default())
+    }
+}
+
+impl Writer for Chunks {
+    const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
+
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        for index in 0..self.generated.len() {
+            let delta = json!({"role": "assistant", "content": ""});
+            push_event(out, None, &self.delta(index, delta, &[], None));
+        }
+    }
+
+    fn piece(&mut self, index: usize, piece: Piece, out: &mut Vec<u8>) {
+        match piece {
+            Piece::Text { text, tokens, generated } => {
+                self.generated[index] = generated;
+                let delta = json!({ "content": text });
+                push_event(out, None, &self.delta(index, delta, &tokens, None));
+            }
+            Piece::End(ended) => {
+                self.generated[index] = ended.generated;
+                self.counts.cached = self.counts.cached.max(ended.reused);
+                push_event(out, None, &self.delta(index, json!({}), &[], Some(&ended)));
+            }
+            Piece::Prompt(_) | Piece::Failed(_) => {}
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        if self.streaming.usage {
+            push_event(out, None, &self.chunk(json!([]), self.counts().json()));
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        push_event(out, None, &error.body(self.dialect));
+    }
+
+    fn keep_alive(&mut self, out: &mut Vec<u8>) {
+        push_comment(out);
+    }
+}

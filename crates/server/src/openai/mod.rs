@@ -1,0 +1,90 @@
+//! The dialect of OpenAI's API, with the extensions that clients of vLLM and llama.cpp send.
+
+pub(crate) mod chat;
+pub(crate) mod completions;
+mod logprobs;
+pub(crate) mod models;
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+use crate::generate::{Reason, Whole};
+use crate::json::Fields;
+
+/// `POST /v1/embeddings`: generative models have no embeddings of texts.
+pub(crate) async fn embeddings() -> ApiError {
+    let message = "the models of this server generate text; none of them gives embeddings";
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_supported", message)
+}
+
+/// How an answer is sent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Streaming {
+    pub(crate) streams: bool,
+    /// A last chunk with the counts.
+    pub(crate) usage: bool,
+    /// Counts in every chunk.
+    pub(crate) continuous_usage: bool,
+}
+
+impl Streaming {
+    pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
+        let streams = fields.boolean("stream")?.unwrap_or(false);
+        let Some(options) = fields.object("stream_options")? else {
+            return Ok(Self { streams, ..Self::default() });
+        };
+        if !streams {
+            let message = "stream_options needs \"stream\": true";
+            return Err(ApiError::field("stream_options", message));
+        }
+        let options = Fields::within(options, "stream_options.");
+        let continuous = options.boolean("continuous_usage_stats")?.unwrap_or(false);
+        let usage = options.boolean("include_usage")?.unwrap_or(false);
+        Ok(Self { streams, usage, continuous_usage: usage && continuous })
+    }
+}
+
+/// Tokens read and written by a request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) prompt: usize,
+    /// Of the prompt's, those found in the cache.
+    pub(crate) cached: usize,
+    pub(crate) generated: usize,
+}
+
+impl Counts {
+    /// Counts of texts that are complete; those that share a prompt count it once.
+    pub(crate) fn of(prompt: usize, wholes: &[Whole]) -> Self {
+        let ended = wholes.iter().filter_map(|whole| whole.ended.as_ref());
+        let cached = ended.map(|ended| ended.reused).max().unwrap_or(0);
+        let generated = wholes.iter().map(Whole::generated).sum();
+        Self { prompt, cached: cached.min(prompt), generated }
+    }
+
+    pub(crate) fn json(self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.generated,
+            "total_tokens": self.prompt + self.generated,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        })
+    }
+}
+
+/// `finish_reason`.
+pub(crate) fn finish_reason(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Stop | Reason::StopText(_) => "stop",
+        Reason::Length => "length",
+    }
+}
+
+/// vLLM's `stop_reason`: the stop text that was reached.
+pub(crate) fn stop_reason(reason: &Reason) -> Value {
+    match reason {
+        Reason::StopText(text) => text.clone().into(),
+        Reason::Stop | Reason::Length => Value::Null,
+    }
+}

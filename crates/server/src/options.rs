@@ -1,0 +1,104 @@
+//! What a server is told when it starts.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::keys::Keys;
+
+/// All settings of a server. [`ServerOptions::default`] is a server for this machine alone.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// Name or address to listen on.
+    pub host: String,
+    /// Port to listen on; 0 lets the system choose.
+    pub port: u16,
+    /// Who may ask; none lets everybody.
+    pub keys: Option<Keys>,
+    /// Whether an address that other machines reach may go without keys.
+    pub allows_no_keys: bool,
+    /// Certificate chain and private key, PEM files. Without them the server speaks plain HTTP.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Origins of web pages that may use the server, beside those of this machine; `*` is every one.
+    pub origins: Vec<String>,
+    /// Further host names under which a server on a loopback address may be asked.
+    pub host_names: Vec<String>,
+    /// Further names of models, each with the name that is meant.
+    pub aliases: Vec<(String, String)>,
+    /// Bytes that loaded models may take in all.
+    pub memory_budget: Option<u64>,
+    /// Bounds on what clients may do.
+    pub limits: Limits,
+}
+
+/// Bounds on what clients may do.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Bytes of a body.
+    pub body_bytes: usize,
+    /// Bytes of all bodies that are being read.
+    pub bodies_bytes: usize,
+    /// Open connections.
+    pub connections: usize,
+    /// Further connections that may only ask whether the server is well.
+    pub reserve: usize,
+    /// Requests that may wait for a model to be loaded.
+    pub waiters: usize,
+    /// Time for the head of a request, and for an idle connection.
+    pub header: Duration,
+    /// Time between two pieces of a body.
+    pub body_idle: Duration,
+    /// Time for a whole body.
+    pub body: Duration,
+    /// Time that a client may let a write wait.
+    pub write_stall: Duration,
+    /// Time for a TLS handshake.
+    pub handshake: Duration,
+    /// Time that requests have to end after the server was told to.
+    pub drain: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: 8080,
+            keys: None,
+            allows_no_keys: false,
+            tls: None,
+            origins: Vec::new(),
+            host_names: Vec::new(),
+            aliases: Vec::new(),
+            memory_budget: None,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 32 << 20,
+            bodies_bytes: 256 << 20,
+            connections: 1024,
+            reserve: 16,
+            waiters: 256,
+            header: Duration::from_secs(10),
+            body_idle: Duration::from_secs(30),
+            body: Duration::from_secs(300),
+            write_stall: Duration::from_secs(30),
+            handshake: Duration::from_secs(10),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Whether an address is reached from this machine alone.
+pub(crate) fn is_loopback(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_loopback(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback())
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The fields about sampling and length that the dialects of OpenAI and llama.cpp share.
+
+use rand::RngExt;
+use serde_json::Value;
+use trine_engine::{LOGPROBS_MAX, SamplingParams};
+
+use crate::error::ApiError;
+use crate::generate::Ask;
+use crate::json::{Fields, token_id};
+use crate::models::LoadedModel;
+
+/// Largest count of tokens that a request may name.
+const TOKENS_MAX: usize = i32::MAX as usize;
+/// Most texts for one prompt.
+pub(crate) const CHOICES_MAX: usize = 128;
+/// Most stop texts, and most bytes in one.
+const STOPS_MAX: usize = 64;
+const STOP_BYTES_MAX: usize = 4096;
+/// Most entries of a logit bias.
+const BIASES_MAX: usize = 4096;
+/// Bits of a seed nobody chose: so many survive readers that know only doubles.
+const SEED_BITS: u32 = 53;
+
+/// How texts are to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct Parameters {
+    pub(crate) sampling: SamplingParams,
+    /// None: until the context is full.
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) stops: Vec<String>,
+    pub(crate) stop_ids: Vec<u32>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) min_tokens: usize,
+    pub(crate) n: usize,
+    pub(crate) include_stop: bool,
+    pub(crate) skip_special: bool,
+    pub(crate) priority: i32,
+    pub(crate) prompt_logprobs: Option<usize>,
+}
+
+impl Parameters {
+    /// A model's own way of writing, with a seed of chance.
+    pub(crate) fn of_model(model: &LoadedModel) -> Self {
+        Self {
+            sampling: SamplingParams { seed: random_seed(), ..model.sampling.clone() },
+            max_tokens: None,
+            stops: Vec::new(),
+            stop_ids: Vec::new(),
+            ignore_eos: false,
+            min_tokens: 0,
+            n: 1,
+            include_stop: false,
+            skip_special: true,
+            priority: 0,
+            prompt_logprobs: None,
+        }
+    }
+
+    /// What a request says, over the model's defaults.
+    ///
+    /// # Errors
+    /// 400 naming the first field that is out of range, or that would change the answer's meaning and is not supported.
+    pub(crate) fn read(fields: Fields<'_>, model: &LoadedModel) -> Result<Self, ApiError> {
+        refuse_unsupported(fields)?;
+        let mut parameters = Self::of_model(model);
+        let vocabulary = model.service.limits().vocabulary;
+        read_sampling(fields, &mut parameters.sampling, vocabulary)?;
+        for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
+            let most = TOKENS_MAX as i64;
+            if let Some(tokens) = fields.integer(name, -1..=most)? {
+                parameters.max_tokens = usize::try_from(tokens).ok();
+                break;
+            }
+        }
+        parameters.stops = read_stops(fields, "stop")?;
+        parameters.stop_ids = fields.ids("stop_token_ids")?.unwrap_or_default();
+        if parameters.stop_ids.len() > STOPS_MAX {
+            return Err(ApiError::field("stop_token_ids", format!("use at most {STOPS_MAX} ids")));
+        }
+        parameters.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+        parameters.min_tokens = fields.count("min_tokens", 0, TOKENS_MAX)?.unwrap_or(0);
+        if parameters.max_tokens.is_some_and(|most| most < parameters.min_tokens) {
+            let message = "min_tokens is more than the most tokens allowed; use at most as many";
+            return Err(ApiError::field("min_tokens", message));
+        }
+        parameters.n = fields.count("n", 1, CHOICES_MAX)?.unwrap_or(1);
+        if let Some(best_of) = fields.count("best_of", 1, CHOICES_MAX)?
+            && best_of != parameters.n
+        {
+            return Err(ApiError::unsupported("best_of", "ask for n texts and choose among them"));
+        }
+        parameters.include_stop = fields.boolean("include_stop_str_in_output")?.unwrap_or(false);
+        parameters.skip_special = fields.boolean("skip_special_tokens")?.unwrap_or(true);
+        let range = i64::from(i32::MIN)..=i64::from(i32::MAX);
+        parameters.priority = fields.integer("priority", range)?.unwrap_or(0) as i32;
+        parameters.prompt_logprobs = fields.count("prompt_logprobs", 0, LOGPROBS_MAX)?;
+        Ok(parameters)
+    }
+
+    /// Requests for `n` texts after a prompt, their seeds one after the other.
+    pub(crate) fn asks(
+        &self,
+        prompt: &[u32],
+        logprobs: Option<usize>,
+        model: &LoadedModel,
+    ) -> Vec<Ask> {
+        let context = model.service.limits().context;
+        let mut stop_ids = self.stop_ids.clone();
+        if !self.ignore_eos {
+            stop_ids.extend_from_slice(model.tokenizer.eos_ids());
+        }
+        // A sequence can hold no more; the engine ends it with "length" when the context is full.
+        let max_tokens = self.max_tokens.unwrap_or(context).min(context + 1);
+        let ask = |index: usize| Ask {
+            prompt: prompt.to_vec(),
+            sampling: SamplingParams {
+                seed: self.sampling.seed.wrapping_add(index as u64),
+                ..self.sampling.clone()
+            },
+            max_tokens,
+            ignore_stop: stop_ids.is_empty(),
+            stop_ids: stop_ids.clone(),
+            min_tokens: self.min_tokens.min(max_tokens),
+            priority: self.priority,
+            logprobs,
+            prompt_logprobs: self.prompt_logprobs,
+            stops: self.stops.clone(),
+            include_stop: self.include_stop,
+            skip_special: self.skip_special,
+        };
+        (0..self.n).map(ask).collect()
+    }
+}
+
+/// A seed nobody chose.
+pub(crate) fn random_seed() -> u64 {
+    rand::rng().random::<u64>() >> (u64::BITS - SEED_BITS)
+}
+
+/// Reads the numbers of sampling. Their ranges are the engine's own (`SamplingParams::check`).
+pub(crate) fn read_sampling(
+    fields: Fields<'_>,
+    sampling: &mut SamplingParams,
+    vocabulary: usize,
+) -> Result<(), ApiError> {
+    let set = |target: &mut f32, name: &str, range| -> Result<(), ApiError> {
+        if let Some(value) = fields.number(name, range)? {
+            *target = value;
+        }
+        Ok(())
+    };
+    set(&mut sampling.temperature, "temperature", 0.0..=100.0)?;
+    set(&mut sampling.top_p, "top_p", 0.0..=1.0)?;
+    set(&mut sampling.min_p, "min_p", 0.0..=1.0)?;
+    set(&mut sampling.repetition_penalty, "repeat_penalty", 0.01..=100.0)?;
+    set(&mut sampling.repetition_penalty, "repetition_penalty", 0.01..=100.0)?;
+    set(&mut sampling.presence_penalty, "presence_penalty", -2.0..=2.0)?;
+    set(&mut sampling.frequency_penalty, "frequency_penalty", -2.0..=2.0)?;
+    // -1 is vLLM's spelling of "all".
+    if let Some(top_k) = fields.integer("top_k", -1..=(1 << 24))? {
+        sampling.top_k = top_k.max(0) as usize;
+    }
+    // -1 is llama.cpp's spelling of "the whole context".
+    if let Some(window) = fields.integer("repeat_last_n", -1..=(1 << 24))? {
+        sampling.penalty_window = usize::try_from(window).unwrap_or(1 << 24);
+    }
+    if let Some(seed) = fields.integer("seed", -1..=i64::MAX)?
+        && seed >= 0
+    {
+        sampling.seed = seed as u64;
+    }
+    if let Some(bias) = fields.get("logit_bias") {
+        sampling.logit_bias = read_bias(bias, vocabulary)?;
+    }
+    Ok(())
+}
+
+/// OpenAI's `{"id": bias}`, or llama.cpp's `[[id, bias]]`, in which `false` forbids a token.
+fn read_bias(value: &Value, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiError> {
+    let wrong = |what: &str| {
+        let message = format!(
+            "{what}; use an object of token ids below {vocabulary} and biases from -100 to 100, such as {{\"106\": -1.5}}"
+        );
+        ApiError::field("logit_bias", message)
+    };
+    let entries: Vec<(Option<u32>, &Value)> = match value {
+        Value::Object(map) => map.iter().map(|(id, bias)| (id.parse().ok(), bias)).collect(),
+        Value::Array(items) => {
+            let pairs = items.iter().map(|item| match item.as_array().map(Vec::as_slice) {
+                Some([id, bias]) => Some((token_id(id), bias)),
+                _ => None,
+            });
+            let pairs: Option<Vec<_>> = pairs.collect();
+            pairs.ok_or_else(|| wrong("an entry is no pair"))?
+        }
+        _ => return Err(wrong("it is neither an object nor a list")),
+    };
+    if entries.len() > BIASES_MAX {
+        return Err(wrong(&format!("there are more than {BIASES_MAX} entries")));
+    }
+    let number = |bias: &Value| match bias {
+        Value::Bool(false) => Some(-100.0),
+        bias => bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias)),
+    };
+    let read = |(id, bias): (Option<u32>, &Value)| {
+        let id = id.filter(|&id| (id as usize) < vocabulary);
+        let id = id.ok_or_else(|| wrong("a token id is outside the vocabulary"))?;
+        let bias = number(bias).ok_or_else(|| wrong("a bias is out of range"))?;
+        Ok((id, bias as f32))
+    };
+    entries.into_iter().map(read).collect()
+}
+
+/// A text or a list of texts. Empty ones never match and are left out.
+pub(crate) fn read_stops(fields: Fields<'_>, name: &str) -> Result<Vec<String>, ApiError> {
+    let wrong = |what: String| ApiError::field(fields.path(name), what);
+    let stops: Vec<String> = match fields.get(name) {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => vec![text.clone()],
+        Some(Value::Array(items)) => {
+            let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
+            let texts: Option<Vec<String>> = texts.collect();
+            texts.ok_or_else(|| wrong(format!("{name} must hold texts only")))?
+        }
+        Some(_) => return Err(fields.wrong(name, "a text or a list of texts")),
+    };
+    if stops.len() > STOPS_MAX || stops.iter().any(|stop| stop.len() > STOP_BYTES_MAX) {
+        return Err(wrong(format!(
+            "use at most {STOPS_MAX} stop texts of at most {STOP_BYTES_MAX} bytes each"
+        )));
+    }
+    Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
+}
+
+/// How many alternatives `logprobs` and `top_logprobs` of the chat dialect ask for.
+pub(crate) fn read_chat_logprobs(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.boolean("logprobs")?.unwrap_or(false);
+    let top = fields.count("top_logprobs", 0, LOGPROBS_MAX)?;
+    match (wanted, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => {
+            Err(ApiError::field("top_logprobs", "top_logprobs needs \"logprobs\": true"))
+        }
+    }
+}
+
+/// When a field that this server has not is harmless.
+enum Harmless {
+    /// Where it is false, or empty.
+    Off,
+    /// At this number.
+    At(f64),
+    /// At these texts.
+    Text(&'static [&'static str]),
+}
+
+/// Fields that would change what the answer means.
+const UNSUPPORTED: [(&str, Harmless, &str); 38] = [
+    (
+        "suffix",
+        Harmless::Off,
+        "Gemma models do not fill in the middle; put everything into the prompt",
+    ),
+    ("use_beam_search", Harmless::Off, "leave it out"),
+    ("length_penalty", Harmless::At(1.0), "it belongs to beam search; leave it out"),
+    ("typical_p", Harmless::At(1.0), "use top_p or min_p"),
+    ("typ_p", Harmless::At(1.0), "use top_p or min_p"),
+    ("top_n_sigma", Harmless::At(-1.0), "use top_p or min_p"),
+    ("tfs_z", Harmless::At(1.0), "use top_p or min_p"),
+    ("mirostat", Harmless::At(0.0), "use temperature"),
+    ("dynatemp_range", Harmless::At(0.0), "use temperature"),
+    ("xtc_probability", Harmless::At(0.0), "use min_p"),
+    ("dry_multiplier", Harmless::At(0.0), "use frequency_penalty or repetition_penalty"),
+    ("samplers", Harmless::Off, "the order of samplers is fixed; leave it out"),
+    ("bad_words", Harmless::Off, "use logit_bias"),
+    ("allowed_token_ids", Harmless::Off, "use logit_bias"),
+    ("logits_processors", Harmless::Off, "leave it out"),
+    ("truncate_prompt_tokens", Harmless::Off, "prompts are never cut; shorten it before"),
+    ("prompt_embeds", Harmless::Off, "send text or token ids"),
+    ("chat_template", Harmless::Off, "templates of requests are not run; the model's own is used"),
+    ("documents", Harmless::Off, "put documents into messages"),
+    ("lora", Harmless::Off, "leave it out"),
+    (
+        "cache_salt",
+        Harmless::Off,
+        "prefixes are shared between all clients of a server; run one for each",
+    ),
+    ("web_search_options", Harmless::Off, "leave it out"),
+    ("audio", Harmless::Off, "answers are text"),
+    ("functions", Harmless::Off, "use tools"),
+    ("function_call", Harmless::Text(&["none", "auto"]), "use tools"),
+    ("tools", Harmless::Off, "leave it out"),
+    ("tool_choice", Harmless::Text(&["none", "auto"]), "leave it out"),
+    ("response_format", Harmless::Text(&["text"]), "leave it out, or use {\"type\": \"text\"}"),
+    ("grammar", Harmless::Off, "leave it out"),
+    ("json_schema", Harmless::Off, "leave it out"),
+    ("structured_outputs", Harmless::Off, "leave it out"),
+    ("guided_json", Harmless::Off, "leave it out"),
+    ("guided_regex", Harmless::Off, "leave it out"),
+    ("guided_choice", Harmless::Off, "leave it out"),
+    ("guided_grammar", Harmless::Off, "leave it out"),
+    ("n_discard", Harmless::At(0.0), "prompts and answers are never cut; leave it out"),
+    ("n_keep", Harmless::At(0.0), "prompts and answers are never cut; leave it out"),
+    ("id_slot", Harmless::At(-1.0), "the engine chooses; leave it out"),
+];
+
+fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
+    for (name, harmless, remedy) in &UNSUPPORTED {
+        let Some(value) = fields.get(name) else { continue };
+        if !is_harmless(value, harmless) {
+            return Err(ApiError::unsupported(fields.path(name), remedy));
+        }
+    }
+    let modalities = fields.list("modalities")?.unwrap_or_default();
+    if modalities.iter().any(|kind| kind != "text") {
+        return Err(ApiError::unsupported("modalities", "answers are text"));
+    }
+    Ok(())
+}
+
+fn is_harmless(value: &Value, harmless: &Harmless) -> bool {
+    match (harmless, value) {
+        (Harmless::Off, Value::Bool(truth)) => !truth,
+        (Harmless::Off, Value::String(text)) => text.is_empty(),
+        (Harmless::Off, Value::Array(items)) => items.is_empty(),
+        (Harmless::Off, Value::Object(map)) => map.is_empty(),
+        (Harmless::Off, _) => false,
+        (Harmless::At(neutral), value) => value.as_f64() == Some(*neutral),
+        (Harmless::Text(texts), value) => {
+            let text = value.as_str().or_else(|| value.get("type")?.as_str());
+            text.is_some_and(|text| texts.contains(&text))
+        }
+    }
+}

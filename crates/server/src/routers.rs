@@ -1,0 +1,74 @@
+//! What routers that know SGLang's and vLLM's servers ask a worker.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Response;
+use serde_json::{Value, json};
+use trine_engine::Status;
+
+use crate::app::App;
+use crate::service_routes::{VERSION, json_response};
+
+/// `GET /model_info`
+pub(crate) async fn model_info(State(app): State<Arc<App>>) -> Response<Body> {
+    let name = &app.models.names()[0];
+    json_response(&json!({
+        "model_path": name,
+        "tokenizer_path": name,
+        "served_model_name": name,
+        "is_generation": true,
+    }))
+}
+
+/// `GET /server_info`
+pub(crate) async fn server_info(State(app): State<Arc<App>>) -> Response<Body> {
+    let entries = app.models.entries();
+    let model = entries.iter().find_map(|entry| entry.model.as_ref());
+    let limits = model.map(|model| model.service.limits());
+    json_response(&json!({
+        "version": VERSION,
+        "model_path": app.models.names()[0],
+        "served_model_name": app.models.names()[0],
+        "tp_size": 1,
+        "dp_size": 1,
+        "max_total_num_tokens": limits.map(|limits| limits.context * limits.sequences),
+        "max_running_requests": limits.map(|limits| limits.sequences),
+        "context_length": limits.map(|limits| limits.context),
+    }))
+}
+
+/// `GET /get_load`
+pub(crate) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
+    let status = total(&app);
+    json_response(&json!([{
+        "dp_rank": 0,
+        "num_reqs": status.running + status.waiting,
+        "num_waiting_reqs": status.waiting,
+        "num_tokens": status.waiting_tokens + status.blocks_running * status.block_positions,
+    }]))
+}
+
+/// `GET /load`: vLLM's count of requests in flight.
+pub(crate) async fn server_load(State(app): State<Arc<App>>) -> Response<Body> {
+    let load: Value = app.lifecycle.in_flight().into();
+    json_response(&json!({ "server_load": load }))
+}
+
+/// The loads of all loaded models together.
+fn total(app: &App) -> Status {
+    let entries = app.models.entries();
+    let loaded = entries.iter().filter_map(|entry| entry.model.as_ref());
+    loaded.fold(Status::default(), |sum, model| {
+        let status = model.service.status();
+        Status {
+            running: sum.running + status.running,
+            waiting: sum.waiting + status.waiting,
+            waiting_tokens: sum.waiting_tokens + status.waiting_tokens,
+            blocks_running: sum.blocks_running + status.blocks_running,
+            block_positions: status.block_positions,
+            ..sum
+        }
+    })
+}

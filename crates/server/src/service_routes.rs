@@ -1,0 +1,88 @@
+//! Whether the server is well, what it is, and what it has counted.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, Response};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::lifecycle::Phase;
+use crate::metrics::MEDIA_TYPE;
+
+/// Version of the program.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A JSON response.
+pub(crate) fn json_response(value: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(value.to_string()));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// `GET /`: for people and for Ollama's clients, which look whether anybody is there.
+pub(crate) async fn root() -> Response<Body> {
+    let mut response = Response::new(Body::from("trine is running\n"));
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// `GET /health`: the process answers.
+pub(crate) async fn health() -> Response<Body> {
+    json_response(&json!({"status": "ok"}))
+}
+
+/// `GET /ready`: requests are taken.
+pub(crate) async fn ready(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
+    match app.lifecycle.phase() {
+        Phase::Running => Ok(json_response(&json!({"status": "ready"}))),
+        _ => Err(ApiError::draining()),
+    }
+}
+
+/// `GET /version`
+pub(crate) async fn version() -> Response<Body> {
+    json_response(&json!({"version": VERSION}))
+}
+
+/// `GET /metrics`
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
+    for entry in app.models.entries() {
+        let status = entry.model.map(|model| model.service.status()).unwrap_or_default();
+        app.metrics.note_status(&entry.name, &status);
+    }
+    let mut response = Response::new(Body::from(app.metrics.text()));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+    response
+}
+
+/// `GET /props?model=NAME`: llama.cpp's description of a loaded model.
+pub(crate) async fn props(
+    State(app): State<Arc<App>>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Result<Response<Body>, ApiError> {
+    let asked = query.iter().find(|(name, _)| name == "model").map(|(_, model)| model.as_str());
+    let lease = app.model(asked).await?;
+    let model = &lease.model;
+    let limits = model.service.limits();
+    let spelled = |id: Option<u32>| id.and_then(|id| model.tokenizer.piece(id)).unwrap_or_default();
+    Ok(json_response(&json!({
+        "default_generation_settings": {
+            "n_ctx": limits.context,
+            "params": model.sampling,
+        },
+        "total_slots": limits.sequences,
+        "model_alias": &*lease.name,
+        "chat_template": model.template.as_ref().map_or("", |template| template.source()),
+        "bos_token": spelled(model.tokenizer.bos_id()),
+        "eos_token": spelled(model.tokenizer.eos_ids().first().copied()),
+        "modalities": {"vision": false, "audio": false},
+        "build_info": format!("trine {VERSION}"),
+        "device": model.description.device,
+        "is_sleeping": false,
+    })))
+}

@@ -1,0 +1,159 @@
+//! Answers that are sent while they are written.
+//!
+//! A task takes pieces from the generation and gives bytes to the response's body through a short channel. When the
+//! client goes away hyper drops the body, the channel closes, and the task drops the generation, which cancels it.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Response;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use bytes::Bytes;
+use http_body::Frame;
+use serde_json::Value;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::error::ApiError;
+use crate::generate::{Choices, Piece};
+
+/// Chunks that may wait for a slow client.
+const CHUNKS: usize = 16;
+/// The first piece may take so long before the status is sent without it.
+const STATUS_WAIT: Duration = Duration::from_secs(15);
+/// A silent stream sends a sign of life so often: proxies cut silent connections, some after 30 s.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// How pieces look on the wire.
+pub(crate) trait Writer: Send + 'static {
+    /// Media type of the response.
+    const MEDIA_TYPE: &'static str;
+
+    /// What comes before all pieces.
+    fn begin(&mut self, out: &mut Vec<u8>);
+
+    /// A piece of the text `index`; [`Piece::Failed`] never comes here.
+    fn piece(&mut self, index: usize, piece: Piece, out: &mut Vec<u8>);
+
+    /// What comes after all pieces.
+    fn end(&mut self, out: &mut Vec<u8>);
+
+    /// What comes instead of the rest.
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>);
+
+    /// A sign of life; nothing where the format has none.
+    fn keep_alive(&mut self, _out: &mut Vec<u8>) {}
+}
+
+/// Appends a server-sent event.
+pub(crate) fn push_event(out: &mut Vec<u8>, name: Option<&str>, data: &Value) {
+    if let Some(name) = name {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(name.as_bytes());
+        out.push(b'\n');
+    }
+    out.extend_from_slice(b"data: ");
+    out.extend_from_slice(data.to_string().as_bytes());
+    out.extend_from_slice(b"\n\n");
+}
+
+/// A comment, which readers of server-sent events skip.
+pub(crate) fn push_comment(out: &mut Vec<u8>) {
+    out.extend_from_slice(b": keep-alive\n\n");
+}
+
+/// The response to a stream. Waits for the first piece, so that a request that fails at once is answered with its own
+/// status.
+///
+/// # Errors
+/// What made the first piece fail.
+pub(crate) async fn respond<W: Writer>(
+    mut choices: Choices,
+    mut writer: W,
+) -> Result<Response<Body>, ApiError> {
+    let first = match tokio::time::timeout(STATUS_WAIT, choices.next()).await {
+        Ok(Some((_, Piece::Failed(error)))) => return Err(error),
+        Ok(first) => Some(first),
+        Err(_) => None,
+    };
+    let (sender, receiver) = channel(CHUNKS);
+    tokio::spawn(async move {
+        let mut out = Vec::new();
+        writer.begin(&mut out);
+        if let Some(first) = first {
+            let is_over = take(first, &mut writer, &mut out);
+            if !send(&sender, &mut out).await || is_over {
+                return;
+            }
+        }
+        pump(choices, writer, &sender).await;
+    });
+    let mut response = Response::new(Body::new(ChannelBody { receiver }));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(W::MEDIA_TYPE));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // nginx buffers responses unless told not to.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+async fn pump<W: Writer>(mut choices: Choices, mut writer: W, sender: &Sender<Bytes>) {
+    let mut out = Vec::new();
+    loop {
+        let next = tokio::select! {
+            next = tokio::time::timeout(KEEP_ALIVE, choices.next()) => next,
+            () = sender.closed() => return,
+        };
+        let is_over = match next {
+            Ok(next) => take(next, &mut writer, &mut out),
+            Err(_) => {
+                writer.keep_alive(&mut out);
+                false
+            }
+        };
+        if !send(sender, &mut out).await || is_over {
+            return;
+        }
+    }
+}
+
+/// Writes a piece; true if it was the last.
+fn take<W: Writer>(next: Option<(usize, Piece)>, writer: &mut W, out: &mut Vec<u8>) -> bool {
+    match next {
+        Some((_, Piece::Failed(error))) => {
+            writer.fail(&error, out);
+            true
+        }
+        Some((index, piece)) => {
+            writer.piece(index, piece, out);
+            false
+        }
+        None => {
+            writer.end(out);
+            true
+        }
+    }
+}
+
+async fn send(sender: &Sender<Bytes>, out: &mut Vec<u8>) -> bool {
+    out.is_empty() || sender.send(Bytes::from(std::mem::take(out))).await.is_ok()
+}
+
+/// A body whose chunks come through a channel.
+struct ChannelBody {
+    receiver: Receiver<Bytes>,
+}
+
+impl http_body::Body for ChannelBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.receiver.poll_recv(context).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+    }
+}

@@ -1,0 +1,111 @@
+//! One connection: HTTP/1.1 with limits of size and time.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use super::stall::Impatient;
+use super::table::{Place, Turn};
+use crate::app::{App, answer};
+use crate::lifecycle::Phase;
+
+/// Most bytes of a request's head; more is answered with 431.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Most headers of a request; more is answered with 431.
+const HEADERS_MAX: usize = 100;
+
+/// Serves a connection until one side ends it.
+pub(crate) async fn serve(
+    app: &Arc<App>,
+    router: Router,
+    stream: TcpStream,
+    client: IpAddr,
+    tls: Option<TlsAcceptor>,
+    place: &Place,
+) {
+    // Tokens are small and have to leave at once.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "packets of the connection are joined");
+    }
+    let stream = Impatient::new(stream, app.limits.write_stall);
+    let Some(tls) = tls else { return talk(app, router, stream, client, place).await };
+    match tokio::time::timeout(app.limits.handshake, tls.accept(stream)).await {
+        Ok(Ok(stream)) => talk(app, router, stream, client, place).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+        Err(_) => tracing::debug!("a TLS handshake took too long"),
+    }
+}
+
+async fn talk<S>(app: &Arc<App>, router: Router, stream: S, client: IpAddr, place: &Place)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let is_reserve = place.is_reserve;
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        let (app, router, turn) = (Arc::clone(app), router.clone(), place.turn());
+        async move {
+            let request = request.map(Body::new);
+            let response = answer(app, router, request, client, is_reserve).await;
+            Ok::<_, Infallible>(response.map(|body| TurnBody { body, _turn: turn }))
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(app.limits.header)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return log(ended),
+        () = place.must_leave() => return,
+        () = app.lifecycle.reached(Phase::Aborting) => connection.as_mut().graceful_shutdown(),
+    }
+    log(connection.await);
+}
+
+fn log(ended: Result<(), hyper::Error>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke off");
+    }
+}
+
+/// A body that keeps its connection busy.
+struct TurnBody {
+    body: Body,
+    _turn: Turn,
+}
+
+impl http_body::Body for TurnBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

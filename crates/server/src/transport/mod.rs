@@ -1,0 +1,215 @@
+//! The accept loop, and how a server ends.
+
+mod connection;
+mod stall;
+mod table;
+mod tls;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::app::{App, router};
+use crate::guard::Guard;
+use crate::lifecycle::{Lifecycle, Phase};
+use crate::models::{Loader, Models};
+use crate::options::{ServerOptions, is_loopback};
+use connection::serve;
+use table::{Place, Table};
+
+/// Pause after the system refused a connection: it is out of file descriptors, and some have to be closed first.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time for error events to reach clients after requests were ended.
+const ABORT_GRACE: Duration = Duration::from_secs(2);
+/// Time for what was written last to reach the network.
+const LAST_WRITES: Duration = Duration::from_millis(50);
+
+/// Why a server does not start.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {host}:{port}: {problem}")]
+    Listen {
+        /// The name or address given.
+        host: String,
+        /// The port given.
+        port: u16,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+    /// Other machines could reach a server that asks for no key.
+    #[error(
+        "{address} is reached from other machines; give --api-key-file so that only those with a key can use the \
+         server, or --insecure-no-auth to let everybody"
+    )]
+    NoKeys {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The certificate or its key cannot be used.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(String),
+}
+
+/// A server that listens and is ready to run.
+pub struct Server {
+    app: Arc<App>,
+    router: Router,
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<TlsAcceptor>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// Tells a running server what to do.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    lifecycle: Lifecycle,
+}
+
+impl Handle {
+    /// Takes no more requests, and ends when those in flight are finished or their time is up.
+    pub fn drain(&self) {
+        self.lifecycle.enter(Phase::Draining);
+    }
+
+    /// Ends requests in flight with an error, then the server.
+    pub fn abort(&self) {
+        self.lifecycle.enter(Phase::Aborting);
+    }
+}
+
+impl Server {
+    /// Listens. No connection is taken before [`Server::run`].
+    ///
+    /// # Errors
+    /// [`ServeError`] if the address cannot be used, is open to other machines without keys, or TLS cannot be set up.
+    pub async fn bind(options: ServerOptions, loader: Arc<dyn Loader>) -> Result<Self, ServeError> {
+        let failed = |problem: String| ServeError::Listen {
+            host: options.host.clone(),
+            port: options.port,
+            problem,
+        };
+        let host = options.host.trim_matches(['[', ']']).to_owned();
+        let found = tokio::net::lookup_host((host, options.port)).await;
+        let addresses: Vec<SocketAddr> =
+            found.map_err(|error| failed(unresolved(&error)))?.collect();
+        for &address in &addresses {
+            if options.keys.is_none() && !options.allows_no_keys && !is_loopback(address.ip()) {
+                return Err(ServeError::NoKeys { address });
+            }
+        }
+        let listener = TcpListener::bind(&*addresses).await;
+        let listener = listener.map_err(|error| failed(unusable(&error)))?;
+        let address = listener.local_addr().map_err(|error| failed(error.to_string()))?;
+        let tls = match &options.tls {
+            Some((chain, key)) => Some(tls::acceptor(chain, key)?),
+            None => None,
+        };
+        let limits = options.limits.clone();
+        let models = Models::new(loader, &options.aliases, options.memory_budget, limits.waiters);
+        let app = Arc::new(App::new(models, Guard::new(&options, address.ip()), limits));
+        Ok(Self { router: router(&app), app, listener, address, tls })
+    }
+
+    /// The address that is listened on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Tells the server what to do while it runs.
+    pub fn handle(&self) -> Handle {
+        Handle { lifecycle: self.app.lifecycle.clone() }
+    }
+
+    /// Loads the default model, so that the first request does not wait for it.
+    ///
+    /// # Errors
+    /// What is wrong with the model.
+    pub async fn preload(&self) -> Result<(), String> {
+        let name = self.app.models.names()[0].clone();
+        self.app.models.preload(&name).await
+    }
+
+    /// Takes connections until [`Handle::drain`] or [`Handle::abort`] is called and what is in flight has ended.
+    pub async fn run(self) {
+        let lifecycle = self.app.lifecycle.clone();
+        let ended = async {
+            lifecycle.reached(Phase::Draining).await;
+            self.app.models.drain();
+            tracing::info!(in_flight = lifecycle.in_flight(), "draining");
+            tokio::select! {
+                _ = lifecycle.idle(self.app.limits.drain) => {}
+                () = lifecycle.reached(Phase::Aborting) => {}
+            }
+            lifecycle.enter(Phase::Aborting);
+            lifecycle.idle(ABORT_GRACE).await;
+            tokio::time::sleep(LAST_WRITES).await;
+        };
+        tokio::select! {
+            () = ended => {}
+            () = self.accept() => {}
+        }
+        let models = self.app.models.clone();
+        // A panic of an engine's thread was reported where it happened.
+        let _ = tokio::task::spawn_blocking(move || models.stop()).await;
+    }
+
+    async fn accept(&self) {
+        let limits = &self.app.limits;
+        let table = Arc::new(Table::new(limits.connections, limits.reserve));
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, client)) => match Table::enter(&table) {
+                    Some(place) => self.spawn(stream, client, place),
+                    None => tracing::warn!("a connection is refused: too many are open"),
+                },
+                Err(error) => {
+                    // Of one connection only, or of the whole process: neither ends the server.
+                    tracing::warn!(%error, "a connection was not accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn spawn(&self, stream: TcpStream, client: SocketAddr, place: Place) {
+        let (app, router, tls) = (Arc::clone(&self.app), self.router.clone(), self.tls.clone());
+        tokio::spawn(async move {
+            app.metrics.connection(1);
+            serve(&app, router, stream, client.ip(), tls, &place).await;
+            app.metrics.connection(-1);
+        });
+    }
+}
+
+fn unresolved(error: &io::Error) -> String {
+    format!("the name is unknown ({error}); give an address such as 127.0.0.1")
+}
+
+fn unusable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "the port is in use by another program; stop it, or choose another with --port"
+                .to_owned()
+        }
+        io::ErrorKind::PermissionDenied => {
+            "the system does not allow it; choose a port from 1024 on with --port".to_owned()
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; choose one that it has with --host".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}

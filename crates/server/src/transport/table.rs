@@ -1,0 +1,127 @@
+//! Who is connected. When all places are taken, the connection that has been idle the longest makes way.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// The connections of a server.
+#[derive(Debug)]
+pub(crate) struct Table {
+    places: usize,
+    reserve: usize,
+    seats: Mutex<Seats>,
+}
+
+#[derive(Debug, Default)]
+struct Seats {
+    /// In the order of arrival.
+    taken: BTreeMap<u64, Arc<Seat>>,
+    arrivals: u64,
+}
+
+#[derive(Debug, Default)]
+struct Seat {
+    is_busy: AtomicBool,
+    leaves: Notify,
+}
+
+/// A connection's place.
+#[derive(Debug)]
+pub(crate) struct Place {
+    table: Arc<Table>,
+    number: u64,
+    seat: Arc<Seat>,
+    /// Whether it may only ask whether the server is well.
+    pub(crate) is_reserve: bool,
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    seat: Arc<Seat>,
+}
+
+impl Table {
+    pub(crate) fn new(places: usize, reserve: usize) -> Self {
+        Self { places, reserve, seats: Mutex::default() }
+    }
+
+    /// A place for a new connection; none if all are busy.
+    pub(crate) fn enter(table: &Arc<Self>) -> Option<Place> {
+        let mut seats = table.lock();
+        if seats.taken.len() >= table.places {
+            // The oldest idle one has had the most time to send a request.
+            let idle = seats.taken.iter().find(|(_, seat)| !seat.is_busy.load(Ordering::Acquire));
+            if let Some((&number, seat)) = idle {
+                seat.leaves.notify_one();
+                seats.taken.remove(&number);
+            }
+        }
+        let taken = seats.taken.len();
+        if taken >= table.places + table.reserve {
+            return None;
+        }
+        seats.arrivals += 1;
+        let (number, seat) = (seats.arrivals, Arc::new(Seat::default()));
+        seats.taken.insert(number, Arc::clone(&seat));
+        drop(seats);
+        Some(Place { table: Arc::clone(table), number, seat, is_reserve: taken >= table.places })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seats> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// Marks the connection as busy while the result lives.
+    pub(crate) fn turn(&self) -> Turn {
+        self.seat.is_busy.store(true, Ordering::Release);
+        Turn { seat: Arc::clone(&self.seat) }
+    }
+
+    /// Returns when the connection has to make way.
+    pub(crate) async fn must_leave(&self) {
+        self.seat.leaves.notified().await;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.seat.is_busy.store(false, Ordering::Release);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.table.lock().taken.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_connections_make_way_and_busy_ones_do_not() {
+        let table = Arc::new(Table::new(2, 1));
+        let first = Table::enter(&table).unwrap();
+        let second = Table::enter(&table).unwrap();
+        let _busy = first.turn();
+        let third = Table::enter(&table).unwrap();
+        assert!(!third.is_reserve, "the second was idle and has left");
+        drop(second);
+        let _busy = third.turn();
+        let fourth = Table::enter(&table).unwrap();
+        assert!(fourth.is_reserve);
+        let _busy = fourth.turn();
+        assert!(Table::enter(&table).is_none());
+        drop(first);
+        let fifth = Table::enter(&table).unwrap();
+        assert!(fifth.is_reserve, "three of three places are taken");
+        drop((third, fourth, fifth));
+        assert_eq!(table.lock().taken.len(), 0);
+    }
+}

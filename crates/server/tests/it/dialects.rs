@@ -1,0 +1,163 @@
+//! The dialects beside OpenAI's chats and completions.
+
+use serde_json::{Value, json};
+
+use crate::client;
+use crate::harness::Harness;
+
+fn messages() -> Value {
+    json!([{"role": "user", "content": "Hi"}])
+}
+
+#[test]
+fn anthropic_messages() {
+    let server = Harness::start();
+    let body =
+        json!({"model": "main", "max_tokens": 6, "messages": messages(), "system": "Be brief."});
+    let (status, answer) = server.post("/v1/messages", &body);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(
+        (&answer["type"], &answer["stop_reason"]),
+        (&json!("message"), &json!("max_tokens"))
+    );
+    assert_eq!(answer["usage"]["output_tokens"], 6);
+    let text = answer["content"][0]["text"].clone();
+    let mut body = body;
+    body["stream"] = true.into();
+    let stream = client::post(server.address, "/v1/messages", &[], body.to_string().as_bytes());
+    let events = stream.events();
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds[..2], ["message_start", "content_block_start"]);
+    assert_eq!(kinds[kinds.len() - 3..], ["content_block_stop", "message_delta", "message_stop"]);
+    let deltas = events.iter().filter_map(|event| event["delta"]["text"].as_str());
+    assert_eq!(text, deltas.collect::<String>());
+    let (_, count) = server.post("/v1/messages/count_tokens", &body);
+    assert!(count["input_tokens"].as_u64().unwrap() > 8, "{count}");
+}
+
+#[test]
+fn anthropic_stop_sequences_and_errors() {
+    let server = Harness::start();
+    let body = json!({"max_tokens": 200, "messages": messages(), "stop_sequences": [" on"]});
+    let (_, answer) = server.post("/v1/messages", &body);
+    assert_eq!(answer["stop_reason"], "stop_sequence");
+    assert_eq!(answer["stop_sequence"], " on");
+    let (status, error) = server.post("/v1/messages", &json!({"messages": messages()}));
+    assert_eq!((status, &error["type"]), (400, &json!("error")));
+    assert_eq!(error["error"]["type"], "invalid_request_error");
+}
+
+#[test]
+fn ollama_streams_lines_unless_told_otherwise() {
+    let server = Harness::start();
+    for (path, body) in [
+        (
+            "/api/chat",
+            json!({"model": "main:latest", "messages": messages(), "options": {"num_predict": 5}}),
+        ),
+        ("/api/generate", json!({"model": "main", "prompt": "Hi", "options": {"num_predict": 5}})),
+    ] {
+        let text_of = |line: &Value| match path {
+            "/api/chat" => line["message"]["content"].as_str().unwrap().to_owned(),
+            _ => line["response"].as_str().unwrap().to_owned(),
+        };
+        // curl's own type: Ollama's documentation shows it so.
+        let kind = [("Content-Type", "application/x-www-form-urlencoded")];
+        let answer = client::post(server.address, path, &kind, body.to_string().as_bytes());
+        assert_eq!(answer.header("content-type"), Some("application/x-ndjson"));
+        let text = String::from_utf8(answer.body).unwrap();
+        let lines: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let (last, rest) = lines.split_last().unwrap();
+        assert!(rest.iter().all(|line| line["done"] == false));
+        assert_eq!((&last["done"], &last["done_reason"]), (&json!(true), &json!("length")));
+        assert_eq!(last["eval_count"], 5);
+        let mut whole = body.clone();
+        whole["stream"] = false.into();
+        let (_, answer) = server.post(path, &whole);
+        assert_eq!(text_of(&answer), rest.iter().map(text_of).collect::<String>());
+    }
+    let (_, load) = server.post("/api/generate", &json!({"model": "main"}));
+    assert_eq!((&load["done"], &load["done_reason"]), (&json!(true), &json!("load")));
+}
+
+#[test]
+fn ollama_describes_models() {
+    let server = Harness::start();
+    assert_eq!(server.get("/api/tags").1["models"][0]["name"], "main");
+    assert_eq!(server.get("/api/ps").1["models"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        server.post("/api/show", &json!({"model": "main"})).1["capabilities"][0],
+        "completion"
+    );
+    assert!(server.get("/api/version").1["version"].is_string());
+    let (status, error) =
+        server.post("/api/chat", &json!({"model": "none", "messages": messages()}));
+    assert_eq!(status, 404);
+    assert!(error["error"].is_string(), "{error}");
+}
+
+#[test]
+fn responses_whole_and_streamed() {
+    let server = Harness::start();
+    let body = json!({"input": "Hi", "instructions": "Be brief.", "max_output_tokens": 5});
+    let (status, answer) = server.post("/v1/responses", &body);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("incomplete")));
+    let text = answer["output"][0]["content"][0]["text"].clone();
+    let mut body = body;
+    body["stream"] = true.into();
+    let stream = client::post(server.address, "/v1/responses", &[], body.to_string().as_bytes());
+    let events = stream.events();
+    assert!(events.iter().enumerate().all(|(index, event)| event["sequence_number"] == index));
+    assert_eq!(events[0]["type"], "response.created");
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "response.incomplete");
+    assert_eq!(last["response"]["output"][0]["content"][0]["text"], text);
+    let input = json!([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]);
+    assert_eq!(
+        server.post("/v1/responses", &json!({"input": input, "max_output_tokens": 2})).0,
+        200
+    );
+    for name in ["previous_response_id", "conversation", "prompt"] {
+        let (status, error) = server.post("/v1/responses", &json!({"input": "Hi", name: "x"}));
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(name)));
+    }
+}
+
+#[test]
+fn what_routers_ask() {
+    let server = Harness::start();
+    assert_eq!(server.get("/model_info").1["model_path"], "main");
+    assert_eq!(server.get("/server_info").1["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(server.get("/get_load").1[0]["num_reqs"], 0);
+    assert_eq!(server.get("/version").0, 200);
+    assert_eq!(server.get("/props").1["total_slots"], 4);
+}
+
+#[test]
+fn metrics_have_vllms_names_with_one_series_each() {
+    let server = Harness::start();
+    let body = json!({"prompt": "a", "max_tokens": 3});
+    assert_eq!(server.post("/v1/completions", &body).0, 200);
+    server.wait_idle();
+    let answer = client::ask(server.address, "GET", "/metrics", &[], b"");
+    let text = String::from_utf8(answer.body).unwrap();
+    for name in [
+        "vllm:num_requests_waiting{",
+        "vllm:num_requests_running{",
+        "vllm:kv_cache_usage_perc{",
+        "vllm:cache_config_info{",
+        "vllm:generation_tokens_total{",
+        "vllm:time_to_first_token_seconds_count{",
+        "vllm:e2e_request_latency_seconds_sum{",
+        "vllm:request_queue_time_seconds_count{",
+    ] {
+        let of_main = |line: &&str| line.starts_with(name) && line.contains("model_name=\"main\"");
+        assert_eq!(text.lines().filter(of_main).count(), 1, "{name}\n{text}");
+    }
+    assert!(text.contains(
+        "vllm:request_success_total{model_name=\"main\",engine=\"0\",finished_reason=\"length\"} 1"
+    ));
+    assert_eq!(client::ask(server.address, "HEAD", "/metrics", &[], b"").status, 200);
+}

@@ -1,0 +1,111 @@
+//! A model that writes a script: the token at each place is known, whatever the prompt is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use trine_backend::{BLOCK, BackendError, Batch, Memory, Program, ProgramOptions};
+use trine_model::{Buffer, BufferId, Cache, KvType, Plan, Rows, Width};
+
+/// What tests can see and change of a running model.
+#[derive(Debug, Default)]
+pub(crate) struct Controls {
+    /// Time that each step takes, in microseconds.
+    pub(crate) step_us: AtomicU64,
+    /// Steps run.
+    pub(crate) steps: AtomicUsize,
+    /// The step from which on the device fails; 0 for none.
+    pub(crate) fails_at: AtomicUsize,
+}
+
+/// The device side of the model.
+pub(crate) struct Script {
+    options: ProgramOptions,
+    plan: Plan,
+    vocabulary: usize,
+    /// Token that follows each position, over and over.
+    script: Vec<u32>,
+    controls: Arc<Controls>,
+    logits: Vec<f32>,
+}
+
+impl Script {
+    pub(crate) fn new(
+        vocabulary: usize,
+        script: Vec<u32>,
+        context: usize,
+        sequences: usize,
+        controls: Arc<Controls>,
+    ) -> Self {
+        let logits = Buffer { name: "logits".to_owned(), rows: Rows::Outputs, columns: vocabulary };
+        let width = 256;
+        Self {
+            plan: Plan {
+                buffers: vec![logits],
+                weights: Vec::new(),
+                caches: vec![Cache { layer: 0, kv_heads: 1, head_dim: 2, window: None }],
+                steps: Vec::new(),
+                input: None,
+                output: BufferId(0),
+            },
+            options: ProgramOptions {
+                width: Width { tokens: width, outputs: width },
+                kv: KvType::F16,
+                context,
+                sequences,
+                blocks: context.div_ceil(BLOCK) * sequences,
+            },
+            vocabulary,
+            script,
+            controls,
+            logits: Vec::new(),
+        }
+    }
+}
+
+impl Program for Script {
+    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        batch.check(&self.options, &self.plan, self.vocabulary)?;
+        let step = self.controls.steps.fetch_add(1, Ordering::SeqCst) + 1;
+        std::thread::sleep(Duration::from_micros(self.controls.step_us.load(Ordering::SeqCst)));
+        let fails_at = self.controls.fails_at.load(Ordering::SeqCst);
+        if fails_at > 0 && step >= fails_at {
+            return Err(BackendError::Failed {
+                device: "script".to_owned(),
+                what: "as asked".to_owned(),
+            });
+        }
+        self.logits.clear();
+        for &row in batch.outputs {
+            let position = batch.positions[row as usize] as usize;
+            let start = self.logits.len();
+            self.logits.resize(start + self.vocabulary, 0.0);
+            self.logits[start + self.script[position % self.script.len()] as usize] = 20.0;
+        }
+        Ok(&self.logits)
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.options.check_slots(from, to)
+    }
+
+    fn device(&self) -> String {
+        "script".to_owned()
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn options(&self) -> &ProgramOptions {
+        &self.options
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::default()
+    }
+
+    fn profile(&mut self, _on: bool) -> Vec<f64> {
+        Vec::new()
+    }
+}

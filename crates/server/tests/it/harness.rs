@@ -1,0 +1,164 @@
+//! A server in this process.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use trine_engine::{Engine, SamplingParams, Service, Status};
+use trine_server::{Description, Handle, LoadedModel, Loader, Server, ServerOptions};
+use trine_text::{ChatTemplate, Specials, Tokenizer};
+use trine_weights::Checkpoint;
+
+use crate::client;
+use crate::fake::{Controls, Script};
+
+/// What the model writes, over and over: each position has its own place in it.
+pub(crate) const TEXT: &str =
+    " One day a little bird sat on a tall tree and sang: \"Hello, all of you!\" Then it flew away.";
+/// Positions of a sequence.
+pub(crate) const CONTEXT: usize = 512;
+/// Sequences at once.
+pub(crate) const SEQUENCES: usize = 4;
+
+/// Loads scripted models called `main`, `other` and `third`; `broken` cannot be loaded, and `defect` panics.
+pub(crate) struct Scripted {
+    pub(crate) controls: Arc<Controls>,
+    pub(crate) loads: AtomicUsize,
+    /// The last engine made, to look at.
+    pub(crate) service: Mutex<Option<Service>>,
+}
+
+impl Loader for Scripted {
+    fn names(&self) -> Vec<String> {
+        ["main", "other", "third", "broken", "defect"].map(str::to_owned).to_vec()
+    }
+
+    fn bytes(&self, _name: &str) -> u64 {
+        100
+    }
+
+    fn load(&self, name: &str) -> Result<LoadedModel, String> {
+        match name {
+            "broken" if self.loads.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => {
+                return Err("its file /secret/path is damaged".to_owned());
+            }
+            "defect" => panic!("as asked"),
+            _ => {}
+        }
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
+        let checkpoint = Checkpoint::open(&path).expect("the embedded model opens");
+        let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer");
+        let script = tokenizer.encode(TEXT, Specials::AsText).expect("the text is short");
+        let vocabulary = tokenizer.vocabulary_size();
+        let controls = Arc::clone(&self.controls);
+        let program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
+        let service = Service::start(Engine::from_program(Box::new(program)));
+        let service = service.expect("there are threads");
+        *self.service.lock().unwrap() = Some(service.clone());
+        Ok(LoadedModel {
+            tokenizer: Arc::new(tokenizer),
+            template: Some(ChatTemplate::gemma()),
+            sampling: SamplingParams::greedy(),
+            service,
+            description: Description { family: "gemma3".to_owned(), ..Description::default() },
+            bytes: 100,
+        })
+    }
+}
+
+/// A running server. Ends when dropped.
+pub(crate) struct Harness {
+    pub(crate) address: SocketAddr,
+    pub(crate) handle: Handle,
+    pub(crate) loader: Arc<Scripted>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Harness {
+    /// A server with the usual options.
+    pub(crate) fn start() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// A server with other options.
+    pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
+        let mut options = ServerOptions { port: 0, ..ServerOptions::default() };
+        change(&mut options);
+        let controls = Arc::new(Controls::default());
+        let loader =
+            Arc::new(Scripted { controls, loads: AtomicUsize::new(0), service: Mutex::default() });
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let shared = Arc::clone(&loader);
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .expect("a runtime can be made");
+            runtime.block_on(async move {
+                let server = Server::bind(options, shared).await.expect("a port is free");
+                server.preload().await.expect("the model loads");
+                sender.send((server.address(), server.handle())).expect("the test waits");
+                server.run().await;
+            });
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        });
+        let (address, handle) = receiver.recv().expect("the server starts");
+        Self { address, handle, loader, thread: Some(thread) }
+    }
+
+    /// Posts JSON, and gives status and answer.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let answer = client::post(self.address, path, &[], body.to_string().as_bytes());
+        (answer.status, answer.json())
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+        let answer = client::ask(self.address, "GET", path, &[], b"");
+        (answer.status, answer.json())
+    }
+
+    /// Lets each step take so long.
+    pub(crate) fn slow_down(&self, step: Duration) {
+        self.loader.controls.step_us.store(step.as_micros() as u64, Ordering::SeqCst);
+    }
+
+    /// What the last loaded model's engine does.
+    pub(crate) fn status(&self) -> Status {
+        let service = self.loader.service.lock().unwrap();
+        service.as_ref().expect("a model is loaded").status()
+    }
+
+    /// Waits until the engine has nothing to do.
+    pub(crate) fn wait_idle(&self) {
+        self.wait_for("the engine is idle", |status| status.running == 0 && status.waiting == 0);
+    }
+
+    pub(crate) fn wait_for(&self, what: &str, is_so: impl Fn(&Status) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_so(&self.status()) {
+            assert!(Instant::now() < deadline, "waited for: {what}; {:?}", self.status());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Ends the server in good order and waits for it.
+    pub(crate) fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the server does not panic");
+        }
+    }
+}
+
+impl Drop for Harness {
+    fn drop(&mut self) {
+        self.handle.abort();
+        if !std::thread::panicking() {
+            self.join();
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The server as clients see it: a server in this process, asked over TCP.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod bad_requests;
+mod client;
+mod dialects;
+mod ending;
+mod fake;
+mod harness;
+mod network;
+mod openai;
+mod tls;

@@ -1,0 +1,97 @@
+//! What can be typed after `trine serve`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::values::{parse_alias, parse_bytes, parse_positive};
+use super::{MODEL_HELP, Placement};
+
+pub(super) const SHORT: &str = "\
+The first MODEL answers requests that name none. --help tells more.";
+
+pub(super) const DETAILS: &str = "\
+The first MODEL is loaded at once and answers requests that name none; the others are loaded when a
+request names them. With --memory, models that no request is using are unloaded to make room, the
+least recently used ones first.
+
+A model's name in requests is its file's name without the ending, the name of a fetched model, or
+`demo`; GET /v1/models lists them, --alias adds others.
+
+On an address that other machines reach, clients must send one of the keys of --api-key-file as
+`Authorization: Bearer KEY` or `x-api-key: KEY`; /health and /ready need none.
+
+SIGTERM, SIGHUP and Ctrl-C end the server: /ready and new requests are answered with 503, requests
+in flight may take --drain-seconds to finish and then end with an error. A second signal ends it at
+once.";
+
+/// `trine serve`
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The models to serve [default: demo]
+    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
+    pub(crate) models: Vec<String>,
+
+    /// Name or address to listen on
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+
+    /// Port to listen on; 0 lets the system choose
+    #[arg(long, value_name = "PORT", default_value = "8080")]
+    pub(crate) port: u16,
+
+    /// Let in only those who send one of this file's keys, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+
+    /// Listen on an address that other machines reach without asking for keys
+    #[arg(long, conflicts_with = "api_key_file")]
+    pub(crate) insecure_no_auth: bool,
+
+    /// Certificate chain for TLS, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// Sequences that a model runs at once; others wait
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) sequences: u16,
+
+    /// Requests that may wait for a model; more are answered with 503
+    #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) queue: u32,
+
+    /// Open connections
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) connections: u32,
+
+    /// Seconds that requests in flight may take when the server ends
+    #[arg(long, value_name = "N", default_value = "30", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub(crate) drain_seconds: u32,
+
+    /// Memory that loaded models may take in all, such as 24G [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) memory: Option<u64>,
+
+    /// A further name for a model; can be repeated
+    #[arg(long, value_name = "NAME=MODEL", value_parser = parse_alias)]
+    pub(crate) alias: Vec<(String, String)>,
+
+    /// Let web pages of this origin use the server, beside those of this machine; `*` for all; can be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) origin: Vec<String>,
+
+    /// A further Host under which a server of this machine alone may be asked; can be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host_name: Vec<String>,
+
+    /// Largest body of a request in MiB
+    #[arg(long, value_name = "N", default_value = "32", value_parser = parse_positive)]
+    pub(crate) body_limit: usize,
+
+    #[command(flatten)]
+    pub(crate) placement: Placement,
+}

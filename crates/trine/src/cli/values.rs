@@ -1,0 +1,109 @@
+//! Texts of the command line to values, or to what is accepted instead.
+
+use trine_model::KvType;
+use trine_weights::DType;
+
+/// Formats that trine writes.
+const TARGETS: [DType; 4] = [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
+
+pub(super) fn parse_target(text: &str) -> Result<DType, String> {
+    let found = DType::parse(text).filter(|dtype| TARGETS.contains(dtype));
+    found.ok_or_else(|| "choose Q8_0, Q4_0, Q4_K or Q6_K".to_owned())
+}
+
+pub(super) fn parse_kv(text: &str) -> Result<KvType, String> {
+    KvType::parse(text).ok_or_else(|| "choose f32, f16 or int8".to_owned())
+}
+
+pub(super) fn parse_positive(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(number) if number > 0 && u32::try_from(number).is_ok() => Ok(number),
+        _ => Err(format!("give a whole number from 1 to {}", u32::MAX)),
+    }
+}
+
+/// Sequences and positions that a forecast takes at most, so that its sums stay within 64 bits and its time short.
+const FORECAST_BATCH_MAX: usize = 4096;
+const FORECAST_CONTEXT_MAX: usize = 1 << 20;
+
+pub(super) fn parse_batch(text: &str) -> Result<usize, String> {
+    parse_within(text, 1, FORECAST_BATCH_MAX)
+}
+
+pub(super) fn parse_context(text: &str) -> Result<usize, String> {
+    parse_within(text, 1, FORECAST_CONTEXT_MAX)
+}
+
+pub(super) fn parse_drafts(text: &str) -> Result<usize, String> {
+    parse_within(text, 0, 64)
+}
+
+fn parse_within(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.parse::<usize>().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("give a whole number from {least} to {most}"))
+}
+
+/// A bandwidth or a rate of operations: from a microcontroller's to a thousand times the fastest device's.
+pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
+    parse_real(text, 1e-6, 1e7)
+}
+
+pub(super) fn parse_gap(text: &str) -> Result<f64, String> {
+    parse_real(text, 0.0, 1e6)
+}
+
+pub(super) fn parse_probability(text: &str) -> Result<f64, String> {
+    parse_real(text, 0.0, 1.0)
+}
+
+fn parse_real(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("give a number from {least} to {most}"))
+}
+
+pub(super) fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let wrong = || "write ID=VALUE, a token id and a number, such as 106=-2.5".to_owned();
+    let (id, value) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((id.trim().parse().map_err(|_| wrong())?, value.trim().parse().map_err(|_| wrong())?))
+}
+
+/// A number of bytes, with K, M, G or T for powers of 1024.
+pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || "give a size such as 800M or 24G".to_owned();
+    let plain = text.trim_end_matches(['B', 'b', 'i']);
+    let (number, shift) = match plain.chars().last().map(|unit| unit.to_ascii_uppercase()) {
+        Some('K') => (&plain[..plain.len() - 1], 10),
+        Some('M') => (&plain[..plain.len() - 1], 20),
+        Some('G') => (&plain[..plain.len() - 1], 30),
+        Some('T') => (&plain[..plain.len() - 1], 40),
+        _ => (plain, 0),
+    };
+    let number: u64 = number.trim().parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).filter(|&bytes| bytes > 0).ok_or_else(wrong)
+}
+
+pub(super) fn parse_alias(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, model)) if !name.is_empty() && !model.is_empty() => {
+            Ok((name.to_owned(), model.to_owned()))
+        }
+        _ => Err("write NAME=MODEL, such as gpt-4o=demo".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_aliases_are_read() {
+        assert_eq!((parse_bytes("24G"), parse_bytes("5 MiB")), (Ok(24 << 30), Ok(5 << 20)));
+        assert_eq!((parse_bytes("7"), parse_bytes("1kb")), (Ok(7), Ok(1024)));
+        for wrong in ["", "G", "-1G", "0", "99999999T", "1.5G", "x"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+        assert!(
+            parse_alias("a=b").is_ok() && parse_alias("a").is_err() && parse_alias("=b").is_err()
+        );
+    }
+}

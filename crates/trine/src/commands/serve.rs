@@ -1,0 +1,275 @@
+//! `trine serve`
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use trine_engine::{SamplingParams, Service};
+use trine_model::{Family, KvType};
+use trine_server::{
+    Description, Handle, Keys, Limits, LoadedModel, Loader, ServeError, Server, ServerOptions,
+};
+
+use crate::cli::ServeArgs;
+use crate::failure::{message, usage};
+use crate::interrupt::Watch;
+use crate::model_source::Source;
+use crate::options::Settings;
+use crate::output;
+use crate::session::{Session, Sizes, formats};
+use crate::terminal;
+use crate::vocabulary::TextSide;
+
+/// Threads that serve connections; the models have their own.
+const THREADS: usize = 2;
+/// Most slots for what later prompts may begin like.
+const KEPT_MAX: usize = 8;
+/// Fewest rows with logits in a step.
+const OUTPUTS_LEAST: usize = 32;
+/// Most prompt tokens in a model's queue, in contexts.
+const QUEUE_CONTEXTS: usize = 64;
+/// Largest file of keys, in bytes.
+const KEYS_BYTES_MAX: u64 = 1 << 20;
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// If there is no such model, it cannot be loaded, or the address cannot be listened on.
+pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
+    let models = models(&args)?;
+    let options = options(&args)?;
+    for (_, model) in &args.alias {
+        if !models.iter().any(|(name, _)| name == model) {
+            let names: Vec<&str> = models.iter().map(|(name, _)| &**name).collect();
+            return Err(usage(format!(
+                "--alias: there is no model {model}; the models are {}",
+                names.join(", ")
+            )));
+        }
+    }
+    let sequences = usize::from(args.sequences);
+    let settings = Settings::new(&args.placement, KvType::F16);
+    let queue = args.queue as usize;
+    let loader = Models { models, settings, sequences, queue, verbose };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .thread_name("http")
+        .enable_all()
+        .build()
+        .context("the system gives no threads for the server")?;
+    // Held so that the first Ctrl-C does not end the program by itself.
+    let watch = Watch::new();
+    let outcome = runtime.block_on(serve(options, Arc::new(loader)));
+    drop(watch);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+async fn serve(options: ServerOptions, loader: Arc<Models>) -> Result<()> {
+    let default = loader.names()[0].clone();
+    let (has_tls, needs_key) = (options.tls.is_some(), options.keys.is_some());
+    let server = Server::bind(options, loader).await.map_err(|error| match error {
+        ServeError::NoKeys { .. } => usage(error.to_string()),
+        error => anyhow!(error),
+    })?;
+    let handle = server.handle();
+    watch_signals(&handle)?;
+    server.preload().await.map_err(|problem| anyhow!(problem))?;
+    tell(&server, &default, has_tls, needs_key);
+    server.run().await;
+    Ok(())
+}
+
+/// Says where the server is and how it is asked, on standard error: nobody may have to read it.
+fn tell(server: &Server, model: &str, has_tls: bool, needs_key: bool) {
+    let scheme = if has_tls { "https" } else { "http" };
+    let url = format!("{scheme}://{}", server.address());
+    let key = if needs_key { " -H 'Authorization: Bearer KEY'" } else { "" };
+    let model = terminal::harmless(model);
+    output::remark(format_args!("serving {model} at {url}"));
+    output::remark(format_args!(
+        "try: curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' \
+         -d '{{\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'"
+    ));
+}
+
+/// The first signal drains, the second ends the program.
+#[cfg(unix)]
+fn watch_signals(handle: &Handle) -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let listen = |kind| signal(kind).context("the system does not deliver signals");
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut hang_up = listen(SignalKind::hangup())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let handle = handle.clone();
+    tokio::spawn(async move {
+        let mut is_draining = false;
+        loop {
+            let code = tokio::select! {
+                _ = terminate.recv() => 143,
+                _ = hang_up.recv() => 129,
+                _ = interrupt.recv() => 130,
+            };
+            if is_draining {
+                std::process::exit(code);
+            }
+            is_draining = true;
+            output::remark("finishing the requests in flight; another signal ends at once");
+            handle.drain();
+        }
+    });
+    Ok(())
+}
+
+/// The first Ctrl-C drains; the second one ends the program by itself.
+#[cfg(not(unix))]
+fn watch_signals(handle: &Handle) -> Result<()> {
+    let handle = handle.clone();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            handle.drain();
+        }
+    });
+    Ok(())
+}
+
+/// The models by the names under which clients ask for them.
+fn models(args: &ServeArgs) -> Result<Vec<(String, Source)>> {
+    let sources = match args.models.as_slice() {
+        [] => vec![Source::DEMO],
+        models => models.iter().map(|model| Source::find(Some(model))).collect::<Result<_>>()?,
+    };
+    let mut named: Vec<(String, Source)> = Vec::new();
+    for source in sources {
+        let name = served_name(&source);
+        if named.iter().any(|(other, _)| *other == name) {
+            return Err(usage(format!(
+                "two models would have the name {name}; rename a file, or serve them from two servers"
+            )));
+        }
+        named.push((name, source));
+    }
+    Ok(named)
+}
+
+fn family(family: Family) -> &'static str {
+    match family {
+        Family::Gemma3 => "gemma3",
+    }
+}
+
+/// A path is nobody's business but the machine's.
+fn served_name(source: &Source) -> String {
+    match source {
+        Source::Path(path) => {
+            let absolute = path.canonicalize().unwrap_or_else(|_| path.clone());
+            let name = if absolute.is_dir() { absolute.file_name() } else { absolute.file_stem() };
+            name.unwrap_or_default().to_string_lossy().into_owned()
+        }
+        source => source.name(),
+    }
+}
+
+fn options(args: &ServeArgs) -> Result<ServerOptions> {
+    let keys = args.api_key_file.as_deref().map(read_keys).transpose()?;
+    let limits = Limits {
+        body_bytes: args.body_limit.saturating_mul(1 << 20),
+        bodies_bytes: Limits::default().bodies_bytes.max(args.body_limit.saturating_mul(1 << 21)),
+        connections: args.connections as usize,
+        waiters: args.queue as usize,
+        drain: Duration::from_secs(args.drain_seconds.into()),
+        ..Limits::default()
+    };
+    Ok(ServerOptions {
+        host: args.host.clone(),
+        port: args.port,
+        keys,
+        allows_no_keys: args.insecure_no_auth,
+        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
+        origins: args.origin.clone(),
+        host_names: args.host_name.clone(),
+        aliases: args.alias.clone(),
+        memory_budget: args.memory,
+        limits,
+    })
+}
+
+fn read_keys(path: &Path) -> Result<Keys> {
+    let fail = || format!("cannot read the keys of {}", path.display());
+    let size = std::fs::metadata(path).with_context(fail)?.len();
+    if size > KEYS_BYTES_MAX {
+        return Err(anyhow!("{} has {size} bytes; it cannot be a file of keys", path.display()));
+    }
+    let text = std::fs::read_to_string(path).with_context(fail)?;
+    Keys::parse(&text).map_err(|problem| anyhow!("{}: {problem}", path.display()))
+}
+
+/// Opens models for the server.
+struct Models {
+    models: Vec<(String, Source)>,
+    settings: Settings,
+    sequences: usize,
+    /// Most requests that wait for a place.
+    queue: usize,
+    verbose: bool,
+}
+
+impl Models {
+    fn source(&self, name: &str) -> Option<&Source> {
+        self.models.iter().find(|(other, _)| other == name).map(|(_, source)| source)
+    }
+
+    fn open(&self, name: &str) -> Result<LoadedModel> {
+        let source = self.source(name).ok_or_else(|| anyhow!("there is no model {name}"))?;
+        let sizes = Sizes {
+            sequences: self.sequences,
+            kept: self.sequences.min(KEPT_MAX),
+            // Prompts whose log-probabilities are wanted are run in pieces of so many rows.
+            outputs: self.sequences.max(OUTPUTS_LEAST),
+            ..Sizes::default()
+        };
+        let mut session = Session::open(source, &self.settings, sizes)?;
+        let tokens = session.engine.context().saturating_mul(QUEUE_CONTEXTS);
+        session.engine.set_queue(self.queue, tokens);
+        let defaults = session.model.defaults().clone();
+        let text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, true)?;
+        session.tell(self.verbose);
+        let weights = session.model.base_plan().weights;
+        let description = Description {
+            family: family(session.model.config().family).to_owned(),
+            formats: formats(&session.model),
+            parameters: weights.iter().map(|weight| (weight.rows * weight.columns) as u64).sum(),
+            file_bytes: session.model.checkpoint().file_bytes(),
+            context: session.model.config().context,
+            device: session.device.clone(),
+        };
+        let bytes = session.engine.program().memory().total();
+        let service = Service::start(session.engine).context("the system gives no thread")?;
+        Ok(LoadedModel {
+            tokenizer: text.tokenizer,
+            template: text.template,
+            sampling: SamplingParams::from_defaults(&defaults, 0),
+            service,
+            description,
+            bytes,
+        })
+    }
+}
+
+impl Loader for Models {
+    fn names(&self) -> Vec<String> {
+        self.models.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    fn bytes(&self, name: &str) -> u64 {
+        match self.source(name) {
+            None => 0,
+            Some(source) => source.file_bytes(),
+        }
+    }
+
+    fn load(&self, name: &str) -> Result<LoadedModel, String> {
+        self.open(name).map_err(|error| message(&error).unwrap_or_default())
+    }
+}
