@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use trine_backend::BLOCK;
 
-use super::{Engine, Place};
+use super::{Engine, Kept, Place};
 use crate::engine::sequence::Sequence;
 use crate::error::EngineError;
 use crate::kv::Lease;
@@ -40,7 +40,7 @@ impl Engine {
         if sequence.runs_all() {
             return false;
         }
-        let common = |slot: usize| common_prefix(self.places[slot].tokens(), &sequence.tokens);
+        let common = |slot: usize| self.places[slot].common(sequence);
         let may_wait =
             |slot: usize| self.scheduler.is_prefilling(slot) && common(slot) >= WORTH_WAITING;
         let Some(most) = (0..self.places.len()).filter(|&slot| may_wait(slot)).map(common).max()
@@ -66,11 +66,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let places = &self.places;
         let common = |slot: usize| {
-            if sequence.runs_all() {
-                0
-            } else {
-                common_prefix(places[slot].tokens(), &sequence.tokens)
-            }
+            if sequence.runs_all() { 0 } else { places[slot].common(&sequence) }
         };
         let Some(lease) = self.kv.lease(sequence.tokens.len(), common) else {
             // There are at least as many slots as sequences that may run.
@@ -115,7 +111,8 @@ impl Engine {
     pub(super) fn keep_branch(&mut self, slot: usize) -> Result<(), EngineError> {
         let Some(kept) = self.kv.snapshot(slot) else { return Ok(()) };
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
-        self.places[kept] = Place::Kept(tokens);
+        let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
+        self.places[kept] = Place::Kept(Kept { tokens, prompt });
         Ok(self.program.copy_slot(slot as u32, kept as u32)?)
     }
 
@@ -187,9 +184,9 @@ impl Engine {
     pub(super) fn end(&mut self, slot: usize, keep: bool) -> Box<Sequence> {
         self.scheduler.remove(slot);
         self.kv.release(slot, keep);
-        let mut tokens = self.places[slot].tokens().to_vec();
-        tokens.truncate(self.kv.length(slot));
-        match std::mem::replace(&mut self.places[slot], Place::Kept(tokens)) {
+        let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
+        let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
+        match std::mem::replace(&mut self.places[slot], Place::Kept(Kept { tokens, prompt })) {
             Place::Running(_, sequence) => sequence,
             Place::Kept(_) => unreachable!("only running sequences end"),
         }
@@ -210,8 +207,4 @@ impl Engine {
         }
         self.kv.forget();
     }
-}
-
-fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

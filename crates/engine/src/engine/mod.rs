@@ -64,16 +64,38 @@ pub struct Engine {
 enum Place {
     /// A sequence at work.
     Running(Rank, Box<Sequence>),
-    /// Tokens of a sequence that ended, of which the first [`KvCache::length`] are in the cache.
-    Kept(Vec<u32>),
+    /// A sequence that ended.
+    Kept(Kept),
+}
+
+/// What is known of a sequence that ended.
+#[derive(Default)]
+struct Kept {
+    /// Of these the first [`KvCache::length`] are in the cache.
+    tokens: Vec<u32>,
+    /// Tokens of its prompt.
+    prompt: usize,
 }
 
 impl Place {
     fn tokens(&self) -> &[u32] {
         match self {
             Place::Running(_, sequence) => &sequence.tokens,
-            Place::Kept(tokens) => tokens,
+            Place::Kept(kept) => &kept.tokens,
         }
+    }
+
+    /// Tokens at the beginning of a prompt that it shares and that were computed as the prompt's own would be. Where one
+    /// of both prompts has bulk rows and the other has not, they were not; what continues a short prompt's answer may
+    /// still use them, which are the more exact ones.
+    fn common(&self, sequence: &Sequence) -> usize {
+        let (tokens, prompt) = match self {
+            Place::Running(_, other) => (&other.tokens, other.prompt),
+            Place::Kept(kept) => (&kept.tokens, kept.prompt),
+        };
+        let common = tokens.iter().zip(&sequence.tokens).take_while(|(a, b)| a == b).count();
+        let is_alike = sequence::has_bulk_rows(prompt) == sequence::has_bulk_rows(sequence.prompt);
+        if is_alike || common > prompt { common } else { 0 }
     }
 
     fn running(&self) -> Option<&Sequence> {
@@ -166,7 +188,7 @@ impl Engine {
             pace: Pace::new(width.tokens),
             is_paced: true,
             queue: Queue::default(),
-            places: (0..slots).map(|_| Place::Kept(Vec::new())).collect(),
+            places: (0..slots).map(|_| Place::Kept(Kept::default())).collect(),
             ended: Vec::with_capacity(slots),
             picks: Vec::with_capacity(slots),
             outcomes: Vec::with_capacity(slots),
@@ -384,7 +406,7 @@ impl Engine {
             .kv
             .lease(ids.len(), |_| 0)
             .ok_or(EngineError::NoFreeSequence { sequences: self.places.len() })?;
-        self.places[lease.slot] = Place::Kept(Vec::new());
+        self.places[lease.slot] = Place::Kept(Kept::default());
         let result = self.run_all(lease.slot, ids, rows, each);
         self.kv.release(lease.slot, false);
         if matches!(result, Err(EngineError::Backend(_))) {

@@ -12,6 +12,11 @@ use crate::scheduler::Wanted;
 /// Prompts of more tokens are run as bulk rows ([`trine_backend::Batch::bulk_from`]).
 const BULK_PROMPT: usize = 64;
 
+/// Whether the rows of a prompt with so many tokens are bulk rows.
+pub(super) fn has_bulk_rows(prompt: usize) -> bool {
+    prompt > BULK_PROMPT
+}
+
 /// A request on its way: in the queue, or in a slot.
 pub(super) struct Sequence {
     pub(super) id: SequenceId,
@@ -76,7 +81,7 @@ impl Sequence {
     /// Whether the row of a position is a bulk row. That depends on the request alone, so that a result does not
     /// depend on company or on what was in the cache.
     pub(super) fn is_bulk(&self, position: usize) -> bool {
-        self.prompt > BULK_PROMPT && position < self.prompt
+        has_bulk_rows(self.prompt) && position < self.prompt
     }
 
     /// Whether the largest logits of a row are all it needs.

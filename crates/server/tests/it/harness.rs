@@ -21,6 +21,8 @@ pub(crate) const TEXT: &str =
     " One day a little bird sat on a tall tree and sang: \"Hello, all of you!\" Then it flew away.";
 /// Positions of a sequence.
 pub(crate) const CONTEXT: usize = 512;
+/// Most requests that wait for a place.
+const QUEUE: usize = 40;
 /// Sequences at once.
 pub(crate) const SEQUENCES: usize = 4;
 
@@ -56,7 +58,9 @@ impl Loader for Scripted {
         let vocabulary = tokenizer.vocabulary_size();
         let controls = Arc::clone(&self.controls);
         let program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
-        let service = Service::start(Engine::from_program(Box::new(program)));
+        let mut engine = Engine::from_program(Box::new(program));
+        engine.set_queue(QUEUE, 1 << 20);
+        let service = Service::start(engine);
         let service = service.expect("there are threads");
         *self.service.lock().unwrap() = Some(service.clone());
         Ok(LoadedModel {
