@@ -1,6 +1,9 @@
 //! How many rows of prompts go with decoding sequences, so that these hardly feel it. Pure: it sees counts and times.
+//!
+//! Beside one prompt a step takes less than twice its time without. Each further prompt that is read or waits may add as much
+//! again: otherwise a few streams would keep many requests from starting.
 
-/// Share of the time of a step without prompts that rows of prompts may add: with 1 the gap between two tokens would
+/// Share of the time of a step without prompts that rows of one prompt may add: with 1 the gap between two tokens would
 /// double, and times vary.
 const ADDED: f64 = 0.75;
 /// Weight of the latest step in the average of the steps without prompts.
@@ -15,6 +18,7 @@ const LEAST: f64 = 8.0;
 pub struct Pace {
     /// Average seconds of a step that decodes alone; none before the first.
     alone: Option<f64>,
+    /// Rows that one prompt may have.
     rows: f64,
     most: f64,
 }
@@ -26,9 +30,10 @@ impl Pace {
         Self { alone: None, rows: most.min(4.0 * LEAST), most }
     }
 
-    /// Rows of prompts that the next step may have beside decoding sequences, at least one.
-    pub fn rows(&self) -> usize {
-        self.rows as usize
+    /// Rows of prompts that the next step may have beside decoding sequences, at least one, where so many prompts (at
+    /// least one) are read or wait.
+    pub fn rows(&self, prompts: usize) -> usize {
+        (self.rows * prompts.max(1) as f64).min(self.most) as usize
     }
 
     /// Learns from a step with so many decoding sequences and rows of prompts.
@@ -47,11 +52,11 @@ impl Pace {
             return;
         }
         let added = (seconds - *alone).max(*alone * ADDED / 4.0);
-        let change = (*alone * ADDED / added).clamp(*CHANGE.start(), *CHANGE.end());
-        // A step that had fewer rows than it could says nothing for more than its own number.
-        if change < 1.0 || prompt_rows >= self.rows() {
-            let rows = self.rows.min(prompt_rows as f64) * change;
-            self.rows = rows.clamp(LEAST.min(self.most), self.most);
+        let rows = prompt_rows as f64 * *alone * ADDED / added;
+        // A few rows that cost little say nothing for more.
+        if rows < self.rows || prompt_rows as f64 >= self.rows.floor() {
+            let change = (rows / self.rows).clamp(*CHANGE.start(), *CHANGE.end());
+            self.rows = (self.rows * change).clamp(LEAST.min(self.most), self.most);
         }
     }
 }
@@ -60,11 +65,11 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Steps that take 10 ms and so much more for each row of a prompt.
-    fn settled(row: f64) -> Pace {
+    /// Steps that take 10 ms and so much more for each row of so many prompts.
+    fn settled(row: f64, prompts: usize) -> Pace {
         let mut pace = Pace::new(512);
         for turn in 0..100 {
-            let rows = if turn % 5 == 0 { 0 } else { pace.rows() };
+            let rows = if turn % 5 == 0 { 0 } else { pace.rows(prompts) };
             pace.note(4, rows, 0.01 + row * rows as f64);
         }
         pace
@@ -73,32 +78,37 @@ mod tests {
     #[test]
     fn prompts_add_less_than_the_step_itself() {
         for row in [3e-5, 1e-4, 5e-4] {
-            let added = row * settled(row).rows() as f64;
-            assert!((0.005..0.01).contains(&added), "{added} s with {row} s a row");
+            for prompts in [1, 3] {
+                let pace = settled(row, prompts);
+                let added = row * pace.rows(1) as f64;
+                assert!((0.005..0.01).contains(&added), "{added} s with {row} s a row");
+                let most = (3 * pace.rows(1)).min(512);
+                assert!((most..=most + 2).contains(&pace.rows(3)), "each prompt may add as much");
+            }
         }
     }
 
     #[test]
     fn it_stays_within_bounds() {
-        assert_eq!(settled(1.0).rows(), 8);
-        assert_eq!(settled(1e-9).rows(), 512);
+        assert_eq!(settled(1.0, 1).rows(1), 8);
+        assert_eq!(settled(1e-9, 1).rows(1), 512);
         let mut narrow = Pace::new(1);
         narrow.note(1, 0, 0.01);
         narrow.note(1, 1, 1.0);
-        assert_eq!(narrow.rows(), 1);
+        assert_eq!(narrow.rows(1), 1);
         for seconds in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
             let mut pace = Pace::new(512);
             pace.note(1, 0, seconds);
             pace.note(1, 8, seconds);
-            assert_eq!(pace.rows(), 32);
+            assert_eq!(pace.rows(1), 32);
         }
     }
 
     #[test]
     fn a_small_prompt_says_nothing_for_large_ones() {
-        let mut pace = settled(1e-4);
-        let before = pace.rows();
+        let mut pace = settled(1e-4, 1);
+        let before = pace.rows(1);
         (0..20).for_each(|_| pace.note(4, 2, 0.0101));
-        assert_eq!(pace.rows(), before);
+        assert_eq!(pace.rows(1), before);
     }
 }

@@ -182,6 +182,11 @@ impl Scheduler {
         matches!(self.phases[slot], Phase::Prefill { .. })
     }
 
+    /// Prompts that have rows to run.
+    pub fn prompts(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Sequences that it holds.
     pub fn sequences(&self) -> usize {
         self.phases.iter().filter(|&&phase| phase != Phase::Absent).count()

@@ -95,7 +95,7 @@ impl Weights {
             let reaches = load.reaches(&ids);
             let (matrix, buffer) = load.matrix(&ids, &reaches, &mut arena, &mut converted)?;
             if let [gate, up] = &reaches[..] {
-                units.push((ids[0], unit(matrix.columns, gate.largest(), up.largest())));
+                units.push((ids[0], unit(matrix.columns, gate, up)));
             }
             matrices.push((ids, matrix));
             memory.push(buffer);
@@ -190,7 +190,7 @@ impl Load<'_> {
         let [gate, _] = ids else { return Vec::new() };
         let Some(norm) = norm_before(self.plan, *gate) else { return Vec::new() };
         let factors = self.model.vector(self.plan.weight(norm));
-        ids.iter().map(|_| Reach::new(&factors)).collect()
+        ids.iter().map(|id| Reach::new(&factors, self.plan.weight(*id).rows)).collect()
     }
 
     fn matrix(
@@ -254,7 +254,7 @@ impl Load<'_> {
                 pack_rows(format, tensor.columns(), bytes, &mut planes.as_mut())
                     .expect("the planes have the sizes that the format states");
                 if let Some(reach) = reach {
-                    reach.see(format, tensor.columns(), bytes);
+                    reach.see(format, tensor.columns(), index * piece, bytes);
                 }
                 let at = (first + index * piece) as u64;
                 planes.each(starts, row, at, |offset, bytes| {

@@ -206,8 +206,8 @@ impl Engine {
         self.limits.queue_tokens = tokens;
     }
 
-    /// Whether prompts are run in such pieces that the gaps between the tokens of decoding sequences stay below twice
-    /// their length without prompts ([`Pace`]). It is so unless this says otherwise; without, pieces are as large as a
+    /// Whether a prompt is run in such pieces that the gaps between the tokens of decoding sequences stay below twice
+    /// their length without it ([`Pace`]; several prompts add more). It is so unless this says otherwise; without, pieces are as large as a
     /// step can be.
     pub fn set_pacing(&mut self, paced: bool) {
         self.is_paced = paced;
@@ -305,7 +305,8 @@ impl Engine {
             return Err(error);
         }
         let started = Instant::now();
-        let prompt_rows = if self.is_paced { self.pace.rows() } else { usize::MAX };
+        let prompts = self.scheduler.prompts() + self.queue.len();
+        let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
         self.scheduler.next_step(prompt_rows, &mut self.picks);
         self.reserve(events);
         if self.picks.is_empty() {

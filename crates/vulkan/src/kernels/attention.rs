@@ -52,11 +52,11 @@ impl AttentionShape {
         self.heads.query / self.heads.kv
     }
 
-    /// Whether the kernels for such a cache can give their result in halves: it is a mean of the cache's values, so that no more
-    /// is lost than in the cache. A cache in f32 is there for its exactness.
+    /// Whether the kernels for such a cache can give their result in halves. A mean of halves is a half, with little more lost
+    /// than in the cache. A cache in f32 is there for its exactness, and the values of an int8 cache are of any size.
     pub fn gives_halves(&self, kind: KvType) -> bool {
         let Heads { query, dim, .. } = self.heads;
-        kind != KvType::F32 && dim.is_multiple_of(16) && (query * dim).is_multiple_of(GROUP)
+        kind == KvType::F16 && dim.is_multiple_of(16) && (query * dim).is_multiple_of(GROUP)
     }
 
     fn window_argument(&self) -> u32 {

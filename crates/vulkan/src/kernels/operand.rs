@@ -6,8 +6,9 @@
 //!          value = scale * (256 * high + low); relative error 2^-16 of the block's largest value
 //!          codes:  row, group of 128, [high 0..15, high 16..31, low 0..15, low 16..31][block 0..3][16 bytes]
 //!          scales: row, block, (scale, sum of the 32 values) f32
-//! Halves   f16 times a power of two for the row, chosen so that its largest magnitude is in [2^13, 2^14): activations of
-//!          Gemma exceed the range of f16; relative error 2^-11, and no value above 2^-28 of the row's largest is lost
+//! Halves   f16 times a power of two for the row, because activations of Gemma exceed the range of f16; relative error 2^-11.
+//!          Norms and conversions choose the power so that the row's largest magnitude is in [2^13, 2^14), and no value above
+//!          2^-28 of that is lost; attention over an f16 cache takes 1; gated products one that bounds all rows
 //!          codes:  row, column, f16
 //!          scales: row, f32
 //! Interleaved
@@ -15,7 +16,7 @@
 //! ```
 //!
 //! Rows of codes are padded with zeros to whole groups of 128. A block (Fixed16) or row (Halves) with a value that is not
-//! finite has a scale of NaN.
+//! finite has a scale of NaN, or in halves of attention and of gated products that value as its code.
 
 use crate::dispatch::Span;
 

@@ -40,41 +40,41 @@ fn norm_that_wrote(plan: &Plan, step: usize, buffer: BufferId) -> Option<WeightI
     }
 }
 
-/// Looks for the largest |W_j w| among rows of a matrix W.
+/// Finds |W_j w| for each row of a matrix W.
 pub(super) struct Reach {
     /// Of each block of columns the sum of the squares of w.
     squares: Vec<f64>,
-    /// The largest so far, f32: numbers that are not negative are ordered as their bits are, with NaN above all.
-    largest: AtomicU32,
+    /// One for each row: the bits of an f32.
+    rows: Vec<AtomicU32>,
 }
 
 impl Reach {
-    /// For a norm's factors.
-    pub(super) fn new(factors: &[f32]) -> Self {
+    /// For a norm's factors and a matrix of so many rows.
+    pub(super) fn new(factors: &[f32], rows: usize) -> Self {
         let square = |&w: &f32| f64::from(w) * f64::from(w);
         let squares = factors.chunks(BLOCK).map(|block| block.iter().map(square).sum()).collect();
-        Self { squares, largest: AtomicU32::new(0) }
+        Self { squares, rows: (0..rows).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Looks at whole rows in the file's format. Of a block it reads the scale: no weight is larger than its largest code makes.
-    pub(super) fn see(&self, format: Format, columns: usize, source: &[u8]) {
+    /// Looks at whole rows in the file's format, from row `first` on. Of a block it reads the scale: no weight is larger than
+    /// its largest code makes.
+    pub(super) fn see(&self, format: Format, columns: usize, first: usize, source: &[u8]) {
         let Some(bytes) = format.dtype().row_bytes(columns).filter(|&bytes| bytes > 0) else {
             return;
         };
-        for row in source.chunks_exact(bytes) {
+        for (row, reach) in source.chunks_exact(bytes).zip(&self.rows[first..]) {
             let mut squares = self.squares.iter();
             let mut sum = 0.0;
             highest_of_blocks(format, row, |high| {
                 sum += f64::from(high) * f64::from(high) * squares.next().copied().unwrap_or(0.0);
             });
-            let bits = (sum.sqrt() as f32).abs().to_bits();
-            self.largest.fetch_max(bits, Ordering::Relaxed);
+            reach.store((sum.sqrt() as f32).to_bits(), Ordering::Relaxed);
         }
     }
 
-    /// The largest.
-    pub(super) fn largest(&self) -> f32 {
-        f32::from_bits(self.largest.load(Ordering::Relaxed))
+    /// |W_j w| of each row.
+    fn rows(&self) -> impl Iterator<Item = f64> {
+        self.rows.iter().map(|bits| f64::from(f32::from_bits(bits.load(Ordering::Relaxed))))
     }
 }
 
@@ -114,10 +114,17 @@ fn highest_of_blocks(format: Format, row: &[u8], mut each: impl FnMut(f32)) {
 
 /// The power of two in which results of a gated product over so many columns are halves: none exceeds 2^15 of it. NaN where
 /// the weights are broken.
-///
-/// `gate` and `up`: the largest |W_j w| of both matrices.
-pub(super) fn unit(columns: usize, gate: f32, up: f32) -> f32 {
-    let most = columns as f64 * f64::from(gate) * f64::from(up);
+pub(super) fn unit(columns: usize, gate: &Reach, up: &Reach) -> f32 {
+    let products = gate.rows().zip(up.rows()).map(|(gate, up)| gate * up);
+    // A maximum that keeps a NaN.
+    let keeps = |most: f64, product: f64| most.is_nan() || product <= most;
+    let largest =
+        products.fold(0.0, |most, product| if keeps(most, product) { most } else { product });
+    unit_of(columns as f64 * largest)
+}
+
+/// The power of two of which a bound is at most 2^15.
+fn unit_of(most: f64) -> f32 {
     if !most.is_finite() {
         return f32::NAN;
     }
@@ -147,32 +154,53 @@ mod tests {
                 blocks::encode(format.dtype(), &rows, &mut encoded).unwrap();
                 let mut held = vec![0.0; rows.len()];
                 blocks::decode(format.dtype(), &encoded, &mut held).unwrap();
-                let reach = Reach::new(&factors);
-                reach.see(format, columns, &encoded);
+                let reach = Reach::new(&factors, 5);
+                // In two parts, as threads see a matrix.
+                let (early, late) = encoded.split_at(encoded.len() / 5 * 2);
+                reach.see(format, columns, 2, late);
+                reach.see(format, columns, 0, early);
                 let norm = |row: &[f32]| {
                     let terms = row.iter().zip(&factors).map(|(&a, &w)| f64::from(a * w).powi(2));
                     terms.sum::<f64>().sqrt()
                 };
-                let exact = held.chunks(columns).map(norm).fold(0.0, f64::max);
-                let found = f64::from(reach.largest());
-                assert!(found >= exact && found <= 4.0 * exact, "{format:?} {found} {exact}");
-                let unit = f64::from(unit(columns, found as f32, found as f32));
-                let most = columns as f64 * exact * exact;
+                let exact: Vec<f64> = held.chunks(columns).map(norm).collect();
+                for (found, exact) in reach.rows().zip(&exact) {
+                    assert!(found >= *exact && found <= 4.0 * exact, "{format:?} {found} {exact}");
+                }
+                let unit = f64::from(unit(columns, &reach, &reach));
+                let largest = exact.iter().copied().fold(0.0, f64::max);
+                let most = columns as f64 * largest * largest;
                 assert!(most <= 32768.0 * unit && most > 32.0 * unit, "{format:?} {most} {unit}");
             }
         }
     }
 
+    fn reach_of(rows: &[f32]) -> Reach {
+        let reach = Reach::new(&[1.0; 32], rows.len());
+        for (row, bits) in rows.iter().zip(&reach.rows) {
+            bits.store(row.to_bits(), Ordering::Relaxed);
+        }
+        reach
+    }
+
+    /// A large row of one matrix beside a large row of the other, but not the same, makes no large result.
+    #[test]
+    fn large_rows_of_both_matrices_count_only_together() {
+        assert_eq!(unit(64, &reach_of(&[4096.0, 1.0]), &reach_of(&[1.0, 4096.0])), 8.0);
+        assert_eq!(unit(64, &reach_of(&[4096.0, 1.0]), &reach_of(&[4096.0, 1.0])), 32768.0);
+    }
+
     #[test]
     fn units_are_powers_of_two_or_broken() {
-        assert_eq!(unit(64, 16.0, 32.0), 1.0);
-        assert_eq!(unit(64, 16.0, 32.1), 2.0);
-        assert!(unit(64, 0.0, 1.0) > 0.0);
-        assert!(unit(64, f32::NAN, 1.0).is_nan() && unit(64, 1.0, f32::INFINITY).is_nan());
-        let reach = Reach::new(&[1.0; 32]);
+        let unit = |gate: f32, up: f32| unit(64, &reach_of(&[gate, 0.0]), &reach_of(&[up, 1.0]));
+        assert_eq!(unit(16.0, 32.0), 1.0);
+        assert_eq!(unit(16.0, 32.1), 2.0);
+        assert!(unit(0.0, 1.0) > 0.0);
+        assert!(unit(f32::NAN, 1.0).is_nan() && unit(1.0, f32::INFINITY).is_nan());
+        let reach = Reach::new(&[1.0; 32], 1);
         let mut block = [0; 34];
         block[..2].copy_from_slice(&f16::NAN.to_le_bytes());
-        reach.see(Format::Q8_0, 32, &block);
-        assert!(reach.largest().is_nan());
+        reach.see(Format::Q8_0, 32, 0, &block);
+        assert!(reach.rows().all(f64::is_nan));
     }
 }
