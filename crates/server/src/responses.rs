@@ -19,6 +19,7 @@ use crate::models::Lease;
 use crate::parameters::{Parameters, read_sampling};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_comment, push_event, respond};
+use crate::structure::Structure;
 
 /// Largest `max_output_tokens`.
 const TOKENS_MAX: usize = i32::MAX as usize;
@@ -77,14 +78,11 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     if fields.text("truncation")?.is_some_and(|truncation| truncation != "disabled") {
         return Err(ApiError::unsupported("truncation", "conversations are never cut"));
     }
-    let format = fields.object("text")?.and_then(|text| text.get("format"));
-    if format.is_some_and(|format| !format.is_null() && format["type"] != "text") {
-        return Err(ApiError::unsupported("text.format", "use {\"type\": \"text\"}"));
-    }
     let mut parameters = Parameters::of_model(model);
     let vocabulary = model.service.limits().vocabulary;
     read_sampling(fields, &mut parameters.sampling, vocabulary)?;
     parameters.max_tokens = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
+    parameters.follow(Structure::of_response(fields)?, model)?;
     let ids = prompt(model, conversation(fields)?, &Rendering::default())?;
     let mut asks = parameters.asks(&ids, None, model);
     asks.pop().ok_or_else(|| ApiError::internal("there is no text to write"))
@@ -122,7 +120,12 @@ fn conversation(fields: Fields<'_>) -> Result<Vec<Message>, ApiError> {
 fn echoed(object: &Map<String, Value>) -> Map<String, Value> {
     let names = ["instructions", "max_output_tokens", "metadata", "temperature", "top_p", "user"];
     let value = |name: &str| object.get(name).cloned().unwrap_or_default();
-    names.iter().map(|name| ((*name).to_owned(), value(name))).collect()
+    let mut echoed: Map<String, Value> =
+        names.iter().map(|name| ((*name).to_owned(), value(name))).collect();
+    if let Some(text) = object.get("text").filter(|text| text["format"].is_object()) {
+        echoed.insert("text".to_owned(), text.clone());
+    }
+    echoed
 }
 
 /// What all forms of a response share.
@@ -255,7 +258,7 @@ impl Writer for Events {
                 let kind = if is_cut { "response.incomplete" } else { "response.completed" };
                 self.push(out, kind, json!({ "response": response }));
             }
-            Piece::Prompt(_) | Piece::Failed(_) => {}
+            Piece::Call(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
         }
     }
 

@@ -3,8 +3,6 @@
 use std::io::BufReader;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -79,7 +77,7 @@ fn aborting_ends_at_once() {
 fn bind(options: ServerOptions) -> Result<Server, ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let controls = Arc::default();
-    let loader = Scripted { controls, loads: AtomicUsize::new(0), service: Mutex::default() };
+    let loader = Scripted::new(controls);
     runtime.block_on(Server::bind(options, Arc::new(loader)))
 }
 

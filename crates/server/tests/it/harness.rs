@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trine_engine::{Engine, SamplingParams, Service, Status};
-use trine_server::{Description, Handle, LoadedModel, Loader, Server, ServerOptions};
+use trine_server::{
+    Description, Handle, LoadedModel, Loader, Server, ServerOptions, grammar_cache,
+};
 use trine_text::{ChatTemplate, Specials, Tokenizer};
 use trine_weights::Checkpoint;
 
@@ -32,6 +34,14 @@ pub(crate) struct Scripted {
     pub(crate) loads: AtomicUsize,
     /// The last engine made, to look at.
     pub(crate) service: Mutex<Option<Service>>,
+    tokenizer: Mutex<Option<Arc<Tokenizer>>>,
+}
+
+impl Scripted {
+    pub(crate) fn new(controls: Arc<Controls>) -> Self {
+        let loads = AtomicUsize::new(0);
+        Self { controls, loads, service: Mutex::default(), tokenizer: Mutex::default() }
+    }
 }
 
 impl Loader for Scripted {
@@ -63,8 +73,11 @@ impl Loader for Scripted {
         let service = Service::start(engine);
         let service = service.expect("there are threads");
         *self.service.lock().unwrap() = Some(service.clone());
+        let tokenizer = Arc::new(tokenizer);
+        *self.tokenizer.lock().unwrap() = Some(Arc::clone(&tokenizer));
         Ok(LoadedModel {
-            tokenizer: Arc::new(tokenizer),
+            grammars: grammar_cache(&tokenizer),
+            tokenizer,
             template: Some(ChatTemplate::gemma()),
             sampling: SamplingParams::greedy(),
             service,
@@ -92,9 +105,7 @@ impl Harness {
     pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
         let mut options = ServerOptions { port: 0, ..ServerOptions::default() };
         change(&mut options);
-        let controls = Arc::new(Controls::default());
-        let loader =
-            Arc::new(Scripted { controls, loads: AtomicUsize::new(0), service: Mutex::default() });
+        let loader = Arc::new(Scripted::new(Arc::new(Controls::default())));
         let (sender, receiver) = std::sync::mpsc::channel();
         let shared = Arc::clone(&loader);
         let thread = std::thread::spawn(move || {
@@ -129,6 +140,15 @@ impl Harness {
     /// Lets each step take so long.
     pub(crate) fn slow_down(&self, step: Duration) {
         self.loader.controls.step_us.store(step.as_micros() as u64, Ordering::SeqCst);
+    }
+
+    /// Makes every answer this text, which the model ends behind it.
+    pub(crate) fn reply(&self, text: &str) {
+        let tokenizer = self.loader.tokenizer.lock().unwrap();
+        let tokenizer = tokenizer.as_ref().expect("a model is loaded");
+        let mut ids = tokenizer.encode(text, Specials::AsText).expect("the text is short");
+        ids.push(tokenizer.eos_ids()[0]);
+        *self.loader.controls.reply.lock().unwrap() = Some(ids);
     }
 
     /// What the last loaded model's engine does.

@@ -247,6 +247,7 @@ impl Models {
         let bytes = session.engine.program().memory().total();
         let service = Service::start(session.engine).context("the system gives no thread")?;
         Ok(LoadedModel {
+            grammars: trine_server::grammar_cache(&text.tokenizer),
             tokenizer: text.tokenizer,
             template: text.template,
             sampling: SamplingParams::from_defaults(&defaults, 0),
