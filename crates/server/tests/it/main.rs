@@ -12,3 +12,4 @@ mod network;
 mod openai;
 mod structured;
 mod tls;
+mod tools;
