@@ -113,9 +113,10 @@ impl Choices {
         metrics: &Arc<ModelMetrics>,
     ) -> Result<Self, ApiError> {
         let model = &lease.model;
+        let deadline = lifecycle.deadline();
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
-            runs.push(Run::start(&model.service, &model.tokenizer, ask, metrics)?);
+            runs.push(Run::start(&model.service, &model.tokenizer, ask, deadline, metrics)?);
         }
         let (sender, pieces) = channel(PIECES);
         let open = runs.len();
@@ -235,6 +236,7 @@ impl Run {
         service: &Service,
         tokenizer: &Arc<Tokenizer>,
         ask: Ask,
+        deadline: Option<Instant>,
         metrics: &Arc<ModelMetrics>,
     ) -> Result<Self, ApiError> {
         let assembler = Assembler::new(tokenizer, &ask);
@@ -245,6 +247,7 @@ impl Run {
         request.ignore_stop = ask.ignore_stop;
         request.min_tokens = ask.min_tokens;
         request.priority = ask.priority;
+        request.deadline = deadline;
         request.logprobs = ask.logprobs;
         request.prompt_logprobs = ask.prompt_logprobs;
         if let Some(grammar) = &ask.grammar {

@@ -181,7 +181,7 @@ fn read_prompts(
 
 impl Completion {
     fn choice(&self, model: &LoadedModel, index: usize, whole: &Whole) -> Value {
-        let (tokenizer, prompt) = (&*model.tokenizer, &self.prompts[index / self.n]);
+        let (tokenizer, prompt) = (&model.tokenizer, &self.prompts[index / self.n]);
         let reason = whole.reason();
         let echoed = if self.echo { &*prompt.text } else { "" };
         let known = self.logprobs.map(|alternatives| {

@@ -110,3 +110,21 @@ fn certificates_that_cannot_be_used_are_explained() {
     std::fs::write(&chain, "no certificate").unwrap();
     assert!(bind(options).unwrap_err().to_string().contains("chain.pem"));
 }
+
+/// A request whose time is over is an error: with its own status before the first byte, as an event later.
+#[test]
+fn requests_end_with_their_time() {
+    let server = Harness::with(|options| {
+        options.limits.request = Some(Duration::from_millis(300));
+    });
+    let body = |stream: bool| json!({"prompt": "a", "max_tokens": 400, "stream": stream});
+    server.slow_down(Duration::from_millis(20));
+    let (status, error) = server.post("/v1/completions", &body(false));
+    assert_eq!((status, &error["error"]["code"]), (408, &json!("deadline_exceeded")), "{error}");
+    let text = body(true).to_string();
+    let answer = client::post(server.address, "/v1/completions", &[], text.as_bytes());
+    assert_eq!(answer.status, 200, "it has begun");
+    let events = answer.events();
+    assert_eq!(events.last().unwrap()["error"]["code"], "deadline_exceeded");
+    server.wait_idle();
+}

@@ -1,14 +1,16 @@
 //! A server in this process.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trine_engine::{Engine, SamplingParams, Service, Status};
+use trine_backend::reference::ReferenceDevice;
+use trine_engine::{Engine, EngineOptions, SamplingParams, Service, Status};
+use trine_model::{KvType, Model};
 use trine_server::{
     Description, Handle, LoadedModel, Loader, Server, ServerOptions, grammar_cache,
 };
@@ -28,7 +30,27 @@ const QUEUE: usize = 40;
 /// Sequences at once.
 pub(crate) const SEQUENCES: usize = 4;
 
-/// Loads scripted models called `main`, `other` and `third`; `broken` cannot be loaded, and `defect` panics.
+/// The embedded model's file.
+fn demo_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf")
+}
+
+/// The embedded model on the scalar reference.
+pub(crate) fn demo_engine() -> Engine {
+    let model = Model::open(&demo_path()).expect("the embedded model opens");
+    let options = EngineOptions {
+        context: Some(128),
+        kv: KvType::F32,
+        sequences: 2,
+        kept: 1,
+        prefill: 16,
+        outputs: 0,
+    };
+    Engine::new(&model, &ReferenceDevice::new(), options).expect("the embedded model is small")
+}
+
+/// Loads scripted models called `main`, `other` and `third`; `broken` cannot be loaded, and `defect` panics. `demo` is the
+/// embedded model itself; no grammar can guide `narrow`, whose logits are fewer than its tokenizer's tokens.
 pub(crate) struct Scripted {
     pub(crate) controls: Arc<Controls>,
     pub(crate) loads: AtomicUsize,
@@ -46,7 +68,7 @@ impl Scripted {
 
 impl Loader for Scripted {
     fn names(&self) -> Vec<String> {
-        ["main", "other", "third", "broken", "defect"].map(str::to_owned).to_vec()
+        ["main", "other", "third", "broken", "defect", "demo", "narrow"].map(str::to_owned).to_vec()
     }
 
     fn bytes(&self, _name: &str) -> u64 {
@@ -61,14 +83,20 @@ impl Loader for Scripted {
             "defect" => panic!("as asked"),
             _ => {}
         }
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
-        let checkpoint = Checkpoint::open(&path).expect("the embedded model opens");
+        let checkpoint = Checkpoint::open(demo_path()).expect("the embedded model opens");
         let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer");
         let script = tokenizer.encode(TEXT, Specials::AsText).expect("the text is short");
         let vocabulary = tokenizer.vocabulary_size();
         let controls = Arc::clone(&self.controls);
-        let program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
-        let mut engine = Engine::from_program(Box::new(program));
+        let scripted = |vocabulary: usize, script: Vec<u32>| {
+            let program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
+            Engine::from_program(Box::new(program))
+        };
+        let mut engine = match name {
+            "demo" => demo_engine(),
+            "narrow" => scripted(vocabulary - 32, vec![5]),
+            _ => scripted(vocabulary, script),
+        };
         engine.set_queue(QUEUE, 1 << 20);
         let service = Service::start(engine);
         let service = service.expect("there are threads");

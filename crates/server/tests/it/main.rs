@@ -8,6 +8,7 @@ mod dialects;
 mod ending;
 mod fake;
 mod harness;
+mod logprobs;
 mod network;
 mod openai;
 mod structured;

@@ -264,3 +264,30 @@ fn two_structures_at_once_are_refused() {
     let (status, error) = server.post(CHAT, &chat(&fields));
     assert_eq!((status, &error["error"]["param"]), (400, &json!("guided_regex")), "{error}");
 }
+
+/// A text that its grammar cannot go on with is an error in every dialect, whole and streamed.
+#[test]
+fn a_grammar_that_fails_is_an_error_and_no_answer() {
+    let server = Harness::start();
+    let messages = json!([{"role": "user", "content": "a"}]);
+    let format = json!({"type": "json_object"});
+    for (path, body) in [
+        (CHAT, json!({"messages": messages, "response_format": format})),
+        (COMPLETIONS, json!({"prompt": [2, 5, 6], "response_format": format})),
+        ("/chat/completions", json!({"messages": messages, "response_format": format})),
+        ("/v1/responses", json!({"input": "a", "text": {"format": format}})),
+        ("/api/chat", json!({"messages": messages, "format": "json"})),
+    ] {
+        for stream in [false, true] {
+            let body = with(body.clone(), &json!({"model": "narrow", "stream": stream}));
+            let answer = client::post(server.address, path, &[], body.to_string().as_bytes());
+            let error = answer.json();
+            assert_eq!(answer.status, 500, "{path}: {error}");
+            assert!(error.to_string().contains("grammar"), "{path}: {error}");
+            if path == CHAT {
+                assert_eq!(error["error"]["code"], "constraint_failed");
+            }
+        }
+    }
+    server.wait_idle();
+}

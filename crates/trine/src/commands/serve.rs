@@ -178,6 +178,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         bodies_bytes: Limits::default().bodies_bytes.max(args.body_limit.saturating_mul(1 << 21)),
         connections: args.connections as usize,
         waiters: args.queue as usize,
+        request: args.request_seconds.map(|seconds| Duration::from_secs(seconds.into())),
         drain: Duration::from_secs(args.drain_seconds.into()),
         ..Limits::default()
     };
