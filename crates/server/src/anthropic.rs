@@ -6,10 +6,11 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderName, Request, Response};
 use serde_json::{Map, Value, json};
-use trine_text::Message;
+use trine_text::{Message, ReplyPart, ToolCall};
 
 use crate::app::App;
 use crate::body::read_object;
+use crate::calling::{Calling, arguments};
 use crate::conversation::{Rendering, prompt, read_messages};
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Piece, Reason, collect};
@@ -40,7 +41,8 @@ pub(crate) async fn handle(
     let id = random_id("msg_");
     let mut response = if streams {
         let model = Arc::clone(&lease.name);
-        respond(choices, Events { id: id.clone(), model, prompt_tokens, is_open: false }).await?
+        respond(choices, Events { id: id.clone(), model, prompt_tokens, blocks: 0, is_open: false })
+            .await?
     } else {
         let wholes = collect(choices, 1).await?;
         let reason = wholes[0].reason();
@@ -51,7 +53,7 @@ pub(crate) async fn handle(
             "type": "message",
             "role": "assistant",
             "model": &*lease.name,
-            "content": [{"type": "text", "text": wholes[0].text}],
+            "content": blocks(&wholes[0].parts),
             "stop_reason": reason,
             "stop_sequence": sequence,
             "usage": usage(prompt_tokens, ended.map_or(0, |ended| ended.reused), wholes[0].generated()),
@@ -71,7 +73,8 @@ pub(crate) async fn count_tokens(
     let object = read_object(&app, request).await?;
     let lease = app.model(Fields::new(&object).text("model")?).await?;
     let work = move || {
-        let ids = prompt(&lease.model, conversation(&object)?, &Rendering::default())?;
+        let messages = calling(Fields::new(&object))?.conversation(&conversation(&object)?)?;
+        let ids = prompt(&lease.model, messages, &Rendering::default())?;
         Ok(json_response(&json!({"input_tokens": ids.len()})))
     };
     app.work(work).await
@@ -79,9 +82,7 @@ pub(crate) async fn count_tokens(
 
 fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
-    for (name, remedy) in
-        [("tools", "leave it out"), ("mcp_servers", "leave it out"), ("container", "leave it out")]
-    {
+    for (name, remedy) in [("mcp_servers", "leave it out"), ("container", "leave it out")] {
         if fields.list(name).map_or(true, |items| items.is_some_and(|items| !items.is_empty())) {
             return Err(ApiError::unsupported(name, remedy));
         }
@@ -99,9 +100,80 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     parameters.max_tokens =
         Some(most.ok_or_else(|| fields.wrong("max_tokens", "a number of tokens"))?);
     parameters.stops = read_stops(fields, "stop_sequences")?;
-    let ids = prompt(model, conversation(object)?, &rendering(object))?;
+    let calling = calling(fields)?;
+    calling.apply(&mut parameters, None, model)?;
+    let messages = calling.conversation(&conversation(object)?)?;
+    let ids = prompt(model, messages, &rendering(object))?;
     let mut asks = parameters.asks(&ids, None, model);
     asks.pop().ok_or_else(|| ApiError::internal("there is no text to write"))
+}
+
+/// Tools and their choice, put into OpenAI's form.
+fn calling(fields: Fields<'_>) -> Result<Calling, ApiError> {
+    let mut tools = Vec::new();
+    for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
+        if tool.get("type").is_some_and(|kind| !kind.is_null() && kind != "custom") {
+            let param = format!("tools[{index}].type");
+            return Err(ApiError::unsupported(
+                param,
+                "this server runs no tools itself; declare your own",
+            ));
+        }
+        tools.push(json!({"type": "function", "function": {
+            "name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"],
+        }}));
+    }
+    let Some(choice) = fields.object("tool_choice")? else {
+        return Calling::new(&tools.into(), &Value::Null, true);
+    };
+    let choice = Fields::within(choice, "tool_choice.");
+    let serial = choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
+    let form = match choice.text("type")? {
+        Some("auto") => json!("auto"),
+        Some("any") => json!("required"),
+        Some("none") => json!("none"),
+        Some("tool") => json!({"type": "function", "function": {"name": choice.text("name")?}}),
+        _ => return Err(choice.wrong("type", "auto, any, tool or none")),
+    };
+    Calling::new(&tools.into(), &form, !serial)
+}
+
+/// A message's blocks of calls and results, put into OpenAI's form: calls into a field of their message, each result into
+/// a message before the rest of it.
+fn unfold(message: &Value, unfolded: &mut Vec<Value>) {
+    let is_of = |block: &Value, kind: &str| block.get("type").is_some_and(|name| name == kind);
+    let blocks = message.get("content").and_then(Value::as_array);
+    let tools = |block: &Value| is_of(block, "tool_use") || is_of(block, "tool_result");
+    let Some(blocks) = blocks.filter(|blocks| blocks.iter().any(tools)) else {
+        unfolded.push(message.clone());
+        return;
+    };
+    let (mut rest, mut calls) = (Vec::new(), Vec::new());
+    for block in blocks {
+        if is_of(block, "tool_result") {
+            let content = match block.get("content") {
+                None | Some(Value::Null) => json!(""),
+                Some(content) => content.clone(),
+            };
+            unfolded.push(json!({
+                "role": "tool", "tool_call_id": block["tool_use_id"], "content": content,
+            }));
+        } else if is_of(block, "tool_use") {
+            let function = json!({"name": block["name"], "arguments": block["input"]});
+            calls.push(json!({"id": block["id"], "type": "function", "function": function}));
+        } else {
+            rest.push(block.clone());
+        }
+    }
+    if rest.is_empty() && calls.is_empty() {
+        return;
+    }
+    let mut message = message.clone();
+    message["content"] = if rest.is_empty() { Value::Null } else { rest.into() };
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    unfolded.push(message);
 }
 
 /// A conversation that ends with the assistant's words is one that it goes on with.
@@ -114,7 +186,12 @@ fn rendering(object: &Map<String, Value>) -> Rendering {
 /// The messages, the system's instructions first.
 fn conversation(object: &Map<String, Value>) -> Result<Vec<Message>, ApiError> {
     let fields = Fields::new(object);
-    let mut messages = read_messages(fields)?;
+    let mut unfolded = Vec::new();
+    for message in fields.list("messages")?.unwrap_or_default() {
+        unfold(message, &mut unfolded);
+    }
+    let map = Map::from_iter([("messages".to_owned(), unfolded.into())]);
+    let mut messages = read_messages(Fields::new(&map))?;
     for message in &mut messages {
         flatten(message);
     }
@@ -144,8 +221,25 @@ fn stop(reason: &Reason) -> (&'static str, Option<&str>) {
     match reason {
         Reason::Stop => ("end_turn", None),
         Reason::StopText(text) => ("stop_sequence", Some(text)),
+        Reason::Calls => ("tool_use", None),
         Reason::Length => ("max_tokens", None),
     }
+}
+
+/// The blocks of an answer, at least one.
+fn blocks(parts: &[ReplyPart]) -> Value {
+    let block = |part: &ReplyPart| match part {
+        ReplyPart::Text(text) => json!({"type": "text", "text": text}),
+        ReplyPart::Call(call) => tool_use(call, arguments(call)),
+    };
+    match parts {
+        [] => json!([{"type": "text", "text": ""}]),
+        parts => parts.iter().map(block).collect(),
+    }
+}
+
+fn tool_use(call: &ToolCall, input: Value) -> Value {
+    json!({"type": "tool_use", "id": random_id("toolu_"), "name": call.name, "input": input})
 }
 
 fn usage(prompt: usize, cached: usize, generated: usize) -> Value {
@@ -163,16 +257,40 @@ struct Events {
     id: String,
     model: Arc<str>,
     prompt_tokens: usize,
-    /// Whether the block of text has begun.
+    /// Blocks that have ended.
+    blocks: usize,
+    /// Whether a block of text has begun and not ended.
     is_open: bool,
 }
 
 impl Events {
     fn open(&mut self, out: &mut Vec<u8>) {
         if !std::mem::replace(&mut self.is_open, true) {
-            let block = json!({"type": "text", "text": ""});
-            let data = json!({"type": "content_block_start", "index": 0, "content_block": block});
-            push_event(out, Some("content_block_start"), &data);
+            self.push_start(out, json!({"type": "text", "text": ""}));
+        }
+    }
+
+    fn push_start(&self, out: &mut Vec<u8>, block: Value) {
+        let data =
+            json!({"type": "content_block_start", "index": self.blocks, "content_block": block});
+        push_event(out, Some("content_block_start"), &data);
+    }
+
+    fn push_delta(&self, out: &mut Vec<u8>, delta: Value) {
+        let data = json!({"type": "content_block_delta", "index": self.blocks, "delta": delta});
+        push_event(out, Some("content_block_delta"), &data);
+    }
+
+    fn push_stop(&mut self, out: &mut Vec<u8>) {
+        let data = json!({"type": "content_block_stop", "index": self.blocks});
+        push_event(out, Some("content_block_stop"), &data);
+        self.blocks += 1;
+    }
+
+    /// Ends the block of text, if one has begun.
+    fn close(&mut self, out: &mut Vec<u8>) {
+        if std::mem::replace(&mut self.is_open, false) {
+            self.push_stop(out);
         }
     }
 }
@@ -202,14 +320,20 @@ impl Writer for Events {
         match piece {
             Piece::Text { text, .. } => {
                 self.open(out);
-                let delta = json!({"type": "text_delta", "text": text});
-                let data = json!({"type": "content_block_delta", "index": 0, "delta": delta});
-                push_event(out, Some("content_block_delta"), &data);
+                self.push_delta(out, json!({"type": "text_delta", "text": text}));
+            }
+            Piece::Call(call) => {
+                self.close(out);
+                self.push_start(out, tool_use(&call, json!({})));
+                let delta = json!({"type": "input_json_delta", "partial_json": call.arguments});
+                self.push_delta(out, delta);
+                self.push_stop(out);
             }
             Piece::End(ended) => {
-                self.open(out);
-                let data = json!({"type": "content_block_stop", "index": 0});
-                push_event(out, Some("content_block_stop"), &data);
+                if self.blocks == 0 {
+                    self.open(out);
+                }
+                self.close(out);
                 let (reason, sequence) = stop(&ended.reason);
                 let data = json!({
                     "type": "message_delta",

@@ -52,7 +52,7 @@ impl App {
         Self {
             models,
             guard,
-            lifecycle: Lifecycle::new(),
+            lifecycle: Lifecycle::new(limits.request),
             metrics: Metrics::new(),
             bodies: Arc::new(Semaphore::new(limits.bodies_bytes / BODY_PERMIT_BYTES)),
             workers: Arc::new(Semaphore::new(threads)),

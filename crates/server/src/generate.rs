@@ -8,12 +8,13 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use trine_engine::{
     Finish, Generation, Logprobs, Request, SamplingParams, Service, Statistics, Update,
 };
-use trine_text::{StopMatcher, StreamDecoder, Tokenizer};
+use trine_text::{CallParser, Grammar, ReplyPart, StopMatcher, StreamDecoder, Tokenizer, ToolCall};
 
 use crate::error::{ApiError, failure};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::ModelMetrics;
 use crate::models::Lease;
+use crate::structure::Guide;
 
 /// Pieces that may wait for a slow client; beyond them the texts wait as tokens in the engine's own channel.
 const PIECES: usize = 16;
@@ -34,6 +35,10 @@ pub(crate) struct Ask {
     /// Whether a stop text that ends the text belongs to it.
     pub(crate) include_stop: bool,
     pub(crate) skip_special: bool,
+    /// What the text must look like.
+    pub(crate) grammar: Option<Arc<Grammar>>,
+    /// What finds calls of tools in the text.
+    pub(crate) calls: Option<CallParser>,
 }
 
 /// A part of one of the texts.
@@ -49,6 +54,8 @@ pub(crate) enum Piece {
         /// Tokens generated so far.
         generated: usize,
     },
+    /// A whole call of a tool.
+    Call(ToolCall),
     /// The end of the text.
     End(Ended),
     /// It cannot go on.
@@ -79,6 +86,8 @@ pub(crate) enum Reason {
     Stop,
     /// This stop text was reached.
     StopText(String),
+    /// The model ended it, and waits for the results of the tools that it has called.
+    Calls,
     /// There may be no more tokens.
     Length,
 }
@@ -104,9 +113,10 @@ impl Choices {
         metrics: &Arc<ModelMetrics>,
     ) -> Result<Self, ApiError> {
         let model = &lease.model;
+        let deadline = lifecycle.deadline();
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
-            runs.push(Run::start(&model.service, &model.tokenizer, ask, metrics)?);
+            runs.push(Run::start(&model.service, &model.tokenizer, ask, deadline, metrics)?);
         }
         let (sender, pieces) = channel(PIECES);
         let open = runs.len();
@@ -150,6 +160,8 @@ impl Choices {
 pub(crate) struct Whole {
     pub(crate) prompt: Vec<Logprobs>,
     pub(crate) text: String,
+    /// Text and calls in their order.
+    pub(crate) parts: Vec<ReplyPart>,
     pub(crate) tokens: Vec<TokenText>,
     pub(crate) ended: Option<Ended>,
 }
@@ -164,8 +176,14 @@ impl Whole {
             Piece::Prompt(logprobs) => self.prompt.extend(logprobs),
             Piece::Text { text, tokens, .. } => {
                 self.text.push_str(&text);
+                match self.parts.last_mut() {
+                    Some(ReplyPart::Text(last)) => last.push_str(&text),
+                    _ if text.is_empty() => {}
+                    _ => self.parts.push(ReplyPart::Text(text)),
+                }
                 self.tokens.extend(tokens);
             }
+            Piece::Call(call) => self.parts.push(ReplyPart::Call(call)),
             Piece::End(ended) => self.ended = Some(ended),
             Piece::Failed(error) => return Err(error),
         }
@@ -174,6 +192,14 @@ impl Whole {
 
     pub(crate) fn reason(&self) -> Reason {
         self.ended.as_ref().map_or(Reason::Stop, |ended| ended.reason.clone())
+    }
+
+    /// The calls of tools.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &ToolCall> {
+        self.parts.iter().filter_map(|part| match part {
+            ReplyPart::Call(call) => Some(call),
+            ReplyPart::Text(_) => None,
+        })
     }
 
     pub(crate) fn generated(&self) -> usize {
@@ -210,6 +236,7 @@ impl Run {
         service: &Service,
         tokenizer: &Arc<Tokenizer>,
         ask: Ask,
+        deadline: Option<Instant>,
         metrics: &Arc<ModelMetrics>,
     ) -> Result<Self, ApiError> {
         let assembler = Assembler::new(tokenizer, &ask);
@@ -220,8 +247,12 @@ impl Run {
         request.ignore_stop = ask.ignore_stop;
         request.min_tokens = ask.min_tokens;
         request.priority = ask.priority;
+        request.deadline = deadline;
         request.logprobs = ask.logprobs;
         request.prompt_logprobs = ask.prompt_logprobs;
+        if let Some(grammar) = &ask.grammar {
+            request.constraint = Some(Box::new(Guide::start(grammar)?));
+        }
         let generation = service.submit(request).inspect_err(|_| metrics.refused())?;
         let metrics = Arc::clone(metrics);
         let submitted = Instant::now();
@@ -283,10 +314,10 @@ impl Run {
                 self.note_token(at);
                 let step = self.assembler.push(token, logprobs);
                 match step.stopped {
-                    None => (step.piece.into_iter().collect(), false),
-                    Some(stop) => {
-                        let end = self.end(Reason::StopText(stop), None);
-                        (step.piece.into_iter().chain([end]).collect(), true)
+                    None => (step.pieces, false),
+                    Some(reason) => {
+                        let end = self.end(reason, None);
+                        (step.pieces.into_iter().chain([end]).collect(), true)
                     }
                 }
             }
@@ -295,11 +326,12 @@ impl Run {
                     self.metrics.ended("error", self.submitted.elapsed(), None);
                     return (vec![Piece::Failed(error)], true);
                 }
+                let rest = self.assembler.finish();
                 let reason = match finish {
+                    Finish::Stop if self.assembler.has_calls() => Reason::Calls,
                     Finish::Stop => Reason::Stop,
                     _ => Reason::Length,
                 };
-                let rest = self.assembler.finish();
                 let end = self.end(reason, Some(statistics));
                 (rest.into_iter().chain([end]).collect(), true)
             }
@@ -342,6 +374,7 @@ struct Assembler {
     matcher: StopMatcher,
     stops: Vec<String>,
     include_stop: bool,
+    calls: Option<CallParser>,
     /// Tokens whose text has not been passed on, if log-probabilities are wanted.
     pending: VecDeque<TokenText>,
     /// Characters decoded and passed on.
@@ -351,9 +384,9 @@ struct Assembler {
 }
 
 struct Assembled {
-    piece: Option<Piece>,
-    /// The stop text that was reached.
-    stopped: Option<String>,
+    pieces: Vec<Piece>,
+    /// Why nothing more is to come.
+    stopped: Option<Reason>,
 }
 
 impl Assembler {
@@ -363,6 +396,7 @@ impl Assembler {
             matcher: StopMatcher::new(&ask.stops),
             stops: ask.stops.clone(),
             include_stop: ask.include_stop,
+            calls: ask.calls.clone(),
             pending: VecDeque::new(),
             decoded: 0,
             passed: 0,
@@ -383,25 +417,44 @@ impl Assembler {
         if let Some(stop) = stopped.as_ref().filter(|_| self.include_stop) {
             text.push_str(stop);
         }
-        Assembled { piece: self.pass(text, false), stopped }
+        let pieces = self.pass(text, false, stopped.is_some());
+        let is_called = self.calls.as_ref().is_some_and(CallParser::is_done);
+        let stopped = stopped.map(Reason::StopText).or(is_called.then_some(Reason::Calls));
+        Assembled { pieces, stopped }
     }
 
-    fn finish(&mut self) -> Option<Piece> {
+    fn has_calls(&self) -> bool {
+        self.calls.as_ref().is_some_and(|calls| calls.calls() > 0)
+    }
+
+    fn finish(&mut self) -> Vec<Piece> {
         let mut text = self.matcher.push(self.stream.finish()).text;
         text.push_str(&self.matcher.finish());
-        self.pass(text, true)
+        self.pass(text, true, true)
     }
 
-    /// A piece of the text, with the tokens that begin in what was passed on.
-    fn pass(&mut self, text: String, all: bool) -> Option<Piece> {
+    /// Pieces of the text, with the tokens that begin in what was passed on, or `all` that are left. `ends` says that no
+    /// more text comes.
+    fn pass(&mut self, text: String, all: bool, ends: bool) -> Vec<Piece> {
         self.passed += text.chars().count();
         let ready =
             self.pending.iter().take_while(|token| all || token.offset < self.passed).count();
         let tokens: Vec<TokenText> = self.pending.drain(..ready).collect();
-        if text.is_empty() && tokens.is_empty() {
-            return None;
+        let generated = self.generated;
+        let Some(calls) = &mut self.calls else {
+            let is_empty = text.is_empty() && tokens.is_empty();
+            let piece = (!is_empty).then_some(Piece::Text { text, tokens, generated });
+            return piece.into_iter().collect();
+        };
+        let mut parts = calls.push(&text);
+        if ends && !calls.is_done() {
+            parts.extend(calls.finish());
         }
-        Some(Piece::Text { text, tokens, generated: self.generated })
+        let piece = |part| match part {
+            ReplyPart::Text(text) => Piece::Text { text, tokens: Vec::new(), generated },
+            ReplyPart::Call(call) => Piece::Call(call),
+        };
+        parts.into_iter().map(piece).collect()
     }
 }
 
@@ -434,6 +487,8 @@ mod tests {
             stops: stops.iter().map(|stop| (*stop).to_owned()).collect(),
             include_stop: false,
             skip_special: true,
+            grammar: None,
+            calls: None,
         }
     }
 
@@ -448,7 +503,7 @@ mod tests {
             let logprobs = Logprobs { token, logprob: -1.0, rank: 0, top: Vec::new() };
             let step = assembler.push(token, Some(Box::new(logprobs)));
             stopped |= step.stopped.is_some();
-            step.piece.into_iter().for_each(|piece| whole.take(piece).unwrap());
+            step.pieces.into_iter().for_each(|piece| whole.take(piece).unwrap());
             if stopped {
                 return (whole.text, whole.tokens, ids.len());
             }

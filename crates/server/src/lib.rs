@@ -25,6 +25,7 @@
 mod anthropic;
 mod app;
 mod body;
+mod calling;
 mod conversation;
 mod error;
 mod generate;
@@ -42,10 +43,12 @@ mod responses;
 mod routers;
 mod service_routes;
 mod stream;
+mod structure;
 mod text_routes;
 mod transport;
 
 pub use keys::Keys;
 pub use models::{Description, LoadedModel, Loader};
 pub use options::{Limits, ServerOptions};
+pub use structure::grammar_cache;
 pub use transport::{Handle, ServeError, Server};

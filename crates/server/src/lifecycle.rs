@@ -1,7 +1,7 @@
 //! The server's life: taking requests, draining, ending at once.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -21,6 +21,8 @@ pub(crate) enum Phase {
 pub(crate) struct Lifecycle {
     phase: Arc<watch::Sender<Phase>>,
     in_flight: Arc<watch::Sender<usize>>,
+    /// Time that a request may take.
+    request: Option<Duration>,
 }
 
 /// A request in flight.
@@ -34,10 +36,12 @@ impl Drop for InFlight {
 }
 
 impl Lifecycle {
-    pub(crate) fn new() -> Self {
+    /// A server that runs, and gives each request so much time.
+    pub(crate) fn new(request: Option<Duration>) -> Self {
         Self {
             phase: Arc::new(watch::Sender::new(Phase::Running)),
             in_flight: Arc::new(watch::Sender::new(0)),
+            request,
         }
     }
 
@@ -58,6 +62,11 @@ impl Lifecycle {
     pub(crate) async fn reached(&self, phase: Phase) {
         // The sender lives as long as self.
         let _ = self.phase.subscribe().wait_for(|current| *current >= phase).await;
+    }
+
+    /// When a request that comes now has to end.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.request.and_then(|time| Instant::now().checked_add(time))
     }
 
     pub(crate) fn begin(&self) -> InFlight {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use trine_engine::{SamplingParams, Service};
-use trine_text::{ChatTemplate, Tokenizer};
+use trine_text::{ChatTemplate, GrammarCache, Tokenizer};
 
 use crate::error::{ApiError, shown};
 
@@ -38,6 +38,8 @@ pub struct LoadedModel {
     pub template: Option<ChatTemplate>,
     /// How its makers sample it.
     pub sampling: SamplingParams,
+    /// Its compiled grammars ([`grammar_cache`](crate::grammar_cache) makes one).
+    pub grammars: GrammarCache,
     /// The engine that runs it.
     pub service: Service,
     /// Facts for people.

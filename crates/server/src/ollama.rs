@@ -7,10 +7,11 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
-use trine_text::{Message, Specials};
+use trine_text::{Message, Specials, ToolCall};
 
 use crate::app::{App, unix_seconds};
 use crate::body::read_object;
+use crate::calling::{Calling, arguments};
 use crate::conversation::{Rendering, prompt, read_messages};
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
@@ -19,6 +20,7 @@ use crate::models::{Entry, Lease};
 use crate::parameters::{Parameters, read_sampling, read_stops};
 use crate::service_routes::{VERSION, json_response};
 use crate::stream::{Writer, respond};
+use crate::structure::Structure;
 
 /// Largest `num_predict`.
 const TOKENS_MAX: i64 = i32::MAX as i64;
@@ -75,12 +77,17 @@ async fn handle(
     let wholes = collect(choices, 1).await?;
     let ended = wholes[0].ended.as_ref();
     let ended = ended.ok_or_else(|| ApiError::internal("the text has no end"))?;
-    Ok(json_response(&lines.last(&wholes[0].text, ended)))
+    let mut line = lines.last(&wholes[0].text, ended);
+    let calls: Vec<Value> = wholes[0].calls().map(written).collect();
+    if !calls.is_empty() {
+        line["message"]["tool_calls"] = calls.into();
+    }
+    Ok(json_response(&line))
 }
 
 fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<Ask>, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
-    for name in ["format", "tools", "images", "suffix", "template", "context", "logprobs"] {
+    for name in ["images", "suffix", "template", "context", "logprobs"] {
         let is_off = match fields.get(name) {
             None | Some(Value::Bool(false)) => true,
             Some(Value::String(text)) => text.is_empty(),
@@ -96,9 +103,18 @@ fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<A
         let options = Fields::within(options, "options.");
         read_options(options, &mut parameters, model.service.limits().vocabulary)?;
     }
+    parameters.follow(Structure::of_ollama(fields)?, model)?;
+    let calling = match way {
+        Way::Chat => Calling::read(fields)?,
+        Way::Generate => Calling::default(),
+    };
+    calling.apply(&mut parameters, None, model)?;
     let ids = match way {
         Way::Chat if fields.list("messages")?.is_none_or(<[Value]>::is_empty) => return Ok(None),
-        Way::Chat => prompt(model, read_messages(fields)?, &Rendering::default())?,
+        Way::Chat => {
+            let messages = calling.conversation(&read_messages(fields)?)?;
+            prompt(model, messages, &Rendering::default())?
+        }
         Way::Generate => {
             let text = fields.text("prompt")?.unwrap_or_default();
             if text.is_empty() {
@@ -172,6 +188,11 @@ impl Lines {
     }
 }
 
+/// A call as Ollama has it: arguments are JSON there, and calls have no ids.
+fn written(call: &ToolCall) -> Value {
+    json!({"function": {"index": call.index, "name": call.name, "arguments": arguments(call)}})
+}
+
 fn push_line(out: &mut Vec<u8>, line: &Value) {
     out.extend_from_slice(line.to_string().as_bytes());
     out.push(b'\n');
@@ -186,6 +207,11 @@ impl Writer for Lines {
         match piece {
             Piece::Text { text, .. } => push_line(out, &self.line(&text, false)),
             Piece::End(ended) => push_line(out, &self.last("", &ended)),
+            Piece::Call(call) => {
+                let mut line = self.line("", false);
+                line["message"]["tool_calls"] = json!([written(&call)]);
+                push_line(out, &line);
+            }
             Piece::Prompt(_) | Piece::Failed(_) => {}
         }
     }
@@ -278,7 +304,7 @@ pub(crate) async fn show(
         "template": template,
         "details": entry.map(details),
         "model_info": info,
-        "capabilities": ["completion"],
+        "capabilities": ["completion", "tools"],
         "modified_at": rfc3339(app.started),
     })))
 }

@@ -54,6 +54,8 @@ pub struct Limits {
     pub write_stall: Duration,
     /// Time for a TLS handshake.
     pub handshake: Duration,
+    /// Time that a text may take from its arrival to its end.
+    pub request: Option<Duration>,
     /// Time that requests have to end after the server was told to.
     pub drain: Duration,
 }
@@ -88,6 +90,7 @@ impl Default for Limits {
             body: Duration::from_secs(300),
             write_stall: Duration::from_secs(30),
             handshake: Duration::from_secs(10),
+            request: None,
             drain: Duration::from_secs(30),
         }
     }

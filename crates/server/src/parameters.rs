@@ -1,13 +1,17 @@
 //! The fields about sampling and length that the dialects of OpenAI and llama.cpp share.
 
+use std::sync::Arc;
+
 use rand::RngExt;
 use serde_json::Value;
 use trine_engine::{LOGPROBS_MAX, SamplingParams};
+use trine_text::{CallParser, Grammar};
 
 use crate::error::ApiError;
 use crate::generate::Ask;
 use crate::json::{Fields, token_id};
 use crate::models::LoadedModel;
+use crate::structure::Structure;
 
 /// Largest count of tokens that a request may name.
 const TOKENS_MAX: usize = i32::MAX as usize;
@@ -36,6 +40,10 @@ pub(crate) struct Parameters {
     pub(crate) skip_special: bool,
     pub(crate) priority: i32,
     pub(crate) prompt_logprobs: Option<usize>,
+    /// What the texts must look like, and the field that says so.
+    pub(crate) grammar: Option<(Arc<Grammar>, String)>,
+    /// What finds calls of tools in the texts.
+    pub(crate) calls: Option<CallParser>,
 }
 
 impl Parameters {
@@ -53,6 +61,8 @@ impl Parameters {
             skip_special: true,
             priority: 0,
             prompt_logprobs: None,
+            grammar: None,
+            calls: None,
         }
     }
 
@@ -94,7 +104,23 @@ impl Parameters {
         let range = i64::from(i32::MIN)..=i64::from(i32::MAX);
         parameters.priority = fields.integer("priority", range)?.unwrap_or(0) as i32;
         parameters.prompt_logprobs = fields.count("prompt_logprobs", 0, LOGPROBS_MAX)?;
+        parameters.follow(Structure::read(fields)?, model)?;
         Ok(parameters)
+    }
+
+    /// Makes the texts look as asked. For a thread that may wait.
+    ///
+    /// # Errors
+    /// As [`Structure::compile`].
+    pub(crate) fn follow(
+        &mut self,
+        structure: Option<Structure>,
+        model: &LoadedModel,
+    ) -> Result<(), ApiError> {
+        if let Some(structure) = structure {
+            self.grammar = Some((structure.compile(model)?, structure.param));
+        }
+        Ok(())
     }
 
     /// Requests for `n` texts after a prompt, their seeds one after the other.
@@ -106,7 +132,8 @@ impl Parameters {
     ) -> Vec<Ask> {
         let context = model.service.limits().context;
         let mut stop_ids = self.stop_ids.clone();
-        if !self.ignore_eos {
+        // Behind a complete document nothing but its end may come.
+        if !self.ignore_eos || self.grammar.is_some() {
             stop_ids.extend_from_slice(model.tokenizer.eos_ids());
         }
         // A sequence can hold no more; the engine ends it with "length" when the context is full.
@@ -127,6 +154,8 @@ impl Parameters {
             stops: self.stops.clone(),
             include_stop: self.include_stop,
             skip_special: self.skip_special,
+            grammar: self.grammar.as_ref().map(|(grammar, _)| Arc::clone(grammar)),
+            calls: self.calls.clone(),
         };
         (0..self.n).map(ask).collect()
     }
@@ -256,7 +285,7 @@ enum Harmless {
 }
 
 /// Fields that would change what the answer means.
-const UNSUPPORTED: [(&str, Harmless, &str); 38] = [
+const UNSUPPORTED: [(&str, Harmless, &str); 28] = [
     (
         "suffix",
         Harmless::Off,
@@ -290,16 +319,6 @@ const UNSUPPORTED: [(&str, Harmless, &str); 38] = [
     ("audio", Harmless::Off, "answers are text"),
     ("functions", Harmless::Off, "use tools"),
     ("function_call", Harmless::Text(&["none", "auto"]), "use tools"),
-    ("tools", Harmless::Off, "leave it out"),
-    ("tool_choice", Harmless::Text(&["none", "auto"]), "leave it out"),
-    ("response_format", Harmless::Text(&["text"]), "leave it out, or use {\"type\": \"text\"}"),
-    ("grammar", Harmless::Off, "leave it out"),
-    ("json_schema", Harmless::Off, "leave it out"),
-    ("structured_outputs", Harmless::Off, "leave it out"),
-    ("guided_json", Harmless::Off, "leave it out"),
-    ("guided_regex", Harmless::Off, "leave it out"),
-    ("guided_choice", Harmless::Off, "leave it out"),
-    ("guided_grammar", Harmless::Off, "leave it out"),
     ("n_discard", Harmless::At(0.0), "prompts and answers are never cut; leave it out"),
     ("n_keep", Harmless::At(0.0), "prompts and answers are never cut; leave it out"),
     ("id_slot", Harmless::At(-1.0), "the engine chooses; leave it out"),

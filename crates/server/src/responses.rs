@@ -6,10 +6,11 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
-use trine_text::Message;
+use trine_text::{Message, ReplyPart, ToolCall};
 
 use crate::app::{App, unix_seconds};
 use crate::body::read_object;
+use crate::calling::Calling;
 use crate::conversation::{Rendering, prompt, read_messages};
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
@@ -19,17 +20,17 @@ use crate::models::Lease;
 use crate::parameters::{Parameters, read_sampling};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_comment, push_event, respond};
+use crate::structure::Structure;
 
 /// Largest `max_output_tokens`.
 const TOKENS_MAX: usize = i32::MAX as usize;
 
-/// Fields of the API that need state, tools or other things that this server has not.
-const UNSUPPORTED: [(&str, &str); 6] = [
+/// Fields of the API that need state or other things that this server has not.
+const UNSUPPORTED: [(&str, &str); 5] = [
     ("previous_response_id", "responses are not kept; send the whole conversation as input"),
     ("conversation", "conversations are not kept; send the whole conversation as input"),
     ("prompt", "prompts are not kept; send the text as instructions"),
     ("background", "use \"stream\": true"),
-    ("tools", "leave it out"),
     ("top_logprobs", "use /v1/chat/completions"),
 ];
 
@@ -49,17 +50,31 @@ pub(crate) async fn handle(
     let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
     let answer = Answer {
         id: random_id("resp_"),
-        item: random_id("msg_"),
         created: unix_seconds(),
         model: Arc::clone(&lease.name),
         prompt_tokens,
         echoed,
     };
     if streams {
-        return respond(choices, Events { answer, sequence: 0, text: String::new() }).await;
+        let events = Events { answer, sequence: 0, items: Vec::new(), text: None };
+        return respond(choices, events).await;
     }
     let wholes = collect(choices, 1).await?;
-    Ok(json_response(&answer.whole(&wholes[0].text, wholes[0].ended.as_ref())))
+    let ended = wholes[0].ended.as_ref();
+    let status = item_status(ended);
+    let parts = &wholes[0].parts;
+    let item = |(index, part): (usize, &ReplyPart)| match part {
+        ReplyPart::Text(text) => {
+            let status = if index + 1 == parts.len() { status } else { "completed" };
+            message(&random_id("msg_"), status, json!([part_of(text)]))
+        }
+        ReplyPart::Call(call) => function_call(&CallIds::new(), "completed", call, &call.arguments),
+    };
+    let mut items: Vec<Value> = parts.iter().enumerate().map(item).collect();
+    if items.is_empty() {
+        items.push(message(&random_id("msg_"), status, json!([part_of("")])));
+    }
+    Ok(json_response(&answer.whole(items, ended)))
 }
 
 fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
@@ -77,36 +92,95 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     if fields.text("truncation")?.is_some_and(|truncation| truncation != "disabled") {
         return Err(ApiError::unsupported("truncation", "conversations are never cut"));
     }
-    let format = fields.object("text")?.and_then(|text| text.get("format"));
-    if format.is_some_and(|format| !format.is_null() && format["type"] != "text") {
-        return Err(ApiError::unsupported("text.format", "use {\"type\": \"text\"}"));
-    }
     let mut parameters = Parameters::of_model(model);
     let vocabulary = model.service.limits().vocabulary;
     read_sampling(fields, &mut parameters.sampling, vocabulary)?;
     parameters.max_tokens = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
-    let ids = prompt(model, conversation(fields)?, &Rendering::default())?;
+    parameters.follow(Structure::of_response(fields)?, model)?;
+    let calling = calling(fields)?;
+    calling.apply(&mut parameters, None, model)?;
+    let messages = calling.conversation(&conversation(fields)?)?;
+    let ids = prompt(model, messages, &Rendering::default())?;
     let mut asks = parameters.asks(&ids, None, model);
     asks.pop().ok_or_else(|| ApiError::internal("there is no text to write"))
+}
+
+/// Tools, which have no object `function` of their own here.
+fn calling(fields: Fields<'_>) -> Result<Calling, ApiError> {
+    let nested = |tool: &Value| {
+        let Value::Object(function) = tool else { return tool.clone() };
+        json!({"type": function.get("type"), "function": function})
+    };
+    let tools: Value = fields.list("tools")?.unwrap_or_default().iter().map(nested).collect();
+    let choice = fields.get("tool_choice").cloned().unwrap_or_default();
+    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    let calling = Calling::new(&tools, &choice, parallel);
+    calling.map_err(|error| ApiError {
+        message: error.message.replacen(".function", "", 1),
+        param: error.param.map(|param| param.replacen(".function", "", 1)),
+        ..error
+    })
+}
+
+/// An item of the input as a message of a chat.
+fn unfold(item: &Value) -> Result<Value, ApiError> {
+    let wrong = |what: &str| Err(ApiError::field("input", what));
+    match item.get("type").and_then(Value::as_str) {
+        Some("function_call") => {
+            let function = json!({"name": item["name"], "arguments": item["arguments"]});
+            let call = json!({"id": item["call_id"], "type": "function", "function": function});
+            Ok(json!({"role": "assistant", "content": null, "tool_calls": [call]}))
+        }
+        Some("function_call_output") => {
+            if !item["call_id"].is_string() {
+                return wrong("an output of a function has no call_id");
+            }
+            Ok(json!({
+                "role": "tool", "tool_call_id": item["call_id"], "content": item["output"],
+            }))
+        }
+        None | Some("message") => {
+            let mut item = item.clone();
+            if let Some(map) = item.as_object_mut() {
+                map.retain(|key, _| matches!(&**key, "role" | "content"));
+            }
+            Ok(item)
+        }
+        Some(kind) => {
+            let what = format!("items of type {} are not taken", crate::error::shown(kind));
+            Err(ApiError::unsupported("input", &what))
+        }
+    }
+}
+
+/// The items as messages: calls that follow one another, or the words before them, are one message.
+fn unfolded(items: &[Value]) -> Result<Vec<Value>, ApiError> {
+    let mut messages: Vec<Value> = Vec::with_capacity(items.len());
+    for item in items {
+        let mut message = unfold(item)?;
+        let calls = message.get_mut("tool_calls").map(Value::take);
+        match (calls, messages.last_mut()) {
+            (Some(Value::Array(calls)), Some(last)) if last["role"] == "assistant" => {
+                match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
+                    Some(before) => before.extend(calls),
+                    None => last["tool_calls"] = calls.into(),
+                }
+            }
+            (Some(calls), _) => {
+                message["tool_calls"] = calls;
+                messages.push(message);
+            }
+            (None, _) => messages.push(message),
+        }
+    }
+    Ok(messages)
 }
 
 fn conversation(fields: Fields<'_>) -> Result<Vec<Message>, ApiError> {
     let mut messages = match fields.get("input") {
         Some(Value::String(text)) => vec![Message::new("user", text.as_str())],
         Some(Value::Array(items)) => {
-            let kind = |item: &Value| item.get("type").and_then(Value::as_str).map(str::to_owned);
-            let other = items.iter().filter_map(kind).find(|kind| kind != "message");
-            if let Some(kind) = other {
-                let path = format!("input items of type {}", crate::error::shown(&kind));
-                return Err(ApiError::unsupported("input", &format!("{path} are not taken")));
-            }
-            let items = items.iter().cloned().map(|mut item| {
-                if let Some(map) = item.as_object_mut() {
-                    map.retain(|key, _| matches!(&**key, "role" | "content"));
-                }
-                item
-            });
-            let map = Map::from_iter([("messages".to_owned(), items.collect())]);
+            let map = Map::from_iter([("messages".to_owned(), unfolded(items)?.into())]);
             let read = read_messages(Fields::new(&map));
             read.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })?
         }
@@ -122,13 +196,22 @@ fn conversation(fields: Fields<'_>) -> Result<Vec<Message>, ApiError> {
 fn echoed(object: &Map<String, Value>) -> Map<String, Value> {
     let names = ["instructions", "max_output_tokens", "metadata", "temperature", "top_p", "user"];
     let value = |name: &str| object.get(name).cloned().unwrap_or_default();
-    names.iter().map(|name| ((*name).to_owned(), value(name))).collect()
+    let mut echoed: Map<String, Value> =
+        names.iter().map(|name| ((*name).to_owned(), value(name))).collect();
+    for name in ["tools", "tool_choice", "parallel_tool_calls"] {
+        if let Some(value) = object.get(name).filter(|value| !value.is_null()) {
+            echoed.insert(name.to_owned(), value.clone());
+        }
+    }
+    if let Some(text) = object.get("text").filter(|text| text["format"].is_object()) {
+        echoed.insert("text".to_owned(), text.clone());
+    }
+    echoed
 }
 
 /// What all forms of a response share.
 struct Answer {
     id: String,
-    item: String,
     created: u64,
     model: Arc<str>,
     prompt_tokens: usize,
@@ -146,12 +229,12 @@ impl Answer {
             "incomplete_details": null,
             "model": &*self.model,
             "output": output,
-            "parallel_tool_calls": false,
+            "parallel_tool_calls": true,
             "previous_response_id": null,
             "reasoning": {"effort": null, "summary": null},
             "store": false,
             "text": {"format": {"type": "text"}},
-            "tool_choice": "none",
+            "tool_choice": "auto",
             "tools": [],
             "truncation": "disabled",
             "usage": null,
@@ -171,31 +254,58 @@ impl Answer {
         response
     }
 
-    fn item(&self, status: &str, content: Value) -> Value {
-        json!({"id": self.item, "type": "message", "role": "assistant", "status": status, "content": content})
-    }
-
-    fn whole(&self, text: &str, ended: Option<&Ended>) -> Value {
-        let is_cut = ended.is_some_and(|ended| ended.reason == Reason::Length);
-        let status = if is_cut { "incomplete" } else { "completed" };
-        let output = json!([self.item(status, json!([part(text)]))]);
-        let mut response = self.response(status, output, ended);
-        if is_cut {
+    fn whole(&self, items: Vec<Value>, ended: Option<&Ended>) -> Value {
+        let mut response = self.response(item_status(ended), items.into(), ended);
+        if is_cut(ended) {
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
         }
         response
     }
 }
 
-fn part(text: &str) -> Value {
+fn is_cut(ended: Option<&Ended>) -> bool {
+    ended.is_some_and(|ended| ended.reason == Reason::Length)
+}
+
+fn item_status(ended: Option<&Ended>) -> &'static str {
+    if is_cut(ended) { "incomplete" } else { "completed" }
+}
+
+fn message(id: &str, status: &str, content: Value) -> Value {
+    json!({"id": id, "type": "message", "role": "assistant", "status": status, "content": content})
+}
+
+fn part_of(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+}
+
+/// A call has an id as an item, and another one by which its result refers to it.
+struct CallIds {
+    item: String,
+    call: String,
+}
+
+impl CallIds {
+    fn new() -> Self {
+        Self { item: random_id("fc_"), call: random_id("call_") }
+    }
+}
+
+fn function_call(ids: &CallIds, status: &str, call: &ToolCall, arguments: &str) -> Value {
+    json!({
+        "id": ids.item, "type": "function_call", "status": status,
+        "call_id": ids.call, "name": call.name, "arguments": arguments,
+    })
 }
 
 /// Writes events.
 struct Events {
     answer: Answer,
     sequence: usize,
-    text: String,
+    /// Items that have ended.
+    items: Vec<Value>,
+    /// Id and text of the message that has begun and not ended.
+    text: Option<(String, String)>,
 }
 
 impl Events {
@@ -210,15 +320,76 @@ impl Events {
         push_event(out, Some(kind), &data);
     }
 
-    /// The same about the one part of text there is.
-    fn push_part(&mut self, out: &mut Vec<u8>, kind: &str, name: &str, value: Value) {
-        let mut fields =
-            json!({"item_id": self.answer.item, "output_index": 0, "content_index": 0});
+    /// The same about the text of a message.
+    fn push_part(&mut self, out: &mut Vec<u8>, kind: &str, item: &str, name: &str, value: Value) {
+        let index = self.items.len();
+        let mut fields = json!({"item_id": item, "output_index": index, "content_index": 0});
         fields[name] = value;
         if kind.starts_with("response.output_text") {
             fields["logprobs"] = json!([]);
         }
         self.push(out, kind, fields);
+    }
+
+    fn push_item(&mut self, out: &mut Vec<u8>, kind: &str, item: &Value) {
+        let index = self.items.len();
+        self.push(out, kind, json!({"output_index": index, "item": item}));
+    }
+
+    /// Adds to the message; begins one if none has begun.
+    fn say(&mut self, out: &mut Vec<u8>, text: String) {
+        let (id, mut said) = self.text.take().unwrap_or_else(|| {
+            let id = random_id("msg_");
+            self.push_item(
+                out,
+                "response.output_item.added",
+                &message(&id, "in_progress", json!([])),
+            );
+            self.push_part(out, "response.content_part.added", &id, "part", part_of(""));
+            (id, String::new())
+        });
+        if !text.is_empty() {
+            said.push_str(&text);
+            self.push_part(out, "response.output_text.delta", &id, "delta", text.into());
+        }
+        self.text = Some((id, said));
+    }
+
+    /// Ends the message, if one has begun.
+    fn close(&mut self, out: &mut Vec<u8>, status: &str) {
+        let Some((id, text)) = self.text.take() else { return };
+        self.push_part(out, "response.output_text.done", &id, "text", text.clone().into());
+        self.push_part(out, "response.content_part.done", &id, "part", part_of(&text));
+        let item = message(&id, status, json!([part_of(&text)]));
+        self.push_item(out, "response.output_item.done", &item);
+        self.items.push(item);
+    }
+
+    fn call(&mut self, out: &mut Vec<u8>, call: &ToolCall) {
+        self.close(out, "completed");
+        let (ids, index) = (CallIds::new(), self.items.len());
+        let begun = function_call(&ids, "in_progress", call, "");
+        self.push_item(out, "response.output_item.added", &begun);
+        let delta = json!({"item_id": ids.item, "output_index": index, "delta": call.arguments});
+        self.push(out, "response.function_call_arguments.delta", delta);
+        let done = json!({
+            "item_id": ids.item, "output_index": index, "name": call.name, "arguments": call.arguments,
+        });
+        self.push(out, "response.function_call_arguments.done", done);
+        let item = function_call(&ids, "completed", call, &call.arguments);
+        self.push_item(out, "response.output_item.done", &item);
+        self.items.push(item);
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>, ended: &Ended) {
+        if self.items.is_empty() {
+            self.say(out, String::new());
+        }
+        self.close(out, item_status(Some(ended)));
+        let items = std::mem::take(&mut self.items);
+        let response = self.answer.whole(items, Some(ended));
+        let kind = if is_cut(Some(ended)) { "response.incomplete" } else { "response.completed" };
+        self.push(out, kind, json!({ "response": response }));
     }
 }
 
@@ -229,32 +400,13 @@ impl Writer for Events {
         let response = self.answer.response("in_progress", json!([]), None);
         self.push(out, "response.created", json!({ "response": response }));
         self.push(out, "response.in_progress", json!({ "response": response }));
-        let item = self.answer.item("in_progress", json!([]));
-        self.push(out, "response.output_item.added", json!({"output_index": 0, "item": item}));
-        self.push_part(out, "response.content_part.added", "part", part(""));
     }
 
     fn piece(&mut self, _index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
-            Piece::Text { text, .. } => {
-                self.text.push_str(&text);
-                self.push_part(out, "response.output_text.delta", "delta", text.into());
-            }
-            Piece::End(ended) => {
-                let text = std::mem::take(&mut self.text);
-                self.push_part(out, "response.output_text.done", "text", text.clone().into());
-                self.push_part(out, "response.content_part.done", "part", part(&text));
-                let response = self.answer.whole(&text, Some(&ended));
-                let item = response["output"][0].clone();
-                self.push(
-                    out,
-                    "response.output_item.done",
-                    json!({"output_index": 0, "item": item}),
-                );
-                let is_cut = ended.reason == Reason::Length;
-                let kind = if is_cut { "response.incomplete" } else { "response.completed" };
-                self.push(out, kind, json!({ "response": response }));
-            }
+            Piece::Text { text, .. } => self.say(out, text),
+            Piece::Call(call) => self.call(out, &call),
+            Piece::End(ended) => self.finish(out, &ended),
             Piece::Prompt(_) | Piece::Failed(_) => {}
         }
     }

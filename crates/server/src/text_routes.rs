@@ -10,6 +10,7 @@ use trine_text::{Specials, Tokenizer};
 
 use crate::app::App;
 use crate::body::read_object;
+use crate::calling::Calling;
 use crate::conversation::{Rendering, prompt, read_messages, render};
 use crate::error::ApiError;
 use crate::json::Fields;
@@ -30,7 +31,8 @@ pub(crate) async fn tokenize(
         let model = &*lease.model;
         let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
         let (ids, is_vllm) = if fields.get("messages").is_some() {
-            (prompt(model, read_messages(fields)?, &Rendering::read(fields)?)?, true)
+            let messages = Calling::read(fields)?.conversation(&read_messages(fields)?)?;
+            (prompt(model, messages, &Rendering::read(fields)?)?, true)
         } else if let Some(text) = fields.text("prompt")? {
             let adds = fields.boolean("add_special_tokens")?.unwrap_or(true);
             (encode(&model.tokenizer, text, adds, true)?, true)
@@ -91,7 +93,8 @@ pub(crate) async fn apply_template(
     let lease = app.model(Fields::new(&object).text("model")?).await?;
     let work = move || {
         let fields = Fields::new(&object);
-        let text = render(&lease.model, read_messages(fields)?, &Rendering::read(fields)?)?;
+        let messages = Calling::read(fields)?.conversation(&read_messages(fields)?)?;
+        let text = render(&lease.model, messages, &Rendering::read(fields)?)?;
         Ok(json_response(&json!({"prompt": Tokenizer::unguard(&text)})))
     };
     app.work(work).await

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{Counts, Streaming, finish_reason, logprobs, stop_reason};
 use crate::app::{App, unix_seconds};
 use crate::body::read_object;
+use crate::calling::{Calling, openai_call};
 use crate::conversation::{Rendering, prompt, read_messages};
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, TokenText, Whole, collect};
@@ -90,14 +91,16 @@ pub(crate) async fn handle(
 fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
     let streaming = Streaming::read(fields)?;
-    let parameters = Parameters::read(fields, model)?;
+    let calling = Calling::read(fields)?;
+    let mut parameters = Parameters::read(fields, model)?;
     if streaming.streams && parameters.prompt_logprobs.is_some() {
         let remedy =
             "log-probabilities of the prompt come with whole answers; use \"stream\": false";
         return Err(ApiError::unsupported("prompt_logprobs", remedy));
     }
     let logprobs = read_chat_logprobs(fields)?;
-    let messages = read_messages(fields)?;
+    calling.apply(&mut parameters, logprobs, model)?;
+    let messages = calling.conversation(&read_messages(fields)?)?;
     let ids = prompt(model, messages, &Rendering::read(fields)?)?;
     Ok(Chat {
         asks: parameters.asks(&ids, logprobs, model),
@@ -111,9 +114,17 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
 fn choice(lease: &Lease, index: usize, whole: &Whole, wants_logprobs: bool) -> Value {
     let reason = whole.reason();
     let known = wants_logprobs.then(|| logprobs::chat(&lease.model.tokenizer, &whole.tokens));
+    let mut message = json!({"role": "assistant", "content": whole.text, "refusal": null});
+    let calls: Vec<Value> = whole.calls().map(openai_call).collect();
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+        if whole.text.is_empty() {
+            message["content"] = Value::Null;
+        }
+    }
     json!({
         "index": index,
-        "message": {"role": "assistant", "content": whole.text, "refusal": null},
+        "message": message,
         "logprobs": known,
         "finish_reason": finish_reason(&reason),
         "stop_reason": stop_reason(&reason),
@@ -197,6 +208,12 @@ impl Writer for Chunks {
                 self.generated[index] = ended.generated;
                 self.counts.cached = self.counts.cached.max(ended.reused);
                 push_event(out, None, &self.delta(index, json!({}), &[], Some(&ended)));
+            }
+            Piece::Call(call) => {
+                let mut value = openai_call(&call);
+                value["index"] = call.index.into();
+                let delta = json!({ "tool_calls": [value] });
+                push_event(out, None, &self.delta(index, delta, &[], None));
             }
             Piece::Prompt(_) | Piece::Failed(_) => {}
         }

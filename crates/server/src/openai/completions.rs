@@ -13,6 +13,7 @@ use super::logprobs::{Legacy, vllm_prompt};
 use super::{Counts, Streaming, finish_reason, stop_reason};
 use crate::app::{App, unix_seconds};
 use crate::body::read_object;
+use crate::calling;
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Piece, Whole, collect};
 use crate::guard::random_id;
@@ -94,6 +95,7 @@ pub(crate) async fn handle(
 fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
     let streaming = Streaming::read(fields)?;
+    calling::refuse(fields)?;
     let mut parameters = Parameters::read(fields, model)?;
     let is_open = ["max_tokens", "max_completion_tokens", "n_predict"]
         .iter()
@@ -179,7 +181,7 @@ fn read_prompts(
 
 impl Completion {
     fn choice(&self, model: &LoadedModel, index: usize, whole: &Whole) -> Value {
-        let (tokenizer, prompt) = (&*model.tokenizer, &self.prompts[index / self.n]);
+        let (tokenizer, prompt) = (&model.tokenizer, &self.prompts[index / self.n]);
         let reason = whole.reason();
         let echoed = if self.echo { &*prompt.text } else { "" };
         let known = self.logprobs.map(|alternatives| {
@@ -285,7 +287,7 @@ impl Writer for Chunks {
                 let usage = self.completion.streaming.continuous_usage.then(|| self.counts());
                 push_event(out, None, &self.chunk(json!([choice]), usage));
             }
-            Piece::Prompt(_) | Piece::Failed(_) => {}
+            Piece::Call(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
         }
     }
 

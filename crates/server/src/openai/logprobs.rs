@@ -1,8 +1,10 @@
 //! Log-probabilities as the two endpoints spell them.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 use trine_engine::Logprobs;
-use trine_text::Tokenizer;
+use trine_text::{StreamDecoder, Tokenizer};
 
 use crate::generate::TokenText;
 
@@ -57,24 +59,22 @@ impl Legacy {
         }
     }
 
-    /// Adds the prompt: its first token has no log-probability. `text` is the prompt's text, in which the tokens are
-    /// looked for.
+    /// Adds the prompt: its first token has no log-probability. A token that is part of a character begins where that
+    /// does.
     pub(crate) fn prompt(
         &mut self,
-        tokenizer: &Tokenizer,
+        tokenizer: &Arc<Tokenizer>,
         ids: &[u32],
         logprobs: &[Logprobs],
         alternatives: usize,
     ) {
         let mut offset = 0;
+        let mut stream = StreamDecoder::new(Arc::clone(tokenizer), true);
         for (index, &id) in ids.iter().enumerate() {
             let known = index.checked_sub(1).and_then(|index| logprobs.get(index));
             self.add(tokenizer, known, id, alternatives);
             self.offsets.push(offset.into());
-            offset += match tokenizer.is_special(id) {
-                true => 0,
-                false => spelled(tokenizer, id).chars().count(),
-            };
+            offset += stream.push(id).chars().count();
         }
     }
 

@@ -77,6 +77,7 @@ impl Counts {
 pub(crate) fn finish_reason(reason: &Reason) -> &'static str {
     match reason {
         Reason::Stop | Reason::StopText(_) => "stop",
+        Reason::Calls => "tool_calls",
         Reason::Length => "length",
     }
 }
@@ -85,6 +86,6 @@ pub(crate) fn finish_reason(reason: &Reason) -> &'static str {
 pub(crate) fn stop_reason(reason: &Reason) -> Value {
     match reason {
         Reason::StopText(text) => text.clone().into(),
-        Reason::Stop | Reason::Length => Value::Null,
+        Reason::Stop | Reason::Calls | Reason::Length => Value::Null,
     }
 }

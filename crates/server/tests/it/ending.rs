@@ -3,8 +3,6 @@
 use std::io::BufReader;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -79,7 +77,7 @@ fn aborting_ends_at_once() {
 fn bind(options: ServerOptions) -> Result<Server, ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let controls = Arc::default();
-    let loader = Scripted { controls, loads: AtomicUsize::new(0), service: Mutex::default() };
+    let loader = Scripted::new(controls);
     runtime.block_on(Server::bind(options, Arc::new(loader)))
 }
 
@@ -111,4 +109,22 @@ fn certificates_that_cannot_be_used_are_explained() {
     assert!(bind(options.clone()).unwrap_err().to_string().contains("chain.pem"));
     std::fs::write(&chain, "no certificate").unwrap();
     assert!(bind(options).unwrap_err().to_string().contains("chain.pem"));
+}
+
+/// A request whose time is over is an error: with its own status before the first byte, as an event later.
+#[test]
+fn requests_end_with_their_time() {
+    let server = Harness::with(|options| {
+        options.limits.request = Some(Duration::from_millis(300));
+    });
+    let body = |stream: bool| json!({"prompt": "a", "max_tokens": 400, "stream": stream});
+    server.slow_down(Duration::from_millis(20));
+    let (status, error) = server.post("/v1/completions", &body(false));
+    assert_eq!((status, &error["error"]["code"]), (408, &json!("deadline_exceeded")), "{error}");
+    let text = body(true).to_string();
+    let answer = client::post(server.address, "/v1/completions", &[], text.as_bytes());
+    assert_eq!(answer.status, 200, "it has begun");
+    let events = answer.events();
+    assert_eq!(events.last().unwrap()["error"]["code"], "deadline_exceeded");
+    server.wait_idle();
 }

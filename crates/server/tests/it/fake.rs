@@ -1,7 +1,8 @@
 //! A model that writes a script: the token at each place is known, whatever the prompt is.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trine_backend::{BLOCK, BackendError, Batch, Memory, Program, ProgramOptions};
@@ -16,6 +17,8 @@ pub(crate) struct Controls {
     pub(crate) steps: AtomicUsize,
     /// The step from which on the device fails; 0 for none.
     pub(crate) fails_at: AtomicUsize,
+    /// What every answer is instead of the script, from its first token on; its last token is repeated.
+    pub(crate) reply: Mutex<Option<Vec<u32>>>,
 }
 
 /// The device side of the model.
@@ -27,6 +30,8 @@ pub(crate) struct Script {
     script: Vec<u32>,
     controls: Arc<Controls>,
     logits: Vec<f32>,
+    /// The first and the last position of each slot's present answer.
+    answers: HashMap<u32, (usize, usize)>,
 }
 
 impl Script {
@@ -59,6 +64,20 @@ impl Script {
             script,
             controls,
             logits: Vec::new(),
+            answers: HashMap::new(),
+        }
+    }
+}
+
+impl Script {
+    /// The token behind a position: an answer begins where the slot's last one does not go on.
+    fn token(&mut self, slot: u32, position: usize) -> u32 {
+        let goes_on = |&(first, last): &(usize, usize)| (position == last + 1).then_some(first);
+        let first = self.answers.get(&slot).and_then(goes_on).unwrap_or(position);
+        self.answers.insert(slot, (first, position));
+        match &*self.controls.reply.lock().unwrap() {
+            Some(reply) => reply[(position - first).min(reply.len() - 1)],
+            None => self.script[position % self.script.len()],
         }
     }
 }
@@ -80,7 +99,9 @@ impl Program for Script {
             let position = batch.positions[row as usize] as usize;
             let start = self.logits.len();
             self.logits.resize(start + self.vocabulary, 0.0);
-            self.logits[start + self.script[position % self.script.len()] as usize] = 20.0;
+            let slot = batch.sequences[batch.sequence_of[row as usize] as usize].slot;
+            let token = self.token(slot, position);
+            self.logits[start + token as usize] = 20.0;
         }
         Ok(&self.logits)
     }

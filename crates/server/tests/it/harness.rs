@@ -1,15 +1,19 @@
 //! A server in this process.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trine_engine::{Engine, SamplingParams, Service, Status};
-use trine_server::{Description, Handle, LoadedModel, Loader, Server, ServerOptions};
+use trine_backend::reference::ReferenceDevice;
+use trine_engine::{Engine, EngineOptions, SamplingParams, Service, Status};
+use trine_model::{KvType, Model};
+use trine_server::{
+    Description, Handle, LoadedModel, Loader, Server, ServerOptions, grammar_cache,
+};
 use trine_text::{ChatTemplate, Specials, Tokenizer};
 use trine_weights::Checkpoint;
 
@@ -26,17 +30,45 @@ const QUEUE: usize = 40;
 /// Sequences at once.
 pub(crate) const SEQUENCES: usize = 4;
 
-/// Loads scripted models called `main`, `other` and `third`; `broken` cannot be loaded, and `defect` panics.
+/// The embedded model's file.
+fn demo_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf")
+}
+
+/// The embedded model on the scalar reference.
+pub(crate) fn demo_engine() -> Engine {
+    let model = Model::open(&demo_path()).expect("the embedded model opens");
+    let options = EngineOptions {
+        context: Some(128),
+        kv: KvType::F32,
+        sequences: 2,
+        kept: 1,
+        prefill: 16,
+        outputs: 0,
+    };
+    Engine::new(&model, &ReferenceDevice::new(), options).expect("the embedded model is small")
+}
+
+/// Loads scripted models called `main`, `other` and `third`; `broken` cannot be loaded, and `defect` panics. `demo` is the
+/// embedded model itself; no grammar can guide `narrow`, whose logits are fewer than its tokenizer's tokens.
 pub(crate) struct Scripted {
     pub(crate) controls: Arc<Controls>,
     pub(crate) loads: AtomicUsize,
     /// The last engine made, to look at.
     pub(crate) service: Mutex<Option<Service>>,
+    tokenizer: Mutex<Option<Arc<Tokenizer>>>,
+}
+
+impl Scripted {
+    pub(crate) fn new(controls: Arc<Controls>) -> Self {
+        let loads = AtomicUsize::new(0);
+        Self { controls, loads, service: Mutex::default(), tokenizer: Mutex::default() }
+    }
 }
 
 impl Loader for Scripted {
     fn names(&self) -> Vec<String> {
-        ["main", "other", "third", "broken", "defect"].map(str::to_owned).to_vec()
+        ["main", "other", "third", "broken", "defect", "demo", "narrow"].map(str::to_owned).to_vec()
     }
 
     fn bytes(&self, _name: &str) -> u64 {
@@ -51,20 +83,29 @@ impl Loader for Scripted {
             "defect" => panic!("as asked"),
             _ => {}
         }
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
-        let checkpoint = Checkpoint::open(&path).expect("the embedded model opens");
+        let checkpoint = Checkpoint::open(demo_path()).expect("the embedded model opens");
         let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer");
         let script = tokenizer.encode(TEXT, Specials::AsText).expect("the text is short");
         let vocabulary = tokenizer.vocabulary_size();
         let controls = Arc::clone(&self.controls);
-        let program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
-        let mut engine = Engine::from_program(Box::new(program));
+        let scripted = |vocabulary: usize, script: Vec<u32>| {
+            let program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
+            Engine::from_program(Box::new(program))
+        };
+        let mut engine = match name {
+            "demo" => demo_engine(),
+            "narrow" => scripted(vocabulary - 32, vec![5]),
+            _ => scripted(vocabulary, script),
+        };
         engine.set_queue(QUEUE, 1 << 20);
         let service = Service::start(engine);
         let service = service.expect("there are threads");
         *self.service.lock().unwrap() = Some(service.clone());
+        let tokenizer = Arc::new(tokenizer);
+        *self.tokenizer.lock().unwrap() = Some(Arc::clone(&tokenizer));
         Ok(LoadedModel {
-            tokenizer: Arc::new(tokenizer),
+            grammars: grammar_cache(&tokenizer),
+            tokenizer,
             template: Some(ChatTemplate::gemma()),
             sampling: SamplingParams::greedy(),
             service,
@@ -92,9 +133,7 @@ impl Harness {
     pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
         let mut options = ServerOptions { port: 0, ..ServerOptions::default() };
         change(&mut options);
-        let controls = Arc::new(Controls::default());
-        let loader =
-            Arc::new(Scripted { controls, loads: AtomicUsize::new(0), service: Mutex::default() });
+        let loader = Arc::new(Scripted::new(Arc::new(Controls::default())));
         let (sender, receiver) = std::sync::mpsc::channel();
         let shared = Arc::clone(&loader);
         let thread = std::thread::spawn(move || {
@@ -129,6 +168,15 @@ impl Harness {
     /// Lets each step take so long.
     pub(crate) fn slow_down(&self, step: Duration) {
         self.loader.controls.step_us.store(step.as_micros() as u64, Ordering::SeqCst);
+    }
+
+    /// Makes every answer this text, which the model ends behind it.
+    pub(crate) fn reply(&self, text: &str) {
+        let tokenizer = self.loader.tokenizer.lock().unwrap();
+        let tokenizer = tokenizer.as_ref().expect("a model is loaded");
+        let mut ids = tokenizer.encode(text, Specials::AsText).expect("the text is short");
+        ids.push(tokenizer.eos_ids()[0]);
+        *self.loader.controls.reply.lock().unwrap() = Some(ids);
     }
 
     /// What the last loaded model's engine does.

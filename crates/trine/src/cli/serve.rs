@@ -72,6 +72,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value = "30", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(crate) drain_seconds: u32,
 
+    /// Seconds that an answer may take from its request to its end [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) request_seconds: Option<u32>,
+
     /// Memory that loaded models may take in all, such as 24G [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,

@@ -178,6 +178,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         bodies_bytes: Limits::default().bodies_bytes.max(args.body_limit.saturating_mul(1 << 21)),
         connections: args.connections as usize,
         waiters: args.queue as usize,
+        request: args.request_seconds.map(|seconds| Duration::from_secs(seconds.into())),
         drain: Duration::from_secs(args.drain_seconds.into()),
         ..Limits::default()
     };
@@ -247,6 +248,7 @@ impl Models {
         let bytes = session.engine.program().memory().total();
         let service = Service::start(session.engine).context("the system gives no thread")?;
         Ok(LoadedModel {
+            grammars: trine_server::grammar_cache(&text.tokenizer),
             tokenizer: text.tokenizer,
             template: text.template,
             sampling: SamplingParams::from_defaults(&defaults, 0),

@@ -1,0 +1,122 @@
+//! Calls of tools: what a request declares, in the form that OpenAI's API has it, and what that makes of the prompt and
+//! the answer.
+
+use serde_json::{Map, Value, json};
+use trine_text::{Message, ToolCall, ToolChoice, ToolError, Tools};
+
+use crate::error::ApiError;
+use crate::guard::random_id;
+use crate::json::Fields;
+use crate::models::LoadedModel;
+use crate::parameters::Parameters;
+use crate::structure::compile;
+
+/// The tools of a request, and how they may be called.
+#[derive(Debug, Default)]
+pub(crate) struct Calling {
+    tools: Tools,
+    choice: ToolChoice,
+    parallel: bool,
+}
+
+impl Calling {
+    /// Reads `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
+    ///
+    /// # Errors
+    /// 400 naming what is wrong with them.
+    pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
+        let value = |name: &str| fields.get(name).cloned().unwrap_or_default();
+        let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+        Self::new(&value("tools"), &value("tool_choice"), parallel)
+    }
+
+    /// From OpenAI's forms of tools and choice; null is absent.
+    ///
+    /// # Errors
+    /// 400 naming what is wrong with them.
+    pub(crate) fn new(tools: &Value, choice: &Value, parallel: bool) -> Result<Self, ApiError> {
+        let tools = Tools::from_openai(tools).map_err(refused)?;
+        let choice = tools.choice_from_openai(choice).map_err(refused)?;
+        Ok(Self { tools, choice, parallel })
+    }
+
+    /// Whether a tool may be called.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.tools.is_empty() && self.choice != ToolChoice::None
+    }
+
+    /// The conversation with tools, calls and results as text.
+    ///
+    /// # Errors
+    /// 400 naming the message with a call or result of a wrong shape.
+    pub(crate) fn conversation(&self, messages: &[Message]) -> Result<Vec<Message>, ApiError> {
+        self.tools.conversation(messages, &self.choice, self.parallel).map_err(refused)
+    }
+
+    /// Makes the texts call tools as asked. For a thread that may wait.
+    ///
+    /// # Errors
+    /// 400 where another field says what the text must look like, or wants log-probabilities of it, and for schemas of
+    /// arguments that cost too much.
+    pub(crate) fn apply(
+        &self,
+        parameters: &mut Parameters,
+        logprobs: Option<usize>,
+        model: &LoadedModel,
+    ) -> Result<(), ApiError> {
+        if !self.is_active() {
+            return Ok(());
+        }
+        if let Some((_, param)) = &parameters.grammar {
+            let remedy =
+                "an answer may be a call of a tool; leave it out, or use \"tool_choice\": \"none\"";
+            return Err(ApiError::unsupported(param.clone(), remedy));
+        }
+        if logprobs.is_some() {
+            let remedy = "an answer may be a call of a tool, whose tokens have none; use \"tool_choice\": \"none\"";
+            return Err(ApiError::unsupported("logprobs", remedy));
+        }
+        if let Some(source) = self.tools.grammar(&self.choice, self.parallel) {
+            parameters.grammar = Some((compile(&source, "tools", model)?, "tools".to_owned()));
+        }
+        parameters.calls = Some(self.tools.parser(self.parallel));
+        Ok(())
+    }
+}
+
+/// Refuses tools where an endpoint has none.
+///
+/// # Errors
+/// 400 naming the field.
+pub(crate) fn refuse(fields: Fields<'_>) -> Result<(), ApiError> {
+    let is_there = |name: &str| {
+        fields.get(name).is_some_and(|value| {
+            !matches!(value.as_str(), Some("none" | "auto"))
+                && value.as_array().is_none_or(|items| !items.is_empty())
+        })
+    };
+    match ["tools", "tool_choice"].into_iter().find(|name| is_there(name)) {
+        Some(name) => Err(ApiError::unsupported(name, "use /v1/chat/completions")),
+        None => Ok(()),
+    }
+}
+
+fn refused(error: ToolError) -> ApiError {
+    let message = error.to_string();
+    ApiError::field(error.param, message)
+}
+
+/// A call as an entry of `tool_calls`, with an id of its own.
+pub(crate) fn openai_call(call: &ToolCall) -> Value {
+    json!({
+        "id": random_id("call_"),
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    })
+}
+
+/// Arguments as JSON.
+pub(crate) fn arguments(call: &ToolCall) -> Value {
+    // The parser of calls passes on nothing else than objects.
+    serde_json::from_str(&call.arguments).unwrap_or_else(|_| Value::Object(Map::new()))
+}

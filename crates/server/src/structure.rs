@@ -1,0 +1,254 @@
+//! Structured output: the fields that ask for it in each dialect, and the grammar between the text and the engine.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use trine_engine::Constraint;
+use trine_text::{
+    Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource, Matcher, Tokenizer,
+};
+
+use crate::error::ApiError;
+use crate::json::Fields;
+use crate::models::LoadedModel;
+
+/// Most compiled grammars that a model keeps, and the memory for them in bytes.
+const GRAMMARS_MAX: usize = 256;
+const GRAMMAR_BYTES_MAX: usize = 64 << 20;
+
+/// A cache of compiled grammars for a model with this tokenizer. Costs nothing until the first grammar is compiled.
+pub fn grammar_cache(tokenizer: &Arc<Tokenizer>) -> GrammarCache {
+    GrammarCache::new(GrammarCompiler::new(Arc::clone(tokenizer)), GRAMMARS_MAX, GRAMMAR_BYTES_MAX)
+}
+
+/// What a text must look like, and the field that says so.
+#[derive(Debug)]
+pub(crate) struct Structure {
+    source: GrammarSource,
+    pub(crate) param: String,
+}
+
+impl Structure {
+    /// Reads the fields of OpenAI, llama.cpp and vLLM.
+    ///
+    /// # Errors
+    /// 400 naming a field of a wrong shape, or the second one of two.
+    pub(crate) fn read(fields: Fields<'_>) -> Result<Option<Self>, ApiError> {
+        let found = [
+            response_format(fields)?,
+            json_schema(fields, "json_schema"),
+            gbnf(fields)?,
+            json_schema(fields, "guided_json"),
+            text(fields, "guided_regex", GrammarSource::Regex)?,
+            choice(fields, "guided_choice")?,
+            text(fields, "guided_grammar", gbnf_or_lark)?,
+            structured_outputs(fields)?,
+        ];
+        only_one(found)
+    }
+
+    /// Reads `text.format` of OpenAI's Responses API.
+    ///
+    /// # Errors
+    /// 400 naming the field of a wrong shape.
+    pub(crate) fn of_response(fields: Fields<'_>) -> Result<Option<Self>, ApiError> {
+        let Some(text) = fields.object("text")? else { return Ok(None) };
+        let text = Fields::within(text, "text.");
+        let Some(format) = text.object("format")? else { return Ok(None) };
+        read_format("text.format", format)
+    }
+
+    /// Reads Ollama's `format`: `json`, or a schema.
+    ///
+    /// # Errors
+    /// 400 for something else.
+    pub(crate) fn of_ollama(fields: Fields<'_>) -> Result<Option<Self>, ApiError> {
+        let param = "format".to_owned();
+        match fields.get("format") {
+            None => Ok(None),
+            Some(Value::String(text)) if text.is_empty() => Ok(None),
+            Some(Value::String(text)) if text == "json" => {
+                Ok(Some(Self { source: GrammarSource::JsonObject, param }))
+            }
+            Some(schema @ Value::Object(_)) => {
+                Ok(Some(Self { source: GrammarSource::JsonSchema(schema.to_string()), param }))
+            }
+            Some(_) => Err(fields.wrong("format", "\"json\" or a JSON schema")),
+        }
+    }
+
+    /// The compiled grammar. For a thread that may wait.
+    ///
+    /// # Errors
+    /// 400 naming the field if the source is no grammar, or larger than one request may cost.
+    pub(crate) fn compile(&self, model: &LoadedModel) -> Result<Arc<Grammar>, ApiError> {
+        compile(&self.source, &self.param, model)
+    }
+}
+
+/// The compiled grammar of a source that the field `param` gave.
+///
+/// # Errors
+/// 400 naming the field if the source is no grammar, or larger than one request may cost.
+pub(crate) fn compile(
+    source: &GrammarSource,
+    param: &str,
+    model: &LoadedModel,
+) -> Result<Arc<Grammar>, ApiError> {
+    model.grammars.get(source).map_err(|error| match error {
+        GrammarError::Invalid { .. }
+        | GrammarError::TooLarge { .. }
+        | GrammarError::Tokenizer(_) => {
+            ApiError { code: "invalid_grammar", ..ApiError::field(param, error.to_string()) }
+        }
+        error => ApiError::internal(error.to_string()),
+    })
+}
+
+/// A grammar that guides one text.
+#[derive(Debug)]
+pub(crate) struct Guide(Matcher);
+
+impl Guide {
+    /// A guide at the beginning of a text.
+    ///
+    /// # Errors
+    /// 500 if the grammar's library fails.
+    pub(crate) fn start(grammar: &Grammar) -> Result<Self, ApiError> {
+        let matcher = grammar.matcher();
+        matcher.map(Self).map_err(|error| ApiError::internal(error.to_string()))
+    }
+}
+
+impl Constraint for Guide {
+    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
+        self.0.allowed(mask).map_err(|error| error.to_string())
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), String> {
+        self.0.accept(token).map_err(|error| error.to_string())
+    }
+}
+
+fn only_one<const N: usize>(found: [Option<Structure>; N]) -> Result<Option<Structure>, ApiError> {
+    let mut found = found.into_iter().flatten();
+    let first = found.next();
+    match (&first, found.next()) {
+        (Some(first), Some(second)) => {
+            let message = format!(
+                "{} and {} both say what the text must look like; use one of them",
+                first.param, second.param
+            );
+            Err(ApiError::field(second.param, message))
+        }
+        _ => Ok(first),
+    }
+}
+
+fn response_format(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
+    match fields.object("response_format")? {
+        None => Ok(None),
+        Some(format) => read_format("response_format", format),
+    }
+}
+
+/// A format of OpenAI: in chats the schema stands in `json_schema`, in Responses beside the type; llama.cpp has it beside
+/// the type of `json_object` too.
+fn read_format(path: &str, format: &Map<String, Value>) -> Result<Option<Structure>, ApiError> {
+    let prefix = format!("{path}.");
+    let fields = Fields::within(format, &prefix);
+    let schema = |schema: &Value, param: String| {
+        Some(Structure { source: GrammarSource::JsonSchema(schema.to_string()), param })
+    };
+    match fields.text("type")? {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(match fields.get("schema") {
+            Some(value) => schema(value, fields.path("schema")),
+            None => Some(Structure { source: GrammarSource::JsonObject, param: path.to_owned() }),
+        }),
+        Some("json_schema") => {
+            if let Some(value) = fields.get("schema") {
+                return Ok(schema(value, fields.path("schema")));
+            }
+            let Some(named) = fields.object("json_schema")? else {
+                return Err(fields.wrong("json_schema", "an object with a schema"));
+            };
+            let prefix = format!("{path}.json_schema.");
+            let named = Fields::within(named, &prefix);
+            let value = named.get("schema");
+            let value = value.ok_or_else(|| named.wrong("schema", "a JSON schema"))?;
+            Ok(schema(value, named.path("schema")))
+        }
+        _ => Err(fields.wrong("type", "text, json_object or json_schema")),
+    }
+}
+
+/// A schema, as JSON or as a text that holds it.
+fn json_schema(fields: Fields<'_>, name: &str) -> Option<Structure> {
+    let text = match fields.get(name)? {
+        Value::String(text) if text.is_empty() => return None,
+        Value::String(text) => text.clone(),
+        schema => schema.to_string(),
+    };
+    Some(Structure { source: GrammarSource::JsonSchema(text), param: fields.path(name) })
+}
+
+/// llama.cpp's `grammar`, which is GBNF unless its first line is `%llguidance`.
+fn gbnf(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
+    text(fields, "grammar", |text| {
+        if text.starts_with("%llguidance") {
+            GrammarSource::Lark(text)
+        } else {
+            GrammarSource::Gbnf(text)
+        }
+    })
+}
+
+/// vLLM takes both in one field. Only rules of GBNF have this sign.
+fn gbnf_or_lark(text: String) -> GrammarSource {
+    if text.contains("::=") { GrammarSource::Gbnf(text) } else { GrammarSource::Lark(text) }
+}
+
+fn text(
+    fields: Fields<'_>,
+    name: &str,
+    source: fn(String) -> GrammarSource,
+) -> Result<Option<Structure>, ApiError> {
+    let text = fields.text(name)?.filter(|text| !text.is_empty());
+    Ok(text.map(|text| Structure { source: source(text.to_owned()), param: fields.path(name) }))
+}
+
+fn choice(fields: Fields<'_>, name: &str) -> Result<Option<Structure>, ApiError> {
+    let Some(items) = fields.list(name)?.filter(|items| !items.is_empty()) else {
+        return Ok(None);
+    };
+    let choices: Option<Vec<String>> =
+        items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
+    let choices = choices.ok_or_else(|| fields.wrong(name, "a list of texts"))?;
+    Ok(Some(Structure { source: GrammarSource::Choice(choices), param: fields.path(name) }))
+}
+
+fn structured_outputs(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
+    let Some(map) = fields.object("structured_outputs")? else { return Ok(None) };
+    let fields = Fields::within(map, "structured_outputs.");
+    for name in ["structural_tag", "whitespace_pattern"] {
+        if fields.get(name).is_some() {
+            return Err(ApiError::unsupported(
+                fields.path(name),
+                "use json, regex, choice or grammar",
+            ));
+        }
+    }
+    let object = fields.boolean("json_object")?.unwrap_or(false);
+    let object = object.then(|| Structure {
+        source: GrammarSource::JsonObject,
+        param: fields.path("json_object"),
+    });
+    only_one([
+        json_schema(fields, "json"),
+        text(fields, "regex", GrammarSource::Regex)?,
+        choice(fields, "choice")?,
+        text(fields, "grammar", gbnf_or_lark)?,
+        object,
+    ])
+}
