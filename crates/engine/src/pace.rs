@@ -52,9 +52,10 @@ impl Pace {
             return;
         }
         let added = (seconds - *alone).max(*alone * ADDED / 4.0);
-        let rows = prompt_rows as f64 * *alone * ADDED / added;
+        let allowed = *alone * ADDED;
+        let rows = prompt_rows as f64 * allowed / added;
         // A few rows that cost little say nothing for more.
-        if rows < self.rows || prompt_rows as f64 >= self.rows.floor() {
+        if added > allowed || prompt_rows as f64 >= self.rows.floor() {
             let change = (rows / self.rows).clamp(*CHANGE.start(), *CHANGE.end());
             self.rows = (self.rows * change).clamp(LEAST.min(self.most), self.most);
         }
