@@ -425,8 +425,11 @@ impl Report {
         let (query, target) = (self.floats(rows, query_columns), self.floats(rows, query_columns));
         let title = format!("{name} attention, many rows, {stored} cache");
         if let Some(choice) = MatrixChoice::suited(self.gpu.capabilities(), &shape) {
-            let output =
-                MatrixOutput::Operand(self.operand(OperandKind::Halves, rows, query_columns));
+            let output = if shape.gives_halves(kind) {
+                MatrixOutput::Operand(self.operand(OperandKind::Halves, rows, query_columns))
+            } else {
+                MatrixOutput::Plain(target)
+            };
             let launch = MatrixLaunch { shape, cache, frame, tiles: 16, query, output, choice };
             self.add_wide(&title, &["v_wmma"], |gpu| launch.dispatch(gpu, &title, 0))?;
         }
