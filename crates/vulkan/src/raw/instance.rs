@@ -1,7 +1,7 @@
 //! The Vulkan instance and the devices that it lists.
 
 use std::ffi::{CStr, c_char};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ash::{khr, vk};
 
@@ -12,6 +12,11 @@ use crate::error::{During, GpuError};
 
 /// Version of the interface that trine asks for.
 const API: u32 = vk::API_VERSION_1_3;
+
+/// The process's first instance, kept as long as the process: the loader unmaps drivers with the last instance, and a thread that
+/// ends behind that runs what a driver has registered for its end. Under NVIDIA's a server that had dropped its device in good order
+/// died so.
+static FIRST: OnceLock<Arc<Instance>> = OnceLock::new();
 
 /// A loaded driver interface.
 pub(crate) struct Instance {
@@ -52,7 +57,9 @@ impl Instance {
             }
             result => GpuError::of("vkCreateInstance", result),
         })?;
-        Ok(Arc::new(Self { _entry: entry, raw }))
+        let instance = Arc::new(Self { _entry: entry, raw });
+        FIRST.get_or_init(|| Arc::clone(&instance));
+        Ok(instance)
     }
 
     /// All devices, in the driver's order.
