@@ -10,4 +10,5 @@ mod fake;
 mod harness;
 mod network;
 mod openai;
+mod page;
 mod tls;
