@@ -22,10 +22,13 @@ use tower::ServiceExt;
 use crate::error::{ApiError, Dialect, shown};
 use crate::guard::{Asked, Guard};
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
+use crate::live::Looks;
 use crate::metrics::Metrics;
 use crate::models::{Lease, Models};
 use crate::options::Limits;
-use crate::{anthropic, ollama, openai, responses, routers, service_routes, text_routes};
+use crate::{
+    anthropic, live, ollama, openai, page, responses, routers, service_routes, text_routes,
+};
 
 /// Bytes of a body that one permit of the budget stands for.
 pub(crate) const BODY_PERMIT_BYTES: usize = 1 << 16;
@@ -38,6 +41,7 @@ pub(crate) struct App {
     pub(crate) limits: Limits,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) metrics: Metrics,
+    pub(crate) looks: Looks,
     /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`].
     pub(crate) bodies: Arc<Semaphore>,
     /// Threads that may be busy with texts at once.
@@ -54,6 +58,7 @@ impl App {
             guard,
             lifecycle: Lifecycle::new(limits.request),
             metrics: Metrics::new(),
+            looks: Looks::default(),
             bodies: Arc::new(Semaphore::new(limits.bodies_bytes / BODY_PERMIT_BYTES)),
             workers: Arc::new(Semaphore::new(threads)),
             started: unix_seconds(),
@@ -107,7 +112,9 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .route("/tokenize", post(text_routes::tokenize))
         .route("/detokenize", post(text_routes::detokenize))
         .route("/apply-template", post(text_routes::apply_template))
-        .route("/", get(service_routes::root))
+        .route("/", get(page::file))
+        .route("/page/{name}", get(page::file))
+        .route("/v1/trine/status", get(live::status))
         .route("/health", get(service_routes::health))
         .route("/v1/health", get(service_routes::health))
         .route("/ready", get(service_routes::ready))

@@ -9,9 +9,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use crate::error::{ApiError, shown};
 use crate::keys::{Keys, WrongKeys};
 use crate::options::{ServerOptions, is_loopback};
+use crate::page;
 
-/// Paths that everybody may ask for.
-const PUBLIC: [&str; 4] = ["/health", "/ready", "/", "/favicon.ico"];
+/// Paths that everybody may ask for, beside the page's files.
+const PUBLIC: [&str; 3] = ["/health", "/ready", "/favicon.ico"];
 /// Longest request id taken from a client, in bytes.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
@@ -82,7 +83,8 @@ impl Guard {
         client: IpAddr,
     ) -> Result<(), ApiError> {
         let Some(keys) = &self.keys else { return Ok(()) };
-        if PUBLIC.contains(&request.uri().path()) || keys.admit(request.headers()) {
+        let path = request.uri().path();
+        if PUBLIC.contains(&path) || page::has(path) || keys.admit(request.headers()) {
             return Ok(());
         }
         if self.wrong_keys.note(client) {

@@ -16,7 +16,8 @@
 //! | `json`, `parameters`, `conversation` | what the dialects have in common on the way in |
 //! | `generate`, `stream` | what they have in common on the way out |
 //! | `openai`, `anthropic`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
-//! | `metrics`, `service_routes` | counts, health |
+//! | `metrics`, `service_routes`, `live` | counts, health, what the engines do at the moment |
+//! | `page` | the page at `/` |
 //!
 //! Nothing here knows a device. The crate that has one implements [`Loader`].
 
@@ -33,11 +34,13 @@ mod guard;
 mod json;
 mod keys;
 mod lifecycle;
+mod live;
 mod metrics;
 mod models;
 mod ollama;
 mod openai;
 mod options;
+mod page;
 mod parameters;
 mod responses;
 mod routers;

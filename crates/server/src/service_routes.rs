@@ -23,14 +23,6 @@ pub(crate) fn json_response(value: &Value) -> Response<Body> {
     response
 }
 
-/// `GET /`: for people and for Ollama's clients, which look whether anybody is there.
-pub(crate) async fn root() -> Response<Body> {
-    let mut response = Response::new(Body::from("trine is running\n"));
-    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response
-}
-
 /// `GET /health`: the process answers.
 pub(crate) async fn health() -> Response<Body> {
     json_response(&json!({"status": "ok"}))

@@ -11,6 +11,7 @@ mod harness;
 mod logprobs;
 mod network;
 mod openai;
+mod page;
 mod structured;
 mod tls;
 mod tools;
