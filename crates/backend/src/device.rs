@@ -205,7 +205,7 @@ pub struct Batch<'a> {
     pub sequences: &'a [SequenceView<'a>],
     /// Rows whose logits are wanted.
     pub outputs: &'a [u32],
-    /// First of the *bulk rows*, which are all rows from there on; the number of rows where there are none. Bulk rows
+    /// First of the *bulk rows*, which are all rows from there on; the number of rows or more where there are none. Bulk rows
     /// are those of long prompts: a device may compute their products less exactly
     /// (`docs/decisions/001-two-term-activations.md`). What a device does with a row may depend on its kind, and must not
     /// depend on the number of rows of each kind where the device says that it is
@@ -282,9 +282,6 @@ impl Batch<'_> {
             return fail(format!("token id {token} is outside the vocabulary of {vocabulary}"));
         }
         self.check_outputs(options)?;
-        if self.bulk_from > rows {
-            return fail(format!("bulk rows from {} on, there are {rows}", self.bulk_from));
-        }
         let values =
             plan.input.map_or(0, |id| self.rows(plan.buffer(id).rows)) * plan.input_columns();
         if self.input.len() != values {
