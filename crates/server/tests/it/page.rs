@@ -98,7 +98,7 @@ fn the_state_tells_what_each_engine_does() {
     let idle = state(&server);
     assert_eq!(idle["phase"], "running");
     let models = idle["models"].as_array().unwrap();
-    assert_eq!(models.len(), 5);
+    assert!(models.len() > 1);
     assert_eq!((&models[1]["name"], &models[1]["is_loaded"]), (&json!("other"), &json!(false)));
     assert!(models[1].get("status").is_none(), "{}", models[1]);
     let main = &models[0];
