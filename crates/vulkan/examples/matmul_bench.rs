@@ -3,8 +3,8 @@
 //! `matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512] [--fragment 8,2,1,2,2,264] [--device NAME] [--report]`: with
 //! `--quick` the default shapes alone, with `--all` every candidate instead of the three best; each `--fragment` adds a shape of
 //! the fragment kernel (subgroups, left factors, groups, slices, depth, workgroups). Times are medians of ten launches over ten different
-//! matrices, so that no cache keeps weights from one to the next; each includes a barrier. With `--report` what the driver
-//! tells of the kernels follows.
+//! matrices, so that no cache keeps weights from one to the next; each includes a barrier. Gate and up give halves where they do
+//! in a model. With `--report` what the driver tells of the kernels follows.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -236,11 +236,15 @@ fn prepare<'a>(
     let (operand, memory) = operand(gpu, arena, kind, width.next_multiple_of(16), work.columns)?;
     let outputs = if work.gated { work.rows / 2 } else { work.rows };
     let target = arena.allocate((4 * width * outputs) as u64, "outputs")?;
+    let factors = arena.allocate((4 * width) as u64, "factors of outputs")?;
     let segments = [Segment { rows: outputs, target: target.span() }];
-    let output = if work.gated {
-        MatmulOutput::Gated { target: target.span() }
-    } else {
-        MatmulOutput::Segments(&segments)
+    let output = match (work.gated, kind) {
+        (true, OperandKind::Halves) => MatmulOutput::GatedHalves {
+            operand: Operand { kind, codes: target.span(), scales: factors.span() },
+            unit: 1.0,
+        },
+        (true, _) => MatmulOutput::Gated { target: target.span() },
+        (false, _) => MatmulOutput::Segments(&segments),
     };
     let launch = |matrix| MatmulLaunch { matrix, width, operand, output, scratch: None };
     let first = launch(matrices[0].0);
@@ -266,7 +270,7 @@ fn prepare<'a>(
     };
     let shapes = shapes.into_iter().map(compile).collect::<Result<Vec<_>, GpuError>>()?;
     let [codes, scales] = memory;
-    Ok(Job { work, width, shapes, _memory: vec![codes, scales, target, scratch] })
+    Ok(Job { work, width, shapes, _memory: vec![codes, scales, target, factors, scratch] })
 }
 
 /// Measures at the device's full clocks: a reference launch runs before and after what is measured, and the measurement is

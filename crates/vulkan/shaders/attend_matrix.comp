@@ -393,13 +393,13 @@ void main() {
                 if (HALVES == 0u) {
                     Vec4s(push.target).at[target + i] = four;
                 } else {
-                    const vec4 scaled = four * (1.0 / KV_UNIT);
-                    Pairs(push.target).at[target + i] = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+                    // Means of what an f16 cache holds are halves as they are.
+                    Pairs(push.target).at[target + i] = uvec2(packHalf2x16(four.xy), packHalf2x16(four.zw));
                 }
             }
         }
     }
     if (HALVES != 0u && vector / QUERIES < rows && head == 0u && lane == 0u) {
-        Floats(push.scales).at[tile.x + begin_row + row] = KV_UNIT;
+        Floats(push.scales).at[tile.x + begin_row + row] = 1.0;
     }
 }

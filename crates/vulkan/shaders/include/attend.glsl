@@ -162,10 +162,10 @@ void attend_emit(const AttendArgs args, const uint row, const uint head, const u
         }
     }
     if ((OUTPUT & 4u) != 0u) {
-        const vec4 scaled = value * (1.0 / KV_UNIT);
-        const uvec2 halves = uvec2(packHalf2x16(scaled.xy), packHalf2x16(scaled.zw));
+        // Means of what an f16 cache holds are halves as they are.
+        const uvec2 halves = uvec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
         ActivePairs(args.codes).at[(row * (HEADS * DIM) + column) / 4u] = halves;
-        if (column == 0u) ActiveFloats(args.scales).at[row] = KV_UNIT;
+        if (column == 0u) ActiveFloats(args.scales).at[row] = 1.0;
     }
     if ((OUTPUT & 2u) != 0u) {
         float high = operand_magnitude(value);

@@ -24,9 +24,6 @@ const uint KV_HEAD_BYTES = KV == KV_F32 ? 4u * DIM : (KV == KV_F16 ? 2u * DIM : 
 // Keys (or values) of one head in one block.
 const uint KV_PART_BYTES = (KV_BLOCK * KV_HEAD_BYTES + 15u) / 16u * 16u;
 
-// Power of two in which a mean of values is a half: an f16 is one, and the scale of 127 steps is one.
-const float KV_UNIT = KV == KV_INT8 ? 128.0 : 1.0;
-
 // A row of the step as the host describes it: token, position, slot, first entry in the tables.
 uvec4 kv_row(const uint64_t frame, const uint row) {
     return Quads(frame).at[1u + row];

@@ -49,6 +49,7 @@ mod shape;
 mod tests;
 
 pub use fragment::FragmentShape;
+pub(crate) use fragment::LARGE;
 pub use shape::{MatmulShape, MatrixShape, Product, TileShape};
 
 /// Counters at the front of the scratch memory: one for each tile that several workgroups share.

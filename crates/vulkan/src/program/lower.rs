@@ -27,7 +27,7 @@ pub(super) trait Choices {
     fn interleaves(&self, plan: &Plan, gated: &[WeightId], next: &[WeightId], rows: usize) -> bool;
     /// Whether attention can give its result in halves.
     fn attends_in_halves(&self, shape: &AttentionShape, attended: Attended) -> bool;
-    /// Rows that are allocated for so many.
+    /// Rows of memory that buffers and operands of so many rows take.
     fn allocated(&self, rows: usize) -> usize;
     /// Bytes of attention's partial results.
     fn partial_bytes(&self, work: &AttendWork, rows: usize) -> usize;
@@ -488,3 +488,6 @@ impl<'a> Lowering<'a> {
         self.push(Rows::Tokens, Work::Attend(work));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use super::lower::Choices;
 use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::kernels::attention::{AttentionShape, DecodeChoice, DecodeLaunch, MatrixChoice};
-use crate::kernels::matmul::MatmulShape;
+use crate::kernels::matmul::{LARGE, MatmulShape};
 use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::stream;
@@ -19,8 +19,6 @@ use crate::weights::format_of;
 
 /// Shared memory that a product with a norm needs beyond the row, in bytes.
 const SHARED_RESERVE: usize = 6 << 10;
-/// Weights of gate and up from which on they are large: Gemma 3 27B has 231 million in a layer, 4B 52 million.
-const LARGE: usize = 1 << 26;
 /// Values of a row that a workgroup of a product can hold in registers.
 const NORM_COLUMNS_MAX: usize = 256 * 64;
 

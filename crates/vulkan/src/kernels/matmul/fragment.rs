@@ -142,8 +142,9 @@ const Q6_K: Layouts = &[
     (64, &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]], &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]]),
 ];
 
-/// Weights of a matrix that is large: `down` of Gemma 3 27B has 116 million, its query, key and value 44.
-const LARGE: usize = 1 << 26;
+/// Weights of a matrix that is large: `gate` and `up` of Gemma 3 27B have 231 million together, `down` 116, query, key and value
+/// 44; `gate` and `up` of 4B 52.
+pub(crate) const LARGE: usize = 1 << 26;
 /// Weights of a matrix that is not small: `output` of Gemma 3 27B has 22 million.
 const MEDIUM: usize = 1 << 24;
 

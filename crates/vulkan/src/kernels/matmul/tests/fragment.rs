@@ -3,7 +3,7 @@
 use super::*;
 
 /// Shapes that take every path of the kernel; empty where the device's matrices lie otherwise.
-pub(super) fn shapes() -> Vec<MatmulShape> {
+fn shapes() -> Vec<MatmulShape> {
     if !gpu().capabilities().fragments {
         return Vec::new();
     }
@@ -30,7 +30,7 @@ pub(super) fn shapes() -> Vec<MatmulShape> {
 }
 
 /// The same; says so where there are none.
-fn shapes_or_notice() -> Vec<MatmulShape> {
+pub(super) fn shapes_or_notice() -> Vec<MatmulShape> {
     let shapes = shapes();
     if shapes.is_empty() {
         let name = gpu().capabilities().name.clone();
@@ -69,13 +69,7 @@ fn fragments_agree_over_many_steps() {
 /// they were quicker.
 #[test]
 fn known_layouts_have_shapes() {
-    use crate::capabilities::{CooperativeShape, DeviceKind};
-    let mut capabilities = gpu().capabilities().clone();
-    let shape = |m, n, k| CooperativeShape { m, n, k, input: Element::F16, output: Element::F32 };
-    capabilities.cooperative = vec![shape(16, 16, 16), shape(16, 8, 16)];
-    (capabilities.kind, capabilities.subgroup) = (DeviceKind::Discrete, 32);
-    (capabilities.shared_bytes, capabilities.invocations) = (48 << 10, 1024);
-    (capabilities.cores, capabilities.fragments) = (Some(132), true);
+    let capabilities = crate::testing::matrix_capabilities();
     let span = Span { address: 4096, bytes: 0 };
     for (rows, columns, gated) in [(2 * 21504, 5376, true), (8192, 5376, false), (640, 1152, false)]
     {

@@ -1,0 +1,105 @@
+//! What becomes of a Plan on a device with matrix units of the known layout, without one.
+
+use trine_backend::ProgramOptions;
+use trine_model::{
+    AttentionKind, Config, Family, KvType, LayerConfig, Plan, Rope, base_plan, fusion, narrow,
+};
+use trine_weights::DType;
+
+use super::super::selection::Selection;
+use super::*;
+use crate::testing::matrix_capabilities;
+
+/// Two layers in the shapes of Gemma 3 27B and of 4B: hidden size, feed-forward, query and key heads, their size.
+const LARGE: [usize; 5] = [5376, 21504, 32, 16, 128];
+const MIDDLE: [usize; 5] = [2560, 10240, 8, 4, 256];
+const LAYERS: usize = 2;
+
+fn plan([hidden, feed_forward, heads, kv_heads, head_dim]: [usize; 5]) -> Plan {
+    let layer = |index| LayerConfig {
+        attention: [AttentionKind::Local { window: 1024 }, AttentionKind::Global][index],
+        heads,
+        kv_heads,
+        head_dim,
+        score_scale: 0.1,
+        rope: Rope { theta: 1e4, divisor: 1.0 },
+        feed_forward,
+        kv_owner: index,
+    };
+    let config = Config {
+        family: Family::Gemma3,
+        hidden,
+        vocabulary: 262_144,
+        context: 8192,
+        norm_epsilon: 1e-6,
+        embedding_scale: 1.0,
+        final_softcap: None,
+        layers: (0..LAYERS).map(layer).collect(),
+    };
+    let dtype = |name: &str| if name.contains("norm") { DType::F32 } else { DType::Q4_0 };
+    fusion::fuse(narrow::narrow(base_plan(&config, true, &dtype)))
+}
+
+fn lowered(plan: &Plan, kv: KvType, rows: usize, attended: Attended) -> Graph {
+    let width = Width { tokens: rows, outputs: rows };
+    let options = ProgramOptions { width, kv, context: 8192, sequences: rows, blocks: 1024 };
+    let selection = Selection::new(&matrix_capabilities(), plan, &options);
+    Lowering::lower(plan, width, attended, &selection)
+}
+
+fn conversions(graph: &Graph) -> usize {
+    let converts = |node: &&Node| matches!(node.work, Work::Rows { kind: RowsKind::Convert, .. });
+    graph.nodes.iter().filter(converts).count()
+}
+
+/// Kinds of the operands that products with f32 or quantised weights take, but for those that norm their input.
+fn operands(graph: &Graph) -> Vec<OperandKind> {
+    let kind = |node: &Node| match &node.work {
+        Work::Product { input: Input::Operand(operand), .. } => Some(operand.kind),
+        Work::Product { input: Input::Plain(_), .. } => Some(OperandKind::Plain),
+        _ => None,
+    };
+    graph.nodes.iter().filter_map(kind).collect()
+}
+
+#[test]
+fn a_layer_of_one_row_is_five_launches() {
+    for shape in [LARGE, MIDDLE] {
+        let graph = lowered(&plan(shape), KvType::F16, 1, Attended::Sequences);
+        // The embedding before the layers, and the product for the logits, which norms its row, behind them.
+        assert_eq!(graph.nodes.len(), 1 + 5 * LAYERS + 1, "{:#?}", graph.nodes);
+    }
+}
+
+/// With a cache in f16 attention and the gated product give the halves that the products behind them take. What another
+/// cache holds need not be a half: attention's rows are converted. In the last layer they always are, behind the selection of
+/// the rows whose logits are wanted.
+#[test]
+fn halves_are_handed_on() {
+    let plan = plan(LARGE);
+    for (rows, attended) in [
+        (2, Attended::Sequences),
+        (8, Attended::Sequences),
+        (8, Attended::Rows),
+        (32, Attended::Sequences),
+        (16, Attended::Tiles),
+        (512, Attended::Tiles),
+    ] {
+        for (kv, converted) in [(KvType::F16, 0), (KvType::Int8, 1), (KvType::F32, 1)] {
+            let graph = lowered(&plan, kv, rows, attended);
+            let kinds = operands(&graph);
+            assert!(kinds.iter().all(|&kind| kind == OperandKind::Halves), "{rows}: {kinds:?}");
+            let expected = converted * (LAYERS - 1) + 1;
+            assert_eq!(conversions(&graph), expected, "{rows} {attended:?} {kv:?}");
+        }
+    }
+}
+
+/// Of two rows the products of a large model go to the matrix units, those of a smaller one do not.
+#[test]
+fn two_rows_of_a_large_model_take_the_matrix_units() {
+    let kinds = |shape, rows| operands(&lowered(&plan(shape), KvType::F16, rows, Attended::Rows));
+    assert!(kinds(LARGE, 2).iter().all(|&kind| kind == OperandKind::Halves));
+    assert!(kinds(MIDDLE, 2).iter().all(|&kind| kind == OperandKind::Fixed16));
+    assert!(kinds(MIDDLE, 3).iter().all(|&kind| kind == OperandKind::Halves));
+}
