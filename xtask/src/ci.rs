@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use crate::drivers::{self, Drivers};
 use crate::test_runs::{TestRun, Validation};
-use crate::{chart, radv, shaders, test_runs, tidy};
+use crate::{chart, page, radv, shaders, test_runs, tidy};
 
 /// Set to 1, this lets `ci` pass without the drivers that it could not install or fetch.
 const OFFLINE: &str = "TRINE_CI_OFFLINE";
@@ -22,7 +22,8 @@ const MATRIX_TESTS: [&str; 4] = ["matri", "large_", "finite", "candidates_fit"];
 /// How many they are, at least.
 const MATRIX_TESTS_LEAST: u64 = 9;
 /// Whole models take cooperative matrices wherever the device has them.
-const MODEL_TESTS: [&str; 6] = ["--test", "goldens", "--test", "operations", "--test", "failures"];
+const MODEL_TESTS: [&str; 8] =
+    ["--test", "goldens", "--test", "operations", "--test", "failures", "--test", "invariance"];
 
 /// The test that does what the validation layer has to complain about.
 const WRONG_TEST: &str = "raw::commands::tests::copies_over_each_other_are_a_hazard";
@@ -48,6 +49,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let others = with(&TESTS, &["--workspace", "--exclude", "trine-vulkan"]);
     let others = TestRun { driver: drivers.lavapipe.as_ref(), ..TestRun::new("tests", others) };
     others.run(root, true)?;
+    skipped.extend(page_test(root)?);
     skipped.extend(vulkan_tests(root, &drivers)?);
     match &drivers.radv {
         Some(driver) => skipped.extend(radv::check(root, driver)?),
@@ -63,6 +65,18 @@ pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
     let skipped = vulkan_tests(root, &drivers::find(root)?)?;
     end("vulkan", &skipped);
     Ok(())
+}
+
+/// Runs the test of the server's page alone.
+pub(crate) fn page(root: &Path) -> anyhow::Result<()> {
+    let skipped = page_test(root)?;
+    end("page", &Vec::from_iter(skipped));
+    Ok(())
+}
+
+fn page_test(root: &Path) -> anyhow::Result<Option<String>> {
+    cargo(root, "building trine", &["build", "--locked", "--package", "trine"])?;
+    page::test(root)
 }
 
 fn end(what: &str, skipped: &[String]) {

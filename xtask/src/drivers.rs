@@ -13,6 +13,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use self::apt::Apt;
+use crate::page;
 
 /// A driver's environment: what to set, and what to start a test program through.
 #[derive(Clone, Debug, Default)]
@@ -284,6 +285,7 @@ fn install(root: &Path) -> anyhow::Result<()> {
     if std::env::var_os("CXX").is_none() && !["c++", "g++"].iter().any(|name| is_program(name)) {
         packages.push("g++");
     }
+    packages.extend(page::missing());
     if packages.is_empty() {
         return Ok(());
     }
@@ -300,7 +302,7 @@ fn install(root: &Path) -> anyhow::Result<()> {
 }
 
 /// Whether a program of this name is in the path.
-fn is_program(name: &str) -> bool {
+pub(crate) fn is_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }

@@ -3,6 +3,7 @@
 mod chart;
 mod ci;
 mod drivers;
+mod page;
 mod radv;
 mod shaders;
 mod sources;
@@ -33,8 +34,10 @@ enum Task {
     },
     /// Everything that has to pass before a change lands: tidy, formatting, lints, shaders, all tests, reports.
     Ci,
-    /// Install and fetch the Vulkan drivers that the tests run on, and print how to use each.
+    /// Install and fetch the Vulkan drivers and the browser that the tests run on, and print how to use each driver.
     Drivers,
+    /// The page that the server serves, in a headless Chromium.
+    Page,
     /// Report what RADV makes of the Vulkan backend's kernels for the Radeon 780M: docs/benchmarks/radv-phoenix.md.
     Radv {
         /// Write nothing; fail if the committed report differs.
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Task::Chart { check } => chart::run(&root(), check),
         Task::Ci => ci::run(&root()),
         Task::Drivers => drivers::run(&root()),
+        Task::Page => ci::page(&root()),
         Task::Radv { check } => radv::run(&root(), check),
         Task::Shaders { check } => shaders::run(&root(), check).map(drop),
         Task::Tidy => tidy::run(&root()),

@@ -84,12 +84,13 @@ pub trait Program: Send {
         Err(BackendError::Unsupported { device: "this device".to_owned(), what })
     }
 
-    /// Makes the local layers' rings of slot `to` equal those of slot `from`.
+    /// Makes the local layers' rings of slot `to` hold what those of slot `from` do, whose first `positions` positions alone
+    /// were ever written.
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] for a slot that there is not, any other error if the device failed; the caches' contents
     /// are undefined then.
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError>;
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError>;
 
     /// Whether the logits of a row are the same bits whatever other rows are in its step.
     fn is_invariant(&self) -> bool {
@@ -132,6 +133,9 @@ pub struct Share {
 
 /// So many of the largest logits of a row a Program finds where it is asked for them alone.
 pub const TOP: usize = 256;
+
+/// Prompts of more rows are run as bulk rows ([`Batch::bulk_from`]).
+pub const BULK_ROWS: usize = 64;
 
 /// A logit and its token.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -10,7 +10,7 @@ pub mod reference;
 mod split;
 
 pub use device::{
-    BLOCK, BackendError, Batch, Device, Memory, Program, ProgramOptions, SequenceView, Share, Span,
-    TOP, TopLogit,
+    BLOCK, BULK_ROWS, BackendError, Batch, Device, Memory, Program, ProgramOptions, SequenceView,
+    Share, Span, TOP, TopLogit,
 };
 pub use split::{LayerChoice, SplitDevice};

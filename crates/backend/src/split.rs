@@ -189,8 +189,8 @@ impl Program for SplitProgram {
         second.run_top(&Batch { input, ..*batch })
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
-        self.parts.iter_mut().try_for_each(|part| part.copy_slot(from, to))
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
+        self.parts.iter_mut().try_for_each(|part| part.copy_slot(from, to, positions))
     }
 
     fn is_invariant(&self) -> bool {

@@ -383,6 +383,11 @@ impl KvCache {
         self.slots[slot].length
     }
 
+    /// Positions of a slot's rings that have been written, by its sequence or by those whose cache it took over.
+    pub fn written(&self, slot: usize) -> usize {
+        self.slots[slot].written
+    }
+
     /// Block table of a slot.
     pub fn blocks(&self, slot: usize) -> &[u32] {
         &self.slots[slot].blocks

@@ -31,6 +31,7 @@ pub mod sampling;
 pub mod scheduler;
 mod service;
 mod status;
+mod traffic;
 
 pub use engine::Engine;
 pub use error::EngineError;
@@ -38,6 +39,7 @@ pub use options::EngineOptions;
 pub use request::{
     Constraint, Event, Finish, LOGPROBS_MAX, Limits, Logprobs, Request, SequenceId, Statistics,
 };
+pub use sampling::logprobs::log_sum_exp;
 pub use sampling::{Sampler, SamplingParams};
 pub use service::{Generation, Service, Update};
 pub use status::Status;

@@ -1,7 +1,7 @@
 //! What goes into the engine and what comes out.
 
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::EngineError;
 use crate::sampling::SamplingParams;
@@ -123,6 +123,24 @@ impl Limits {
         most("prompt_logprobs", request.prompt_logprobs.unwrap_or(0), LOGPROBS_MAX)
     }
 
+    /// Checks whether a request with so many prompt tokens finds a place in the queue behind those that wait: the first one
+    /// always does.
+    ///
+    /// # Errors
+    /// [`EngineError::QueueFull`].
+    pub fn check_queue(
+        &self,
+        waiting: usize,
+        waiting_tokens: usize,
+        tokens: usize,
+    ) -> Result<(), EngineError> {
+        let are_too_many = waiting >= self.queue || waiting_tokens + tokens > self.queue_tokens;
+        if waiting > 0 && are_too_many {
+            return Err(EngineError::QueueFull { waiting, tokens: waiting_tokens });
+        }
+        Ok(())
+    }
+
     /// Checks a list of token ids.
     ///
     /// # Errors
@@ -165,6 +183,8 @@ pub enum Event {
         sequence: SequenceId,
         /// Prompt tokens whose keys and values were in the cache.
         reused: usize,
+        /// Time in the queue.
+        waited: Duration,
     },
     /// Part of the prompt was run.
     Prefill {

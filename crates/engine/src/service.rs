@@ -103,7 +103,6 @@ struct Board {
 enum Command {
     Submit { ticket: u64, request: Box<Request>, updates: UnboundedSender<Update> },
     Cancel { ticket: u64 },
-    Forget,
     Stop,
 }
 
@@ -189,12 +188,6 @@ impl Service {
         self.link.board.is_draining.store(true, Ordering::Release);
     }
 
-    /// Drops all reusable prefixes.
-    pub fn forget(&self) {
-        // Without a thread there are none.
-        let _ = self.link.commands.send(Command::Forget);
-    }
-
     /// Ends all requests ([`Finish::Cancelled`]) and waits for the thread, which frees the device.
     pub fn stop(&self) {
         self.drain();
@@ -239,12 +232,11 @@ impl Board {
     fn enter(&self, tokens: usize, limits: &Limits) -> Result<(), EngineError> {
         let waiting = self.waiting.fetch_add(1, Ordering::AcqRel);
         let waiting_tokens = self.waiting_tokens.fetch_add(tokens, Ordering::AcqRel);
-        let are_too_many = waiting > 0 && waiting_tokens + tokens > limits.queue_tokens;
-        if waiting < limits.queue.max(1) && !are_too_many {
-            return Ok(());
+        let result = limits.check_queue(waiting, waiting_tokens, tokens);
+        if result.is_err() {
+            self.leave(tokens);
         }
-        self.leave(tokens);
-        Err(EngineError::QueueFull { waiting, tokens: waiting_tokens })
+        result
     }
 
     fn leave(&self, tokens: usize) {
@@ -267,7 +259,6 @@ struct Worker {
 struct Client {
     ticket: u64,
     updates: UnboundedSender<Update>,
-    arrived: Instant,
     /// Prompt tokens, while it has a place in the queue.
     queued: Option<usize>,
 }
@@ -312,8 +303,8 @@ impl Worker {
                 let tokens = request.prompt.len();
                 match self.engine.submit(*request) {
                     Ok(sequence) => {
-                        let (arrived, queued) = (Instant::now(), Some(tokens));
-                        self.clients.insert(sequence, Client { ticket, updates, arrived, queued });
+                        let client = Client { ticket, updates, queued: Some(tokens) };
+                        self.clients.insert(sequence, client);
                         self.sequences.insert(ticket, sequence);
                     }
                     Err(error) => {
@@ -328,7 +319,6 @@ impl Worker {
                     self.engine.cancel(sequence);
                 }
             }
-            Command::Forget => self.engine.forget(),
             Command::Stop => unreachable!("the loop ends with it"),
         }
     }
@@ -354,9 +344,7 @@ impl Worker {
             self.board.leave(tokens);
         }
         let update = match event {
-            Event::Started { reused, .. } => {
-                Update::Started { reused, waited: at.saturating_duration_since(client.arrived) }
-            }
+            Event::Started { reused, waited, .. } => Update::Started { reused, waited },
             Event::Prefill { done, total, .. } => Update::Prefill { done, total },
             Event::PromptLogprobs { tokens, .. } => Update::PromptLogprobs(tokens),
             Event::Token { is_stop: true, .. } => return,

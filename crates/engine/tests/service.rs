@@ -8,7 +8,11 @@ use fake::{Fake, next_logits, options};
 use trine_engine::{Engine, EngineError, Finish, Generation, Request, Service, Update};
 
 fn service(running: usize, queue: usize) -> Service {
-    let mut engine = Engine::with_running(Box::new(Fake::new(options(256, 4, 16), &[20])), running);
+    service_of(Fake::new(options(256, 4, 16), &[20]), running, queue)
+}
+
+fn service_of(fake: Fake, running: usize, queue: usize) -> Service {
+    let mut engine = Engine::with_running(Box::new(fake), running);
     engine.set_queue(queue, 4096);
     Service::start(engine).expect("there is a thread")
 }
@@ -131,7 +135,10 @@ fn draining_finishes_what_was_accepted_and_stopping_ends_it() {
     service.stop();
     assert!(!service.is_alive());
 
-    let service = self::service(1, 8);
+    // Slow enough that it is at work when it is stopped.
+    let mut slow = Fake::new(options(256, 4, 16), &[20]);
+    slow.pause = Duration::from_millis(20);
+    let service = service_of(slow, 1, 8);
     let mut running = service.submit(Request::new(prompt(1), 200)).unwrap();
     let mut waiting = service.submit(Request::new(prompt(2), 200)).unwrap();
     running.blocking_next();

@@ -119,6 +119,10 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "WHEN", value_parser = Tune::parse)]
     pub(crate) tune: Option<Tune>,
 
+    /// Make results on a GPU the same bits whatever else runs at the same time, as they always are on the CPU; slower
+    #[arg(long)]
+    pub(crate) batch_invariant: bool,
+
     /// Threads of the CPU device [default: one for each physical core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) threads: Option<u16>,
@@ -143,6 +147,7 @@ impl Placement {
             (self.device.is_some(), "--device"),
             (self.gpu_layers.is_some(), "--gpu-layers"),
             (self.tune.is_some(), "--tune"),
+            (self.batch_invariant, "--batch-invariant"),
             (self.threads.is_some(), "--threads"),
             (self.kv.is_some(), "--kv"),
             (self.context.is_some(), "--context"),
@@ -156,6 +161,7 @@ impl Placement {
         self.device = self.device.take().or(early.device);
         self.gpu_layers = self.gpu_layers.or(early.gpu_layers);
         self.tune = self.tune.or(early.tune);
+        self.batch_invariant |= early.batch_invariant;
         self.threads = self.threads.or(early.threads);
         self.kv = self.kv.or(early.kv);
         self.context = self.context.or(early.context);

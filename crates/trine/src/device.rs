@@ -86,7 +86,7 @@ impl DeviceChoice {
     }
 
     /// Opens the device. `layers` is how many a GPU runs, if somebody says; the processor runs the others. A GPU chooses its kernels
-    /// as `tuning` says.
+    /// as `gpu` says.
     ///
     /// # Errors
     /// If this machine does not have it, or layers are wanted on a GPU where none is chosen.
@@ -94,7 +94,7 @@ impl DeviceChoice {
         &self,
         threads: Option<usize>,
         layers: Option<usize>,
-        tuning: TuningMode,
+        gpu: GpuOptions,
     ) -> Result<Opened> {
         match (self, layers) {
             (DeviceChoice::Reference | DeviceChoice::Cpu, Some(layers @ 1..)) => Err(usage(
@@ -111,17 +111,17 @@ impl DeviceChoice {
             (DeviceChoice::Vulkan(choice), layers) => {
                 let device = VulkanDevice::open(choice.clone(), cache(), progress())
                     .context("the GPU cannot be used; --device cpu runs on the processor")?;
-                Opened::gpu(tuned(device, tuning), threads, layers)
+                Opened::gpu(gpu.apply(device), threads, layers)
             }
             (DeviceChoice::Auto, layers) => {
                 match (VulkanDevice::open(Choice::Best, cache(), progress()), layers) {
-                    (Ok(device), layers) => Opened::gpu(tuned(device, tuning), threads, layers),
+                    (Ok(device), layers) => Opened::gpu(gpu.apply(device), threads, layers),
                     (Err(reason), Some(layers)) => Err(reason).with_context(|| {
                         format!("--gpu-layers {layers} needs a GPU; leave it out to run on the processor")
                     }),
                     (Err(reason), None) => {
                         tracing::debug!(%reason, "no GPU is used");
-                        DeviceChoice::Cpu.open(threads, None, tuning)
+                        DeviceChoice::Cpu.open(threads, None, gpu)
                     }
                 }
             }
@@ -129,10 +129,27 @@ impl DeviceChoice {
     }
 }
 
-/// A device whose kernels are chosen by measurement.
-fn tuned(device: VulkanDevice, mode: TuningMode) -> VulkanDevice {
-    let progress = tuning_progress(&device.gpu().capabilities().name);
-    device.tuned(Tuning { mode, cache: cache(), progress, ..Tuning::default() })
+/// How a GPU chooses its kernels.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GpuOptions {
+    /// Whether they are measured.
+    pub(crate) tuning: TuningMode,
+    /// Whether a row's result is to be the same whatever other rows are in its step.
+    pub(crate) batch_invariant: bool,
+}
+
+impl GpuOptions {
+    /// Kernels by measurement.
+    pub(crate) fn tuned(tuning: TuningMode) -> Self {
+        Self { tuning, batch_invariant: false }
+    }
+
+    fn apply(self, device: VulkanDevice) -> VulkanDevice {
+        let progress = tuning_progress(&device.gpu().capabilities().name);
+        let tuning = Tuning { mode: self.tuning, cache: cache(), progress, ..Tuning::default() };
+        let device = device.tuned(tuning);
+        if self.batch_invariant { device.batch_invariant() } else { device }
+    }
 }
 
 /// A line on a terminal that says what takes the time.

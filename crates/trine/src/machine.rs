@@ -152,16 +152,17 @@ fn read(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// A size as sysfs writes it: `32768K`, `2M`.
-fn parse_size(text: &str) -> Option<u64> {
+/// A number of bytes as sysfs writes it, `32768K`, `2M`, with K, M, G or T for powers of 1024.
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let (number, factor) = match text.as_bytes().last()? {
         b'K' => (&text[..text.len() - 1], 1 << 10),
         b'M' => (&text[..text.len() - 1], 1 << 20),
         b'G' => (&text[..text.len() - 1], 1 << 30),
+        b'T' => (&text[..text.len() - 1], 1 << 40),
         _ => (text, 1),
     };
-    number.parse::<u64>().ok()?.checked_mul(factor)
+    number.trim().parse::<u64>().ok()?.checked_mul(factor)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use trine_backend::{BLOCK, Batch, Device, Program, ProgramOptions, SequenceView};
+use trine_backend::{BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, SequenceView};
 use trine_model::{
     Buffer, BufferId, KvType, Model, Op, Plan, Product, Rows, Step, Weight, WeightId, Width,
 };
@@ -24,8 +24,6 @@ const READS: usize = 7;
 const GPU_READS: usize = 5;
 /// Rows of the product that stands for all with few rows.
 const FEW_ROWS: usize = 32;
-/// Products of more rows are those of long prompts.
-const BULK_PIECE: usize = 64;
 /// Largest matrix, in weights, that is measured: enough work for every thread, and no long wait on a slow processor.
 const WEIGHTS_MAX: usize = 32 << 20;
 /// A product is repeated this often unless that takes too long.
@@ -164,7 +162,7 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
         sequence_of: &zeros,
         sequences: &[SequenceView { slot: 0, blocks: &blocks }],
         outputs: &[rows as u32 - 1],
-        bulk_from: if rows > BULK_PIECE { 0 } else { rows },
+        bulk_from: if rows > BULK_ROWS { 0 } else { rows },
         input: &[],
     };
     // The first run warms caches and pages and is not counted.

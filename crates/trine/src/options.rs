@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) gpu_layers: Option<usize>,
     /// Whether a GPU's kernels are measured.
     pub(crate) tune: Tune,
+    /// Whether a request's result may not depend on others.
+    pub(crate) batch_invariant: bool,
     /// Threads, if asked for.
     pub(crate) threads: Option<usize>,
     /// Storage of keys and values.
@@ -36,6 +38,7 @@ impl Settings {
             device: placement.device.clone().unwrap_or_default(),
             gpu_layers: placement.gpu_layers,
             tune: placement.tune.unwrap_or_default(),
+            batch_invariant: placement.batch_invariant,
             threads: placement.threads.map(usize::from),
             kv: placement.kv.unwrap_or(kv),
             context: placement.context,

@@ -7,7 +7,7 @@ use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
 
-use crate::device::Opened;
+use crate::device::{GpuOptions, Opened};
 use crate::model_source::Source;
 use crate::options::Settings;
 use crate::output;
@@ -15,6 +15,8 @@ use crate::terminal;
 
 /// Most tokens in one pass.
 pub(crate) const PREFILL: usize = 512;
+/// The same where each pass runs the kernels of the widest: as many as a GPU's kernels for few tokens take.
+const PREFILL_INVARIANT: usize = 64;
 
 /// Sizes of an engine that a command chooses.
 #[derive(Debug, Clone, Copy)]
@@ -59,18 +61,21 @@ impl Session {
     /// # Errors
     /// If any of that fails.
     pub(crate) fn open(source: &Source, settings: &Settings, sizes: Sizes) -> Result<Self> {
-        let Settings { threads, gpu_layers, tune, .. } = *settings;
-        let opened = settings.device.open(threads, gpu_layers, tune.into())?;
+        let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
+        let gpu = GpuOptions { tuning: tune.into(), batch_invariant };
+        let opened = settings.device.open(threads, gpu_layers, gpu)?;
         let Opened { device, gpu, threads } = opened;
         let name = source.name();
         let model = source.open(settings.quantize)?;
         check_context(&name, &model, settings)?;
+        // On a GPU every step would take as long as the widest.
+        let is_wide = batch_invariant && gpu.is_some() && sizes.prefill > PREFILL_INVARIANT;
         let options = EngineOptions {
             context: settings.context,
             kv: settings.kv,
             sequences: sizes.sequences,
             kept: sizes.kept,
-            prefill: sizes.prefill,
+            prefill: if is_wide { PREFILL_INVARIANT } else { sizes.prefill },
             outputs: sizes.outputs,
         };
         let engine = Engine::new(&model, device.as_ref(), options)

@@ -7,7 +7,7 @@ use trine_model::{Model, Plan};
 
 use crate::error::GpuError;
 use crate::program::tuning::{Tuner, Tuning};
-use crate::program::{VulkanProgram, forecast};
+use crate::program::{VulkanProgram, forecast, pass_keys};
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::pipeline::PipelineCache;
 use crate::weights::Progress;
@@ -17,6 +17,7 @@ use crate::weights::Progress;
 pub struct VulkanDevice {
     shared: Arc<Shared>,
     tuner: Arc<Tuner>,
+    is_invariant: bool,
 }
 
 struct Shared {
@@ -42,12 +43,24 @@ impl VulkanDevice {
         let label = format!("{} (vulkan, {})", capabilities.name, capabilities.kind.name());
         let gpu = Mutex::new(gpu);
         let shared = Arc::new(Shared { choice, cache, progress, label, gpu });
-        Ok(Self { shared, tuner: Arc::new(Tuner::new(Tuning::default())) })
+        let tuner = Arc::new(Tuner::new(Tuning::default()));
+        Ok(Self { shared, tuner, is_invariant: false })
     }
 
     /// The same device, with shapes of kernels chosen in this way. Without this they are those of the static tables.
     pub fn tuned(self, tuning: Tuning) -> Self {
         Self { tuner: Arc::new(Tuner::new(tuning)), ..self }
+    }
+
+    /// The same device, whose Programs give a row the same bits whatever other rows are in its step
+    /// ([`Program::is_invariant`]): every step runs the kernels of the widest one. A row takes as long alone as that does, so
+    /// the width should be as small as the rows of a usual step; from 65 rows on prompts are no quicker for each of their rows.
+    pub fn batch_invariant(self) -> Self {
+        Self { is_invariant: true, ..self }
+    }
+
+    pub(crate) fn is_invariant(&self) -> bool {
+        self.is_invariant
     }
 
     /// The opened device.
@@ -99,6 +112,7 @@ impl Device for VulkanDevice {
     }
 
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
-        forecast::memory(self.gpu().capabilities(), plan, options)
+        let keys = pass_keys(options, self.is_invariant);
+        forecast::memory(self.gpu().capabilities(), plan, options, &keys)
     }
 }

@@ -9,6 +9,8 @@ use trine_model::{Model, Op, Plan, WeightId};
 use trine_weights::{DType, Tensor, quantize_tensor};
 
 use crate::error::GpuError;
+use crate::kernels::matmul::MatmulShape;
+use crate::kernels::operand::OperandKind;
 use crate::pack::{Format, Matrix, PlaneBytes, PlanesMut, device_format, pack_rows};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Arena, Buffer, Place, blocks_bytes};
@@ -91,7 +93,7 @@ impl Weights {
         let mut memory = Vec::with_capacity(groups.len() + 1);
         let mut units = Vec::new();
         for ids in groups {
-            let load = Load { plan, model, transfer: &transfer, tell: &tell, name: &name };
+            let load = Load { gpu, plan, model, transfer: &transfer, tell: &tell, name: &name };
             let reaches = load.reaches(&ids);
             let (matrix, buffer) = load.matrix(&ids, &reaches, &mut arena, &mut converted)?;
             if let [gate, up] = &reaches[..] {
@@ -177,6 +179,7 @@ struct Packed<'a> {
 
 /// What loading a matrix needs.
 struct Load<'a> {
+    gpu: &'a Gpu,
     plan: &'a Plan,
     model: &'a Model,
     transfer: &'a Transfer,
@@ -185,9 +188,14 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// What finds out how large the results of matrices can get: one for each of a gated product behind a norm, otherwise none.
+    /// What finds out how large the results of matrices can get: one for each of a gated product behind a norm where products
+    /// take halves, otherwise none.
     fn reaches(&self, ids: &[WeightId]) -> Vec<Reach> {
         let [gate, _] = ids else { return Vec::new() };
+        let format = joint_format(self.plan, ids);
+        if MatmulShape::operand_for(self.gpu.capabilities(), format) != OperandKind::Halves {
+            return Vec::new();
+        }
         let Some(norm) = norm_before(self.plan, *gate) else { return Vec::new() };
         let factors = self.model.vector(self.plan.weight(norm));
         ids.iter().map(|id| Reach::new(&factors, self.plan.weight(*id).rows)).collect()

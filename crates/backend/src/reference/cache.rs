@@ -42,13 +42,13 @@ impl ReferenceCache {
         }
     }
 
-    /// Makes the ring of slot `to` equal that of slot `from`; does nothing to paged blocks.
-    pub fn copy_slot(&mut self, from: u32, to: u32) {
+    /// Copies the first `positions` places of slot `from`'s ring to that of slot `to`; does nothing to paged blocks.
+    pub fn copy_slot(&mut self, from: u32, to: u32, positions: usize) {
         let Some(ring) = self.ring else { return };
-        let size = ring * self.width;
+        let (size, copied) = (ring * self.width, ring.min(positions) * self.width);
         let start = from as usize * size;
         for cache in [&mut self.keys, &mut self.values] {
-            cache.copy_within(start..start + size, to as usize * size);
+            cache.copy_within(start..start + copied, to as usize * size);
         }
     }
 

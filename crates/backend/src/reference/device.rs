@@ -81,9 +81,9 @@ impl Program for ReferenceProgram {
         Ok(&self.buffers[self.plan.output.0])
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
         self.options.check_slots(from, to)?;
-        self.caches.iter_mut().for_each(|cache| cache.copy_slot(from, to));
+        self.caches.iter_mut().for_each(|cache| cache.copy_slot(from, to, positions));
         Ok(())
     }
 

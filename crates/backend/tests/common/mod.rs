@@ -8,13 +8,10 @@
 
 use std::path::{Path, PathBuf};
 
-use trine_backend::{BLOCK, Batch, Device, Program, ProgramOptions, SequenceView};
+use trine_backend::{BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, SequenceView};
 use trine_model::{KvType, Model, Width};
 
 pub mod random;
-
-/// Pieces of more rows are bulk rows.
-const BULK_PIECE: usize = 64;
 
 /// A step of three tokens in one block.
 pub const BATCH: Batch<'static> = Batch {
@@ -124,7 +121,7 @@ impl OneSequence {
             sequence_of: &vec![0; tokens.len()],
             sequences: &[SequenceView { slot: 0, blocks: &self.blocks }],
             outputs: &(0..tokens.len() as u32).collect::<Vec<_>>(),
-            bulk_from: if tokens.len() > BULK_PIECE { 0 } else { tokens.len() },
+            bulk_from: if tokens.len() > BULK_ROWS { 0 } else { tokens.len() },
             input: &[],
         };
         self.length += tokens.len();

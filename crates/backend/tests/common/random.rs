@@ -170,9 +170,9 @@ pub fn traffic(
     let mut results = Vec::new();
     for step in 0..10 {
         if step == 5 {
-            program.copy_slot(views[1].slot, 1).unwrap();
+            program.copy_slot(views[1].slot, 1, lengths[1]).unwrap();
             views[1].slot = 1;
-            assert!(program.copy_slot(0, options.sequences as u32).is_err());
+            assert!(program.copy_slot(0, options.sequences as u32, 1).is_err());
         }
         let (mut tokens, mut positions, mut sequence_of) = (Vec::new(), Vec::new(), Vec::new());
         for (sequence, length) in lengths.iter_mut().enumerate() {

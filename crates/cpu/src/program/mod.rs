@@ -204,12 +204,12 @@ impl Program for CpuProgram {
         Ok(&self.memory.as_mut_slice()[start..start + length])
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
         let Fixed { plan, options, caches, .. } = &mut self.fixed;
         options.check_slots(from, to)?;
         for (index, cache) in caches.iter_mut().enumerate() {
             if let Some(ring) = ring_of(plan, trine_model::CacheId(index), options) {
-                cache.copy(from as usize * ring, to as usize * ring, ring);
+                cache.copy(from as usize * ring, to as usize * ring, ring.min(positions));
             }
         }
         Ok(())

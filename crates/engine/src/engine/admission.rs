@@ -23,31 +23,30 @@ impl Engine {
     /// [`EngineError::Backend`] if the device cannot copy rings.
     pub(super) fn admit(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         while self.scheduler.sequences() < self.limits.sequences {
-            let next = self.queue.iter().find(|(_, sequence)| !self.waits(sequence));
-            let Some(rank) = next.map(|(rank, _)| rank) else { return Ok(()) };
+            let mut common = std::mem::take(&mut self.common);
+            let next = self.queue.iter().find(|(_, sequence)| !self.waits(sequence, &mut common));
+            let next = next.filter(|(_, sequence)| self.has_room(sequence)).map(|(rank, _)| rank);
+            self.common = common;
+            let Some(rank) = next else { return Ok(()) };
             let Some(sequence) = self.queue.remove(rank) else { return Ok(()) };
-            if !self.has_room(&sequence) {
-                self.queue.push(rank, sequence.prompt, sequence);
-                return Ok(());
-            }
             self.start(rank, sequence, events)?;
         }
         Ok(())
     }
 
-    /// Whether a request had better wait until a running prompt that begins like it is in the cache.
-    fn waits(&self, sequence: &Sequence) -> bool {
-        if sequence.runs_all() {
+    /// Whether a request had better wait until a running prompt that begins like it is in the cache. Leaves in `common` what it
+    /// shares with each slot.
+    fn waits(&self, sequence: &Sequence, common: &mut Vec<usize>) -> bool {
+        let is_prefilling = |&slot: &usize| self.scheduler.is_prefilling(slot);
+        if sequence.runs_all() || !(0..self.places.len()).any(|slot| is_prefilling(&slot)) {
             return false;
         }
-        let common = |slot: usize| self.places[slot].common(sequence);
-        let may_wait =
-            |slot: usize| self.scheduler.is_prefilling(slot) && common(slot) >= WORTH_WAITING;
-        let Some(most) = (0..self.places.len()).filter(|&slot| may_wait(slot)).map(common).max()
-        else {
-            return false;
-        };
-        most >= self.kv.reusable(sequence.tokens.len(), common) + WORTH_WAITING
+        common.clear();
+        common.extend(self.places.iter().map(|place| place.common(sequence)));
+        let shared = (0..self.places.len()).filter(is_prefilling).map(|slot| common[slot]);
+        let most = shared.max().unwrap_or(0);
+        most >= WORTH_WAITING
+            && most >= self.kv.reusable(sequence.tokens.len(), |slot| common[slot]) + WORTH_WAITING
     }
 
     /// Whether there is memory for all its tokens and one more block without taking any from running sequences. Alone it
@@ -86,7 +85,7 @@ impl Engine {
         self.scheduler.admit(lease.slot, rows, wanted);
         self.places[lease.slot] = Place::Running(rank, sequence);
         let Some(from) = lease.copied_from else { return Ok(()) };
-        self.program.copy_slot(from as u32, lease.slot as u32)?;
+        self.program.copy_slot(from as u32, lease.slot as u32, self.kv.written(from))?;
         // The running one will forget the place, and others may come.
         if self.kv.is_running(from) && lease.reused >= WORTH_KEEPING && !self.has_kept(lease) {
             return self.keep_branch(lease.slot);
@@ -113,7 +112,7 @@ impl Engine {
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
         let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
         self.places[kept] = Place::Kept(Kept { tokens, prompt });
-        Ok(self.program.copy_slot(slot as u32, kept as u32)?)
+        Ok(self.program.copy_slot(slot as u32, kept as u32, self.kv.written(slot))?)
     }
 
     /// Ends what has run past its deadline.

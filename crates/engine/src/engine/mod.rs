@@ -19,6 +19,7 @@ use crate::request::{Event, Finish, Limits, Request, SequenceId, Statistics};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
 use crate::status::Status;
+use crate::traffic::Traffic;
 use rows::{RowLogits, Rows};
 use sequence::Sequence;
 use step::Outcome;
@@ -28,17 +29,14 @@ const QUEUE: usize = 1024;
 /// Most prompt tokens in the queue, in contexts, where nothing else is said.
 const QUEUE_CONTEXTS: usize = 256;
 
-/// Pieces of more rows are bulk rows in [`Engine::logits`].
-const BULK_PIECE: usize = 64;
-
 /// Generates text for many sequences at once on one device, up to a fixed number of them side by side.
 ///
 /// Requests wait in a queue until there is a slot and memory for their prompts. Prompts are run in pieces beside decoding
 /// sequences. A sequence that finds no memory makes the lowest in rank give way, which is queued again and later run anew
 /// from its tokens.
 ///
-/// After it is made, [`Engine::step_into`] allocates nothing but what log-probabilities and constraints ask for;
-/// [`Engine::submit`] allocates what a request needs.
+/// After it is made, [`Engine::step_into`] allocates nothing for a token but what log-probabilities and constraints ask for;
+/// requests that begin and end do.
 pub struct Engine {
     program: Box<dyn Program>,
     limits: Limits,
@@ -56,7 +54,9 @@ pub struct Engine {
     outcomes: Vec<Outcome>,
     rows: Rows,
     workspace: Workspace,
-    submitted: u64,
+    /// What a request shares with each slot; kept for its memory.
+    common: Vec<usize>,
+    traffic: Traffic,
     status: Status,
 }
 
@@ -93,7 +93,7 @@ impl Place {
             Place::Running(_, other) => (&other.tokens, other.prompt),
             Place::Kept(kept) => (&kept.tokens, kept.prompt),
         };
-        let common = tokens.iter().zip(&sequence.tokens).take_while(|(a, b)| a == b).count();
+        let common = common_length(tokens, &sequence.tokens);
         let is_alike = sequence::has_bulk_rows(prompt) == sequence::has_bulk_rows(sequence.prompt);
         if is_alike || common > prompt { common } else { 0 }
     }
@@ -111,6 +111,15 @@ impl Place {
             Place::Kept(_) => None,
         }
     }
+}
+
+/// How many leading tokens two lists share. Compared in pieces, which the compiler turns into vector code: requests that wait
+/// are compared before each step.
+fn common_length(a: &[u32], b: &[u32]) -> usize {
+    const PIECE: usize = 64;
+    let pieces = a.chunks_exact(PIECE).zip(b.chunks_exact(PIECE));
+    let whole = PIECE * pieces.take_while(|(a, b)| a == b).count();
+    whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
 }
 
 impl Engine {
@@ -194,7 +203,8 @@ impl Engine {
             outcomes: Vec::with_capacity(slots),
             rows: Rows::new(width.tokens, width.outputs, slots),
             workspace: Workspace::new(vocabulary),
-            submitted: 0,
+            common: Vec::with_capacity(slots),
+            traffic: Traffic::new(plan, program.options()),
             status,
             program,
         }
@@ -260,15 +270,10 @@ impl Engine {
     pub fn submit(&mut self, request: Request) -> Result<SequenceId, EngineError> {
         self.limits.check(&request)?;
         let (waiting, tokens) = (self.queue.len(), self.queue.tokens());
-        let is_full = waiting >= self.limits.queue
-            || (waiting > 0 && tokens + request.prompt.len() > self.limits.queue_tokens);
-        if is_full {
-            return Err(EngineError::QueueFull { waiting, tokens });
-        }
-        let rank = Rank { priority: request.priority, arrival: self.submitted };
-        self.submitted += 1;
+        self.limits.check_queue(waiting, tokens, request.prompt.len())?;
+        let rank = Rank { priority: request.priority, arrival: self.status.requests };
         self.status.requests += 1;
-        let id = SequenceId(self.submitted);
+        let id = SequenceId(self.status.requests);
         // One more than the context can be sampled: the token that follows the last position.
         let most = self.context() + 1 - request.prompt.len();
         let sequence = Box::new(Sequence::new(id, request, most));
@@ -427,7 +432,7 @@ impl Engine {
             let first = self.kv.length(slot);
             self.kv.reserve(slot, first + piece.len())?;
             self.rows.clear();
-            self.rows.push(0, piece, first, piece.len(), rows > BULK_PIECE);
+            self.rows.push(0, piece, first, piece.len(), sequence::has_bulk_rows(rows));
             let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
             let logits = self.rows.run(self.program.as_mut(), std::iter::once(view), false)?;
             for (row, logits) in logits.rows(self.limits.vocabulary).enumerate() {

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use trine_backend::BULK_ROWS;
+
 use super::rows::RowLogits;
 use crate::request::{
     Constraint, Event, Finish, Limits, Logprobs, Request, SequenceId, Statistics,
@@ -9,12 +11,9 @@ use crate::request::{
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
 
-/// Prompts of more tokens are run as bulk rows ([`trine_backend::Batch::bulk_from`]).
-const BULK_PROMPT: usize = 64;
-
 /// Whether the rows of a prompt with so many tokens are bulk rows.
 pub(super) fn has_bulk_rows(prompt: usize) -> bool {
-    prompt > BULK_PROMPT
+    prompt > BULK_ROWS
 }
 
 /// A request on its way: in the queue, or in a slot.
@@ -119,9 +118,10 @@ impl Sequence {
         if std::mem::replace(&mut self.is_announced, true) {
             return;
         }
-        self.statistics.queue_seconds = self.submitted.elapsed().as_secs_f64();
+        let waited = self.submitted.elapsed();
+        self.statistics.queue_seconds = waited.as_secs_f64();
         self.statistics.reused_tokens = reused;
-        events.push(Event::Started { sequence: self.id, reused });
+        events.push(Event::Started { sequence: self.id, reused, waited });
     }
 
     /// Reports how much of the prompt is in the cache; none if that much was reported before.

@@ -83,7 +83,9 @@ impl Engine {
     /// Counts a step's time for all that took part in it.
     pub(super) fn note_time(&mut self, seconds: f64) {
         let (mut decodes, mut prompt_rows) = (0, 0);
+        let mut bytes = self.traffic.weights(self.picks.iter().any(|pick| pick.outputs > 0));
         for pick in &self.picks {
+            bytes += self.traffic.cache(pick.rows, self.kv.length(pick.slot) - pick.rows);
             let sequence =
                 self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
             let statistics = &mut sequence.statistics;
@@ -101,6 +103,7 @@ impl Engine {
         let status = &mut self.status;
         status.steps += 1;
         status.busy_seconds += seconds;
+        status.bytes += bytes as f64;
         status.width = decodes + prompt_rows;
         status.step_sequences = self.picks.len();
         status.generated_tokens +=

@@ -2,13 +2,18 @@
 
 use crate::request::Logprobs;
 
-/// Log-probability of `token` (below the number of logits) and of the `top` most likely ones: logits minus the
-/// logarithm of the sum of their exponentials, summed in f64 around the largest. Equal logits rank by id. Where logits
-/// are not finite, so are the results.
-pub(crate) fn of(logits: &[f32], token: u32, top: usize) -> Logprobs {
+/// Logarithm of the sum of the logits' exponentials, summed in f64 around the largest. A logit minus it is the logarithm of a
+/// probability.
+pub fn log_sum_exp(logits: &[f32]) -> f64 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
-    let normaliser = f64::from(largest) + sum.ln();
+    f64::from(largest) + sum.ln()
+}
+
+/// Log-probability of `token` (below the number of logits) and of the `top` most likely ones. Equal logits rank by id. Where
+/// logits are not finite, so are the results.
+pub(crate) fn of(logits: &[f32], token: u32, top: usize) -> Logprobs {
+    let normaliser = log_sum_exp(logits);
     let logprob = |logit: f32| (f64::from(logit) - normaliser) as f32;
     let own = logits[token as usize];
     let rank = logits.iter().filter(|&&logit| logit > own).count();

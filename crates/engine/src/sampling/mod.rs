@@ -29,10 +29,6 @@ pub use params::SamplingParams;
 use crate::error::EngineError;
 use select::Candidate;
 
-/// So far below the least logit that is allowed lie those that are not: more than 104 (where `exp` of an f32 is 0) times
-/// the highest temperature.
-const FORBIDDEN: f32 = 1e6;
-
 /// Buffers of the sampling of one token; shared by all sequences of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {
@@ -105,31 +101,30 @@ impl Stream {
         allowed: &[u32],
         workspace: &mut Workspace,
     ) -> Result<u32, EngineError> {
+        // Also of tokens that are not allowed: whatever gives such logits is broken.
         select::largest(choice.logits)?;
-        let is_allowed =
-            |id: usize| allowed.get(id / 32).is_some_and(|word| word >> (id % 32) & 1 == 1);
         let Workspace { logits: adjusted, candidates, counts, .. } = workspace;
-        adjusted.clear();
-        adjusted.extend_from_slice(choice.logits);
-        penalties::apply(&self.params, adjusted, choice.history, counts);
-        let kept = (0..adjusted.len()).filter(|&id| is_allowed(id));
-        let least = kept.map(|id| adjusted[id]).fold(f32::INFINITY, f32::min);
-        if least == f32::INFINITY {
+        let mut logits = choice.logits;
+        if penalties::change(&self.params) {
+            adjusted.clear();
+            adjusted.extend_from_slice(logits);
+            penalties::apply(&self.params, adjusted, choice.history, counts);
+            logits = adjusted;
+        }
+        let ids = set_bits(allowed).take_while(|&id| (id as usize) < logits.len());
+        let all = ids.map(|id| Candidate::new(id, logits[id as usize]));
+        let is_greedy = self.params.temperature == 0.0;
+        let kept = if is_greedy { 1 } else { select::bounded(self.params.top_k, logits.len()) };
+        select::keep_top(all, kept, candidates);
+        if candidates.is_empty() {
             return Err(EngineError::NothingAllowed);
         }
-        // Far below all that is kept, and finite: the exponential of the difference is 0 at every temperature.
-        let out = least.min(0.0) - FORBIDDEN;
-        for (id, logit) in adjusted.iter_mut().enumerate() {
-            if !is_allowed(id) {
-                *logit = out;
-            }
+        let (best, largest) = select::first(candidates)?;
+        if is_greedy {
+            return Ok(best);
         }
-        let token = self.choose(adjusted, candidates)?;
-        if is_allowed(token as usize) {
-            return Ok(token);
-        }
-        // A draw at the very end of the probabilities may round up to one of weight 0.
-        Ok(select::largest(adjusted)?.0)
+        let uniform = self.uniform();
+        Ok(self.draw(candidates, largest, uniform, logits.len()))
     }
 
     /// Whether the largest [`TOP`] logits are enough to choose from.
@@ -148,9 +143,7 @@ impl Stream {
     ) -> Result<u32, EngineError> {
         let candidates = &mut workspace.candidates;
         candidates.clear();
-        // Adding zero turns -0 into 0, as where all logits are looked at.
-        let all = top.iter().map(|top| Candidate { id: top.token, value: top.logit + 0.0 });
-        candidates.extend(all);
+        candidates.extend(top.iter().map(|top| Candidate::new(top.token, top.logit)));
         let (best, largest) = select::first(candidates)?;
         if self.params.temperature == 0.0 {
             return Ok(best);
@@ -187,8 +180,9 @@ impl Stream {
         let params = &self.params;
         select::softmax_weights(candidates, largest, params.temperature);
         let kept = select::keep_likely(candidates, params.top_p, params.min_p);
-        let is_ordered_by_id =
-            !(1..vocabulary).contains(&params.top_k) && params.top_p >= 1.0 && params.min_p == 0.0;
+        let is_ordered_by_id = select::bounded(params.top_k, vocabulary) == 0
+            && params.top_p >= 1.0
+            && params.min_p == 0.0;
         select::draw(&mut candidates[..kept], uniform, is_ordered_by_id)
     }
 
@@ -196,6 +190,15 @@ impl Stream {
     fn uniform(&mut self) -> f64 {
         (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
+}
+
+/// The numbers of the bits that are set, ascending.
+fn set_bits(words: &[u32]) -> impl Iterator<Item = u32> + '_ {
+    words.iter().zip(0..).flat_map(|(&word, at)| {
+        let rest = |word: &u32| Some(word & (word - 1)).filter(|&rest| rest != 0);
+        let words = std::iter::successors(Some(word).filter(|&word| word != 0), rest);
+        words.map(move |word| 32 * at + word.trailing_zeros())
+    })
 }
 
 /// Samples tokens with one set of parameters. The same seed and the same logits give the same tokens.

@@ -16,6 +16,13 @@ pub(super) struct Candidate {
     pub(super) value: f32,
 }
 
+impl Candidate {
+    pub(super) fn new(id: u32, logit: f32) -> Self {
+        // Adding zero turns -0 into 0, which ranks differently though it is equal.
+        Self { id, value: logit + 0.0 }
+    }
+}
+
 /// Larger values first, then lower ids.
 fn rank(a: &Candidate, b: &Candidate) -> Ordering {
     b.value.total_cmp(&a.value).then(a.id.cmp(&b.id))
@@ -50,19 +57,29 @@ pub(super) fn largest(logits: &[f32]) -> Result<(u32, f32), EngineError> {
 
 /// Fills `candidates` with the `k` largest logits, in no particular order; 0 takes all, in order of their ids.
 pub(super) fn top_k(logits: &[f32], k: usize, candidates: &mut Vec<Candidate>) {
+    let all = logits.iter().zip(0..).map(|(&logit, id)| Candidate::new(id, logit));
+    keep_top(all, bounded(k, logits.len()), candidates);
+}
+
+/// How many candidates top-k keeps of all of a vocabulary; 0 for all.
+pub(super) fn bounded(k: usize, vocabulary: usize) -> usize {
+    if k < vocabulary { k } else { 0 }
+}
+
+/// Fills `candidates` with the `k` first in rank of all, which come in order of their ids; 0 takes all, in that order.
+pub(super) fn keep_top(
+    all: impl Iterator<Item = Candidate>,
+    k: usize,
+    candidates: &mut Vec<Candidate>,
+) {
     candidates.clear();
-    // Adding zero turns -0 into 0, which ranks differently though it is equal.
-    let all = logits
-        .iter()
-        .enumerate()
-        .map(|(id, &logit)| Candidate { id: id as u32, value: logit + 0.0 });
-    if k == 0 || k >= logits.len() {
+    if k == 0 {
         candidates.extend(all);
         return;
     }
     // What cannot be among the k largest of those seen is passed over with one comparison. An equal logit has a higher
     // id than those seen, so it ranks below them.
-    let full = k.saturating_mul(2).min(logits.len());
+    let full = k.saturating_mul(2);
     let mut floor = f32::NEG_INFINITY;
     for candidate in all {
         if candidate.value <= floor {

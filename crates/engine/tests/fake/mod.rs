@@ -2,6 +2,8 @@
 //! blocks and rings like a real one's caches, and fails a test in which a row would see anything else than its own
 //! sequence's tokens, each at its position.
 
+use std::time::Duration;
+
 use trine_backend::{BLOCK, BackendError, Batch, Memory, Program, ProgramOptions, SequenceView};
 use trine_model::{Buffer, BufferId, Cache, KvType, Plan, Rows, Width};
 
@@ -30,6 +32,8 @@ pub(crate) struct Fake {
     pub(crate) fails_at: Vec<usize>,
     /// A token whose row gets logits that are not numbers.
     pub(crate) poison: Option<u32>,
+    /// How long a run takes beyond its own work.
+    pub(crate) pause: Duration,
 }
 
 impl Fake {
@@ -59,6 +63,7 @@ impl Fake {
             runs: 0,
             fails_at: Vec::new(),
             poison: None,
+            pause: Duration::ZERO,
             options,
         }
     }
@@ -110,6 +115,7 @@ impl Program for Fake {
     fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
         batch.check(&self.options, &self.plan, VOCABULARY)?;
         self.runs += 1;
+        std::thread::sleep(self.pause);
         if self.fails_at.contains(&self.runs) {
             self.blocks.fill(None);
             self.rings.iter_mut().for_each(|(_, _, cells)| cells.fill(None));
@@ -146,11 +152,12 @@ impl Program for Fake {
         Ok(&self.logits)
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
         self.options.check_slots(from, to)?;
         for (_, length, cells) in &mut self.rings {
             let start = from as usize * *length;
-            cells.copy_within(start..start + *length, to as usize * *length);
+            let end = start + positions.min(*length);
+            cells.copy_within(start..end, to as usize * *length);
         }
         Ok(())
     }

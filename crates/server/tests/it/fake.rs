@@ -106,7 +106,7 @@ impl Program for Script {
         Ok(&self.logits)
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+    fn copy_slot(&mut self, from: u32, to: u32, _: usize) -> Result<(), BackendError> {
         self.options.check_slots(from, to)
     }
 

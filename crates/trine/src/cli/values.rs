@@ -3,6 +3,8 @@
 use trine_model::KvType;
 use trine_weights::DType;
 
+use crate::machine::parse_size;
+
 /// Formats that trine writes.
 const TARGETS: [DType; 4] = [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
 
@@ -70,16 +72,10 @@ pub(super) fn parse_bias(text: &str) -> Result<(u32, f32), String> {
 /// A number of bytes, with K, M, G or T for powers of 1024.
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || "give a size such as 800M or 24G".to_owned();
-    let plain = text.trim_end_matches(['B', 'b', 'i']);
-    let (number, shift) = match plain.chars().last().map(|unit| unit.to_ascii_uppercase()) {
-        Some('K') => (&plain[..plain.len() - 1], 10),
-        Some('M') => (&plain[..plain.len() - 1], 20),
-        Some('G') => (&plain[..plain.len() - 1], 30),
-        Some('T') => (&plain[..plain.len() - 1], 40),
-        _ => (plain, 0),
-    };
-    let number: u64 = number.trim().parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).filter(|&bytes| bytes > 0).ok_or_else(wrong)
+    let text = text.to_ascii_uppercase();
+    let plain =
+        text.strip_suffix('B').map_or(&*text, |text| text.strip_suffix('I').unwrap_or(text));
+    parse_size(plain).filter(|&bytes| bytes > 0).ok_or_else(wrong)
 }
 
 pub(super) fn parse_alias(text: &str) -> Result<(String, String), String> {
@@ -99,7 +95,7 @@ mod tests {
     fn sizes_and_aliases_are_read() {
         assert_eq!((parse_bytes("24G"), parse_bytes("5 MiB")), (Ok(24 << 30), Ok(5 << 20)));
         assert_eq!((parse_bytes("7"), parse_bytes("1kb")), (Ok(7), Ok(1024)));
-        for wrong in ["", "G", "-1G", "0", "99999999T", "1.5G", "x"] {
+        for wrong in ["", "G", "-1G", "0", "99999999T", "1.5G", "x", "5GBB", "iB"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
         assert!(

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
+use trine_engine::log_sum_exp;
 use trine_model::KvType;
 use trine_text::{MAX_TEXT_BYTES, Specials, Tokenizer};
 
@@ -303,13 +304,6 @@ fn score_window(
         );
     }
     Ok(())
-}
-
-/// Logarithm of the sum of exponentials.
-fn log_sum_exp(logits: &[f32]) -> f64 {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
-    f64::from(most) + sum.ln()
 }
 
 /// Negative logarithm of the probability of a token, in nats.

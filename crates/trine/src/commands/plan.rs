@@ -8,7 +8,7 @@ use trine_vulkan::TuningMode;
 
 use crate::cli::PlanArgs;
 use crate::commands::explain;
-use crate::device::DeviceChoice;
+use crate::device::{DeviceChoice, GpuOptions};
 use crate::failure::usage;
 use crate::forecast::{self, Basis, BasisKind, Drafts, Generation, Machine, PRESETS, Prompt, Work};
 use crate::measured;
@@ -134,7 +134,8 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
         (None, Some(gbps), Some(tops)) => of_rates(gbps, tops),
         (None | Some(PROCESSOR), ..) => {
             let threads = args.threads.map(usize::from);
-            let opened = DeviceChoice::Cpu.open(threads, None, TuningMode::Off)?;
+            let opened =
+                DeviceChoice::Cpu.open(threads, None, GpuOptions::tuned(TuningMode::Off))?;
             let reads = measured::processor_reads(opened.threads)?;
             measured::machine(opened.device.as_ref(), model, &reads)?
         }
@@ -168,7 +169,7 @@ fn gpu(name: &str, model: &Model) -> Result<Machine> {
     let choice = DeviceChoice::parse(name)
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
     // As a model would run that was loaded before; a forecast measures rates alone.
-    let opened = choice.open(None, None, TuningMode::Kept)?;
+    let opened = choice.open(None, None, GpuOptions::tuned(TuningMode::Kept))?;
     let Some(gpu) = &opened.gpu else {
         bail!("{} is no GPU; please report this", opened.device.name());
     };

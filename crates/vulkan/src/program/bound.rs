@@ -13,7 +13,7 @@ use super::lower::{Choices, Lowering};
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::tuning::{Survey, Tuner};
-use super::{Attended, PassKey, failure, pass_keys};
+use super::{Attended, PassKey, failure};
 use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
@@ -105,17 +105,19 @@ struct Draft {
 }
 
 impl Binding<'_> {
-    /// Puts everything on a device and records all passes.
+    /// Puts everything on a device and records passes for these keys.
     pub(super) fn bind(
         &self,
         gpu: &Arc<Gpu>,
+        keys: Vec<PassKey>,
         progress: Option<&Progress>,
         tuner: &Tuner,
     ) -> Result<Bound, BackendError> {
         let name = gpu.capabilities().name.clone();
         self.check(&name)?;
         let weights = Weights::load(gpu, self.model, self.plan, progress)?;
-        let bound = self.record_all(gpu, weights, tuner).map_err(|error| failure(&name, error))?;
+        let bound =
+            self.record_all(gpu, keys, weights, tuner).map_err(|error| failure(&name, error))?;
         gpu.save_pipelines();
         Ok(bound)
     }
@@ -145,11 +147,12 @@ impl Binding<'_> {
     fn record_all(
         &self,
         gpu: &Arc<Gpu>,
+        keys: Vec<PassKey>,
         weights: Weights,
         tuner: &Tuner,
     ) -> Result<Bound, GpuError> {
         let selection = Selection::new(gpu.capabilities(), self.plan, self.options);
-        let graphs: Vec<Lowered> = pass_keys(self.options)
+        let graphs: Vec<Lowered> = keys
             .into_iter()
             .map(|key| {
                 let graph = Lowering::lower(self.plan, key.width, key.attended, &selection);
@@ -492,17 +495,19 @@ impl Bound {
         Ok(())
     }
 
-    /// Makes the local layers' rings of one slot equal those of another: [from, to].
+    /// Copies the places of `positions` positions in the local layers' rings from one slot to another: [from, to].
     pub(super) fn copy_rings(
         &self,
         plan: &Plan,
         options: &ProgramOptions,
         slots: [u32; 2],
+        positions: usize,
     ) -> Result<(), GpuError> {
         let ring = |(cache, memory): (&trine_model::Cache, &Buffer)| {
-            cache.window?;
-            let bytes = cache_bytes(options, cache) / options.sequences as u64;
-            let [from, to] = slots.map(|slot| memory.part(u64::from(slot) * bytes, bytes));
+            let blocks = options.ring_length(cache.window?) / BLOCK;
+            let ring = cache_bytes(options, cache) / options.sequences as u64;
+            let bytes = ring / blocks as u64 * blocks.min(positions.div_ceil(BLOCK)) as u64;
+            let [from, to] = slots.map(|slot| memory.part(u64::from(slot) * ring, bytes));
             Some(Copy { from, to, bytes })
         };
         let copies: Vec<Copy> = plan.caches.iter().zip(&self.caches).filter_map(ring).collect();

@@ -3,35 +3,43 @@
 use trine_backend::{Memory, ProgramOptions};
 use trine_model::{Plan, Width};
 
-use super::Attended;
 use super::bound::{cache_bytes, top_bytes};
 use super::frame::FrameLayout;
 use super::graph::Graph;
 use super::lower::{Choices, Lowering};
-use super::pass_keys;
 use super::selection::Selection;
+use super::{Attended, PassKey};
 use crate::capabilities::Capabilities;
 use crate::chain::ChainMemory;
 use crate::raw::memory::blocks_bytes;
 use crate::weights;
 
 /// Memory of a Plan's Program. Recordings and compiled kernels are not in it, nor what weights pass through on their way.
-pub(crate) fn memory(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -> Memory {
+pub(crate) fn memory(
+    capabilities: &Capabilities,
+    plan: &Plan,
+    options: &ProgramOptions,
+    keys: &[PassKey],
+) -> Memory {
     let caches: Vec<u64> = plan.caches.iter().map(|cache| cache_bytes(options, cache)).collect();
     Memory {
         weights: weights::forecast(plan),
         mapped: 0,
         caches: blocks_bytes(caches.iter().sum(), &caches),
-        scratch: scratch(capabilities, plan, options),
+        scratch: scratch(capabilities, plan, options, keys),
     }
 }
 
 /// Working memory: of the widest pass, and what the host reads and writes.
-fn scratch(capabilities: &Capabilities, plan: &Plan, options: &ProgramOptions) -> u64 {
+fn scratch(
+    capabilities: &Capabilities,
+    plan: &Plan,
+    options: &ProgramOptions,
+    keys: &[PassKey],
+) -> u64 {
     let selection = Selection::new(capabilities, plan, options);
     let Width { tokens, outputs } = options.width;
     let widest = Width { tokens, outputs: outputs.min(tokens) };
-    let keys = pass_keys(options);
     // The widest of each way to attend.
     let last = |attended| keys.iter().rfind(|key| key.attended == attended);
     let graphs: Vec<Graph> = [Attended::Sequences, Attended::Rows, Attended::Tiles]

@@ -69,8 +69,9 @@ impl VulkanProgram {
 
     fn bind(&self) -> Result<Bound, BackendError> {
         let gpu = self.device.gpu();
+        let keys = pass_keys(&self.options, self.device.is_invariant());
         let binding = Binding { model: &self.model, plan: &self.plan, options: &self.options };
-        binding.bind(&gpu, self.device.progress().as_ref(), self.device.tuner())
+        binding.bind(&gpu, keys, self.device.progress().as_ref(), self.device.tuner())
     }
 
     fn failed(&mut self, error: GpuError) -> BackendError {
@@ -142,12 +143,16 @@ impl Program for VulkanProgram {
         Ok(&self.top[..rows])
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
         self.options.check_slots(from, to)?;
         // Without memory on the device there is nothing to copy: what the caches held is lost.
         let Some(bound) = &self.bound else { return Ok(()) };
-        let result = bound.copy_rings(&self.plan, &self.options, [from, to]);
+        let result = bound.copy_rings(&self.plan, &self.options, [from, to], positions);
         result.map_err(|error| self.failed(error))
+    }
+
+    fn is_invariant(&self) -> bool {
+        self.device.is_invariant()
     }
 
     fn device(&self) -> String {
@@ -196,14 +201,14 @@ impl VulkanProgram {
 
 /// What a recording is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct PassKey {
+pub(crate) struct PassKey {
     width: Width,
     attended: Attended,
 }
 
 /// How attention goes through the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Attended {
+pub(crate) enum Attended {
     /// One by one; each is of another sequence, so that attention can do a row's work on the heads on the way.
     Sequences,
     /// One by one; several may be of a sequence.
@@ -214,8 +219,20 @@ enum Attended {
 
 /// What a Program is recorded for: each number of rows of the ladder up to its widest step, with no logits, those of one row, of
 /// some, and of all. Passes of one width are neighbours.
-fn pass_keys(options: &ProgramOptions) -> Vec<PassKey> {
+///
+/// A Program that is to be invariant has one rung alone: each kernel treats all rows of its launch alike, but kernels for other
+/// widths add in another order. For the same reason rows are attended to one by one, not with their neighbours.
+pub(crate) fn pass_keys(options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
     let Width { tokens: widest, outputs: most_outputs } = options.width;
+    if is_invariant {
+        let most = widest.min(most_outputs);
+        let outputs = if most > 0 { vec![0, most] } else { vec![0] };
+        let key = |outputs| PassKey {
+            width: Width { tokens: widest, outputs },
+            attended: Attended::Rows,
+        };
+        return outputs.into_iter().map(key).collect();
+    }
     let rungs = |most: usize| {
         let below = LADDER.into_iter().filter(move |&rung| rung < most);
         let above = (LADDER[LADDER.len() - 1]..most).step_by(256).skip(1);
@@ -287,6 +304,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_invariant_program_has_one_rung() {
+        for tokens in [1, 5, 64, 512] {
+            let width = Width { tokens, outputs: tokens.min(8) };
+            let options =
+                ProgramOptions { width, kv: KvType::F16, context: 1024, sequences: 8, blocks: 32 };
+            let keys = pass_keys(&options, true);
+            assert!(keys.iter().all(|key| key.width.tokens == tokens), "{keys:?}");
+            for (rows, outputs) in [(1, 0), (1, 1), (tokens, width.outputs)] {
+                for lone in [false, true] {
+                    let found = least(keys.iter().copied(), rows, outputs, lone).expect("a pass");
+                    let expected = if outputs == 0 { 0 } else { width.outputs };
+                    assert_eq!(keys[found].width.outputs, expected);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn every_step_finds_a_pass() {
         for (tokens, outputs, sequences) in
             [(1, 1, 1), (3, 3, 4), (8, 8, 2), (40, 12, 3), (512, 32, 32), (700, 1, 1), (64, 64, 64)]
@@ -294,7 +329,7 @@ mod tests {
             let width = Width { tokens, outputs };
             let options =
                 ProgramOptions { width, kv: KvType::F16, context: 1024, sequences, blocks: 32 };
-            let keys = pass_keys(&options);
+            let keys = pass_keys(&options, false);
             for rows in 1..=tokens {
                 for outputs in 0..=outputs.min(rows) {
                     for lone in [false, true] {

@@ -13,10 +13,10 @@ use crate::error::{During, GpuError};
 /// Version of the interface that trine asks for.
 const API: u32 = vk::API_VERSION_1_3;
 
-/// The process's first instance, kept as long as the process: the loader unmaps drivers with the last instance, and a thread that
-/// ends behind that runs what a driver has registered for its end. Under NVIDIA's a server that had dropped its device in good order
+/// The process's instance, kept as long as the process: the loader unmaps drivers with the last instance, and a thread that ends
+/// behind that runs what a driver has registered for its end. Under NVIDIA's a server that had dropped its device in good order
 /// died so.
-static FIRST: OnceLock<Arc<Instance>> = OnceLock::new();
+static KEPT: OnceLock<Arc<Instance>> = OnceLock::new();
 
 /// A loaded driver interface.
 pub(crate) struct Instance {
@@ -41,7 +41,14 @@ pub(crate) struct Listed {
 }
 
 impl Instance {
+    /// The process's instance.
+    ///
+    /// # Errors
+    /// If there is no loader or no driver.
     pub(crate) fn load() -> Result<Arc<Self>, GpuError> {
+        if let Some(kept) = KEPT.get() {
+            return Ok(Arc::clone(kept));
+        }
         // SAFETY: the library is the system's Vulkan loader; its initialisers are trusted like any library's.
         let entry = unsafe { ash::Entry::load() }
             .map_err(|error| GpuError::NoLoader { reason: error.to_string() })?;
@@ -58,8 +65,7 @@ impl Instance {
             result => GpuError::of("vkCreateInstance", result),
         })?;
         let instance = Arc::new(Self { _entry: entry, raw });
-        FIRST.get_or_init(|| Arc::clone(&instance));
-        Ok(instance)
+        Ok(Arc::clone(KEPT.get_or_init(|| instance)))
     }
 
     /// All devices, in the driver's order.

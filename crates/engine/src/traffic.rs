@@ -1,0 +1,115 @@
+//! Bytes that a step has to move, for reports.
+
+use trine_backend::ProgramOptions;
+use trine_model::{KvType, Op, Plan, Workload};
+
+/// The Plan's cost ([`Plan::cost`]) in a form that takes little time for each step: weights once, and the KV cache of each
+/// sequence.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    /// Bytes of weights in a step without logits, and in one with.
+    weights: [u64; 2],
+    /// Bytes that a row writes to the caches.
+    written: u64,
+    /// (window, bytes that a position has in all caches with it).
+    caches: Vec<(Option<usize>, u64)>,
+}
+
+impl Traffic {
+    pub(crate) fn new(plan: &Plan, options: &ProgramOptions) -> Self {
+        let kv = options.kv;
+        let weights = |outputs| {
+            let workload = Workload { sequences: 1, tokens: 1, context: 0, outputs, kv };
+            plan.cost(workload).weight_bytes
+        };
+        let mut traffic = Self { weights: [0, 1].map(weights), written: 0, caches: Vec::new() };
+        for step in &plan.steps {
+            match &step.op {
+                Op::Attend { heads, window, .. } => {
+                    let bytes = position_bytes(kv, heads.kv, heads.dim);
+                    match traffic.caches.iter_mut().find(|(of, _)| of == window) {
+                        Some((_, sum)) => *sum += bytes,
+                        None => traffic.caches.push((*window, bytes)),
+                    }
+                }
+                Op::StoreKv { cache, .. } | Op::PrepareQkv { cache, .. } => {
+                    let cache = plan.cache(*cache);
+                    traffic.written += position_bytes(kv, cache.kv_heads, cache.head_dim);
+                }
+                _ => {}
+            }
+        }
+        traffic
+    }
+
+    /// Bytes of weights that a step reads.
+    pub(crate) fn weights(&self, has_logits: bool) -> u64 {
+        self.weights[usize::from(has_logits)]
+    }
+
+    /// Bytes of the caches that `rows` rows of a sequence with `context` positions before them read and write.
+    pub(crate) fn cache(&self, rows: usize, context: usize) -> u64 {
+        let read = |&(window, bytes): &(Option<usize>, u64)| {
+            let all = context + rows;
+            bytes * window.map_or(all, |window| all.min(window + rows - 1)) as u64
+        };
+        self.written * rows as u64 + self.caches.iter().map(read).sum::<u64>()
+    }
+}
+
+/// Bytes of a position's keys and values in a cache.
+fn position_bytes(kv: KvType, heads: usize, dim: usize) -> u64 {
+    (2 * heads * kv.head_bytes(dim)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_model::{AttentionKind, Config, Family, LayerConfig, Rope, Width, base_plan};
+    use trine_weights::DType;
+
+    use super::*;
+
+    fn plan() -> Plan {
+        let layer = |index| LayerConfig {
+            attention: [AttentionKind::Local { window: 40 }, AttentionKind::Global][index % 2],
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 64,
+            score_scale: 0.1,
+            rope: Rope { theta: 1e4, divisor: 1.0 },
+            feed_forward: 512,
+            kv_owner: index,
+        };
+        let config = Config {
+            family: Family::Gemma3,
+            hidden: 256,
+            vocabulary: 1000,
+            context: 512,
+            norm_epsilon: 1e-6,
+            embedding_scale: 1.0,
+            final_softcap: None,
+            layers: (0..3).map(layer).collect(),
+        };
+        base_plan(&config, true, &|_| DType::Q8_0)
+    }
+
+    #[test]
+    fn a_step_costs_what_the_plan_says() {
+        let plan = plan();
+        for kv in [KvType::F32, KvType::F16, KvType::Int8] {
+            let width = Width { tokens: 64, outputs: 8 };
+            let options = ProgramOptions { width, kv, context: 512, sequences: 8, blocks: 128 };
+            let traffic = Traffic::new(&plan, &options);
+            for (tokens, context) in [(1, 0), (1, 30), (1, 300), (17, 0), (64, 100)] {
+                for outputs in [0, 1] {
+                    let workload = Workload { sequences: 1, tokens, context, outputs, kv };
+                    let cost = plan.cost(workload);
+                    assert_eq!(traffic.cache(tokens, context), cost.cache_bytes, "{workload:?}");
+                    // But for the rows of the embedding table, of which one is counted.
+                    let table = cost.weight_bytes - traffic.weights(outputs > 0);
+                    assert_eq!(table, (tokens as u64 - 1) * 272, "{workload:?}");
+                }
+            }
+        }
+    }
+}
