@@ -73,7 +73,7 @@ pub(crate) async fn count_tokens(
     let object = read_object(&app, request).await?;
     let lease = app.model(Fields::new(&object).text("model")?).await?;
     let work = move || {
-        let messages = calling(Fields::new(&object))?.conversation(&conversation(&object)?)?;
+        let messages = calling(Fields::new(&object))?.conversation(conversation(&object)?)?;
         let ids = prompt(&lease.model, messages, &Rendering::default())?;
         Ok(json_response(&json!({"input_tokens": ids.len()})))
     };
@@ -102,7 +102,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     parameters.stops = read_stops(fields, "stop_sequences")?;
     let calling = calling(fields)?;
     calling.apply(&mut parameters, None, model)?;
-    let messages = calling.conversation(&conversation(object)?)?;
+    let messages = calling.conversation(conversation(object)?)?;
     let ids = prompt(model, messages, &rendering(object))?;
     let mut asks = parameters.asks(&ids, None, model);
     asks.pop().ok_or_else(|| ApiError::internal("there is no text to write"))

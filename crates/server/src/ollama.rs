@@ -112,7 +112,7 @@ fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<A
     let ids = match way {
         Way::Chat if fields.list("messages")?.is_none_or(<[Value]>::is_empty) => return Ok(None),
         Way::Chat => {
-            let messages = calling.conversation(&read_messages(fields)?)?;
+            let messages = calling.conversation(read_messages(fields)?)?;
             prompt(model, messages, &Rendering::default())?
         }
         Way::Generate => {

@@ -99,7 +99,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     parameters.follow(Structure::of_response(fields)?, model)?;
     let calling = calling(fields)?;
     calling.apply(&mut parameters, None, model)?;
-    let messages = calling.conversation(&conversation(fields)?)?;
+    let messages = calling.conversation(conversation(fields)?)?;
     let ids = prompt(model, messages, &Rendering::default())?;
     let mut asks = parameters.asks(&ids, None, model);
     asks.pop().ok_or_else(|| ApiError::internal("there is no text to write"))
@@ -112,9 +112,9 @@ fn calling(fields: Fields<'_>) -> Result<Calling, ApiError> {
         json!({"type": function.get("type"), "function": function})
     };
     let tools: Value = fields.list("tools")?.unwrap_or_default().iter().map(nested).collect();
-    let choice = fields.get("tool_choice").cloned().unwrap_or_default();
+    let choice = fields.get("tool_choice").unwrap_or(&Value::Null);
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let calling = Calling::new(&tools, &choice, parallel);
+    let calling = Calling::new(&tools, choice, parallel);
     calling.map_err(|error| ApiError {
         message: error.message.replacen(".function", "", 1),
         param: error.param.map(|param| param.replacen(".function", "", 1)),

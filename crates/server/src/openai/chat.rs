@@ -100,7 +100,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
     }
     let logprobs = read_chat_logprobs(fields)?;
     calling.apply(&mut parameters, logprobs, model)?;
-    let messages = calling.conversation(&read_messages(fields)?)?;
+    let messages = calling.conversation(read_messages(fields)?)?;
     let ids = prompt(model, messages, &Rendering::read(fields)?)?;
     Ok(Chat {
         asks: parameters.asks(&ids, logprobs, model),

@@ -216,7 +216,7 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
     let kind = source.kind();
     let grammar = match source {
         GrammarSource::JsonObject => json_grammar(serde_json::json!({"type": "object"})),
-        GrammarSource::JsonSchema(text) => json_grammar(schema::checked(text)?),
+        GrammarSource::JsonSchema(text) => json_grammar(schema::digestible(text)?),
         GrammarSource::Regex(text) => {
             check_regex(text)?;
             TopLevelGrammar::from_regex(text)
@@ -290,7 +290,7 @@ fn calls_to_lark(calls: &[(String, String)], shape: CallShape) -> Result<String,
         }
     }
     for (index, (_, schema)) in calls.iter().enumerate() {
-        let schema = with_options(schema::checked(schema)?);
+        let schema = with_options(schema::digestible(schema)?);
         lark.push_str(&format!("\narguments{index}: %json {schema}"));
     }
     lark.push('\n');
