@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rand::RngExt;
 use serde_json::Value;
+use trine_engine::sampling::{BIAS_MAX, BIASES_MAX, PENALTY, TEMPERATURE_MAX, TOP_K_MAX};
 use trine_engine::{LOGPROBS_MAX, SamplingParams};
 use trine_text::{CallParser, Grammar};
 
@@ -20,8 +21,6 @@ pub(crate) const CHOICES_MAX: usize = 128;
 /// Most stop texts, and most bytes in one.
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 4096;
-/// Most entries of a logit bias.
-const BIASES_MAX: usize = 4096;
 /// Bits of a seed nobody chose: so many survive readers that know only doubles.
 const SEED_BITS: u32 = 53;
 
@@ -178,15 +177,17 @@ pub(crate) fn read_sampling(
         }
         Ok(())
     };
-    set(&mut sampling.temperature, "temperature", 0.0..=100.0)?;
+    let penalty = || f64::from(*PENALTY.start())..=f64::from(*PENALTY.end());
+    set(&mut sampling.temperature, "temperature", 0.0..=f64::from(TEMPERATURE_MAX))?;
     set(&mut sampling.top_p, "top_p", 0.0..=1.0)?;
     set(&mut sampling.min_p, "min_p", 0.0..=1.0)?;
+    // The engine's 0.01 has another value: it is an f32.
     set(&mut sampling.repetition_penalty, "repeat_penalty", 0.01..=100.0)?;
     set(&mut sampling.repetition_penalty, "repetition_penalty", 0.01..=100.0)?;
-    set(&mut sampling.presence_penalty, "presence_penalty", -2.0..=2.0)?;
-    set(&mut sampling.frequency_penalty, "frequency_penalty", -2.0..=2.0)?;
+    set(&mut sampling.presence_penalty, "presence_penalty", penalty())?;
+    set(&mut sampling.frequency_penalty, "frequency_penalty", penalty())?;
     // -1 is vLLM's spelling of "all".
-    if let Some(top_k) = fields.integer("top_k", -1..=(1 << 24))? {
+    if let Some(top_k) = fields.integer("top_k", -1..=TOP_K_MAX as i64)? {
         sampling.top_k = top_k.max(0) as usize;
     }
     // -1 is llama.cpp's spelling of "the whole context".
@@ -227,9 +228,10 @@ fn read_bias(value: &Value, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiErr
     if entries.len() > BIASES_MAX {
         return Err(wrong(&format!("there are more than {BIASES_MAX} entries")));
     }
+    let most = f64::from(BIAS_MAX);
     let number = |bias: &Value| match bias {
-        Value::Bool(false) => Some(-100.0),
-        bias => bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias)),
+        Value::Bool(false) => Some(-most),
+        bias => bias.as_f64().filter(|bias| (-most..=most).contains(bias)),
     };
     let read = |(id, bias): (Option<u32>, &Value)| {
         let id = id.filter(|&id| (id as usize) < vocabulary);

@@ -61,7 +61,6 @@ pub(crate) async fn props(
     let lease = app.model(asked).await?;
     let model = &lease.model;
     let limits = model.service.limits();
-    let spelled = |id: Option<u32>| id.and_then(|id| model.tokenizer.piece(id)).unwrap_or_default();
     Ok(json_response(&json!({
         "default_generation_settings": {
             "n_ctx": limits.context,
@@ -70,8 +69,8 @@ pub(crate) async fn props(
         "total_slots": limits.sequences,
         "model_alias": &*lease.name,
         "chat_template": model.template.as_ref().map_or("", |template| template.source()),
-        "bos_token": spelled(model.tokenizer.bos_id()),
-        "eos_token": spelled(model.tokenizer.eos_ids().first().copied()),
+        "bos_token": model.tokenizer.bos_text(),
+        "eos_token": model.tokenizer.eos_text(),
         "modalities": {"vision": false, "audio": false},
         "build_info": format!("trine {VERSION}"),
         "device": model.description.device,
