@@ -17,12 +17,9 @@ use crate::generate::{Ask, Choices, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::parameters::{Parameters, read_sampling, read_stops};
+use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
-
-/// Largest `max_tokens`.
-const TOKENS_MAX: usize = i32::MAX as usize;
 
 /// Answers a conversation.
 pub(crate) async fn handle(

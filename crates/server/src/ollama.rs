@@ -16,14 +16,11 @@ use crate::conversation::{Rendering, prompt, read_messages};
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::json::Fields;
-use crate::models::{Entry, Lease};
-use crate::parameters::{Parameters, read_sampling, read_stops};
+use crate::models::{Description, Entry, Lease};
+use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
 use crate::service_routes::{VERSION, json_response};
 use crate::stream::{Writer, respond};
 use crate::structure::Structure;
-
-/// Largest `num_predict`.
-const TOKENS_MAX: i64 = i32::MAX as i64;
 
 /// Which of the two ways to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +137,7 @@ fn read_options(
 ) -> Result<(), ApiError> {
     read_sampling(options, &mut parameters.sampling, vocabulary)?;
     // -1 and -2 are Ollama's spellings of "until the end".
-    if let Some(most) = options.integer("num_predict", -2..=TOKENS_MAX)? {
+    if let Some(most) = options.integer("num_predict", -2..=TOKENS_MAX as i64)? {
         parameters.max_tokens = usize::try_from(most).ok();
     }
     parameters.stops = read_stops(options, "stop")?;
@@ -223,9 +220,7 @@ impl Writer for Lines {
     }
 }
 
-fn details(entry: &Entry) -> Value {
-    let description = entry.model.as_ref().map(|model| model.description.clone());
-    let description = description.unwrap_or_default();
+fn details(description: &Description) -> Value {
     let parameters = match description.parameters {
         0 => String::new(),
         count @ 1..1_000_000_000 => format!("{:.1}M", count as f64 / 1e6),
@@ -237,18 +232,22 @@ fn details(entry: &Entry) -> Value {
         "family": description.family,
         "families": [description.family],
         "parameter_size": parameters,
-        "quantization_level": description.formats.first().cloned().unwrap_or_default(),
+        "quantization_level": description.formats.first().map_or("", String::as_str),
     })
 }
 
 fn listed(app: &App, entry: &Entry) -> Value {
+    let details = match &entry.model {
+        Some(model) => details(&model.description),
+        None => details(&Description::default()),
+    };
     json!({
         "name": entry.name,
         "model": entry.name,
         "modified_at": rfc3339(app.started),
         "size": entry.bytes,
         "digest": "",
-        "details": details(entry),
+        "details": details,
     })
 }
 
@@ -289,8 +288,6 @@ pub(crate) async fn show(
     let asked = asked.ok_or_else(|| ApiError::field("model", "model is missing; name one"))?;
     let lease = app.model(Some(asked)).await?;
     let model = &lease.model;
-    let entries = app.models.entries();
-    let entry = entries.iter().find(|entry| *entry.name == *lease.name);
     let description = &model.description;
     let template = model.template.as_ref().map_or("", |template| template.source());
     let family = &description.family;
@@ -302,7 +299,7 @@ pub(crate) async fn show(
         "modelfile": "",
         "parameters": "",
         "template": template,
-        "details": entry.map(details),
+        "details": details(description),
         "model_info": info,
         "capabilities": ["completion", "tools"],
         "modified_at": rfc3339(app.started),

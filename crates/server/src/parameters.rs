@@ -15,9 +15,9 @@ use crate::models::LoadedModel;
 use crate::structure::Structure;
 
 /// Largest count of tokens that a request may name.
-const TOKENS_MAX: usize = i32::MAX as usize;
+pub(crate) const TOKENS_MAX: usize = i32::MAX as usize;
 /// Most texts for one prompt.
-pub(crate) const CHOICES_MAX: usize = 128;
+const CHOICES_MAX: usize = 128;
 /// Most stop texts, and most bytes in one.
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 4096;

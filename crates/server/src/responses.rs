@@ -17,13 +17,10 @@ use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::parameters::{Parameters, read_sampling};
+use crate::parameters::{Parameters, TOKENS_MAX, read_sampling};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_comment, push_event, respond};
 use crate::structure::Structure;
-
-/// Largest `max_output_tokens`.
-const TOKENS_MAX: usize = i32::MAX as usize;
 
 /// Fields of the API that need state or other things that this server has not.
 const UNSUPPORTED: [(&str, &str); 5] = [

@@ -235,7 +235,6 @@ impl Models {
             family: session.model.config().family.name().to_owned(),
             formats: formats(&session.model),
             parameters: weights.iter().map(|weight| (weight.rows * weight.columns) as u64).sum(),
-            file_bytes: session.model.checkpoint().file_bytes(),
             context: session.model.config().context,
             device: session.device.clone(),
         };
