@@ -38,7 +38,6 @@ pub use grammar::{
     CallShape, Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource,
     MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Matcher,
 };
-pub use json::chat_template_source;
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;
 pub use template::{CalendarTime, ChatTemplate, Content, Message, Part, RenderOptions};

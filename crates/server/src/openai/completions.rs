@@ -266,10 +266,8 @@ impl Writer for Chunks {
                 let known = self.completion.logprobs.filter(|_| !tokens.is_empty());
                 let known = known.map(|alternatives| {
                     let mut legacy = Legacy::default();
-                    let prompt = &self.completion.prompts[index / self.completion.n];
-                    let echoed = self.completion.echo.then(|| prompt.text.chars().count());
-                    let tokenizer = &self.lease.model.tokenizer;
-                    legacy.generated(tokenizer, &tokens, echoed.unwrap_or(0), alternatives);
+                    // No prompt stands before them: streams with both `echo` and `logprobs` are refused.
+                    legacy.generated(&self.lease.model.tokenizer, &tokens, 0, alternatives);
                     legacy.json()
                 });
                 push_event(out, None, &self.text(index, &text, known));
