@@ -269,20 +269,25 @@ impl Run {
 
     /// Passes on pieces until the text ends, nobody wants it any more, or the server ends.
     async fn follow(mut self, index: usize, sender: Sender<(usize, Piece)>, lifecycle: &Lifecycle) {
+        if !self.pass_on(index, &sender, lifecycle).await {
+            self.metrics.ended("abort", self.submitted.elapsed(), None);
+        }
+    }
+
+    /// The same; whether the text's end was among the updates taken, and so is counted.
+    async fn pass_on(
+        &mut self,
+        index: usize,
+        sender: &Sender<(usize, Piece)>,
+        lifecycle: &Lifecycle,
+    ) -> bool {
         let aborting = lifecycle.reached(Phase::Aborting);
         tokio::pin!(aborting);
         loop {
             let update = tokio::select! {
                 update = self.generation.next() => update,
-                () = sender.closed() => {
-                    self.metrics.ended("abort", self.submitted.elapsed(), None);
-                    return;
-                }
-                () = &mut aborting => {
-                    self.metrics.ended("abort", self.submitted.elapsed(), None);
-                    let _ = sender.try_send((index, Piece::Failed(ApiError::draining())));
-                    return;
-                }
+                () = sender.closed() => return false,
+                () = &mut aborting => return false,
             };
             let (pieces, is_over) = self.take(update);
             for piece in pieces {
@@ -291,11 +296,11 @@ impl Run {
                     () = &mut aborting => false,
                 };
                 if !sent {
-                    return;
+                    return is_over;
                 }
             }
             if is_over {
-                return;
+                return true;
             }
         }
     }
@@ -323,8 +328,7 @@ impl Run {
             }
             Some(Update::Finished { finish, statistics }) => {
                 if let Some(error) = failure(finish) {
-                    self.metrics.ended("error", self.submitted.elapsed(), None);
-                    return (vec![Piece::Failed(error)], true);
+                    return (vec![self.fail(error)], true);
                 }
                 let rest = self.assembler.finish();
                 let reason = match finish {
@@ -335,11 +339,13 @@ impl Run {
                 let end = self.end(reason, Some(statistics));
                 (rest.into_iter().chain([end]).collect(), true)
             }
-            None => {
-                let error = ApiError::internal("the engine ended");
-                (vec![Piece::Failed(error)], true)
-            }
+            None => (vec![self.fail(ApiError::internal("the engine ended"))], true),
         }
+    }
+
+    fn fail(&self, error: ApiError) -> Piece {
+        self.metrics.ended("error", self.submitted.elapsed(), None);
+        Piece::Failed(error)
     }
 
     fn end(&self, reason: Reason, statistics: Option<Statistics>) -> Piece {
@@ -460,16 +466,19 @@ impl Assembler {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use trine_text::Specials;
     use trine_weights::Checkpoint;
 
     use super::*;
 
+    fn path() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf")
+    }
+
     fn tokenizer() -> Arc<Tokenizer> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
-        let checkpoint = Checkpoint::open(&path).unwrap();
+        let checkpoint = Checkpoint::open(path()).unwrap();
         Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap())
     }
 
@@ -527,6 +536,47 @@ mod tests {
                 assert!(there.starts_with(&spelled), "{spelled:?} at {}", token.offset);
             }
         }
+    }
+
+    /// A text whose client goes away while a piece waits for room is counted like others.
+    #[tokio::test]
+    async fn a_text_that_nobody_takes_is_counted() {
+        let model = trine_model::Model::open(&path()).unwrap();
+        let options = trine_engine::EngineOptions {
+            context: Some(64),
+            kv: trine_model::KvType::F32,
+            sequences: 1,
+            kept: 0,
+            prefill: 16,
+            outputs: 0,
+        };
+        let device = trine_backend::reference::ReferenceDevice::new();
+        let engine = trine_engine::Engine::new(&model, &device, options).unwrap();
+        let (service, tokenizer) = (Service::start(engine).unwrap(), tokenizer());
+        let metrics = crate::metrics::Metrics::new();
+        let prompt = vec![tokenizer.bos_id().unwrap()];
+        let ask = Ask { prompt, max_tokens: 8, ..ask(&[]) };
+        let run = Run::start(&service, &tokenizer, ask, None, &metrics.model("main")).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while service.status().generated_tokens < 8 || service.status().running > 0 {
+            assert!(Instant::now() < deadline, "{:?}", service.status());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let (sender, pieces) = channel(1);
+        let lifecycle = Lifecycle::new(None);
+        let mut follow = std::pin::pin!(run.follow(0, sender, &lifecycle));
+        let first = std::future::poll_fn(|context| {
+            std::task::Poll::Ready(follow.as_mut().poll(context).is_ready())
+        });
+        assert!(!first.await, "a piece waits for room");
+        assert_eq!(pieces.len(), 1);
+        drop(pieces);
+        follow.await;
+        let ended = "vllm:request_success_total{model_name=\"main\",engine=\"0\",finished_reason=";
+        let text = metrics.text(&[]);
+        let counted: Vec<&str> = text.lines().filter(|line| line.starts_with(ended)).collect();
+        assert_eq!(counted, [format!("{ended}\"abort\"}} 1")]);
+        service.stop();
     }
 
     #[test]
