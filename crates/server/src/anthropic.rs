@@ -32,7 +32,7 @@ pub(crate) async fn handle(
     let lease = app.model(fields.text("model")?).await?;
     let reading = Arc::clone(&lease);
     let ask = app.work(move || read(&object, &reading)).await?;
-    let prompt_tokens = ask.prompt.len();
+    let prompt_tokens = ask.request.prompt.len();
     let metrics = app.metrics.model(&lease.name);
     let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
     let id = random_id("msg_");
@@ -101,8 +101,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     calling.apply(&mut parameters, None, model)?;
     let messages = calling.conversation(conversation(object)?)?;
     let ids = prompt(model, messages, &rendering(object))?;
-    let mut asks = parameters.asks(&ids, None, model);
-    asks.pop().ok_or_else(|| ApiError::internal("there is no text to write"))
+    Ok(parameters.ask(ids, None, model))
 }
 
 /// Tools and their choice, put into OpenAI's form.

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use trine_engine::{
-    Finish, Generation, Logprobs, Request, SamplingParams, Service, Statistics, Update,
-};
+use trine_engine::{Finish, Generation, Logprobs, Request, Service, Statistics, Update};
 use trine_text::{CallParser, Grammar, ReplyPart, StopMatcher, StreamDecoder, Tokenizer, ToolCall};
 
 use crate::error::{ApiError, failure};
@@ -20,17 +18,10 @@ use crate::structure::Guide;
 const PIECES: usize = 16;
 
 /// One text to be generated.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Ask {
-    pub(crate) prompt: Vec<u32>,
-    pub(crate) sampling: SamplingParams,
-    pub(crate) max_tokens: usize,
-    pub(crate) stop_ids: Vec<u32>,
-    pub(crate) ignore_stop: bool,
-    pub(crate) min_tokens: usize,
-    pub(crate) priority: i32,
-    pub(crate) logprobs: Option<usize>,
-    pub(crate) prompt_logprobs: Option<usize>,
+    /// For the engine; without deadline and constraint, which the text gets when it is queued.
+    pub(crate) request: Request,
     pub(crate) stops: Vec<String>,
     /// Whether a stop text that ends the text belongs to it.
     pub(crate) include_stop: bool,
@@ -241,16 +232,9 @@ impl Run {
     ) -> Result<Self, ApiError> {
         let assembler = Assembler::new(tokenizer, &ask);
         metrics.asked(&ask);
-        let mut request = Request::new(ask.prompt, ask.max_tokens);
-        request.sampling = ask.sampling;
-        request.stop_ids = ask.stop_ids;
-        request.ignore_stop = ask.ignore_stop;
-        request.min_tokens = ask.min_tokens;
-        request.priority = ask.priority;
+        let Ask { mut request, grammar, .. } = ask;
         request.deadline = deadline;
-        request.logprobs = ask.logprobs;
-        request.prompt_logprobs = ask.prompt_logprobs;
-        if let Some(grammar) = &ask.grammar {
+        if let Some(grammar) = &grammar {
             request.constraint = Some(Box::new(Guide::start(grammar)?));
         }
         let generation = service.submit(request).inspect_err(|_| metrics.refused())?;
@@ -484,15 +468,7 @@ mod tests {
 
     fn ask(stops: &[&str]) -> Ask {
         Ask {
-            prompt: Vec::new(),
-            sampling: SamplingParams::greedy(),
-            max_tokens: 0,
-            stop_ids: Vec::new(),
-            ignore_stop: false,
-            min_tokens: 0,
-            priority: 0,
-            logprobs: Some(0),
-            prompt_logprobs: None,
+            request: Request::new(Vec::new(), 0),
             stops: stops.iter().map(|stop| (*stop).to_owned()).collect(),
             include_stop: false,
             skip_special: true,
@@ -554,8 +530,9 @@ mod tests {
         let engine = trine_engine::Engine::new(&model, &device, options).unwrap();
         let (service, tokenizer) = (Service::start(engine).unwrap(), tokenizer());
         let metrics = crate::metrics::Metrics::new();
-        let prompt = vec![tokenizer.bos_id().unwrap()];
-        let ask = Ask { prompt, max_tokens: 8, ..ask(&[]) };
+        let mut request = Request::new(vec![tokenizer.bos_id().unwrap()], 8);
+        request.logprobs = Some(0);
+        let ask = Ask { request, ..ask(&[]) };
         let run = Run::start(&service, &tokenizer, ask, None, &metrics.model("main")).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while service.status().generated_tokens < 8 || service.status().running > 0 {

@@ -317,7 +317,7 @@ impl Metrics {
 impl ModelMetrics {
     /// A text is asked for.
     pub(crate) fn asked(&self, ask: &Ask) {
-        self.prompt_length.observe(ask.prompt.len() as f64);
+        self.prompt_length.observe(ask.request.prompt.len() as f64);
     }
 
     /// The engine refused one.

@@ -65,7 +65,7 @@ async fn handle(
         line["done_reason"] = "load".into();
         return Ok(json_response(&line));
     };
-    lines.prompt_tokens = ask.prompt.len();
+    lines.prompt_tokens = ask.request.prompt.len();
     let metrics = app.metrics.model(&lease.name);
     let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
     if streams {
@@ -127,7 +127,7 @@ fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<A
             }
         }
     };
-    Ok(parameters.asks(&ids, None, model).pop())
+    Ok(Some(parameters.ask(ids, None, model)))
 }
 
 fn read_options(

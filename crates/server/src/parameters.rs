@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rand::RngExt;
 use serde_json::Value;
 use trine_engine::sampling::{BIAS_MAX, BIASES_MAX, PENALTY, TEMPERATURE_MAX, TOP_K_MAX};
-use trine_engine::{LOGPROBS_MAX, SamplingParams};
+use trine_engine::{LOGPROBS_MAX, Request, SamplingParams};
 use trine_text::{CallParser, Grammar};
 
 use crate::error::ApiError;
@@ -129,34 +129,43 @@ impl Parameters {
         logprobs: Option<usize>,
         model: &LoadedModel,
     ) -> Vec<Ask> {
+        let ask = |index: usize| {
+            let mut ask = self.ask(prompt.to_vec(), logprobs, model);
+            ask.request.sampling.seed = self.sampling.seed.wrapping_add(index as u64);
+            ask
+        };
+        (0..self.n).map(ask).collect()
+    }
+
+    /// The request for one text after a prompt.
+    pub(crate) fn ask(
+        &self,
+        prompt: Vec<u32>,
+        logprobs: Option<usize>,
+        model: &LoadedModel,
+    ) -> Ask {
         let context = model.service.limits().context;
-        let mut stop_ids = self.stop_ids.clone();
-        // Behind a complete document nothing but its end may come.
-        if !self.ignore_eos || self.grammar.is_some() {
-            stop_ids.extend_from_slice(model.tokenizer.eos_ids());
-        }
         // A sequence can hold no more; the engine ends it with "length" when the context is full.
         let max_tokens = self.max_tokens.unwrap_or(context).min(context + 1);
-        let ask = |index: usize| Ask {
-            prompt: prompt.to_vec(),
-            sampling: SamplingParams {
-                seed: self.sampling.seed.wrapping_add(index as u64),
-                ..self.sampling.clone()
-            },
-            max_tokens,
-            ignore_stop: stop_ids.is_empty(),
-            stop_ids: stop_ids.clone(),
-            min_tokens: self.min_tokens.min(max_tokens),
-            priority: self.priority,
-            logprobs,
-            prompt_logprobs: self.prompt_logprobs,
+        let mut request = Request::new(prompt, max_tokens);
+        request.sampling = self.sampling.clone();
+        request.stop_ids = self.stop_ids.clone();
+        // Behind a complete document nothing but its end may come.
+        if !self.ignore_eos || self.grammar.is_some() {
+            request.stop_ids.extend_from_slice(model.tokenizer.eos_ids());
+        }
+        request.min_tokens = self.min_tokens.min(max_tokens);
+        request.priority = self.priority;
+        request.logprobs = logprobs;
+        request.prompt_logprobs = self.prompt_logprobs;
+        Ask {
+            request,
             stops: self.stops.clone(),
             include_stop: self.include_stop,
             skip_special: self.skip_special,
             grammar: self.grammar.as_ref().map(|(grammar, _)| Arc::clone(grammar)),
             calls: self.calls.clone(),
-        };
-        (0..self.n).map(ask).collect()
+        }
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) async fn handle(
     let lease = app.model(fields.text("model")?).await?;
     let reading = Arc::clone(&lease);
     let (ask, echoed) = app.work(move || Ok((read(&object, &reading)?, echoed(&object)))).await?;
-    let prompt_tokens = ask.prompt.len();
+    let prompt_tokens = ask.request.prompt.len();
     let metrics = app.metrics.model(&lease.name);
     let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
     let answer = Answer {
@@ -98,8 +98,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     calling.apply(&mut parameters, None, model)?;
     let messages = calling.conversation(conversation(fields)?)?;
     let ids = prompt(model, messages, &Rendering::default())?;
-    let mut asks = parameters.asks(&ids, None, model);
-    asks.pop().ok_or_else(|| ApiError::internal("there is no text to write"))
+    Ok(parameters.ask(ids, None, model))
 }
 
 /// Tools, which have no object `function` of their own here.
