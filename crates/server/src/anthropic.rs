@@ -42,9 +42,8 @@ pub(crate) async fn handle(
             .await?
     } else {
         let wholes = collect(choices, 1).await?;
-        let reason = wholes[0].reason();
-        let (reason, sequence) = stop(&reason);
-        let ended = wholes[0].ended.as_ref();
+        let ended = &wholes[0].ended;
+        let (reason, sequence) = stop(&ended.reason);
         json_response(&json!({
             "id": id,
             "type": "message",
@@ -53,7 +52,7 @@ pub(crate) async fn handle(
             "content": blocks(&wholes[0].parts),
             "stop_reason": reason,
             "stop_sequence": sequence,
-            "usage": usage(prompt_tokens, ended.map_or(0, |ended| ended.reused), wholes[0].generated()),
+            "usage": usage(prompt_tokens, ended.reused, ended.generated),
         }))
     };
     if let Ok(id) = id.parse() {

@@ -62,18 +62,20 @@ pub(crate) struct TokenText {
 }
 
 /// Why and how a text ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
 pub(crate) struct Ended {
     pub(crate) reason: Reason,
     pub(crate) generated: usize,
     pub(crate) reused: usize,
-    pub(crate) statistics: Statistics,
+    pub(crate) prefill_seconds: f64,
+    pub(crate) decode_seconds: f64,
 }
 
 /// Why a text ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The model ended it.
+    #[default]
     Stop,
     /// This stop text was reached.
     StopText(String),
@@ -146,15 +148,14 @@ impl Choices {
     }
 }
 
-/// All of one text.
+/// All of one text, once its end is taken.
 #[derive(Debug, Default)]
 pub(crate) struct Whole {
     pub(crate) prompt: Vec<Logprobs>,
-    pub(crate) text: String,
     /// Text and calls in their order.
     pub(crate) parts: Vec<ReplyPart>,
     pub(crate) tokens: Vec<TokenText>,
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Ended,
 }
 
 impl Whole {
@@ -166,7 +167,6 @@ impl Whole {
         match piece {
             Piece::Prompt(logprobs) => self.prompt.extend(logprobs),
             Piece::Text { text, tokens, .. } => {
-                self.text.push_str(&text);
                 match self.parts.last_mut() {
                     Some(ReplyPart::Text(last)) => last.push_str(&text),
                     _ if text.is_empty() => {}
@@ -175,14 +175,19 @@ impl Whole {
                 self.tokens.extend(tokens);
             }
             Piece::Call(call) => self.parts.push(ReplyPart::Call(call)),
-            Piece::End(ended) => self.ended = Some(ended),
+            Piece::End(ended) => self.ended = ended,
             Piece::Failed(error) => return Err(error),
         }
         Ok(())
     }
 
-    pub(crate) fn reason(&self) -> Reason {
-        self.ended.as_ref().map_or(Reason::Stop, |ended| ended.reason.clone())
+    /// The text without its calls.
+    pub(crate) fn text(&self) -> String {
+        let texts = self.parts.iter().filter_map(|part| match part {
+            ReplyPart::Text(text) => Some(text.as_str()),
+            ReplyPart::Call(_) => None,
+        });
+        texts.collect()
     }
 
     /// The calls of tools.
@@ -191,10 +196,6 @@ impl Whole {
             ReplyPart::Call(call) => Some(call),
             ReplyPart::Text(_) => None,
         })
-    }
-
-    pub(crate) fn generated(&self) -> usize {
-        self.ended.as_ref().map_or(0, |ended| ended.generated)
     }
 }
 
@@ -305,7 +306,8 @@ impl Run {
                 match step.stopped {
                     None => (step.pieces, false),
                     Some(reason) => {
-                        let end = self.end(reason, None);
+                        let seconds = self.submitted.elapsed().as_secs_f64();
+                        let end = self.end(reason, 0.0, seconds);
                         (step.pieces.into_iter().chain([end]).collect(), true)
                     }
                 }
@@ -320,7 +322,8 @@ impl Run {
                     Finish::Stop => Reason::Stop,
                     _ => Reason::Length,
                 };
-                let end = self.end(reason, Some(statistics));
+                let Statistics { prefill_seconds, decode_seconds, .. } = statistics;
+                let end = self.end(reason, prefill_seconds, decode_seconds);
                 (rest.into_iter().chain([end]).collect(), true)
             }
             None => (vec![self.fail(ApiError::internal("the engine ended"))], true),
@@ -332,18 +335,18 @@ impl Run {
         Piece::Failed(error)
     }
 
-    fn end(&self, reason: Reason, statistics: Option<Statistics>) -> Piece {
+    fn end(&self, reason: Reason, prefill_seconds: f64, decode_seconds: f64) -> Piece {
         let name = if reason == Reason::Length { "length" } else { "stop" };
         let generated = self.assembler.generated;
         let elapsed = self.submitted.elapsed();
         self.metrics.ended(name, elapsed, Some((generated, self.first_token)));
-        let statistics = statistics.unwrap_or_else(|| Statistics {
-            generated_tokens: generated,
-            reused_tokens: self.reused,
-            decode_seconds: elapsed.as_secs_f64(),
-            ..Statistics::default()
-        });
-        Piece::End(Ended { reason, generated, reused: self.reused, statistics })
+        Piece::End(Ended {
+            reason,
+            generated,
+            reused: self.reused,
+            prefill_seconds,
+            decode_seconds,
+        })
     }
 
     fn note_token(&mut self, at: Instant) {
@@ -490,11 +493,11 @@ mod tests {
             stopped |= step.stopped.is_some();
             step.pieces.into_iter().for_each(|piece| whole.take(piece).unwrap());
             if stopped {
-                return (whole.text, whole.tokens, ids.len());
+                return (whole.text(), whole.tokens, ids.len());
             }
         }
         assembler.finish().into_iter().for_each(|piece| whole.take(piece).unwrap());
-        (whole.text, whole.tokens, ids.len())
+        (whole.text(), whole.tokens, ids.len())
     }
 
     #[test]

@@ -72,9 +72,7 @@ async fn handle(
         return respond(choices, lines).await;
     }
     let wholes = collect(choices, 1).await?;
-    let ended = wholes[0].ended.as_ref();
-    let ended = ended.ok_or_else(|| ApiError::internal("the text has no end"))?;
-    let mut line = lines.last(&wholes[0].text, ended);
+    let mut line = lines.last(&wholes[0].text(), &wholes[0].ended);
     let calls: Vec<Value> = wholes[0].calls().map(written).collect();
     if !calls.is_empty() {
         line["message"]["tool_calls"] = calls.into();
@@ -172,15 +170,14 @@ impl Lines {
     fn last(&self, text: &str, ended: &Ended) -> Value {
         let mut line = self.line(text, true);
         let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
-        let statistics = &ended.statistics;
         let reason = if ended.reason == Reason::Length { "length" } else { "stop" };
         line["done_reason"] = reason.into();
         line["total_duration"] = nanoseconds(self.started.elapsed().as_secs_f64()).into();
         line["load_duration"] = nanoseconds(self.load.as_secs_f64()).into();
         line["prompt_eval_count"] = self.prompt_tokens.into();
-        line["prompt_eval_duration"] = nanoseconds(statistics.prefill_seconds).into();
+        line["prompt_eval_duration"] = nanoseconds(ended.prefill_seconds).into();
         line["eval_count"] = ended.generated.into();
-        line["eval_duration"] = nanoseconds(statistics.decode_seconds).into();
+        line["eval_duration"] = nanoseconds(ended.decode_seconds).into();
         line
     }
 }

@@ -57,7 +57,7 @@ pub(crate) async fn handle(
         return respond(choices, events).await;
     }
     let wholes = collect(choices, 1).await?;
-    let ended = wholes[0].ended.as_ref();
+    let ended = &wholes[0].ended;
     let status = item_status(ended);
     let parts = &wholes[0].parts;
     let item = |(index, part): (usize, &ReplyPart)| match part {
@@ -250,8 +250,8 @@ impl Answer {
         response
     }
 
-    fn whole(&self, items: Vec<Value>, ended: Option<&Ended>) -> Value {
-        let mut response = self.response(item_status(ended), items.into(), ended);
+    fn whole(&self, items: Vec<Value>, ended: &Ended) -> Value {
+        let mut response = self.response(item_status(ended), items.into(), Some(ended));
         if is_cut(ended) {
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
         }
@@ -259,11 +259,11 @@ impl Answer {
     }
 }
 
-fn is_cut(ended: Option<&Ended>) -> bool {
-    ended.is_some_and(|ended| ended.reason == Reason::Length)
+fn is_cut(ended: &Ended) -> bool {
+    ended.reason == Reason::Length
 }
 
-fn item_status(ended: Option<&Ended>) -> &'static str {
+fn item_status(ended: &Ended) -> &'static str {
     if is_cut(ended) { "incomplete" } else { "completed" }
 }
 
@@ -381,10 +381,10 @@ impl Events {
         if self.items.is_empty() {
             self.say(out, String::new());
         }
-        self.close(out, item_status(Some(ended)));
+        self.close(out, item_status(ended));
         let items = std::mem::take(&mut self.items);
-        let response = self.answer.whole(items, Some(ended));
-        let kind = if is_cut(Some(ended)) { "response.incomplete" } else { "response.completed" };
+        let response = self.answer.whole(items, ended);
+        let kind = if is_cut(ended) { "response.incomplete" } else { "response.completed" };
         self.push(out, kind, json!({ "response": response }));
     }
 }

@@ -112,13 +112,13 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
 }
 
 fn choice(lease: &Lease, index: usize, whole: &Whole, wants_logprobs: bool) -> Value {
-    let reason = whole.reason();
+    let (text, reason) = (whole.text(), &whole.ended.reason);
     let known = wants_logprobs.then(|| logprobs::chat(&lease.model.tokenizer, &whole.tokens));
-    let mut message = json!({"role": "assistant", "content": whole.text, "refusal": null});
+    let mut message = json!({"role": "assistant", "content": text, "refusal": null});
     let calls: Vec<Value> = whole.calls().map(openai_call).collect();
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
-        if whole.text.is_empty() {
+        if text.is_empty() {
             message["content"] = Value::Null;
         }
     }
@@ -126,8 +126,8 @@ fn choice(lease: &Lease, index: usize, whole: &Whole, wants_logprobs: bool) -> V
         "index": index,
         "message": message,
         "logprobs": known,
-        "finish_reason": finish_reason(&reason),
-        "stop_reason": stop_reason(&reason),
+        "finish_reason": finish_reason(reason),
+        "stop_reason": stop_reason(reason),
     })
 }
 

@@ -182,7 +182,7 @@ fn read_prompts(
 impl Completion {
     fn choice(&self, model: &LoadedModel, index: usize, whole: &Whole) -> Value {
         let (tokenizer, prompt) = (&model.tokenizer, &self.prompts[index / self.n]);
-        let reason = whole.reason();
+        let reason = &whole.ended.reason;
         let echoed = if self.echo { &*prompt.text } else { "" };
         let known = self.logprobs.map(|alternatives| {
             let mut legacy = Legacy::default();
@@ -195,10 +195,10 @@ impl Completion {
         });
         let mut choice = json!({
             "index": index,
-            "text": format!("{echoed}{}", whole.text),
+            "text": format!("{echoed}{}", whole.text()),
             "logprobs": known,
-            "finish_reason": finish_reason(&reason),
-            "stop_reason": stop_reason(&reason),
+            "finish_reason": finish_reason(reason),
+            "stop_reason": stop_reason(reason),
         });
         if self.prompt_logprobs {
             choice["prompt_logprobs"] = vllm_prompt(tokenizer, &whole.prompt);

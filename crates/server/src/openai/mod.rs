@@ -57,9 +57,8 @@ pub(crate) struct Counts {
 impl Counts {
     /// Counts of texts that are complete; those that share a prompt count it once.
     pub(crate) fn of(prompt: usize, wholes: &[Whole]) -> Self {
-        let ended = wholes.iter().filter_map(|whole| whole.ended.as_ref());
-        let cached = ended.map(|ended| ended.reused).max().unwrap_or(0);
-        let generated = wholes.iter().map(Whole::generated).sum();
+        let cached = wholes.iter().map(|whole| whole.ended.reused).max().unwrap_or(0);
+        let generated = wholes.iter().map(|whole| whole.ended.generated).sum();
         Self { prompt, cached: cached.min(prompt), generated }
     }
 
