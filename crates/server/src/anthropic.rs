@@ -33,8 +33,7 @@ pub(crate) async fn handle(
     let reading = Arc::clone(&lease);
     let ask = app.work(move || read(&object, &reading)).await?;
     let prompt_tokens = ask.request.prompt.len();
-    let metrics = app.metrics.model(&lease.name);
-    let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
+    let choices = Choices::start(&app, &lease, vec![ask])?;
     let id = random_id("msg_");
     let mut response = if streams {
         let model = Arc::clone(&lease.name);
@@ -66,8 +65,7 @@ pub(crate) async fn count_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let work = move || {
         let messages = calling(Fields::new(&object))?.conversation(conversation(&object)?)?;
         let ids = prompt(&lease.model, messages, &Rendering::default())?;

@@ -19,8 +19,10 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
+use crate::body::{Object, read_object};
 use crate::error::{ApiError, Dialect, shown};
 use crate::guard::{Asked, Guard};
+use crate::json::Fields;
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
 use crate::live::Looks;
 use crate::metrics::Metrics;
@@ -80,6 +82,19 @@ impl App {
             self.metrics.panics.inc();
             Err(ApiError::internal("the request met a defect of the server"))
         })
+    }
+
+    /// The object that a request carries and the model that its field `model` names, loaded if need be.
+    ///
+    /// # Errors
+    /// As [`read_object`] and [`App::model`].
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        request: Request<Body>,
+    ) -> Result<(Object, Arc<Lease>), ApiError> {
+        let object = read_object(self, request).await?;
+        let lease = self.model(Fields::new(&object).text("model")?).await?;
+        Ok((object, lease))
     }
 
     /// The model of a name in a request; loads it if need be.

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use trine_engine::{Finish, Generation, Logprobs, Request, Service, Statistics, Update};
 use trine_text::{CallParser, Grammar, ReplyPart, StopMatcher, StreamDecoder, Tokenizer, ToolCall};
 
+use crate::app::App;
 use crate::error::{ApiError, failure};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::ModelMetrics;
@@ -99,17 +100,12 @@ impl Choices {
     ///
     /// # Errors
     /// If the engine refuses one; none is queued then.
-    pub(crate) fn start(
-        lease: &Arc<Lease>,
-        asks: Vec<Ask>,
-        lifecycle: &Lifecycle,
-        metrics: &Arc<ModelMetrics>,
-    ) -> Result<Self, ApiError> {
-        let model = &lease.model;
-        let deadline = lifecycle.deadline();
+    pub(crate) fn start(app: &App, lease: &Arc<Lease>, asks: Vec<Ask>) -> Result<Self, ApiError> {
+        let (model, lifecycle) = (&lease.model, &app.lifecycle);
+        let (metrics, deadline) = (app.metrics.model(&lease.name), lifecycle.deadline());
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
-            runs.push(Run::start(&model.service, &model.tokenizer, ask, deadline, metrics)?);
+            runs.push(Run::start(&model.service, &model.tokenizer, ask, deadline, &metrics)?);
         }
         let (sender, pieces) = channel(PIECES);
         let open = runs.len();

@@ -66,8 +66,7 @@ async fn handle(
         return Ok(json_response(&line));
     };
     lines.prompt_tokens = ask.request.prompt.len();
-    let metrics = app.metrics.model(&lease.name);
-    let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
+    let choices = Choices::start(&app, &lease, vec![ask])?;
     if streams {
         return respond(choices, lines).await;
     }

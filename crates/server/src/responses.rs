@@ -43,8 +43,7 @@ pub(crate) async fn handle(
     let reading = Arc::clone(&lease);
     let (ask, echoed) = app.work(move || Ok((read(&object, &reading)?, echoed(&object)))).await?;
     let prompt_tokens = ask.request.prompt.len();
-    let metrics = app.metrics.model(&lease.name);
-    let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
+    let choices = Choices::start(&app, &lease, vec![ask])?;
     let answer = Answer {
         id: random_id("resp_"),
         created: unix_seconds(),

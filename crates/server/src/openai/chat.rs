@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 
 use super::{Counts, Streaming, finish_reason, logprobs, stop_reason};
 use crate::app::{App, unix_seconds};
-use crate::body::read_object;
 use crate::calling::{Calling, openai_call};
 use crate::conversation::{Rendering, prompt, read_messages};
 use crate::error::{ApiError, Dialect};
@@ -43,13 +42,11 @@ pub(crate) async fn handle(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let dialect = Dialect::of(request.uri().path());
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let reading = Arc::clone(&lease);
     let chat = app.work(move || read(&object, &reading)).await?;
     let count = chat.asks.len();
-    let metrics = app.metrics.model(&lease.name);
-    let choices = Choices::start(&lease, chat.asks, &app.lifecycle, &metrics)?;
+    let choices = Choices::start(&app, &lease, chat.asks)?;
     let head = Head {
         id: random_id("chatcmpl-"),
         created: unix_seconds(),

@@ -12,7 +12,6 @@ use trine_text::Specials;
 use super::logprobs::{Legacy, vllm_prompt};
 use super::{Counts, Streaming, finish_reason, stop_reason};
 use crate::app::{App, unix_seconds};
-use crate::body::read_object;
 use crate::calling;
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Piece, Whole, collect};
@@ -53,14 +52,12 @@ pub(crate) async fn handle(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let dialect = Dialect::of(request.uri().path());
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let reading = Arc::clone(&lease);
     let mut completion = app.work(move || read(&object, &reading)).await?;
     let asks = std::mem::take(&mut completion.asks);
     let count = asks.len();
-    let metrics = app.metrics.model(&lease.name);
-    let choices = Choices::start(&lease, asks, &app.lifecycle, &metrics)?;
+    let choices = Choices::start(&app, &lease, asks)?;
     let (id, created) = (random_id("cmpl-"), unix_seconds());
     if completion.streaming.streams {
         let prompt = completion.prompts.iter().map(|prompt| prompt.ids.len()).sum();
