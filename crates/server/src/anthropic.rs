@@ -289,8 +289,6 @@ impl Events {
 }
 
 impl Writer for Events {
-    const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
-
     fn begin(&mut self, out: &mut Vec<u8>) {
         let message = json!({
             "id": self.id,

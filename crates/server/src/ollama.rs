@@ -19,7 +19,7 @@ use crate::json::Fields;
 use crate::models::{Description, Entry, Lease};
 use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
 use crate::service_routes::{VERSION, json_response};
-use crate::stream::{Writer, respond};
+use crate::stream::{Writer, push_json, respond};
 use crate::structure::Structure;
 
 /// Which of the two ways to ask.
@@ -187,7 +187,7 @@ fn written(call: &ToolCall) -> Value {
 }
 
 fn push_line(out: &mut Vec<u8>, line: &Value) {
-    out.extend_from_slice(line.to_string().as_bytes());
+    push_json(out, line);
     out.push(b'\n');
 }
 
@@ -214,6 +214,9 @@ impl Writer for Lines {
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         push_line(out, &error.body(Dialect::Ollama));
     }
+
+    /// Lines of JSON have nothing that readers skip.
+    fn keep_alive(&mut self, _out: &mut Vec<u8>) {}
 }
 
 fn details(description: &Description) -> Value {

@@ -12,14 +12,14 @@ use crate::app::{App, unix_seconds};
 use crate::body::read_object;
 use crate::calling::Calling;
 use crate::conversation::{Rendering, prompt, read_messages};
-use crate::error::{ApiError, Dialect};
+use crate::error::ApiError;
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
 use crate::parameters::{Parameters, TOKENS_MAX, read_sampling};
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_comment, push_event, respond};
+use crate::stream::{Writer, push_event, respond};
 use crate::structure::Structure;
 
 /// Fields of the API that need state or other things that this server has not.
@@ -389,8 +389,6 @@ impl Events {
 }
 
 impl Writer for Events {
-    const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
-
     fn begin(&mut self, out: &mut Vec<u8>) {
         let response = self.answer.response("in_progress", json!([]), None);
         self.push(out, "response.created", json!({ "response": response }));
@@ -411,14 +409,8 @@ impl Writer for Events {
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         let mut response = self.answer.response("failed", json!([]), None);
         response["error"] = json!({"code": error.code, "message": error.message});
-        let body = error.body(Dialect::OpenAi);
-        let fields =
-            json!({"code": error.code, "message": error.message, "param": body["error"]["param"]});
+        let fields = json!({"code": error.code, "message": error.message, "param": error.param});
         self.push(out, "error", fields);
         self.push(out, "response.failed", json!({ "response": response }));
-    }
-
-    fn keep_alive(&mut self, out: &mut Vec<u8>) {
-        push_comment(out);
     }
 }

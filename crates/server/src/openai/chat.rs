@@ -18,7 +18,7 @@ use crate::json::Fields;
 use crate::models::Lease;
 use crate::parameters::{Parameters, read_chat_logprobs};
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_comment, push_event, respond};
+use crate::stream::{Writer, push_event, respond};
 
 /// A request understood.
 struct Chat {
@@ -185,8 +185,6 @@ impl Chunks {
 }
 
 impl Writer for Chunks {
-    const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
-
     fn begin(&mut self, out: &mut Vec<u8>) {
         for index in 0..self.generated.len() {
             let delta = json!({"role": "assistant", "content": ""});
@@ -225,9 +223,5 @@ impl Writer for Chunks {
 
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         push_event(out, None, &error.body(self.dialect));
-    }
-
-    fn keep_alive(&mut self, out: &mut Vec<u8>) {
-        push_comment(out);
     }
 }

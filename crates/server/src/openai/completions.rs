@@ -20,7 +20,7 @@ use crate::json::{Fields, token_id};
 use crate::models::{Lease, LoadedModel};
 use crate::parameters::Parameters;
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_comment, push_event, respond};
+use crate::stream::{Writer, push_event, respond};
 
 /// Tokens written where the request does not say, as OpenAI has it.
 const TOKENS_DEFAULT: usize = 16;
@@ -244,8 +244,6 @@ impl Chunks {
 }
 
 impl Writer for Chunks {
-    const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
-
     fn begin(&mut self, out: &mut Vec<u8>) {
         if !self.completion.echo {
             return;
@@ -295,9 +293,5 @@ impl Writer for Chunks {
 
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         push_event(out, None, &error.body(self.dialect));
-    }
-
-    fn keep_alive(&mut self, out: &mut Vec<u8>) {
-        push_comment(out);
     }
 }
