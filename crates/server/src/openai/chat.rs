@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
 
-use super::{Counts, Streaming, finish_reason, logprobs, stop_reason};
+use super::{Counts, Streaming, Tally, finish_reason, logprobs, stop_reason};
 use crate::app::{App, unix_seconds};
 use crate::calling::{Calling, openai_call};
 use crate::conversation::{Rendering, prompt, read_messages};
@@ -59,8 +59,7 @@ pub(crate) async fn handle(
             lease,
             streaming: chat.streaming,
             logprobs: chat.logprobs,
-            counts: Counts { prompt: chat.prompt_tokens, ..Counts::default() },
-            generated: vec![0; count],
+            tally: Tally::new(chat.prompt_tokens, count),
         };
         return respond(choices, writer).await;
     }
@@ -135,9 +134,7 @@ struct Chunks {
     lease: Arc<Lease>,
     streaming: Streaming,
     logprobs: bool,
-    counts: Counts,
-    /// Tokens of each text.
-    generated: Vec<usize>,
+    tally: Tally,
 }
 
 impl Chunks {
@@ -155,10 +152,6 @@ impl Chunks {
             chunk["usage"] = usage;
         }
         chunk
-    }
-
-    fn counts(&self) -> Counts {
-        Counts { generated: self.generated.iter().sum(), ..self.counts }
     }
 
     fn delta(
@@ -179,14 +172,14 @@ impl Chunks {
         if let Some(ended) = ended {
             choice["stop_reason"] = stop_reason(&ended.reason);
         }
-        let usage = self.streaming.continuous_usage.then(|| self.counts().json());
+        let usage = self.streaming.continuous_usage.then(|| self.tally.counts().json());
         self.chunk(json!([choice]), usage.unwrap_or_default())
     }
 }
 
 impl Writer for Chunks {
     fn begin(&mut self, out: &mut Vec<u8>) {
-        for index in 0..self.generated.len() {
+        for index in 0..self.tally.texts() {
             let delta = json!({"role": "assistant", "content": ""});
             push_event(out, None, &self.delta(index, delta, &[], None));
         }
@@ -195,13 +188,12 @@ impl Writer for Chunks {
     fn piece(&mut self, index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
             Piece::Text { text, tokens, generated } => {
-                self.generated[index] = generated;
+                self.tally.grow(index, generated);
                 let delta = json!({ "content": text });
                 push_event(out, None, &self.delta(index, delta, &tokens, None));
             }
             Piece::End(ended) => {
-                self.generated[index] = ended.generated;
-                self.counts.cached = self.counts.cached.max(ended.reused);
+                self.tally.end(index, &ended);
                 push_event(out, None, &self.delta(index, json!({}), &[], Some(&ended)));
             }
             Piece::Call(call) => {
@@ -216,7 +208,7 @@ impl Writer for Chunks {
 
     fn end(&mut self, out: &mut Vec<u8>) {
         if self.streaming.usage {
-            push_event(out, None, &self.chunk(json!([]), self.counts().json()));
+            push_event(out, None, &self.chunk(json!([]), self.tally.counts().json()));
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }

@@ -10,7 +10,7 @@ use trine_engine::LOGPROBS_MAX;
 use trine_text::Specials;
 
 use super::logprobs::{Legacy, vllm_prompt};
-use super::{Counts, Streaming, finish_reason, stop_reason};
+use super::{Counts, Streaming, Tally, finish_reason, stop_reason};
 use crate::app::{App, unix_seconds};
 use crate::calling;
 use crate::error::{ApiError, Dialect};
@@ -59,21 +59,19 @@ pub(crate) async fn handle(
     let count = asks.len();
     let choices = Choices::start(&app, &lease, asks)?;
     let (id, created) = (random_id("cmpl-"), unix_seconds());
+    let prompt_tokens = completion.prompts.iter().map(|prompt| prompt.ids.len()).sum();
     if completion.streaming.streams {
-        let prompt = completion.prompts.iter().map(|prompt| prompt.ids.len()).sum();
         let writer = Chunks {
             id,
             created,
             dialect,
             lease,
-            counts: Counts { prompt, ..Counts::default() },
-            generated: vec![0; count],
+            tally: Tally::new(prompt_tokens, count),
             completion,
         };
         return respond(choices, writer).await;
     }
     let wholes = collect(choices, count).await?;
-    let prompt_tokens = completion.prompts.iter().map(|prompt| prompt.ids.len()).sum();
     let counts = Counts::of(prompt_tokens, &wholes);
     let choices = wholes.iter().enumerate();
     let choices: Value =
@@ -210,17 +208,11 @@ struct Chunks {
     created: u64,
     dialect: Dialect,
     lease: Arc<Lease>,
-    counts: Counts,
-    /// Tokens of each text.
-    generated: Vec<usize>,
+    tally: Tally,
     completion: Completion,
 }
 
 impl Chunks {
-    fn counts(&self) -> Counts {
-        Counts { generated: self.generated.iter().sum(), ..self.counts }
-    }
-
     fn chunk(&self, choices: Value, usage: Option<Counts>) -> Value {
         let mut chunk = json!({
             "id": self.id,
@@ -238,7 +230,7 @@ impl Chunks {
     fn text(&self, index: usize, text: &str, known: Option<Value>) -> Value {
         let choice =
             json!({"index": index, "text": text, "logprobs": known, "finish_reason": null});
-        let usage = self.completion.streaming.continuous_usage.then(|| self.counts());
+        let usage = self.completion.streaming.continuous_usage.then(|| self.tally.counts());
         self.chunk(json!([choice]), usage)
     }
 }
@@ -248,7 +240,7 @@ impl Writer for Chunks {
         if !self.completion.echo {
             return;
         }
-        for index in 0..self.generated.len() {
+        for index in 0..self.tally.texts() {
             let prompt = &self.completion.prompts[index / self.completion.n];
             push_event(out, None, &self.text(index, &prompt.text, None));
         }
@@ -257,7 +249,7 @@ impl Writer for Chunks {
     fn piece(&mut self, index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
             Piece::Text { text, tokens, generated } => {
-                self.generated[index] = generated;
+                self.tally.grow(index, generated);
                 let known = self.completion.logprobs.filter(|_| !tokens.is_empty());
                 let known = known.map(|alternatives| {
                     let mut legacy = Legacy::default();
@@ -268,8 +260,7 @@ impl Writer for Chunks {
                 push_event(out, None, &self.text(index, &text, known));
             }
             Piece::End(ended) => {
-                self.generated[index] = ended.generated;
-                self.counts.cached = self.counts.cached.max(ended.reused);
+                self.tally.end(index, &ended);
                 let choice = json!({
                     "index": index,
                     "text": "",
@@ -277,7 +268,7 @@ impl Writer for Chunks {
                     "finish_reason": finish_reason(&ended.reason),
                     "stop_reason": stop_reason(&ended.reason),
                 });
-                let usage = self.completion.streaming.continuous_usage.then(|| self.counts());
+                let usage = self.completion.streaming.continuous_usage.then(|| self.tally.counts());
                 push_event(out, None, &self.chunk(json!([choice]), usage));
             }
             Piece::Call(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
@@ -286,7 +277,7 @@ impl Writer for Chunks {
 
     fn end(&mut self, out: &mut Vec<u8>) {
         if self.completion.streaming.usage {
-            push_event(out, None, &self.chunk(json!([]), Some(self.counts())));
+            push_event(out, None, &self.chunk(json!([]), Some(self.tally.counts())));
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
