@@ -39,6 +39,15 @@ pub enum Family {
     Gemma3,
 }
 
+impl Family {
+    /// Its name as GGUF files have it in `general.architecture`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Gemma3 => "gemma3",
+        }
+    }
+}
+
 /// One layer's numbers. All of them may differ from layer to layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerConfig {

@@ -17,12 +17,9 @@ use crate::generate::{Ask, Choices, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::parameters::{Parameters, read_sampling, read_stops};
+use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
-
-/// Largest `max_tokens`.
-const TOKENS_MAX: usize = i32::MAX as usize;
 
 /// Answers a conversation.
 pub(crate) async fn handle(
@@ -35,9 +32,8 @@ pub(crate) async fn handle(
     let lease = app.model(fields.text("model")?).await?;
     let reading = Arc::clone(&lease);
     let ask = app.work(move || read(&object, &reading)).await?;
-    let prompt_tokens = ask.prompt.len();
-    let metrics = app.metrics.model(&lease.name);
-    let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
+    let prompt_tokens = ask.request.prompt.len();
+    let choices = Choices::start(&app, &lease, vec![ask])?;
     let id = random_id("msg_");
     let mut response = if streams {
         let model = Arc::clone(&lease.name);
@@ -45,9 +41,8 @@ pub(crate) async fn handle(
             .await?
     } else {
         let wholes = collect(choices, 1).await?;
-        let reason = wholes[0].reason();
-        let (reason, sequence) = stop(&reason);
-        let ended = wholes[0].ended.as_ref();
+        let ended = &wholes[0].ended;
+        let (reason, sequence) = stop(&ended.reason);
         json_response(&json!({
             "id": id,
             "type": "message",
@@ -56,7 +51,7 @@ pub(crate) async fn handle(
             "content": blocks(&wholes[0].parts),
             "stop_reason": reason,
             "stop_sequence": sequence,
-            "usage": usage(prompt_tokens, ended.map_or(0, |ended| ended.reused), wholes[0].generated()),
+            "usage": usage(prompt_tokens, ended.reused, ended.generated),
         }))
     };
     if let Ok(id) = id.parse() {
@@ -70,10 +65,9 @@ pub(crate) async fn count_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let work = move || {
-        let messages = calling(Fields::new(&object))?.conversation(&conversation(&object)?)?;
+        let messages = calling(Fields::new(&object))?.conversation(conversation(&object)?)?;
         let ids = prompt(&lease.model, messages, &Rendering::default())?;
         Ok(json_response(&json!({"input_tokens": ids.len()})))
     };
@@ -102,10 +96,9 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     parameters.stops = read_stops(fields, "stop_sequences")?;
     let calling = calling(fields)?;
     calling.apply(&mut parameters, None, model)?;
-    let messages = calling.conversation(&conversation(object)?)?;
+    let messages = calling.conversation(conversation(object)?)?;
     let ids = prompt(model, messages, &rendering(object))?;
-    let mut asks = parameters.asks(&ids, None, model);
-    asks.pop().ok_or_else(|| ApiError::internal("there is no text to write"))
+    Ok(parameters.ask(ids, None, model))
 }
 
 /// Tools and their choice, put into OpenAI's form.
@@ -296,8 +289,6 @@ impl Events {
 }
 
 impl Writer for Events {
-    const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
-
     fn begin(&mut self, out: &mut Vec<u8>) {
         let message = json!({
             "id": self.id,

@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{MatchedPath, State};
+use axum::extract::MatchedPath;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::routing::{get, post};
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
+use crate::body::{Held, Object, read_object};
 use crate::error::{ApiError, Dialect, shown};
 use crate::guard::{Asked, Guard};
+use crate::json::Fields;
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
 use crate::live::Looks;
 use crate::metrics::Metrics;
@@ -82,6 +82,19 @@ impl App {
         })
     }
 
+    /// The object that a request carries and the model that its field `model` names, loaded if need be.
+    ///
+    /// # Errors
+    /// As [`read_object`] and [`App::model`].
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        request: Request<Body>,
+    ) -> Result<(Object, Arc<Lease>), ApiError> {
+        let object = read_object(self, request).await?;
+        let lease = self.model(Fields::new(&object).text("model")?).await?;
+        Ok((object, lease))
+    }
+
     /// The model of a name in a request; loads it if need be.
     pub(crate) async fn model(&self, name: Option<&str>) -> Result<Arc<Lease>, ApiError> {
         let name = self.models.resolve(name)?;
@@ -138,7 +151,6 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .layer(axum::middleware::from_fn(note_route))
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), admit))
         .with_state(Arc::clone(app))
 }
 
@@ -150,19 +162,6 @@ async fn note_route(request: Request<Body>, next: axum::middleware::Next) -> Res
         response.extensions_mut().insert(route);
     }
     response
-}
-
-/// Refuses work while the server drains. What only tells about the server is answered to the end.
-async fn admit(
-    State(app): State<Arc<App>>,
-    request: Request<Body>,
-    next: axum::middleware::Next,
-) -> Result<Response<Body>, ApiError> {
-    let is_work = request.method() == Method::POST;
-    if is_work && app.lifecycle.phase() != Phase::Running {
-        return Err(ApiError::draining());
-    }
-    Ok(next.run(request).await)
 }
 
 /// Answers a request. Never fails: what goes wrong is a response too.
@@ -182,11 +181,14 @@ pub(crate) async fn answer(
         if is_reserve && !matches!(&*asked.path, "/health" | "/ready") {
             return Err(ApiError::overloaded("too many connections are open; try again later"));
         }
-        if request.method() == Method::OPTIONS {
-            Ok(())
-        } else {
-            app.guard.check_key(&request, client)
+        if request.method() != Method::OPTIONS {
+            app.guard.check_key(&request, client)?;
         }
+        // What only tells about the server is answered to the end.
+        if work.is_some() && app.lifecycle.phase() != Phase::Running {
+            return Err(ApiError::draining());
+        }
+        Ok(())
     });
     let response = match checked {
         Err(error) => axum::response::IntoResponse::into_response(error),
@@ -254,7 +256,7 @@ fn finish(
     if asked.is_chunked || !is_from_known_source || matches!(status.as_u16(), 408 | 413) {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response.map(|body| Body::new(CountedBody { body, _work: work }))
+    response.map(|body| Body::new(Held::new(body, work)))
 }
 
 /// Catches a panic of a future.
@@ -275,32 +277,6 @@ impl<F: Future> Future for CatchPanic<F> {
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
-}
-
-/// A body that keeps its request counted as in flight.
-struct CountedBody {
-    body: Body,
-    _work: Option<InFlight>,
-}
-
-impl http_body::Body for CountedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 /// Seconds since 1970, for the fields of responses that are called `created`.

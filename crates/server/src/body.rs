@@ -1,11 +1,15 @@
-//! Bodies of requests, within bounds of size and time.
+//! Bodies of requests, within bounds of size and time; and what bodies of responses keep.
 
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{Request, StatusCode};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
@@ -108,5 +112,37 @@ async fn read(
             room.push(permit.map_err(|_| no_room())?);
         }
         bytes.extend_from_slice(&data);
+    }
+}
+
+/// A body of a response that keeps something until it is sent or given up.
+pub(crate) struct Held<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T> Held<T> {
+    pub(crate) fn new(body: Body, held: T) -> Self {
+        Self { body, _held: held }
+    }
+}
+
+impl<T: Unpin> http_body::Body for Held<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

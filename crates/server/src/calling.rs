@@ -25,9 +25,9 @@ impl Calling {
     /// # Errors
     /// 400 naming what is wrong with them.
     pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
-        let value = |name: &str| fields.get(name).cloned().unwrap_or_default();
+        let value = |name: &str| fields.get(name).unwrap_or(&Value::Null);
         let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-        Self::new(&value("tools"), &value("tool_choice"), parallel)
+        Self::new(value("tools"), value("tool_choice"), parallel)
     }
 
     /// From OpenAI's forms of tools and choice; null is absent.
@@ -49,7 +49,7 @@ impl Calling {
     ///
     /// # Errors
     /// 400 naming the message with a call or result of a wrong shape.
-    pub(crate) fn conversation(&self, messages: &[Message]) -> Result<Vec<Message>, ApiError> {
+    pub(crate) fn conversation(&self, messages: Vec<Message>) -> Result<Vec<Message>, ApiError> {
         self.tools.conversation(messages, &self.choice, self.parallel).map_err(refused)
     }
 

@@ -129,12 +129,10 @@ pub(crate) fn render(
     let tokenizer = &*model.tokenizer;
     let messages: Vec<Message> =
         messages.into_iter().map(|message| message.guarded(tokenizer)).collect();
-    let spelled =
-        |id: Option<u32>| id.and_then(|id| tokenizer.piece(id)).unwrap_or_default().into_owned();
     let options = RenderOptions {
         add_generation_prompt: rendering.begins_answer,
-        bos_token: spelled(tokenizer.bos_id()),
-        eos_token: spelled(tokenizer.eos_ids().first().copied()),
+        bos_token: tokenizer.bos_text().into_owned(),
+        eos_token: tokenizer.eos_text().into_owned(),
         extra: guarded(&rendering.variables, tokenizer),
         clock: None,
     };

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use trine_engine::{
-    Finish, Generation, Logprobs, Request, SamplingParams, Service, Statistics, Update,
-};
+use trine_engine::{Finish, Generation, Logprobs, Request, Service, Statistics, Update};
 use trine_text::{CallParser, Grammar, ReplyPart, StopMatcher, StreamDecoder, Tokenizer, ToolCall};
 
+use crate::app::App;
 use crate::error::{ApiError, failure};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::ModelMetrics;
@@ -20,17 +19,10 @@ use crate::structure::Guide;
 const PIECES: usize = 16;
 
 /// One text to be generated.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Ask {
-    pub(crate) prompt: Vec<u32>,
-    pub(crate) sampling: SamplingParams,
-    pub(crate) max_tokens: usize,
-    pub(crate) stop_ids: Vec<u32>,
-    pub(crate) ignore_stop: bool,
-    pub(crate) min_tokens: usize,
-    pub(crate) priority: i32,
-    pub(crate) logprobs: Option<usize>,
-    pub(crate) prompt_logprobs: Option<usize>,
+    /// For the engine; without deadline and constraint, which the text gets when it is queued.
+    pub(crate) request: Request,
     pub(crate) stops: Vec<String>,
     /// Whether a stop text that ends the text belongs to it.
     pub(crate) include_stop: bool,
@@ -71,18 +63,20 @@ pub(crate) struct TokenText {
 }
 
 /// Why and how a text ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
 pub(crate) struct Ended {
     pub(crate) reason: Reason,
     pub(crate) generated: usize,
     pub(crate) reused: usize,
-    pub(crate) statistics: Statistics,
+    pub(crate) prefill_seconds: f64,
+    pub(crate) decode_seconds: f64,
 }
 
 /// Why a text ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The model ended it.
+    #[default]
     Stop,
     /// This stop text was reached.
     StopText(String),
@@ -106,17 +100,12 @@ impl Choices {
     ///
     /// # Errors
     /// If the engine refuses one; none is queued then.
-    pub(crate) fn start(
-        lease: &Arc<Lease>,
-        asks: Vec<Ask>,
-        lifecycle: &Lifecycle,
-        metrics: &Arc<ModelMetrics>,
-    ) -> Result<Self, ApiError> {
-        let model = &lease.model;
-        let deadline = lifecycle.deadline();
+    pub(crate) fn start(app: &App, lease: &Arc<Lease>, asks: Vec<Ask>) -> Result<Self, ApiError> {
+        let (model, lifecycle) = (&lease.model, &app.lifecycle);
+        let (metrics, deadline) = (app.metrics.model(&lease.name), lifecycle.deadline());
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
-            runs.push(Run::start(&model.service, &model.tokenizer, ask, deadline, metrics)?);
+            runs.push(Run::start(&model.service, &model.tokenizer, ask, deadline, &metrics)?);
         }
         let (sender, pieces) = channel(PIECES);
         let open = runs.len();
@@ -155,15 +144,14 @@ impl Choices {
     }
 }
 
-/// All of one text.
+/// All of one text, once its end is taken.
 #[derive(Debug, Default)]
 pub(crate) struct Whole {
     pub(crate) prompt: Vec<Logprobs>,
-    pub(crate) text: String,
     /// Text and calls in their order.
     pub(crate) parts: Vec<ReplyPart>,
     pub(crate) tokens: Vec<TokenText>,
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Ended,
 }
 
 impl Whole {
@@ -175,7 +163,6 @@ impl Whole {
         match piece {
             Piece::Prompt(logprobs) => self.prompt.extend(logprobs),
             Piece::Text { text, tokens, .. } => {
-                self.text.push_str(&text);
                 match self.parts.last_mut() {
                     Some(ReplyPart::Text(last)) => last.push_str(&text),
                     _ if text.is_empty() => {}
@@ -184,14 +171,19 @@ impl Whole {
                 self.tokens.extend(tokens);
             }
             Piece::Call(call) => self.parts.push(ReplyPart::Call(call)),
-            Piece::End(ended) => self.ended = Some(ended),
+            Piece::End(ended) => self.ended = ended,
             Piece::Failed(error) => return Err(error),
         }
         Ok(())
     }
 
-    pub(crate) fn reason(&self) -> Reason {
-        self.ended.as_ref().map_or(Reason::Stop, |ended| ended.reason.clone())
+    /// The text without its calls.
+    pub(crate) fn text(&self) -> String {
+        let texts = self.parts.iter().filter_map(|part| match part {
+            ReplyPart::Text(text) => Some(text.as_str()),
+            ReplyPart::Call(_) => None,
+        });
+        texts.collect()
     }
 
     /// The calls of tools.
@@ -200,10 +192,6 @@ impl Whole {
             ReplyPart::Call(call) => Some(call),
             ReplyPart::Text(_) => None,
         })
-    }
-
-    pub(crate) fn generated(&self) -> usize {
-        self.ended.as_ref().map_or(0, |ended| ended.generated)
     }
 }
 
@@ -241,16 +229,9 @@ impl Run {
     ) -> Result<Self, ApiError> {
         let assembler = Assembler::new(tokenizer, &ask);
         metrics.asked(&ask);
-        let mut request = Request::new(ask.prompt, ask.max_tokens);
-        request.sampling = ask.sampling;
-        request.stop_ids = ask.stop_ids;
-        request.ignore_stop = ask.ignore_stop;
-        request.min_tokens = ask.min_tokens;
-        request.priority = ask.priority;
+        let Ask { mut request, grammar, .. } = ask;
         request.deadline = deadline;
-        request.logprobs = ask.logprobs;
-        request.prompt_logprobs = ask.prompt_logprobs;
-        if let Some(grammar) = &ask.grammar {
+        if let Some(grammar) = &grammar {
             request.constraint = Some(Box::new(Guide::start(grammar)?));
         }
         let generation = service.submit(request).inspect_err(|_| metrics.refused())?;
@@ -269,20 +250,25 @@ impl Run {
 
     /// Passes on pieces until the text ends, nobody wants it any more, or the server ends.
     async fn follow(mut self, index: usize, sender: Sender<(usize, Piece)>, lifecycle: &Lifecycle) {
+        if !self.pass_on(index, &sender, lifecycle).await {
+            self.metrics.ended("abort", self.submitted.elapsed(), None);
+        }
+    }
+
+    /// The same; whether the text's end was among the updates taken, and so is counted.
+    async fn pass_on(
+        &mut self,
+        index: usize,
+        sender: &Sender<(usize, Piece)>,
+        lifecycle: &Lifecycle,
+    ) -> bool {
         let aborting = lifecycle.reached(Phase::Aborting);
         tokio::pin!(aborting);
         loop {
             let update = tokio::select! {
                 update = self.generation.next() => update,
-                () = sender.closed() => {
-                    self.metrics.ended("abort", self.submitted.elapsed(), None);
-                    return;
-                }
-                () = &mut aborting => {
-                    self.metrics.ended("abort", self.submitted.elapsed(), None);
-                    let _ = sender.try_send((index, Piece::Failed(ApiError::draining())));
-                    return;
-                }
+                () = sender.closed() => return false,
+                () = &mut aborting => return false,
             };
             let (pieces, is_over) = self.take(update);
             for piece in pieces {
@@ -291,11 +277,11 @@ impl Run {
                     () = &mut aborting => false,
                 };
                 if !sent {
-                    return;
+                    return is_over;
                 }
             }
             if is_over {
-                return;
+                return true;
             }
         }
     }
@@ -316,15 +302,15 @@ impl Run {
                 match step.stopped {
                     None => (step.pieces, false),
                     Some(reason) => {
-                        let end = self.end(reason, None);
+                        let seconds = self.submitted.elapsed().as_secs_f64();
+                        let end = self.end(reason, 0.0, seconds);
                         (step.pieces.into_iter().chain([end]).collect(), true)
                     }
                 }
             }
             Some(Update::Finished { finish, statistics }) => {
                 if let Some(error) = failure(finish) {
-                    self.metrics.ended("error", self.submitted.elapsed(), None);
-                    return (vec![Piece::Failed(error)], true);
+                    return (vec![self.fail(error)], true);
                 }
                 let rest = self.assembler.finish();
                 let reason = match finish {
@@ -332,28 +318,31 @@ impl Run {
                     Finish::Stop => Reason::Stop,
                     _ => Reason::Length,
                 };
-                let end = self.end(reason, Some(statistics));
+                let Statistics { prefill_seconds, decode_seconds, .. } = statistics;
+                let end = self.end(reason, prefill_seconds, decode_seconds);
                 (rest.into_iter().chain([end]).collect(), true)
             }
-            None => {
-                let error = ApiError::internal("the engine ended");
-                (vec![Piece::Failed(error)], true)
-            }
+            None => (vec![self.fail(ApiError::internal("the engine ended"))], true),
         }
     }
 
-    fn end(&self, reason: Reason, statistics: Option<Statistics>) -> Piece {
+    fn fail(&self, error: ApiError) -> Piece {
+        self.metrics.ended("error", self.submitted.elapsed(), None);
+        Piece::Failed(error)
+    }
+
+    fn end(&self, reason: Reason, prefill_seconds: f64, decode_seconds: f64) -> Piece {
         let name = if reason == Reason::Length { "length" } else { "stop" };
         let generated = self.assembler.generated;
         let elapsed = self.submitted.elapsed();
         self.metrics.ended(name, elapsed, Some((generated, self.first_token)));
-        let statistics = statistics.unwrap_or_else(|| Statistics {
-            generated_tokens: generated,
-            reused_tokens: self.reused,
-            decode_seconds: elapsed.as_secs_f64(),
-            ..Statistics::default()
-        });
-        Piece::End(Ended { reason, generated, reused: self.reused, statistics })
+        Piece::End(Ended {
+            reason,
+            generated,
+            reused: self.reused,
+            prefill_seconds,
+            decode_seconds,
+        })
     }
 
     fn note_token(&mut self, at: Instant) {
@@ -460,30 +449,25 @@ impl Assembler {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use trine_text::Specials;
     use trine_weights::Checkpoint;
 
     use super::*;
 
+    fn path() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf")
+    }
+
     fn tokenizer() -> Arc<Tokenizer> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
-        let checkpoint = Checkpoint::open(&path).unwrap();
+        let checkpoint = Checkpoint::open(path()).unwrap();
         Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap())
     }
 
     fn ask(stops: &[&str]) -> Ask {
         Ask {
-            prompt: Vec::new(),
-            sampling: SamplingParams::greedy(),
-            max_tokens: 0,
-            stop_ids: Vec::new(),
-            ignore_stop: false,
-            min_tokens: 0,
-            priority: 0,
-            logprobs: Some(0),
-            prompt_logprobs: None,
+            request: Request::new(Vec::new(), 0),
             stops: stops.iter().map(|stop| (*stop).to_owned()).collect(),
             include_stop: false,
             skip_special: true,
@@ -505,11 +489,11 @@ mod tests {
             stopped |= step.stopped.is_some();
             step.pieces.into_iter().for_each(|piece| whole.take(piece).unwrap());
             if stopped {
-                return (whole.text, whole.tokens, ids.len());
+                return (whole.text(), whole.tokens, ids.len());
             }
         }
         assembler.finish().into_iter().for_each(|piece| whole.take(piece).unwrap());
-        (whole.text, whole.tokens, ids.len())
+        (whole.text(), whole.tokens, ids.len())
     }
 
     #[test]
@@ -527,6 +511,48 @@ mod tests {
                 assert!(there.starts_with(&spelled), "{spelled:?} at {}", token.offset);
             }
         }
+    }
+
+    /// A text whose client goes away while a piece waits for room is counted like others.
+    #[tokio::test]
+    async fn a_text_that_nobody_takes_is_counted() {
+        let model = trine_model::Model::open(&path()).unwrap();
+        let options = trine_engine::EngineOptions {
+            context: Some(64),
+            kv: trine_model::KvType::F32,
+            sequences: 1,
+            kept: 0,
+            prefill: 16,
+            outputs: 0,
+        };
+        let device = trine_backend::reference::ReferenceDevice::new();
+        let engine = trine_engine::Engine::new(&model, &device, options).unwrap();
+        let (service, tokenizer) = (Service::start(engine).unwrap(), tokenizer());
+        let metrics = crate::metrics::Metrics::new();
+        let mut request = Request::new(vec![tokenizer.bos_id().unwrap()], 8);
+        request.logprobs = Some(0);
+        let ask = Ask { request, ..ask(&[]) };
+        let run = Run::start(&service, &tokenizer, ask, None, &metrics.model("main")).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while service.status().generated_tokens < 8 || service.status().running > 0 {
+            assert!(Instant::now() < deadline, "{:?}", service.status());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let (sender, pieces) = channel(1);
+        let lifecycle = Lifecycle::new(None);
+        let mut follow = std::pin::pin!(run.follow(0, sender, &lifecycle));
+        let first = std::future::poll_fn(|context| {
+            std::task::Poll::Ready(follow.as_mut().poll(context).is_ready())
+        });
+        assert!(!first.await, "a piece waits for room");
+        assert_eq!(pieces.len(), 1);
+        drop(pieces);
+        follow.await;
+        let ended = "vllm:request_success_total{model_name=\"main\",engine=\"0\",finished_reason=";
+        let text = metrics.text(&[]);
+        let counted: Vec<&str> = text.lines().filter(|line| line.starts_with(ended)).collect();
+        assert_eq!(counted, [format!("{ended}\"abort\"}} 1")]);
+        service.stop();
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub(crate) struct Metrics {
     registry: Registry,
     families: Families,
     models: Mutex<HashMap<String, Arc<ModelMetrics>>>,
+    /// One text at a time: it begins with the removal of what it does not write anew.
+    writing: Mutex<()>,
     /// Requests by path and status.
     http: Counters,
     /// Handlers that panicked.
@@ -214,7 +216,8 @@ impl Metrics {
         let panics =
             register(r, "trine_handler_panics", "Requests that met a defect", Counter::default());
         let connections = register(r, "trine_connections", "Open connections", Gauge::default());
-        Self { registry, families, models: Mutex::default(), http, panics, connections }
+        let (models, writing) = (Mutex::default(), Mutex::default());
+        Self { registry, families, models, writing, http, panics, connections }
     }
 
     /// The metrics of a model.
@@ -251,7 +254,7 @@ impl Metrics {
     }
 
     /// Takes over what an engine counts.
-    pub(crate) fn note_status(&self, model: &str, status: &Status) {
+    fn note_status(&self, model: &str, status: &Status) {
         let (labels, families) = (labels(model), &self.families);
         let gauge = |family: &Gauges, value: usize| {
             family.get_or_create(&labels).set(value as i64);
@@ -286,14 +289,23 @@ impl Metrics {
             labels.push(("state", state.to_owned()));
             families.blocks.get_or_create(&labels).set(blocks as i64);
         }
-        let mut labels = labels.clone();
-        labels.push(("block_size", status.block_positions.to_string()));
-        labels.push(("num_gpu_blocks", status.blocks.to_string()));
-        families.cache_config.get_or_create(&labels).set(1);
+        // Only what is loaded has a cache.
+        if status.blocks > 0 {
+            let mut labels = labels.clone();
+            labels.push(("block_size", status.block_positions.to_string()));
+            labels.push(("num_gpu_blocks", status.blocks.to_string()));
+            families.cache_config.get_or_create(&labels).set(1);
+        }
     }
 
-    /// All metrics in the OpenMetrics text format.
-    pub(crate) fn text(&self) -> String {
+    /// All metrics in the OpenMetrics text format; `statuses` are what the models' engines count.
+    pub(crate) fn text(&self, statuses: &[(String, Status)]) -> String {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Its sizes are labels: a cache of other sizes would stand beside the one before.
+        self.families.cache_config.clear();
+        for (model, status) in statuses {
+            self.note_status(model, status);
+        }
         let mut text = String::new();
         if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &self.registry) {
             tracing::error!(%error, "metrics cannot be written");
@@ -305,7 +317,7 @@ impl Metrics {
 impl ModelMetrics {
     /// A text is asked for.
     pub(crate) fn asked(&self, ask: &Ask) {
-        self.prompt_length.observe(ask.prompt.len() as f64);
+        self.prompt_length.observe(ask.request.prompt.len() as f64);
     }
 
     /// The engine refused one.
@@ -347,4 +359,26 @@ impl ModelMetrics {
 
 fn labels(model: &str) -> Labels {
     vec![("model_name", model.to_owned()), ("engine", "0".to_owned())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_caches_that_are_there_have_sizes() {
+        let metrics = Metrics::new();
+        let sizes = |blocks: usize| {
+            let status = Status { blocks, block_positions: 32, ..Status::default() };
+            let text = metrics.text(&[("main".to_owned(), status)]);
+            let lines = text.lines().filter(|line| line.starts_with("vllm:cache_config_info{"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(sizes(0).is_empty(), "it is not loaded");
+        assert!(sizes(8)[0].contains("block_size=\"32\",num_gpu_blocks=\"8\""));
+        let other = sizes(9);
+        assert_eq!(other.len(), 1, "{other:?}");
+        assert!(other[0].contains("num_gpu_blocks=\"9\""), "{other:?}");
+        assert!(sizes(0).is_empty(), "it was unloaded");
+    }
 }

@@ -57,8 +57,6 @@ pub struct Description {
     pub formats: Vec<String>,
     /// Numbers in the weights.
     pub parameters: u64,
-    /// Bytes of the model's files.
-    pub file_bytes: u64,
     /// Positions that the model was made for.
     pub context: usize,
     /// What runs it.
@@ -93,6 +91,8 @@ pub(crate) struct Entry {
 struct Shared {
     loader: Arc<dyn Loader>,
     names: Vec<String>,
+    /// What [`Loader::bytes`] said of each name at the start: it may read the disk.
+    bytes: HashMap<String, u64>,
     aliases: HashMap<String, String>,
     budget: Option<u64>,
     waiters_max: usize,
@@ -119,7 +119,7 @@ struct Table {
 #[derive(Debug)]
 enum Slot {
     Loading(watch::Receiver<Option<Result<(), String>>>),
-    Ready { model: Arc<LoadedModel>, bytes: u64, leases: usize, used: Instant },
+    Ready { model: Arc<LoadedModel>, leases: usize, used: Instant },
 }
 
 impl Models {
@@ -130,8 +130,10 @@ impl Models {
         budget: Option<u64>,
         waiters_max: usize,
     ) -> Self {
+        let names = loader.names();
         let shared = Shared {
-            names: loader.names(),
+            bytes: names.iter().map(|name| (name.clone(), loader.bytes(name))).collect(),
+            names,
             aliases: aliases.iter().cloned().collect(),
             loader,
             budget,
@@ -215,13 +217,12 @@ impl Models {
     /// All models and what they are at.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let table = self.shared.table();
-        let entry = |name: &String| match table.slots.get(name) {
-            Some(Slot::Ready { model, bytes, .. }) => {
-                Entry { name: name.clone(), model: Some(Arc::clone(model)), bytes: *bytes }
-            }
-            _ => Entry { name: name.clone(), model: None, bytes: self.shared.loader.bytes(name) },
-        };
-        self.names().iter().map(entry).collect()
+        self.names().iter().map(|name| self.shared.entry(&table, name)).collect()
+    }
+
+    /// The model of a name that [`Models::resolve`] gave.
+    pub(crate) fn entry(&self, name: &str) -> Entry {
+        self.shared.entry(&self.shared.table(), name)
     }
 
     /// Takes no more requests.
@@ -270,6 +271,15 @@ impl Drop for Waiter {
 impl Shared {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entry(&self, table: &Table, name: &str) -> Entry {
+        let model = match table.slots.get(name) {
+            Some(Slot::Ready { model, .. }) => Some(Arc::clone(model)),
+            _ => None,
+        };
+        let bytes = model.as_ref().map_or(self.bytes[name], |model| model.bytes);
+        Entry { name: name.to_owned(), model, bytes }
     }
 
     fn wait(self: &Arc<Self>) -> Result<Waiter, ApiError> {
@@ -333,8 +343,7 @@ impl Shared {
         if table.is_closed {
             return Err("the server is shutting down".to_owned());
         }
-        let (bytes, model) = (model.bytes, Arc::new(model));
-        let slot = Slot::Ready { model, bytes, leases: 0, used: Instant::now() };
+        let slot = Slot::Ready { model: Arc::new(model), leases: 0, used: Instant::now() };
         table.slots.insert(name.to_owned(), slot);
         Ok(())
     }
@@ -371,8 +380,8 @@ impl Shared {
         let mut table = self.table();
         let (mut taken, mut oldest) = (0_u64, None::<(Instant, &String)>);
         for (name, slot) in &table.slots {
-            let Slot::Ready { bytes, leases, used, .. } = slot else { continue };
-            taken = taken.saturating_add(*bytes);
+            let Slot::Ready { model, leases, used } = slot else { continue };
+            taken = taken.saturating_add(model.bytes);
             if *leases == 0 && oldest.is_none_or(|(other, _)| *used < other) {
                 oldest = Some((*used, name));
             }

@@ -16,14 +16,11 @@ use crate::conversation::{Rendering, prompt, read_messages};
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::json::Fields;
-use crate::models::{Entry, Lease};
-use crate::parameters::{Parameters, read_sampling, read_stops};
+use crate::models::{Description, Entry, Lease};
+use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
 use crate::service_routes::{VERSION, json_response};
-use crate::stream::{Writer, respond};
+use crate::stream::{Writer, push_json, respond};
 use crate::structure::Structure;
-
-/// Largest `num_predict`.
-const TOKENS_MAX: i64 = i32::MAX as i64;
 
 /// Which of the two ways to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,16 +65,13 @@ async fn handle(
         line["done_reason"] = "load".into();
         return Ok(json_response(&line));
     };
-    lines.prompt_tokens = ask.prompt.len();
-    let metrics = app.metrics.model(&lease.name);
-    let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
+    lines.prompt_tokens = ask.request.prompt.len();
+    let choices = Choices::start(&app, &lease, vec![ask])?;
     if streams {
         return respond(choices, lines).await;
     }
     let wholes = collect(choices, 1).await?;
-    let ended = wholes[0].ended.as_ref();
-    let ended = ended.ok_or_else(|| ApiError::internal("the text has no end"))?;
-    let mut line = lines.last(&wholes[0].text, ended);
+    let mut line = lines.last(&wholes[0].text(), &wholes[0].ended);
     let calls: Vec<Value> = wholes[0].calls().map(written).collect();
     if !calls.is_empty() {
         line["message"]["tool_calls"] = calls.into();
@@ -112,7 +106,7 @@ fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<A
     let ids = match way {
         Way::Chat if fields.list("messages")?.is_none_or(<[Value]>::is_empty) => return Ok(None),
         Way::Chat => {
-            let messages = calling.conversation(&read_messages(fields)?)?;
+            let messages = calling.conversation(read_messages(fields)?)?;
             prompt(model, messages, &Rendering::default())?
         }
         Way::Generate => {
@@ -130,7 +124,7 @@ fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<A
             }
         }
     };
-    Ok(parameters.asks(&ids, None, model).pop())
+    Ok(Some(parameters.ask(ids, None, model)))
 }
 
 fn read_options(
@@ -140,7 +134,7 @@ fn read_options(
 ) -> Result<(), ApiError> {
     read_sampling(options, &mut parameters.sampling, vocabulary)?;
     // -1 and -2 are Ollama's spellings of "until the end".
-    if let Some(most) = options.integer("num_predict", -2..=TOKENS_MAX)? {
+    if let Some(most) = options.integer("num_predict", -2..=TOKENS_MAX as i64)? {
         parameters.max_tokens = usize::try_from(most).ok();
     }
     parameters.stops = read_stops(options, "stop")?;
@@ -175,15 +169,14 @@ impl Lines {
     fn last(&self, text: &str, ended: &Ended) -> Value {
         let mut line = self.line(text, true);
         let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
-        let statistics = &ended.statistics;
         let reason = if ended.reason == Reason::Length { "length" } else { "stop" };
         line["done_reason"] = reason.into();
         line["total_duration"] = nanoseconds(self.started.elapsed().as_secs_f64()).into();
         line["load_duration"] = nanoseconds(self.load.as_secs_f64()).into();
         line["prompt_eval_count"] = self.prompt_tokens.into();
-        line["prompt_eval_duration"] = nanoseconds(statistics.prefill_seconds).into();
+        line["prompt_eval_duration"] = nanoseconds(ended.prefill_seconds).into();
         line["eval_count"] = ended.generated.into();
-        line["eval_duration"] = nanoseconds(statistics.decode_seconds).into();
+        line["eval_duration"] = nanoseconds(ended.decode_seconds).into();
         line
     }
 }
@@ -194,7 +187,7 @@ fn written(call: &ToolCall) -> Value {
 }
 
 fn push_line(out: &mut Vec<u8>, line: &Value) {
-    out.extend_from_slice(line.to_string().as_bytes());
+    push_json(out, line);
     out.push(b'\n');
 }
 
@@ -221,11 +214,12 @@ impl Writer for Lines {
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         push_line(out, &error.body(Dialect::Ollama));
     }
+
+    /// Lines of JSON have nothing that readers skip.
+    fn keep_alive(&mut self, _out: &mut Vec<u8>) {}
 }
 
-fn details(entry: &Entry) -> Value {
-    let description = entry.model.as_ref().map(|model| model.description.clone());
-    let description = description.unwrap_or_default();
+fn details(description: &Description) -> Value {
     let parameters = match description.parameters {
         0 => String::new(),
         count @ 1..1_000_000_000 => format!("{:.1}M", count as f64 / 1e6),
@@ -237,18 +231,22 @@ fn details(entry: &Entry) -> Value {
         "family": description.family,
         "families": [description.family],
         "parameter_size": parameters,
-        "quantization_level": description.formats.first().cloned().unwrap_or_default(),
+        "quantization_level": description.formats.first().map_or("", String::as_str),
     })
 }
 
 fn listed(app: &App, entry: &Entry) -> Value {
+    let details = match &entry.model {
+        Some(model) => details(&model.description),
+        None => details(&Description::default()),
+    };
     json!({
         "name": entry.name,
         "model": entry.name,
         "modified_at": rfc3339(app.started),
         "size": entry.bytes,
         "digest": "",
-        "details": details(entry),
+        "details": details,
     })
 }
 
@@ -289,8 +287,6 @@ pub(crate) async fn show(
     let asked = asked.ok_or_else(|| ApiError::field("model", "model is missing; name one"))?;
     let lease = app.model(Some(asked)).await?;
     let model = &lease.model;
-    let entries = app.models.entries();
-    let entry = entries.iter().find(|entry| *entry.name == *lease.name);
     let description = &model.description;
     let template = model.template.as_ref().map_or("", |template| template.source());
     let family = &description.family;
@@ -302,7 +298,7 @@ pub(crate) async fn show(
         "modelfile": "",
         "parameters": "",
         "template": template,
-        "details": entry.map(details),
+        "details": details(description),
         "model_info": info,
         "capabilities": ["completion", "tools"],
         "modified_at": rfc3339(app.started),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use rand::RngExt;
 use serde_json::Value;
-use trine_engine::{LOGPROBS_MAX, SamplingParams};
+use trine_engine::sampling::{BIAS_MAX, BIASES_MAX, PENALTY, TEMPERATURE_MAX, TOP_K_MAX};
+use trine_engine::{LOGPROBS_MAX, Request, SamplingParams};
 use trine_text::{CallParser, Grammar};
 
 use crate::error::ApiError;
@@ -14,14 +15,12 @@ use crate::models::LoadedModel;
 use crate::structure::Structure;
 
 /// Largest count of tokens that a request may name.
-const TOKENS_MAX: usize = i32::MAX as usize;
+pub(crate) const TOKENS_MAX: usize = i32::MAX as usize;
 /// Most texts for one prompt.
-pub(crate) const CHOICES_MAX: usize = 128;
+const CHOICES_MAX: usize = 128;
 /// Most stop texts, and most bytes in one.
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 4096;
-/// Most entries of a logit bias.
-const BIASES_MAX: usize = 4096;
 /// Bits of a seed nobody chose: so many survive readers that know only doubles.
 const SEED_BITS: u32 = 53;
 
@@ -130,34 +129,43 @@ impl Parameters {
         logprobs: Option<usize>,
         model: &LoadedModel,
     ) -> Vec<Ask> {
+        let ask = |index: usize| {
+            let mut ask = self.ask(prompt.to_vec(), logprobs, model);
+            ask.request.sampling.seed = self.sampling.seed.wrapping_add(index as u64);
+            ask
+        };
+        (0..self.n).map(ask).collect()
+    }
+
+    /// The request for one text after a prompt.
+    pub(crate) fn ask(
+        &self,
+        prompt: Vec<u32>,
+        logprobs: Option<usize>,
+        model: &LoadedModel,
+    ) -> Ask {
         let context = model.service.limits().context;
-        let mut stop_ids = self.stop_ids.clone();
-        // Behind a complete document nothing but its end may come.
-        if !self.ignore_eos || self.grammar.is_some() {
-            stop_ids.extend_from_slice(model.tokenizer.eos_ids());
-        }
         // A sequence can hold no more; the engine ends it with "length" when the context is full.
         let max_tokens = self.max_tokens.unwrap_or(context).min(context + 1);
-        let ask = |index: usize| Ask {
-            prompt: prompt.to_vec(),
-            sampling: SamplingParams {
-                seed: self.sampling.seed.wrapping_add(index as u64),
-                ..self.sampling.clone()
-            },
-            max_tokens,
-            ignore_stop: stop_ids.is_empty(),
-            stop_ids: stop_ids.clone(),
-            min_tokens: self.min_tokens.min(max_tokens),
-            priority: self.priority,
-            logprobs,
-            prompt_logprobs: self.prompt_logprobs,
+        let mut request = Request::new(prompt, max_tokens);
+        request.sampling = self.sampling.clone();
+        request.stop_ids = self.stop_ids.clone();
+        // Behind a complete document nothing but its end may come.
+        if !self.ignore_eos || self.grammar.is_some() {
+            request.stop_ids.extend_from_slice(model.tokenizer.eos_ids());
+        }
+        request.min_tokens = self.min_tokens.min(max_tokens);
+        request.priority = self.priority;
+        request.logprobs = logprobs;
+        request.prompt_logprobs = self.prompt_logprobs;
+        Ask {
+            request,
             stops: self.stops.clone(),
             include_stop: self.include_stop,
             skip_special: self.skip_special,
             grammar: self.grammar.as_ref().map(|(grammar, _)| Arc::clone(grammar)),
             calls: self.calls.clone(),
-        };
-        (0..self.n).map(ask).collect()
+        }
     }
 }
 
@@ -178,15 +186,17 @@ pub(crate) fn read_sampling(
         }
         Ok(())
     };
-    set(&mut sampling.temperature, "temperature", 0.0..=100.0)?;
+    let penalty = || f64::from(*PENALTY.start())..=f64::from(*PENALTY.end());
+    set(&mut sampling.temperature, "temperature", 0.0..=f64::from(TEMPERATURE_MAX))?;
     set(&mut sampling.top_p, "top_p", 0.0..=1.0)?;
     set(&mut sampling.min_p, "min_p", 0.0..=1.0)?;
+    // The engine's 0.01 has another value: it is an f32.
     set(&mut sampling.repetition_penalty, "repeat_penalty", 0.01..=100.0)?;
     set(&mut sampling.repetition_penalty, "repetition_penalty", 0.01..=100.0)?;
-    set(&mut sampling.presence_penalty, "presence_penalty", -2.0..=2.0)?;
-    set(&mut sampling.frequency_penalty, "frequency_penalty", -2.0..=2.0)?;
+    set(&mut sampling.presence_penalty, "presence_penalty", penalty())?;
+    set(&mut sampling.frequency_penalty, "frequency_penalty", penalty())?;
     // -1 is vLLM's spelling of "all".
-    if let Some(top_k) = fields.integer("top_k", -1..=(1 << 24))? {
+    if let Some(top_k) = fields.integer("top_k", -1..=TOP_K_MAX as i64)? {
         sampling.top_k = top_k.max(0) as usize;
     }
     // -1 is llama.cpp's spelling of "the whole context".
@@ -227,9 +237,10 @@ fn read_bias(value: &Value, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiErr
     if entries.len() > BIASES_MAX {
         return Err(wrong(&format!("there are more than {BIASES_MAX} entries")));
     }
+    let most = f64::from(BIAS_MAX);
     let number = |bias: &Value| match bias {
-        Value::Bool(false) => Some(-100.0),
-        bias => bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias)),
+        Value::Bool(false) => Some(-most),
+        bias => bias.as_f64().filter(|bias| (-most..=most).contains(bias)),
     };
     let read = |(id, bias): (Option<u32>, &Value)| {
         let id = id.filter(|&id| (id as usize) < vocabulary);

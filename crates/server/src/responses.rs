@@ -12,18 +12,15 @@ use crate::app::{App, unix_seconds};
 use crate::body::read_object;
 use crate::calling::Calling;
 use crate::conversation::{Rendering, prompt, read_messages};
-use crate::error::{ApiError, Dialect};
+use crate::error::ApiError;
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::parameters::{Parameters, read_sampling};
+use crate::parameters::{Parameters, TOKENS_MAX, read_sampling};
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_comment, push_event, respond};
+use crate::stream::{Writer, push_event, respond};
 use crate::structure::Structure;
-
-/// Largest `max_output_tokens`.
-const TOKENS_MAX: usize = i32::MAX as usize;
 
 /// Fields of the API that need state or other things that this server has not.
 const UNSUPPORTED: [(&str, &str); 5] = [
@@ -45,9 +42,8 @@ pub(crate) async fn handle(
     let lease = app.model(fields.text("model")?).await?;
     let reading = Arc::clone(&lease);
     let (ask, echoed) = app.work(move || Ok((read(&object, &reading)?, echoed(&object)))).await?;
-    let prompt_tokens = ask.prompt.len();
-    let metrics = app.metrics.model(&lease.name);
-    let choices = Choices::start(&lease, vec![ask], &app.lifecycle, &metrics)?;
+    let prompt_tokens = ask.request.prompt.len();
+    let choices = Choices::start(&app, &lease, vec![ask])?;
     let answer = Answer {
         id: random_id("resp_"),
         created: unix_seconds(),
@@ -60,7 +56,7 @@ pub(crate) async fn handle(
         return respond(choices, events).await;
     }
     let wholes = collect(choices, 1).await?;
-    let ended = wholes[0].ended.as_ref();
+    let ended = &wholes[0].ended;
     let status = item_status(ended);
     let parts = &wholes[0].parts;
     let item = |(index, part): (usize, &ReplyPart)| match part {
@@ -99,10 +95,9 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     parameters.follow(Structure::of_response(fields)?, model)?;
     let calling = calling(fields)?;
     calling.apply(&mut parameters, None, model)?;
-    let messages = calling.conversation(&conversation(fields)?)?;
+    let messages = calling.conversation(conversation(fields)?)?;
     let ids = prompt(model, messages, &Rendering::default())?;
-    let mut asks = parameters.asks(&ids, None, model);
-    asks.pop().ok_or_else(|| ApiError::internal("there is no text to write"))
+    Ok(parameters.ask(ids, None, model))
 }
 
 /// Tools, which have no object `function` of their own here.
@@ -112,9 +107,9 @@ fn calling(fields: Fields<'_>) -> Result<Calling, ApiError> {
         json!({"type": function.get("type"), "function": function})
     };
     let tools: Value = fields.list("tools")?.unwrap_or_default().iter().map(nested).collect();
-    let choice = fields.get("tool_choice").cloned().unwrap_or_default();
+    let choice = fields.get("tool_choice").unwrap_or(&Value::Null);
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let calling = Calling::new(&tools, &choice, parallel);
+    let calling = Calling::new(&tools, choice, parallel);
     calling.map_err(|error| ApiError {
         message: error.message.replacen(".function", "", 1),
         param: error.param.map(|param| param.replacen(".function", "", 1)),
@@ -254,8 +249,8 @@ impl Answer {
         response
     }
 
-    fn whole(&self, items: Vec<Value>, ended: Option<&Ended>) -> Value {
-        let mut response = self.response(item_status(ended), items.into(), ended);
+    fn whole(&self, items: Vec<Value>, ended: &Ended) -> Value {
+        let mut response = self.response(item_status(ended), items.into(), Some(ended));
         if is_cut(ended) {
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
         }
@@ -263,11 +258,11 @@ impl Answer {
     }
 }
 
-fn is_cut(ended: Option<&Ended>) -> bool {
-    ended.is_some_and(|ended| ended.reason == Reason::Length)
+fn is_cut(ended: &Ended) -> bool {
+    ended.reason == Reason::Length
 }
 
-fn item_status(ended: Option<&Ended>) -> &'static str {
+fn item_status(ended: &Ended) -> &'static str {
     if is_cut(ended) { "incomplete" } else { "completed" }
 }
 
@@ -385,17 +380,15 @@ impl Events {
         if self.items.is_empty() {
             self.say(out, String::new());
         }
-        self.close(out, item_status(Some(ended)));
+        self.close(out, item_status(ended));
         let items = std::mem::take(&mut self.items);
-        let response = self.answer.whole(items, Some(ended));
-        let kind = if is_cut(Some(ended)) { "response.incomplete" } else { "response.completed" };
+        let response = self.answer.whole(items, ended);
+        let kind = if is_cut(ended) { "response.incomplete" } else { "response.completed" };
         self.push(out, kind, json!({ "response": response }));
     }
 }
 
 impl Writer for Events {
-    const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
-
     fn begin(&mut self, out: &mut Vec<u8>) {
         let response = self.answer.response("in_progress", json!([]), None);
         self.push(out, "response.created", json!({ "response": response }));
@@ -416,14 +409,8 @@ impl Writer for Events {
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         let mut response = self.answer.response("failed", json!([]), None);
         response["error"] = json!({"code": error.code, "message": error.message});
-        let body = error.body(Dialect::OpenAi);
-        let fields =
-            json!({"code": error.code, "message": error.message, "param": body["error"]["param"]});
+        let fields = json!({"code": error.code, "message": error.message, "param": error.param});
         self.push(out, "error", fields);
         self.push(out, "response.failed", json!({ "response": response }));
-    }
-
-    fn keep_alive(&mut self, out: &mut Vec<u8>) {
-        push_comment(out);
     }
 }

@@ -6,7 +6,6 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Value, json};
-use trine_engine::Status;
 
 use crate::app::App;
 use crate::service_routes::{VERSION, json_response};
@@ -41,12 +40,18 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// `GET /get_load`
 pub(crate) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
-    let status = total(&app);
+    let (mut running, mut waiting, mut tokens) = (0, 0, 0);
+    for model in app.models.entries().into_iter().filter_map(|entry| entry.model) {
+        let status = model.service.status();
+        running += status.running;
+        waiting += status.waiting;
+        tokens += status.waiting_tokens + status.blocks_running * status.block_positions;
+    }
     json_response(&json!([{
         "dp_rank": 0,
-        "num_reqs": status.running + status.waiting,
-        "num_waiting_reqs": status.waiting,
-        "num_tokens": status.waiting_tokens + status.blocks_running * status.block_positions,
+        "num_reqs": running + waiting,
+        "num_waiting_reqs": waiting,
+        "num_tokens": tokens,
     }]))
 }
 
@@ -54,21 +59,4 @@ pub(crate) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
 pub(crate) async fn server_load(State(app): State<Arc<App>>) -> Response<Body> {
     let load: Value = app.lifecycle.in_flight().into();
     json_response(&json!({ "server_load": load }))
-}
-
-/// The loads of all loaded models together.
-fn total(app: &App) -> Status {
-    let entries = app.models.entries();
-    let loaded = entries.iter().filter_map(|entry| entry.model.as_ref());
-    loaded.fold(Status::default(), |sum, model| {
-        let status = model.service.status();
-        Status {
-            running: sum.running + status.running,
-            waiting: sum.waiting + status.waiting,
-            waiting_tokens: sum.waiting_tokens + status.waiting_tokens,
-            blocks_running: sum.blocks_running + status.blocks_running,
-            block_positions: status.block_positions,
-            ..sum
-        }
-    })
 }

@@ -12,6 +12,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::lifecycle::Phase;
 use crate::metrics::MEDIA_TYPE;
+use crate::models::Entry;
 
 /// Version of the program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -43,11 +44,12 @@ pub(crate) async fn version() -> Response<Body> {
 
 /// `GET /metrics`
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
-    for entry in app.models.entries() {
+    let status = |entry: Entry| {
         let status = entry.model.map(|model| model.service.status()).unwrap_or_default();
-        app.metrics.note_status(&entry.name, &status);
-    }
-    let mut response = Response::new(Body::from(app.metrics.text()));
+        (entry.name, status)
+    };
+    let statuses: Vec<_> = app.models.entries().into_iter().map(status).collect();
+    let mut response = Response::new(Body::from(app.metrics.text(&statuses)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
     response
 }
@@ -61,7 +63,6 @@ pub(crate) async fn props(
     let lease = app.model(asked).await?;
     let model = &lease.model;
     let limits = model.service.limits();
-    let spelled = |id: Option<u32>| id.and_then(|id| model.tokenizer.piece(id)).unwrap_or_default();
     Ok(json_response(&json!({
         "default_generation_settings": {
             "n_ctx": limits.context,
@@ -70,8 +71,8 @@ pub(crate) async fn props(
         "total_slots": limits.sequences,
         "model_alias": &*lease.name,
         "chat_template": model.template.as_ref().map_or("", |template| template.source()),
-        "bos_token": spelled(model.tokenizer.bos_id()),
-        "eos_token": spelled(model.tokenizer.eos_ids().first().copied()),
+        "bos_token": model.tokenizer.bos_text(),
+        "eos_token": model.tokenizer.eos_text(),
         "modalities": {"vision": false, "audio": false},
         "build_info": format!("trine {VERSION}"),
         "device": model.description.device,

@@ -28,8 +28,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// How pieces look on the wire.
 pub(crate) trait Writer: Send + 'static {
-    /// Media type of the response.
-    const MEDIA_TYPE: &'static str;
+    /// Media type of the response: server-sent events, unless the format says otherwise.
+    const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
 
     /// What comes before all pieces.
     fn begin(&mut self, out: &mut Vec<u8>);
@@ -43,8 +43,15 @@ pub(crate) trait Writer: Send + 'static {
     /// What comes instead of the rest.
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>);
 
-    /// A sign of life; nothing where the format has none.
-    fn keep_alive(&mut self, _out: &mut Vec<u8>) {}
+    /// A sign of life: a comment, which readers of server-sent events skip, unless the format says otherwise.
+    fn keep_alive(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b": keep-alive\n\n");
+    }
+}
+
+/// Appends JSON.
+pub(crate) fn push_json(out: &mut Vec<u8>, value: &Value) {
+    serde_json::to_writer(out, value).expect("a value is written to memory");
 }
 
 /// Appends a server-sent event.
@@ -55,13 +62,8 @@ pub(crate) fn push_event(out: &mut Vec<u8>, name: Option<&str>, data: &Value) {
         out.push(b'\n');
     }
     out.extend_from_slice(b"data: ");
-    out.extend_from_slice(data.to_string().as_bytes());
+    push_json(out, data);
     out.extend_from_slice(b"\n\n");
-}
-
-/// A comment, which readers of server-sent events skip.
-pub(crate) fn push_comment(out: &mut Vec<u8>) {
-    out.extend_from_slice(b": keep-alive\n\n");
 }
 
 /// The response to a stream. Waits for the first piece, so that a request that fails at once is answered with its own

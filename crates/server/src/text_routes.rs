@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use trine_text::{Specials, Tokenizer};
 
 use crate::app::App;
-use crate::body::read_object;
 use crate::calling::Calling;
 use crate::conversation::{Rendering, prompt, read_messages, render};
 use crate::error::ApiError;
@@ -24,14 +23,13 @@ pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let work = move || {
         let fields = Fields::new(&object);
         let model = &*lease.model;
         let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
         let (ids, is_vllm) = if fields.get("messages").is_some() {
-            let messages = Calling::read(fields)?.conversation(&read_messages(fields)?)?;
+            let messages = Calling::read(fields)?.conversation(read_messages(fields)?)?;
             (prompt(model, messages, &Rendering::read(fields)?)?, true)
         } else if let Some(text) = fields.text("prompt")? {
             let adds = fields.boolean("add_special_tokens")?.unwrap_or(true);
@@ -67,8 +65,7 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let work = move || {
         let ids = Fields::new(&object).ids("tokens")?;
         let ids =
@@ -89,11 +86,10 @@ pub(crate) async fn apply_template(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let work = move || {
         let fields = Fields::new(&object);
-        let messages = Calling::read(fields)?.conversation(&read_messages(fields)?)?;
+        let messages = Calling::read(fields)?.conversation(read_messages(fields)?)?;
         let text = render(&lease.model, messages, &Rendering::read(fields)?)?;
         Ok(json_response(&json!({"prompt": Tokenizer::unguard(&text)})))
     };

@@ -245,7 +245,7 @@ fn parse_config(config: &Value) -> Result<RawConfig, TextError> {
 ///
 /// # Errors
 /// [`TextError::InvalidTokenizer`] if the file is no such JSON object.
-pub fn chat_template_source(config: &Value) -> Result<Option<String>, TextError> {
+pub(crate) fn chat_template_source(config: &Value) -> Result<Option<String>, TextError> {
     Ok(match parse_config(config)?.chat_template {
         None => None,
         Some(RawTemplates::One(source)) => Some(source),

@@ -38,10 +38,9 @@ pub use grammar::{
     CallShape, Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource,
     MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Matcher,
 };
-pub use json::chat_template_source;
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;
 pub use template::{CalendarTime, ChatTemplate, Content, Message, Part, RenderOptions};
 pub use tokenizer::{MAX_PIECE_BYTES, MAX_TEXT_BYTES, Specials, Tokenizer};
-pub use tools::{CallParser, MAX_TOOLS, ReplyPart, Tool, ToolCall, ToolChoice, ToolError, Tools};
+pub use tools::{CallParser, MAX_TOOLS, ReplyPart, ToolCall, ToolChoice, ToolError, Tools};
 pub use vocabulary::MAX_VOCABULARY;

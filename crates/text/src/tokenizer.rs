@@ -193,6 +193,16 @@ impl Tokenizer {
         self.bos
     }
 
+    /// The spelling of the beginning-of-sequence token, for templates; empty if there is none.
+    pub fn bos_text(&self) -> Cow<'_, str> {
+        self.bos.and_then(|id| self.piece(id)).unwrap_or_default()
+    }
+
+    /// The spelling of the first of [`Tokenizer::eos_ids`], for templates; empty if there is none.
+    pub fn eos_text(&self) -> Cow<'_, str> {
+        self.eos.first().and_then(|&id| self.piece(id)).unwrap_or_default()
+    }
+
     /// The ids that end a reply, ascending: those that the tokenizer's files
     /// name and every control token spelled `<eos>`, `<end_of_turn>` or `<turn|>`.
     pub fn eos_ids(&self) -> &[u32] {

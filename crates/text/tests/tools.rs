@@ -264,9 +264,8 @@ fn conversations_fit_a_template_without_tools() {
         {"role": "user", "content": "And?"},
     ]))
     .unwrap();
-    let written = tools.conversation(&messages, &ToolChoice::Auto, true).unwrap();
+    let written = tools.conversation(messages.clone(), &ToolChoice::Auto, true).unwrap();
     let template = ChatTemplate::gemma();
-    assert!(!template.takes_tools());
     let prompt = template.render(&written, &RenderOptions::default()).unwrap();
     assert!(
         prompt.starts_with("<bos><start_of_turn>user\nBe kind.\n\nYou have access to functions."),
@@ -285,11 +284,10 @@ fn conversations_fit_a_template_without_tools() {
         r#"{"name": "time", "content": "noon\n```"}"#,
         "\n```\n\nAnd?<end_of_turn>\n<start_of_turn>model\n",
     )), "{prompt}");
-    let plain = tools.conversation(&messages[1..2], &ToolChoice::Required, false).unwrap();
+    let plain = tools.conversation(messages[1..2].to_vec(), &ToolChoice::Required, false).unwrap();
     assert_eq!(plain.len(), 2);
-    assert_eq!(tools.conversation(&messages[..2], &ToolChoice::None, true).unwrap(), messages[..2]);
-    assert!(ChatTemplate::new("{% if tools %}x{% endif %}").unwrap().takes_tools());
-    assert!(!ChatTemplate::new("{{ mytools }}").unwrap().takes_tools());
+    let first = messages[..2].to_vec();
+    assert_eq!(tools.conversation(first, &ToolChoice::None, true).unwrap(), messages[..2]);
 }
 
 #[test]
@@ -313,7 +311,7 @@ fn broken_conversations_are_refused_with_their_place() {
     for (messages, param) in cases {
         let messages: Vec<Message> = serde_json::from_value(messages).unwrap();
         assert_eq!(
-            tools().conversation(&messages, &ToolChoice::Auto, true).unwrap_err().param,
+            tools().conversation(messages, &ToolChoice::Auto, true).unwrap_err().param,
             param
         );
     }

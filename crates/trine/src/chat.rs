@@ -80,12 +80,9 @@ impl Conversation {
             .chain(turns)
             .map(|(role, content)| Message::new(role, content.as_str()).guarded(tokenizer))
             .collect();
-        let spelled = |id: Option<u32>| {
-            id.and_then(|id| tokenizer.piece(id)).unwrap_or_default().into_owned()
-        };
         let options = RenderOptions {
-            bos_token: spelled(tokenizer.bos_id()),
-            eos_token: spelled(tokenizer.eos_ids().first().copied()),
+            bos_token: tokenizer.bos_text().into_owned(),
+            eos_token: tokenizer.eos_text().into_owned(),
             ..RenderOptions::default()
         };
         let rendered = template.render(&messages, &options)?;

@@ -24,7 +24,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::{TOP, TopLogit};
 
-pub use params::SamplingParams;
+pub use params::{BIAS_MAX, BIASES_MAX, PENALTY, SamplingParams, TEMPERATURE_MAX, TOP_K_MAX};
 
 use crate::error::EngineError;
 use select::Candidate;

@@ -5,17 +5,17 @@ use trine_model::GenerationDefaults;
 use crate::error::EngineError;
 
 /// Highest temperature accepted: far beyond it every distribution is flat.
-const TEMPERATURE_MAX: f32 = 100.0;
+pub const TEMPERATURE_MAX: f32 = 100.0;
 /// Largest top-k accepted; no vocabulary is larger.
-const TOP_K_MAX: usize = 1 << 24;
+pub const TOP_K_MAX: usize = 1 << 24;
 /// Smallest and largest repetition penalty accepted.
 const REPETITION: std::ops::RangeInclusive<f32> = 0.01..=100.0;
 /// Range of presence and frequency penalties, that of OpenAI's API.
-const PENALTY: std::ops::RangeInclusive<f32> = -2.0..=2.0;
+pub const PENALTY: std::ops::RangeInclusive<f32> = -2.0..=2.0;
 /// Largest bias on a logit, that of OpenAI's API; it decides alone whether a token is chosen.
-const BIAS_MAX: f32 = 100.0;
+pub const BIAS_MAX: f32 = 100.0;
 /// Most biased tokens in a request.
-const BIASES_MAX: usize = 4096;
+pub const BIASES_MAX: usize = 4096;
 /// Tokens that penalties look back on by default, as in llama.cpp.
 const PENALTY_WINDOW: usize = 64;
 

@@ -7,9 +7,8 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
 
-use super::{Counts, Streaming, finish_reason, logprobs, stop_reason};
+use super::{Counts, Streaming, Tally, finish_reason, logprobs, stop_reason};
 use crate::app::{App, unix_seconds};
-use crate::body::read_object;
 use crate::calling::{Calling, openai_call};
 use crate::conversation::{Rendering, prompt, read_messages};
 use crate::error::{ApiError, Dialect};
@@ -19,7 +18,7 @@ use crate::json::Fields;
 use crate::models::Lease;
 use crate::parameters::{Parameters, read_chat_logprobs};
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_comment, push_event, respond};
+use crate::stream::{Writer, push_event, respond};
 
 /// A request understood.
 struct Chat {
@@ -43,13 +42,11 @@ pub(crate) async fn handle(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let dialect = Dialect::of(request.uri().path());
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let reading = Arc::clone(&lease);
     let chat = app.work(move || read(&object, &reading)).await?;
     let count = chat.asks.len();
-    let metrics = app.metrics.model(&lease.name);
-    let choices = Choices::start(&lease, chat.asks, &app.lifecycle, &metrics)?;
+    let choices = Choices::start(&app, &lease, chat.asks)?;
     let head = Head {
         id: random_id("chatcmpl-"),
         created: unix_seconds(),
@@ -62,8 +59,7 @@ pub(crate) async fn handle(
             lease,
             streaming: chat.streaming,
             logprobs: chat.logprobs,
-            counts: Counts { prompt: chat.prompt_tokens, ..Counts::default() },
-            generated: vec![0; count],
+            tally: Tally::new(chat.prompt_tokens, count),
         };
         return respond(choices, writer).await;
     }
@@ -100,7 +96,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
     }
     let logprobs = read_chat_logprobs(fields)?;
     calling.apply(&mut parameters, logprobs, model)?;
-    let messages = calling.conversation(&read_messages(fields)?)?;
+    let messages = calling.conversation(read_messages(fields)?)?;
     let ids = prompt(model, messages, &Rendering::read(fields)?)?;
     Ok(Chat {
         asks: parameters.asks(&ids, logprobs, model),
@@ -112,13 +108,13 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
 }
 
 fn choice(lease: &Lease, index: usize, whole: &Whole, wants_logprobs: bool) -> Value {
-    let reason = whole.reason();
+    let (text, reason) = (whole.text(), &whole.ended.reason);
     let known = wants_logprobs.then(|| logprobs::chat(&lease.model.tokenizer, &whole.tokens));
-    let mut message = json!({"role": "assistant", "content": whole.text, "refusal": null});
+    let mut message = json!({"role": "assistant", "content": text, "refusal": null});
     let calls: Vec<Value> = whole.calls().map(openai_call).collect();
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
-        if whole.text.is_empty() {
+        if text.is_empty() {
             message["content"] = Value::Null;
         }
     }
@@ -126,8 +122,8 @@ fn choice(lease: &Lease, index: usize, whole: &Whole, wants_logprobs: bool) -> V
         "index": index,
         "message": message,
         "logprobs": known,
-        "finish_reason": finish_reason(&reason),
-        "stop_reason": stop_reason(&reason),
+        "finish_reason": finish_reason(reason),
+        "stop_reason": stop_reason(reason),
     })
 }
 
@@ -138,9 +134,7 @@ struct Chunks {
     lease: Arc<Lease>,
     streaming: Streaming,
     logprobs: bool,
-    counts: Counts,
-    /// Tokens of each text.
-    generated: Vec<usize>,
+    tally: Tally,
 }
 
 impl Chunks {
@@ -158,10 +152,6 @@ impl Chunks {
             chunk["usage"] = usage;
         }
         chunk
-    }
-
-    fn counts(&self) -> Counts {
-        Counts { generated: self.generated.iter().sum(), ..self.counts }
     }
 
     fn delta(
@@ -182,16 +172,14 @@ impl Chunks {
         if let Some(ended) = ended {
             choice["stop_reason"] = stop_reason(&ended.reason);
         }
-        let usage = self.streaming.continuous_usage.then(|| self.counts().json());
+        let usage = self.streaming.continuous_usage.then(|| self.tally.counts().json());
         self.chunk(json!([choice]), usage.unwrap_or_default())
     }
 }
 
 impl Writer for Chunks {
-    const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
-
     fn begin(&mut self, out: &mut Vec<u8>) {
-        for index in 0..self.generated.len() {
+        for index in 0..self.tally.texts() {
             let delta = json!({"role": "assistant", "content": ""});
             push_event(out, None, &self.delta(index, delta, &[], None));
         }
@@ -200,13 +188,12 @@ impl Writer for Chunks {
     fn piece(&mut self, index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
             Piece::Text { text, tokens, generated } => {
-                self.generated[index] = generated;
+                self.tally.grow(index, generated);
                 let delta = json!({ "content": text });
                 push_event(out, None, &self.delta(index, delta, &tokens, None));
             }
             Piece::End(ended) => {
-                self.generated[index] = ended.generated;
-                self.counts.cached = self.counts.cached.max(ended.reused);
+                self.tally.end(index, &ended);
                 push_event(out, None, &self.delta(index, json!({}), &[], Some(&ended)));
             }
             Piece::Call(call) => {
@@ -221,16 +208,12 @@ impl Writer for Chunks {
 
     fn end(&mut self, out: &mut Vec<u8>) {
         if self.streaming.usage {
-            push_event(out, None, &self.chunk(json!([]), self.counts().json()));
+            push_event(out, None, &self.chunk(json!([]), self.tally.counts().json()));
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         push_event(out, None, &error.body(self.dialect));
-    }
-
-    fn keep_alive(&mut self, out: &mut Vec<u8>) {
-        push_comment(out);
     }
 }

@@ -10,9 +10,8 @@ use trine_engine::LOGPROBS_MAX;
 use trine_text::Specials;
 
 use super::logprobs::{Legacy, vllm_prompt};
-use super::{Counts, Streaming, finish_reason, stop_reason};
+use super::{Counts, Streaming, Tally, finish_reason, stop_reason};
 use crate::app::{App, unix_seconds};
-use crate::body::read_object;
 use crate::calling;
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Piece, Whole, collect};
@@ -21,7 +20,7 @@ use crate::json::{Fields, token_id};
 use crate::models::{Lease, LoadedModel};
 use crate::parameters::Parameters;
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_comment, push_event, respond};
+use crate::stream::{Writer, push_event, respond};
 
 /// Tokens written where the request does not say, as OpenAI has it.
 const TOKENS_DEFAULT: usize = 16;
@@ -53,30 +52,26 @@ pub(crate) async fn handle(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let dialect = Dialect::of(request.uri().path());
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let reading = Arc::clone(&lease);
     let mut completion = app.work(move || read(&object, &reading)).await?;
     let asks = std::mem::take(&mut completion.asks);
     let count = asks.len();
-    let metrics = app.metrics.model(&lease.name);
-    let choices = Choices::start(&lease, asks, &app.lifecycle, &metrics)?;
+    let choices = Choices::start(&app, &lease, asks)?;
     let (id, created) = (random_id("cmpl-"), unix_seconds());
+    let prompt_tokens = completion.prompts.iter().map(|prompt| prompt.ids.len()).sum();
     if completion.streaming.streams {
-        let prompt = completion.prompts.iter().map(|prompt| prompt.ids.len()).sum();
         let writer = Chunks {
             id,
             created,
             dialect,
             lease,
-            counts: Counts { prompt, ..Counts::default() },
-            generated: vec![0; count],
+            tally: Tally::new(prompt_tokens, count),
             completion,
         };
         return respond(choices, writer).await;
     }
     let wholes = collect(choices, count).await?;
-    let prompt_tokens = completion.prompts.iter().map(|prompt| prompt.ids.len()).sum();
     let counts = Counts::of(prompt_tokens, &wholes);
     let choices = wholes.iter().enumerate();
     let choices: Value =
@@ -182,7 +177,7 @@ fn read_prompts(
 impl Completion {
     fn choice(&self, model: &LoadedModel, index: usize, whole: &Whole) -> Value {
         let (tokenizer, prompt) = (&model.tokenizer, &self.prompts[index / self.n]);
-        let reason = whole.reason();
+        let reason = &whole.ended.reason;
         let echoed = if self.echo { &*prompt.text } else { "" };
         let known = self.logprobs.map(|alternatives| {
             let mut legacy = Legacy::default();
@@ -195,10 +190,10 @@ impl Completion {
         });
         let mut choice = json!({
             "index": index,
-            "text": format!("{echoed}{}", whole.text),
+            "text": format!("{echoed}{}", whole.text()),
             "logprobs": known,
-            "finish_reason": finish_reason(&reason),
-            "stop_reason": stop_reason(&reason),
+            "finish_reason": finish_reason(reason),
+            "stop_reason": stop_reason(reason),
         });
         if self.prompt_logprobs {
             choice["prompt_logprobs"] = vllm_prompt(tokenizer, &whole.prompt);
@@ -213,17 +208,11 @@ struct Chunks {
     created: u64,
     dialect: Dialect,
     lease: Arc<Lease>,
-    counts: Counts,
-    /// Tokens of each text.
-    generated: Vec<usize>,
+    tally: Tally,
     completion: Completion,
 }
 
 impl Chunks {
-    fn counts(&self) -> Counts {
-        Counts { generated: self.generated.iter().sum(), ..self.counts }
-    }
-
     fn chunk(&self, choices: Value, usage: Option<Counts>) -> Value {
         let mut chunk = json!({
             "id": self.id,
@@ -241,19 +230,17 @@ impl Chunks {
     fn text(&self, index: usize, text: &str, known: Option<Value>) -> Value {
         let choice =
             json!({"index": index, "text": text, "logprobs": known, "finish_reason": null});
-        let usage = self.completion.streaming.continuous_usage.then(|| self.counts());
+        let usage = self.completion.streaming.continuous_usage.then(|| self.tally.counts());
         self.chunk(json!([choice]), usage)
     }
 }
 
 impl Writer for Chunks {
-    const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
-
     fn begin(&mut self, out: &mut Vec<u8>) {
         if !self.completion.echo {
             return;
         }
-        for index in 0..self.generated.len() {
+        for index in 0..self.tally.texts() {
             let prompt = &self.completion.prompts[index / self.completion.n];
             push_event(out, None, &self.text(index, &prompt.text, None));
         }
@@ -262,21 +249,18 @@ impl Writer for Chunks {
     fn piece(&mut self, index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
             Piece::Text { text, tokens, generated } => {
-                self.generated[index] = generated;
+                self.tally.grow(index, generated);
                 let known = self.completion.logprobs.filter(|_| !tokens.is_empty());
                 let known = known.map(|alternatives| {
                     let mut legacy = Legacy::default();
-                    let prompt = &self.completion.prompts[index / self.completion.n];
-                    let echoed = self.completion.echo.then(|| prompt.text.chars().count());
-                    let tokenizer = &self.lease.model.tokenizer;
-                    legacy.generated(tokenizer, &tokens, echoed.unwrap_or(0), alternatives);
+                    // No prompt stands before them: streams with both `echo` and `logprobs` are refused.
+                    legacy.generated(&self.lease.model.tokenizer, &tokens, 0, alternatives);
                     legacy.json()
                 });
                 push_event(out, None, &self.text(index, &text, known));
             }
             Piece::End(ended) => {
-                self.generated[index] = ended.generated;
-                self.counts.cached = self.counts.cached.max(ended.reused);
+                self.tally.end(index, &ended);
                 let choice = json!({
                     "index": index,
                     "text": "",
@@ -284,7 +268,7 @@ impl Writer for Chunks {
                     "finish_reason": finish_reason(&ended.reason),
                     "stop_reason": stop_reason(&ended.reason),
                 });
-                let usage = self.completion.streaming.continuous_usage.then(|| self.counts());
+                let usage = self.completion.streaming.continuous_usage.then(|| self.tally.counts());
                 push_event(out, None, &self.chunk(json!([choice]), usage));
             }
             Piece::Call(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
@@ -293,16 +277,12 @@ impl Writer for Chunks {
 
     fn end(&mut self, out: &mut Vec<u8>) {
         if self.completion.streaming.usage {
-            push_event(out, None, &self.chunk(json!([]), Some(self.counts())));
+            push_event(out, None, &self.chunk(json!([]), Some(self.tally.counts())));
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         push_event(out, None, &error.body(self.dialect));
-    }
-
-    fn keep_alive(&mut self, out: &mut Vec<u8>) {
-        push_comment(out);
     }
 }

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::generate::{Reason, Whole};
+use crate::generate::{Ended, Reason, Whole};
 use crate::json::Fields;
 
 /// `POST /v1/embeddings`: generative models have no embeddings of texts.
@@ -46,20 +46,19 @@ impl Streaming {
 }
 
 /// Tokens read and written by a request.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Counts {
-    pub(crate) prompt: usize,
+    prompt: usize,
     /// Of the prompt's, those found in the cache.
-    pub(crate) cached: usize,
-    pub(crate) generated: usize,
+    cached: usize,
+    generated: usize,
 }
 
 impl Counts {
     /// Counts of texts that are complete; those that share a prompt count it once.
     pub(crate) fn of(prompt: usize, wholes: &[Whole]) -> Self {
-        let ended = wholes.iter().filter_map(|whole| whole.ended.as_ref());
-        let cached = ended.map(|ended| ended.reused).max().unwrap_or(0);
-        let generated = wholes.iter().map(Whole::generated).sum();
+        let cached = wholes.iter().map(|whole| whole.ended.reused).max().unwrap_or(0);
+        let generated = wholes.iter().map(|whole| whole.ended.generated).sum();
         Self { prompt, cached: cached.min(prompt), generated }
     }
 
@@ -70,6 +69,43 @@ impl Counts {
             "total_tokens": self.prompt + self.generated,
             "prompt_tokens_details": {"cached_tokens": self.cached},
         })
+    }
+}
+
+/// Tokens read and written by a request so far, while its texts are streamed.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    prompt: usize,
+    cached: usize,
+    /// Tokens of each text.
+    generated: Vec<usize>,
+}
+
+impl Tally {
+    /// Of so many texts, and of the tokens of their prompts.
+    pub(crate) fn new(prompt: usize, texts: usize) -> Self {
+        Self { prompt, cached: 0, generated: vec![0; texts] }
+    }
+
+    /// Number of texts.
+    pub(crate) fn texts(&self) -> usize {
+        self.generated.len()
+    }
+
+    /// A text has so many tokens.
+    pub(crate) fn grow(&mut self, index: usize, generated: usize) {
+        self.generated[index] = generated;
+    }
+
+    /// A text has ended.
+    pub(crate) fn end(&mut self, index: usize, ended: &Ended) {
+        self.grow(index, ended.generated);
+        self.cached = self.cached.max(ended.reused);
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let Self { prompt, cached, .. } = *self;
+        Counts { prompt, cached: cached.min(prompt), generated: self.generated.iter().sum() }
     }
 }
 

@@ -39,8 +39,5 @@ pub(crate) async fn one(
     Path(name): Path<String>,
 ) -> Result<Response<Body>, ApiError> {
     let found = app.models.resolve(Some(&name))?;
-    let entries = app.models.entries();
-    let entry = entries.iter().find(|entry| entry.name == found);
-    let entry = entry.ok_or_else(|| ApiError::unknown_model(&name, app.models.names()))?;
-    Ok(json_response(&described(&app, entry)))
+    Ok(json_response(&described(&app, &app.models.entry(found))))
 }

@@ -2,14 +2,10 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::body::Body;
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -19,8 +15,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::stall::Impatient;
-use super::table::{Place, Turn};
+use super::table::Place;
 use crate::app::{App, answer};
+use crate::body::Held;
 use crate::lifecycle::Phase;
 
 /// Most bytes of a request's head; more is answered with 431.
@@ -60,7 +57,8 @@ where
         async move {
             let request = request.map(Body::new);
             let response = answer(app, router, request, client, is_reserve).await;
-            Ok::<_, Infallible>(response.map(|body| TurnBody { body, _turn: turn }))
+            // The connection is busy as long as the body lives.
+            Ok::<_, Infallible>(response.map(|body| Held::new(body, turn)))
         }
     });
     let connection = http1::Builder::new()
@@ -81,31 +79,5 @@ where
 fn log(ended: Result<(), hyper::Error>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection broke off");
-    }
-}
-
-/// A body that keeps its connection busy.
-struct TurnBody {
-    body: Body,
-    _turn: Turn,
-}
-
-impl http_body::Body for TurnBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

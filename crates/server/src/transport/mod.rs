@@ -150,7 +150,7 @@ impl Server {
             self.app.models.drain();
             tracing::info!(in_flight = lifecycle.in_flight(), "draining");
             tokio::select! {
-                _ = lifecycle.idle(self.app.limits.drain) => {}
+                () = lifecycle.idle(self.app.limits.drain) => {}
                 () = lifecycle.reached(Phase::Aborting) => {}
             }
             lifecycle.enter(Phase::Aborting);

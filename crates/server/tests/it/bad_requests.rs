@@ -26,6 +26,18 @@ fn refuse_fields(fields: &[(&str, Value)]) {
     is_well(&server);
 }
 
+/// Completions of these prompts are refused, and the field is named.
+fn refuse_prompts(server: &Harness, prompts: &[Value]) {
+    for prompt in prompts {
+        let (status, error) = server.post(COMPLETIONS, &json!({"prompt": prompt}));
+        assert_eq!(
+            (status, &error["error"]["param"]),
+            (400, &json!("prompt")),
+            "{prompt}: {error}"
+        );
+    }
+}
+
 fn is_well(server: &Harness) {
     let (status, answer) = server.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 2}));
     assert_eq!(status, 200, "{answer}");
@@ -85,7 +97,7 @@ fn conversations_and_prompts_that_are_none() {
         let (status, error) = server.post(CHAT, &json!({"messages": messages}));
         assert_eq!(status, 400, "{messages}: {error}");
     }
-    for prompt in [
+    let prompts = [
         json!(null),
         json!(""),
         json!([]),
@@ -94,14 +106,8 @@ fn conversations_and_prompts_that_are_none() {
         json!(1),
         json!({}),
         json!(["a", 1]),
-    ] {
-        let (status, error) = server.post(COMPLETIONS, &json!({"prompt": prompt}));
-        assert_eq!(
-            (status, &error["error"]["param"]),
-            (400, &json!("prompt")),
-            "{prompt}: {error}"
-        );
-    }
+    ];
+    refuse_prompts(&server, &prompts);
     is_well(&server);
 }
 
@@ -283,20 +289,14 @@ fn images_and_sounds_are_refused_without_being_fetched() {
 #[test]
 fn token_ids_outside_the_vocabulary() {
     let server = Harness::start();
-    for prompt in [
+    let prompts = [
         json!([1_000_000]),
         json!([-1]),
         json!([1, 1.5]),
         json!([4_294_967_296u64]),
         json!([[1], [1_000_000]]),
-    ] {
-        let (status, error) = server.post(COMPLETIONS, &json!({"prompt": prompt}));
-        assert_eq!(
-            (status, &error["error"]["param"]),
-            (400, &json!("prompt")),
-            "{prompt}: {error}"
-        );
-    }
+    ];
+    refuse_prompts(&server, &prompts);
     is_well(&server);
 }
 

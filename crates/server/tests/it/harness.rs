@@ -54,6 +54,8 @@ pub(crate) fn demo_engine() -> Engine {
 pub(crate) struct Scripted {
     pub(crate) controls: Arc<Controls>,
     pub(crate) loads: AtomicUsize,
+    /// Questions for a model's bytes.
+    pub(crate) sizes_asked: AtomicUsize,
     /// The last engine made, to look at.
     pub(crate) service: Mutex<Option<Service>>,
     tokenizer: Mutex<Option<Arc<Tokenizer>>>,
@@ -61,8 +63,13 @@ pub(crate) struct Scripted {
 
 impl Scripted {
     pub(crate) fn new(controls: Arc<Controls>) -> Self {
-        let loads = AtomicUsize::new(0);
-        Self { controls, loads, service: Mutex::default(), tokenizer: Mutex::default() }
+        Self {
+            controls,
+            loads: AtomicUsize::new(0),
+            sizes_asked: AtomicUsize::new(0),
+            service: Mutex::default(),
+            tokenizer: Mutex::default(),
+        }
     }
 }
 
@@ -72,6 +79,7 @@ impl Loader for Scripted {
     }
 
     fn bytes(&self, _name: &str) -> u64 {
+        self.sizes_asked.fetch_add(1, Ordering::SeqCst);
         100
     }
 

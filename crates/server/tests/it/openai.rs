@@ -158,6 +158,19 @@ fn models_are_listed_and_found_under_every_name() {
     }
 }
 
+/// What tells about models takes what the loader said of their sizes once: it reads the disk.
+#[test]
+fn who_looks_at_models_asks_no_disk() {
+    let server = Harness::start();
+    let asked = || server.loader.sizes_asked.load(std::sync::atomic::Ordering::SeqCst);
+    let before = asked();
+    for path in ["/v1/models", "/v1/models/other", "/api/tags", "/v1/trine/status", "/get_load"] {
+        assert_eq!(server.get(path).0, 200, "{path}");
+    }
+    assert_eq!(server.get("/metrics").0, 200);
+    assert_eq!(asked(), before);
+}
+
 #[test]
 fn models_are_loaded_on_demand_and_make_way_for_others() {
     let server = Harness::with(|options| options.memory_budget = Some(250));

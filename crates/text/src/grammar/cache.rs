@@ -3,12 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sha2::{Digest, Sha256};
-
 use super::{Grammar, GrammarCompiler, GrammarError, GrammarSource};
 
-/// Keeps the compiled grammars that were used last, limited in number and in memory. Entries are found by the SHA-256
-/// of their source, which is not kept. Nothing is written to disk.
+/// Keeps the compiled grammars that were used last, limited in number and in memory. Nothing is written to disk.
 pub struct GrammarCache {
     compiler: GrammarCompiler,
     entries_max: usize,
@@ -18,7 +15,7 @@ pub struct GrammarCache {
 
 #[derive(Default)]
 struct Kept {
-    entries: HashMap<[u8; 32], Entry>,
+    entries: HashMap<GrammarSource, Entry>,
     bytes: usize,
     /// Counts uses.
     clock: u64,
@@ -45,23 +42,17 @@ impl GrammarCache {
         Self { compiler, entries_max, bytes_max, kept: Mutex::default() }
     }
 
-    /// The compiler behind it.
-    pub fn compiler(&self) -> &GrammarCompiler {
-        &self.compiler
-    }
-
     /// The grammar of `source`, compiled if it is not kept. The lock is not held while compiling: two callers may
     /// compile the same source at once, and others do not wait for them.
     ///
     /// # Errors
     /// As [`GrammarCompiler::compile`]. Failures are not kept.
     pub fn get(&self, source: &GrammarSource) -> Result<Arc<Grammar>, GrammarError> {
-        let key = key(source);
-        if let Some(grammar) = self.find(&key) {
+        if let Some(grammar) = self.find(source) {
             return Ok(grammar);
         }
         let grammar = Arc::new(self.compiler.compile(source)?);
-        self.insert(key, grammar.clone());
+        self.insert(source, grammar.clone());
         Ok(grammar)
     }
 
@@ -84,16 +75,16 @@ impl GrammarCache {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, key: &[u8; 32]) -> Option<Arc<Grammar>> {
+    fn find(&self, source: &GrammarSource) -> Option<Arc<Grammar>> {
         let mut kept = self.lock();
         kept.clock += 1;
         let used = kept.clock;
-        let entry = kept.entries.get_mut(key)?;
+        let entry = kept.entries.get_mut(source)?;
         entry.used = used;
         Some(entry.grammar.clone())
     }
 
-    fn insert(&self, key: [u8; 32], grammar: Arc<Grammar>) {
+    fn insert(&self, source: &GrammarSource, grammar: Arc<Grammar>) {
         if self.entries_max == 0 || grammar.bytes() > self.bytes_max {
             return;
         }
@@ -101,47 +92,16 @@ impl GrammarCache {
         kept.clock += 1;
         let used = kept.clock;
         kept.bytes += grammar.bytes();
-        if let Some(replaced) = kept.entries.insert(key, Entry { grammar, used }) {
+        if let Some(replaced) = kept.entries.insert(source.clone(), Entry { grammar, used }) {
             kept.bytes -= replaced.grammar.bytes();
         }
         while kept.entries.len() > self.entries_max || kept.bytes > self.bytes_max {
-            let oldest =
-                kept.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(&key, _)| key);
-            let Some(removed) = oldest.and_then(|key| kept.entries.remove(&key)) else { break };
+            let oldest = kept.entries.iter().min_by_key(|(_, entry)| entry.used);
+            let oldest = oldest.map(|(source, _)| source.clone());
+            let Some(removed) = oldest.and_then(|source| kept.entries.remove(&source)) else {
+                break;
+            };
             kept.bytes -= removed.grammar.bytes();
         }
     }
-}
-
-/// A hash of the source's kind and of each of its texts with its length.
-fn key(source: &GrammarSource) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    let mut put = |text: &str| {
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text.as_bytes());
-    };
-    match source {
-        GrammarSource::JsonObject => put("object"),
-        GrammarSource::JsonSchema(text) => ["schema", text].into_iter().for_each(put),
-        GrammarSource::Regex(text) => ["regex", text].into_iter().for_each(put),
-        GrammarSource::Lark(text) => ["lark", text].into_iter().for_each(put),
-        GrammarSource::Gbnf(text) => ["gbnf", text].into_iter().for_each(put),
-        GrammarSource::Choice(choices) => {
-            put("choice");
-            choices.iter().for_each(|choice| put(choice));
-        }
-        GrammarSource::Calls { calls, shape } => {
-            put(match (shape.parallel, shape.text) {
-                (false, false) => "call",
-                (false, true) => "call or text",
-                (true, false) => "calls",
-                (true, true) => "calls or text",
-            });
-            for (name, schema) in calls {
-                put(name);
-                put(schema);
-            }
-        }
-    }
-    hash.finalize().into()
 }

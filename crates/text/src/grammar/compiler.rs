@@ -28,7 +28,7 @@ const MAX_TRIE_DEPTH: usize = 1022;
 /// States of one matcher's lexer, of 1 to 2 kB each.
 const MAX_LEXER_STATES: usize = 32_768;
 
-/// Memory of a compiled grammar for each byte of its source, beside its lexer's states.
+/// Memory of a compiled grammar, and of its source in a cache, for each byte of the source, beside the lexer's states.
 const BYTES_PER_SOURCE_BYTE: usize = 64;
 
 /// Longest explanation of the library that is passed on, in characters.
@@ -216,7 +216,7 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
     let kind = source.kind();
     let grammar = match source {
         GrammarSource::JsonObject => json_grammar(serde_json::json!({"type": "object"})),
-        GrammarSource::JsonSchema(text) => json_grammar(schema::checked(text)?),
+        GrammarSource::JsonSchema(text) => json_grammar(schema::digestible(text)?),
         GrammarSource::Regex(text) => {
             check_regex(text)?;
             TopLevelGrammar::from_regex(text)
@@ -247,7 +247,12 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
             )
         })?;
     }
-    let bytes = states + source_bytes(source) * BYTES_PER_SOURCE_BYTE;
+    // Choices may be empty, which takes memory too.
+    let choices = match source {
+        GrammarSource::Choice(choices) => size_of_val(choices.as_slice()),
+        _ => 0,
+    };
+    let bytes = states + source_bytes(source) * BYTES_PER_SOURCE_BYTE + choices;
     Ok(Grammar { start: Mutex::new(start), tables: base.tables.clone(), bytes })
 }
 
@@ -290,7 +295,7 @@ fn calls_to_lark(calls: &[(String, String)], shape: CallShape) -> Result<String,
         }
     }
     for (index, (_, schema)) in calls.iter().enumerate() {
-        let schema = with_options(schema::checked(schema)?);
+        let schema = with_options(schema::digestible(schema)?);
         lark.push_str(&format!("\narguments{index}: %json {schema}"));
     }
     lark.push('\n');

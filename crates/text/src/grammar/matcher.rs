@@ -105,11 +105,6 @@ impl Matcher {
             && (self.finished || guarded(|| may_end(&mut self.state)).unwrap_or(false))
     }
 
-    /// Whether nothing may follow but the end of the reply.
-    pub fn must_stop(&self) -> bool {
-        self.failure.is_none() && (self.finished || has_stopped(&self.state).unwrap_or(false))
-    }
-
     fn check(&self) -> Result<(), GrammarError> {
         match &self.failure {
             Some(failure) => Err(failure.clone()),

@@ -63,6 +63,15 @@ const MAX_ONE_OF: usize = 256;
 /// Longest chain of references that lead to nothing but references.
 const MAX_CHAIN: usize = 128;
 
+/// The schema, parsed, checked and made digestible for the library.
+pub(super) fn digestible(source: &str) -> Result<Value, GrammarError> {
+    let mut schema = checked(source)?;
+    let mut inline =
+        Inline { original: schema.clone(), sizes: HashMap::new(), left: MAX_SCHEMA_BYTES };
+    inline.schema(&mut schema);
+    Ok(schema)
+}
+
 /// The parsed and checked schema, as an object.
 pub(super) fn checked(source: &str) -> Result<Value, GrammarError> {
     let mut schema: Value = serde_json::from_str(source).map_err(|error| {
@@ -88,9 +97,6 @@ pub(super) fn checked(source: &str) -> Result<Value, GrammarError> {
     let mut check = Check { root: &schema, values: 0, schemas: 0, property_pairs: 0, patterns: 0 };
     check.schema("#", &schema)?;
     check_chains(&schema)?;
-    let mut inline =
-        Inline { original: schema.clone(), sizes: HashMap::new(), left: MAX_SCHEMA_BYTES };
-    inline.schema(&mut schema);
     Ok(schema)
 }
 

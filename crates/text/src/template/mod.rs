@@ -111,15 +111,6 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Whether the template mentions `tools`, so that it can write them itself.
-    pub fn takes_tools(&self) -> bool {
-        let inside = |character: char| character.is_alphanumeric() || character == '_';
-        self.source.match_indices("tools").any(|(place, name)| {
-            !self.source[..place].ends_with(inside)
-                && !self.source[place + name.len()..].starts_with(inside)
-        })
-    }
-
     /// The prompt for a conversation.
     ///
     /// To keep control tokens out of untrusted text, give messages that went

@@ -20,18 +20,18 @@ impl Tools {
     /// A [`ToolError`] for calls and results of a wrong shape, and results of calls that were not made.
     pub fn conversation(
         &self,
-        messages: &[Message],
+        messages: Vec<Message>,
         choice: &ToolChoice,
         parallel: bool,
     ) -> Result<Vec<Message>, ToolError> {
         let mut written: Vec<Message> = Vec::with_capacity(messages.len() + 1);
         let mut names: HashMap<String, String> = HashMap::new();
         let mut after_result = false;
-        for (index, message) in messages.iter().enumerate() {
+        for (index, message) in messages.into_iter().enumerate() {
             let place = format!("messages[{index}]");
             let is_result = message.role == "tool" || message.role == "function";
             let message = if is_result {
-                result_message(&place, message, &names)?
+                result_message(&place, &message, &names)?
             } else {
                 call_message(&place, message, &mut names)?
             };
@@ -76,8 +76,8 @@ impl Tools {
         text.push_str(
             "\nYou SHOULD NOT include any other text in the response if you call a function\n",
         );
-        let functions: Vec<Value> = self.list().iter().map(declaration).collect();
-        text.push_str(&Value::Array(functions).to_string());
+        let functions: Vec<String> = self.tools.iter().map(declaration).collect();
+        text.push_str(&format!("[{}]", functions.join(",")));
         Some(text)
     }
 }
@@ -120,10 +120,9 @@ fn parts_of(content: Content) -> Vec<Part> {
 /// A message with its `tool_calls` written as text; `names` learns their ids.
 fn call_message(
     place: &str,
-    message: &Message,
+    mut message: Message,
     names: &mut HashMap<String, String>,
 ) -> Result<Message, ToolError> {
-    let mut message = message.clone();
     let calls = match message.extra.shift_remove("tool_calls") {
         None | Some(Value::Null) => return Ok(message),
         Some(Value::Array(calls)) if calls.is_empty() => return Ok(message),

@@ -60,13 +60,13 @@ pub enum ToolChoice {
 
 /// One function.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tool {
+struct Tool {
     /// Letters, digits and `_-.:/`, at most 64.
-    pub name: String,
+    name: String,
     /// What it is for.
-    pub description: Option<String>,
-    /// JSON schema of its arguments, an object.
-    pub parameters: Map<String, Value>,
+    description: Option<String>,
+    /// JSON schema of its arguments, an object, as text.
+    schema: String,
 }
 
 /// The checked tools of a request.
@@ -102,8 +102,7 @@ impl Tools {
                 let problem = format!("another tool is named `{}` too; rename one", tool.name);
                 return Err(ToolError::new(format!("tools[{index}].function.name"), problem));
             }
-            bytes += Value::Object(tool.parameters.clone()).to_string().len()
-                + tool.description.as_ref().map_or(0, String::len);
+            bytes += tool.schema.len() + tool.description.as_ref().map_or(0, String::len);
             if bytes > MAX_SCHEMA_BYTES {
                 let problem = format!(
                     "all tools together exceed {MAX_SCHEMA_BYTES} bytes; give fewer or shorter ones"
@@ -157,28 +156,14 @@ impl Tools {
         }
     }
 
-    /// The tools in the request's order.
-    pub fn list(&self) -> &[Tool] {
-        &self.tools
-    }
-
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }
 
     /// The tool of this name.
-    pub fn find(&self, name: &str) -> Option<&Tool> {
+    fn find(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|tool| tool.name == name)
-    }
-
-    /// The tools in the OpenAI form, for the variable `tools` of a template that [takes them](crate::ChatTemplate::takes_tools).
-    pub fn declarations(&self) -> Value {
-        let functions = self
-            .tools
-            .iter()
-            .map(|tool| serde_json::json!({"type": "function", "function": declaration(tool)}));
-        Value::Array(functions.collect())
     }
 
     /// The grammar of a reply: calls of the chosen tools, in [`ToolChoice::Auto`] or text that begins like no call. With
@@ -194,9 +179,7 @@ impl Tools {
         if chosen.is_empty() {
             return None;
         }
-        let calls = chosen
-            .iter()
-            .map(|tool| (tool.name.clone(), Value::Object(tool.parameters.clone()).to_string()));
+        let calls = chosen.iter().map(|tool| (tool.name.clone(), tool.schema.clone()));
         let shape = CallShape {
             parallel: parallel && !matches!(choice, ToolChoice::Named(_)),
             text: *choice == ToolChoice::Auto,
@@ -237,11 +220,12 @@ fn read_tool(place: &str, entry: &Value) -> Result<Tool, ToolError> {
         Some(Value::String(text)) => Some(text.clone()),
         Some(_) => return Err(ToolError::new(format!("{place}.description"), "it must be text")),
     };
-    let parameters = read_parameters(&format!("{place}.parameters"), function.get("parameters"))?;
-    Ok(Tool { name: name.to_owned(), description, parameters })
+    let schema = read_parameters(&format!("{place}.parameters"), function.get("parameters"))?;
+    Ok(Tool { name: name.to_owned(), description, schema })
 }
 
-fn read_parameters(place: &str, value: Option<&Value>) -> Result<Map<String, Value>, ToolError> {
+/// The schema of a function's arguments as text.
+fn read_parameters(place: &str, value: Option<&Value>) -> Result<String, ToolError> {
     let mut parameters = match value {
         None | Some(Value::Null) => {
             let mut none = Map::new();
@@ -259,17 +243,16 @@ fn read_parameters(place: &str, value: Option<&Value>) -> Result<Map<String, Val
         ));
     }
     parameters.entry("type").or_insert_with(|| "object".into());
-    check_schema(&Value::Object(parameters.clone()).to_string())
-        .map_err(|error| ToolError::new(place, error.to_string()))?;
-    Ok(parameters)
+    let schema = Value::Object(parameters).to_string();
+    check_schema(&schema).map_err(|error| ToolError::new(place, error.to_string()))?;
+    Ok(schema)
 }
 
-fn declaration(tool: &Tool) -> Value {
-    let mut function = Map::new();
-    function.insert("name".to_owned(), tool.name.clone().into());
-    if let Some(description) = &tool.description {
-        function.insert("description".to_owned(), description.clone().into());
-    }
-    function.insert("parameters".to_owned(), Value::Object(tool.parameters.clone()));
-    Value::Object(function)
+/// A tool as JSON.
+fn declaration(tool: &Tool) -> String {
+    let name = Value::from(&*tool.name);
+    let description = tool.description.as_deref().map(Value::from);
+    let description =
+        description.map(|text| format!(",\"description\":{text}")).unwrap_or_default();
+    format!("{{\"name\":{name}{description},\"parameters\":{}}}", tool.schema)
 }

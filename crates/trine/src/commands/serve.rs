@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use trine_engine::{SamplingParams, Service};
-use trine_model::{Family, KvType};
+use trine_model::KvType;
 use trine_server::{
     Description, Handle, Keys, Limits, LoadedModel, Loader, ServeError, Server, ServerOptions,
 };
@@ -153,12 +153,6 @@ fn models(args: &ServeArgs) -> Result<Vec<(String, Source)>> {
     Ok(named)
 }
 
-fn family(family: Family) -> &'static str {
-    match family {
-        Family::Gemma3 => "gemma3",
-    }
-}
-
 /// A path is nobody's business but the machine's.
 fn served_name(source: &Source) -> String {
     match source {
@@ -238,10 +232,9 @@ impl Models {
         session.tell(self.verbose);
         let weights = session.model.base_plan().weights;
         let description = Description {
-            family: family(session.model.config().family).to_owned(),
+            family: session.model.config().family.name().to_owned(),
             formats: formats(&session.model),
             parameters: weights.iter().map(|weight| (weight.rows * weight.columns) as u64).sum(),
-            file_bytes: session.model.checkpoint().file_bytes(),
             context: session.model.config().context,
             device: session.device.clone(),
         };

@@ -137,7 +137,7 @@ fn report(source: &Source, model: &Model) -> Report {
         model: source.name(),
         files: model.checkpoint().source().display().to_string(),
         file_bytes: model.checkpoint().file_bytes(),
-        architecture: "gemma3",
+        architecture: config.family.name(),
         parameters: formats.values().map(|format| format.elements).sum(),
         context: config.context,
         layers: config.layers.len(),
