@@ -4,8 +4,9 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::work::within;
 use trine_text::{GrammarCache, GrammarCompiler, GrammarError, GrammarSource, Matcher, Tokenizer};
 
 fn tokenizer() -> Arc<Tokenizer> {
@@ -260,14 +261,10 @@ fn the_cache_stays_within_its_bounds() {
     assert!(none.is_empty());
 }
 
-/// Compiles a hostile source; its error if it is refused, within the time.
+/// Compiles a hostile source; its error if it is refused, within the time: runaway cases took ten times as long.
 fn refused(compiler: &GrammarCompiler, source: &GrammarSource) -> Option<String> {
-    let start = Instant::now();
-    let outcome = compiler.compile(source);
-    let took = start.elapsed();
-    let shown: String = format!("{source:?}").chars().take(90).collect();
-    // Generous, for machines that build at the same time; runaway cases took ten times as long.
-    assert!(took < Duration::from_secs(5), "{took:?} for {shown}");
+    let shown = format!("{source:?}");
+    let outcome = within(Duration::from_secs(5), &shown, || compiler.compile(source));
     outcome.err().map(|error| {
         let text = error.to_string();
         assert!(text.len() < 700, "{text}");
@@ -407,10 +404,7 @@ fn follow(grammar: &trine_text::Grammar, name: &str) {
     let mut matcher = grammar.matcher().unwrap();
     let mut mask = vec![0; matcher.mask_words()];
     for step in 0..100_usize {
-        let start = Instant::now();
-        let allowed = matcher.allowed(&mut mask);
-        let took = start.elapsed();
-        assert!(took < Duration::from_secs(1), "{name}: {took:?} for step {step}");
+        let allowed = within(Duration::from_secs(1), name, || matcher.allowed(&mut mask));
         if allowed.is_err() {
             return;
         }
@@ -540,9 +534,9 @@ fn sources_beyond_the_limits_are_refused() {
         GrammarSource::Choice(vec![long.clone()]),
         GrammarSource::Choice(many),
     ] {
-        let start = Instant::now();
-        assert!(matches!(compiler.compile(&source), Err(GrammarError::TooLarge { .. })));
-        assert!(start.elapsed() < Duration::from_millis(100));
+        let compile = || compiler.compile(&source);
+        let outcome = within(Duration::from_millis(100), "a long source", compile);
+        assert!(matches!(outcome, Err(GrammarError::TooLarge { .. })));
     }
     assert!(refused(&compiler, &GrammarSource::Choice(Vec::new())).is_some());
 }

@@ -7,7 +7,7 @@ mod common;
 
 use common::Golden;
 use common::random::{Random, model};
-use trine_backend::{BLOCK, Batch, Device, Program, ProgramOptions, SequenceView};
+use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SequenceView};
 use trine_model::{KvType, Model, Width};
 use trine_vulkan::testing::device;
 use trine_weights::DType;

@@ -1,6 +1,8 @@
 //! What the integration tests share.
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests")]
 
+pub(crate) mod work;
+
 use std::path::PathBuf;
 
 use trine_text::{GgufVocabulary, Tokenizer};
