@@ -1,5 +1,6 @@
 //! Development tasks, run as `cargo xtask TASK`.
 
+mod bad_input;
 mod chart;
 mod ci;
 mod drivers;

@@ -4,6 +4,8 @@
 //! - A file has at most 700 lines, a function at most 80 (tests may have longer functions).
 //! - `unsafe` stands in the named modules alone.
 //! - Every operation of the Plan has its scalar reference, and each backend runs it and tests it.
+//! - Every row of the list of bad input has tests that exist.
+//! - The wall clock, which may jump, is read in the named places alone.
 
 use std::path::Path;
 
@@ -11,6 +13,7 @@ use anyhow::{Context, bail};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use crate::bad_input;
 use crate::sources::{Source, read_all};
 
 /// The rooms, top to bottom: an arrow may only point up.
@@ -47,6 +50,10 @@ const UNSAFE_ROOMS: [&str; 10] = [
 /// kernels whose callers have duties.
 const UNSAFE_TESTS: [&str; 2] = ["/tests/", "/examples/"];
 
+/// Where the time of day is of use: the date of an answer, a date that a server names, the age of a file.
+const WALL_CLOCKS: [&str; 3] =
+    ["crates/hub/src/retry.rs", "crates/server/src/app.rs", "crates/weights/src/map/mod.rs"];
+
 const FILE_LINES_MAX: usize = 700;
 const FUNCTION_LINES_MAX: usize = 80;
 
@@ -68,7 +75,9 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
         complaints.extend(lines(source));
         complaints.extend(functions(source));
         complaints.extend(unsafe_rooms(source));
+        complaints.extend(wall_clock(source));
     }
+    complaints.extend(bad_input::check(root, &sources)?);
     complaints.extend(operations(&sources)?);
     if complaints.is_empty() {
         eprintln!("== tidy: {} files are in order", sources.len());
@@ -183,6 +192,18 @@ fn unsafe_rooms(source: &Source) -> Vec<String> {
     let complaint =
         |line| format!("{path}:{line}: unsafe outside its rooms (xtask/src/tidy.rs lists them)");
     visitor.lines.into_iter().map(complaint).collect()
+}
+
+fn wall_clock(source: &Source) -> Option<String> {
+    let path = &source.path;
+    let is_program = path.starts_with("crates/") && path.contains("/src/");
+    let is_wrong =
+        is_program && source.text.contains("SystemTime") && !WALL_CLOCKS.contains(&path.as_str());
+    is_wrong.then(|| {
+        format!(
+            "{path}: the wall clock may jump; use Instant (xtask/src/tidy.rs lists the exceptions)"
+        )
+    })
 }
 
 struct UnsafeCode {

@@ -24,10 +24,10 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// For steps of at most `most` rows.
+    /// For steps of at most `most` rows. What a row takes is not known yet: it begins with few.
     pub fn new(most: usize) -> Self {
         let most = most.max(1) as f64;
-        Self { alone: None, rows: most.min(4.0 * LEAST), most }
+        Self { alone: None, rows: most.min(LEAST), most }
     }
 
     /// Rows of prompts that the next step may have beside decoding sequences, at least one, where so many prompts (at
@@ -48,7 +48,10 @@ impl Pace {
             return;
         };
         if prompt_rows == 0 {
-            *alone += LATEST * (seconds - *alone);
+            let before = *alone;
+            *alone += LATEST * (seconds - before);
+            // Streams come and go, and with them the time that rows of prompts may take.
+            self.rows = (self.rows * (*alone / before)).clamp(LEAST.min(self.most), self.most);
             return;
         }
         let added = (seconds - *alone).max(*alone * ADDED / 4.0);
@@ -101,8 +104,18 @@ mod tests {
             let mut pace = Pace::new(512);
             pace.note(1, 0, seconds);
             pace.note(1, 8, seconds);
-            assert_eq!(pace.rows(1), 32);
+            assert_eq!(pace.rows(1), 8);
         }
+    }
+
+    #[test]
+    fn shorter_steps_leave_room_for_fewer_rows() {
+        let mut pace = settled(1e-4, 1);
+        let before = pace.rows(1) as f64;
+        (0..50).for_each(|_| pace.note(1, 0, 0.005));
+        assert!((pace.rows(1) as f64 - before / 2.0).abs() <= 1.0, "{before}: {}", pace.rows(1));
+        (0..50).for_each(|_| pace.note(4, 0, 0.01));
+        assert!((pace.rows(1) as f64 - before).abs() <= 1.0, "{before}: {}", pace.rows(1));
     }
 
     #[test]

@@ -300,6 +300,12 @@ impl Shared {
         if table.is_closed {
             return Err(ApiError::draining());
         }
+        if let Some(Slot::Ready { model, .. }) = table.slots.get(name)
+            && !model.service.is_alive()
+        {
+            tracing::error!(model = %shown(name), "its engine met a defect; it is loaded again");
+            table.slots.remove(name);
+        }
         match table.slots.get_mut(name) {
             Some(Slot::Ready { model, leases, used, .. }) => {
                 *leases += 1;
@@ -407,7 +413,9 @@ enum Room {
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut table = self.shared.table();
-        if let Some(Slot::Ready { leases, used, .. }) = table.slots.get_mut(&*self.name) {
+        if let Some(Slot::Ready { model, leases, used, .. }) = table.slots.get_mut(&*self.name)
+            && Arc::ptr_eq(model, &self.model)
+        {
             *leases = leases.saturating_sub(1);
             *used = Instant::now();
         }

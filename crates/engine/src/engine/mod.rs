@@ -5,7 +5,7 @@ mod rows;
 mod sequence;
 mod step;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trine_backend::{BackendError, Device, Program, ProgramOptions, SequenceView};
 use trine_model::Model;
@@ -44,6 +44,8 @@ pub struct Engine {
     scheduler: Scheduler,
     pace: Pace,
     is_paced: bool,
+    /// What steps are timed by: the time since some moment.
+    clock: Box<dyn Fn() -> Duration + Send>,
     queue: Queue<Box<Sequence>>,
     /// By slot: who is there.
     places: Vec<Place>,
@@ -122,6 +124,11 @@ fn common_length(a: &[u32], b: &[u32]) -> usize {
     whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
 }
 
+fn system_clock() -> Box<dyn Fn() -> Duration + Send> {
+    let start = Instant::now();
+    Box::new(move || start.elapsed())
+}
+
 impl Engine {
     /// Binds a model to a device. Where the options leave the context open, it is reduced until the caches fit into
     /// memory.
@@ -196,6 +203,7 @@ impl Engine {
             scheduler: Scheduler::new(slots, width),
             pace: Pace::new(width.tokens),
             is_paced: true,
+            clock: system_clock(),
             queue: Queue::default(),
             places: (0..slots).map(|_| Place::Kept(Kept::default())).collect(),
             ended: Vec::with_capacity(slots),
@@ -221,6 +229,12 @@ impl Engine {
     /// step can be.
     pub fn set_pacing(&mut self, paced: bool) {
         self.is_paced = paced;
+    }
+
+    /// Times steps by another clock than the system's, which gives the time since some moment: a simulator's, for a device
+    /// that only says what it would take. Deadlines stay the system's.
+    pub fn set_clock(&mut self, clock: impl Fn() -> Duration + Send + 'static) {
+        self.clock = Box::new(clock);
     }
 
     /// Positions per sequence.
@@ -309,7 +323,7 @@ impl Engine {
             self.abandon();
             return Err(error);
         }
-        let started = Instant::now();
+        let started = (self.clock)();
         let prompts = self.scheduler.prompts() + self.queue.len();
         let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
         self.scheduler.next_step(prompt_rows, &mut self.picks);
@@ -322,7 +336,7 @@ impl Engine {
             self.abandon();
             return Err(error);
         }
-        self.note_time(started.elapsed().as_secs_f64());
+        self.note_time((self.clock)().saturating_sub(started).as_secs_f64());
         if let Err(error) = self.settle(events) {
             self.abandon();
             return Err(error);

@@ -1,7 +1,7 @@
 //! A model that writes a script: the token at each place is known, whatever the prompt is.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +17,10 @@ pub(crate) struct Controls {
     pub(crate) steps: AtomicUsize,
     /// The step from which on the device fails; 0 for none.
     pub(crate) fails_at: AtomicUsize,
+    /// The step in which the device meets a defect and panics; 0 for none.
+    pub(crate) panics_at: AtomicUsize,
+    /// Whether logits are no numbers.
+    pub(crate) is_broken: AtomicBool,
     /// What every answer is instead of the script, from its first token on; its last token is repeated.
     pub(crate) reply: Mutex<Option<Vec<u32>>>,
 }
@@ -87,6 +91,7 @@ impl Program for Script {
         batch.check(&self.options, &self.plan, self.vocabulary)?;
         let step = self.controls.steps.fetch_add(1, Ordering::SeqCst) + 1;
         std::thread::sleep(Duration::from_micros(self.controls.step_us.load(Ordering::SeqCst)));
+        assert_ne!(step, self.controls.panics_at.load(Ordering::SeqCst), "as asked");
         let fails_at = self.controls.fails_at.load(Ordering::SeqCst);
         if fails_at > 0 && step >= fails_at {
             return Err(BackendError::Failed {
@@ -94,11 +99,12 @@ impl Program for Script {
                 what: "as asked".to_owned(),
             });
         }
+        let is_broken = self.controls.is_broken.load(Ordering::SeqCst);
         self.logits.clear();
         for &row in batch.outputs {
             let position = batch.positions[row as usize] as usize;
             let start = self.logits.len();
-            self.logits.resize(start + self.vocabulary, 0.0);
+            self.logits.resize(start + self.vocabulary, if is_broken { f32::NAN } else { 0.0 });
             let slot = batch.sequences[batch.sequence_of[row as usize] as usize].slot;
             let token = self.token(slot, position);
             self.logits[start + token as usize] = 20.0;

@@ -4,10 +4,12 @@
 
 mod bad_requests;
 mod client;
+mod defects;
 mod dialects;
 mod ending;
 mod fake;
 mod harness;
+mod log_lines;
 mod logprobs;
 mod network;
 mod openai;

@@ -198,6 +198,32 @@ fn disconnecting_ends_the_work() {
     server.wait_idle();
 }
 
+/// Row 81: a client that goes away while its prompt is read, and one that closes only the half it sends on.
+#[test]
+fn disconnecting_within_the_prompt_ends_the_work() {
+    let server = Harness::start();
+    server.slow_down(Duration::from_millis(10));
+    // Beside a stream a prompt is read in many steps.
+    let other = begin_stream(&server, 400);
+    let body = json!({"prompt": vec![5; 500], "max_tokens": 10}).to_string();
+    for closes_half in [false, true] {
+        let started = server.status().prompt_tokens;
+        let mut stream = connect(server.address);
+        send(&mut stream, "POST", COMPLETIONS, &[], body.as_bytes());
+        server.wait_for("its prompt is read", |status| status.prompt_tokens > started);
+        if closes_half {
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            read_to_close(stream);
+        } else {
+            drop(stream);
+        }
+        server.wait_for("only the other runs", |status| status.running == 1);
+    }
+    drop(other);
+    server.wait_idle();
+    assert_eq!(server.status().blocks_running, 0);
+}
+
 /// Row 82: many clients give up, then one asks.
 #[test]
 fn after_many_gave_up_one_is_answered_soon() {

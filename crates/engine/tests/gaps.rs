@@ -1,0 +1,238 @@
+//! What streams feel of other people's prompts: the whole engine on a device that computes nothing and takes, by a clock of
+//! its own, as long as a real one would.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod fake;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fake::{Fake, options};
+use trine_backend::{BackendError, Batch, Memory, Program, ProgramOptions};
+use trine_engine::{Engine, Event, Request, SequenceId};
+use trine_model::Plan;
+
+const CONTEXT: usize = 2048;
+const WIDTH: usize = 256;
+/// Tokens of a long prompt: many steps' worth.
+const PROMPT: usize = 1500;
+/// Tokens that streams have generated before a prompt comes.
+const SETTLED: usize = 60;
+
+/// What a step takes.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    /// Nanoseconds to read the weights.
+    weights: u64,
+    /// Nanoseconds for each row.
+    row: u64,
+    /// Rows that cost nothing beside the weights, because the arithmetic hides behind the reading.
+    hidden: u64,
+    /// Times vary by so many percent in either direction.
+    noise: u64,
+}
+
+impl Cost {
+    fn nanoseconds(self, rows: usize, step: u64) -> u64 {
+        let exact = self.weights + self.row * (rows as u64).saturating_sub(self.hidden);
+        // Weyl's sequence of the golden ratio: even, and the same in each run.
+        let chance = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let percent = 100 - self.noise + ((chance * (2 * self.noise + 1)) >> 32);
+        exact * percent / 100
+    }
+}
+
+/// The fake device with a clock.
+struct Timed {
+    fake: Fake,
+    cost: Cost,
+    steps: u64,
+    clock: Arc<AtomicU64>,
+}
+
+impl Program for Timed {
+    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        self.steps += 1;
+        let taken = self.cost.nanoseconds(batch.tokens.len(), self.steps);
+        self.clock.fetch_add(taken, Ordering::Relaxed);
+        self.fake.run(batch)
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.fake.copy_slot(from, to)
+    }
+
+    fn device(&self) -> String {
+        self.fake.device()
+    }
+
+    fn plan(&self) -> &Plan {
+        self.fake.plan()
+    }
+
+    fn options(&self) -> &ProgramOptions {
+        self.fake.options()
+    }
+
+    fn memory(&self) -> Memory {
+        self.fake.memory()
+    }
+
+    fn profile(&mut self, on: bool) -> Vec<f64> {
+        self.fake.profile(on)
+    }
+}
+
+/// An engine in simulated time.
+struct Simulation {
+    engine: Engine,
+    clock: Arc<AtomicU64>,
+    /// By stream: when its last token came, and how many have come.
+    streams: HashMap<SequenceId, (u64, usize)>,
+    /// The longest time between two tokens of one stream, in nanoseconds.
+    longest: u64,
+    made: u32,
+}
+
+impl Simulation {
+    fn new(cost: Cost, sequences: usize) -> Self {
+        let clock = Arc::new(AtomicU64::new(0));
+        let mut sizes = options(CONTEXT, sequences, WIDTH);
+        sizes.width.outputs = sequences;
+        let fake = Fake::new(sizes, &[]);
+        let program = Timed { fake, cost, steps: 0, clock: Arc::clone(&clock) };
+        let mut engine = Engine::from_program(Box::new(program));
+        let time = Arc::clone(&clock);
+        engine.set_clock(move || Duration::from_nanos(time.load(Ordering::Relaxed)));
+        Self { engine, clock, streams: HashMap::new(), longest: 0, made: 0 }
+    }
+
+    /// Submits a prompt that begins like no other.
+    fn submit(&mut self, length: usize, tokens: usize) -> SequenceId {
+        self.made += 1;
+        let own = self.made;
+        let prompt = (0..length as u32).map(|at| (own + at * (own + 1)) % 48).collect();
+        self.engine.submit(Request::new(prompt, tokens)).expect("the request is sound")
+    }
+
+    /// Begins streams that go on to the end, and lets them settle.
+    fn stream(&mut self, count: usize) {
+        for _ in 0..count {
+            let id = self.submit(10, CONTEXT - 10);
+            self.streams.insert(id, (0, 0));
+        }
+        while self.streams.values().any(|&(_, tokens)| tokens < SETTLED) {
+            self.step();
+        }
+        self.longest = 0;
+    }
+
+    /// The longest gap of a stream until all these prompts have been read.
+    fn read(&mut self, prompts: usize) -> u64 {
+        self.longest = 0;
+        let mut left: Vec<_> = (0..prompts).map(|_| self.submit(PROMPT, 1)).collect();
+        while !left.is_empty() {
+            let ended = self.step();
+            left.retain(|id| !ended.contains(id));
+        }
+        self.longest
+    }
+
+    /// The longest gap within so many steps.
+    fn alone(&mut self, steps: usize) -> u64 {
+        self.longest = 0;
+        (0..steps).for_each(|_| drop(self.step()));
+        self.longest
+    }
+
+    /// One step; gives what has ended.
+    fn step(&mut self) -> Vec<SequenceId> {
+        let events = self.engine.step().expect("the device does not fail");
+        let now = self.clock.load(Ordering::Relaxed);
+        let mut ended = Vec::new();
+        for event in events {
+            match event {
+                Event::Token { sequence, .. } => {
+                    let Some((last, tokens)) = self.streams.get_mut(&sequence) else { continue };
+                    if *tokens > 0 {
+                        self.longest = self.longest.max(now - *last);
+                    }
+                    (*last, *tokens) = (now, *tokens + 1);
+                }
+                Event::Finished { sequence, .. } => {
+                    assert!(!self.streams.contains_key(&sequence), "streams go on");
+                    ended.push(sequence);
+                }
+                _ => {}
+            }
+        }
+        ended
+    }
+}
+
+/// Machines that differ in what a row takes beside the weights: much, little, and nothing for the first ones.
+fn costs() -> Vec<Cost> {
+    let mut costs = Vec::new();
+    for noise in [0, 5] {
+        for (row, hidden) in [(900_000, 0), (300_000, 0), (50_000, 0), (5_000, 0), (150_000, 32)] {
+            costs.push(Cost { weights: 10_000_000, row, hidden, noise });
+        }
+    }
+    costs
+}
+
+#[test]
+fn a_long_prompt_less_than_doubles_the_gaps_of_streams() {
+    for cost in costs() {
+        for streams in [1, 4, 12] {
+            let mut simulation = Simulation::new(cost, 16);
+            simulation.stream(streams);
+            let alone = simulation.alone(50);
+            // The first prompt that the engine reads beside streams, and a later one.
+            for turn in 0..2 {
+                let beside = simulation.read(1);
+                assert!(
+                    beside < 2 * alone,
+                    "{cost:?}, {streams} streams, prompt {turn}: {beside} ns, alone {alone} ns"
+                );
+                simulation.alone(10);
+            }
+        }
+    }
+}
+
+#[test]
+fn several_prompts_add_no_more_than_one_each() {
+    for cost in costs() {
+        for prompts in [2, 3] {
+            let mut simulation = Simulation::new(cost, 16);
+            simulation.stream(4);
+            let alone = simulation.alone(50);
+            let beside = simulation.read(prompts);
+            let bound = (1 + prompts as u64) * alone;
+            assert!(beside < bound, "{cost:?}, {prompts} prompts: {beside} ns, alone {alone} ns");
+        }
+    }
+}
+
+/// How many rows of a prompt go with few streams is not what went with many.
+#[test]
+fn a_long_prompt_less_than_doubles_the_gaps_of_those_who_stay() {
+    for cost in costs() {
+        let mut simulation = Simulation::new(cost, 16);
+        simulation.stream(12);
+        simulation.read(1);
+        let mut ids: Vec<SequenceId> = simulation.streams.keys().copied().collect();
+        ids.sort_unstable();
+        for id in &ids[1..] {
+            simulation.streams.remove(id);
+            assert!(simulation.engine.cancel(*id).is_some());
+        }
+        simulation.alone(30);
+        let alone = simulation.alone(50);
+        let beside = simulation.read(1);
+        assert!(beside < 2 * alone, "{cost:?}: {beside} ns, alone {alone} ns");
+    }
+}
