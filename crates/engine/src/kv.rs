@@ -39,13 +39,15 @@ fn whole(positions: usize) -> usize {
 pub struct BlockPool {
     owners: Vec<u32>,
     free: Vec<u32>,
+    /// Blocks with more than one owner.
+    shared: usize,
 }
 
 impl BlockPool {
     /// A pool of `blocks` free blocks, numbered from 0.
     pub fn new(blocks: usize) -> Self {
         let free = (0..blocks as u32).rev().collect();
-        Self { owners: vec![0; blocks], free }
+        Self { owners: vec![0; blocks], free, shared: 0 }
     }
 
     /// A free block, which then has one owner.
@@ -63,6 +65,7 @@ impl BlockPool {
         let owners = &mut self.owners[block as usize];
         assert!(*owners > 0, "block {block} is free and cannot be shared");
         *owners += 1;
+        self.shared += usize::from(*owners == 2);
     }
 
     /// Takes one owner away; the block is free after the last.
@@ -73,6 +76,7 @@ impl BlockPool {
         let owners = &mut self.owners[block as usize];
         assert!(*owners > 0, "block {block} is released twice");
         *owners -= 1;
+        self.shared -= usize::from(*owners == 1);
         if *owners == 0 {
             self.free.push(block);
         }
@@ -88,13 +92,18 @@ impl BlockPool {
         self.free.len()
     }
 
+    /// Blocks with more than one owner.
+    pub fn shared_blocks(&self) -> usize {
+        self.shared
+    }
+
     /// Blocks in all.
     pub fn blocks(&self) -> usize {
         self.owners.len()
     }
 
-    /// Checks that the free list holds exactly the blocks without an owner, each once, and that each block has as many
-    /// owners as `expected` says.
+    /// Checks that the free list holds exactly the blocks without an owner, each once, that each block has as many
+    /// owners as `expected` says, and that shared blocks are counted.
     ///
     /// # Errors
     /// What is wrong.
@@ -122,6 +131,10 @@ impl BlockPool {
                 "{unowned} blocks have no owner, {} are in the free list",
                 self.free.len()
             ));
+        }
+        let shared = self.owners.iter().filter(|&&owners| owners > 1).count();
+        if shared != self.shared {
+            return Err(format!("{shared} blocks are shared, {} are counted", self.shared));
         }
         Ok(())
     }
@@ -401,6 +414,11 @@ impl KvCache {
     /// Blocks that nobody owns.
     pub fn free_blocks(&self) -> usize {
         self.pool.free_blocks()
+    }
+
+    /// Blocks that more than one sequence owns, running or ended.
+    pub fn shared_blocks(&self) -> usize {
+        self.pool.shared_blocks()
     }
 
     /// Blocks in all.

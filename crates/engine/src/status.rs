@@ -21,6 +21,8 @@ pub struct Status {
     pub blocks_running: usize,
     /// KV blocks that only ended sequences hold, for reuse.
     pub blocks_kept: usize,
+    /// KV blocks that more than one sequence holds, running or ended. They are among those of the two counts above.
+    pub blocks_shared: usize,
     /// Steps run.
     pub steps: u64,
     /// Seconds spent in steps.

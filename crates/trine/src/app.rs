@@ -12,6 +12,7 @@ use crate::commands;
 use crate::failure::{exit_code, message, usage};
 use crate::interrupt;
 use crate::output;
+use crate::screen;
 use crate::terminal;
 
 /// Exit code after a defect of trine's own, as Rust programs have it.
@@ -55,6 +56,7 @@ fn run(mut cli: Cli) -> Result<()> {
     match cli.command {
         Command::Run(args) => commands::run::run(args, verbose),
         Command::Serve(args) => commands::serve::run(args, verbose),
+        Command::Top(args) => commands::top::run(args),
         Command::Bench(args) => commands::bench::run(args, verbose),
         Command::Eval(args) => commands::eval::run(args, verbose),
         Command::Explain(args) => commands::explain::run(args),
@@ -79,7 +81,7 @@ fn start_log(verbosity: u8) {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(screen::log)
         .with_ansi(terminal::stderr_has_colours())
         .with_target(false)
         .without_time()
@@ -89,6 +91,7 @@ fn start_log(verbosity: u8) {
 /// A panic is a defect: says so, and what would help to mend it.
 fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
+        screen::leave();
         let place =
             panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
         let what = panic

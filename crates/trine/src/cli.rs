@@ -9,9 +9,11 @@ use trine_weights::DType;
 use crate::device::{DeviceChoice, Tune};
 
 mod serve;
+mod top;
 mod values;
 
 pub(crate) use serve::ServeArgs;
+pub(crate) use top::TopArgs;
 use values::{
     parse_batch, parse_bias, parse_context, parse_drafts, parse_gap, parse_kv, parse_positive,
     parse_probability, parse_rate, parse_target,
@@ -54,6 +56,9 @@ pub(crate) enum Command {
     /// Answer requests over HTTP, in the dialects of OpenAI, Anthropic and Ollama
     #[command(after_long_help = serve::DETAILS, after_help = serve::SHORT)]
     Serve(ServeArgs),
+    /// Show live what a server does: speed, batch, KV blocks, queue
+    #[command(after_long_help = top::DETAILS, after_help = top::SHORT)]
+    Top(TopArgs),
     /// Measure how fast a model runs on this machine
     Bench(BenchArgs),
     /// Measure how well a model predicts a text, or how far it is from another model
@@ -90,6 +95,7 @@ impl Command {
             Command::Eval(args) => ("eval", Some(&mut args.placement)),
             Command::Explain(args) => ("explain", Some(&mut args.placement)),
             Command::Logits(args) => ("logits", Some(&mut args.placement)),
+            Command::Top(_) => ("top", None),
             // Its --device is a machine, and its --context a list.
             Command::Plan(_) => ("plan", None),
             Command::Quantize(_) => ("quantize", None),

@@ -27,6 +27,18 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// Another signal ended the work: exit code 128 and its number, and nothing more is said.
+#[derive(Debug)]
+pub(crate) struct Signalled(pub(crate) u8);
+
+impl fmt::Display for Signalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ended by signal {}", self.0)
+    }
+}
+
+impl std::error::Error for Signalled {}
+
 /// The reader of standard output went away, as `head` does: the end, but no error.
 #[derive(Debug)]
 pub(crate) struct OutputClosed;
@@ -74,6 +86,8 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         2
     } else if error.is::<Interrupted>() {
         130
+    } else if let Some(Signalled(number)) = error.downcast_ref() {
+        128 + number
     } else {
         1
     }
@@ -81,7 +95,11 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 
 /// The message of an error, or none where nothing is to be said. Causes that the message tells already are left out.
 pub(crate) fn message(error: &anyhow::Error) -> Option<String> {
-    if error.is::<OutputClosed>() || error.is::<Interrupted>() || error.is::<Negative>() {
+    let is_silent = error.is::<OutputClosed>()
+        || error.is::<Interrupted>()
+        || error.is::<Signalled>()
+        || error.is::<Negative>();
+    if is_silent {
         return None;
     }
     let mut text = error.to_string();
@@ -105,6 +123,8 @@ mod tests {
     fn codes_and_messages() {
         assert_eq!(exit_code(&usage("x")), 2);
         assert_eq!(exit_code(&anyhow::Error::new(Interrupted)), 130);
+        assert_eq!(exit_code(&anyhow::Error::new(Signalled(15))), 143);
+        assert!(message(&anyhow::Error::new(Signalled(15))).is_none());
         assert_eq!(exit_code(&anyhow::anyhow!("x")), 1);
         assert_eq!(exit_code(&output_error(io::ErrorKind::BrokenPipe.into())), 0);
         assert_eq!(exit_code(&output_error(io::ErrorKind::StorageFull.into())), 1);

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::failure::Interrupted;
+use crate::screen;
 
 static WATCHES: AtomicUsize = AtomicUsize::new(0);
 static RAISED: AtomicBool = AtomicBool::new(false);
@@ -18,7 +19,7 @@ pub(crate) fn install() {
     let installed = ctrlc::set_handler(|| {
         let watched = WATCHES.load(Ordering::SeqCst) > 0;
         if !watched || RAISED.swap(true, Ordering::SeqCst) {
-            std::process::exit(EXIT_CODE);
+            screen::exit(EXIT_CODE);
         }
     });
     if let Err(error) = installed {

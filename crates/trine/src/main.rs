@@ -28,6 +28,7 @@ mod measured;
 mod model_source;
 mod options;
 mod output;
+mod screen;
 mod session;
 mod statistics;
 mod terminal;

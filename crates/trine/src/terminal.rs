@@ -30,13 +30,20 @@ pub(crate) fn stderr_is_terminal() -> bool {
     stderr().is_terminal()
 }
 
+/// Whether pictures can be drawn on standard output: it is a terminal that can move its cursor.
+pub(crate) fn stdout_can_draw() -> bool {
+    stdout_is_terminal() && !is_dumb()
+}
+
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb")
+}
+
 /// Whether the user refused colours (<https://no-color.org>), or the terminal has none.
 fn colours_refused() -> bool {
     static REFUSED: OnceLock<bool> = OnceLock::new();
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    *REFUSED.get_or_init(|| {
-        is_set("NO_COLOR") || std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb")
-    })
+    *REFUSED.get_or_init(|| is_set("NO_COLOR") || is_dumb())
 }
 
 /// Whether standard output takes colours.

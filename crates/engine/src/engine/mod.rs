@@ -261,6 +261,7 @@ impl Engine {
             waiting_tokens: self.queue.tokens(),
             blocks_running: running,
             blocks_kept: self.kv.total_blocks() - self.kv.free_blocks() - running,
+            blocks_shared: self.kv.shared_blocks(),
             ..self.status
         }
     }

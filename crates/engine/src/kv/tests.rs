@@ -44,7 +44,12 @@ fn blocks_are_counted() {
     let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
     assert_eq!((a, b, pool.take()), (0, 1, None));
     pool.share(a);
+    assert_eq!(pool.shared_blocks(), 1);
+    pool.share(a);
     pool.release(a);
+    assert_eq!(pool.shared_blocks(), 1, "two are left");
+    pool.release(a);
+    assert_eq!(pool.shared_blocks(), 0);
     assert_eq!(pool.free_blocks(), 0);
     pool.check_integrity(&[1, 1]).unwrap();
     assert!(pool.check_integrity(&[2, 1]).unwrap_err().contains("block 0"));
@@ -146,7 +151,7 @@ fn a_branch_is_forked_and_both_go_on() {
     let fork = kv.lease(120, |_| 98).unwrap();
     assert_eq!(fork, Lease { slot: 1, reused: 96, copied_from: Some(0), branch: 0 });
     assert_eq!(kv.blocks(1), &kv.blocks(0)[..3]);
-    assert_eq!(kv.running_blocks(), 4);
+    assert_eq!((kv.running_blocks(), kv.shared_blocks()), (4, 3));
     fill(&mut kv, 1, 24);
     assert_ne!(kv.blocks(0)[3], kv.blocks(1)[3], "they go on in blocks of their own");
     kv.release(0, true);

@@ -1,5 +1,7 @@
 //! Texts of the command line to values, or to what is accepted instead.
 
+use std::time::Duration;
+
 use trine_model::KvType;
 use trine_weights::DType;
 
@@ -52,6 +54,11 @@ pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
 
 pub(super) fn parse_gap(text: &str) -> Result<f64, String> {
     parse_real(text, 0.0, 1e6)
+}
+
+/// Time between two looks at a server.
+pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
+    parse_real(text, 0.1, 3600.0).map(Duration::from_secs_f64)
 }
 
 pub(super) fn parse_probability(text: &str) -> Result<f64, String> {

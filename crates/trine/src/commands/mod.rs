@@ -15,3 +15,4 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod store;
+pub(crate) mod top;

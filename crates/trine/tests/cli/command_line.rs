@@ -14,6 +14,7 @@ fn help_texts() {
         "",
         "run",
         "serve",
+        "top",
         "bench",
         "eval",
         "explain",

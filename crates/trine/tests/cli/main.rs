@@ -6,6 +6,13 @@ mod command_line;
 mod common;
 mod logits;
 mod planning;
+#[cfg(target_os = "linux")]
+mod pty;
 mod running;
+#[cfg(target_os = "linux")]
+#[path = "../../src/screen.rs"]
+#[allow(dead_code, reason = "the program uses the rest")]
+mod screen;
 mod serving;
 mod vulkan;
+mod watching;

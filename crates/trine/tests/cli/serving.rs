@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use crate::common::{command, trine};
 
 /// A running server. Killed when dropped.
-struct Serving {
+pub(crate) struct Serving {
     child: Child,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Drop for Serving {
@@ -21,7 +21,7 @@ impl Drop for Serving {
 }
 
 impl Serving {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let all = [&["serve", "--device", "cpu", "--port", "0"], arguments].concat();
         let mut child = command(&all).spawn().expect("the binary starts");
         let stderr = child.stderr.take().expect("standard error is piped");
@@ -39,7 +39,7 @@ impl Serving {
         Self { child, address }
     }
 
-    fn ask(&self, method: &str, path: &str, body: &str) -> String {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         let length = body.len();
         let request = format!(

@@ -1,0 +1,51 @@
+//! What can be typed after `trine top`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::values::parse_interval;
+use crate::commands::top::Address;
+
+pub(super) const SHORT: &str = "\
+Keys: q, Esc or Ctrl-C end it; Tab and arrows choose a model; ? explains the numbers.";
+
+pub(super) const DETAILS: &str = "\
+Shown are tokens per second (generated, and of prompts whose requests started), rows and
+sequences of the last step, running and queued requests, KV blocks in use, shared, kept for later
+prompts and free, prompt tokens found in the cache, and how busy the device is.
+
+Keys:
+  q, Esc, Ctrl-C         end
+  Tab, Right, Down       the next model
+  Shift-Tab, Left, Up    the model before
+  ?                      what the numbers mean
+
+Where standard output is no terminal, one picture is printed as text, as with --once. That takes
+two looks, --interval apart: rates are differences. A server that does not answer is asked again
+until it does; with --once it is an error.";
+
+/// `trine top`
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Where the server is
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Address::parse)]
+    pub(crate) url: Address,
+
+    /// Send the first key of this file, the one that `trine serve` got
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+
+    /// Trust an https server by the certificates of this file, PEM [default: by public authorities]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval, allow_negative_numbers = true)]
+    pub(crate) interval: Duration,
+
+    /// Print one picture as text and end
+    #[arg(long)]
+    pub(crate) once: bool,
+}

@@ -1,0 +1,195 @@
+//! `trine top`: `top/fetch.rs` asks a server, `top/status.rs` reads its answer, `top/history.rs` makes rates of several,
+//! `top/view.rs` says what they mean for people, `top/draw.rs` draws it.
+
+use std::io;
+use std::panic::resume_unwind;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use ratatui::crossterm::event::{self, Event, KeyEvent};
+
+use crate::cli::TopArgs;
+use crate::failure::{Interrupted, Signalled};
+use crate::interrupt::Watch;
+use crate::output;
+use crate::screen::Screen;
+use crate::terminal;
+
+mod draw;
+mod fetch;
+mod history;
+mod status;
+mod view;
+
+use draw::Palette;
+pub(crate) use fetch::Address;
+use fetch::{Client, Problem};
+use status::Snapshot;
+use view::{View, Wish};
+
+/// How long a terminal that changed its size or is gone, and Ctrl-C's signal, may wait to be noticed.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What the other threads tell.
+enum News {
+    /// What came of a look, and when.
+    Heard(Result<Snapshot, Problem>, Instant),
+    /// A key was pressed.
+    Key(KeyEvent),
+    /// There are no more keys.
+    Deaf(io::Error),
+    /// The number of a signal that ends the program.
+    Signal(u8),
+}
+
+/// Watches a server until a key or a signal ends it, or prints one picture.
+///
+/// # Errors
+/// If a file cannot be read, the server wants another key, or the terminal fails; with one picture also if the server
+/// does not answer.
+pub(crate) fn run(args: TopArgs) -> Result<()> {
+    let client = Client::new(args.url.clone(), args.api_key_file, args.tls_ca.as_deref())?;
+    let view = View::new(args.url);
+    if args.once || !terminal::stdout_can_draw() {
+        return print(&client, view, args.interval);
+    }
+    watch(client, view, args.interval)
+}
+
+/// Two looks, and the second one's picture.
+fn print(client: &Client, mut view: View, interval: Duration) -> Result<()> {
+    for look in 0..2 {
+        if look > 0 {
+            thread::sleep(interval);
+        }
+        let snapshot = client.ask().map_err(|problem| anyhow!(problem.text().to_owned()))?;
+        view.hear(Ok(snapshot), Instant::now());
+    }
+    output::write_text(&view::text(&view))
+}
+
+fn watch(client: Client, mut view: View, interval: Duration) -> Result<()> {
+    let (sender, news) = channel();
+    let interrupted = Watch::new();
+    watch_signals(sender.clone())?;
+    let keys = sender.clone();
+    let asking = thread::Builder::new()
+        .name("asking".to_owned())
+        .spawn(move || ask(&client, interval, &sender))
+        .context("the system gives no thread")?;
+    let palette = Palette::new(terminal::stdout_has_colours());
+    let mut screen = Screen::take()?;
+    thread::Builder::new()
+        .name("keys".to_owned())
+        .spawn(move || read_keys(&keys))
+        .context("the system gives no thread")?;
+    while !asking.is_finished() {
+        screen.draw(|frame| draw::draw(frame, &view, palette))?;
+        let first = news.recv_timeout(TICK).ok();
+        interrupted.check()?;
+        for news in first.into_iter().chain(news.try_iter()) {
+            if take_in(&mut view, news)? == Wish::End {
+                return Ok(());
+            }
+        }
+    }
+    drop(screen);
+    // It ends only by a panic while it is wanted; the hook has reported that already.
+    asking.join().unwrap_or_else(|panic| resume_unwind(panic));
+    Ok(())
+}
+
+/// What news change, and whether they end the program.
+fn take_in(view: &mut View, news: News) -> Result<Wish> {
+    match news {
+        News::Heard(Err(Problem::Key(text)), _) => return Err(anyhow!(text)),
+        News::Heard(outcome, at) => view.hear(outcome, at),
+        News::Key(key) => match view.press(key) {
+            Wish::Interrupt => return Err(Interrupted.into()),
+            wish => return Ok(wish),
+        },
+        News::Deaf(error) => return Err(error).context("cannot read the keyboard"),
+        News::Signal(number) => return Err(Signalled(number).into()),
+    }
+    Ok(Wish::Stay)
+}
+
+/// Passes keys on, from a thread of its own: reading a terminal that is gone may never return.
+fn read_keys(sender: &Sender<News>) {
+    loop {
+        let news = match event::read() {
+            Ok(Event::Key(key)) => News::Key(key),
+            Ok(_) => continue,
+            Err(error) => {
+                let _ = sender.send(News::Deaf(error));
+                return;
+            }
+        };
+        if sender.send(news).is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks at the server again and again. The end of the program ends it: nobody waits for an answer.
+fn ask(client: &Client, interval: Duration, sender: &Sender<News>) {
+    loop {
+        let outcome = client.ask();
+        if sender.send(News::Heard(outcome, Instant::now())).is_err() {
+            return;
+        }
+        thread::sleep(interval);
+    }
+}
+
+/// The first signal ends the program in good order, the second at once. Ctrl-C is a key here, and the signal of its name
+/// [`Watch`]'s.
+#[cfg(unix)]
+fn watch_signals(sender: Sender<News>) -> Result<()> {
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    const HANG_UP: u8 = 1;
+    const QUIT: u8 = 3;
+    const TERMINATE: u8 = 15;
+    async fn first(hang_up: &mut Signal, quit: &mut Signal, terminate: &mut Signal) -> u8 {
+        tokio::select! {
+            _ = hang_up.recv() => HANG_UP,
+            _ = quit.recv() => QUIT,
+            _ = terminate.recv() => TERMINATE,
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the system gives no thread for signals")?;
+    let (mut hang_up, mut quit, mut terminate) = {
+        let _inside = runtime.enter();
+        let listen = |kind| signal(kind).context("the system does not deliver signals");
+        (
+            listen(SignalKind::hangup())?,
+            listen(SignalKind::quit())?,
+            listen(SignalKind::terminate())?,
+        )
+    };
+    let wait = move || {
+        runtime.block_on(async {
+            let number = first(&mut hang_up, &mut quit, &mut terminate).await;
+            let _ = sender.send(News::Signal(number));
+            let number = first(&mut hang_up, &mut quit, &mut terminate).await;
+            crate::screen::exit(128 + i32::from(number));
+        });
+    };
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(wait)
+        .context("the system gives no thread")?;
+    Ok(())
+}
+
+/// Other systems have no signal but Ctrl-C.
+#[cfg(not(unix))]
+fn watch_signals(_: Sender<News>) -> Result<()> {
+    Ok(())
+}

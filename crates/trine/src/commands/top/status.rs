@@ -1,0 +1,250 @@
+//! What a server says of itself (`GET /v1/trine/status`), checked and made harmless for a terminal.
+
+use std::collections::HashSet;
+
+use serde::Deserialize;
+
+/// Most models that are looked at; further ones are left out.
+const MODELS_MAX: usize = 256;
+/// Most formats of a model's weights; further ones are left out.
+const FORMATS_MAX: usize = 8;
+/// Most characters of a name.
+const NAME_CHARACTERS: usize = 120;
+
+/// One answer of a server.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct Snapshot {
+    /// Of the server's program.
+    pub(super) version: String,
+    /// `running` or `draining`.
+    pub(super) phase: String,
+    /// When the server started, in seconds since 1970: another number is another server.
+    pub(super) started: u64,
+    /// The models, the default one first.
+    pub(super) models: Vec<Model>,
+}
+
+/// A model of a server.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct Model {
+    /// Its name in requests.
+    pub(super) name: String,
+    /// Memory that it takes, or would take, in bytes.
+    pub(super) bytes: u64,
+    /// Its architecture, if it is loaded.
+    #[serde(default)]
+    pub(super) family: String,
+    /// Formats of its weights, if it is loaded.
+    #[serde(default)]
+    pub(super) formats: Vec<String>,
+    /// What runs it, if it is loaded.
+    #[serde(default)]
+    pub(super) device: String,
+    /// What its engine counts, if it is loaded.
+    #[serde(rename = "status")]
+    pub(super) engine: Option<Engine>,
+}
+
+/// What an engine counts: `trine_engine::Status`, as far as it is shown.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub(super) struct Engine {
+    /// Sequences being run.
+    pub(super) running: u64,
+    /// Requests in the queue.
+    pub(super) waiting: u64,
+    /// Prompt tokens of the requests in the queue.
+    pub(super) waiting_tokens: u64,
+    /// Most sequences at once.
+    pub(super) sequences: u64,
+    /// KV blocks in all.
+    pub(super) blocks: u64,
+    /// KV blocks of running sequences.
+    pub(super) blocks_running: u64,
+    /// KV blocks of ended sequences alone.
+    pub(super) blocks_kept: u64,
+    /// KV blocks of several sequences.
+    pub(super) blocks_shared: u64,
+    /// Seconds spent in steps.
+    pub(super) busy_seconds: f64,
+    /// Rows of the last step.
+    pub(super) width: u64,
+    /// Sequences of the last step.
+    pub(super) step_sequences: u64,
+    /// Bytes that the steps had to move.
+    pub(super) bytes: f64,
+    /// Requests accepted.
+    pub(super) requests: u64,
+    /// Prompt tokens of the requests that started.
+    pub(super) prompt_tokens: u64,
+    /// Of those, tokens that were in the cache.
+    pub(super) reused_tokens: u64,
+    /// Tokens generated.
+    pub(super) generated_tokens: u64,
+    /// Times a sequence gave its blocks to another.
+    pub(super) preemptions: u64,
+    /// Steps in which the device failed.
+    pub(super) device_failures: u64,
+}
+
+impl Engine {
+    /// KV blocks that nobody holds.
+    pub(super) fn blocks_free(&self) -> u64 {
+        self.blocks.saturating_sub(self.blocks_running).saturating_sub(self.blocks_kept)
+    }
+
+    /// Rows and sequences of the last step, none where nothing runs.
+    pub(super) fn batch(&self) -> (u64, u64) {
+        if self.running == 0 { (0, 0) } else { (self.width, self.step_sequences) }
+    }
+}
+
+/// Reads an answer. Every text in it is [`harmless`], every model has a name of its own.
+///
+/// # Errors
+/// In words, if it is no JSON or another document.
+pub(super) fn parse(answer: &[u8]) -> Result<Snapshot, String> {
+    let mut snapshot: Snapshot =
+        serde_json::from_slice(answer).map_err(|error| harmless(&error.to_string()))?;
+    for text in [&mut snapshot.version, &mut snapshot.phase] {
+        *text = harmless(text);
+    }
+    snapshot.models.truncate(MODELS_MAX);
+    for model in &mut snapshot.models {
+        model.formats.truncate(FORMATS_MAX);
+        let texts = [&mut model.name, &mut model.family, &mut model.device];
+        for text in texts.into_iter().chain(&mut model.formats) {
+            *text = harmless(text);
+        }
+    }
+    let mut names = HashSet::new();
+    snapshot.models.retain(|model| names.insert(model.name.clone()));
+    Ok(snapshot)
+}
+
+/// A stranger's text as one short line: characters that a terminal obeys, that end a line, or that turn the direction
+/// of writing become visible.
+pub(super) fn harmless(text: &str) -> String {
+    let is_harmful = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    let mut characters = text.chars();
+    let mut short: String = characters
+        .by_ref()
+        .take(NAME_CHARACTERS)
+        .map(|c| if is_harmful(c) { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    if characters.next().is_some() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// An answer with one loaded model and one that is not.
+    pub(in crate::commands::top) fn answer() -> Value {
+        json!({
+            "version": "0.1.0", "phase": "running", "started": 1_700_000_000, "models": [
+                {
+                    "name": "demo", "is_loaded": true, "bytes": 24_100_000, "family": "gemma3", "formats": ["Q8_0", "F32"],
+                    "device": "cpu (avx2, 2 threads)", "tokens_per_second": null,
+                    "status": {
+                        "running": 3, "waiting": 2, "waiting_tokens": 1234, "sequences": 8, "context": 2048,
+                        "block_positions": 32, "blocks": 512, "blocks_running": 96, "blocks_kept": 128,
+                        "blocks_shared": 24, "steps": 1000, "busy_seconds": 12.5, "width": 35, "step_sequences": 3,
+                        "bytes": 1e12, "requests": 40, "prompt_tokens": 8000, "reused_tokens": 2960,
+                        "generated_tokens": 5000, "preemptions": 1, "device_failures": 0, "draining": false,
+                    },
+                },
+                {"name": "second", "is_loaded": false, "bytes": 806_000_000},
+            ],
+        })
+    }
+
+    /// The same, read.
+    pub(in crate::commands::top) fn snapshot() -> Snapshot {
+        parse(answer().to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_servers_answer_is_read() {
+        let snapshot = snapshot();
+        assert_eq!((snapshot.models.len(), &*snapshot.phase), (2, "running"));
+        let engine = snapshot.models[0].engine.as_ref().unwrap();
+        assert_eq!((engine.blocks_free(), engine.batch()), (288, (35, 3)));
+        assert!(snapshot.models[1].engine.is_none());
+        let idle = Engine { width: 9, blocks: 1, blocks_kept: 5, ..Engine::default() };
+        assert_eq!((idle.batch(), idle.blocks_free()), ((0, 0), 0));
+    }
+
+    #[test]
+    fn the_engines_own_counts_are_what_is_read() {
+        let status = trine_engine::Status { blocks_shared: 7, ..Default::default() };
+        let engine: Engine = serde_json::from_value(serde_json::to_value(status).unwrap()).unwrap();
+        assert_eq!(engine.blocks_shared, 7);
+    }
+
+    #[test]
+    fn other_documents_are_refused() {
+        let deep = "[".repeat(100_000);
+        for text in ["", "<html>", "{}", "[]", "null", "\u{0}", "{\"models\":7}", &deep] {
+            assert!(parse(text.as_bytes()).is_err(), "{}", &text[..text.len().min(20)]);
+        }
+        assert!(parse(b"\xff\xfe").is_err());
+        for (pointer, wrong) in [
+            ("/version", json!(1)),
+            ("/phase", json!(null)),
+            ("/started", json!(-1)),
+            ("/models", json!({})),
+            ("/models/0", json!("demo")),
+            ("/models/0/name", json!(["a"])),
+            ("/models/0/bytes", json!("many")),
+            ("/models/0/formats", json!("Q8_0")),
+            ("/models/0/formats", json!([["Q8_0"]])),
+            ("/models/0/device", json!({"\u{1b}[31m": 1})),
+            ("/models/0/status", json!([1])),
+            ("/models/0/status/running", json!(-3)),
+            ("/models/0/status/blocks", json!(1.5)),
+            ("/models/0/status/bytes", json!("\u{1b}]0;x\u{7}")),
+            ("/models/0/status/generated_tokens", json!("5")),
+        ] {
+            let mut document = answer();
+            *document.pointer_mut(pointer).unwrap() = wrong;
+            let error = parse(document.to_string().as_bytes()).unwrap_err();
+            assert!(
+                !error.contains(char::is_control) && error.len() < 1000,
+                "{pointer}: {error:?}"
+            );
+        }
+        let huge = answer().to_string().replace("1000000000000.0", "1e999");
+        assert!(parse(huge.as_bytes()).unwrap_err().contains("out of range"));
+    }
+
+    #[test]
+    fn names_lose_what_a_terminal_obeys() {
+        let mut document = answer();
+        document["models"][0]["name"] = "a\u{1b}[2J\u{9b}31m\r\nb\u{202e}c".into();
+        document["models"][0]["device"] = "x".repeat(100_000).into();
+        document["models"][0]["formats"] = vec!["\u{1b}c"; 1000].into();
+        document["phase"] = "\u{1b}]52;c;AAAA\u{7}".into();
+        let snapshot = parse(document.to_string().as_bytes()).unwrap();
+        assert_eq!(snapshot.models[0].name, "a\u{fffd}[2J\u{fffd}31m\u{fffd}\u{fffd}b\u{fffd}c");
+        assert_eq!(snapshot.models[0].device.chars().count(), NAME_CHARACTERS + 1);
+        assert_eq!(snapshot.models[0].formats, ["\u{fffd}c"; FORMATS_MAX]);
+        assert_eq!(snapshot.phase, "\u{fffd}]52;c;AAAA\u{fffd}");
+    }
+
+    #[test]
+    fn models_are_bounded_and_differ_in_name() {
+        let mut document = answer();
+        let model = |index: usize| json!({"name": format!("m{}", index / 2), "bytes": 1});
+        document["models"] = (0..10_000).map(model).collect();
+        let snapshot = parse(document.to_string().as_bytes()).unwrap();
+        assert_eq!(snapshot.models.len(), MODELS_MAX / 2);
+    }
+}

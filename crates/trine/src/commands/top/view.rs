@@ -1,0 +1,234 @@
+//! What is shown of a server: its last answer, what became of it, and the choices of who watches.
+
+use std::time::Instant;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::fetch::{Address, Problem};
+use super::history::{History, Rates};
+use super::status::{Engine, Model, Snapshot};
+use crate::output;
+
+/// What a key asks of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// Go on.
+    Stay,
+    /// End.
+    End,
+    /// End as Ctrl-C does.
+    Interrupt,
+}
+
+/// A number with its name, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fact {
+    /// What it is.
+    pub(super) label: &'static str,
+    /// The number in words.
+    pub(super) value: String,
+}
+
+/// Everything that a picture shows.
+#[derive(Debug)]
+pub(super) struct View {
+    /// Where the server is.
+    pub(super) address: Address,
+    /// The last answer.
+    pub(super) snapshot: Option<Snapshot>,
+    /// Earlier answers.
+    pub(super) history: History,
+    /// Why there was no answer to the last look.
+    pub(super) problem: Option<String>,
+    /// Whether the explanations are shown.
+    pub(super) is_helping: bool,
+    /// The name of the model that was chosen.
+    chosen: Option<String>,
+}
+
+impl View {
+    /// Of a server that was not asked yet.
+    pub(super) fn new(address: Address) -> Self {
+        Self {
+            address,
+            snapshot: None,
+            history: History::default(),
+            problem: None,
+            is_helping: false,
+            chosen: None,
+        }
+    }
+
+    /// Takes in what came of a look.
+    pub(super) fn hear(&mut self, outcome: Result<Snapshot, Problem>, at: Instant) {
+        match outcome {
+            Ok(snapshot) => {
+                self.history.hear(&snapshot, at);
+                self.snapshot = Some(snapshot);
+                self.problem = None;
+            }
+            Err(problem) => {
+                self.history.miss();
+                self.problem = Some(problem.text().to_owned());
+            }
+        }
+    }
+
+    /// Takes in a key.
+    pub(super) fn press(&mut self, key: KeyEvent) -> Wish {
+        if key.kind == KeyEventKind::Release {
+            return Wish::Stay;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            let is_interrupt = key.code == KeyCode::Char('c');
+            return if is_interrupt { Wish::Interrupt } else { Wish::Stay };
+        }
+        match key.code {
+            KeyCode::Char('q') => return Wish::End,
+            KeyCode::Esc if self.is_helping => self.is_helping = false,
+            KeyCode::Esc => return Wish::End,
+            KeyCode::Char('?') => self.is_helping = !self.is_helping,
+            KeyCode::Tab | KeyCode::Right | KeyCode::Down => self.choose(1),
+            KeyCode::BackTab | KeyCode::Left | KeyCode::Up => self.choose(-1),
+            _ => {}
+        }
+        Wish::Stay
+    }
+
+    /// The models of the last answer.
+    pub(super) fn models(&self) -> &[Model] {
+        self.snapshot.as_ref().map_or(&[], |snapshot| &snapshot.models)
+    }
+
+    /// The model that is shown and its place in the list: the chosen one, else the first that is loaded, else the first.
+    pub(super) fn model(&self) -> Option<(usize, &Model)> {
+        let models = self.models();
+        let chosen = self.chosen.as_ref();
+        let index = chosen
+            .and_then(|name| models.iter().position(|model| model.name == *name))
+            .or_else(|| models.iter().position(|model| model.engine.is_some()))
+            .unwrap_or(0);
+        models.get(index).map(|model| (index, model))
+    }
+
+    /// The rates of a model, if they are known.
+    pub(super) fn rates(&self, model: &Model) -> Option<Rates> {
+        if self.problem.is_some() { None } else { self.history.rates(&model.name) }
+    }
+
+    fn choose(&mut self, step: isize) {
+        let Some((index, _)) = self.model() else { return };
+        let models = self.models();
+        let next = index.checked_add_signed(step).unwrap_or(models.len() - 1) % models.len();
+        self.chosen = Some(models[next].name.clone());
+    }
+}
+
+/// What a model is: name, place among the others, architecture, formats, size.
+pub(super) fn title(model: &Model, index: usize, models: usize) -> String {
+    let mut parts = vec![model.name.clone()];
+    if models > 1 {
+        parts[0] = format!("{} ({} of {models})", model.name, index + 1);
+    }
+    let details = [model.family.clone(), model.formats.join(" ")];
+    parts.extend(details.into_iter().filter(|text| !text.is_empty()));
+    parts.push(output::bytes(model.bytes));
+    if model.engine.is_none() {
+        parts.push("not loaded".to_owned());
+    }
+    parts.join(", ")
+}
+
+/// The numbers of an engine, the ones first that matter most where there is little room.
+pub(super) fn facts(engine: &Engine, rates: Option<Rates>) -> Vec<Fact> {
+    let rate = |read: fn(Rates) -> f64, unit: &str| match rates {
+        Some(rates) => format!("{} {unit}", number(read(rates))),
+        None => "-".to_owned(),
+    };
+    let (rows, sequences) = engine.batch();
+    let queue = match engine.waiting {
+        0 => "empty".to_owned(),
+        waiting => format!("{waiting}, {}", counted(engine.waiting_tokens, "token")),
+    };
+    let hits = match engine.prompt_tokens {
+        0 => "-".to_owned(),
+        tokens => {
+            let share = 100.0 * (engine.reused_tokens as f64 / tokens as f64).min(1.0);
+            format!("{share:.0} % of {}", counted(tokens, "token"))
+        }
+    };
+    let fact = |label, value| Fact { label, value };
+    vec![
+        fact("generated", rate(|rates| rates.generated, "tok/s")),
+        fact("prompts", rate(|rates| rates.prompt, "tok/s")),
+        fact("running", format!("{} of {}", engine.running, engine.sequences)),
+        fact("queue", queue),
+        fact("batch", format!("{}, {}", counted(rows, "row"), counted(sequences, "sequence"))),
+        fact(
+            "KV used",
+            format!("{} of {}", engine.blocks_running, counted(engine.blocks, "block")),
+        ),
+        fact("KV shared", counted(engine.blocks_shared, "block")),
+        fact("KV kept", counted(engine.blocks_kept, "block")),
+        fact("KV free", counted(engine.blocks_free(), "block")),
+        fact("prefix hits", hits),
+        fact("busy", rates.map_or("-".to_owned(), |rates| format!("{:.0} %", 100.0 * rates.busy))),
+        fact("memory", rate(|rates| rates.bytes / 1e9, "GB/s")),
+        fact("requests", output::count(engine.requests)),
+        fact("preempted", output::count(engine.preemptions)),
+        fact("failures", output::count(engine.device_failures)),
+    ]
+}
+
+/// What the labels of [`facts`] mean.
+pub(super) const EXPLANATIONS: [(&str, &str); 11] = [
+    ("generated", "tokens generated per second"),
+    ("prompts", "prompt tokens of requests that started, per second"),
+    ("running, queue", "requests that run, of those that may; that wait, and their prompt tokens"),
+    ("batch", "rows of the last step: tokens that pass through the model together"),
+    ("KV used", "cache blocks of running requests"),
+    ("KV shared", "those that several requests hold, because their prompts begin alike"),
+    ("KV kept", "blocks of ended requests, for prompts that begin alike"),
+    ("prefix hits", "share of prompt tokens that were in the cache"),
+    ("busy, memory", "share of the time in steps; bytes that the steps had to move"),
+    ("preempted", "times that a request gave its blocks to another and waits again"),
+    ("failures", "steps in which the device failed"),
+];
+
+/// A count with its unit: `1 row`, `12.3 k tokens`.
+fn counted(count: u64, unit: &str) -> String {
+    format!("{} {unit}{}", output::count(count), if count == 1 { "" } else { "s" })
+}
+
+/// A rate for people, short however large it is.
+pub(super) fn number(value: f64) -> String {
+    match value {
+        v if !v.is_finite() || v >= 1e15 => "> 999 T".to_owned(),
+        v if v <= 0.0 => "0".to_owned(),
+        v if v < 99.95 && v.fract() != 0.0 => format!("{v:.1}"),
+        v => output::count(v.round() as u64),
+    }
+}
+
+/// The picture as text, all models one after another.
+pub(super) fn text(view: &View) -> String {
+    let mut text = String::new();
+    if let Some(snapshot) = &view.snapshot {
+        text = format!("trine {} at {}, {}\n", snapshot.version, view.address, snapshot.phase);
+    }
+    let mut line = |label: &str, value: &str| text.push_str(&format!("{label:<12} {value}\n"));
+    for (index, model) in view.models().iter().enumerate() {
+        line("", "");
+        line("model", &title(model, index, view.models().len()));
+        let Some(engine) = &model.engine else { continue };
+        line("device", &model.device);
+        for fact in facts(engine, view.rates(model)) {
+            line(fact.label, &fact.value);
+        }
+    }
+    text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+#[cfg(test)]
+#[path = "view_tests.rs"]
+pub(super) mod tests;
