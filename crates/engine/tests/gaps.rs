@@ -60,8 +60,8 @@ impl Program for Timed {
         self.fake.run(batch)
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
-        self.fake.copy_slot(from, to)
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
+        self.fake.copy_slot(from, to, positions)
     }
 
     fn device(&self) -> String {
