@@ -104,6 +104,8 @@ fn responses_whole_and_streamed() {
     let (status, answer) = server.post("/v1/responses", &body);
     assert_eq!(status, 200, "{answer}");
     assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("incomplete")));
+    // In OpenAI's document this is a text where it is there.
+    assert!(answer.get("user").is_none(), "{answer}");
     let text = answer["output"][0]["content"][0]["text"].clone();
     let mut body = body;
     body["stream"] = true.into();
