@@ -210,7 +210,7 @@ def test_a_full_queue(program: str) -> None:
 
         def occupy() -> None:
             with client.chat.completions.create(
-                model="demo", messages=messages, max_tokens=900, stream=True, extra_body={"ignore_eos": True}
+                model="demo", messages=messages, max_tokens=300, stream=True, extra_body={"ignore_eos": True}
             ) as stream:
                 list(stream)
 

@@ -140,7 +140,7 @@ def test_what_routers_and_pickers_read(spread: Cluster) -> None:
         kinds[family.name] = family.type
         series.update(sample.name for sample in family.samples)
     for name, kind in SCRAPED.items():
-        assert kinds.get(name) in (kind, "unknown"), (name, kinds.get(name))
+        assert kinds.get(name) == kind, name
         assert series[name] == 1, f"one series of {name}: pickers do not add them up"
 
 

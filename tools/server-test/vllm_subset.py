@@ -116,18 +116,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning")
 
 
+def mark_of(name: str, has_own_model: bool) -> pytest.MarkDecorator | None:
+    """What is expected of a test, if not that it passes."""
+    for pattern, reason in () if has_own_model else SMALL_EXCEPTIONS.items():
+        if re.search(pattern, name):
+            # These run until the context is full: minutes that would tell nothing.
+            return pytest.mark.xfail(reason=reason, run=False)
+    for pattern, reason in EXCEPTIONS.items():
+        if re.search(pattern, name):
+            return pytest.mark.xfail(reason=reason, strict=True)
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        for pattern, reason in EXCEPTIONS.items():
-            if re.search(pattern, item.name):
-                item.add_marker(pytest.mark.xfail(reason=reason, strict=True, run=reason != NO_REASONING))
-                break
-        else:
-            reasons = [] if config.getoption("--model") else SMALL_EXCEPTIONS.items()
-            for pattern, reason in reasons:
-                if re.search(pattern, item.name):
-                    # These run until the context is full: minutes that would tell nothing.
-                    item.add_marker(pytest.mark.xfail(reason=reason, run=False))
+        mark = mark_of(item.name, bool(config.getoption("--model")))
+        if mark:
+            item.add_marker(mark)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -159,7 +164,7 @@ def unpack(folder: Path) -> None:
             target = folder / TESTS / module
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(found[0] / module, target)
-    for package in (folder / "tests").rglob("*"):
+    for package in list((folder / "tests").rglob("*")):
         if package.is_dir():
             (package / "__init__.py").touch()
     (folder / "tests" / "__init__.py").touch()
