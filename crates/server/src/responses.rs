@@ -237,7 +237,6 @@ impl Answer {
             "tool_choice": "auto",
             "tools": [],
             "truncation": "disabled",
-            "usage": null,
         });
         for (name, value) in &self.echoed {
             response[name] = value.clone();
