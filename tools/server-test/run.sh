@@ -2,11 +2,11 @@
 # Tests the server from outside: with the clients that people use, vLLM's own tests, requests made up from OpenAI's
 # document, and behind a router. Builds trine unless a program is named.
 #
-#   run.sh [--trine PROGRAM] [--openapi FILE] [--model MODEL] [--cases N] [PART...]
+#   run.sh [--trine PROGRAM] [--openapi FILE] [--model FILE] [--cases N] [PART...]
 #
 #   PART            clients, openapi, vllm, router; without one all of them
 #   --openapi FILE  OpenAI's OpenAPI document; without it the pinned one of fetch_openapi.sh
-#   --model MODEL   a model for vLLM's tests, instead of the one inside the program
+#   --model FILE    a .gguf file for vLLM's tests, instead of the model inside the program
 #   --cases N       requests made up for each path of the document and each way (default: 60)
 #
 # Needs Python 3.11 or later with venv, and the Python and the Rust registry for the first run. Everything is written under
@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         --trine) trine=$(realpath "$2"); shift 2 ;;
         --openapi) openapi=$(realpath "$2"); shift 2 ;;
-        --model) model=$2; shift 2 ;;
+        --model) model=$(realpath "$2"); shift 2 ;;
         --cases) cases=$2; shift 2 ;;
         clients | openapi | vllm | router) parts+=("$1"); shift ;;
         *) sed -n '2,/^set/p' "$0" | sed '$d;s/^# \{0,1\}//' >&2; exit 2 ;;
@@ -47,7 +47,8 @@ fi
 test_here() {
     echo "== $1"
     shift
-    (cd "$here" && "$python" -B -m pytest -p no:cacheprovider -q -rx --trine "$trine" "$@") || failed=1
+    (cd "$here" && "$python" -B -m pytest -p no:cacheprovider -o asyncio_default_fixture_loop_scope=function -q -rx \
+        --trine "$trine" "$@") || failed=1
 }
 
 failed=0
