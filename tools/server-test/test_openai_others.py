@@ -215,9 +215,10 @@ def test_a_full_queue(program: str) -> None:
                 list(stream)
 
         threads = [threading.Thread(target=occupy, daemon=True) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        wait_until("one runs and one waits", lambda: server.status()["waiting"] == 1)
+        threads[0].start()
+        wait_until("one runs", lambda: server.status()["running"] == 1)
+        threads[1].start()
+        wait_until("one waits", lambda: server.status()["waiting"] == 1)
         with pytest.raises(openai.InternalServerError) as caught:
             client.chat.completions.create(model="demo", messages=messages)
         assert (caught.value.status_code, caught.value.code) == (503, "queue_full")
