@@ -20,6 +20,7 @@ use crate::models::Lease;
 use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
+use crate::structure::Structure;
 
 /// Answers a conversation.
 pub(crate) async fn handle(
@@ -94,6 +95,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     parameters.max_tokens =
         Some(most.ok_or_else(|| fields.wrong("max_tokens", "a number of tokens"))?);
     parameters.stops = read_stops(fields, "stop_sequences")?;
+    parameters.follow(Structure::of_message(fields)?, model)?;
     let calling = calling(fields)?;
     calling.apply(&mut parameters, None, model)?;
     let messages = calling.conversation(conversation(object)?)?;

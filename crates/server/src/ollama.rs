@@ -106,6 +106,7 @@ fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<A
     let ids = match way {
         Way::Chat if fields.list("messages")?.is_none_or(<[Value]>::is_empty) => return Ok(None),
         Way::Chat => {
+            refuse_images(fields)?;
             let messages = calling.conversation(read_messages(fields)?)?;
             prompt(model, messages, &Rendering::default())?
         }
@@ -125,6 +126,22 @@ fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<A
         }
     };
     Ok(Some(parameters.ask(ids, None, model)))
+}
+
+/// In this dialect images stand beside a message's text.
+fn refuse_images(fields: Fields<'_>) -> Result<(), ApiError> {
+    let has_images = |message: &Value| match message.get("images") {
+        None | Some(Value::Null) => false,
+        Some(images) => images.as_array().is_none_or(|images| !images.is_empty()),
+    };
+    let messages = fields.list("messages")?.unwrap_or_default();
+    match messages.iter().position(has_images) {
+        Some(index) => {
+            let param = format!("messages[{index}].images");
+            Err(ApiError::unsupported(param, "this server takes text only"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn read_options(

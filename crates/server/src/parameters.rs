@@ -296,7 +296,7 @@ enum Harmless {
 }
 
 /// Fields that would change what the answer means.
-const UNSUPPORTED: [(&str, Harmless, &str); 28] = [
+const UNSUPPORTED: [(&str, Harmless, &str); 29] = [
     (
         "suffix",
         Harmless::Off,
@@ -318,6 +318,11 @@ const UNSUPPORTED: [(&str, Harmless, &str); 28] = [
     ("logits_processors", Harmless::Off, "leave it out"),
     ("truncate_prompt_tokens", Harmless::Off, "prompts are never cut; shorten it before"),
     ("prompt_embeds", Harmless::Off, "send text or token ids"),
+    (
+        "kv_transfer_params",
+        Harmless::Off,
+        "prompts are read by the server that answers; leave it out",
+    ),
     ("chat_template", Harmless::Off, "templates of requests are not run; the model's own is used"),
     ("documents", Harmless::Off, "put documents into messages"),
     ("lora", Harmless::Off, "leave it out"),

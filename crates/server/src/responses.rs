@@ -189,11 +189,11 @@ fn conversation(fields: Fields<'_>) -> Result<Vec<Message>, ApiError> {
 
 /// Fields of the request that a response repeats.
 fn echoed(object: &Map<String, Value>) -> Map<String, Value> {
-    let names = ["instructions", "max_output_tokens", "metadata", "temperature", "top_p", "user"];
+    let names = ["instructions", "max_output_tokens", "metadata", "temperature", "top_p"];
     let value = |name: &str| object.get(name).cloned().unwrap_or_default();
     let mut echoed: Map<String, Value> =
         names.iter().map(|name| ((*name).to_owned(), value(name))).collect();
-    for name in ["tools", "tool_choice", "parallel_tool_calls"] {
+    for name in ["tools", "tool_choice", "parallel_tool_calls", "user"] {
         if let Some(value) = object.get(name).filter(|value| !value.is_null()) {
             echoed.insert(name.to_owned(), value.clone());
         }
@@ -232,7 +232,6 @@ impl Answer {
             "tool_choice": "auto",
             "tools": [],
             "truncation": "disabled",
-            "usage": null,
         });
         for (name, value) in &self.echoed {
             response[name] = value.clone();

@@ -58,6 +58,25 @@ impl Structure {
         read_format("text.format", format)
     }
 
+    /// Reads `output_config.format` of Anthropic's messages, and `output_format`, as it was called in their beta.
+    ///
+    /// # Errors
+    /// 400 naming the field of a wrong shape, or the second one of two.
+    pub(crate) fn of_message(fields: Fields<'_>) -> Result<Option<Self>, ApiError> {
+        let read = |path: &str, format: Option<&Map<String, Value>>| match format {
+            None => Ok(None),
+            Some(format) => read_format(path, format),
+        };
+        let config = match fields.object("output_config")? {
+            None => None,
+            Some(config) => Fields::within(config, "output_config.").object("format")?,
+        };
+        only_one([
+            read("output_config.format", config)?,
+            read("output_format", fields.object("output_format")?)?,
+        ])
+    }
+
     /// Reads Ollama's `format`: `json`, or a schema.
     ///
     /// # Errors
@@ -244,11 +263,19 @@ fn structured_outputs(fields: Fields<'_>) -> Result<Option<Structure>, ApiError>
         source: GrammarSource::JsonObject,
         param: fields.path("json_object"),
     });
-    only_one([
+    let found = only_one([
         json_schema(fields, "json"),
         text(fields, "regex", GrammarSource::Regex)?,
         choice(fields, "choice")?,
         text(fields, "grammar", gbnf_or_lark)?,
         object,
-    ])
+    ])?;
+    let named = ["json", "regex", "choice", "grammar"];
+    match named.into_iter().find(|name| fields.get(name).is_some()) {
+        // Whoever sends the object wants the text to look like something.
+        Some(name) if found.is_none() => {
+            Err(fields.wrong(name, "a text or a list that is not empty"))
+        }
+        _ => Ok(found),
+    }
 }

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
 
-use super::{Counts, Streaming, Tally, finish_reason, logprobs, stop_reason};
+use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, logprobs, stop_reason};
 use crate::app::{App, unix_seconds};
 use crate::calling::{Calling, openai_call};
 use crate::conversation::{Rendering, prompt, read_messages};
@@ -75,7 +75,7 @@ pub(crate) async fn handle(
         "model": &*head.model,
         "choices": choices,
         "usage": counts.json(),
-        "system_fingerprint": null,
+        "system_fingerprint": FINGERPRINT,
     });
     if chat.prompt_logprobs {
         let known = &wholes[0].prompt;
@@ -145,7 +145,7 @@ impl Chunks {
             "created": self.head.created,
             "model": &*self.head.model,
             "choices": choices,
-            "system_fingerprint": null,
+            "system_fingerprint": FINGERPRINT,
         });
         // Clients that did not ask for counts need not know the field.
         if self.streaming.usage {

@@ -10,7 +10,7 @@ use trine_engine::LOGPROBS_MAX;
 use trine_text::Specials;
 
 use super::logprobs::{Legacy, vllm_prompt};
-use super::{Counts, Streaming, Tally, finish_reason, stop_reason};
+use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, stop_reason};
 use crate::app::{App, unix_seconds};
 use crate::calling;
 use crate::error::{ApiError, Dialect};
@@ -83,7 +83,7 @@ pub(crate) async fn handle(
         "model": &*lease.name,
         "choices": choices,
         "usage": counts.json(),
-        "system_fingerprint": null,
+        "system_fingerprint": FINGERPRINT,
     })))
 }
 

@@ -12,6 +12,10 @@ use crate::error::ApiError;
 use crate::generate::{Ended, Reason, Whole};
 use crate::json::Fields;
 
+/// `system_fingerprint`: what the texts of a seed depend on beside the request, as far as it is the program. OpenAI's document
+/// does not allow null.
+pub(crate) const FINGERPRINT: &str = concat!("trine-", env!("CARGO_PKG_VERSION"));
+
 /// `POST /v1/embeddings`: generative models have no embeddings of texts.
 pub(crate) async fn embeddings() -> ApiError {
     let message = "the models of this server generate text; none of them gives embeddings";

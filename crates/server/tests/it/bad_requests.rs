@@ -230,6 +230,7 @@ fn fields_that_are_not_supported() {
         ("truncate_prompt_tokens", json!(5)),
         ("modalities", json!(["text", "audio"])),
         ("cache_salt", json!("mine")),
+        ("kv_transfer_params", json!({"prompt_token_ids": [5, 6]})),
     ]);
 }
 
@@ -282,6 +283,12 @@ fn images_and_sounds_are_refused_without_being_fetched() {
             server.post(CHAT, &json!({"messages": [{"role": "user", "content": [part]}]}));
         assert_eq!(status, 400);
         assert_eq!(error["error"]["param"], "messages[0].content[0]");
+    }
+    // Ollama's stand beside the text.
+    for (images, expected) in [(json!(["AAAA"]), 400), (json!("AAAA"), 400), (json!([]), 200)] {
+        let message = json!({"role": "user", "content": "Hi", "images": images});
+        let body = json!({"messages": [message], "stream": false, "options": {"num_predict": 1}});
+        assert_eq!(server.post("/api/chat", &body).0, expected, "{body}");
     }
 }
 

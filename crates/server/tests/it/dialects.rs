@@ -104,6 +104,8 @@ fn responses_whole_and_streamed() {
     let (status, answer) = server.post("/v1/responses", &body);
     assert_eq!(status, 200, "{answer}");
     assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("incomplete")));
+    // In OpenAI's document this is a text where it is there.
+    assert!(answer.get("user").is_none(), "{answer}");
     let text = answer["output"][0]["content"][0]["text"].clone();
     let mut body = body;
     body["stream"] = true.into();
@@ -111,6 +113,10 @@ fn responses_whole_and_streamed() {
     let events = stream.events();
     assert!(events.iter().enumerate().all(|(index, event)| event["sequence_number"] == index));
     assert_eq!(events[0]["type"], "response.created");
+    assert!(
+        events[0]["response"].get("usage").is_none(),
+        "counts are absent, not null, until they are known"
+    );
     let last = events.last().unwrap();
     assert_eq!(last["type"], "response.incomplete");
     assert_eq!(last["response"]["output"][0]["content"][0]["text"], text);

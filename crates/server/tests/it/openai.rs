@@ -33,6 +33,8 @@ fn a_chat_is_answered_whole() {
     assert_eq!(usage["completion_tokens"], 8);
     let sum = usage["prompt_tokens"].as_u64().unwrap() + 8;
     assert_eq!(usage["total_tokens"], sum);
+    // The document of OpenAI has a text here, not null.
+    assert!(answer["system_fingerprint"].as_str().unwrap().starts_with("trine-"), "{answer}");
 }
 
 #[test]

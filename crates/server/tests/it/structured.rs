@@ -106,8 +106,24 @@ fn other_dialects_ask_for_structure_in_their_own_fields() {
     assert_eq!((status, &answer["status"]), (200, &json!("completed")), "{answer}");
     assert_eq!(answer["output"][0]["content"][0]["text"].as_str().unwrap().trim(), DOCUMENT);
     assert_eq!(answer["text"]["format"], format);
+    let format = json!({"type": "json_schema", "schema": schema()});
+    for field in ["output_config", "output_format"] {
+        let mut body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 60});
+        body[field] =
+            if field == "output_config" { json!({ "format": format }) } else { format.clone() };
+        let (status, answer) = server.post("/v1/messages", &body);
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(answer["content"][0]["text"].as_str().unwrap().trim(), DOCUMENT, "{field}");
+    }
     for (path, body) in [
         ("/api/chat", json!({"messages": [{"role": "user", "content": "Hi"}], "format": "xml"})),
+        (
+            "/v1/messages",
+            json!({
+                "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9,
+                "output_config": {"format": {"type": "xml"}},
+            }),
+        ),
         (
             "/api/chat",
             json!({"messages": [{"role": "user", "content": "Hi"}], "format": {"type": "thing"}}),
@@ -234,6 +250,9 @@ fn grammars_that_are_none_or_cost_too_much() {
         ("guided_choice", json!([1, 2])),
         ("guided_choice", json!("yes")),
         ("structured_outputs", json!({"grammar": "item ::= \"a\""})),
+        ("structured_outputs", json!({"grammar": ""})),
+        ("structured_outputs", json!({"regex": ""})),
+        ("structured_outputs", json!({"choice": []})),
     ]);
 }
 

@@ -1,0 +1,61 @@
+"""Options and servers of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anthropic
+import ollama
+import openai
+import pytest
+
+from harness import PATIENCE, ROOT, Server
+
+#: The one key of the server that asks for keys.
+KEY = "a-key-for-tests-that-guards-nothing"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("trine")
+    group.addoption("--trine", default=str(ROOT / "target/release/trine"), help="the program to test")
+    group.addoption("--openapi", help="OpenAI's OpenAPI document; without it these tests are skipped")
+    group.addoption("--cases", type=int, default=60, help="requests made up for each path of that document")
+    group.addoption("--seed-of-cases", type=int, default=1, help="seed of these requests")
+
+
+@pytest.fixture(scope="session")
+def program(request: pytest.FixtureRequest) -> str:
+    """Path of trine."""
+    return str(request.config.getoption("--trine"))
+
+
+@pytest.fixture(scope="session")
+def server(program: str) -> Iterator[Server]:
+    """A server with the model inside the program, called `demo`."""
+    with Server(program, name="serve-demo") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def guarded(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that asks for [`KEY`]."""
+    path: Path = tmp_path_factory.mktemp("keys") / "keys"
+    path.write_text(KEY + "\n")
+    with Server(program, "--api-key-file", str(path), name="serve-guarded") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def openai_client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0, timeout=PATIENCE)
+
+
+@pytest.fixture(scope="session")
+def anthropic_client(server: Server) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0, timeout=PATIENCE)
+
+
+@pytest.fixture(scope="session")
+def ollama_client(server: Server) -> ollama.Client:
+    return ollama.Client(host=server.url, timeout=PATIENCE)
