@@ -293,6 +293,10 @@ pub(crate) async fn show(
     let entry = entries.iter().find(|entry| *entry.name == *lease.name);
     let description = &model.description;
     let template = model.template.as_ref().map_or("", |template| template.source());
+    let capabilities = match model.service.limits().embeddings {
+        None => json!(["completion", "tools"]),
+        Some(_) => json!(["embedding"]),
+    };
     let family = &description.family;
     let mut info = Map::new();
     info.insert("general.architecture".to_owned(), family.clone().into());
@@ -304,7 +308,7 @@ pub(crate) async fn show(
         "template": template,
         "details": entry.map(details),
         "model_info": info,
-        "capabilities": ["completion", "tools"],
+        "capabilities": capabilities,
         "modified_at": rfc3339(app.started),
     })))
 }

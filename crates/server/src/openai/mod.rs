@@ -5,18 +5,11 @@ pub(crate) mod completions;
 mod logprobs;
 pub(crate) mod models;
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::generate::{Reason, Whole};
 use crate::json::Fields;
-
-/// `POST /v1/embeddings`: generative models have no embeddings of texts.
-pub(crate) async fn embeddings() -> ApiError {
-    let message = "the models of this server generate text; none of them gives embeddings";
-    ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_supported", message)
-}
 
 /// How an answer is sent.
 #[derive(Debug, Clone, Copy, Default)]

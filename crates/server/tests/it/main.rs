@@ -5,6 +5,7 @@
 mod bad_requests;
 mod client;
 mod dialects;
+mod embeddings;
 mod ending;
 mod fake;
 mod harness;
