@@ -105,10 +105,11 @@ impl<'a> Prompts<'a> {
             Value::String(text) if text.is_empty() => return Err(self.wrong("a text is empty")),
             Value::String(text) => {
                 let tokenizer = &self.model.tokenizer;
-                match self.adds_bos {
-                    true => tokenizer.encode_prompt(text, Specials::Parse)?,
-                    false => tokenizer.encode(text, Specials::Parse)?,
-                }
+                let ids = match self.adds_bos {
+                    true => tokenizer.encode_prompt(text, Specials::Parse),
+                    false => tokenizer.encode(text, Specials::Parse),
+                };
+                ids.map_err(|error| ApiError::from(error).of_field(self.param))?
             }
             Value::Array(ids) if ids.is_empty() => return Err(self.wrong("a list is empty")),
             Value::Array(ids) => {
@@ -260,7 +261,7 @@ fn respond(
     envelope: &Value,
     list: &str,
     vectors: Vectors,
-    item: impl Fn(usize, &[f32]) -> String + Send + 'static,
+    item: impl Fn(usize, &[f32]) -> String + Send + Unpin + 'static,
 ) -> Response<Body> {
     let mut head = envelope.to_string();
     head.pop();
@@ -270,8 +271,12 @@ fn respond(
         comma.to_owned() + &item(index, &row)
     });
     let pieces = std::iter::once(head).chain(items).chain(std::iter::once("]}".to_owned()));
-    let body = Pieces { pieces, _room: vectors.room };
-    let mut response = Response::new(Body::new(body));
+    json_of(Body::new(Pieces { pieces, _room: vectors.room }))
+}
+
+/// A response with a body that is JSON.
+fn json_of(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
     response

@@ -8,13 +8,12 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
 
-use super::{Prompts, check_dimensions, embed, numbers, respond, shape};
+use super::{Prompts, check_dimensions, embed, json_of, numbers, respond, shape};
 use crate::app::App;
 use crate::body::read_object;
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::LoadedModel;
-use crate::service_routes::json_response;
 
 /// `POST /api/embed`
 pub(crate) async fn embed_inputs(
@@ -48,7 +47,7 @@ pub(crate) async fn embed_prompt(
     let prompts = app.work(move || read(&object, &reading.model, "prompt")).await?;
     let vectors = embed(&app, &lease, prompts, 0).await?;
     let vector = vectors.rows.first().map(Vec::as_slice).unwrap_or_default();
-    Ok(json_response(&json!({ "embedding": vector })))
+    Ok(json_of(Body::from(format!("{{\"embedding\":{}}}", numbers(vector)))))
 }
 
 /// The texts of a field; none where nothing is to be embedded, and the model only loaded.

@@ -17,15 +17,8 @@ use crate::json::Fields;
 use crate::models::LoadedModel;
 
 /// Fields that would make another vector, of servers that have them.
-const UNSUPPORTED: [&str; 7] = [
-    "messages",
-    "truncate_prompt_tokens",
-    "input_type",
-    "prompt_name",
-    "instruction",
-    "chat_template",
-    "mm_processor_kwargs",
-];
+const UNSUPPORTED: [&str; 5] =
+    ["messages", "truncate_prompt_tokens", "input_type", "prompt_name", "instruction"];
 
 /// How a vector is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
