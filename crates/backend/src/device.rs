@@ -60,7 +60,7 @@ pub trait Device {
 /// A Plan bound to a device, weights and a width: everything is in place, and a step only runs it.
 pub trait Program: Send {
     /// Runs one step. Gives the rows of the Plan's output, row-major: the logits, (outputs, vocabulary), in the order of
-    /// [`Batch::outputs`], or of a Plan that ends before them the residual stream, (tokens, hidden).
+    /// [`Batch::outputs`], or of a Plan that ends before them the residual stream or the hidden states, (tokens, hidden).
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] if the batch breaks one of [`Batch`]'s rules (nothing was run then), any other error if

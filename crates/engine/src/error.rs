@@ -72,6 +72,16 @@ pub enum EngineError {
     /// The engine takes no more requests, because it is to end.
     #[error("no more requests are taken: the engine is being stopped")]
     Draining,
+    /// A text is asked of an engine that gives embeddings.
+    #[error(
+        "the model is loaded for embeddings and generates no text; load it without --embeddings"
+    )]
+    OnlyEmbeddings,
+    /// An embedding is asked of an engine that generates texts.
+    #[error(
+        "the model is loaded to generate text and gives no embeddings; load it with --embeddings"
+    )]
+    NoEmbeddings,
     /// The model gave logits that are infinite or not numbers.
     #[error(
         "the logits are not finite (token id {id} has {found}); the model file is damaged or its values overflow: \

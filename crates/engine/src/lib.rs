@@ -12,6 +12,7 @@
 //! | [`pace`] | how many rows of prompts go beside decoding sequences; pure |
 //! | [`scheduler`] | which rows the next step runs; pure, sees counts only |
 //! | [`sampling`] | from logits to a token; pure but for the seeded random numbers |
+//! | `pooling` | from hidden states to the embedding of a text; pure |
 //! | [`Engine`] | the loop that binds them to a device |
 //! | [`Service`] | an engine on a thread of its own, for many clients |
 //!
@@ -25,6 +26,7 @@ mod error;
 pub mod kv;
 mod options;
 pub mod pace;
+mod pooling;
 pub mod queue;
 mod request;
 pub mod sampling;
@@ -36,6 +38,7 @@ mod traffic;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use options::EngineOptions;
+pub use pooling::{Embeddings, Pooling};
 pub use request::{
     Constraint, Event, Finish, LOGPROBS_MAX, Limits, Logprobs, Request, SequenceId, Statistics,
 };

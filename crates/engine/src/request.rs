@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::error::EngineError;
+use crate::pooling::Embeddings;
 use crate::sampling::SamplingParams;
 
 /// Names one request from [`submit`](crate::Engine::submit) on; never used twice by an engine.
@@ -21,7 +22,7 @@ pub const LOGPROBS_MAX: usize = 20;
 /// Most stop ids in a request: each generated token is compared with all of them.
 const STOPS_MAX: usize = 1024;
 
-/// A prompt to be continued. [`Request::new`] has the defaults.
+/// A prompt to be continued, or a text whose embedding is wanted. [`Request::new`] and [`Request::embedding`] have the defaults.
 #[derive(Debug)]
 pub struct Request {
     /// All token ids, `<bos>` and earlier turns included.
@@ -48,6 +49,8 @@ pub struct Request {
     pub prompt_logprobs: Option<usize>,
     /// What allows only some tokens at each place; none allows all.
     pub constraint: Option<Box<dyn Constraint>>,
+    /// Whether the prompt's embedding is wanted, and nothing generated.
+    pub is_embedding: bool,
 }
 
 /// Allows only some tokens: a grammar, for instance. Used by one request alone, on the engine's thread.
@@ -84,7 +87,13 @@ impl Request {
             logprobs: None,
             prompt_logprobs: None,
             constraint: None,
+            is_embedding: false,
         }
+    }
+
+    /// A request for the embedding of a text.
+    pub fn embedding(prompt: Vec<u32>) -> Self {
+        Self { is_embedding: true, ..Self::new(prompt, 0) }
     }
 }
 
@@ -101,6 +110,8 @@ pub struct Limits {
     pub queue: usize,
     /// Most prompt tokens in the queue.
     pub queue_tokens: usize,
+    /// What is given instead of generated tokens, if it is embeddings.
+    pub embeddings: Option<Embeddings>,
 }
 
 impl Limits {
@@ -108,8 +119,14 @@ impl Limits {
     ///
     /// # Errors
     /// [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`], [`EngineError::UnknownToken`],
-    /// [`EngineError::BadSampling`], and [`EngineError::BadOption`] for too many stop ids or alternatives.
+    /// [`EngineError::BadSampling`], [`EngineError::BadOption`] for too many stop ids or alternatives, or for tokens or their
+    /// log-probabilities with an embedding, [`EngineError::OnlyEmbeddings`] and [`EngineError::NoEmbeddings`].
     pub fn check(&self, request: &Request) -> Result<(), EngineError> {
+        match (request.is_embedding, self.embeddings) {
+            (false, Some(_)) => return Err(EngineError::OnlyEmbeddings),
+            (true, None) => return Err(EngineError::NoEmbeddings),
+            _ => {}
+        }
         self.check_prompt(&request.prompt)?;
         request.sampling.check(self.vocabulary)?;
         let most = |option: &'static str, found: usize, most: usize| {
@@ -118,6 +135,11 @@ impl Limits {
             }
             Err(EngineError::option(option, found, format!("at most {most}")))
         };
+        if request.is_embedding {
+            most("max_tokens", request.max_tokens, 0)?;
+            let known = [request.logprobs, request.prompt_logprobs];
+            most("logprobs", known.iter().flatten().count(), 0)?;
+        }
         most("stop_ids", request.stop_ids.len(), STOPS_MAX)?;
         most("logprobs", request.logprobs.unwrap_or(0), LOGPROBS_MAX)?;
         most("prompt_logprobs", request.prompt_logprobs.unwrap_or(0), LOGPROBS_MAX)
@@ -202,6 +224,13 @@ pub enum Event {
         /// One for each of the prompt tokens that follow those reported before.
         tokens: Vec<Logprobs>,
     },
+    /// The whole prompt was run whose embedding is wanted.
+    Embedding {
+        /// Whose.
+        sequence: SequenceId,
+        /// The embedding, of length 1 (Euclidean norm).
+        vector: Vec<f32>,
+    },
     /// A token was sampled.
     Token {
         /// Whose.
@@ -231,6 +260,7 @@ impl Event {
             Event::Started { sequence, .. }
             | Event::Prefill { sequence, .. }
             | Event::PromptLogprobs { sequence, .. }
+            | Event::Embedding { sequence, .. }
             | Event::Token { sequence, .. }
             | Event::Finished { sequence, .. } => sequence,
         }
@@ -251,7 +281,7 @@ impl Event {
 pub enum Finish {
     /// A stop id was sampled.
     Stop,
-    /// `max_tokens` were generated.
+    /// `max_tokens` were generated, or the embedding is there.
     Length,
     /// The context, or the memory for it, is full.
     Context,

@@ -51,6 +51,8 @@ pub enum Update {
     },
     /// Log-probabilities of prompt tokens, in order; the first token of a prompt has none.
     PromptLogprobs(Vec<Logprobs>),
+    /// The embedding of the prompt, of length 1 (Euclidean norm).
+    Embedding(Vec<f32>),
     /// A token was sampled that belongs to the text (a stop id that ends the text does not).
     Token {
         /// The token.
@@ -347,6 +349,7 @@ impl Worker {
             Event::Started { reused, waited, .. } => Update::Started { reused, waited },
             Event::Prefill { done, total, .. } => Update::Prefill { done, total },
             Event::PromptLogprobs { tokens, .. } => Update::PromptLogprobs(tokens),
+            Event::Embedding { vector, .. } => Update::Embedding(vector),
             Event::Token { is_stop: true, .. } => return,
             Event::Token { token, logprobs, .. } => Update::Token { token, logprobs, at },
             Event::Finished { finish, statistics, .. } => Update::Finished { finish, statistics },

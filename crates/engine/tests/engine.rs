@@ -99,7 +99,7 @@ impl Log {
                     self.ends.insert(id, finish);
                     self.statistics.insert(id, statistics);
                 }
-                Event::Started { .. } | Event::PromptLogprobs { .. } => {}
+                Event::Started { .. } | Event::PromptLogprobs { .. } | Event::Embedding { .. } => {}
             }
         }
     }
@@ -202,6 +202,7 @@ fn a_prompt_alone_fills_the_cache() {
     assert_eq!(statistics.reused_tokens, 50);
     let (statistics, _) = run_one(&mut engine, request(prompt(5, 60), 0));
     assert_eq!(statistics.reused_tokens, 59, "the last token is always run");
+    assert_eq!(engine.status().generated_tokens, 3, "prompts alone generate none");
 }
 
 #[test]

@@ -33,9 +33,9 @@ impl<'a> Builder<'a> {
         Self { plan, dtype_of, known: HashMap::new(), scope: String::new() }
     }
 
-    /// The finished Plan, whose result is `logits`.
-    pub(crate) fn finish(mut self, logits: BufferId) -> Plan {
-        self.plan.output = logits;
+    /// The finished Plan, which is for the rows of `output`.
+    pub(crate) fn finish(mut self, output: BufferId) -> Plan {
+        self.plan.output = output;
         self.plan
     }
 

@@ -17,15 +17,7 @@ use crate::plan::{BufferId, CacheId, Plan};
 /// output matrix too.
 pub fn plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
     let mut p = Builder::new(dtype_of);
-    let x =
-        p.embed(names::TOKEN_EMBEDDING, config.vocabulary, config.hidden, config.embedding_scale);
-    let mut caches: Vec<CacheId> = Vec::new();
-    for (index, layer) in config.layers.iter().enumerate() {
-        p.scope(format!("blk.{index}."));
-        attention(&mut p, config, index, layer, x, &mut caches);
-        feed_forward(&mut p, config, index, layer, x);
-    }
-    p.scope("");
+    let x = residual_stream(&mut p, config);
     let selected = p.select(x);
     let normed = p.norm("output_norm", selected, names::OUTPUT_NORM, config.norm_epsilon);
     let output = if tied { names::TOKEN_EMBEDDING } else { names::OUTPUT };
@@ -34,6 +26,29 @@ pub fn plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) -> Pl
         p.softcap(logits, cap);
     }
     p.finish(logits)
+}
+
+/// Builds the Plan that ends before the output matrix: `norm(h)` of every token, (tokens, hidden). `dtype_of` says how the
+/// tensor of a name is stored.
+pub fn hidden_states(config: &Config, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
+    let mut p = Builder::new(dtype_of);
+    let x = residual_stream(&mut p, config);
+    let normed = p.norm("output_norm", x, names::OUTPUT_NORM, config.norm_epsilon);
+    p.finish(normed)
+}
+
+/// `h` behind the last layer, (tokens, hidden).
+fn residual_stream(p: &mut Builder, config: &Config) -> BufferId {
+    let x =
+        p.embed(names::TOKEN_EMBEDDING, config.vocabulary, config.hidden, config.embedding_scale);
+    let mut caches: Vec<CacheId> = Vec::new();
+    for (index, layer) in config.layers.iter().enumerate() {
+        p.scope(format!("blk.{index}."));
+        attention(p, config, index, layer, x, &mut caches);
+        feed_forward(p, config, index, layer, x);
+    }
+    p.scope("");
+    x
 }
 
 fn attention(

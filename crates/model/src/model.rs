@@ -95,6 +95,15 @@ impl Model {
         fusion::fuse(narrow::narrow(self.base_plan()))
     }
 
+    /// The forward pass that devices run for embeddings of texts: it ends with the hidden states behind the final norm,
+    /// (tokens, hidden), and has no output matrix.
+    pub fn hidden_states_plan(&self) -> Plan {
+        let dtype_of = |name: &str| self.dtype(name);
+        fusion::fuse(match self.config.family {
+            Family::Gemma3 => gemma3::hidden_states(&self.config, &dtype_of),
+        })
+    }
+
     /// Whether the embedding table is the output matrix too.
     pub fn is_tied(&self) -> bool {
         !self.tensors.contains_key(names::OUTPUT)

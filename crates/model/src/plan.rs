@@ -282,7 +282,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What the pass begins with where it is not token ids alone: the residual stream that the part before it gave.
     pub input: Option<BufferId>,
-    /// What the pass is for: (outputs, vocabulary) the logits, or (tokens, hidden) the residual stream for the part behind it.
+    /// What the pass is for: (outputs, vocabulary) the logits, or (tokens, hidden) the residual stream for the part behind it
+    /// or the hidden states.
     pub output: BufferId,
 }
 

@@ -27,7 +27,8 @@ use crate::metrics::Metrics;
 use crate::models::{Lease, Models};
 use crate::options::Limits;
 use crate::{
-    anthropic, live, ollama, openai, page, responses, routers, service_routes, text_routes,
+    anthropic, embeddings, live, ollama, openai, page, responses, routers, service_routes,
+    text_routes,
 };
 
 /// Bytes of a body that one permit of the budget stands for.
@@ -111,13 +112,15 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
             .route(&format!("{prefix}/responses"), post(responses::handle))
             .route(&format!("{prefix}/models"), get(openai::models::list))
             .route(&format!("{prefix}/models/{{*name}}"), get(openai::models::one))
-            .route(&format!("{prefix}/embeddings"), post(openai::embeddings))
+            .route(&format!("{prefix}/embeddings"), post(embeddings::openai::handle))
     };
     let router = openai("", openai("/v1", Router::new()))
         .route("/v1/messages", post(anthropic::handle))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/api/chat", post(ollama::chat))
         .route("/api/generate", post(ollama::generate))
+        .route("/api/embed", post(embeddings::ollama::embed_inputs))
+        .route("/api/embeddings", post(embeddings::ollama::embed_prompt))
         .route("/api/tags", get(ollama::tags))
         .route("/api/ps", get(ollama::running))
         .route("/api/show", post(ollama::show))

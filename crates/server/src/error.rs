@@ -218,6 +218,9 @@ impl From<EngineError> for ApiError {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "queue_full", message)
             }
             EngineError::Draining => Self::draining(),
+            EngineError::OnlyEmbeddings | EngineError::NoEmbeddings => {
+                Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported", message)
+            }
             EngineError::NonFiniteLogits { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "non_finite_logits", message)
             }

@@ -294,7 +294,7 @@ impl Run {
                 self.metrics.started(waited);
                 (Vec::new(), false)
             }
-            Some(Update::Prefill { .. }) => (Vec::new(), false),
+            Some(Update::Prefill { .. } | Update::Embedding(_)) => (Vec::new(), false),
             Some(Update::PromptLogprobs(tokens)) => (vec![Piece::Prompt(tokens)], false),
             Some(Update::Token { token, logprobs, at }) => {
                 self.note_token(at);

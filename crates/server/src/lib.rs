@@ -5,6 +5,7 @@
 //!   app: checks (framing, host, origin, key) -> routes
 //!     a dialect (openai, anthropic, ollama ...): fields -> Parameters, messages -> prompt
 //!       generate: Asks -> trine_engine::Service -> Pieces
+//!       embeddings: texts -> trine_engine::Service -> vectors
 //!     the dialect again: Pieces -> JSON, or a stream
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! | `models` | several models by name, loaded when they are asked for |
 //! | `json`, `parameters`, `conversation` | what the dialects have in common on the way in |
 //! | `generate`, `stream` | what they have in common on the way out |
+//! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
 //! | `metrics`, `service_routes`, `live` | counts, health, what the engines do at the moment |
 //! | `page` | the page at `/` |
@@ -28,6 +30,7 @@ mod app;
 mod body;
 mod calling;
 mod conversation;
+mod embeddings;
 mod error;
 mod generate;
 mod guard;

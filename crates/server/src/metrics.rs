@@ -320,6 +320,11 @@ impl ModelMetrics {
         self.prompt_length.observe(ask.request.prompt.len() as f64);
     }
 
+    /// The embedding of a text of so many tokens is asked for.
+    pub(crate) fn asked_embedding(&self, tokens: usize) {
+        self.prompt_length.observe(tokens as f64);
+    }
+
     /// The engine refused one.
     pub(crate) fn refused(&self) {
         self.rejections.get_or_create(&labels(&self.model)).inc();

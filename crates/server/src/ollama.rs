@@ -306,6 +306,10 @@ pub(crate) async fn show(
     let model = &lease.model;
     let description = &model.description;
     let template = model.template.as_ref().map_or("", |template| template.source());
+    let capabilities = match model.service.limits().embeddings {
+        None => json!(["completion", "tools"]),
+        Some(_) => json!(["embedding"]),
+    };
     let family = &description.family;
     let mut info = Map::new();
     info.insert("general.architecture".to_owned(), family.clone().into());
@@ -317,7 +321,7 @@ pub(crate) async fn show(
         "template": template,
         "details": details(description),
         "model_info": info,
-        "capabilities": ["completion", "tools"],
+        "capabilities": capabilities,
         "modified_at": rfc3339(app.started),
     })))
 }

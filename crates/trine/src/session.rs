@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use trine_backend::{Device, Share};
-use trine_engine::{Engine, EngineOptions};
+use trine_engine::{Engine, EngineOptions, Pooling};
 use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
@@ -29,11 +29,13 @@ pub(crate) struct Sizes {
     pub(crate) prefill: usize,
     /// Most rows with logits in a pass.
     pub(crate) outputs: usize,
+    /// How embeddings are made, where the engine is to give these instead of text.
+    pub(crate) embeddings: Option<Pooling>,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { sequences: 1, kept: 0, prefill: PREFILL, outputs: 1 }
+        Self { sequences: 1, kept: 0, prefill: PREFILL, outputs: 1, embeddings: None }
     }
 }
 
@@ -78,8 +80,12 @@ impl Session {
             prefill: if is_wide { PREFILL_INVARIANT } else { sizes.prefill },
             outputs: sizes.outputs,
         };
-        let engine = Engine::new(&model, device.as_ref(), options)
-            .with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
+        let engine = match sizes.embeddings {
+            None => Engine::new(&model, device.as_ref(), options),
+            Some(pooling) => Engine::for_embeddings(&model, device.as_ref(), options, pooling),
+        };
+        let engine =
+            engine.with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
         let runs_on = engine.program().device();
         let reduced = settings.gpu_layers.is_none() && !engine.program().shares().is_empty();
         let gpu = gpu.filter(|gpu| gpu.name() == runs_on);

@@ -1,10 +1,12 @@
-//! A request's tokens are the same alone and among others.
+//! A request's tokens and a text's embedding are the same alone and among others.
 
 use std::collections::HashMap;
 use std::path::Path;
 
+use trine_backend::Device;
+use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
-use trine_engine::{Engine, EngineOptions, Event, Request, SamplingParams, SequenceId};
+use trine_engine::{Engine, EngineOptions, Event, Pooling, Request, SamplingParams, SequenceId};
 use trine_model::{KvType, Model};
 
 const REQUESTS: u32 = 32;
@@ -26,17 +28,21 @@ fn request(index: u32, vocabulary: u32) -> Request {
     Request { sampling, ..Request::new(prompt, 24) }
 }
 
+const OPTIONS: EngineOptions = EngineOptions {
+    context: Some(256),
+    kv: KvType::F16,
+    sequences: REQUESTS as usize,
+    kept: 8,
+    prefill: 160,
+    outputs: 0,
+};
+
+fn cpu() -> CpuDevice {
+    CpuDevice::new(Some(2), None).expect("there are threads")
+}
+
 fn engine(model: &Model) -> Engine {
-    let options = EngineOptions {
-        context: Some(256),
-        kv: KvType::F16,
-        sequences: REQUESTS as usize,
-        kept: 8,
-        prefill: 160,
-        outputs: 0,
-    };
-    let device = CpuDevice::new(Some(2), None).expect("there are threads");
-    Engine::new(model, &device, options).expect("the model loads")
+    Engine::new(model, &cpu(), OPTIONS).expect("the model loads")
 }
 
 fn run(engine: &mut Engine, requests: impl Iterator<Item = Request>) -> Vec<Vec<u32>> {
@@ -53,10 +59,14 @@ fn run(engine: &mut Engine, requests: impl Iterator<Item = Request>) -> Vec<Vec<
     ids.iter().map(|id| tokens[id].clone()).collect()
 }
 
+fn model() -> Model {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/gguf/gemma3-qat");
+    Model::open(&folder.join("model.gguf")).expect("the model opens")
+}
+
 #[test]
 fn tokens_are_the_same_alone_and_among_31_others() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/gguf/gemma3-qat");
-    let model = Model::open(&folder.join("model.gguf")).expect("the model opens");
+    let model = model();
     let vocabulary = model.config().vocabulary as u32;
     let mut lone = engine(&model);
     assert!(lone.program().is_invariant());
@@ -76,4 +86,57 @@ fn tokens_are_the_same_alone_and_among_31_others() {
         run(&mut crowd, (0..REQUESTS).rev().map(|index| request(index, vocabulary)));
     backwards.reverse();
     assert_eq!(backwards, alone, "with all prompts in the cache");
+}
+
+fn embedder(model: &Model, device: &dyn Device, pooling: Pooling) -> Engine {
+    Engine::for_embeddings(model, device, OPTIONS, pooling).expect("the model loads")
+}
+
+fn embed(engine: &mut Engine, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
+    let submit = |prompt: &Vec<u32>| engine.submit(Request::embedding(prompt.clone()));
+    let ids: Vec<SequenceId> =
+        prompts.iter().map(submit).map(|id| id.expect("it is sound")).collect();
+    let mut vectors = HashMap::new();
+    while !engine.is_idle() {
+        for event in engine.step().expect("the device works") {
+            if let Event::Embedding { sequence, vector } = event {
+                vectors.insert(sequence, vector);
+            }
+        }
+    }
+    ids.iter().map(|id| vectors[id].clone()).collect()
+}
+
+#[test]
+fn embeddings_are_the_same_alone_and_among_31_others() {
+    let model = model();
+    let vocabulary = model.config().vocabulary as u32;
+    let prompts: Vec<Vec<u32>> =
+        (0..REQUESTS).map(|index| request(index, vocabulary).prompt).collect();
+    for pooling in [Pooling::Mean, Pooling::Last] {
+        let mut lone = embedder(&model, &cpu(), pooling);
+        let alone: Vec<Vec<f32>> = prompts
+            .chunks(1)
+            .flat_map(|prompt| {
+                lone.forget();
+                embed(&mut lone, prompt)
+            })
+            .collect();
+        let mut crowd = embedder(&model, &cpu(), pooling);
+        assert_eq!(embed(&mut crowd, &prompts), alone, "{pooling:?}");
+        let mut backwards: Vec<Vec<u32>> = prompts.clone();
+        backwards.reverse();
+        let mut found = embed(&mut crowd, &backwards);
+        found.reverse();
+        assert_eq!(found, alone, "{pooling:?}, with all texts in the cache");
+        // Short texts take activations of two terms on the processor, long ones of one: see decision 001.
+        let exact = embed(&mut embedder(&model, &ReferenceDevice::new(), pooling), &prompts);
+        for ((found, exact), prompt) in alone.iter().zip(&exact).zip(&prompts) {
+            let pairs = found.iter().zip(exact);
+            let distance = pairs.map(|(a, b)| (a - b) * (a - b)).sum::<f32>().sqrt();
+            println!("{pooling:?}, {} tokens: {distance:.1e} from the reference", prompt.len());
+            let most = if prompt.len() <= 64 { 1e-4 } else { 3e-2 };
+            assert!(distance <= most, "{pooling:?}, {} tokens: {distance}", prompt.len());
+        }
+    }
 }

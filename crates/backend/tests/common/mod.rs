@@ -9,7 +9,8 @@
 use std::path::{Path, PathBuf};
 
 use trine_backend::{BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, SequenceView};
-use trine_model::{KvType, Model, Width};
+use trine_model::{KvType, Model, Plan, Width, names};
+use trine_weights::blocks;
 
 pub mod random;
 
@@ -100,27 +101,34 @@ impl OneSequence {
         width: usize,
         kv: KvType,
     ) -> Self {
+        let width = Width { tokens: width, outputs: width };
+        Self::of(device, model, model.plan(), context, width, kv)
+    }
+
+    fn of(
+        device: &dyn Device,
+        model: &Model,
+        plan: Plan,
+        context: usize,
+        width: Width,
+        kv: KvType,
+    ) -> Self {
         let blocks = context.div_ceil(BLOCK);
-        let options = ProgramOptions {
-            width: Width { tokens: width, outputs: width },
-            kv,
-            context,
-            sequences: 1,
-            blocks,
-        };
-        let program = device.load(model, &options).unwrap();
+        let options = ProgramOptions { width, kv, context, sequences: 1, blocks };
+        let program = device.load_plan(model, plan, &options).unwrap();
         Self { program, blocks: (0..blocks as u32).rev().collect(), length: 0 }
     }
 
-    /// Appends tokens; logits of all of them.
+    /// Appends tokens; the Plan's output for all of them.
     pub fn extend(&mut self, tokens: &[u32]) -> Vec<f32> {
         let positions: Vec<u32> = (self.length as u32..).take(tokens.len()).collect();
+        let most = self.program.options().width.outputs;
         let batch = Batch {
             tokens,
             positions: &positions,
             sequence_of: &vec![0; tokens.len()],
             sequences: &[SequenceView { slot: 0, blocks: &self.blocks }],
-            outputs: &(0..tokens.len() as u32).collect::<Vec<_>>(),
+            outputs: &(0..tokens.len() as u32).take(most).collect::<Vec<_>>(),
             bulk_from: if tokens.len() > BULK_ROWS { 0 } else { tokens.len() },
             input: &[],
         };
@@ -139,6 +147,39 @@ pub fn logits(
 ) -> Vec<f32> {
     let mut sequence = OneSequence::new(device, model, ids.len(), chunk, kv);
     ids.chunks(chunk).flat_map(|piece| sequence.extend(piece)).collect()
+}
+
+/// Hidden states of every position, (positions, hidden), with the prompt given in chunks.
+pub fn hidden_states(
+    device: &dyn Device,
+    model: &Model,
+    ids: &[u32],
+    chunk: usize,
+    kv: KvType,
+) -> Vec<f32> {
+    let (plan, width) = (model.hidden_states_plan(), Width { tokens: chunk, outputs: 0 });
+    let mut sequence = OneSequence::of(device, model, plan, ids.len(), width, kv);
+    ids.chunks(chunk).flat_map(|piece| sequence.extend(piece)).collect()
+}
+
+/// The logits that follow from hidden states by definition: products with the rows of the output matrix, and the cap.
+pub fn logits_of(model: &Model, states: &[f32]) -> Vec<f32> {
+    let config = model.config();
+    let name = if model.is_tied() { names::TOKEN_EMBEDDING } else { names::OUTPUT };
+    let weights = model.base_plan().weights;
+    let weight = weights.iter().find(|weight| weight.name == name).unwrap();
+    let tensor = model.tensor(weight);
+    let mut matrix = vec![0.0; weight.rows * weight.columns];
+    for (row, values) in matrix.chunks_exact_mut(weight.columns).enumerate() {
+        blocks::decode(weight.dtype, tensor.row(row), values).unwrap();
+    }
+    let logit = |state: &[f32], row: &[f32]| {
+        let sum: f64 = state.iter().zip(row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+        let logit = sum as f32;
+        config.final_softcap.map_or(logit, |cap| cap * (logit / cap).tanh())
+    };
+    let rows = |state| matrix.chunks_exact(weight.columns).map(move |row| logit(state, row));
+    states.chunks_exact(config.hidden).flat_map(rows).collect()
 }
 
 /// Greedy continuation of a prompt by `count` tokens.

@@ -8,12 +8,13 @@ mod step;
 use std::time::{Duration, Instant};
 
 use trine_backend::{BackendError, Device, Program, ProgramOptions, SequenceView};
-use trine_model::Model;
+use trine_model::{Model, Plan, Rows as RowKind, Width};
 
 use crate::error::EngineError;
 use crate::kv::{KvCache, KvShape};
 use crate::options::{self, CONTEXT_LEAST, EngineOptions};
 use crate::pace::Pace;
+use crate::pooling::{Embeddings, Pool, Pooling};
 use crate::queue::{Queue, Rank};
 use crate::request::{Event, Finish, Limits, Request, SequenceId, Statistics};
 use crate::sampling::Workspace;
@@ -129,6 +130,43 @@ fn system_clock() -> Box<dyn Fn() -> Duration + Send> {
     Box::new(move || start.elapsed())
 }
 
+/// Binds a Plan of a model. Where the options leave the context open, it is reduced until the caches fit into memory.
+fn load(
+    model: &Model,
+    device: &dyn Device,
+    options: EngineOptions,
+    plan: &Plan,
+) -> Result<Box<dyn Program>, EngineError> {
+    let weights: u64 = plan.weights.iter().map(|weight| weight.bytes()).sum();
+    // Half of what the weights leave: other programs and the file cache need the rest.
+    let all = options::available_memory().map(|bytes| bytes.saturating_add(device.own_memory()));
+    let memory = all.map(|bytes| bytes.saturating_sub(weights) / 2);
+    let model_context = model.config().context;
+    let mut made = options.program(model_context, &plan.caches, memory)?;
+    let program = loop {
+        if plan.buffer(plan.output).rows == RowKind::Tokens {
+            made.width.outputs = 0;
+        }
+        match device.load_plan(model, plan.clone(), &made) {
+            Ok(program) => break program,
+            Err(BackendError::OutOfMemory { .. })
+                if options.context.is_none() && made.context > CONTEXT_LEAST =>
+            {
+                made = options.sized((made.context / 2).max(CONTEXT_LEAST))?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    };
+    if options.context.is_none() {
+        tracing::info!(
+            context = made.context,
+            model = model_context,
+            "context chosen by the model's own, 8192 and the memory that is free; --context sets another"
+        );
+    }
+    Ok(program)
+}
+
 impl Engine {
     /// Binds a model to a device. Where the options leave the context open, it is reduced until the caches fit into
     /// memory.
@@ -141,33 +179,38 @@ impl Engine {
         device: &dyn Device,
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
-        let plan = model.plan();
-        let weights: u64 = plan.weights.iter().map(|weight| weight.bytes()).sum();
-        // Half of what the weights leave: other programs and the file cache need the rest.
-        let all =
-            options::available_memory().map(|bytes| bytes.saturating_add(device.own_memory()));
-        let memory = all.map(|bytes| bytes.saturating_sub(weights) / 2);
-        let model_context = model.config().context;
-        let mut made = options.program(model_context, &plan.caches, memory)?;
-        let program = loop {
-            match device.load(model, &made) {
-                Ok(program) => break program,
-                Err(BackendError::OutOfMemory { .. })
-                    if options.context.is_none() && made.context > CONTEXT_LEAST =>
-                {
-                    made = options.sized((made.context / 2).max(CONTEXT_LEAST))?;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        };
-        if options.context.is_none() {
-            tracing::info!(
-                context = made.context,
-                model = model_context,
-                "context chosen by the model's own, 8192 and the memory that is free; --context sets another"
-            );
-        }
+        let program = load(model, device, options, &model.plan())?;
         Ok(Self::with_running(program, options.sequences))
+    }
+
+    /// Binds a model to a device for embeddings of texts; [`Engine::new`] says the rest. Nothing but
+    /// [embeddings](Request::embedding) can be asked of it.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn for_embeddings(
+        model: &Model,
+        device: &dyn Device,
+        options: EngineOptions,
+        pooling: Pooling,
+    ) -> Result<Engine, EngineError> {
+        let program = load(model, device, options, &model.hidden_states_plan())?;
+        let vocabulary = model.config().vocabulary;
+        Ok(Self::embedding(program, options.sequences, vocabulary, pooling))
+    }
+
+    /// An engine for embeddings of texts with so many token ids, by a Program that gives hidden states, (tokens, hidden); with at
+    /// most `running` sequences at once, as [`Engine::with_running`] has it.
+    pub fn embedding(
+        program: Box<dyn Program>,
+        running: usize,
+        vocabulary: usize,
+        pooling: Pooling,
+    ) -> Engine {
+        let mut engine = Self::with_running(program, running);
+        let dimensions = std::mem::replace(&mut engine.limits.vocabulary, vocabulary);
+        engine.limits.embeddings = Some(Embeddings { pooling, dimensions });
+        engine
     }
 
     /// An engine for a Program that is loaded already, with as many sequences at once as that has slots.
@@ -189,6 +232,7 @@ impl Engine {
             sequences,
             queue: QUEUE,
             queue_tokens: context.saturating_mul(QUEUE_CONTEXTS),
+            embeddings: None,
         };
         let status = Status {
             sequences,
@@ -197,10 +241,12 @@ impl Engine {
             blocks: kv.total_blocks(),
             ..Status::default()
         };
+        // Of hidden states no output rows are asked for.
+        let scheduled = Width { outputs: width.outputs.max(1), ..width };
         Engine {
             limits,
             kv,
-            scheduler: Scheduler::new(slots, width),
+            scheduler: Scheduler::new(slots, scheduled),
             pace: Pace::new(width.tokens),
             is_paced: true,
             clock: system_clock(),
@@ -291,7 +337,8 @@ impl Engine {
         let id = SequenceId(self.status.requests);
         // One more than the context can be sampled: the token that follows the last position.
         let most = self.context() + 1 - request.prompt.len();
-        let sequence = Box::new(Sequence::new(id, request, most));
+        let mut sequence = Box::new(Sequence::new(id, request, most));
+        sequence.pool = self.limits.embeddings.map(Pool::new);
         self.queue.push(rank, sequence.prompt, sequence);
         Ok(id)
     }
@@ -333,7 +380,11 @@ impl Engine {
             return Ok(());
         }
         self.gather();
-        if let Err(error) = self.run_and_sample(events) {
+        let ran = match self.limits.embeddings {
+            None => self.run_and_sample(events),
+            Some(Embeddings { dimensions, .. }) => self.run_and_pool(dimensions, events),
+        };
+        if let Err(error) = ran {
             self.abandon();
             return Err(error);
         }
@@ -410,7 +461,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::submit`] for the ids, [`EngineError::BadOption`] if `chunk` is 0, [`EngineError::NoFreeSequence`],
-    /// [`EngineError::Backend`] if the device failed.
+    /// [`EngineError::OnlyEmbeddings`], [`EngineError::Backend`] if the device failed.
     pub fn logits(
         &mut self,
         ids: &[u32],
@@ -418,6 +469,9 @@ impl Engine {
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), EngineError> {
         self.limits.check_prompt(ids)?;
+        if self.limits.embeddings.is_some() {
+            return Err(EngineError::OnlyEmbeddings);
+        }
         if chunk == 0 {
             return Err(EngineError::option("chunk", chunk, "at least 1"));
         }

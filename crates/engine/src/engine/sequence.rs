@@ -5,6 +5,7 @@ use std::time::Instant;
 use trine_backend::BULK_ROWS;
 
 use super::rows::RowLogits;
+use crate::pooling::Pool;
 use crate::request::{
     Constraint, Event, Finish, Limits, Logprobs, Request, SequenceId, Statistics,
 };
@@ -26,6 +27,8 @@ pub(super) struct Sequence {
     pub(super) statistics: Statistics,
     /// Where a fork is to be kept for others; 0 for nowhere.
     pub(super) branch: usize,
+    /// What takes its hidden states, where its embedding is wanted.
+    pub(super) pool: Option<Pool>,
     max_tokens: usize,
     min_tokens: usize,
     /// Empty where stop ids are ignored.
@@ -58,6 +61,7 @@ impl Sequence {
             deadline: request.deadline,
             statistics: Statistics { prompt_tokens: prompt, ..Statistics::default() },
             branch: 0,
+            pool: None,
             max_tokens,
             min_tokens: request.min_tokens,
             stop_ids,
@@ -74,7 +78,7 @@ impl Sequence {
 
     /// Whether its prompt's tokens are all to be run, whatever the cache holds.
     pub(super) fn runs_all(&self) -> bool {
-        self.prompt_logprobs.is_some()
+        self.prompt_logprobs.is_some() || self.pool.as_ref().is_some_and(Pool::needs_all)
     }
 
     /// Whether the row of a position is a bulk row. That depends on the request alone, so that a result does not
@@ -146,6 +150,16 @@ impl Sequence {
     /// The last event.
     pub(super) fn finished(&self, finish: Finish) -> Event {
         Event::Finished { sequence: self.id, finish, statistics: self.statistics }
+    }
+
+    /// Reports its embedding, whose last position was run; says why it is none, if that is so.
+    pub(super) fn embedding(&self, events: &mut Vec<Event>) -> Option<Finish> {
+        let Some(vector) = self.pool.as_ref().and_then(Pool::vector) else {
+            tracing::error!(sequence = %self.id, "sequence ended: its hidden states are not finite");
+            return Some(Finish::NonFiniteLogits);
+        };
+        events.push(Event::Embedding { sequence: self.id, vector });
+        None
     }
 
     /// Whether nothing is to be generated.

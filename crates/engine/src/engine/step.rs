@@ -53,7 +53,7 @@ impl Engine {
             let is_whole = length == sequence.tokens.len();
             let mut outcome = match is_whole {
                 false => Outcome::Unfinished,
-                true if sequence.only_fills() => Outcome::Ended(Finish::Length),
+                true if sequence.only_fills() => Outcome::Filled,
                 true => Outcome::Goes,
             };
             let mut known = Vec::new();
@@ -76,6 +76,46 @@ impl Engine {
                 }
             }
             self.outcomes.push(outcome);
+        }
+        Ok(())
+    }
+
+    /// Runs the picked rows and pools their hidden states. What it means for each sequence is left in `outcomes`.
+    pub(super) fn run_and_pool(
+        &mut self,
+        dimensions: usize,
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        let kv = &self.kv;
+        let views = self
+            .picks
+            .iter()
+            .map(|pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) });
+        // Every row has one, in the order of the rows.
+        let states = self.rows.run(self.program.as_mut(), views, false)?;
+        let mut states = states.rows(dimensions);
+        self.outcomes.clear();
+        for pick in &self.picks {
+            let first = self.kv.length(pick.slot);
+            let length = first + pick.rows;
+            self.kv.advance(pick.slot, pick.rows);
+            let sequence =
+                self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
+            for position in first..length {
+                let Some(RowLogits::All(state)) = states.next() else {
+                    return Err(too_few().into());
+                };
+                if let Some(pool) = &mut sequence.pool {
+                    pool.add(position, state);
+                }
+            }
+            events.extend(sequence.progress(length));
+            let is_whole = length == sequence.tokens.len();
+            self.outcomes.push(match is_whole.then(|| sequence.embedding(events)) {
+                None => Outcome::Unfinished,
+                Some(None) => Outcome::Filled,
+                Some(Some(finish)) => Outcome::Ended(finish),
+            });
         }
         Ok(())
     }
@@ -119,6 +159,10 @@ impl Engine {
             let slot = self.picks[at].slot;
             match self.outcomes[at] {
                 Outcome::Goes => self.scheduler.resume(slot),
+                Outcome::Filled => {
+                    let sequence = self.end(slot, true);
+                    events.push(sequence.finished(Finish::Length));
+                }
                 Outcome::Ended(finish) => {
                     // A cache that gives such logits is worth nothing.
                     let sequence = self.end(slot, finish != Finish::NonFiniteLogits);
@@ -148,6 +192,8 @@ pub(super) enum Outcome {
     Unfinished,
     /// It has one more token.
     Goes,
+    /// Its prompt was run, and that was all.
+    Filled,
     /// It has ended.
     Ended(Finish),
 }
@@ -157,7 +203,7 @@ impl Outcome {
     fn sampled(self) -> bool {
         match self {
             Outcome::Goes => true,
-            Outcome::Unfinished => false,
+            Outcome::Unfinished | Outcome::Filled => false,
             Outcome::Ended(finish) => {
                 matches!(finish, Finish::Stop | Finish::Length | Finish::Context)
             }
@@ -168,6 +214,6 @@ impl Outcome {
 fn too_few() -> BackendError {
     BackendError::Failed {
         device: "the program".to_owned(),
-        what: "it gave fewer rows of logits than were asked for".to_owned(),
+        what: "it gave fewer rows than were asked for".to_owned(),
     }
 }

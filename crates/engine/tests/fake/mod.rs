@@ -21,7 +21,8 @@ struct Cell {
 
 pub(crate) struct Fake {
     options: ProgramOptions,
-    plan: Plan,
+    /// Its output has a row for each row of the step if it says so.
+    pub(crate) plan: Plan,
     /// (blocks, BLOCK)
     blocks: Vec<Option<Cell>>,
     /// Per window: its length and its cells, (slots, length).
@@ -142,7 +143,11 @@ impl Program for Fake {
         self.logits.clear();
         for row in 0..batch.tokens.len() {
             let history = self.read(&view(row), batch.positions[row] as usize);
-            if batch.outputs.contains(&(row as u32)) {
+            let is_given = match self.plan.buffers[0].rows {
+                Rows::Tokens => true,
+                Rows::Outputs => batch.outputs.contains(&(row as u32)),
+            };
+            if is_given {
                 let poisoned = self.poison == Some(batch.tokens[row]);
                 let logits = logits_after(history);
                 self.logits

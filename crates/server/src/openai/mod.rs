@@ -5,7 +5,6 @@ pub(crate) mod completions;
 mod logprobs;
 pub(crate) mod models;
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
@@ -15,12 +14,6 @@ use crate::json::Fields;
 /// `system_fingerprint`: what the texts of a seed depend on beside the request, as far as it is the program. OpenAI's document
 /// does not allow null.
 pub(crate) const FINGERPRINT: &str = concat!("trine-", env!("CARGO_PKG_VERSION"));
-
-/// `POST /v1/embeddings`: generative models have no embeddings of texts.
-pub(crate) async fn embeddings() -> ApiError {
-    let message = "the models of this server generate text; none of them gives embeddings";
-    ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_supported", message)
-}
 
 /// How an answer is sent.
 #[derive(Debug, Clone, Copy, Default)]

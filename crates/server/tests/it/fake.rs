@@ -28,7 +28,8 @@ pub(crate) struct Controls {
 /// The device side of the model.
 pub(crate) struct Script {
     options: ProgramOptions,
-    plan: Plan,
+    /// Where its output has a row for each token, it gives hidden states: 1 at the place of the position, over and over.
+    pub(crate) plan: Plan,
     vocabulary: usize,
     /// Token that follows each position, over and over.
     script: Vec<u32>,
@@ -101,6 +102,15 @@ impl Program for Script {
         }
         let is_broken = self.controls.is_broken.load(Ordering::SeqCst);
         self.logits.clear();
+        let Buffer { rows, columns, .. } = self.plan.buffers[0];
+        if rows == Rows::Tokens {
+            for &position in batch.positions {
+                let start = self.logits.len();
+                self.logits.resize(start + columns, 0.0);
+                self.logits[start + position as usize % columns] = 1.0;
+            }
+            return Ok(&self.logits);
+        }
         for &row in batch.outputs {
             let position = batch.positions[row as usize] as usize;
             let start = self.logits.len();

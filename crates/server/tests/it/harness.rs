@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trine_backend::reference::ReferenceDevice;
-use trine_engine::{Engine, EngineOptions, SamplingParams, Service, Status};
-use trine_model::{KvType, Model};
+use trine_engine::{Engine, EngineOptions, Pooling, SamplingParams, Service, Status};
+use trine_model::{KvType, Model, Rows};
 use trine_server::{
     Description, Handle, LoadedModel, Loader, Server, ServerOptions, grammar_cache,
 };
@@ -29,28 +29,39 @@ pub(crate) const CONTEXT: usize = 512;
 const QUEUE: usize = 40;
 /// Sequences at once.
 pub(crate) const SEQUENCES: usize = 4;
+/// Numbers in the embeddings of `embedder`.
+pub(crate) const DIMENSIONS: usize = 256;
 
 /// The embedded model's file.
 fn demo_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf")
 }
 
+const DEMO: EngineOptions = EngineOptions {
+    context: Some(128),
+    kv: KvType::F32,
+    sequences: 2,
+    kept: 1,
+    prefill: 16,
+    outputs: 0,
+};
+
 /// The embedded model on the scalar reference.
 pub(crate) fn demo_engine() -> Engine {
     let model = Model::open(&demo_path()).expect("the embedded model opens");
-    let options = EngineOptions {
-        context: Some(128),
-        kv: KvType::F32,
-        sequences: 2,
-        kept: 1,
-        prefill: 16,
-        outputs: 0,
-    };
-    Engine::new(&model, &ReferenceDevice::new(), options).expect("the embedded model is small")
+    Engine::new(&model, &ReferenceDevice::new(), DEMO).expect("the embedded model is small")
+}
+
+/// The same for embeddings.
+pub(crate) fn demo_embedder() -> Engine {
+    let model = Model::open(&demo_path()).expect("the embedded model opens");
+    let engine = Engine::for_embeddings(&model, &ReferenceDevice::new(), DEMO, Pooling::Mean);
+    engine.expect("the embedded model is small")
 }
 
 /// Loads scripted models called `main`, `other` and `third`; `broken` cannot be loaded, and `defect` panics. `demo` is the
-/// embedded model itself; no grammar can guide `narrow`, whose logits are fewer than its tokenizer's tokens.
+/// embedded model itself; no grammar can guide `narrow`, whose logits are fewer than its tokenizer's tokens. `demo-embedder` and
+/// `embedder` give embeddings: of the embedded model, and scripted ones of [`DIMENSIONS`] numbers.
 pub(crate) struct Scripted {
     pub(crate) controls: Arc<Controls>,
     pub(crate) loads: AtomicUsize,
@@ -75,7 +86,8 @@ impl Scripted {
 
 impl Loader for Scripted {
     fn names(&self) -> Vec<String> {
-        ["main", "other", "third", "broken", "defect", "demo", "narrow"].map(str::to_owned).to_vec()
+        let texts = ["main", "other", "third", "broken", "defect", "demo", "narrow"];
+        texts.into_iter().chain(["demo-embedder", "embedder"]).map(str::to_owned).collect()
     }
 
     fn bytes(&self, _name: &str) -> u64 {
@@ -97,12 +109,20 @@ impl Loader for Scripted {
         let vocabulary = tokenizer.vocabulary_size();
         let controls = Arc::clone(&self.controls);
         let scripted = |vocabulary: usize, script: Vec<u32>| {
-            let program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
+            let program =
+                Script::new(vocabulary, script, CONTEXT, SEQUENCES, Arc::clone(&controls));
             Engine::from_program(Box::new(program))
         };
         let mut engine = match name {
             "demo" => demo_engine(),
             "narrow" => scripted(vocabulary - 32, vec![5]),
+            "demo-embedder" => demo_embedder(),
+            "embedder" => {
+                let mut program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
+                program.plan.buffers[0].rows = Rows::Tokens;
+                program.plan.buffers[0].columns = DIMENSIONS;
+                Engine::embedding(Box::new(program), SEQUENCES, vocabulary, Pooling::Mean)
+            }
             _ => scripted(vocabulary, script),
         };
         engine.set_queue(QUEUE, 1 << 20);

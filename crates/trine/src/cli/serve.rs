@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use trine_engine::Pooling;
 
-use super::values::{parse_alias, parse_bytes, parse_positive};
+use super::values::{parse_alias, parse_bytes, parse_pooling, parse_positive};
 use super::{MODEL_HELP, Placement};
 
 pub(super) const SHORT: &str = "\
@@ -20,6 +21,10 @@ A model's name in requests is its file's name without the ending, the name of a 
 
 On an address that other machines reach, clients must send one of the keys of --api-key-file as
 `Authorization: Bearer KEY` or `x-api-key: KEY`; /health and /ready need none.
+
+With --embeddings, the server answers /v1/embeddings, /api/embed and /api/embeddings, and refuses to
+generate text. A text's embedding is the mean of its tokens' hidden states behind the final norm, or
+the last one with --pooling last, scaled to length 1.
 
 SIGTERM, SIGHUP and Ctrl-C end the server: /ready and new requests are answered with 503, requests
 in flight may take --drain-seconds to finish and then end with an error. A second signal ends it at
@@ -55,6 +60,14 @@ pub(crate) struct ServeArgs {
     /// Private key of the certificate, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+
+    /// Give embeddings of texts instead of generating
+    #[arg(long)]
+    pub(crate) embeddings: bool,
+
+    /// How the hidden states of a text become its embedding: mean, last [default: mean]
+    #[arg(long, value_name = "TYPE", requires = "embeddings", value_parser = parse_pooling)]
+    pub(crate) pooling: Option<Pooling>,
 
     /// Sequences that a model runs at once; others wait
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=4096))]

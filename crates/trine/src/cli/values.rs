@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use trine_engine::Pooling;
 use trine_model::KvType;
 use trine_weights::DType;
 
@@ -17,6 +18,10 @@ pub(super) fn parse_target(text: &str) -> Result<DType, String> {
 
 pub(super) fn parse_kv(text: &str) -> Result<KvType, String> {
     KvType::parse(text).ok_or_else(|| "choose f32, f16 or int8".to_owned())
+}
+
+pub(super) fn parse_pooling(text: &str) -> Result<Pooling, String> {
+    Pooling::parse(text).ok_or_else(|| "choose mean or last".to_owned())
 }
 
 pub(super) fn parse_positive(text: &str) -> Result<usize, String> {

@@ -111,7 +111,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let mut settings = Settings::new(&args.placement, KvType::F16);
     let batch = args.batch.iter().copied().max().unwrap_or(1);
     settings.context = Some(context(&source, &tests, settings.context)?);
-    let sizes = Sizes { sequences: batch, kept: 0, prefill: PREFILL, outputs: batch };
+    let sizes = Sizes { sequences: batch, outputs: batch, ..Sizes::default() };
     let mut session = Session::open(&source, &settings, sizes)?;
     session.tell(verbose);
     let mut bandwidth = yardstick(&session);

@@ -112,8 +112,7 @@ pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
         )));
     }
     settings.context = Some(window);
-    let sizes =
-        Sizes { sequences: 1, kept: 0, prefill: ROWS.min(window), outputs: ROWS.min(window) };
+    let sizes = Sizes { prefill: ROWS.min(window), outputs: ROWS.min(window), ..Sizes::default() };
     let mut session = Session::open(&source, &settings, sizes)?;
     session.tell(verbose);
     let mut other = match &against {

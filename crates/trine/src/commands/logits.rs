@@ -39,7 +39,7 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     settings.context = settings.context.or(Some(ids.len()));
     let chunk = args.chunk.unwrap_or(PREFILL).min(ids.len());
     check_length(&source, &ids, &args.ids)?;
-    let sizes = Sizes { sequences: 1, kept: 0, prefill: chunk, outputs: chunk };
+    let sizes = Sizes { prefill: chunk, outputs: chunk, ..Sizes::default() };
     let mut session = Session::open(&source, &settings, sizes)?;
     session.tell(verbose);
     let vocabulary = session.engine.vocabulary();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use trine_engine::{SamplingParams, Service};
+use trine_engine::{Pooling, SamplingParams, Service};
 use trine_model::KvType;
 use trine_server::{
     Description, Handle, Keys, Limits, LoadedModel, Loader, ServeError, Server, ServerOptions,
@@ -51,7 +51,8 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     let sequences = usize::from(args.sequences);
     let settings = Settings::new(&args.placement, KvType::F16);
     let queue = args.queue as usize;
-    let loader = Models { models, settings, sequences, queue, verbose };
+    let embeddings = args.embeddings.then(|| args.pooling.unwrap_or_default());
+    let loader = Models { models, settings, sequences, embeddings, queue, verbose };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("http")
@@ -68,6 +69,7 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
 
 async fn serve(options: ServerOptions, loader: Arc<Models>) -> Result<()> {
     let default = loader.names()[0].clone();
+    let gives_embeddings = loader.embeddings.is_some();
     let (has_tls, needs_key) = (options.tls.is_some(), options.keys.is_some());
     let server = Server::bind(options, loader).await.map_err(|error| match error {
         ServeError::NoKeys { .. } => usage(error.to_string()),
@@ -76,21 +78,25 @@ async fn serve(options: ServerOptions, loader: Arc<Models>) -> Result<()> {
     let handle = server.handle();
     watch_signals(&handle)?;
     server.preload().await.map_err(|problem| anyhow!(problem))?;
-    tell(&server, &default, has_tls, needs_key);
+    tell(&server, &default, gives_embeddings, has_tls, needs_key);
     server.run().await;
     Ok(())
 }
 
 /// Says where the server is and how it is asked, on standard error: nobody may have to read it.
-fn tell(server: &Server, model: &str, has_tls: bool, needs_key: bool) {
+fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, needs_key: bool) {
     let scheme = if has_tls { "https" } else { "http" };
     let url = format!("{scheme}://{}", server.address());
     let key = if needs_key { " -H 'Authorization: Bearer KEY'" } else { "" };
     let model = terminal::harmless(model);
     output::remark(format_args!("serving {model} at {url}"));
+    let (path, body) = if gives_embeddings {
+        ("/v1/embeddings", r#"{"input":"Hello"}"#)
+    } else {
+        ("/v1/chat/completions", r#"{"messages":[{"role":"user","content":"Hello"}]}"#)
+    };
     output::remark(format_args!(
-        "try: curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' \
-         -d '{{\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'"
+        "try: curl {url}{path}{key} -H 'Content-Type: application/json' -d '{body}'"
     ));
 }
 
@@ -205,6 +211,8 @@ struct Models {
     models: Vec<(String, Source)>,
     settings: Settings,
     sequences: usize,
+    /// How embeddings are made, where the server gives these instead of text.
+    embeddings: Option<Pooling>,
     /// Most requests that wait for a place.
     queue: usize,
     verbose: bool,
@@ -219,7 +227,12 @@ impl Models {
         let source = self.source(name).ok_or_else(|| anyhow!("there is no model {name}"))?;
         let sizes = Sizes {
             sequences: self.sequences,
-            kept: self.sequences.min(KEPT_MAX),
+            kept: match self.embeddings {
+                // Every position is run for each text.
+                Some(Pooling::Mean) => 0,
+                _ => self.sequences.min(KEPT_MAX),
+            },
+            embeddings: self.embeddings,
             // Prompts whose log-probabilities are wanted are run in pieces of so many rows.
             outputs: self.sequences.max(OUTPUTS_LEAST),
             ..Sizes::default()

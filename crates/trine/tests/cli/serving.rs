@@ -84,6 +84,32 @@ fn the_embedded_model_is_served() {
 }
 
 #[test]
+fn embeddings_are_given_where_they_are_asked_for() {
+    let body = r#"{"input":["Once upon a time","Once upon a time there was a bird"]}"#;
+    for pooling in [&["--embeddings"][..], &["--embeddings", "--pooling", "last"]] {
+        let serving = Serving::start(pooling);
+        let answer = serving.ask("POST", "/v1/embeddings", body);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("\"object\":\"embedding\",\"index\":1"), "{answer}");
+        let chat = r#"{"messages":[{"role":"user","content":"Hi"}]}"#;
+        let answer = serving.ask("POST", "/v1/chat/completions", chat);
+        assert!(answer.starts_with("HTTP/1.1 501"), "{answer}");
+        assert!(answer.contains("without --embeddings"), "{answer}");
+    }
+    let serving = Serving::start(&[]);
+    let answer = serving.ask("POST", "/v1/embeddings", body);
+    assert!(answer.starts_with("HTTP/1.1 501"), "{answer}");
+    assert!(answer.contains("start one with --embeddings"), "{answer}");
+    for (wrong, mark) in [
+        (&["--pooling", "mean"][..], "--embeddings"),
+        (&["--embeddings", "--pooling", "cls"], "choose mean or last"),
+    ] {
+        let ran = trine(&[&["serve"], wrong].concat());
+        assert!(ran.code == 2 && ran.err.contains(mark), "{}", ran.err);
+    }
+}
+
+#[test]
 fn a_second_signal_ends_at_once() {
     let mut serving = Serving::start(&["--sequences", "1"]);
     let mut stream = TcpStream::connect(&serving.address).unwrap();

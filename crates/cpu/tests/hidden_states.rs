@@ -1,0 +1,58 @@
+//! Plans that end with the hidden states, for embeddings of texts, on the CPU against the scalar reference.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+#[path = "../../backend/tests/common/mod.rs"]
+mod common;
+
+use common::random::{Random, model, relative_difference, traffic};
+use common::{Golden, hidden_states, logits_of};
+use trine_backend::reference::ReferenceDevice;
+use trine_cpu::CpuDevice;
+use trine_cpu::isa::Isa;
+use trine_model::KvType;
+use trine_weights::DType;
+
+/// The bounds of `goldens.rs`.
+const TOLERANCE: f32 = 5e-4;
+const DIVERGENCE_QUANTIZED: f64 = 1e-3;
+
+/// The bound of `operations.rs`, relative to the largest value.
+const RELATIVE: f32 = 2e-4;
+
+#[test]
+fn they_are_what_the_golden_logits_are_made_of() {
+    for name in ["gemma3-a", "gemma3-b", "gemma3-c", "gguf/gemma3-f32", "gguf/gemma3-qat"] {
+        let golden = Golden::load(name);
+        for isa in Isa::available() {
+            let device = CpuDevice::new(Some(2), Some(isa)).unwrap();
+            for chunk in [golden.ids.len(), 7] {
+                let states = hidden_states(&device, &golden.model, &golden.ids, chunk, KvType::F32);
+                let found = logits_of(&golden.model, &states);
+                if name == "gguf/gemma3-qat" {
+                    let divergence = golden.mean_divergence(&found);
+                    assert!(divergence <= DIVERGENCE_QUANTIZED, "{device:?}: {divergence}");
+                } else {
+                    let worst = golden.largest_difference(&found);
+                    assert!(worst <= TOLERANCE, "{name}, {device:?}: a logit is off by {worst}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn random_models_give_the_references_states() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..12 {
+        let mut random = Random(seed);
+        let dtype = random.pick(&[DType::F32, DType::F16, DType::Q8_0, DType::Q4_0, DType::Q4K]);
+        let model = model(&mut random, dtype, folder.path());
+        let plan = model.hidden_states_plan();
+        let expected = traffic(&ReferenceDevice::new(), &model, plan.clone(), KvType::F32, seed);
+        let device = CpuDevice::new(Some(3), None).unwrap();
+        let found = traffic(&device, &model, plan, KvType::F32, seed);
+        let worst = relative_difference(&expected, &found);
+        assert!(worst <= RELATIVE, "seed {seed}, {dtype:?}: {worst}");
+    }
+}

@@ -1,0 +1,357 @@
+//! Embeddings of texts, in OpenAI's and Ollama's dialects.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use trine_engine::{Event, Request};
+
+use crate::client;
+use crate::harness::{CONTEXT, DIMENSIONS, Harness, demo_embedder};
+
+const PATH: &str = "/v1/embeddings";
+
+/// What the engine gives for a text of the embedded model, without a server.
+fn expected(ids: &[u32]) -> Vec<f32> {
+    let mut engine = demo_embedder();
+    engine.submit(Request::embedding(ids.to_vec())).unwrap();
+    while !engine.is_idle() {
+        for event in engine.step().unwrap() {
+            if let Event::Embedding { vector, .. } = event {
+                return vector;
+            }
+        }
+    }
+    panic!("there is no embedding");
+}
+
+fn ids(server: &Harness, text: &str) -> Vec<u32> {
+    let (_, answer) = server.post("/tokenize", &json!({"model": "demo-embedder", "prompt": text}));
+    serde_json::from_value(answer["tokens"].clone()).unwrap()
+}
+
+fn vector(value: &Value) -> Vec<f32> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+/// The vectors of an answer in OpenAI's dialect.
+fn vectors(answer: &Value) -> Vec<Vec<f32>> {
+    let data = answer["data"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    assert!(data.iter().enumerate().all(|(index, item)| item["index"] == index));
+    assert!(data.iter().all(|item| item["object"] == "embedding"));
+    data.iter().map(|item| vector(&item["embedding"])).collect()
+}
+
+/// What `embedder` gives for so many tokens, up to [`DIMENSIONS`].
+fn scripted(tokens: usize) -> Vec<f32> {
+    let value = 1.0 / (tokens as f64).sqrt();
+    (0..DIMENSIONS).map(|at| if at < tokens { value as f32 } else { 0.0 }).collect()
+}
+
+#[test]
+fn texts_ids_and_lists_of_both_become_vectors() {
+    let server = Harness::start();
+    let ask = |input: Value| {
+        let (status, answer) =
+            server.post(PATH, &json!({"model": "demo-embedder", "input": input}));
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let tokens = ids(&server, "Once upon a time");
+    let once = expected(&tokens);
+    let answer = ask(json!("Once upon a time"));
+    assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!("demo-embedder")));
+    let usage = json!({"prompt_tokens": tokens.len(), "total_tokens": tokens.len()});
+    assert_eq!(answer["usage"], usage);
+    assert_eq!(vectors(&answer), [once.clone()]);
+    let length: f32 = once.iter().map(|value| value * value).sum();
+    assert!((length - 1.0).abs() < 1e-5, "{length}");
+    assert_eq!(vectors(&ask(json!(tokens))), [once.clone()]);
+    let both = vectors(&ask(json!(["A bird", "Once upon a time"])));
+    assert_eq!(both, [expected(&ids(&server, "A bird")), once.clone()]);
+    assert_eq!(vectors(&ask(json!([tokens, [2, 5]]))), [once.clone(), expected(&[2, 5])]);
+    let body = json!({"model": "demo-embedder", "input": "Once upon a time"});
+    assert_eq!(vectors(&server.post("/embeddings", &body).1), [once]);
+    let body = json!({"model": "demo-embedder", "input": "A", "add_special_tokens": false});
+    assert_eq!(server.post(PATH, &body).1["usage"]["prompt_tokens"], 1);
+}
+
+#[test]
+fn base64_holds_the_same_numbers() {
+    let server = Harness::start();
+    let body = |encoding: &str| json!({"model": "embedder", "input": ["a", "b"], "encoding_format": encoding});
+    let floats = vectors(&server.post(PATH, &body("float")).1);
+    let (status, answer) = server.post(PATH, &body("base64"));
+    assert_eq!(status, 200, "{answer}");
+    for (item, floats) in answer["data"].as_array().unwrap().iter().zip(&floats) {
+        assert_eq!(decoded(item["embedding"].as_str().unwrap()), *floats);
+    }
+    assert_eq!(answer["data"].as_array().unwrap().len(), 2);
+}
+
+/// Little-endian f32 of Base64 (RFC 4648, section 4).
+fn decoded(text: &str) -> Vec<f32> {
+    let digit = |character: u8| match character {
+        b'A'..=b'Z' => character - b'A',
+        b'a'..=b'z' => character - b'a' + 26,
+        b'0'..=b'9' => character - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        other => panic!("{other} is no digit"),
+    };
+    assert_eq!(text.len() % 4, 0, "{text}");
+    let digits = text.trim_end_matches('=').bytes().map(digit);
+    let (mut bytes, mut held, mut bits) = (Vec::new(), 0_u32, 0);
+    for digit in digits {
+        held = held << 6 | u32::from(digit);
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((held >> bits) as u8);
+        }
+    }
+    assert!(bytes.len().is_multiple_of(4));
+    bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+#[test]
+fn only_the_models_own_dimensions_are_given() {
+    let server = Harness::start();
+    let body =
+        |dimensions: Value| json!({"model": "embedder", "input": "a", "dimensions": dimensions});
+    assert_eq!(server.post(PATH, &body(json!(DIMENSIONS))).0, 200);
+    for wrong in [json!(DIMENSIONS - 1), json!(DIMENSIONS + 1), json!(0), json!("256")] {
+        let (status, error) = server.post(PATH, &body(wrong));
+        assert_eq!((status, &error["error"]["param"]), (400, &json!("dimensions")), "{error}");
+    }
+}
+
+/// Every one of these is refused with 400 that names the field.
+#[test]
+fn fields_that_cannot_be_followed_are_refused() {
+    let server = Harness::start();
+    let long = "a ".repeat(CONTEXT);
+    let inputs = [
+        Value::Null,
+        json!(""),
+        json!([]),
+        json!(["a", ""]),
+        json!([[1, 2], []]),
+        json!([1.5]),
+        json!([-1]),
+        json!([1, "a"]),
+        json!([["a"]]),
+        json!([1u64 << 40]),
+        json!([u32::MAX]),
+        json!({"text": "a"}),
+        json!(true),
+        json!(["a", 7]),
+        json!(["a", null]),
+        json!(long),
+        json!(["a", long]),
+        json!(vec!["a"; 2049]),
+        json!(vec![vec![1; CONTEXT]; 300_000 / CONTEXT + 1]),
+    ];
+    let fields = [
+        ("encoding_format", json!("int8")),
+        ("encoding_format", json!(1)),
+        ("truncate_prompt_tokens", json!(3)),
+        ("messages", json!([{"role": "user", "content": "a"}])),
+        ("input_type", json!("query")),
+        ("normalize", json!(false)),
+        ("embd_normalize", json!(-1)),
+        ("embed_dtype", json!("float16")),
+        ("endianness", json!("big")),
+        ("priority", json!("high")),
+        ("add_special_tokens", json!(1)),
+    ];
+    let inputs = inputs.into_iter().map(|input| ("input", input));
+    for (name, value) in inputs.chain(fields) {
+        let mut body = json!({"model": "embedder", "input": "a"});
+        body[name] = value;
+        let (status, error) = server.post(PATH, &body);
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(name)), "{error}");
+        assert!(error["error"]["code"].is_string(), "{error}");
+    }
+    let (_, error) = server.post(PATH, &json!({"model": "embedder", "input": long}));
+    assert_eq!(error["error"]["code"], "context_length_exceeded");
+    let (_, error) = server.post("/embeddings", &json!({"model": "embedder", "input": long}));
+    assert_eq!(error["error"]["type"], "exceed_context_size_error");
+    let known = json!({
+        "model": "embedder", "input": "a", "user": "me", "normalize": true, "embd_normalize": 2,
+        "embed_dtype": "float32", "endianness": "native", "priority": 3, "dimensions": null, "stream": false,
+    });
+    assert_eq!(server.post(PATH, &known).0, 200);
+}
+
+#[test]
+fn a_model_gives_texts_or_embeddings_and_says_how_to_get_the_other() {
+    let server = Harness::start();
+    let refused = |path: &str, body: Value| {
+        let (status, error) = server.post(path, &body);
+        assert_eq!(status, 501, "{path}: {error}");
+        assert!(error.to_string().contains("--embeddings"), "{path}: {error}");
+        error
+    };
+    let error = refused(PATH, json!({"model": "main", "input": "a"}));
+    assert_eq!(error["error"]["code"], "not_supported");
+    let error = refused("/embeddings", json!({"input": "a"}));
+    assert_eq!(error["error"]["type"], "not_supported_error");
+    assert!(refused("/api/embed", json!({"model": "main", "input": "a"}))["error"].is_string());
+    refused("/api/embeddings", json!({"model": "main", "prompt": "a"}));
+    let chat = json!({"model": "embedder", "max_tokens": 3, "messages": [{"role": "user", "content": "a"}]});
+    let completion = json!({"model": "embedder", "prompt": "a", "max_tokens": 0, "echo": true});
+    for (path, body) in [
+        ("/v1/chat/completions", chat.clone()),
+        ("/v1/completions", completion),
+        ("/v1/responses", json!({"model": "embedder", "input": "a"})),
+        ("/v1/messages", chat.clone()),
+        ("/api/chat", chat),
+        ("/api/generate", json!({"model": "embedder", "prompt": "a"})),
+    ] {
+        refused(path, body.clone());
+        let mut body = body;
+        body["stream"] = true.into();
+        refused(path, body);
+    }
+    let capabilities =
+        |name: &str| server.post("/api/show", &json!({"model": name})).1["capabilities"].clone();
+    assert_eq!(capabilities("embedder"), json!(["embedding"]));
+    assert_eq!(capabilities("main"), json!(["completion", "tools"]));
+}
+
+#[test]
+fn ollamas_clients_get_vectors() {
+    let server = Harness::start();
+    let ask = |path: &str, fields: Value| {
+        let mut body = fields;
+        body["model"] = "demo-embedder".into();
+        let (status, answer) = server.post(path, &body);
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let tokens = ids(&server, "A bird");
+    let bird = expected(&tokens);
+    let answer =
+        ask("/api/embed", json!({"input": "A bird", "truncate": true, "keep_alive": "5m"}));
+    assert_eq!(vector(&answer["embeddings"][0]), bird);
+    assert_eq!(answer["prompt_eval_count"], tokens.len());
+    assert!(
+        answer["total_duration"].as_u64().unwrap() >= answer["load_duration"].as_u64().unwrap()
+    );
+    let answer = ask("/api/embed", json!({"input": ["A bird", "A bird"]}));
+    assert_eq!(answer["embeddings"].as_array().unwrap().len(), 2);
+    let answer = ask("/api/embeddings", json!({"prompt": "A bird"}));
+    assert_eq!(vector(&answer["embedding"]), bird);
+    // These only load the model.
+    assert_eq!(ask("/api/embed", json!({"input": ""}))["embeddings"], json!([]));
+    assert_eq!(ask("/api/embed", json!({}))["embeddings"], json!([]));
+    assert_eq!(ask("/api/embeddings", json!({"prompt": ""}))["embedding"], json!([]));
+    let long = "a ".repeat(CONTEXT);
+    for (path, body) in [
+        ("/api/embed", json!({"input": long, "truncate": true})),
+        ("/api/embed", json!({"input": "a", "dimensions": 8})),
+        ("/api/embed", json!({"input": 5})),
+        ("/api/embeddings", json!({"prompt": ["a", "b"]})),
+    ] {
+        let mut body = body;
+        body["model"] = "demo-embedder".into();
+        let (status, error) = server.post(path, &body);
+        assert!(status == 400 && error["error"].is_string(), "{path}: {error}");
+    }
+}
+
+#[test]
+fn texts_share_steps_and_may_be_more_than_the_queue_has_room_for() {
+    let server = Harness::start();
+    let inputs: Vec<Vec<u32>> = (0..2048).map(|index| vec![1; 1 + index % 7]).collect();
+    let (status, answer) = server.post(PATH, &json!({"model": "embedder", "input": inputs}));
+    assert_eq!(status, 200, "{answer}");
+    let found = vectors(&answer);
+    assert_eq!(found.len(), 2048);
+    for (input, found) in inputs.iter().zip(found) {
+        assert_eq!(found, scripted(input.len()));
+    }
+    let status = server.status();
+    assert!(status.steps < 1500, "{} steps for 2048 texts", status.steps);
+    assert_eq!((status.generated_tokens, status.requests), (0, 2048));
+}
+
+/// A request with many slow texts, on its way.
+fn slow(server: &Harness, texts: usize) -> std::net::TcpStream {
+    let (status, _) = server.post(PATH, &json!({"model": "embedder", "input": "a"}));
+    assert_eq!(status, 200);
+    server.slow_down(Duration::from_millis(20));
+    let mut stream = client::connect(server.address);
+    let body = json!({"model": "embedder", "input": vec![vec![1; 200]; texts]}).to_string();
+    client::send(&mut stream, "POST", PATH, &[], body.as_bytes());
+    server.wait_for("a text is run", |status| status.running > 0);
+    stream
+}
+
+#[test]
+fn a_client_that_leaves_ends_its_texts() {
+    let server = Harness::start();
+    let stream = slow(&server, 1000);
+    drop(stream);
+    server.wait_idle();
+    assert!(server.status().requests < 1000);
+}
+
+#[test]
+fn a_full_queue_is_told() {
+    let server = Harness::start();
+    let _running = slow(&server, 4);
+    let service = server.loader.service.lock().unwrap().clone().unwrap();
+    let mut held = Vec::new();
+    while let Ok(generation) = service.submit(Request::embedding(vec![1; CONTEXT])) {
+        held.push(generation);
+    }
+    let body = json!({"model": "embedder", "input": ["a", "b"]}).to_string();
+    let answer = client::post(server.address, PATH, &[], body.as_bytes());
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+    assert_eq!(answer.json()["error"]["code"], "queue_full");
+    drop(held);
+    server.slow_down(Duration::ZERO);
+    server.wait_idle();
+    assert_eq!(client::post(server.address, PATH, &[], body.as_bytes()).status, 200);
+}
+
+#[test]
+fn a_failing_device_and_a_missed_deadline_are_told() {
+    let server = Harness::with(|options| options.limits.request = Some(Duration::from_millis(200)));
+    let body = json!({"model": "embedder", "input": "a"});
+    assert_eq!(server.post(PATH, &body).0, 200);
+    server.slow_down(Duration::from_millis(150));
+    let many = json!({"model": "embedder", "input": vec![vec![1; CONTEXT]; 20]});
+    let (status, error) = server.post(PATH, &many);
+    assert_eq!((status, &error["error"]["code"]), (408, &json!("deadline_exceeded")), "{error}");
+    server.slow_down(Duration::ZERO);
+    server.wait_idle();
+    server.loader.controls.fails_at.store(1, std::sync::atomic::Ordering::SeqCst);
+    let (status, error) = server.post(PATH, &body);
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("device_failed")), "{error}");
+    server.loader.controls.fails_at.store(0, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(server.post(PATH, &body).0, 200);
+}
+
+#[test]
+fn a_server_that_ends_says_so() {
+    let server = Harness::start();
+    let mut stream = std::io::BufReader::new(slow(&server, 1000));
+    server.handle.abort();
+    let answer = client::read(&mut stream, "POST");
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (503, &json!("draining")));
+}
+
+/// Answers take their room from that for bodies: here 128 KiB.
+#[test]
+fn an_answer_that_is_too_large_is_refused() {
+    let server = Harness::with(|options| options.limits.bodies_bytes = 1 << 17);
+    let ask =
+        |texts: usize| server.post(PATH, &json!({"model": "embedder", "input": vec!["a"; texts]}));
+    let most = (1 << 17) / (DIMENSIONS * size_of::<f32>());
+    assert_eq!(ask(most).0, 200);
+    let (status, error) = ask(most + 1);
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("input")), "{error}");
+    assert_eq!(ask(most).0, 200);
+}

@@ -1,0 +1,38 @@
+//! Plans that end with the hidden states, for embeddings of texts, on the GPU.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+#[path = "../../backend/tests/common/mod.rs"]
+mod common;
+
+use common::{Golden, hidden_states, logits_of};
+use trine_backend::{Device, LayerChoice, SplitDevice};
+use trine_cpu::CpuDevice;
+use trine_model::KvType;
+use trine_vulkan::testing::device;
+
+/// The goldens with the tolerances of `goldens.rs`: on the GPU alone, and cut behind the first layer.
+#[test]
+fn they_are_what_the_golden_logits_are_made_of() {
+    for name in ["gemma3-a", "gemma3-c", "gguf/gemma3-qat"] {
+        let golden = Golden::load(name);
+        let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
+        let layers = LayerChoice::Exactly(golden.model.plan().layers() - 1);
+        let devices: [Box<dyn Device>; 2] =
+            [Box::new(device()), Box::new(SplitDevice::new(cpu, Box::new(device()), layers))];
+        for device in devices {
+            for chunk in [golden.ids.len(), 7] {
+                let device = device.as_ref();
+                let states = hidden_states(device, &golden.model, &golden.ids, chunk, KvType::F32);
+                let found = logits_of(&golden.model, &states);
+                if name == "gguf/gemma3-qat" {
+                    let divergence = golden.mean_divergence(&found);
+                    assert!(divergence <= 1e-3, "{}: {divergence}", device.name());
+                } else {
+                    let worst = golden.largest_difference(&found);
+                    assert!(worst <= 5e-4, "{name}, {}: {worst}", device.name());
+                }
+            }
+        }
+    }
+}
