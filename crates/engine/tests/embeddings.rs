@@ -40,10 +40,10 @@ fn prompt(seed: u32, length: usize) -> Vec<u32> {
 
 /// The vector by definition, without an engine.
 fn naive(prompt: &[u32], pooling: Pooling) -> Vec<f32> {
-    let rows = (1..=prompt.len()).map(|length| next_logits(&prompt[..length]));
+    let mut rows = (1..=prompt.len()).map(|length| next_logits(&prompt[..length]));
     let rows: Vec<Vec<f32>> = match pooling {
         Pooling::Mean => rows.collect(),
-        Pooling::Last => rows.last().into_iter().collect(),
+        Pooling::Last => rows.next_back().into_iter().collect(),
     };
     let sum: Vec<f64> =
         (0..VOCABULARY).map(|at| rows.iter().map(|row| f64::from(row[at])).sum()).collect();
