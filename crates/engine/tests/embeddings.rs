@@ -40,11 +40,12 @@ fn prompt(seed: u32, length: usize) -> Vec<u32> {
 
 /// The vector by definition, without an engine.
 fn naive(prompt: &[u32], pooling: Pooling) -> Vec<f32> {
-    let mut rows = (1..=prompt.len()).map(|length| next_logits(&prompt[..length]));
-    let rows: Vec<Vec<f32>> = match pooling {
-        Pooling::Mean => rows.collect(),
-        Pooling::Last => rows.next_back().into_iter().collect(),
+    let first = match pooling {
+        Pooling::Mean => 1,
+        Pooling::Last => prompt.len(),
     };
+    let rows: Vec<Vec<f32>> =
+        (first..=prompt.len()).map(|length| next_logits(&prompt[..length])).collect();
     let sum: Vec<f64> =
         (0..VOCABULARY).map(|at| rows.iter().map(|row| f64::from(row[at])).sum()).collect();
     let length = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
