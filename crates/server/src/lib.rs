@@ -18,7 +18,7 @@
 //! | `generate`, `stream` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
-//! | `metrics`, `service_routes`, `live` | counts, health, what the engines do at the moment |
+//! | `metrics`, `sensors`, `service_routes`, `live` | counts, energy, health, what the engines do at the moment |
 //! | `page` | the page at `/` |
 //!
 //! Nothing here knows a device. The crate that has one implements [`Loader`].
@@ -47,6 +47,7 @@ mod page;
 mod parameters;
 mod responses;
 mod routers;
+mod sensors;
 mod service_routes;
 mod stream;
 mod structure;

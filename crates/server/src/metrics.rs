@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use trine_engine::Status;
 
 use crate::generate::Ask;
+use crate::sensors::{Reading, Sensors};
 
 /// Media type of [`Metrics::text`].
 pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,6 +41,7 @@ type Labels = Vec<(&'static str, String)>;
 type Counters = Family<Labels, Counter>;
 type Gauges = Family<Labels, Gauge<i64, AtomicI64>>;
 type Fractions = Family<Labels, Gauge<f64, AtomicU64>>;
+type Joules = Family<Labels, Counter<f64, AtomicU64>>;
 type Histograms = Family<Labels, Histogram, Bounds>;
 
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +60,11 @@ pub(crate) struct Metrics {
     families: Families,
     models: Mutex<HashMap<String, Arc<ModelMetrics>>>,
     /// One text at a time: it begins with the removal of what it does not write anew.
-    writing: Mutex<()>,
+    sensors: Mutex<Sensors>,
+    /// Joules by sensor.
+    energy: Joules,
+    /// Watts by sensor.
+    power: Fractions,
     /// Requests by path and status.
     http: Counters,
     /// Handlers that panicked.
@@ -216,8 +222,13 @@ impl Metrics {
         let panics =
             register(r, "trine_handler_panics", "Requests that met a defect", Counter::default());
         let connections = register(r, "trine_connections", "Open connections", Gauge::default());
-        let (models, writing) = (Mutex::default(), Mutex::default());
-        Self { registry, families, models, writing, http, panics, connections }
+        let energy =
+            "Energy by the machine's sensors since the start of the server, whoever used it";
+        let energy = register(r, "trine_energy_joules", energy, Family::default());
+        let power = "Power by the machine's sensors, whoever uses it";
+        let power = register(r, "trine_power_watts", power, Family::default());
+        let (models, sensors) = (Mutex::default(), Mutex::new(Sensors::find()));
+        Self { registry, families, models, sensors, energy, power, http, panics, connections }
     }
 
     /// The metrics of a model.
@@ -298,9 +309,19 @@ impl Metrics {
         }
     }
 
-    /// All metrics in the OpenMetrics text format; `statuses` are what the models' engines count.
+    /// All metrics in the OpenMetrics text format; `statuses` are what the models' engines count. Reads the machine's sensors, some
+    /// of which take milliseconds.
     pub(crate) fn text(&self, statuses: &[(String, Status)]) -> String {
-        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sensors = self.sensors.lock().unwrap_or_else(PoisonError::into_inner);
+        let labels = |reading: &Reading| vec![("sensor", reading.sensor.clone())];
+        for reading in sensors.energies() {
+            let joules = self.energy.get_or_create(&labels(&reading));
+            joules.inner().store(reading.value.to_bits(), Ordering::Relaxed);
+        }
+        self.power.clear();
+        for reading in sensors.powers() {
+            self.power.get_or_create(&labels(&reading)).set(reading.value);
+        }
         // Its sizes are labels: a cache of other sizes would stand beside the one before.
         self.families.cache_config.clear();
         for (model, status) in statuses {

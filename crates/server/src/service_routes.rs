@@ -43,15 +43,17 @@ pub(crate) async fn version() -> Response<Body> {
 }
 
 /// `GET /metrics`
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
     let status = |entry: Entry| {
         let status = entry.model.map(|model| model.service.status()).unwrap_or_default();
         (entry.name, status)
     };
     let statuses: Vec<_> = app.models.entries().into_iter().map(status).collect();
-    let mut response = Response::new(Body::from(app.metrics.text(&statuses)));
+    let text = tokio::task::spawn_blocking(move || app.metrics.text(&statuses)).await;
+    let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
+    let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
-    response
+    Ok(response)
 }
 
 /// `GET /props?model=NAME`: llama.cpp's description of a loaded model.
