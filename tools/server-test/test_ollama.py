@@ -117,7 +117,6 @@ def test_errors(ollama_client: ollama.Client, fields: dict[str, Any], status: in
 
 def test_what_the_server_has_not(ollama_client: ollama.Client) -> None:
     for call in (
-        lambda: ollama_client.embed("demo", "Hi"),
         lambda: ollama_client.pull("demo"),
         lambda: ollama_client.delete("demo"),
         lambda: ollama_client.copy("demo", "other"),
@@ -125,6 +124,17 @@ def test_what_the_server_has_not(ollama_client: ollama.Client) -> None:
         with pytest.raises(ollama.ResponseError) as caught:
             call()
         assert caught.value.status_code == 404
+    with pytest.raises(ollama.ResponseError) as caught:
+        ollama_client.embed("demo", "Hi")
+    assert caught.value.status_code == 501
+
+
+def test_embeddings(embedder: Server) -> None:
+    client = ollama.Client(host=embedder.url, timeout=PATIENCE)
+    answer = client.embed("demo", ["Hi", "Once upon a time"])
+    assert len(answer.embeddings) == 2 and answer.prompt_eval_count
+    for vector in answer.embeddings:
+        assert abs(sum(value * value for value in vector) - 1) < 1e-4
 
 
 def test_cancellation_in_mid_stream(ollama_client: ollama.Client, server: Server) -> None:

@@ -142,6 +142,15 @@ def test_embeddings_are_refused(openai_client: openai.OpenAI) -> None:
     assert (caught.value.status_code, caught.value.code) == (501, "not_supported")
 
 
+def test_embeddings(embedder: Server) -> None:
+    client = openai.OpenAI(base_url=embedder.url + "/v1", api_key="any", max_retries=0, timeout=PATIENCE)
+    answer = client.embeddings.create(model="demo", input=["Hi", "Once upon a time"])
+    assert [item.index for item in answer.data] == [0, 1] and answer.usage.prompt_tokens > 0
+    # The client asks for Base64 by itself and decodes it.
+    plain = client.embeddings.create(model="demo", input="Once upon a time", encoding_format="float")
+    assert plain.data[0].embedding == answer.data[1].embedding
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -67,11 +67,13 @@ struct Tests<'a> {
 
 impl<'ast> Visit<'ast> for Tests<'_> {
     fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
-        // `#[test]` and `#[tokio::test]`.
-        let is_test = |attribute: &syn::Attribute| {
-            attribute.path().segments.last().is_some_and(|segment| segment.ident == "test")
+        let has = |name: &str| {
+            function.attrs.iter().any(|attribute| {
+                attribute.path().segments.last().is_some_and(|segment| segment.ident == name)
+            })
         };
-        self.is_found |= function.sig.ident == self.name && function.attrs.iter().any(is_test);
+        // `#[test]` and `#[tokio::test]`; one that is ignored shows nothing.
+        self.is_found |= function.sig.ident == self.name && has("test") && !has("ignore");
         visit::visit_item_fn(self, function);
     }
 }
@@ -110,10 +112,11 @@ mod tests {
     #[test]
     fn tests_are_functions_that_say_so() {
         let file = syn::parse_file(
-            "#[test] fn a() {} #[tokio::test] async fn b() {} fn c() {} mod tests { #[test] fn d() {} } // fn e()",
+            "#[test] fn a() {} #[tokio::test] async fn b() {} fn c() {} mod tests { #[test] fn d() {} } // fn e()
+             #[test] #[ignore] fn f() {}",
         );
         let file = file.expect("it is Rust");
-        let found = ["a", "b", "c", "d", "e"].map(|name| has_test(&file, name));
-        assert_eq!(found, [true, true, false, true, false]);
+        let found = ["a", "b", "c", "d", "e", "f"].map(|name| has_test(&file, name));
+        assert_eq!(found, [true, true, false, true, false, false]);
     }
 }

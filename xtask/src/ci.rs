@@ -75,7 +75,10 @@ pub(crate) fn page(root: &Path) -> anyhow::Result<()> {
 }
 
 fn page_test(root: &Path) -> anyhow::Result<Option<String>> {
-    cargo(root, "building trine", &["build", "--locked", "--package", "trine"])?;
+    // In the profile of this program, beside which the test looks for it.
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    let build = ["build", "--locked", "--package", "trine", "--profile", profile];
+    cargo(root, "building trine", &build)?;
     page::test(root)
 }
 

@@ -120,8 +120,11 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 /// Installs and fetches what is missing; what cannot be had is listed in the result.
 pub(crate) fn ensure(root: &Path) -> anyhow::Result<Drivers> {
     let mut reasons = Vec::new();
-    if let Err(error) = install(root) {
-        reasons.push(format!("{error:#}"));
+    // One after the other: a system may know one by another name.
+    for packages in [missing_packages(), page::missing()] {
+        if let Err(error) = install(root, &packages) {
+            reasons.push(format!("{error:#}"));
+        }
     }
     if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
         reasons.push("the drivers of other releases are fetched on x86-64 Linux alone".to_owned());
@@ -273,8 +276,8 @@ fn launcher(folder: &Path) -> Vec<String> {
     vec![loader, "--library-path".to_owned(), libraries.display().to_string()]
 }
 
-/// Installs the system's packages that are missing; needs apt and root's rights only then.
-fn install(root: &Path) -> anyhow::Result<()> {
+/// The system's packages for the drivers that are missing.
+fn missing_packages() -> Vec<&'static str> {
     let mut packages = Vec::new();
     if system_lavapipe().is_none() {
         packages.extend(["mesa-vulkan-drivers", "libvulkan1"]);
@@ -285,7 +288,11 @@ fn install(root: &Path) -> anyhow::Result<()> {
     if std::env::var_os("CXX").is_none() && !["c++", "g++"].iter().any(|name| is_program(name)) {
         packages.push("g++");
     }
-    packages.extend(page::missing());
+    packages
+}
+
+/// Installs packages of the system; needs apt and root's rights only where there are any.
+fn install(root: &Path, packages: &[&str]) -> anyhow::Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
@@ -298,7 +305,7 @@ fn install(root: &Path) -> anyhow::Result<()> {
         bail!("without root's rights; please do: sudo {command}");
     }
     eprintln!("== drivers: {command}");
-    apt::install(root, &packages)
+    apt::install(root, packages)
 }
 
 /// Whether a program of this name is in the path.

@@ -84,8 +84,8 @@ pub trait Program: Send {
         Err(BackendError::Unsupported { device: "this device".to_owned(), what })
     }
 
-    /// Makes the local layers' rings of slot `to` hold what those of slot `from` do, whose first `positions` positions alone
-    /// were ever written.
+    /// Makes the local layers' rings of slot `to` hold what those of slot `from` do, whose first `positions` positions (at least
+    /// one) alone were ever written.
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] for a slot that there is not, any other error if the device failed; the caches' contents

@@ -18,7 +18,8 @@ const LEAST: f64 = 8.0;
 pub struct Pace {
     /// Average seconds of a step that decodes alone; none before the first.
     alone: Option<f64>,
-    /// Rows that one prompt may have.
+    /// Rows that one prompt may add by the times; may lie outside the bounds, so that what follows the number of streams finds
+    /// its way back.
     rows: f64,
     most: f64,
 }
@@ -27,13 +28,13 @@ impl Pace {
     /// For steps of at most `most` rows. What a row takes is not known yet: it begins with few.
     pub fn new(most: usize) -> Self {
         let most = most.max(1) as f64;
-        Self { alone: None, rows: most.min(LEAST), most }
+        Self { alone: None, rows: LEAST, most }
     }
 
     /// Rows of prompts that the next step may have beside decoding sequences, at least one, where so many prompts (at
     /// least one) are read or wait.
     pub fn rows(&self, prompts: usize) -> usize {
-        (self.rows * prompts.max(1) as f64).min(self.most) as usize
+        (self.rows.max(LEAST) * prompts.max(1) as f64).min(self.most) as usize
     }
 
     /// Learns from a step with so many decoding sequences and rows of prompts.
@@ -51,16 +52,17 @@ impl Pace {
             let before = *alone;
             *alone += LATEST * (seconds - before);
             // Streams come and go, and with them the time that rows of prompts may take.
-            self.rows = (self.rows * (*alone / before)).clamp(LEAST.min(self.most), self.most);
+            self.rows *= *alone / before;
             return;
         }
         let added = (seconds - *alone).max(*alone * ADDED / 4.0);
         let allowed = *alone * ADDED;
         let rows = prompt_rows as f64 * allowed / added;
         // A few rows that cost little say nothing for more.
-        if added > allowed || prompt_rows as f64 >= self.rows.floor() {
+        let wanted = self.rows.clamp(LEAST.min(self.most), self.most);
+        if added > allowed || prompt_rows as f64 >= wanted.floor() {
             let change = (rows / self.rows).clamp(*CHANGE.start(), *CHANGE.end());
-            self.rows = (self.rows * change).clamp(LEAST.min(self.most), self.most);
+            self.rows *= change;
         }
     }
 }
@@ -105,6 +107,17 @@ mod tests {
             pace.note(1, 0, seconds);
             pace.note(1, 8, seconds);
             assert_eq!(pace.rows(1), 8);
+        }
+    }
+
+    #[test]
+    fn streams_that_come_back_find_the_same_room() {
+        for row in [3e-3, 1e-4, 1e-6] {
+            let mut pace = settled(row, 1);
+            let before = pace.rows(1);
+            (0..50).for_each(|_| pace.note(1, 0, 0.001));
+            (0..100).for_each(|_| pace.note(12, 0, 0.01));
+            assert!(pace.rows(1).abs_diff(before) <= 1, "{before} rows, then {}", pace.rows(1));
         }
     }
 

@@ -228,7 +228,7 @@ impl Run {
         metrics: &Arc<ModelMetrics>,
     ) -> Result<Self, ApiError> {
         let assembler = Assembler::new(tokenizer, &ask);
-        metrics.asked(&ask);
+        metrics.asked(ask.request.prompt.len());
         let Ask { mut request, grammar, .. } = ask;
         request.deadline = deadline;
         if let Some(grammar) = &grammar {

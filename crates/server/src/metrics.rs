@@ -14,7 +14,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use trine_engine::Status;
 
-use crate::generate::Ask;
 use crate::sensors::{Reading, Sensors};
 
 /// Media type of [`Metrics::text`].
@@ -336,13 +335,8 @@ impl Metrics {
 }
 
 impl ModelMetrics {
-    /// A text is asked for.
-    pub(crate) fn asked(&self, ask: &Ask) {
-        self.prompt_length.observe(ask.request.prompt.len() as f64);
-    }
-
-    /// The embedding of a text of so many tokens is asked for.
-    pub(crate) fn asked_embedding(&self, tokens: usize) {
+    /// Something is asked of a prompt of so many tokens.
+    pub(crate) fn asked(&self, tokens: usize) {
         self.prompt_length.observe(tokens as f64);
     }
 

@@ -32,9 +32,10 @@ impl Screen {
     /// If there is none, or it refuses. Nothing is taken then.
     pub(crate) fn take() -> Result<Self> {
         const FAILED: &str = "cannot draw on this terminal; --once prints text";
-        enable_raw_mode().context(FAILED)?;
+        // Before the first change: a signal may come between.
         TAKEN.store(true, Ordering::SeqCst);
-        execute!(stdout(), EnterAlternateScreen)
+        enable_raw_mode()
+            .and_then(|()| execute!(stdout(), EnterAlternateScreen))
             .and_then(|()| Terminal::new(CrosstermBackend::new(stdout())))
             .map(|terminal| Self { terminal })
             .inspect_err(|_| leave())

@@ -16,7 +16,7 @@ use crate::terminal;
 /// Most tokens in one pass.
 pub(crate) const PREFILL: usize = 512;
 /// The same where each pass runs the kernels of the widest: as many as a GPU's kernels for few tokens take.
-const PREFILL_INVARIANT: usize = 64;
+pub(crate) const PREFILL_INVARIANT: usize = 64;
 
 /// Sizes of an engine that a command chooses.
 #[derive(Debug, Clone, Copy)]

@@ -215,7 +215,7 @@ struct Running {
 
 impl Running {
     fn new(generation: Generation, metrics: &Arc<ModelMetrics>, prompt: &[u32]) -> Self {
-        metrics.asked_embedding(prompt.len());
+        metrics.asked(prompt.len());
         let metrics = Arc::clone(metrics);
         Self { generation, metrics, submitted: Instant::now(), is_over: false }
     }
@@ -237,7 +237,10 @@ impl Running {
                     };
                 }
                 Some(_) => {}
-                None => return Err(ApiError::internal("the engine ended")),
+                None => {
+                    self.end("error");
+                    return Err(ApiError::internal("the engine ended"));
+                }
             }
         }
     }
@@ -284,7 +287,7 @@ fn json_of(body: Body) -> Response<Body> {
 
 /// The numbers of a vector as JSON, each with the digits that tell it from other f32.
 fn numbers(row: &[f32]) -> String {
-    serde_json::to_string(row).unwrap_or_default()
+    serde_json::to_string(row).expect("numbers are written to memory")
 }
 
 /// A body that is made piece by piece while it is sent: text takes several times the memory of the numbers.

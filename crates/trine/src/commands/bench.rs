@@ -16,7 +16,7 @@ use crate::interrupt::Watch;
 use crate::model_source::Source;
 use crate::options::Settings;
 use crate::output;
-use crate::session::{PREFILL, Session, Sizes};
+use crate::session::{PREFILL, PREFILL_INVARIANT, Session, Sizes};
 use crate::statistics::Summary;
 use crate::terminal;
 
@@ -46,11 +46,12 @@ struct Test {
 }
 
 impl Test {
-    /// Positions that a sequence may need. While several prompts are read, sequences that have begun to write go on.
-    fn positions(self) -> usize {
+    /// Positions that a sequence may need where steps have at most `rows` tokens. While several prompts are read, sequences that
+    /// have begun to write go on.
+    fn positions(self, rows: usize) -> usize {
         let while_others_start = match self.kind {
             Kind::Prompt => 0,
-            Kind::Generate => self.batch * (self.depth.div_ceil(PREFILL) + 1) + 1,
+            Kind::Generate => self.batch * (self.depth.div_ceil(rows) + 1) + 1,
         };
         self.depth.max(1) + self.tokens + while_others_start
     }
@@ -110,7 +111,9 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let source = Source::find(args.model.as_deref())?;
     let mut settings = Settings::new(&args.placement, KvType::F16);
     let batch = args.batch.iter().copied().max().unwrap_or(1);
-    settings.context = Some(context(&source, &tests, settings.context)?);
+    // The least of what steps may have on any device.
+    let rows = if settings.batch_invariant { PREFILL_INVARIANT } else { PREFILL };
+    settings.context = Some(context(&source, &tests, settings.context, rows)?);
     let sizes = Sizes { sequences: batch, outputs: batch, ..Sizes::default() };
     let mut session = Session::open(&source, &settings, sizes)?;
     session.tell(verbose);
@@ -213,8 +216,8 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
     Ok(tests)
 }
 
-/// Positions that the largest test needs, checked against the model's context.
-fn context(source: &Source, tests: &[Test], asked: Option<usize>) -> Result<usize> {
+/// Positions that the largest test needs in steps of at most `rows` tokens, checked against the model's context.
+fn context(source: &Source, tests: &[Test], asked: Option<usize>, rows: usize) -> Result<usize> {
     let most = source.open(None)?.config().context;
     for test in tests {
         let least = test.depth.max(1) + test.tokens;
@@ -227,7 +230,7 @@ fn context(source: &Source, tests: &[Test], asked: Option<usize>) -> Result<usiz
             )));
         }
     }
-    let needed = tests.iter().map(|test| test.positions()).max().unwrap_or(1);
+    let needed = tests.iter().map(|test| test.positions(rows)).max().unwrap_or(1);
     Ok(asked.unwrap_or(needed).max(needed).min(most))
 }
 
@@ -299,7 +302,7 @@ fn read_prompts(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
 
 /// With `profile` the time of each step of the Plan is measured, of the tokens alone.
 fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<f64> {
-    let most = test.positions();
+    let most = test.positions(engine.program().options().width.tokens);
     let ids = (0..test.batch)
         .map(|index| submit(engine, index, test.depth.max(1), most))
         .collect::<Result<Vec<_>>>()?;

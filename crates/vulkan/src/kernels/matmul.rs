@@ -192,7 +192,10 @@ impl MatmulLaunch<'_> {
         if matrix.workgroups == 0 {
             return whole;
         }
-        let shared = tiles % matrix.workgroups;
+        // Whole rows of tiles: a product's sum is split alike for all rows of activations.
+        let (_, columns) = shape.tile();
+        let token_tiles = self.width.div_ceil(columns as usize) as u32;
+        let shared = (tiles % matrix.workgroups).next_multiple_of(token_tiles).min(tiles);
         if shared == 0 {
             return whole;
         }

@@ -403,6 +403,35 @@ fn kernels() -> Vec<(Format, MatmulShape)> {
     matrix.chain(fragment).chain([(Format::Q8_0, tile), (Format::F32, tile)]).collect()
 }
 
+/// Equal rows of activations give equal products, to the bit, wherever they stand: over several tiles, some of which several
+/// workgroups share.
+#[test]
+fn matrices_treat_all_rows_alike() {
+    let units = matrix_shapes().into_iter().chain(fragment::shapes_or_notice());
+    let is_tile = |(_, shape): &(Format, MatmulShape)| matches!(shape, MatmulShape::Tile(_));
+    let tiles = kernels().into_iter().filter(is_tile);
+    for (format, shape) in units.map(|shape| (Format::Q4_0, shape)).chain(tiles) {
+        let (width, columns) = (53, 512);
+        let width = if matches!(shape, MatmulShape::Fragment(_)) {
+            width.min(shape.tile().1 as usize)
+        } else {
+            width
+        };
+        let case = Case { format, shape, width, columns, rows: vec![130, 67], gated: false };
+        let mut random = ChaCha8Rng::seed_from_u64(9);
+        let weights = weights(&mut random, format, case.total(), columns);
+        let row = values(&mut random, columns, 2.0);
+        let activations = activations(shape.operand(format), &row.repeat(width), columns);
+        for (found, rows) in case.outputs(&weights, activations.operand).iter().zip(&case.rows) {
+            let bits: Vec<u32> = found.iter().map(|x| x.to_bits()).collect();
+            let (first, others) = bits.split_at(*rows);
+            for (token, other) in others.chunks(*rows).enumerate() {
+                assert!(other == first, "{format:?} {shape:?}: token {} differs", token + 1);
+            }
+        }
+    }
+}
+
 #[test]
 fn rows_that_are_not_finite_poison_only_themselves() {
     for (format, shape) in kernels() {
