@@ -99,16 +99,24 @@ pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
     let against = args.against.as_deref().map(|name| Source::find(Some(name))).transpose()?;
     let mut settings = Settings::new(&args.placement, KvType::F16);
     let (bos, ids) = tokens(&source, &text, args.max_tokens)?;
+    if args.max_tokens.is_some_and(|most| most < 2) {
+        return Err(usage(
+            "a token is predicted from the one before it; use a --max-tokens of 2 or more",
+        ));
+    }
     if ids.len() < 2 {
         bail!("{} has {} tokens; give a longer text", args.text.display(), ids.len());
     }
     let most = source.open(None)?.config().context;
     let window = settings.context.unwrap_or(WINDOW.min(most));
     let stride = args.stride.unwrap_or((window / 2).max(1));
-    if window < 2 || stride > window - 1 {
+    if window < 2 {
+        return Err(usage("a window has <bos> and a token at least; use a --context of 2 or more"));
+    }
+    if stride > window - 1 {
         return Err(usage(format!(
             "windows of {window} positions (one is <bos>) cannot begin {stride} tokens apart; use a --stride of at most {}",
-            window.saturating_sub(1).max(1)
+            window - 1
         )));
     }
     settings.context = Some(window);

@@ -206,6 +206,10 @@ fn eval_counts_and_compares() {
     assert!(mean > 0.0 && mean < 0.1, "{mean}");
     let error = trine(&["eval", &model, &text, "--context", "33", "--stride", "33"]).fails(2);
     assert!(error.contains("--stride"), "{error}");
+    let error = trine(&["eval", &model, &text, "--max-tokens", "1"]).fails(2);
+    assert!(error.contains("--max-tokens of 2"), "{error}");
+    let error = trine(&["eval", &model, &text, "--context", "1"]).fails(2);
+    assert!(error.contains("--context of 2"), "{error}");
     let error = trine(&["eval", &model, "/no/such.txt"]).fails(1);
     assert!(error.contains("/no/such.txt"), "{error}");
 }

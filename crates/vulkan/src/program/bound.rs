@@ -1,6 +1,8 @@
 //! What a Program has on the device.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions};
@@ -291,7 +293,14 @@ impl Binding<'_> {
         let bytes = |cache| cache_bytes(self.options, cache);
         let total = self.plan.caches.iter().map(bytes).sum();
         let mut arena = Arena::new(gpu, Place::Device, total);
-        self.plan.caches.iter().map(|cache| arena.allocate(bytes(cache), "the KV cache")).collect()
+        // The largest first: rings fill what global layers' caches leave of a block.
+        let mut order: Vec<usize> = (0..self.plan.caches.len()).collect();
+        order.sort_by_key(|&at| Reverse(bytes(&self.plan.caches[at])));
+        let mut caches = BTreeMap::new();
+        for at in order {
+            caches.insert(at, arena.allocate(bytes(&self.plan.caches[at]), "the KV cache")?);
+        }
+        Ok(caches.into_values().collect())
     }
 
     /// Bytes of attention's counters: one for each row and query head.

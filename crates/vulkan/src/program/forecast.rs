@@ -1,5 +1,7 @@
 //! What a Program would take of a device's memory, before anything is allocated.
 
+use std::cmp::Reverse;
+
 use trine_backend::{Memory, ProgramOptions};
 use trine_model::{Plan, Width};
 
@@ -21,7 +23,9 @@ pub(crate) fn memory(
     options: &ProgramOptions,
     keys: &[PassKey],
 ) -> Memory {
-    let caches: Vec<u64> = plan.caches.iter().map(|cache| cache_bytes(options, cache)).collect();
+    let mut caches: Vec<u64> =
+        plan.caches.iter().map(|cache| cache_bytes(options, cache)).collect();
+    caches.sort_by_key(|&bytes| Reverse(bytes));
     Memory {
         weights: weights::forecast(plan),
         mapped: 0,

@@ -172,15 +172,16 @@ impl Arena {
         if self.gpu.injected_at(super::gpu::Place::Allocation).is_some() {
             return Err(GpuError::OutOfMemory { what: what.to_owned(), bytes });
         }
+        let left = self.current.as_ref().map_or(0, |(block, used)| block.bytes - used);
         if let Some((block, used)) = &mut self.current
-            && *used + bytes <= block.bytes
+            && bytes <= left
         {
             let buffer = Buffer { block: block.clone(), offset: *used, bytes };
             *used += bytes;
             self.expected = self.expected.saturating_sub(bytes);
             return Ok(buffer);
         }
-        let size = block_size(self.expected, bytes);
+        let size = block_size(self.expected, left, bytes);
         let block = match allocate_block(&self.gpu, size, self.place) {
             // There may be no room for what is to come and still for what is needed.
             Err(GpuError::OutOfMemory { .. }) if size > bytes => {
@@ -195,14 +196,18 @@ impl Arena {
         self.allocated += block.bytes;
         self.expected = self.expected.saturating_sub(bytes);
         let block = Arc::new(block);
-        self.current = Some((block.clone(), bytes));
+        if block.bytes - bytes >= left {
+            self.current = Some((block.clone(), bytes));
+        }
         Ok(Buffer { block, offset: 0, bytes })
     }
 }
 
-/// Size of the block that a buffer of `bytes` begins where `expected` are still to come.
-fn block_size(expected: u64, bytes: u64) -> u64 {
-    expected.clamp(BLOCK_MIN, BLOCK_MAX).max(bytes).next_multiple_of(ALIGNMENT)
+/// Size of the block that a buffer of `bytes` begins where `expected` are still to come. Where less would be left in it than
+/// the `left` bytes of the block before, it has the buffer alone, and the next buffers go on with that one.
+fn block_size(expected: u64, left: u64, bytes: u64) -> u64 {
+    let size = expected.clamp(BLOCK_MIN, BLOCK_MAX).max(bytes).next_multiple_of(ALIGNMENT);
+    if size - bytes < left { bytes } else { size }
 }
 
 /// Bytes of the blocks of an [`Arena`] for about `expected` bytes that makes buffers of these sizes.
@@ -210,11 +215,13 @@ pub fn blocks_bytes(expected: u64, sizes: &[u64]) -> u64 {
     let (mut expected, mut left, mut all) = (expected, 0, 0);
     for bytes in sizes {
         let bytes = (*bytes).max(1).next_multiple_of(ALIGNMENT);
-        if bytes > left {
-            left = block_size(expected, bytes);
-            all += left;
+        if bytes <= left {
+            left -= bytes;
+        } else {
+            let size = block_size(expected, left, bytes);
+            all += size;
+            left = left.max(size - bytes);
         }
-        left -= bytes;
         expected = expected.saturating_sub(bytes);
     }
     all
@@ -463,6 +470,7 @@ mod tests {
             (3 << 20, vec![1 << 20, 700_000, 700_001, 3]),
             (1 << 10, vec![1 << 20, 1, 3 << 20, 1 << 19, 1 << 20]),
             (9 << 20, vec![4 << 20, 4 << 20, 4 << 20]),
+            (3 << 20, vec![1 << 20, 3 << 20, 1 << 19, 2 << 20, 1 << 20]),
         ] {
             let mut arena = Arena::new(&gpu, Place::Device, expected);
             let buffers: Vec<Buffer> =
@@ -470,5 +478,15 @@ mod tests {
             assert_eq!(blocks_bytes(expected, &sizes), arena.allocated(), "{sizes:?}");
             drop(buffers);
         }
+    }
+
+    #[test]
+    fn large_buffers_do_not_cost_small_ones_their_block() {
+        let (large, small) = (BLOCK_MAX + (70 << 20), 16 << 20);
+        let mixed = [small, large, small, large, small, large];
+        let total: u64 = mixed.iter().sum();
+        assert!(blocks_bytes(total, &mixed) <= total + BLOCK_MAX);
+        let sorted = [large, large, large, small, small, small];
+        assert_eq!(blocks_bytes(total, &sorted), total);
     }
 }
