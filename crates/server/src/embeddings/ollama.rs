@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 
 use super::{Prompts, check_dimensions, embed, json_of, numbers, respond, shape};
 use crate::app::App;
-use crate::body::read_object;
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::LoadedModel;
@@ -21,8 +20,7 @@ pub(crate) async fn embed_inputs(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let started = Instant::now();
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let load = started.elapsed();
     let reading = Arc::clone(&lease);
     let prompts = app.work(move || read(&object, &reading.model, "input")).await?;
@@ -41,8 +39,7 @@ pub(crate) async fn embed_prompt(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let reading = Arc::clone(&lease);
     let prompts = app.work(move || read(&object, &reading.model, "prompt")).await?;
     let vectors = embed(&app, &lease, prompts, 0).await?;

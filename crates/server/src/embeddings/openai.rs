@@ -11,7 +11,6 @@ use serde_json::{Map, Value, json};
 
 use super::{Prompts, check_dimensions, embed, numbers, respond, shape};
 use crate::app::App;
-use crate::body::read_object;
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::LoadedModel;
@@ -41,8 +40,7 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
-    let lease = app.model(Fields::new(&object).text("model")?).await?;
+    let (object, lease) = app.open(request).await?;
     let reading = Arc::clone(&lease);
     let asked = app.work(move || read(&object, &reading.model)).await?;
     let vectors = embed(&app, &lease, asked.prompts, asked.priority).await?;
