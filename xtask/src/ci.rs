@@ -6,24 +6,26 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 
 use crate::drivers::{self, Drivers};
+use crate::programs::{self, Program};
 use crate::test_runs::{TestRun, Validation};
-use crate::{chart, page, radv, shaders, test_runs, tidy};
+use crate::{chart, page, radv, shaders, test_runs, tidy, validation};
 
 /// Set to 1, this lets `ci` pass without the drivers that it could not install or fetch.
 const OFFLINE: &str = "TRINE_CI_OFFLINE";
 
 const LINTS: [&str; 6] = ["clippy", "--all-targets", "--locked", "--", "-D", "warnings"];
 
-const TESTS: [&str; 2] = ["test", "--locked"];
+const TESTS: [&str; 3] = ["test", "--locked", "--no-run"];
 const COMPILER: [&str; 4] = ["--package", "xtask", "--features", "shaders"];
 
+/// The folder of the Vulkan backend's package.
+const VULKAN: &str = "crates/vulkan";
 /// Parts of the names of tests whose kernels use cooperative matrices.
 const MATRIX_TESTS: [&str; 4] = ["matri", "large_", "finite", "candidates_fit"];
 /// How many they are, at least.
 const MATRIX_TESTS_LEAST: u64 = 9;
 /// Whole models take cooperative matrices wherever the device has them.
-const MODEL_TESTS: [&str; 8] =
-    ["--test", "goldens", "--test", "operations", "--test", "failures", "--test", "invariance"];
+const MODEL_TESTS: [&str; 4] = ["goldens", "operations", "failures", "invariance"];
 
 /// The test that does what the validation layer has to complain about.
 const WRONG_TEST: &str = "raw::commands::tests::copies_over_each_other_are_a_hazard";
@@ -44,15 +46,20 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     cargo(root, "lints of the shader compiler", &with(&LINTS, &COMPILER))?;
     skipped.extend(shaders::run(root, true)?);
 
-    let tests = with(&TESTS, &[&COMPILER[..], &["--bin", "shaders"]].concat());
-    TestRun::new("tests of the shader compiler", tests).run(root, true)?;
-    let others = with(&TESTS, &["--workspace", "--exclude", "trine-vulkan"]);
-    let others = TestRun { driver: drivers.lavapipe.as_ref(), ..TestRun::new("tests", others) };
-    others.run(root, true)?;
-    skipped.extend(page_test(root)?);
-    skipped.extend(vulkan_tests(root, &drivers)?);
+    let tests = [&TESTS[..], &COMPILER, &["--bin", "shaders"]].concat();
+    let compiler = programs::build(root, "building the tests of the shader compiler", &tests)?;
+    let compiler = compiler.iter().filter(|program| program.is_test).collect();
+    TestRun::new("tests of the shader compiler", compiler).run(root, true)?;
+
+    let tests = [&TESTS[..], &["--workspace"]].concat();
+    let programs = programs::build(root, "building the tests", &tests)?;
+    let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
+    let others = TestRun::new("tests", others.collect());
+    TestRun { driver: drivers.lavapipe.as_ref(), ..others }.run(root, true)?;
+    skipped.extend(page::test(root, &programs)?);
+    skipped.extend(vulkan_tests(root, &drivers, &programs)?);
     match &drivers.radv {
-        Some(driver) => skipped.extend(radv::check(root, driver)?),
+        Some(driver) => skipped.extend(radv::check(root, driver, &programs)?),
         None => skipped.push("the report on the Radeon 780M's code: no RADV".to_owned()),
     }
 
@@ -62,24 +69,20 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 
 /// Runs the tests of the Vulkan backend alone, on the drivers that are there.
 pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
-    let skipped = vulkan_tests(root, &drivers::find(root)?)?;
+    let tests = [&TESTS[..], &["--package", "trine-vulkan"]].concat();
+    let programs = programs::build(root, "building the tests", &tests)?;
+    let skipped = vulkan_tests(root, &drivers::find(root)?, &programs)?;
     end("vulkan", &skipped);
     Ok(())
 }
 
 /// Runs the test of the server's page alone.
 pub(crate) fn page(root: &Path) -> anyhow::Result<()> {
-    let skipped = page_test(root)?;
+    let build = ["build", "--locked", "--package", "trine"];
+    let programs = programs::build(root, "building trine", &build)?;
+    let skipped = page::test(root, &programs)?;
     end("page", &Vec::from_iter(skipped));
     Ok(())
-}
-
-fn page_test(root: &Path) -> anyhow::Result<Option<String>> {
-    // In the profile of this program, beside which the test looks for it.
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-    let build = ["build", "--locked", "--package", "trine", "--profile", profile];
-    cargo(root, "building trine", &build)?;
-    page::test(root)
 }
 
 fn end(what: &str, skipped: &[String]) {
@@ -92,19 +95,25 @@ fn end(what: &str, skipped: &[String]) {
 
 /// Tests of the Vulkan backend under the validation layer: all on the system's lavapipe, and on the newer one those whose
 /// work cooperative matrices change. Returns what could not be run.
-fn vulkan_tests(root: &Path, drivers: &Drivers) -> anyhow::Result<Vec<String>> {
-    let backend =
-        |more: &[&'static str]| [&TESTS[..], &["--package", "trine-vulkan"], more].concat();
-    let everything = TestRun::new("tests of trine-vulkan", backend(&[]));
-    let kernels = [&["--lib", "--", "--show-output"], &MATRIX_TESTS[..]].concat();
+fn vulkan_tests(
+    root: &Path,
+    drivers: &Drivers,
+    programs: &[Program],
+) -> anyhow::Result<Vec<String>> {
+    let tests = |is_wanted: &dyn Fn(&Program) -> bool| -> Vec<&Program> {
+        programs.iter().filter(|program| program.is_test_of(VULKAN) && is_wanted(program)).collect()
+    };
+    let library = tests(&|program| program.kind == "lib");
+    let everything = TestRun::new("tests of trine-vulkan", tests(&|_| true));
     let kernels = TestRun {
+        arguments: [&["--show-output"], &MATRIX_TESTS[..]].concat(),
         least: MATRIX_TESTS_LEAST,
         whole: true,
-        ..TestRun::new("kernels with cooperative matrices", backend(&kernels))
+        ..TestRun::new("kernels with cooperative matrices", library.clone())
     };
-    let models = TestRun::new("models with cooperative matrices", backend(&MODEL_TESTS));
-    // Two runs of cargo at once would both want to build.
-    cargo(root, "building the tests of trine-vulkan", &backend(&["--no-run"]))?;
+    let models = tests(&|program| MODEL_TESTS.contains(&program.name.as_str()));
+    let models = TestRun::new("models with cooperative matrices", models);
+    validation::prepare(root)?;
 
     let mut skipped = Vec::new();
     let mut at_once = Vec::new();
@@ -118,9 +127,12 @@ fn vulkan_tests(root: &Path, drivers: &Drivers) -> anyhow::Result<Vec<String>> {
         };
         if driver.layers.is_some() {
             runs.iter_mut().for_each(|run| run.validation = Validation::Silent);
-            let wrong = ["--lib", "--", "--ignored", "--exact", WRONG_TEST];
-            let wrong = TestRun::new("a hazard on purpose", backend(&wrong));
-            runs.insert(0, TestRun { validation: Validation::Hazard, ..wrong });
+            let wrong = TestRun {
+                arguments: vec!["--ignored", "--exact", WRONG_TEST],
+                validation: Validation::Hazard,
+                ..TestRun::new("a hazard on purpose", library.clone())
+            };
+            runs.insert(0, wrong);
         } else {
             skipped.push(format!("validation of trine-vulkan on {name}: there is no layer"));
         }
@@ -138,7 +150,8 @@ fn with<'a>(command: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn cargo(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<()> {
-    let start = begin(name, arguments);
+    eprintln!("== {name}: cargo {}", arguments.join(" "));
+    let start = Instant::now();
     let status = crate::cargo(root)
         .args(arguments)
         .status()
@@ -148,11 +161,6 @@ fn cargo(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<()> {
     }
     eprintln!("== {name}: passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
-}
-
-fn begin(name: &str, arguments: &[&str]) -> Instant {
-    eprintln!("== {name}: cargo {}", arguments.join(" "));
-    Instant::now()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 mod apt;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,19 +32,13 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Has cargo start what it runs on this driver. Cargo and the compiler themselves run as always.
-    pub(crate) fn apply(&self, cargo: &mut Command) {
-        let variables = self.environment.iter().map(|(name, value)| (name, value));
-        cargo.envs(variables);
-        if !self.launcher.is_empty() {
-            let words: Vec<_> =
-                self.launcher.iter().map(|word| toml::Value::from(word.as_str())).collect();
-            let runner = toml::Value::Array(words);
-            cargo.args([
-                "--config",
-                &format!("target.'cfg(target_os = \"linux\")'.runner = {runner}"),
-            ]);
-        }
+    /// A program on this driver.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let mut words = self.launcher.iter().map(OsStr::new).chain([program.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap_or(program.as_os_str()));
+        command.args(words);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
     }
 }
 

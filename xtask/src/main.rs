@@ -5,6 +5,7 @@ mod chart;
 mod ci;
 mod drivers;
 mod page;
+mod programs;
 mod radv;
 mod shaders;
 mod sources;

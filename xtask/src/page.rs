@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 
 use crate::drivers::is_program;
+use crate::programs::{self, Program};
 
 /// What the test takes beside the program, and the packages of Debian that have it.
 const NEEDS: [(&str, &str); 3] =
@@ -21,18 +22,17 @@ pub(crate) fn missing() -> Vec<&'static str> {
         .collect()
 }
 
-/// Drives the page of the `trine` that was built beside this program. Gives what was skipped, if anything.
-pub(crate) fn test(root: &Path) -> anyhow::Result<Option<String>> {
+/// Drives the page of the `trine` among these programs. Gives what was skipped, if anything.
+pub(crate) fn test(root: &Path, programs: &[Program]) -> anyhow::Result<Option<String>> {
     let missing = missing();
     if !missing.is_empty() {
         return Ok(Some(format!("the test of the page: {} missing", missing.join(", "))));
     }
-    let own = std::env::current_exe().context("this program does not know where it lies")?;
-    let trine = own.with_file_name("trine").with_extension(std::env::consts::EXE_EXTENSION);
+    let trine = &programs::find(programs, "bin", "trine")?.path;
     eprintln!("== the page: tools/page-test/page_test.py --trine {}", trine.display());
     let start = Instant::now();
     let mut test = Command::new("python3");
-    test.arg("tools/page-test/page_test.py").arg("--trine").arg(&trine).current_dir(root);
+    test.arg("tools/page-test/page_test.py").arg("--trine").arg(trine).current_dir(root);
     if !test.status().context("cannot start python3")?.success() {
         bail!("the test of the page failed");
     }

@@ -13,13 +13,13 @@ use serde::Deserialize;
 
 use self::assembly::Counts;
 use crate::drivers::{self, Driver};
+use crate::programs::{self, Program};
 
 /// The committed report.
 const REPORT: &str = "docs/benchmarks/radv-phoenix.md";
 
-/// The program that compiles the kernels and prints what the driver tells of each, as JSON.
-const EXAMPLE: [&str; 6] =
-    ["run", "--locked", "--package", "trine-vulkan", "--example", "pipeline_report"];
+/// The example that compiles the kernels and prints what the driver tells of each, as JSON.
+const EXAMPLE: &str = "pipeline_report";
 
 /// What the example prints.
 #[derive(Deserialize)]
@@ -54,14 +54,16 @@ struct Kernel {
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let drivers = drivers::find(root)?;
     let driver = drivers.radv.context("RADV is not there; get it with: cargo xtask drivers")?;
+    let build = ["build", "--locked", "--package", "trine-vulkan", "--example", EXAMPLE];
+    let programs = programs::build(root, "building the kernels", &build)?;
     if check {
-        for skipped in self::check(root, &driver)? {
+        for skipped in self::check(root, &driver, &programs)? {
             eprintln!("== SKIPPED: {skipped}");
         }
         return Ok(());
     }
     // Written even of kernels against the rules: it helps to mend them.
-    let report = report(root, &driver)?;
+    let report = report(root, &driver, &programs)?;
     let path = root.join(REPORT);
     std::fs::write(&path, &report.text)
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -92,8 +94,12 @@ impl Report {
 }
 
 /// Holds the kernels to the rules and the committed report to them; returns what could not be checked.
-pub(crate) fn check(root: &Path, driver: &Driver) -> anyhow::Result<Vec<String>> {
-    let report = report(root, driver)?;
+pub(crate) fn check(
+    root: &Path,
+    driver: &Driver,
+    programs: &[Program],
+) -> anyhow::Result<Vec<String>> {
+    let report = report(root, driver, programs)?;
     report.judge()?;
     if !driver.is_pinned {
         let skipped = format!(
@@ -131,11 +137,12 @@ fn first_difference<'a>(old: &'a str, new: &'a str) -> Option<(usize, &'a str, &
 }
 
 /// Compiles the kernels and describes them.
-fn report(root: &Path, driver: &Driver) -> anyhow::Result<Report> {
-    let mut command = crate::cargo(root);
-    command.args(EXAMPLE);
-    driver.apply(&mut command);
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+fn report(root: &Path, driver: &Driver, programs: &[Program]) -> anyhow::Result<Report> {
+    let mut command = programs::find(programs, "example", EXAMPLE)?.command(root, Some(driver));
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start {EXAMPLE}"))?;
     if !output.status.success() {
         bail!("the kernels do not compile with RADV: {}", output.status);
     }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 
 use crate::drivers::Driver;
+use crate::programs::Program;
 use crate::validation::{self, Messages};
 
 /// What a run has to show beside passing.
@@ -21,12 +22,13 @@ pub(crate) enum Validation {
     Hazard,
 }
 
-/// A run of tests by cargo.
+/// A run of test programs, one after the other.
 #[derive(Debug)]
 pub(crate) struct TestRun<'a> {
     /// For people.
     pub(crate) name: &'a str,
-    /// Arguments of cargo.
+    pub(crate) programs: Vec<&'a Program>,
+    /// Arguments of each program, such as the names of tests.
     pub(crate) arguments: Vec<&'a str>,
     /// The Vulkan driver that it runs on, and what people call it.
     pub(crate) driver: Option<&'a Driver>,
@@ -40,10 +42,11 @@ pub(crate) struct TestRun<'a> {
 
 impl<'a> TestRun<'a> {
     /// A run of at least one test without Vulkan.
-    pub(crate) fn new(name: &'a str, arguments: Vec<&'a str>) -> Self {
+    pub(crate) fn new(name: &'a str, programs: Vec<&'a Program>) -> Self {
         Self {
             name,
-            arguments,
+            programs,
+            arguments: Vec::new(),
             driver: None,
             place: "",
             validation: Validation::None,
@@ -52,8 +55,8 @@ impl<'a> TestRun<'a> {
         }
     }
 
-    /// Runs the tests and sums up their results; `is_shown` passes their output on as it comes, otherwise it is printed at
-    /// the end.
+    /// Runs the programs and sums up their results; `is_shown` passes their output on as it comes, otherwise it is printed
+    /// at the end. A program that fails does not keep the others from running.
     pub(crate) fn run(&self, root: &Path, is_shown: bool) -> anyhow::Result<()> {
         let start = Instant::now();
         let name = if self.place.is_empty() {
@@ -61,38 +64,48 @@ impl<'a> TestRun<'a> {
         } else {
             format!("{} on {}", self.name, self.place)
         };
-        eprintln!("== {name}: cargo {}", self.arguments.join(" "));
-        let mut command = crate::cargo(root);
-        if let Some(driver) = self.driver {
-            driver.apply(&mut command);
-            if self.validation != Validation::None
-                && !validation::apply(root, driver, &mut command)?
-            {
-                bail!("{name}: there is no validation layer");
-            }
-        }
-        command.args(&self.arguments);
+        eprintln!("== {name}: {} programs {}", self.programs.len(), self.arguments.join(" "));
         let mut found = Found::default();
         let mut kept = String::new();
-        let status = lines(&mut command, |line| {
-            found.add(line);
-            if is_shown {
-                println!("{line}");
-            } else {
-                kept.push_str(line);
-                kept.push('\n');
+        let mut failed = Vec::new();
+        for program in &self.programs {
+            let mut take = |line: &str| {
+                found.add(line);
+                if is_shown {
+                    println!("{line}");
+                } else {
+                    kept.push_str(line);
+                    kept.push('\n');
+                }
+            };
+            take(&format!("     Running {program}"));
+            let mut command = self.command(root, program)?;
+            let status = lines(&mut command, take)?;
+            if !status.success() {
+                failed.push(format!("{program}: {status}"));
             }
-        })?;
+        }
         print!("{kept}");
-        let Counts { binaries, passed, failed, ignored } = found.counts;
+        let Counts { binaries, passed, failed: tests, ignored } = found.counts;
         eprintln!(
-            "== {name}: {passed} passed, {failed} failed, {ignored} ignored in {binaries} binaries, {:.0} s",
+            "== {name}: {passed} passed, {tests} failed, {ignored} ignored in {binaries} programs, {:.0} s",
             start.elapsed().as_secs_f64()
         );
-        if !status.success() {
-            bail!("{name} failed: {status}");
+        if !failed.is_empty() {
+            bail!("{name} failed: {}", failed.join("; "));
         }
         self.judge(&found).with_context(|| format!("{name} failed"))
+    }
+
+    fn command(&self, root: &Path, program: &Program) -> anyhow::Result<Command> {
+        let mut command = program.command(root, self.driver);
+        command.args(&self.arguments);
+        if self.validation != Validation::None {
+            let layers = self.driver.and_then(|driver| driver.layers.as_ref());
+            let layers = layers.context("there is no validation layer")?;
+            validation::apply(root, layers, &mut command);
+        }
+        Ok(command)
     }
 
     fn judge(&self, found: &Found) -> anyhow::Result<()> {
@@ -132,18 +145,21 @@ pub(crate) fn run_at_once(root: &Path, lists: &[Vec<TestRun<'_>>]) -> anyhow::Re
     })
 }
 
-/// Runs a command and hands on each line of its standard output.
+/// Starts a program and hands on each line of its standard output.
 fn lines(
     command: &mut Command,
     mut take: impl FnMut(&str),
 ) -> anyhow::Result<std::process::ExitStatus> {
-    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
     let output = child.stdout.take().expect("the output is piped");
     for line in BufReader::new(output).split(b'\n') {
         let line = line.context("cannot read the tests' output")?;
         take(&String::from_utf8_lossy(&line));
     }
-    child.wait().context("cannot wait for cargo")
+    child.wait().context("cannot wait for the tests")
 }
 
 /// What the output of test programs says.

@@ -9,8 +9,6 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::drivers::Driver;
-
 /// The layer's settings. Everything but verbose messages is reported, as often as it occurs.
 const SETTINGS: &str = "\
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
@@ -35,19 +33,24 @@ const COMPLAINTS: [&str; 6] = [
     "(PERF / ",
 ];
 
-/// Has the programs that cargo starts on a driver load the layer; false where there is no layer for the driver.
-pub(crate) fn apply(root: &Path, driver: &Driver, cargo: &mut Command) -> anyhow::Result<bool> {
-    let Some(layers) = &driver.layers else { return Ok(false) };
-    let folder = root.join("target/validation");
+/// Where the layer's settings lie.
+const FOLDER: &str = "target/validation";
+
+/// Writes the layer's settings, which has to come before the first program that loads it.
+pub(crate) fn prepare(root: &Path) -> anyhow::Result<()> {
+    let folder = root.join(FOLDER);
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
     let settings = folder.join("vk_layer_settings.txt");
     std::fs::write(&settings, SETTINGS)
-        .with_context(|| format!("cannot write {}", settings.display()))?;
-    cargo.env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation");
-    cargo.env("VK_LAYER_PATH", layers);
-    cargo.env("VK_LAYER_SETTINGS_PATH", &folder);
-    Ok(true)
+        .with_context(|| format!("cannot write {}", settings.display()))
+}
+
+/// Has a program load the layer that is described in a folder.
+pub(crate) fn apply(root: &Path, layers: &Path, program: &mut Command) {
+    program.env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation");
+    program.env("VK_LAYER_PATH", layers);
+    program.env("VK_LAYER_SETTINGS_PATH", root.join(FOLDER));
 }
 
 /// What the layer says in the output of test programs.

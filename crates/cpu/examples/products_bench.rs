@@ -1,6 +1,6 @@
 //! Speed of the matrix multiplications in the shapes of Gemma 3 1B.
 //!
-//! `cargo run --release -p trine-cpu --example matmul_bench -- [FORMAT,...] [COLUMNS,...] [ISA]`
+//! `cargo run --release -p trine-cpu --example products_bench -- [FORMAT,...] [COLUMNS,...] [ISA]`
 //!
 //! Weights are cycled through more memory than the caches hold. Streaming reads of the same
 //! memory are timed alternately with the products; the last figure is the share of that rate.

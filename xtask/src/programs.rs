@@ -1,0 +1,159 @@
+//! Programs that cargo builds of this workspace: test programs, examples, and `trine` itself.
+//!
+//! They are built by one command and started without cargo, because cargo builds the same dependency anew for each choice of
+//! packages that wants other features of it.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::drivers::Driver;
+
+/// A program that cargo built.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// What kind of target it is of, as cargo has it: `lib`, `bin`, `test`, `example`.
+    pub(crate) kind: String,
+    /// The target's name.
+    pub(crate) name: String,
+    /// Whether it is the target's tests, not the target itself.
+    pub(crate) is_test: bool,
+    /// Where it lies.
+    pub(crate) path: PathBuf,
+    /// The package's folder, from the repository's root.
+    folder: PathBuf,
+}
+
+impl Program {
+    /// The program, to be started where cargo starts it: in its package's folder.
+    pub(crate) fn command(&self, root: &Path, driver: Option<&Driver>) -> Command {
+        let folder = root.join(&self.folder);
+        let mut command = match driver {
+            Some(driver) => driver.command(&self.path),
+            None => Command::new(&self.path),
+        };
+        command.env("CARGO_MANIFEST_DIR", &folder).current_dir(folder);
+        command
+    }
+
+    /// Whether it is the tests of the package in this folder.
+    pub(crate) fn is_test_of(&self, folder: &str) -> bool {
+        self.is_test && self.folder == Path::new(folder)
+    }
+}
+
+/// As in `crates/vulkan, test goldens`.
+impl fmt::Display for Program {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}, {} {}", self.folder.display(), self.kind, self.name)
+    }
+}
+
+/// What cargo says of a target that it built; other messages lack some of it.
+#[derive(Deserialize)]
+struct Artifact {
+    manifest_path: PathBuf,
+    target: Target,
+    profile: Profile,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// Builds what a command of cargo names, and gives the programs.
+pub(crate) fn build(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<Vec<Program>> {
+    eprintln!("== {name}: cargo {}", arguments.join(" "));
+    let start = Instant::now();
+    let mut child = crate::cargo(root)
+        .args(arguments)
+        .arg("--message-format=json-render-diagnostics")
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start cargo for {name}"))?;
+    let output = child.stdout.take().expect("the output is piped");
+    let mut programs = Vec::new();
+    for line in BufReader::new(output).lines() {
+        let line = line.context("cannot read what cargo says")?;
+        programs.extend(program(root, &line));
+    }
+    if !child.wait().context("cannot wait for cargo")?.success() {
+        bail!("{name} failed; repeat it alone with: cargo {}", arguments.join(" "));
+    }
+    eprintln!("== {name}: passed in {:.0} s", start.elapsed().as_secs_f64());
+    Ok(programs)
+}
+
+/// The program that a message of cargo tells of.
+fn program(root: &Path, message: &str) -> Option<Program> {
+    let artifact: Artifact = serde_json::from_str(message).ok()?;
+    let folder = artifact.manifest_path.parent()?;
+    Some(Program {
+        kind: artifact.target.kind.into_iter().next()?,
+        name: artifact.target.name,
+        is_test: artifact.profile.test,
+        path: artifact.executable?,
+        folder: folder.strip_prefix(root).unwrap_or(folder).to_owned(),
+    })
+}
+
+/// The program of a target of this kind and name.
+pub(crate) fn find<'a>(
+    programs: &'a [Program],
+    kind: &str,
+    name: &str,
+) -> anyhow::Result<&'a Program> {
+    let is_wanted =
+        |program: &&Program| !program.is_test && program.kind == kind && program.name == name;
+    let found = programs.iter().find(is_wanted);
+    found.with_context(|| format!("cargo built no {kind} {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message as cargo writes it, shortened.
+    fn message(kind: &str, name: &str, is_test: bool, executable: &str) -> String {
+        format!(
+            r#"{{"reason":"compiler-artifact","manifest_path":"/root/crates/vulkan/Cargo.toml",
+            "target":{{"kind":["{kind}"],"crate_types":["bin"],"name":"{name}"}},
+            "profile":{{"opt_level":"1","test":{is_test}}},"executable":{executable},"fresh":true}}"#
+        )
+    }
+
+    #[test]
+    fn programs_are_told_apart() {
+        let root = Path::new("/root");
+        let goldens = program(root, &message("test", "goldens", true, "\"/x/goldens-1\"")).unwrap();
+        assert_eq!(goldens.to_string(), "crates/vulkan, test goldens");
+        assert!(goldens.is_test_of("crates/vulkan") && !goldens.is_test_of("crates/cpu"));
+
+        let example = program(root, &message("example", "report", false, "\"/x/report\"")).unwrap();
+        assert!(!example.is_test_of("crates/vulkan"));
+        let programs = [goldens, example];
+        assert_eq!(find(&programs, "example", "report").unwrap().path, Path::new("/x/report"));
+        find(&programs, "test", "goldens").unwrap_err();
+    }
+
+    #[test]
+    fn messages_without_a_program_are_passed_over() {
+        let root = Path::new("/root");
+        assert!(program(root, &message("lib", "vulkan", false, "null")).is_none());
+        assert!(program(root, r#"{"reason":"build-finished","success":true}"#).is_none());
+        assert!(program(root, "not JSON").is_none());
+    }
+}
