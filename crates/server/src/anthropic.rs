@@ -82,10 +82,9 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
             return Err(ApiError::unsupported(name, remedy));
         }
     }
-    if fields
-        .object("thinking")?
-        .is_some_and(|thinking| thinking.get("type") != Some(&"disabled".into()))
-    {
+    let thinks =
+        |thinking| Fields::within(thinking, "thinking.").get("type") != Some(&"disabled".into());
+    if fields.object("thinking")?.is_some_and(thinks) {
         return Err(ApiError::unsupported("thinking", "the models of this server answer at once"));
     }
     let mut parameters = Parameters::of_model(model);

@@ -17,10 +17,10 @@ use crate::structure::Structure;
 /// Largest count of tokens that a request may name.
 pub(crate) const TOKENS_MAX: usize = i32::MAX as usize;
 /// Most texts for one prompt.
-const CHOICES_MAX: usize = 128;
+pub(crate) const CHOICES_MAX: usize = 128;
 /// Most stop texts, and most bytes in one.
-const STOPS_MAX: usize = 64;
-const STOP_BYTES_MAX: usize = 4096;
+pub(crate) const STOPS_MAX: usize = 64;
+pub(crate) const STOP_BYTES_MAX: usize = 4096;
 /// Bits of a seed nobody chose: so many survive readers that know only doubles.
 const SEED_BITS: u32 = 53;
 
@@ -286,7 +286,7 @@ pub(crate) fn read_chat_logprobs(fields: Fields<'_>) -> Result<Option<usize>, Ap
 }
 
 /// When a field that this server has not is harmless.
-enum Harmless {
+pub(crate) enum Harmless {
     /// Where it is false, or empty.
     Off,
     /// At this number.
@@ -296,7 +296,7 @@ enum Harmless {
 }
 
 /// Fields that would change what the answer means.
-const UNSUPPORTED: [(&str, Harmless, &str); 29] = [
+pub(crate) const UNSUPPORTED: [(&str, Harmless, &str); 29] = [
     (
         "suffix",
         Harmless::Off,
