@@ -72,6 +72,8 @@ QUESTIONS: dict[str, tuple[str, Any]] = {
     "/detokenize": ("tokens", [5]),
     "/apply-template": ("messages", MESSAGES),
 }
+#: Paths on which some fields are read with others alone, and may otherwise be anything.
+LENIENT = ("/tokenize",)
 #: Paths of a server that embeds.
 EMBEDDED = ("/v1/embeddings", "/api/embed", "/api/embeddings")
 PARSED = json.loads((ROOT / "docs" / "openapi.json").read_text())
@@ -156,7 +158,7 @@ def test_made_up_requests(
             case.body[name] = question
         response = case.call(base_url=asked.url, timeout=PATIENCE)
         statuses[response.status_code] += 1
-        check(case, response, CHECKS if is_valid else [*CHECKS, negative_data_rejection])
+        check(case, response, CHECKS if is_valid or path in LENIENT else [*CHECKS, negative_data_rejection])
 
     ask()
     print(f"{path} {mode.value}: {dict(statuses)}")

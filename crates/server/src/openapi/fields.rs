@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use trine_engine::LOGPROBS_MAX;
-use trine_engine::sampling::{BIAS_MAX, PENALTY, TEMPERATURE_MAX, TOP_K_MAX};
+use trine_engine::sampling::{BIAS_MAX, BIASES_MAX, PENALTY, TEMPERATURE_MAX, TOP_K_MAX};
 use trine_text::MAX_TOOLS;
 
 use super::schema::{
@@ -41,7 +41,9 @@ pub(super) fn sampling() -> Vec<Field> {
         "type": "array", "minItems": 2, "maxItems": 2,
         "prefixItems": [token_id(), one_of(vec![bias.clone(), constant(false)])],
     });
-    let biases = one_of(vec![map(one_of(vec![bias, constant(false)])), list(pair)]);
+    let mut by_id = map(one_of(vec![bias, constant(false)]));
+    by_id["maxProperties"] = BIASES_MAX.into();
+    let biases = one_of(vec![by_id, list_of(pair, 0, BIASES_MAX)]);
     vec![
         (
             "temperature",
@@ -88,7 +90,7 @@ pub(super) fn sampling() -> Vec<Field> {
             "logit_bias",
             about(
                 biases,
-                "Added to logits, by token id, at most 4096 entries. As pairs too; `false` forbids a token.",
+                "Added to logits, by token id; llama.cpp's pairs of id and number too. `false` forbids a token.",
             ),
         ),
     ]
@@ -118,7 +120,7 @@ pub(super) fn parameters(tokens: Option<i64>) -> Vec<Field> {
                 "Most tokens that are written. -1: until the context is full; 0: only the prompt is run.",
             ),
         ),
-        ("max_completion_tokens", tokens("The same; of these names the first that is there counts: this one.")),
+        ("max_completion_tokens", tokens("The same, as OpenAI calls it. Of several names this one counts, then `max_tokens`.")),
         ("n_predict", tokens("The same, as llama.cpp calls it.")),
         ("stop", stops()),
         ("stop_token_ids", about(list_of(token_id(), 0, STOPS_MAX), "Tokens that end the text.")),
@@ -295,8 +297,8 @@ pub(super) fn messages() -> Field {
     ("messages", list_of(schema("Message"), 1, MESSAGES_MAX))
 }
 
-/// `conversation::read_message`. Calls and results are read where tools are.
-pub(super) fn message() -> Value {
+/// `conversation::read_message`, with Ollama's `images`. Calls and results are read where tools are.
+pub(super) fn message(images: Option<Value>) -> Value {
     let part =
         asked([("type", choice(["text", "input_text", "output_text"])), ("text", text())], []);
     let arguments = about(one_of(vec![text(), free_object()]), "An object, or JSON that is one.");
@@ -306,17 +308,28 @@ pub(super) fn message() -> Value {
     );
     let content = one_of(vec![text(), list(part)]);
     let content = about(content, "A text, or parts of text. May be absent beside calls.");
-    let message = asked(
-        [("role", choice(["system", "developer", "user", "assistant", "tool", "model"]))],
+    let images = images.map(|images| ("images", images));
+    let said = asked(
+        [("role", choice(["system", "developer", "user", "assistant", "model"]))],
+        [
+            ("content", content.clone()),
+            ("tool_calls", about(list(call), "Calls that the assistant made.")),
+        ]
+        .into_iter()
+        .chain(images.clone()),
+    );
+    let result = asked(
+        [("role", constant("tool"))],
         [
             ("content", content),
-            ("tool_calls", about(list(call), "Calls that the assistant made.")),
-            ("tool_call_id", about(any(), "Of a tool's message: the `id` of a call before it.")),
-            ("name", about(any(), "Of a tool's message without it: the function's name.")),
+            ("tool_call_id", about(any(), "The `id` of a call before it.")),
+            ("name", about(any(), "Without it: the function's name.")),
             ("tool_name", about(any(), "The same, as Ollama calls it.")),
-        ],
+        ]
+        .into_iter()
+        .chain(images),
     );
-    about(message, "Further fields are handed to the model's template.")
+    about(one_of(vec![said, result]), "Further fields are handed to the model's template.")
 }
 
 /// `openai::Streaming::read`

@@ -34,7 +34,7 @@ pub(super) fn schemas() -> Vec<Field> {
         ("TokenizeRequest", tokenize()),
         ("DetokenizeRequest", detokenize()),
         ("TemplateRequest", template()),
-        ("Message", message()),
+        ("Message", message(None)),
         ("Tool", tool()),
         ("ToolChoice", tool_choice()),
         ("ResponseFormat", response_format()),
@@ -266,10 +266,8 @@ fn ollama() -> Vec<Field> {
 fn ollama_chat() -> Value {
     let mut fields = ollama();
     let images = refused("this server takes text only", json!([null, []]));
-    let mut message = message();
-    message["properties"]["images"] = images;
     let words = "Absent or empty: the model is only loaded.";
-    fields.push(("messages", about(list(message), words)));
+    fields.push(("messages", about(list(message(Some(images))), words)));
     fields.extend(calling());
     asked([], fields)
 }
