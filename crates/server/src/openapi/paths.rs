@@ -82,6 +82,9 @@ const CODES: [&str; 27] = [
     "unsupported_parameter",
 ];
 
+/// Name of the schema of a stream's events in a dialect.
+type EventOf = fn(Dialect) -> &'static str;
+
 /// Something that can be asked, under one or several paths.
 struct Operation {
     method: &'static str,
@@ -93,7 +96,7 @@ struct Operation {
     /// Media types of a success and their schemas; they may depend on the path.
     answers: Vec<(&'static str, Value)>,
     /// What a stream is made of.
-    stream: Option<(&'static str, fn(Dialect) -> &'static str)>,
+    stream: Option<(&'static str, EventOf)>,
     statuses: Vec<u16>,
     parameters: Vec<Value>,
 }
@@ -134,7 +137,7 @@ impl Operation {
         self
     }
 
-    fn streams(mut self, kind: &'static str, event: fn(Dialect) -> &'static str) -> Self {
+    fn streams(mut self, kind: &'static str, event: EventOf) -> Self {
         self.stream = Some((kind, event));
         self.generates()
     }
