@@ -92,9 +92,9 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     let vocabulary = model.service.limits().vocabulary;
     read_sampling(fields, &mut parameters.sampling, vocabulary)?;
     parameters.max_tokens = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
-    parameters.follow(Structure::of_response(fields)?, model)?;
+    parameters.structure = Structure::of_response(fields)?;
     let calling = calling(fields)?;
-    calling.apply(&mut parameters, None, model)?;
+    calling.apply(&mut parameters, model)?;
     let messages = calling.conversation(conversation(fields)?)?;
     let ids = prompt(model, messages, &Rendering::default())?;
     Ok(parameters.ask(ids, None, model))

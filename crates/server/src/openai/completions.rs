@@ -92,6 +92,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiErr
     let streaming = Streaming::read(fields)?;
     calling::refuse(fields)?;
     let mut parameters = Parameters::read(fields, model)?;
+    parameters.compile(model)?;
     let is_open = ["max_tokens", "max_completion_tokens", "n_predict"]
         .iter()
         .all(|name| fields.get(name).is_none());
