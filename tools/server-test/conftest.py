@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("trine")
     group.addoption("--trine", default=str(ROOT / "target/release/trine"), help="the program to test")
     group.addoption("--openapi", help="OpenAI's OpenAPI document; without it these tests are skipped")
-    group.addoption("--cases", type=int, default=60, help="requests made up for each path of that document")
+    group.addoption("--cases", type=int, default=60, help="requests made up for each path of a document")
     group.addoption("--seed-of-cases", type=int, default=1, help="seed of these requests")
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Tests the server from outside: with the clients that people use, vLLM's own tests, requests made up from OpenAI's
-# document, and behind a router. Builds trine unless a program is named.
+# document and from its own, and behind a router. Builds trine unless a program is named.
 #
 #   run.sh [--trine PROGRAM] [--openapi FILE] [--model FILE] [--cases N] [PART...]
 #
-#   PART            clients, openapi, vllm, router; without one all of them
+#   PART            clients, document, openapi, vllm, router; without one all of them
 #   --openapi FILE  OpenAI's OpenAPI document; without it the pinned one of fetch_openapi.sh
 #   --model FILE    a .gguf file for vLLM's tests, instead of the model inside the program
-#   --cases N       requests made up for each path of the document and each way (default: 60)
+#   --cases N       requests made up for each path of a document and each way (default: 60)
 #
 # Needs Python 3.11 or later with venv, and the Python and the Rust registry for the first run. Everything is written under
 # target/server-test. What is expected to fail, and why, stands in exceptions.md.
@@ -25,11 +25,11 @@ while [ $# -gt 0 ]; do
         --openapi) openapi=$(realpath "$2"); shift 2 ;;
         --model) model=$(realpath "$2"); shift 2 ;;
         --cases) cases=$2; shift 2 ;;
-        clients | openapi | vllm | router) parts+=("$1"); shift ;;
+        clients | document | openapi | vllm | router) parts+=("$1"); shift ;;
         *) sed -n '2,/^set/p' "$0" | sed '$d;s/^# \{0,1\}//' >&2; exit 2 ;;
     esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(clients openapi vllm router)
+[ ${#parts[@]} -gt 0 ] || parts=(clients document openapi vllm router)
 
 if [ -z "$trine" ]; then
     (cd "$root" && cargo build --release -p trine)
@@ -55,6 +55,7 @@ failed=0
 for part in "${parts[@]}"; do
     case $part in
         clients) test_here clients test_openai_chat.py test_openai_others.py test_anthropic.py test_ollama.py ;;
+        document) test_here document test_document.py --cases "$cases" -rP ;;
         openapi)
             [ -n "$openapi" ] || openapi=$("$here/fetch_openapi.sh" "$scratch/openapi")
             test_here openapi test_openapi.py --openapi "$openapi" --cases "$cases" -rP

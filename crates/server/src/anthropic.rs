@@ -82,10 +82,9 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
             return Err(ApiError::unsupported(name, remedy));
         }
     }
-    if fields
-        .object("thinking")?
-        .is_some_and(|thinking| thinking.get("type") != Some(&"disabled".into()))
-    {
+    let thinks =
+        |thinking| Fields::within(thinking, "thinking.").get("type") != Some(&"disabled".into());
+    if fields.object("thinking")?.is_some_and(thinks) {
         return Err(ApiError::unsupported("thinking", "the models of this server answer at once"));
     }
     let mut parameters = Parameters::of_model(model);
@@ -95,9 +94,9 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     parameters.max_tokens =
         Some(most.ok_or_else(|| fields.wrong("max_tokens", "a number of tokens"))?);
     parameters.stops = read_stops(fields, "stop_sequences")?;
-    parameters.follow(Structure::of_message(fields)?, model)?;
+    parameters.structure = Structure::of_message(fields)?;
     let calling = calling(fields)?;
-    calling.apply(&mut parameters, None, model)?;
+    calling.apply(&mut parameters, model)?;
     let messages = calling.conversation(conversation(object)?)?;
     let ids = prompt(model, messages, &rendering(object))?;
     Ok(parameters.ask(ids, None, model))

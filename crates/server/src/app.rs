@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::MatchedPath;
+use axum::handler::Handler;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, Request, Response, StatusCode};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
@@ -27,7 +28,7 @@ use crate::metrics::Metrics;
 use crate::models::{Lease, Models};
 use crate::options::Limits;
 use crate::{
-    anthropic, embeddings, live, ollama, openai, page, responses, routers, service_routes,
+    anthropic, embeddings, live, ollama, openai, openapi, page, responses, routers, service_routes,
     text_routes,
 };
 
@@ -103,49 +104,78 @@ impl App {
     }
 }
 
-/// Every path that is answered.
-pub(crate) fn router(app: &Arc<App>) -> Router {
-    let openai = |prefix: &str, router: Router<Arc<App>>| {
-        router
-            .route(&format!("{prefix}/chat/completions"), post(openai::chat::handle))
-            .route(&format!("{prefix}/completions"), post(openai::completions::handle))
-            .route(&format!("{prefix}/responses"), post(responses::handle))
-            .route(&format!("{prefix}/models"), get(openai::models::list))
-            .route(&format!("{prefix}/models/{{*name}}"), get(openai::models::one))
-            .route(&format!("{prefix}/embeddings"), post(embeddings::openai::handle))
+/// A method, a path and what answers it. `GET` answers `HEAD` too.
+type Route = (Method, String, MethodRouter<Arc<App>>);
+
+fn route<H, T>(method: Method, path: impl Into<String>, handler: H) -> Route
+where
+    H: Handler<T, Arc<App>>,
+    T: 'static,
+{
+    let answers = match method {
+        Method::GET => get(handler),
+        _ => post(handler),
     };
-    let router = openai("", openai("/v1", Router::new()))
-        .route("/v1/messages", post(anthropic::handle))
-        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
-        .route("/api/chat", post(ollama::chat))
-        .route("/api/generate", post(ollama::generate))
-        .route("/api/embed", post(embeddings::ollama::embed_inputs))
-        .route("/api/embeddings", post(embeddings::ollama::embed_prompt))
-        .route("/api/tags", get(ollama::tags))
-        .route("/api/ps", get(ollama::running))
-        .route("/api/show", post(ollama::show))
-        .route("/api/version", get(ollama::version))
-        .route("/tokenize", post(text_routes::tokenize))
-        .route("/detokenize", post(text_routes::detokenize))
-        .route("/apply-template", post(text_routes::apply_template))
-        .route("/", get(page::file))
-        .route("/page/{name}", get(page::file))
-        .route("/v1/trine/status", get(live::status))
-        .route("/health", get(service_routes::health))
-        .route("/v1/health", get(service_routes::health))
-        .route("/ready", get(service_routes::ready))
-        .route("/ping", get(service_routes::ready))
-        .route("/version", get(service_routes::version))
-        .route("/props", get(service_routes::props))
-        .route("/metrics", get(service_routes::metrics))
-        .route("/model_info", get(routers::model_info))
-        .route("/get_model_info", get(routers::model_info))
-        .route("/server_info", get(routers::server_info))
-        .route("/get_server_info", get(routers::server_info))
-        .route("/get_load", get(routers::load))
-        .route("/v1/loads", get(routers::load))
-        .route("/load", get(routers::server_load));
-    router
+    (method, path.into(), answers)
+}
+
+/// Every method and path that is answered. The OpenAPI document describes them; a test holds it to this list.
+pub(crate) fn routes() -> Vec<Route> {
+    const GET: Method = Method::GET;
+    const POST: Method = Method::POST;
+    let openai = |prefix: &str| {
+        [
+            route(POST, format!("{prefix}/chat/completions"), openai::chat::handle),
+            route(POST, format!("{prefix}/completions"), openai::completions::handle),
+            route(POST, format!("{prefix}/responses"), responses::handle),
+            route(GET, format!("{prefix}/models"), openai::models::list),
+            route(GET, format!("{prefix}/models/{{*name}}"), openai::models::one),
+            route(POST, format!("{prefix}/embeddings"), embeddings::openai::handle),
+        ]
+    };
+    let mut routes: Vec<Route> = openai("/v1").into_iter().chain(openai("")).collect();
+    routes.extend([
+        route(POST, "/v1/messages", anthropic::handle),
+        route(POST, "/v1/messages/count_tokens", anthropic::count_tokens),
+        route(POST, "/api/chat", ollama::chat),
+        route(POST, "/api/generate", ollama::generate),
+        route(POST, "/api/embed", embeddings::ollama::embed_inputs),
+        route(POST, "/api/embeddings", embeddings::ollama::embed_prompt),
+        route(GET, "/api/tags", ollama::tags),
+        route(GET, "/api/ps", ollama::running),
+        route(POST, "/api/show", ollama::show),
+        route(GET, "/api/version", ollama::version),
+        route(POST, "/tokenize", text_routes::tokenize),
+        route(POST, "/detokenize", text_routes::detokenize),
+        route(POST, "/apply-template", text_routes::apply_template),
+        route(GET, "/", page::file),
+        route(GET, "/page/{name}", page::file),
+        route(GET, "/openapi.json", openapi::document),
+        route(GET, "/v1/trine/status", live::status),
+        route(GET, "/health", service_routes::health),
+        route(GET, "/v1/health", service_routes::health),
+        route(GET, "/ready", service_routes::ready),
+        route(GET, "/ping", service_routes::ready),
+        route(GET, "/version", service_routes::version),
+        route(GET, "/props", service_routes::props),
+        route(GET, "/metrics", service_routes::metrics),
+        route(GET, "/model_info", routers::model_info),
+        route(GET, "/get_model_info", routers::model_info),
+        route(GET, "/server_info", routers::server_info),
+        route(GET, "/get_server_info", routers::server_info),
+        route(GET, "/get_load", routers::load),
+        route(GET, "/v1/loads", routers::load),
+        route(GET, "/load", routers::server_load),
+    ]);
+    routes
+}
+
+/// Answers every one of the [`routes`], and all else with an error.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    let add = |router: Router<Arc<App>>, (_, path, answers): Route| router.route(&path, answers);
+    routes()
+        .into_iter()
+        .fold(Router::new(), add)
         .fallback(async || {
             ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such path")
         })

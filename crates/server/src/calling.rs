@@ -53,31 +53,30 @@ impl Calling {
         self.tools.conversation(messages, &self.choice, self.parallel).map_err(refused)
     }
 
-    /// Makes the texts call tools as asked. For a thread that may wait.
+    /// Makes the texts look as asked, and call tools as asked. For a thread that may wait.
     ///
     /// # Errors
-    /// 400 where another field says what the text must look like, or wants log-probabilities of it, and for schemas of
-    /// arguments that cost too much.
+    /// 400 where texts must look like something else than JSON though they may be calls, and for schemas that cost too much.
     pub(crate) fn apply(
         &self,
         parameters: &mut Parameters,
-        logprobs: Option<usize>,
         model: &LoadedModel,
     ) -> Result<(), ApiError> {
+        // First alone, so that an error names its field and not the tools.
+        parameters.compile(model)?;
         if !self.is_active() {
             return Ok(());
         }
-        if let Some((_, param)) = &parameters.grammar {
-            let remedy =
-                "an answer may be a call of a tool; leave it out, or use \"tool_choice\": \"none\"";
-            return Err(ApiError::unsupported(param.clone(), remedy));
-        }
-        if logprobs.is_some() {
-            let remedy = "an answer may be a call of a tool, whose tokens have none; use \"tool_choice\": \"none\"";
-            return Err(ApiError::unsupported("logprobs", remedy));
-        }
-        if let Some(source) = self.tools.grammar(&self.choice, self.parallel) {
-            parameters.grammar = Some((compile(&source, "tools", model)?, "tools".to_owned()));
+        let answer = match &parameters.structure {
+            None => None,
+            Some(structure) => Some(structure.schema().ok_or_else(|| {
+                let remedy = "an answer may be a call of a tool, beside which it can be held to a JSON schema; use one, or \
+                    \"tool_choice\": \"none\"";
+                ApiError::unsupported(structure.param.clone(), remedy)
+            })?),
+        };
+        if let Some(source) = self.tools.grammar(&self.choice, self.parallel, answer) {
+            parameters.grammar = Some(compile(&source, "tools", model)?);
         }
         parameters.calls = Some(self.tools.parser(self.parallel));
         Ok(())

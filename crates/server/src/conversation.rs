@@ -8,7 +8,7 @@ use crate::json::Fields;
 use crate::models::LoadedModel;
 
 /// Most messages in a conversation.
-const MESSAGES_MAX: usize = 1 << 14;
+pub(crate) const MESSAGES_MAX: usize = 1 << 14;
 
 /// How a conversation becomes a prompt.
 #[derive(Debug, Clone)]

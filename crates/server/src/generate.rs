@@ -439,8 +439,16 @@ impl Assembler {
         if ends && !calls.is_done() {
             parts.extend(calls.finish());
         }
+        // Tokens come with a text, and with an empty one if all of theirs is held back or a call.
+        let has_text = parts.iter().any(|part| matches!(part, ReplyPart::Text(_)));
+        if !tokens.is_empty() && !has_text {
+            parts.insert(0, ReplyPart::Text(String::new()));
+        }
+        let mut tokens = Some(tokens);
         let piece = |part| match part {
-            ReplyPart::Text(text) => Piece::Text { text, tokens: Vec::new(), generated },
+            ReplyPart::Text(text) => {
+                Piece::Text { text, tokens: tokens.take().unwrap_or_default(), generated }
+            }
             ReplyPart::Call(call) => Piece::Call(call),
         };
         parts.into_iter().map(piece).collect()

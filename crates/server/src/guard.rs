@@ -84,7 +84,7 @@ impl Guard {
     ) -> Result<(), ApiError> {
         let Some(keys) = &self.keys else { return Ok(()) };
         let path = request.uri().path();
-        if PUBLIC.contains(&path) || page::has(path) || keys.admit(request.headers()) {
+        if is_public(path) || keys.admit(request.headers()) {
             return Ok(());
         }
         if self.wrong_keys.note(client) {
@@ -126,6 +126,11 @@ impl Guard {
         let Ok(authority) = authority.parse::<Authority>() else { return false };
         host == Some(authority.as_str()) || is_local_name(authority.host().trim_matches(['[', ']']))
     }
+}
+
+/// Whether everybody may ask for a path.
+pub(crate) fn is_public(path: &str) -> bool {
+    PUBLIC.contains(&path) || page::has(path)
 }
 
 /// What is kept of a request for its response.

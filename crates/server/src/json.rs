@@ -7,6 +7,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::{Map, Value};
 
 use crate::error::{ApiError, shown};
+#[cfg(test)]
+use crate::openapi::reads::{Form, note};
 
 /// Most values (numbers, texts, lists, objects) in a body, which may spell one with two bytes.
 const VALUES_MAX: usize = 1 << 20;
@@ -130,8 +132,16 @@ impl<'a> Fields<'a> {
         Self { map, prefix }
     }
 
+    /// Tells the test of the OpenAPI document which field is read, and as what.
+    #[cfg(test)]
+    fn note(self, name: &str, form: Form) {
+        note(&self.path(name), form);
+    }
+
     /// The field, if it is there.
     pub(crate) fn get(self, name: &str) -> Option<&'a Value> {
+        #[cfg(test)]
+        self.note(name, Form::Any);
         self.map.get(name).filter(|value| !value.is_null())
     }
 
@@ -148,6 +158,8 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn boolean(self, name: &str) -> Result<Option<bool>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Form::Boolean);
         match self.get(name) {
             None => Ok(None),
             Some(Value::Bool(truth)) => Ok(Some(*truth)),
@@ -160,6 +172,8 @@ impl<'a> Fields<'a> {
         name: &str,
         range: std::ops::RangeInclusive<i64>,
     ) -> Result<Option<i64>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Form::Integer(range.clone()));
         let Some(value) = self.get(name) else { return Ok(None) };
         let number = value.as_i64().filter(|number| range.contains(number));
         let expected = || format!("a whole number from {} to {}", range.start(), range.end());
@@ -181,6 +195,8 @@ impl<'a> Fields<'a> {
         name: &str,
         range: std::ops::RangeInclusive<f64>,
     ) -> Result<Option<f32>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Form::Number(range.clone()));
         let Some(value) = self.get(name) else { return Ok(None) };
         let number = value.as_f64().filter(|number| range.contains(number));
         let expected = || format!("a number from {} to {}", range.start(), range.end());
@@ -188,6 +204,8 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn text(self, name: &str) -> Result<Option<&'a str>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Form::Text);
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -196,6 +214,8 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn list(self, name: &str) -> Result<Option<&'a [Value]>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Form::List);
         match self.get(name) {
             None => Ok(None),
             Some(Value::Array(items)) => Ok(Some(items)),
@@ -204,6 +224,8 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn object(self, name: &str) -> Result<Option<&'a Map<String, Value>>, ApiError> {
+        #[cfg(test)]
+        self.note(name, Form::Object);
         match self.get(name) {
             None => Ok(None),
             Some(Value::Object(map)) => Ok(Some(map)),

@@ -20,6 +20,7 @@
 //! | `openai`, `anthropic`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
 //! | `metrics`, `sensors`, `service_routes`, `live` | counts, energy, health, what the engines do at the moment |
 //! | `page` | the page at `/` |
+//! | `openapi` | the description of all routes for programs, and, in tests, what it is made of |
 //!
 //! Nothing here knows a device. The crate that has one implements [`Loader`].
 
@@ -42,6 +43,7 @@ mod metrics;
 mod models;
 mod ollama;
 mod openai;
+mod openapi;
 mod options;
 mod page;
 mod parameters;

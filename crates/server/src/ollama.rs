@@ -97,12 +97,12 @@ fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<A
         let options = Fields::within(options, "options.");
         read_options(options, &mut parameters, model.service.limits().vocabulary)?;
     }
-    parameters.follow(Structure::of_ollama(fields)?, model)?;
+    parameters.structure = Structure::of_ollama(fields)?;
     let calling = match way {
         Way::Chat => Calling::read(fields)?,
         Way::Generate => Calling::default(),
     };
-    calling.apply(&mut parameters, None, model)?;
+    calling.apply(&mut parameters, model)?;
     let ids = match way {
         Way::Chat if fields.list("messages")?.is_none_or(<[Value]>::is_empty) => return Ok(None),
         Way::Chat => {

@@ -17,10 +17,10 @@ use crate::structure::Structure;
 /// Largest count of tokens that a request may name.
 pub(crate) const TOKENS_MAX: usize = i32::MAX as usize;
 /// Most texts for one prompt.
-const CHOICES_MAX: usize = 128;
+pub(crate) const CHOICES_MAX: usize = 128;
 /// Most stop texts, and most bytes in one.
-const STOPS_MAX: usize = 64;
-const STOP_BYTES_MAX: usize = 4096;
+pub(crate) const STOPS_MAX: usize = 64;
+pub(crate) const STOP_BYTES_MAX: usize = 4096;
 /// Bits of a seed nobody chose: so many survive readers that know only doubles.
 const SEED_BITS: u32 = 53;
 
@@ -39,8 +39,10 @@ pub(crate) struct Parameters {
     pub(crate) skip_special: bool,
     pub(crate) priority: i32,
     pub(crate) prompt_logprobs: Option<usize>,
-    /// What the texts must look like, and the field that says so.
-    pub(crate) grammar: Option<(Arc<Grammar>, String)>,
+    /// What the texts must look like.
+    pub(crate) structure: Option<Structure>,
+    /// The grammar of that, once it is compiled.
+    pub(crate) grammar: Option<Arc<Grammar>>,
     /// What finds calls of tools in the texts.
     pub(crate) calls: Option<CallParser>,
 }
@@ -60,6 +62,7 @@ impl Parameters {
             skip_special: true,
             priority: 0,
             prompt_logprobs: None,
+            structure: None,
             grammar: None,
             calls: None,
         }
@@ -103,7 +106,7 @@ impl Parameters {
         let range = i64::from(i32::MIN)..=i64::from(i32::MAX);
         parameters.priority = fields.integer("priority", range)?.unwrap_or(0) as i32;
         parameters.prompt_logprobs = fields.count("prompt_logprobs", 0, LOGPROBS_MAX)?;
-        parameters.follow(Structure::read(fields)?, model)?;
+        parameters.structure = Structure::read(fields)?;
         Ok(parameters)
     }
 
@@ -111,13 +114,9 @@ impl Parameters {
     ///
     /// # Errors
     /// As [`Structure::compile`].
-    pub(crate) fn follow(
-        &mut self,
-        structure: Option<Structure>,
-        model: &LoadedModel,
-    ) -> Result<(), ApiError> {
-        if let Some(structure) = structure {
-            self.grammar = Some((structure.compile(model)?, structure.param));
+    pub(crate) fn compile(&mut self, model: &LoadedModel) -> Result<(), ApiError> {
+        if let Some(structure) = &self.structure {
+            self.grammar = Some(structure.compile(model)?);
         }
         Ok(())
     }
@@ -163,7 +162,7 @@ impl Parameters {
             stops: self.stops.clone(),
             include_stop: self.include_stop,
             skip_special: self.skip_special,
-            grammar: self.grammar.as_ref().map(|(grammar, _)| Arc::clone(grammar)),
+            grammar: self.grammar.clone(),
             calls: self.calls.clone(),
         }
     }
@@ -286,7 +285,7 @@ pub(crate) fn read_chat_logprobs(fields: Fields<'_>) -> Result<Option<usize>, Ap
 }
 
 /// When a field that this server has not is harmless.
-enum Harmless {
+pub(crate) enum Harmless {
     /// Where it is false, or empty.
     Off,
     /// At this number.
@@ -296,7 +295,7 @@ enum Harmless {
 }
 
 /// Fields that would change what the answer means.
-const UNSUPPORTED: [(&str, Harmless, &str); 29] = [
+pub(crate) const UNSUPPORTED: [(&str, Harmless, &str); 29] = [
     (
         "suffix",
         Harmless::Off,

@@ -23,7 +23,7 @@ use crate::stream::{Writer, push_event, respond};
 use crate::structure::Structure;
 
 /// Fields of the API that need state or other things that this server has not.
-const UNSUPPORTED: [(&str, &str); 5] = [
+pub(crate) const UNSUPPORTED: [(&str, &str); 5] = [
     ("previous_response_id", "responses are not kept; send the whole conversation as input"),
     ("conversation", "conversations are not kept; send the whole conversation as input"),
     ("prompt", "prompts are not kept; send the text as instructions"),
@@ -92,9 +92,9 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     let vocabulary = model.service.limits().vocabulary;
     read_sampling(fields, &mut parameters.sampling, vocabulary)?;
     parameters.max_tokens = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
-    parameters.follow(Structure::of_response(fields)?, model)?;
+    parameters.structure = Structure::of_response(fields)?;
     let calling = calling(fields)?;
-    calling.apply(&mut parameters, None, model)?;
+    calling.apply(&mut parameters, model)?;
     let messages = calling.conversation(conversation(fields)?)?;
     let ids = prompt(model, messages, &Rendering::default())?;
     Ok(parameters.ask(ids, None, model))
@@ -190,15 +190,16 @@ fn conversation(fields: Fields<'_>) -> Result<Vec<Message>, ApiError> {
 /// Fields of the request that a response repeats.
 fn echoed(object: &Map<String, Value>) -> Map<String, Value> {
     let names = ["instructions", "max_output_tokens", "metadata", "temperature", "top_p"];
-    let value = |name: &str| object.get(name).cloned().unwrap_or_default();
+    let fields = Fields::new(object);
+    let value = |name: &str| fields.get(name).cloned().unwrap_or_default();
     let mut echoed: Map<String, Value> =
         names.iter().map(|name| ((*name).to_owned(), value(name))).collect();
     for name in ["tools", "tool_choice", "parallel_tool_calls", "user"] {
-        if let Some(value) = object.get(name).filter(|value| !value.is_null()) {
+        if let Some(value) = fields.get(name) {
             echoed.insert(name.to_owned(), value.clone());
         }
     }
-    if let Some(text) = object.get("text").filter(|text| text["format"].is_object()) {
+    if let Some(text) = fields.get("text").filter(|text| text["format"].is_object()) {
         echoed.insert("text".to_owned(), text.clone());
     }
     echoed

@@ -22,7 +22,7 @@ pub fn grammar_cache(tokenizer: &Arc<Tokenizer>) -> GrammarCache {
 }
 
 /// What a text must look like, and the field that says so.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Structure {
     source: GrammarSource,
     pub(crate) param: String,
@@ -93,6 +93,15 @@ impl Structure {
                 Ok(Some(Self { source: GrammarSource::JsonSchema(schema.to_string()), param }))
             }
             Some(_) => Err(fields.wrong("format", "\"json\" or a JSON schema")),
+        }
+    }
+
+    /// The JSON schema, if it is one.
+    pub(crate) fn schema(&self) -> Option<&str> {
+        match &self.source {
+            GrammarSource::JsonSchema(schema) => Some(schema),
+            GrammarSource::JsonObject => Some(r#"{"type": "object"}"#),
+            _ => None,
         }
     }
 

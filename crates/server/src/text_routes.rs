@@ -16,7 +16,7 @@ use crate::json::Fields;
 use crate::service_routes::json_response;
 
 /// Longest answer of `/detokenize`, in token ids.
-const IDS_MAX: usize = 1 << 20;
+pub(crate) const IDS_MAX: usize = 1 << 20;
 
 /// `POST /tokenize`: llama.cpp's `content`, or vLLM's `prompt` or `messages`.
 pub(crate) async fn tokenize(

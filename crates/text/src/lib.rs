@@ -36,7 +36,7 @@ pub use error::TextError;
 pub use gguf::GgufVocabulary;
 pub use grammar::{
     CallShape, Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource,
-    MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Matcher,
+    MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Matcher, Otherwise,
 };
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;

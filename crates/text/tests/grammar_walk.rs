@@ -52,7 +52,7 @@ fn world() -> &'static World {
         let calls = choices
             .iter()
             .map(|(choice, parallel)| {
-                compiler.compile(&tools.grammar(choice, *parallel).unwrap()).unwrap()
+                compiler.compile(&tools.grammar(choice, *parallel, None).unwrap()).unwrap()
             })
             .collect();
         World { schemas: schemas.collect(), tokenizer, tools, calls }

@@ -210,8 +210,8 @@ fn choices_are_checked() {
     let none = Tools::default();
     assert_eq!(none.choice_from_openai(&json!("required")).unwrap_err().param, "tool_choice");
     assert_eq!(none.choice_from_openai(&json!("auto")), Ok(ToolChoice::Auto));
-    assert_eq!(none.grammar(&ToolChoice::Auto, true), None);
-    assert_eq!(tools.grammar(&ToolChoice::None, true), None);
+    assert_eq!(none.grammar(&ToolChoice::Auto, true, None), None);
+    assert_eq!(tools.grammar(&ToolChoice::None, true, None), None);
 }
 
 #[test]
@@ -220,8 +220,11 @@ fn grammars_of_calls_take_calls() {
     let compiler = GrammarCompiler::new(tokenizer.clone());
     let tools = tools();
     let takes = |choice: &ToolChoice, parallel: bool, text: &str| {
-        let mut matcher =
-            compiler.compile(&tools.grammar(choice, parallel).unwrap()).unwrap().matcher().unwrap();
+        let mut matcher = compiler
+            .compile(&tools.grammar(choice, parallel, None).unwrap())
+            .unwrap()
+            .matcher()
+            .unwrap();
         let ids = tokenizer.encode(text, Specials::AsText).unwrap();
         ids.iter().all(|&id| matcher.accept(id).is_ok()) && matcher.is_complete()
     };
@@ -249,6 +252,49 @@ fn grammars_of_calls_take_calls() {
         for text in good.iter().filter(|text| **text != "{\"name\": x") {
             assert!(takes(choice, parallel, text), "{choice:?} {parallel} {text}");
         }
+    }
+}
+
+#[test]
+fn calls_stand_beside_json_of_a_schema() {
+    let tokenizer = Arc::new(common::from_json("tokenizer"));
+    let compiler = GrammarCompiler::new(tokenizer.clone());
+    // Its references are those of a document of its own, and its first key begins as a call does.
+    let answer = r##"{"type": "object", "properties": {"name": {"$ref": "#/$defs/n"}, "inner": {"$ref": "#"},
+        "$ref": {"const": {"$ref": "#"}}}, "required": ["name"], "additionalProperties": false,
+        "$defs": {"n": {"type": "string", "maxLength": 3}}}"##;
+    let grammar = |choice: &ToolChoice, parallel: bool| {
+        let source = tools().grammar(choice, parallel, Some(answer)).unwrap();
+        compiler.compile(&source).unwrap()
+    };
+    let takes = |choice: &ToolChoice, parallel: bool, text: &str| {
+        let mut matcher = grammar(choice, parallel).matcher().unwrap();
+        let ids = tokenizer.encode(text, Specials::AsText).unwrap();
+        ids.iter().all(|&id| matcher.accept(id).is_ok()) && matcher.is_complete()
+    };
+    let weather = r#"{"name": "weather", "parameters": {"city": "Bern"}}"#;
+    let list = format!("[{weather}]");
+    for text in [
+        weather,
+        r#"{"name": "Jo"}"#,
+        r#"{"name": "Jo", "inner": {"name": "Al"}}"#,
+        r##"{"name": "Jo", "$ref": {"$ref": "#"}}"##,
+    ] {
+        assert!(takes(&ToolChoice::Auto, true, text), "{text}");
+        assert!(takes(&ToolChoice::Auto, false, text), "{text}");
+        assert_eq!(takes(&ToolChoice::Required, true, text), text == weather, "{text}");
+    }
+    assert!(takes(&ToolChoice::Auto, true, &list));
+    assert!(!takes(&ToolChoice::Auto, false, &list));
+    for text in [
+        "Hello",
+        "[]",
+        r#"{"name": "Johannes"}"#,
+        r#"{"name": "weather", "parameters": {"city": 1}}"#,
+        r#"{"name": "other", "parameters": {}}"#,
+        r#"{"name": "Jo", "inner": {"name": 1}}"#,
+    ] {
+        assert!(!takes(&ToolChoice::Auto, true, text), "{text}");
     }
 }
 

@@ -33,7 +33,7 @@ use crate::metrics::ModelMetrics;
 use crate::models::{Lease, LoadedModel};
 
 /// Most texts in a request, and most tokens in all of them, as OpenAI has it.
-const TEXTS_MAX: usize = 2048;
+pub(crate) const TEXTS_MAX: usize = 2048;
 const TOKENS_MAX: usize = 300_000;
 
 /// Texts of a request that are in the engine at once, in sequences that it runs at once: so many that none of these is

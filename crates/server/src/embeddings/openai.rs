@@ -16,7 +16,7 @@ use crate::json::Fields;
 use crate::models::LoadedModel;
 
 /// Fields that would make another vector, of servers that have them.
-const UNSUPPORTED: [&str; 5] =
+pub(crate) const UNSUPPORTED: [&str; 5] =
     ["messages", "truncate_prompt_tokens", "input_type", "prompt_name", "instruction"];
 
 /// How a vector is written.

@@ -95,7 +95,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
         return Err(ApiError::unsupported("prompt_logprobs", remedy));
     }
     let logprobs = read_chat_logprobs(fields)?;
-    calling.apply(&mut parameters, logprobs, model)?;
+    calling.apply(&mut parameters, model)?;
     let messages = calling.conversation(read_messages(fields)?)?;
     let ids = prompt(model, messages, &Rendering::read(fields)?)?;
     Ok(Chat {

@@ -23,9 +23,9 @@ use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
 
 /// Tokens written where the request does not say, as OpenAI has it.
-const TOKENS_DEFAULT: usize = 16;
+pub(crate) const TOKENS_DEFAULT: usize = 16;
 /// Most prompts in a request, and most texts for all of them.
-const PROMPTS_MAX: usize = 256;
+pub(crate) const PROMPTS_MAX: usize = 256;
 const TEXTS_MAX: usize = 256;
 
 /// A prompt and its text, if the text is to be repeated.
@@ -92,6 +92,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiErr
     let streaming = Streaming::read(fields)?;
     calling::refuse(fields)?;
     let mut parameters = Parameters::read(fields, model)?;
+    parameters.compile(model)?;
     let is_open = ["max_tokens", "max_completion_tokens", "n_predict"]
         .iter()
         .all(|name| fields.get(name).is_none());

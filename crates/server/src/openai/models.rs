@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::Response;
 use serde_json::{Value, json};
@@ -36,8 +37,12 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
 /// One of them.
 pub(crate) async fn one(
     State(app): State<Arc<App>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, ApiError> {
+    let Ok(Path(name)) = name else {
+        // What is no UTF-8 names nothing.
+        return Err(ApiError::unknown_model("\u{fffd}", app.models.names()));
+    };
     let found = app.models.resolve(Some(&name))?;
     Ok(json_response(&described(&app, &app.models.entry(found))))
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::document;
+
 /// A test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -58,7 +60,8 @@ pub(crate) fn head(method: &str, path: &str, headers: &[(&str, &str)]) -> String
     head
 }
 
-/// Sends a request on a connection of its own and reads the whole answer.
+/// Sends a request on a connection of its own and reads the whole answer, which must be one that the OpenAPI document
+/// describes.
 pub(crate) fn ask(
     address: SocketAddr,
     method: &str,
@@ -68,7 +71,9 @@ pub(crate) fn ask(
 ) -> Answer {
     let mut stream = connect(address);
     send(&mut stream, method, path, headers, body);
-    read(&mut BufReader::new(stream), method)
+    let answer = read(&mut BufReader::new(stream), method);
+    document::check(method, path, &answer);
+    answer
 }
 
 pub(crate) fn send(

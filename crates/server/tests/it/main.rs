@@ -6,6 +6,7 @@ mod bad_requests;
 mod client;
 mod defects;
 mod dialects;
+mod document;
 mod embeddings;
 mod ending;
 mod fake;

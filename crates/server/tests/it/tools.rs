@@ -123,6 +123,55 @@ fn calls_that_are_required_come_whatever_the_model_would_say() {
 }
 
 #[test]
+fn json_of_a_schema_stands_beside_calls() {
+    let server = Harness::start();
+    let schema = json!({
+        "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"],
+        "additionalProperties": false,
+    });
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let body = chat(json!({ "response_format": format }));
+    let answered = |reply: &str, body: &Value| {
+        server.reply(reply);
+        let (status, answer) = server.post(CHAT, body);
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["message"].clone()
+    };
+    assert_eq!(calls(&answered(CALL, &body)["tool_calls"]), [weather()]);
+    let reply = r#"{"name": "Ada"}"#;
+    assert_eq!(answered(reply, &body)["content"], reply);
+    // What the model would say is no JSON.
+    let message =
+        answered("It is sunny.", &chat(json!({"response_format": {"type": "json_object"}})));
+    let text = message["content"].as_str().unwrap_or_default();
+    assert!(text.is_empty() || text.starts_with(['{', '[']), "{message}");
+}
+
+#[test]
+fn tokens_of_calls_have_log_probabilities() {
+    let server = Harness::start();
+    server.reply(&format!("I look it up.\n{CALL}"));
+    let body = chat(json!({"logprobs": true}));
+    let (status, answer) = server.post(CHAT, &body);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(calls(&answer["choices"][0]["message"]["tool_calls"]), [weather()]);
+    let text = |entries: &Value| -> String {
+        let entries = entries.as_array().unwrap().iter();
+        entries.map(|entry| entry["token"].as_str().unwrap()).collect()
+    };
+    let whole = text(&answer["choices"][0]["logprobs"]["content"]);
+    assert!(whole.contains(CALL), "{whole}");
+    let events = stream(&server, CHAT, &body);
+    let streamed: String = events
+        .iter()
+        .map(|event| &event["choices"][0]["logprobs"]["content"])
+        .filter(|entries| entries.is_array())
+        .map(text)
+        .collect();
+    assert_eq!(streamed, whole);
+}
+
+#[test]
 fn one_call_ends_an_answer_that_may_have_no_more() {
     let server = Harness::start();
     server.reply(&format!("{CALL}\n{CALL}"));
@@ -321,8 +370,7 @@ fn tools_that_are_none() {
                 json!({"name": "a", "parameters": {"properties": {"b": {"type": "string", "pattern": "[.*"}}}}),
             ),
         ),
-        ("response_format", json!({"response_format": {"type": "json_object"}})),
-        ("logprobs", json!({"logprobs": true})),
+        ("guided_regex", json!({"guided_regex": "a+"})),
         ("parallel_tool_calls", json!({"parallel_tool_calls": "yes"})),
     ]);
     let server = Harness::start();

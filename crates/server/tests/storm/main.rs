@@ -9,6 +9,10 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod client;
 mod dialect;
+/// The other tests hold answers to the OpenAPI document. Its validators take memory, which is measured here.
+mod document {
+    pub(crate) fn check(_method: &str, _path: &str, _answer: &crate::client::Answer) {}
+}
 #[path = "../it/fake.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;

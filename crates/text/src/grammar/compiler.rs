@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{JsonCompileOptions, ParserFactory};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
 use super::{
     CallShape, Grammar, GrammarError, GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES,
-    MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, gbnf, schema,
+    MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Otherwise, gbnf, schema,
 };
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary::{Kind, shortened};
@@ -185,8 +185,12 @@ fn source_bytes(source: &GrammarSource) -> usize {
         | GrammarSource::Lark(text)
         | GrammarSource::Gbnf(text) => text.len(),
         GrammarSource::Choice(choices) => choices.iter().map(String::len).sum(),
-        GrammarSource::Calls { calls, .. } => {
-            calls.iter().map(|(name, schema)| name.len() + schema.len()).sum()
+        GrammarSource::Calls { calls, shape } => {
+            let answer = match &shape.otherwise {
+                Otherwise::Json(schema) => schema.len(),
+                Otherwise::Nothing | Otherwise::Text => 0,
+            };
+            calls.iter().map(|(name, schema)| name.len() + schema.len()).sum::<usize>() + answer
         }
     }
 }
@@ -215,7 +219,7 @@ fn check_size(source: &GrammarSource) -> Result<(), GrammarError> {
 fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError> {
     let kind = source.kind();
     let grammar = match source {
-        GrammarSource::JsonObject => json_grammar(serde_json::json!({"type": "object"})),
+        GrammarSource::JsonObject => json_grammar(json!({"type": "object"})),
         GrammarSource::JsonSchema(text) => json_grammar(schema::digestible(text)?),
         GrammarSource::Regex(text) => {
             check_regex(text)?;
@@ -224,9 +228,12 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
         GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
         GrammarSource::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
         GrammarSource::Choice(choices) => TopLevelGrammar::from_lark(choices_to_lark(choices)?),
-        GrammarSource::Calls { calls, shape } => {
-            TopLevelGrammar::from_lark(calls_to_lark(calls, *shape)?)
-        }
+        GrammarSource::Calls { calls, shape } => match &shape.otherwise {
+            Otherwise::Json(answer) => json_grammar(calls_or_json(calls, shape.parallel, answer)?),
+            Otherwise::Nothing | Otherwise::Text => {
+                TopLevelGrammar::from_lark(calls_to_lark(calls, shape)?)
+            }
+        },
     };
     let parser =
         base.factory.create_parser(grammar).map_err(|error| refusal(kind, &error.to_string()))?;
@@ -272,12 +279,12 @@ fn with_options(mut schema: Value) -> Value {
 }
 
 /// The beginning of a call is one terminal, so that text and calls part at one place.
-fn calls_to_lark(calls: &[(String, String)], shape: CallShape) -> Result<String, GrammarError> {
+fn calls_to_lark(calls: &[(String, String)], shape: &CallShape) -> Result<String, GrammarError> {
     let mut lark = String::from("start: call");
     if shape.parallel {
         lark.push_str(" | first (\", \" call)* \"]\"");
     }
-    if shape.text {
+    if shape.otherwise == Otherwise::Text {
         lark.push_str(" | TEXT\nTEXT: /(?s:.+)/ & ~/(?s:\\[?\\{\"name\": .*)/");
     }
     for (rule, prefix) in [("call", ""), ("first", "[")] {
@@ -300,6 +307,37 @@ fn calls_to_lark(calls: &[(String, String)], shape: CallShape) -> Result<String,
     }
     lark.push('\n');
     Ok(lark)
+}
+
+/// A schema that calls satisfy, and what satisfies the schema `answer`. All of them begin with the same signs, and within one
+/// schema the library holds several alternatives open.
+fn calls_or_json(
+    calls: &[(String, String)],
+    parallel: bool,
+    answer: &str,
+) -> Result<Value, GrammarError> {
+    let mut definitions = Map::new();
+    let mut define = |name: String, schema: &str| {
+        let place = format!("#/$defs/{name}");
+        definitions.insert(name, schema::moved(schema, &place)?);
+        Ok(json!({ "$ref": place }))
+    };
+    let mut alternatives = vec![define("answer".to_owned(), answer)?];
+    for (index, (name, schema)) in calls.iter().enumerate() {
+        let arguments = define(format!("arguments{index}"), schema)?;
+        alternatives.push(json!({
+            "type": "object",
+            "properties": {"name": {"const": name}, "parameters": arguments},
+            "required": ["name", "parameters"],
+            "additionalProperties": false,
+        }));
+    }
+    if parallel {
+        let calls = json!({ "anyOf": alternatives[1..] });
+        alternatives.push(json!({ "type": "array", "items": calls, "minItems": 1 }));
+    }
+    let whole = json!({ "anyOf": alternatives, "$defs": definitions });
+    schema::digestible(&whole.to_string())
 }
 
 /// Checks the syntax of an expression; the character where it is wrong, from 1, and the problem.

@@ -76,12 +76,23 @@ pub enum GrammarSource {
 }
 
 /// What a reply with tool calls may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CallShape {
     /// A list of calls too, not only one.
     pub parallel: bool,
-    /// Text too that does not begin as a call does.
-    pub text: bool,
+    /// What else.
+    pub otherwise: Otherwise,
+}
+
+/// What a reply may be beside tool calls.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Otherwise {
+    /// Nothing: it is a call.
+    Nothing,
+    /// Text that does not begin as a call does.
+    Text,
+    /// JSON that satisfies this schema.
+    Json(String),
 }
 
 /// Checks a JSON schema without compiling it.

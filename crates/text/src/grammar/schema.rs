@@ -72,6 +72,37 @@ pub(super) fn digestible(source: &str) -> Result<Value, GrammarError> {
     Ok(schema)
 }
 
+/// A checked schema as a part of another one, where it lies at `place`, as `#/$defs/part`: its references lead to where what
+/// they mean lies there.
+pub(super) fn moved(source: &str, place: &str) -> Result<Value, GrammarError> {
+    let mut schema = checked(source)?;
+    move_references(&mut schema, place);
+    Ok(schema)
+}
+
+fn move_references(schema: &mut Value, place: &str) {
+    match schema {
+        Value::Object(map) => {
+            for (key, value) in map.iter_mut() {
+                match (key.as_str(), value) {
+                    ("enum" | "const" | "default" | "examples", _) => {}
+                    ("$ref", Value::String(reference)) => {
+                        if let Some(rest) = reference.strip_prefix('#') {
+                            *reference = format!("{place}{rest}");
+                        }
+                    }
+                    (name, Value::Object(named)) if MAPS.contains(&name) => {
+                        named.values_mut().for_each(|value| move_references(value, place));
+                    }
+                    (_, value) => move_references(value, place),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| move_references(item, place)),
+        _ => {}
+    }
+}
+
 /// The parsed and checked schema, as an object.
 pub(super) fn checked(source: &str) -> Result<Value, GrammarError> {
     let mut schema: Value = serde_json::from_str(source).map_err(|error| {

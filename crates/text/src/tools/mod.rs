@@ -19,7 +19,7 @@ use thiserror::Error;
 
 pub use parser::{CallParser, ReplyPart, ToolCall};
 
-use crate::grammar::{CallShape, GrammarSource, MAX_SCHEMA_BYTES, check_schema};
+use crate::grammar::{CallShape, GrammarSource, MAX_SCHEMA_BYTES, Otherwise, check_schema};
 use crate::vocabulary::shortened;
 
 /// Most tools of one request.
@@ -166,11 +166,17 @@ impl Tools {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    /// The grammar of a reply: calls of the chosen tools, in [`ToolChoice::Auto`] or text that begins like no call. With
-    /// `parallel` a list of calls too. `None` if nothing is to be called.
+    /// The grammar of a reply: calls of the chosen tools, in [`ToolChoice::Auto`] or JSON that satisfies the schema `answer`,
+    /// without one text that begins like no call. With `parallel` a list of calls too. `None` if nothing is to be called.
     ///
-    /// In `Auto` only a call that opens the reply exactly as `{"name": ` is guided; [`CallParser`] finds others.
-    pub fn grammar(&self, choice: &ToolChoice, parallel: bool) -> Option<GrammarSource> {
+    /// In `Auto` without a schema only a call that opens the reply exactly as `{"name": ` is guided; [`CallParser`] finds
+    /// others.
+    pub fn grammar(
+        &self,
+        choice: &ToolChoice,
+        parallel: bool,
+        answer: Option<&str>,
+    ) -> Option<GrammarSource> {
         let chosen: Vec<&Tool> = match choice {
             ToolChoice::None => return None,
             ToolChoice::Named(name) => self.find(name).into_iter().collect(),
@@ -182,7 +188,11 @@ impl Tools {
         let calls = chosen.iter().map(|tool| (tool.name.clone(), tool.schema.clone()));
         let shape = CallShape {
             parallel: parallel && !matches!(choice, ToolChoice::Named(_)),
-            text: *choice == ToolChoice::Auto,
+            otherwise: match (choice, answer) {
+                (ToolChoice::Auto, Some(schema)) => Otherwise::Json(schema.to_owned()),
+                (ToolChoice::Auto, None) => Otherwise::Text,
+                _ => Otherwise::Nothing,
+            },
         };
         Some(GrammarSource::Calls { calls: calls.collect(), shape })
     }

@@ -1,0 +1,208 @@
+//! Answers that tell about the server and its models.
+
+use serde_json::{Value, json};
+use trine_engine::{SamplingParams, Status};
+
+use super::schema::{
+    Field, about, boolean, choice, constant, count, free_object, list, nullable, number, object,
+    schema, text, token_id,
+};
+
+/// Schemas of these answers, by name.
+pub(super) fn schemas() -> Vec<Field> {
+    vec![
+        ("Model", model()),
+        ("Models", object([("object", constant("list")), ("data", list(schema("Model")))], [])),
+        ("OllamaModel", object(ollama_model(), [])),
+        ("OllamaModels", object([("models", list(schema("OllamaModel")))], [])),
+        ("OllamaRunning", ollama_running()),
+        ("OllamaDetails", ollama_details()),
+        ("OllamaShow", ollama_show()),
+        ("Version", object([("version", text())], [])),
+        ("Health", object([("status", constant("ok"))], [])),
+        ("Ready", object([("status", constant("ready"))], [])),
+        ("Props", props()),
+        ("SamplingDefaults", counted(&SamplingParams::greedy(), sampling_type)),
+        ("ServerStatus", status()),
+        ("EngineStatus", counted(&Status::default(), |_| None)),
+        ("ModelInfo", model_info()),
+        ("ServerInfo", server_info()),
+        ("Load", load()),
+        ("ServerLoad", object([("server_load", count())], [])),
+    ]
+}
+
+fn model() -> Value {
+    let loaded = object([("value", choice(["loaded", "unloaded"]))], []);
+    object(
+        [
+            ("id", text()),
+            ("object", constant("model")),
+            ("created", about(count(), "When the server started, in seconds since 1970.")),
+            ("owned_by", constant("trine")),
+            ("status", loaded),
+        ],
+        [("max_model_len", about(count(), "Positions of a sequence, of a loaded model."))],
+    )
+}
+
+fn time() -> Value {
+    json!({"type": "string", "format": "date-time"})
+}
+
+fn ollama_model() -> [Field; 6] {
+    [
+        ("name", text()),
+        ("model", text()),
+        ("modified_at", time()),
+        ("size", about(count(), "Bytes in memory.")),
+        ("digest", constant("")),
+        ("details", schema("OllamaDetails")),
+    ]
+}
+
+fn ollama_running() -> Value {
+    let more = [("expires_at", time()), ("size_vram", count()), ("context_length", count())];
+    let model = object(ollama_model().into_iter().chain(more), []);
+    object([("models", list(model))], [])
+}
+
+fn ollama_details() -> Value {
+    object(
+        [
+            ("parent_model", constant("")),
+            ("format", constant("gguf")),
+            ("family", text()),
+            ("families", list(text())),
+            ("parameter_size", text()),
+            ("quantization_level", text()),
+        ],
+        [],
+    )
+}
+
+fn ollama_show() -> Value {
+    object(
+        [
+            ("modelfile", constant("")),
+            ("parameters", constant("")),
+            ("template", text()),
+            ("details", schema("OllamaDetails")),
+            ("model_info", free_object()),
+            ("capabilities", list(choice(["completion", "tools", "embedding"]))),
+            ("modified_at", time()),
+        ],
+        [],
+    )
+}
+
+fn props() -> Value {
+    let defaults = object([("n_ctx", count()), ("params", schema("SamplingDefaults"))], []);
+    let modalities = object([("vision", constant(false)), ("audio", constant(false))], []);
+    object(
+        [
+            ("default_generation_settings", defaults),
+            ("total_slots", count()),
+            ("model_alias", text()),
+            ("chat_template", text()),
+            ("bos_token", text()),
+            ("eos_token", text()),
+            ("modalities", modalities),
+            ("build_info", text()),
+            ("device", text()),
+            ("is_sleeping", constant(false)),
+        ],
+        [],
+    )
+}
+
+/// The object that a struct of numbers is written as. `other` gives the schemas of what is no plain number or truth.
+fn counted(example: &impl serde::Serialize, other: fn(&str) -> Option<Value>) -> Value {
+    let example = serde_json::to_value(example).expect("numbers are written as JSON");
+    let fields = example.as_object().expect("a struct is written as an object");
+    let mut schema = free_object();
+    for (name, value) in fields {
+        let kind = match value {
+            Value::Bool(_) => boolean(),
+            Value::Number(number_of) if number_of.is_u64() => count(),
+            _ => number(),
+        };
+        schema["properties"][name] = other(name).unwrap_or(kind);
+    }
+    let names: Vec<&String> = fields.keys().collect();
+    schema["required"] = json!(names);
+    schema
+}
+
+fn sampling_type(name: &str) -> Option<Value> {
+    let bias = json!({
+        "type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [token_id(), number()],
+    });
+    (name == "logit_bias").then(|| list(bias))
+}
+
+fn status() -> Value {
+    let rate = |words: &str| about(nullable(number()), words);
+    let model = object(
+        [("name", text()), ("is_loaded", boolean()), ("bytes", count())],
+        [
+            ("family", text()),
+            ("formats", list(text())),
+            ("device", text()),
+            ("tokens_per_second", rate("Tokens generated, over the last second.")),
+            ("prompt_tokens_per_second", rate("Prompt tokens of started requests.")),
+            ("busy_share", rate("Share of the time spent in steps, 0 to 1.")),
+            ("status", schema("EngineStatus")),
+        ],
+    );
+    object(
+        [
+            ("version", text()),
+            ("phase", choice(["running", "draining"])),
+            ("started", about(count(), "Seconds since 1970.")),
+            ("models", about(list(model), "Those that are not loaded have three fields.")),
+        ],
+        [],
+    )
+}
+
+fn model_info() -> Value {
+    object(
+        [
+            ("model_path", text()),
+            ("tokenizer_path", text()),
+            ("served_model_name", text()),
+            ("is_generation", boolean()),
+        ],
+        [],
+    )
+}
+
+fn server_info() -> Value {
+    object(
+        [
+            ("version", text()),
+            ("model_path", text()),
+            ("served_model_name", text()),
+            ("tp_size", constant(1)),
+            ("dp_size", constant(1)),
+            ("max_total_num_tokens", nullable(count())),
+            ("max_running_requests", nullable(count())),
+            ("context_length", nullable(count())),
+        ],
+        [],
+    )
+}
+
+fn load() -> Value {
+    let of_one = object(
+        [
+            ("dp_rank", constant(0)),
+            ("num_reqs", count()),
+            ("num_waiting_reqs", count()),
+            ("num_tokens", count()),
+        ],
+        [],
+    );
+    json!({"type": "array", "items": of_one, "minItems": 1, "maxItems": 1})
+}

@@ -1,0 +1,50 @@
+//! `GET /openapi.json`: all routes, described for programs (OpenAPI 3.1).
+//!
+//! Requests are read field by field and answers are written as JSON, so there are no types that a description could be
+//! derived from; types beside the readers would only claim to be what is read. The document is therefore a file,
+//! `docs/openapi.json`, which the program contains and a test writes. What it is made of is compiled for tests alone:
+//!
+//! | module | holds |
+//! |---|---|
+//! | `schema` | words to say what a value looks like |
+//! | `fields`, `requests` | the fields of requests; bounds and refused fields are the readers' own constants |
+//! | `answers`, `events`, `described` | answers, what streams are made of, what tells about server and models |
+//! | `paths` | the routes, their errors, and the whole document |
+//! | `reads` | notes which fields the readers ask for, and as what |
+//!
+//! Tests hold it to the truth: its paths are those of `app::routes`, its fields with their types and bounds are those that the readers
+//! ask for (`tests`), and each answer of the integration tests satisfies its schema with no field beyond it
+//! (`tests/it/document.rs`).
+
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, Response};
+
+#[cfg(test)]
+mod answers;
+#[cfg(test)]
+mod described;
+#[cfg(test)]
+mod events;
+#[cfg(test)]
+mod fields;
+#[cfg(test)]
+mod paths;
+#[cfg(test)]
+pub(crate) mod reads;
+#[cfg(test)]
+mod requests;
+#[cfg(test)]
+mod schema;
+#[cfg(test)]
+mod tests;
+
+/// The document as JSON.
+const DOCUMENT: &str = include_str!("../../../../docs/openapi.json");
+
+/// `GET /openapi.json`
+pub(crate) async fn document() -> Response<Body> {
+    let mut response = Response::new(Body::from(DOCUMENT));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,363 @@
+//! Bodies of requests.
+
+use serde_json::{Value, json};
+use trine_engine::LOGPROBS_MAX;
+
+use super::fields::{
+    calling, function, ids, message, messages, model, most_tokens, parallel, parameters, priority,
+    rendering, response_format, sampling, stops, stream, streaming, texts_or_ids, tool,
+    tool_choice,
+};
+use super::schema::{
+    Field, about, any, asked, boolean, choice, constant, default, free_object, integer, list,
+    object, one_of, refused, schema, text,
+};
+use crate::embeddings::{self, openai as openai_embeddings};
+use crate::openai::completions;
+use crate::{responses, text_routes};
+
+/// All schemas of requests, by name.
+pub(super) fn schemas() -> Vec<Field> {
+    vec![
+        ("ChatRequest", chat()),
+        ("CompletionRequest", completion()),
+        ("ResponseRequest", response()),
+        ("EmbeddingRequest", embedding()),
+        ("MessageRequest", anthropic()),
+        ("MessageCountRequest", anthropic_count()),
+        ("OllamaChatRequest", ollama_chat()),
+        ("OllamaGenerateRequest", ollama_generate()),
+        ("OllamaEmbedRequest", ollama_embed("input")),
+        ("OllamaEmbeddingRequest", ollama_embed("prompt")),
+        ("OllamaShowRequest", ollama_show()),
+        ("OllamaOptions", ollama_options()),
+        ("TokenizeRequest", tokenize()),
+        ("DetokenizeRequest", detokenize()),
+        ("TemplateRequest", template()),
+        ("Message", message(None)),
+        ("Tool", tool()),
+        ("ToolChoice", tool_choice()),
+        ("ResponseFormat", response_format()),
+        ("AnthropicMessage", anthropic_message()),
+        ("AnthropicTool", anthropic_tool()),
+        ("AnthropicToolChoice", anthropic_choice()),
+        ("ResponseInputItem", response_item()),
+        ("ResponseTool", response_tool()),
+    ]
+}
+
+fn chat() -> Value {
+    let mut fields = vec![model()];
+    fields.extend(streaming());
+    fields.extend(parameters(None));
+    let top = about(
+        integer(0, LOGPROBS_MAX as i64),
+        "Alternatives beside each token's log-probability. Needs `\"logprobs\": true`.",
+    );
+    fields.extend([
+        ("logprobs", about(default(boolean(), false), "Whether log-probabilities are given.")),
+        ("top_logprobs", top),
+    ]);
+    fields.extend(calling());
+    fields.extend(rendering());
+    asked([messages()], fields)
+}
+
+fn completion() -> Value {
+    let mut fields = vec![model()];
+    fields.extend(streaming());
+    fields.extend(parameters(Some(completions::TOKENS_DEFAULT as i64)));
+    let known = about(
+        integer(0, LOGPROBS_MAX as i64),
+        "Log-probabilities, with so many alternatives; with `echo` those of the prompt too.",
+    );
+    let none = || refused("use /v1/chat/completions", json!([null, "none", "auto", []]));
+    fields.extend([
+        ("echo", about(default(boolean(), false), "Whether the prompt stands before the text.")),
+        ("logprobs", known),
+        ("tools", none()),
+        ("tool_choice", none()),
+    ]);
+    let words = "A text, a list of texts, a list of token ids, or a list of such lists. All prompts together have at most \
+                 256 texts.";
+    asked([("prompt", about(texts_or_ids(completions::PROMPTS_MAX), words))], fields)
+}
+
+fn response() -> Value {
+    let mut fields = vec![model(), stream(false)];
+    fields.extend(sampling());
+    let format = asked([], [("format", schema("ResponseFormat"))]);
+    fields.extend([
+        ("instructions", about(text(), "What stands before the conversation.")),
+        ("max_output_tokens", about(most_tokens(1), "Absent: until the context is full.")),
+        ("text", about(format, "What the text looks like.")),
+        ("tools", list(schema("ResponseTool"))),
+        ("tool_choice", schema("ToolChoice")),
+        parallel(),
+        (
+            "truncation",
+            about(default(constant("disabled"), "disabled"), "Conversations are never cut."),
+        ),
+        ("metadata", about(any(), "Repeated in the answer.")),
+        ("user", about(any(), "Repeated in the answer.")),
+    ]);
+    let harmless = json!([null, false, [], 0]);
+    let unsupported = responses::UNSUPPORTED.iter();
+    fields.extend(unsupported.map(|(name, remedy)| (*name, refused(remedy, harmless.clone()))));
+    let items = json!({"type": "array", "items": schema("ResponseInputItem"), "minItems": 1});
+    asked(
+        [("input", about(one_of(vec![text(), items]), "The user's words, or a conversation."))],
+        fields,
+    )
+}
+
+fn response_item() -> Value {
+    let call = asked(
+        [
+            ("type", constant("function_call")),
+            ("call_id", text()),
+            ("name", text()),
+            ("arguments", any()),
+        ],
+        [],
+    );
+    let output = asked(
+        [("type", constant("function_call_output")), ("call_id", text()), ("output", any())],
+        [],
+    );
+    let part =
+        asked([("type", choice(["text", "input_text", "output_text"])), ("text", text())], []);
+    let message = asked(
+        [
+            ("role", choice(["system", "developer", "user", "assistant", "tool", "model"])),
+            ("content", one_of(vec![text(), list(part)])),
+        ],
+        [("type", constant("message"))],
+    );
+    one_of(vec![message, call, output])
+}
+
+fn response_tool() -> Value {
+    let [name, rest @ ..] = &*function("parameters") else { unreachable!("it has a name") };
+    asked([("type", constant("function")), name.clone()], rest.iter().cloned())
+}
+
+fn embedding() -> Value {
+    let mut fields = vec![model(), dimensions()];
+    fields.extend([
+        (
+            "encoding_format",
+            about(
+                default(choice(["float", "base64"]), "float"),
+                "A list of numbers, or their f32, little-endian, in Base64.",
+            ),
+        ),
+        ("endianness", about(choice(["native", "little"]), "Bytes in Base64 are little-endian.")),
+        (
+            "add_special_tokens",
+            about(default(boolean(), true), "Whether texts begin with `<bos>`."),
+        ),
+        priority(),
+        ("normalize", refused("leave it out, or use true", json!([null, true]))),
+        ("embd_normalize", refused("leave it out, or use 2", json!([null, 2]))),
+        ("embed_dtype", refused("leave it out, or use \"float32\"", json!([null, "float32"]))),
+    ]);
+    let refused = |name: &&'static str| (*name, refused("leave it out", json!([null])));
+    fields.extend(openai_embeddings::UNSUPPORTED.iter().map(refused));
+    let words = "A text, a list of texts, a list of token ids, or a list of such lists, with at most 300,000 tokens \
+                 together.";
+    asked([("input", about(texts_or_ids(embeddings::TEXTS_MAX), words))], fields)
+}
+
+fn dimensions() -> Field {
+    let words = "The model's own number alone: vectors are not cut.";
+    ("dimensions", about(integer(1, u32::MAX), words))
+}
+
+fn anthropic() -> Value {
+    let mut fields = vec![model(), stream(false)];
+    fields.extend(sampling());
+    let format = asked([], [("format", schema("ResponseFormat"))]);
+    let disabled = asked([], [("type", constant("disabled"))]);
+    fields.extend([
+        ("stop_sequences", stops()),
+        ("output_config", about(format, "What the text looks like.")),
+        ("output_format", about(schema("ResponseFormat"), "The same, as it was called in a beta.")),
+        ("thinking", about(disabled, "Not supported: the models of this server answer at once.")),
+        ("mcp_servers", refused("leave it out", json!([null, []]))),
+        ("container", refused("leave it out", json!([null, []]))),
+    ]);
+    fields.extend(anthropic_conversation());
+    let most = about(most_tokens(0), "Most tokens that are written.");
+    asked([("max_tokens", most), anthropic_messages()], fields)
+}
+
+fn anthropic_count() -> Value {
+    let mut fields = vec![model()];
+    fields.extend(anthropic_conversation());
+    asked([anthropic_messages()], fields)
+}
+
+fn anthropic_messages() -> Field {
+    ("messages", json!({"type": "array", "items": schema("AnthropicMessage"), "minItems": 1}))
+}
+
+fn anthropic_conversation() -> Vec<Field> {
+    let part = asked([("text", text())], []);
+    let system = about(one_of(vec![text(), list(part)]), "What stands before the conversation.");
+    vec![
+        ("system", system),
+        ("tools", list(schema("AnthropicTool"))),
+        ("tool_choice", schema("AnthropicToolChoice")),
+    ]
+}
+
+fn anthropic_message() -> Value {
+    let said = asked([("type", constant("text")), ("text", text())], []);
+    let call = asked(
+        [
+            ("type", constant("tool_use")),
+            ("id", text()),
+            ("name", text()),
+            ("input", free_object()),
+        ],
+        [],
+    );
+    let result = asked(
+        [("type", constant("tool_result")), ("tool_use_id", text())],
+        [("content", one_of(vec![text(), list(said.clone())]))],
+    );
+    let blocks = list(one_of(vec![said, call, result]));
+    let role = choice(["user", "assistant", "system", "developer", "tool", "model"]);
+    asked([("role", role), ("content", one_of(vec![text(), blocks]))], [])
+}
+
+fn anthropic_tool() -> Value {
+    let [name, rest @ ..] = &*function("input_schema") else { unreachable!("it has a name") };
+    let kind = about(constant("custom"), "This server runs no tools itself.");
+    asked([name.clone()], rest.iter().cloned().chain([("type", kind)]))
+}
+
+fn anthropic_choice() -> Value {
+    let serial = about(default(boolean(), false), "Whether an answer has one call at most.");
+    let choice = asked(
+        [("type", choice(["auto", "any", "none", "tool"]))],
+        [
+            ("name", about(text(), "The tool that has to be called, with the type `tool`.")),
+            ("disable_parallel_tool_use", serial),
+        ],
+    );
+    about(choice, "Whether and which tool has to be called.")
+}
+
+/// Fields of Ollama's chats and completions.
+fn ollama() -> Vec<Field> {
+    let mut fields = vec![model(), stream(true)];
+    let format = one_of(vec![json!({"enum": ["", "json"]}), free_object()]);
+    fields.extend([
+        ("options", schema("OllamaOptions")),
+        ("format", about(format, "What the text looks like: JSON, or what a JSON schema says.")),
+    ]);
+    let refused = |name| (name, refused("leave it out", json!([null, false, "", []])));
+    fields.extend(["images", "suffix", "template", "context", "logprobs"].map(refused));
+    fields
+}
+
+fn ollama_chat() -> Value {
+    let mut fields = ollama();
+    let images = refused("this server takes text only", json!([null, []]));
+    let words = "Absent or empty: the model is only loaded.";
+    fields.push(("messages", about(list(message(Some(images))), words)));
+    fields.extend(calling());
+    asked([], fields)
+}
+
+fn ollama_generate() -> Value {
+    let mut fields = ollama();
+    fields.extend([
+        ("prompt", about(text(), "Absent or empty: the model is only loaded.")),
+        ("system", about(text(), "What stands before the prompt, unless it is raw.")),
+        (
+            "raw",
+            about(
+                default(boolean(), false),
+                "Whether the prompt goes to the model without a template.",
+            ),
+        ),
+    ]);
+    asked([], fields)
+}
+
+fn ollama_options() -> Value {
+    let mut fields = sampling();
+    let most = about(
+        integer(-2, i32::MAX),
+        "Most tokens that are written. Absent, -1 and -2: until the context is full.",
+    );
+    fields.extend([("num_predict", most), ("stop", stops())]);
+    let neutral = [("mirostat", 0.0), ("tfs_z", 1.0), ("typical_p", 1.0)];
+    let refused = |(name, value)| (name, refused("leave it out", json!([null, value])));
+    fields.extend(neutral.map(refused));
+    about(asked([], fields), "Further options are ignored.")
+}
+
+fn ollama_embed(input: &'static str) -> Value {
+    let texts = match input {
+        "prompt" => one_of(vec![text(), json!({"const": []})]),
+        _ => one_of(vec![constant(""), json!({"const": []}), texts_or_ids(embeddings::TEXTS_MAX)]),
+    };
+    let truncate = about(boolean(), "Changes nothing: a text that is too long is refused.");
+    let fields = [
+        model(),
+        (input, about(texts, "Absent or empty: the model is only loaded.")),
+        ("truncate", truncate),
+        ("options", about(free_object(), "Changes nothing.")),
+        dimensions(),
+    ];
+    asked([], fields)
+}
+
+fn ollama_show() -> Value {
+    let named = |name: &'static str| object([(name, json!({"type": "string"}))], []);
+    let (_, name) = model();
+    let mut body = asked([], [("model", name.clone()), ("name", about(name, "The same."))]);
+    body["anyOf"] = json!([named("model"), named("name")]);
+    body
+}
+
+fn tokenize() -> Value {
+    let tokens = |words: &str, truth: bool| about(default(boolean(), truth), words);
+    let mut fields = vec![
+        model(),
+        ("content", about(text(), "llama.cpp's: the text.")),
+        ("prompt", about(text(), "vLLM's: the text.")),
+        ("with_pieces", tokens("Whether each token comes with its text.", false)),
+        ("add_special", tokens("Of `content`: whether it begins with `<bos>`.", false)),
+        ("parse_special", tokens("Of `content`: whether control tokens in it are ones.", true)),
+        ("add_special_tokens", tokens("Of `prompt`: whether it begins with `<bos>`.", true)),
+        ("return_token_strs", tokens("vLLM's: whether `token_strs` is answered.", false)),
+    ];
+    let (name, conversation) = messages();
+    fields
+        .push((name, about(conversation, "vLLM's: a conversation, which goes before the texts.")));
+    fields.extend(calling());
+    fields.extend(rendering());
+    let named = |name: &'static str, kind: &str| object([(name, json!({ "type": kind }))], []);
+    let mut body = asked([], fields);
+    body["anyOf"] =
+        json!([named("content", "string"), named("prompt", "string"), named("messages", "array")]);
+    body
+}
+
+fn detokenize() -> Value {
+    let mut tokens = ids();
+    tokens["maxItems"] = text_routes::IDS_MAX.into();
+    asked([("tokens", tokens)], [model()])
+}
+
+fn template() -> Value {
+    let mut fields = vec![model()];
+    fields.extend(calling());
+    fields.extend(rendering());
+    asked([messages()], fields)
+}
