@@ -4,6 +4,8 @@ use thiserror::Error;
 use trine_model::{Cache, KvType, Model, ModelError, Plan, Rows, Scratch, Width};
 use trine_weights::WeightsError;
 
+use crate::pages::{KvPage, KvPart};
+
 /// Positions in one block of a global layer's KV cache.
 pub const BLOCK: usize = 32;
 
@@ -92,6 +94,45 @@ pub trait Program: Send {
     /// are undefined then.
     fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError>;
 
+    /// Names everything that decides what the bytes of a [page](KvPage) mean and how they were computed, but for the model: kind
+    /// of device and of its arithmetic, storage of keys and values, order of bytes. Pages of one Program are another's if both
+    /// say the same. None where pages cannot be read and written.
+    fn kv_layout(&self) -> Option<String> {
+        None
+    }
+
+    /// Bytes of a page of a part; 0 where there are no such layers.
+    fn page_bytes(&self, part: KvPart) -> usize {
+        let _ = part;
+        0
+    }
+
+    /// Adds the bytes of pages to `bytes`, one page behind the other. What positions hold that were not written, or that a ring has
+    /// forgotten, is undefined.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] for a page that there is not, [`BackendError::OutOfMemory`] if there is no room for the
+    /// transfer (what the caches hold stays then), any other error if the device failed; the caches' contents are undefined
+    /// then.
+    fn read_pages(
+        &mut self,
+        pages: &[KvPage<'_>],
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), BackendError> {
+        let _ = (pages, bytes);
+        Err(no_pages())
+    }
+
+    /// Puts bytes that [`Program::read_pages`] gave, of a Program with the same [layout](Program::kv_layout) and model, into the
+    /// places of these pages.
+    ///
+    /// # Errors
+    /// As [`Program::read_pages`]; [`BackendError::BadBatch`] also for another number of bytes.
+    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        let _ = (pages, bytes);
+        Err(no_pages())
+    }
+
     /// Whether the logits of a row are the same bits whatever other rows are in its step.
     fn is_invariant(&self) -> bool {
         false
@@ -116,6 +157,12 @@ pub trait Program: Send {
 
     /// Starts measuring the time of each step, or stops and gives the seconds spent in each since then.
     fn profile(&mut self, on: bool) -> Vec<f64>;
+}
+
+/// What a Program without a [layout](Program::kv_layout) says of pages.
+fn no_pages() -> BackendError {
+    let what = "its keys and values stay where they are".to_owned();
+    BackendError::Unsupported { device: "this device".to_owned(), what }
 }
 
 /// What one of several devices does of a Plan.

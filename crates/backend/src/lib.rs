@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod device;
+mod pages;
 pub mod reference;
 mod split;
 
@@ -13,4 +14,5 @@ pub use device::{
     BLOCK, BULK_ROWS, BackendError, Batch, Device, Memory, Program, ProgramOptions, SequenceView,
     Share, Span, TOP, TopLogit,
 };
+pub use pages::{KvPage, KvPart};
 pub use split::{LayerChoice, SplitDevice};

@@ -5,6 +5,7 @@ use trine_model::{Model, Plan, cut};
 use crate::device::{
     BackendError, Batch, Device, Memory, Program, ProgramOptions, Share, TopLogit,
 };
+use crate::pages::{KvPage, KvPart};
 
 /// What is tried where the second device has less memory than it said, in eighths of the layers that should have fitted.
 const ATTEMPTS: [usize; 5] = [7, 6, 4, 2, 0];
@@ -191,6 +192,51 @@ impl Program for SplitProgram {
 
     fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
         self.parts.iter_mut().try_for_each(|part| part.copy_slot(from, to, positions))
+    }
+
+    fn kv_layout(&self) -> Option<String> {
+        let [first, second] = [&self.parts[0], &self.parts[1]].map(|part| part.kv_layout());
+        let layers = self.shares[0].layers;
+        Some(format!("{layers} layers: {}; the others: {}", first?, second?))
+    }
+
+    fn page_bytes(&self, part: KvPart) -> usize {
+        self.parts.iter().map(|program| program.page_bytes(part)).sum()
+    }
+
+    fn read_pages(
+        &mut self,
+        pages: &[KvPage<'_>],
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), BackendError> {
+        let mut own = [Vec::new(), Vec::new()];
+        for (part, own) in self.parts.iter_mut().zip(&mut own) {
+            part.read_pages(pages, own)?;
+        }
+        let mut rest = [own[0].as_slice(), own[1].as_slice()];
+        for page in pages {
+            for (program, rest) in self.parts.iter().zip(&mut rest) {
+                let (first, others) = rest.split_at(program.page_bytes(page.part));
+                bytes.extend_from_slice(first);
+                *rest = others;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        self.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
+        let mut own = [Vec::new(), Vec::new()];
+        let mut rest = bytes;
+        for page in pages {
+            for (program, own) in self.parts.iter().zip(&mut own) {
+                let (first, others) = rest.split_at(program.page_bytes(page.part));
+                own.extend_from_slice(first);
+                rest = others;
+            }
+        }
+        let mut parts = self.parts.iter_mut().zip(&own);
+        parts.try_for_each(|(part, own)| part.write_pages(pages, own))
     }
 
     fn is_invariant(&self) -> bool {

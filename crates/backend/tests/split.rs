@@ -7,6 +7,7 @@ mod common;
 use std::cell::Cell;
 use std::rc::Rc;
 
+use common::pages::sequences_move_between_programs;
 use common::random::{Random, forms, model_of_layers, traffic};
 use common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
@@ -49,6 +50,21 @@ fn a_model_cut_anywhere_is_the_model() {
                 let found = traffic(&split(layers), &model, plan.clone(), KvType::F16, seed);
                 assert_eq!(found, whole, "seed {seed}, {layers} layers on the second device");
             }
+        }
+    }
+}
+
+#[test]
+fn pages_carry_a_sequence_to_another_program() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..6 {
+        let mut random = Random(seed);
+        let model = model_of_layers(&mut random, DType::F32, folder.path());
+        for kv in [KvType::F32, KvType::F16, KvType::Int8] {
+            sequences_move_between_programs(&ReferenceDevice::new(), &model, kv, seed);
+        }
+        for layers in 1..model.plan().layers() {
+            sequences_move_between_programs(&split(layers), &model, KvType::F16, seed);
         }
     }
 }

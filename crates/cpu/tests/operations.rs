@@ -7,6 +7,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
+use common::pages::sequences_move_between_programs;
 use common::random::{Random, forms, model, model_of_layers, relative_difference, traffic};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{LayerChoice, SplitDevice};
@@ -42,6 +43,22 @@ fn number(op: &Op) -> usize {
         Op::NormAdd { .. } => 12,
         Op::NormAddNorm { .. } => 13,
         Op::PrepareQkv { .. } => 14,
+    }
+}
+
+#[test]
+fn pages_carry_a_sequence_to_another_program() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..8 {
+        let mut random = Random(seed);
+        let dtype = DTYPES[seed as usize % DTYPES.len()];
+        let model = model(&mut random, dtype, folder.path());
+        for isa in Isa::available() {
+            let device = CpuDevice::new(Some(2), Some(isa)).unwrap();
+            for kv in [KvType::F32, KvType::F16, KvType::Int8] {
+                sequences_move_between_programs(&device, &model, kv, seed);
+            }
+        }
     }
 }
 

@@ -17,6 +17,10 @@ use trine_model::Cache;
 
 use crate::error::EngineError;
 
+mod pages;
+
+pub use pages::Lost;
+
 /// A shared prefix below this many tokens is not worth losing another sequence's cache while an unused slot is left:
 /// every Gemma chat begins with the same few tokens (`<bos>`, start of turn, role, line break).
 const WORTHWHILE: usize = 8;
@@ -157,8 +161,13 @@ impl Ring {
     /// needs `max(0, position - (window - 1)) .. position`. The ring still holds `written - length` and later ones.
     /// Queries after it need no older ones, and what lies at `position` and after is written anew before it is read.
     pub fn keeps(&self, position: usize, written: usize) -> bool {
-        let oldest_needed = position.saturating_sub(self.window - 1);
+        let oldest_needed = self.oldest_needed(position);
         oldest_needed == position || oldest_needed + self.length >= written
+    }
+
+    /// The first position that the query at `position` sees.
+    pub fn oldest_needed(&self, position: usize) -> usize {
+        position.saturating_sub(self.window - 1)
     }
 }
 
@@ -209,6 +218,8 @@ struct Slot {
     /// Positions `0..written` have been written since the slot was last emptied. Above `length` after a prefix was
     /// reused: the rings have forgotten what those writes replaced.
     written: usize,
+    /// Positions before this one never were in the rings: the sequence came from elsewhere ([`KvCache::adopt`]).
+    rings_from: usize,
     /// Block table, for `length` positions and those reserved.
     blocks: Vec<u32>,
     /// Whether it was kept for others to fork ([`KvCache::snapshot`]).
@@ -253,6 +264,8 @@ pub struct KvCache {
     running_blocks: usize,
     /// Counts releases: a clock of the books' own, for the order of last use.
     tick: u64,
+    /// What ended sequences have lost, where somebody wants to know.
+    lost: Option<Vec<Lost>>,
 }
 
 impl KvCache {
@@ -263,6 +276,7 @@ impl KvCache {
             holder: Holder::Nobody,
             length: 0,
             written: 0,
+            rings_from: 0,
             // The full size at once: nothing is allocated while sequences grow.
             blocks: Vec::with_capacity(table),
             is_branch: false,
@@ -275,6 +289,7 @@ impl KvCache {
             running_blocks: 0,
             shape,
             tick: 0,
+            lost: None,
         }
     }
 
@@ -288,7 +303,10 @@ impl KvCache {
         let (best, branch) = self.best(prompt, common);
         let Way { slot, reused, copied_from, .. } = best?;
         match copied_from {
-            None => self.cut(slot, reused),
+            None => {
+                self.note_loss(slot, reused);
+                self.cut(slot, reused);
+            }
             Some(from) => self.fork(from, slot, reused),
         }
         self.slots[slot].holder = Holder::Running;
@@ -355,6 +373,7 @@ impl KvCache {
                 }
                 None => {
                     let oldest = self.oldest_ended().ok_or(EngineError::OutOfBlocks { slot })?;
+                    self.note_loss(oldest, 0);
                     self.empty(oldest);
                 }
             }
@@ -371,11 +390,7 @@ impl KvCache {
 
     /// Ends a running sequence. Its cache stays reusable if `keep` is set and it holds anything.
     pub fn release(&mut self, slot: usize, keep: bool) {
-        for &block in &self.slots[slot].blocks {
-            let owners = &mut self.running_owners[block as usize];
-            *owners -= 1;
-            self.running_blocks -= usize::from(*owners == 0);
-        }
+        self.drop_holds(slot);
         if keep && self.slots[slot].length > 0 {
             self.tick += 1;
             self.slots[slot].holder = Holder::Ended(self.tick);
@@ -459,6 +474,12 @@ impl KvCache {
                     slot.length, slot.written, self.shape.context
                 ));
             }
+            if slot.rings_from > slot.length {
+                let Slot { rings_from, length, .. } = slot;
+                return Err(format!(
+                    "the rings of slot {index} begin at {rings_from} and it holds {length} positions"
+                ));
+            }
             let holds_nothing = slot.length == 0 && slot.blocks.is_empty();
             match slot.holder {
                 Holder::Nobody if !holds_nothing => {
@@ -485,6 +506,15 @@ impl KvCache {
         let owners = &mut self.running_owners[block as usize];
         self.running_blocks += usize::from(*owners == 0);
         *owners += 1;
+    }
+
+    /// Counts one running owner less of each block of a slot.
+    fn drop_holds(&mut self, slot: usize) {
+        for &block in &self.slots[slot].blocks {
+            let owners = &mut self.running_owners[block as usize];
+            *owners -= 1;
+            self.running_blocks -= usize::from(*owners == 0);
+        }
     }
 
     fn oldest_ended(&self) -> Option<usize> {
@@ -538,6 +568,7 @@ impl KvCache {
 
     /// Empties `to` and makes it share the first `length` positions (full blocks) of `from`.
     fn fork(&mut self, from: usize, to: usize, length: usize) {
+        self.note_loss(to, 0);
         self.empty(to);
         let (blocks, written) = (length / BLOCK, self.slots[from].written);
         for index in 0..blocks {
@@ -547,6 +578,7 @@ impl KvCache {
         }
         self.slots[to].length = length;
         self.slots[to].written = written;
+        self.slots[to].rings_from = self.slots[from].rings_from;
         // It has been of use: others give way before it.
         if matches!(self.slots[from].holder, Holder::Ended(_)) {
             self.tick += 1;
@@ -564,7 +596,11 @@ impl KvCache {
 
     /// Whether all rings still hold what a sequence needs to go on from `length`.
     fn can_cut(&self, slot: usize, length: usize) -> bool {
-        self.shape.rings.iter().all(|ring| ring.keeps(length, self.slots[slot].written))
+        let Slot { written, rings_from, .. } = self.slots[slot];
+        self.shape.rings.iter().all(|ring| {
+            let oldest = ring.oldest_needed(length);
+            ring.keeps(length, written) && (oldest == length || oldest >= rings_from)
+        })
     }
 
     /// Keeps the first `length` positions only.
@@ -574,6 +610,8 @@ impl KvCache {
             self.pool.release(block);
         }
         slot.length = length;
+        // Where no ring needs what is before, what comes next is the first.
+        slot.rings_from = slot.rings_from.min(length);
         if length == 0 {
             slot.written = 0;
             slot.is_branch = false;

@@ -11,6 +11,7 @@
 //! | [`queue`] | which request is next; pure |
 //! | [`pace`] | how many rows of prompts go beside decoding sequences; pure |
 //! | [`scheduler`] | which rows the next step runs; pure, sees counts only |
+//! | [`disk`] | beginnings of sequences in files: names, checks, limit, threads |
 //! | [`sampling`] | from logits to a token; pure but for the seeded random numbers |
 //! | `pooling` | from hidden states to the embedding of a text; pure |
 //! | [`Engine`] | the loop that binds them to a device |
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod disk;
 mod engine;
 mod error;
 pub mod kv;

@@ -40,6 +40,16 @@ impl<T> Queue<T> {
         Some(item)
     }
 
+    /// The one of a rank.
+    pub fn get(&self, rank: Rank) -> Option<&T> {
+        self.waiting.get(&rank).map(|(_, item)| item)
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, rank: Rank) -> Option<&mut T> {
+        self.waiting.get_mut(&rank).map(|(_, item)| item)
+    }
+
     /// All, the next first.
     pub fn iter(&self) -> impl Iterator<Item = (Rank, &T)> {
         self.waiting.iter().map(|(&rank, (_, item))| (rank, item))

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,6 +25,9 @@ use crate::status::Status;
 /// How long the thread waits after a step in which the device failed, so that a device that fails at once does not
 /// fill the log.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// How often an engine that has nothing else to do looks whether its store of prefixes has answered.
+const STORE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A handle to a running engine. Copies are cheap; when the last one and all [`Generation`]s are gone, the thread ends.
 #[derive(Debug, Clone)]
@@ -271,6 +274,11 @@ impl Worker {
             let command = if self.engine.is_idle() {
                 // Nobody holds a handle any more: an error.
                 inbox.recv().map_err(|_| TryRecvError::Disconnected)
+            } else if self.engine.waits_for_store() {
+                inbox.recv_timeout(STORE_INTERVAL).map_err(|error| match error {
+                    RecvTimeoutError::Timeout => TryRecvError::Empty,
+                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                })
             } else {
                 inbox.try_recv()
             };
@@ -290,6 +298,9 @@ impl Worker {
             self.engine.cancel(sequence);
         }
         self.step();
+        if let Err(error) = self.engine.spill_kept() {
+            tracing::error!(%error, "not all prefixes are kept on disk");
+        }
         // What was sent meanwhile.
         while let Ok(command) = inbox.try_recv() {
             if let Command::Submit { request, updates, .. } = command {

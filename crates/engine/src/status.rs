@@ -1,5 +1,7 @@
 //! What an engine is doing, for metrics and people.
 
+use crate::disk::StoreCounts;
+
 /// A picture of an engine between two steps, and counts since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 pub struct Status {
@@ -37,8 +39,12 @@ pub struct Status {
     pub requests: u64,
     /// Prompt tokens of the requests that started.
     pub prompt_tokens: u64,
-    /// Of those, tokens that were in the cache already.
+    /// Of those, tokens that were in the cache already, or were brought there from the store of prefixes.
     pub reused_tokens: u64,
+    /// Tokens whose keys and values were brought from the store.
+    pub restored_tokens: u64,
+    /// What the store of prefixes has done; none without one.
+    pub store: Option<StoreCounts>,
     /// Tokens sampled.
     pub generated_tokens: u64,
     /// Times a running sequence gave its blocks to another and was queued again.

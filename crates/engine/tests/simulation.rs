@@ -3,25 +3,41 @@
 //! step and each text compared with its definition.
 
 mod fake;
+mod fake_store;
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use fake::{Fake, VOCABULARY, next_logits, options};
+use fake_store::{Faults, Shelf};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::BLOCK;
+use trine_engine::disk::Origin;
 use trine_engine::{
     Engine, Event, Finish, Request, Sampler, SamplingParams, SequenceId, Statistics,
 };
 
 const STEPS: usize = 1_000_000;
-const CONTEXT: usize = 96;
+const STEPS_WITH_STORE: usize = 300_000;
 const WINDOWS: [usize; 2] = [4, 20];
 const RUNNING: usize = 4;
 const SLOTS: usize = 7;
-/// Fewer than the running sequences could fill.
-const BLOCKS: usize = 8;
+
+/// Sizes of an engine.
+#[derive(Clone, Copy)]
+struct Sizes {
+    context: usize,
+    width: usize,
+    /// Fewer than the running sequences could fill.
+    blocks: usize,
+}
+
+const SMALL: Sizes = Sizes { context: 96, width: 14, blocks: 8 };
+/// Prefixes of several blocks, and rings that hold the whole blocks of a window.
+const LARGER: Sizes = Sizes { context: 192, width: 45, blocks: 14 };
 
 /// A request and what came of it.
 struct Job {
@@ -35,6 +51,7 @@ struct Job {
 
 struct Simulation {
     engine: Engine,
+    context: usize,
     random: ChaCha8Rng,
     jobs: HashMap<SequenceId, Job>,
     /// Whole texts that later prompts begin like.
@@ -59,9 +76,10 @@ fn sampling(seed: Option<u64>) -> SamplingParams {
 }
 
 impl Simulation {
-    fn new(seed: u64) -> Self {
-        let mut options = options(CONTEXT, SLOTS, 14);
-        options.blocks = BLOCKS;
+    fn new(seed: u64, sizes: Sizes) -> Self {
+        let Sizes { context, width, blocks } = sizes;
+        let mut options = options(context, SLOTS, width);
+        options.blocks = blocks;
         options.width.outputs = 6;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut fake = Fake::new(options, &WINDOWS);
@@ -74,6 +92,7 @@ impl Simulation {
         .collect();
         Self {
             engine: Engine::with_running(Box::new(fake), RUNNING),
+            context,
             random,
             jobs: HashMap::new(),
             texts: vec![Vec::new(); 8],
@@ -102,7 +121,7 @@ impl Simulation {
         });
         let more = 1 + self.below(30);
         prompt.extend(self.tokens(more));
-        prompt.truncate(CONTEXT);
+        prompt.truncate(self.context);
         let seed = (self.below(2) == 0).then(|| self.random.next_u64());
         let (max_tokens, stop) = (self.below(40), self.below(VOCABULARY) as u32);
         let request = Request {
@@ -172,40 +191,95 @@ impl Simulation {
         match finish {
             Finish::Stop => assert!(is_stop),
             Finish::Length => assert!(!is_stop && job.answer.len() == job.max_tokens),
-            Finish::Context => assert!(!is_stop && tokens.len() == CONTEXT + 1),
+            Finish::Context => assert!(!is_stop && tokens.len() == self.context + 1),
             _ => {}
         }
-        tokens.truncate(CONTEXT);
+        tokens.truncate(self.context);
         let index = self.below(self.texts.len());
         self.texts[index] = tokens;
     }
 }
 
-#[test]
-fn random_traffic_keeps_the_books_and_the_texts() {
-    let mut simulation = Simulation::new(42);
-    for _ in 0..STEPS {
-        match simulation.below(160) {
-            0..12 if simulation.jobs.len() < 12 => simulation.submit(),
-            12..14 => simulation.cancel(),
-            14 if simulation.below(50) == 0 => simulation.engine.forget(),
+impl Simulation {
+    /// What may happen between two steps.
+    fn act(&mut self) {
+        match self.below(160) {
+            0..12 if self.jobs.len() < 12 => self.submit(),
+            12..14 => self.cancel(),
+            14 if self.below(50) == 0 => self.engine.forget(),
             _ => {}
         }
+    }
+
+    /// Lets everything come to its end.
+    fn finish(&mut self) {
+        while !self.engine.is_idle() {
+            self.step();
+        }
+        assert!(self.jobs.is_empty(), "every request has ended");
+        self.engine.forget();
+        self.engine.check_integrity().expect("the books agree");
+        let status = self.engine.status();
+        let blocks = (status.running, status.waiting, status.blocks_running, status.blocks_kept);
+        assert_eq!(blocks, (0, 0, 0, 0), "no block is lost");
+    }
+}
+
+#[test]
+fn random_traffic_keeps_the_books_and_the_texts() {
+    let mut simulation = Simulation::new(42, SMALL);
+    for _ in 0..STEPS {
+        simulation.act();
         simulation.step();
     }
-    while !simulation.engine.is_idle() {
-        simulation.step();
-    }
-    assert!(simulation.jobs.is_empty(), "every request has ended");
-    simulation.engine.forget();
-    simulation.engine.check_integrity().expect("the books agree");
-    let status = simulation.engine.status();
-    let blocks = (status.running, status.waiting, status.blocks_running, status.blocks_kept);
-    assert_eq!(blocks, (0, 0, 0, 0), "no block is lost");
+    simulation.finish();
     let Simulation { reasons, reused, preemptions, failures, .. } = simulation;
     assert!(reasons.len() == 6 && reasons.values().all(|&count| count > 20), "{reasons:?}");
     assert!(
         reused > 100_000 && preemptions > 200 && failures > 100,
         "{reused} positions reused, {preemptions} preemptions, {failures} failures"
     );
+}
+
+/// The same with a store of prefixes that loses, damages and confuses pages and answers late: nothing of that reaches a text, whose
+/// every row the device checks.
+#[test]
+fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
+    let faults = Faults {
+        full: 100,
+        lost: 20,
+        damaged: 50,
+        foreign: 50,
+        lies: 5,
+        // More than a request waits.
+        delay: 80,
+        room: 120,
+    };
+    let shelf = Shelf::default();
+    let mut simulation = Simulation::new(43, LARGER);
+    let origin = Origin::new([0; 32], simulation.engine.program()).expect("it gives pages");
+    simulation.engine.set_page_store(Box::new(shelf.store(7, faults)), origin);
+    let time = Arc::new(AtomicU64::new(0));
+    let clock = Arc::clone(&time);
+    simulation.engine.set_clock(move || Duration::from_millis(clock.load(Ordering::Relaxed)));
+    for _ in 0..STEPS_WITH_STORE {
+        simulation.act();
+        if simulation.below(20_000) == 0 {
+            simulation.engine.spill_kept().expect("the device gives pages");
+        }
+        time.fetch_add(1, Ordering::Relaxed);
+        simulation.step();
+    }
+    while !simulation.engine.is_idle() {
+        time.fetch_add(1, Ordering::Relaxed);
+        simulation.step();
+    }
+    simulation.finish();
+    let status = simulation.engine.status();
+    let counts = status.store.expect("there is a store");
+    assert!(status.restored_tokens > 50_000, "{} tokens restored", status.restored_tokens);
+    assert!(counts.written > 10_000 && counts.read > 5_000 && counts.dropped > 1_000, "{counts:?}");
+    assert!(counts.failures > shelf.counts().failures, "some answers came too late");
+    assert!(shelf.counts().failures > 100, "some files were damaged: {counts:?}");
+    assert!(simulation.preemptions > 100 && simulation.failures > 50);
 }

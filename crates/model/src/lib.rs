@@ -15,6 +15,7 @@ mod config_hf;
 mod cost;
 pub mod cut;
 mod error;
+mod fingerprint;
 pub mod fusion;
 pub mod gemma3;
 mod model;

@@ -98,6 +98,16 @@ struct Families {
     busy: Fractions,
     bytes: Fractions,
     device_failures: Counters,
+    store: StoreFamilies,
+}
+
+/// What concerns prefixes on disk.
+#[derive(Debug)]
+struct StoreFamilies {
+    restored_tokens: Counters,
+    bytes: Gauges,
+    pages: Counters,
+    failures: Counters,
 }
 
 /// The metrics of one model.
@@ -207,6 +217,40 @@ impl Families {
             busy: of!("trine_busy_seconds", "Seconds spent in steps"),
             bytes: of!("trine_step_bytes", "Bytes that the steps had to move by the Plan's cost"),
             device_failures: of!("trine_device_failures", "Steps in which the device failed"),
+            store: StoreFamilies::new(r),
+        }
+    }
+}
+
+impl StoreFamilies {
+    fn new(r: &mut Registry) -> Self {
+        let bytes = "Bytes of all prefixes on disk, those of other models included";
+        let pages =
+            "Pages of prefixes that were read, written, and not written for want of room or time";
+        let failures = "Prefixes on disk that were damaged, gone or late, and writes that failed";
+        let restored = "Tokens whose keys and values came from disk";
+        Self {
+            restored_tokens: register(r, "trine_restored_tokens", restored, Family::default()),
+            bytes: register(r, "trine_prefix_store_bytes", bytes, Family::default()),
+            pages: register(r, "trine_prefix_store_pages", pages, Family::default()),
+            failures: register(r, "trine_prefix_store_failures", failures, Family::default()),
+        }
+    }
+
+    /// Takes over what an engine with a store counts; without one there are no series.
+    fn note(&self, labels: &Labels, status: &Status) {
+        let Some(store) = status.store else { return };
+        let count = |family: &Counters, labels: &Labels, value: u64| {
+            family.get_or_create(labels).inner().store(value, Ordering::Relaxed);
+        };
+        self.bytes.get_or_create(labels).set(i64::try_from(store.bytes).unwrap_or(i64::MAX));
+        count(&self.restored_tokens, labels, status.restored_tokens);
+        count(&self.failures, labels, store.failures);
+        let pages = [("read", store.read), ("written", store.written), ("dropped", store.dropped)];
+        for (what, pages) in pages {
+            let mut labels = labels.clone();
+            labels.push(("what", what.to_owned()));
+            count(&self.pages, &labels, pages);
         }
     }
 }
@@ -291,6 +335,7 @@ impl Metrics {
         count(&families.generated_tokens, status.generated_tokens);
         count(&families.steps, status.steps);
         count(&families.device_failures, status.device_failures);
+        families.store.note(&labels, status);
         let free = status.blocks.saturating_sub(status.blocks_running + status.blocks_kept);
         for (state, blocks) in
             [("running", status.blocks_running), ("kept", status.blocks_kept), ("free", free)]

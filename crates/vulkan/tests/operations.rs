@@ -8,6 +8,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use common::pages::sequences_move_between_programs;
 use common::random::{Random, forms, model, relative_difference, sized, traffic};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, LayerChoice, SplitDevice};
@@ -54,6 +55,21 @@ fn supported(seed: u64, dtype: DType, folder: &Path) -> Model {
     let models = (seed..).step_by(DTYPES.len()).map(|seed| model(&mut Random(seed), dtype, folder));
     let fits = |model: &Model| model.plan().caches.iter().all(|cache| cache.head_dim <= 256);
     models.take(20).find(fits).unwrap()
+}
+
+#[test]
+fn pages_carry_a_sequence_to_another_program() {
+    let folder = tempfile::tempdir().unwrap();
+    for (seed, kv) in [(0, KvType::F32), (1, KvType::F16), (2, KvType::Int8), (3, KvType::F16)] {
+        let model = supported(seed, DTYPES[seed as usize], folder.path());
+        sequences_move_between_programs(&device(), &model, kv, seed);
+        let layers = model.plan().layers();
+        if layers > 1 {
+            let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
+            let both = SplitDevice::new(cpu, Box::new(device()), LayerChoice::Exactly(layers / 2));
+            sequences_move_between_programs(&both, &model, kv, seed);
+        }
+    }
 }
 
 #[test]

@@ -52,6 +52,29 @@ impl ReferenceCache {
         }
     }
 
+    /// Bytes of [`BLOCK`] positions: keys, then values, each (BLOCK, kv heads x head_dim) as little-endian f32.
+    pub fn page_bytes(&self) -> usize {
+        2 * BLOCK * self.width * size_of::<f32>()
+    }
+
+    /// Adds the bytes of the [`BLOCK`] positions from place `start` of the cache on.
+    pub fn read_page(&self, start: usize, bytes: &mut Vec<u8>) {
+        let range = start * self.width..(start + BLOCK) * self.width;
+        for cache in [&self.keys, &self.values] {
+            bytes.extend(cache[range.clone()].iter().flat_map(|value| value.to_le_bytes()));
+        }
+    }
+
+    /// Puts what [`Self::read_page`] gave to place `start`.
+    pub fn write_page(&mut self, start: usize, bytes: &[u8]) {
+        let range = start * self.width..(start + BLOCK) * self.width;
+        let halves = bytes.chunks_exact(bytes.len() / 2);
+        for (cache, bytes) in [&mut self.keys, &mut self.values].into_iter().zip(halves) {
+            let values = bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
+            cache[range.clone()].iter_mut().zip(values).for_each(|(target, value)| *target = value);
+        }
+    }
+
     /// Writes the key and value of a row, each (kv heads x head_dim).
     pub fn store(&mut self, place: RowPlace<'_>, key: &[f32], value: &[f32]) {
         let start = self.index(place.sequence, place.position) * self.width;

@@ -8,6 +8,7 @@ use trine_weights::{Tensor, blocks};
 use super::cache::{ReferenceCache, RowPlace};
 use super::ops::{self, Attention};
 use crate::device::{BackendError, Batch, Device, Memory, Program, ProgramOptions};
+use crate::pages::{KvPage, KvPart};
 
 /// Runs Plans with the scalar reference, one operation after the other on one thread.
 #[derive(Debug, Default)]
@@ -84,6 +85,47 @@ impl Program for ReferenceProgram {
     fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
         self.options.check_slots(from, to)?;
         self.caches.iter_mut().for_each(|cache| cache.copy_slot(from, to, positions));
+        Ok(())
+    }
+
+    fn kv_layout(&self) -> Option<String> {
+        Some(format!("reference, {}", self.options.kv.name()))
+    }
+
+    fn page_bytes(&self, part: KvPart) -> usize {
+        let caches = self.plan.caches.iter().zip(&self.caches);
+        let of_part = caches.filter(|(cache, _)| (part == KvPart::Local) == cache.window.is_some());
+        of_part.map(|(_, cache)| cache.page_bytes()).sum()
+    }
+
+    fn read_pages(
+        &mut self,
+        pages: &[KvPage<'_>],
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), BackendError> {
+        self.options.check_pages(pages)?;
+        for page in pages {
+            for (shape, cache) in self.plan.caches.iter().zip(&self.caches) {
+                if let Some(start) = self.options.page_start(page, shape.window) {
+                    cache.read_page(start, bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        self.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
+        let mut rest = bytes;
+        for page in pages {
+            for (shape, cache) in self.plan.caches.iter().zip(&mut self.caches) {
+                if let Some(start) = self.options.page_start(page, shape.window) {
+                    let (own, others) = rest.split_at(cache.page_bytes());
+                    cache.write_page(start, own);
+                    rest = others;
+                }
+            }
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::shared::{OutOfMemory, SharedBuffer};
 
-use super::{AttentionError, CacheView};
+use super::{AttentionError, BLOCK, CacheView};
 
 /// How cached elements are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -195,6 +195,48 @@ impl KvCache {
         }
     }
 
+    /// Bytes of [`BLOCK`](super::BLOCK) positions of all heads, keys and values.
+    pub fn page_bytes(&self) -> usize {
+        let page = KvShape { positions: BLOCK, ..self.shape };
+        page.bytes(self.kind).expect("a part of a cache whose size does not overflow")
+    }
+
+    /// Adds the bytes of the [`BLOCK`](super::BLOCK) positions from place `start` on: for keys, then values, for each head
+    /// (positions, head_dim) elements or codes, then of codes (positions, head_dim / group) scales.
+    pub fn read_page(&mut self, start: usize, bytes: &mut Vec<u8>) {
+        self.each_run(start, |run| bytes.extend_from_slice(run));
+    }
+
+    /// Puts what [`read_page`](Self::read_page) gave to place `start`.
+    pub fn write_page(&mut self, start: usize, bytes: &[u8]) {
+        let mut rest = bytes;
+        self.each_run(start, |run| {
+            let (own, others) = rest.split_at(run.len());
+            run.copy_from_slice(own);
+            rest = others;
+        });
+    }
+
+    /// Calls `each` with every piece of memory that [`BLOCK`](super::BLOCK) positions from place `start` on take.
+    fn each_run(&mut self, start: usize, mut each: impl FnMut(&mut [u8])) {
+        let KvShape { kv_heads, head_dim, positions } = self.shape;
+        assert!(start + BLOCK <= positions, "a page inside the cache");
+        let groups = head_dim / self.shape.group();
+        for store in [&mut self.keys, &mut self.values] {
+            for head in 0..kv_heads {
+                let first = head * positions + start;
+                match store {
+                    Store::F32(buffer) => each(rows_as_bytes(buffer, first, head_dim)),
+                    Store::F16(buffer) => each(rows_as_bytes(buffer, first, head_dim)),
+                    Store::Int8 { codes, scales } => {
+                        each(rows_as_bytes(codes, first, head_dim));
+                        each(rows_as_bytes(scales, first, groups));
+                    }
+                }
+            }
+        }
+    }
+
     /// `count` consecutive keys of a head from place `index` on. By the contract of
     /// [`write_shared`](Self::write_shared) nobody writes them meanwhile.
     pub(super) fn keys_of(&self, head: usize, index: usize, count: usize) -> Stored<'_> {
@@ -231,6 +273,15 @@ fn copy_rows<T: bytemuck::Pod>(
 ) {
     let source = source * width..(source + count) * width;
     buffer.as_mut_slice().copy_within(source, target * width);
+}
+
+/// The memory of [`BLOCK`] rows.
+fn rows_as_bytes<T: bytemuck::Pod>(
+    buffer: &mut SharedBuffer<T>,
+    first: usize,
+    width: usize,
+) -> &mut [u8] {
+    bytemuck::cast_slice_mut(&mut buffer.as_mut_slice()[first * width..(first + BLOCK) * width])
 }
 
 impl Store {

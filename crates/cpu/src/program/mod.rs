@@ -10,7 +10,7 @@ mod terms;
 
 use std::sync::{Mutex, PoisonError};
 
-use trine_backend::{BackendError, Batch, Device, Memory, Program, ProgramOptions};
+use trine_backend::{BackendError, Batch, Device, KvPage, KvPart, Memory, Program, ProgramOptions};
 use trine_model::{Buffer, BufferId, KvType, Model, Op, Plan, Scratch, WeightId};
 use trine_weights::Tensor;
 
@@ -210,6 +210,51 @@ impl Program for CpuProgram {
         for (index, cache) in caches.iter_mut().enumerate() {
             if let Some(ring) = ring_of(plan, trine_model::CacheId(index), options) {
                 cache.copy(from as usize * ring, to as usize * ring, ring.min(positions));
+            }
+        }
+        Ok(())
+    }
+
+    fn kv_layout(&self) -> Option<String> {
+        let order = if cfg!(target_endian = "little") { "little" } else { "big" };
+        let Fixed { isa, options, .. } = &self.fixed;
+        Some(format!("cpu, {isa:?}, {}, {order}-endian", options.kv.name()))
+    }
+
+    fn page_bytes(&self, part: KvPart) -> usize {
+        let caches = self.fixed.plan.caches.iter().zip(&self.fixed.caches);
+        let of_part = caches.filter(|(cache, _)| (part == KvPart::Local) == cache.window.is_some());
+        of_part.map(|(_, cache)| cache.page_bytes()).sum()
+    }
+
+    fn read_pages(
+        &mut self,
+        pages: &[KvPage<'_>],
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), BackendError> {
+        let Fixed { plan, options, caches, .. } = &mut self.fixed;
+        options.check_pages(pages)?;
+        for page in pages {
+            for (shape, cache) in plan.caches.iter().zip(&mut *caches) {
+                if let Some(start) = options.page_start(page, shape.window) {
+                    cache.read_page(start, bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        self.fixed.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
+        let Fixed { plan, options, caches, .. } = &mut self.fixed;
+        let mut rest = bytes;
+        for page in pages {
+            for (shape, cache) in plan.caches.iter().zip(&mut *caches) {
+                if let Some(start) = options.page_start(page, shape.window) {
+                    let (own, others) = rest.split_at(cache.page_bytes());
+                    cache.write_page(start, own);
+                    rest = others;
+                }
             }
         }
         Ok(())

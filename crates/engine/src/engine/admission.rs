@@ -1,9 +1,10 @@
 //! From the queue to a slot, and back where memory runs out.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trine_backend::BLOCK;
 
+use super::spill::Turn;
 use super::{Engine, Kept, Place};
 use crate::engine::sequence::Sequence;
 use crate::error::EngineError;
@@ -20,14 +21,22 @@ impl Engine {
     /// Starts requests while there are slots and memory for them, in order.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device cannot copy rings.
+    /// [`EngineError::Backend`] if the device fails in copying rings or pages.
     pub(super) fn admit(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        self.collect_pages();
+        let now = if self.prefixes.is_some() { (self.clock)() } else { Duration::ZERO };
         while self.scheduler.sequences() < self.limits.sequences {
             let mut common = std::mem::take(&mut self.common);
-            let next = self.queue.iter().find(|(_, sequence)| !self.waits(sequence, &mut common));
+            let next = self.queue.iter().find(|(_, sequence)| {
+                !self.waits_for_pages(sequence, now) && !self.waits(sequence, &mut common)
+            });
             let next = next.filter(|(_, sequence)| self.has_room(sequence)).map(|(rank, _)| rank);
             self.common = common;
             let Some(rank) = next else { return Ok(()) };
+            if self.ask_for_pages(rank, now) {
+                // Others may go ahead of it.
+                continue;
+            }
             let Some(sequence) = self.queue.remove(rank) else { return Ok(()) };
             self.start(rank, sequence, events)?;
         }
@@ -63,6 +72,10 @@ impl Engine {
         mut sequence: Box<Sequence>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
+        if let Err(error) = self.restore(rank, &sequence) {
+            self.queue.push(rank, sequence.prompt, sequence);
+            return Err(error);
+        }
         let places = &self.places;
         let common = |slot: usize| {
             if sequence.runs_all() { 0 } else { places[slot].common(&sequence) }
@@ -73,6 +86,11 @@ impl Engine {
             self.queue.push(rank, sequence.prompt, sequence);
             return Ok(());
         };
+        if let Err(error) = self.spill_lost() {
+            self.kv.release(lease.slot, false);
+            self.queue.push(rank, sequence.prompt, sequence);
+            return Err(error);
+        }
         let is_branch =
             lease.branch >= WORTH_KEEPING && lease.branch - lease.reused >= WORTH_KEEPING;
         sequence.branch = if is_branch { lease.branch } else { 0 };
@@ -109,6 +127,7 @@ impl Engine {
     /// [`EngineError::Backend`] if the device cannot copy rings.
     pub(super) fn keep_branch(&mut self, slot: usize) -> Result<(), EngineError> {
         let Some(kept) = self.kv.snapshot(slot) else { return Ok(()) };
+        self.spill_lost()?;
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
         let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
         self.places[kept] = Place::Kept(Kept { tokens, prompt });
@@ -139,11 +158,16 @@ impl Engine {
 
     /// Gets blocks for the picked rows. Where there are none, the running sequence that is last in rank gives way; one
     /// that is alone and finds none ends.
-    pub(super) fn reserve(&mut self, events: &mut Vec<Event>) {
+    ///
+    /// # Errors
+    /// [`EngineError::Backend`] if the device fails in giving pages.
+    pub(super) fn reserve(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let mut at = 0;
         while let Some(&pick) = self.picks.get(at) {
             let end = self.kv.length(pick.slot) + pick.rows;
-            if self.kv.reserve(pick.slot, end).is_ok() {
+            let reserved = self.kv.reserve(pick.slot, end);
+            self.spill_lost()?;
+            if reserved.is_ok() {
                 at += 1;
                 continue;
             }
@@ -158,6 +182,7 @@ impl Engine {
             at -= self.picks[..at].iter().filter(|pick| pick.slot == last).count();
             self.picks.retain(|pick| pick.slot != last);
         }
+        Ok(())
     }
 
     /// Queues a running sequence again. Its blocks can be used by others at once.
@@ -165,6 +190,7 @@ impl Engine {
         let Place::Running(rank, _) = self.places[slot] else { return };
         let mut sequence = self.end(slot, true);
         sequence.statistics.preemptions += 1;
+        sequence.turn = Turn::Open;
         self.status.preemptions += 1;
         tracing::debug!(sequence = %sequence.id, "its memory goes to others; it is queued again");
         self.queue.push(rank, sequence.prompt, sequence);
@@ -204,6 +230,7 @@ impl Engine {
                 self.ended.push(sequence.finished(Finish::DeviceFailed));
             }
         }
+        self.kv.take_lost();
         self.kv.forget();
     }
 }

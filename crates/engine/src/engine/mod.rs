@@ -3,6 +3,7 @@
 mod admission;
 mod rows;
 mod sequence;
+mod spill;
 mod step;
 
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ use crate::status::Status;
 use crate::traffic::Traffic;
 use rows::{RowLogits, Rows};
 use sequence::Sequence;
+use spill::Prefixes;
 use step::Outcome;
 
 /// Most requests in the queue where nothing else is said.
@@ -61,6 +63,8 @@ pub struct Engine {
     common: Vec<usize>,
     traffic: Traffic,
     status: Status,
+    /// What keeps prefixes beyond the cache.
+    prefixes: Option<Prefixes>,
 }
 
 /// What the engine knows of a slot.
@@ -260,6 +264,7 @@ impl Engine {
             common: Vec::with_capacity(slots),
             traffic: Traffic::new(plan, program.options()),
             status,
+            prefixes: None,
             program,
         }
     }
@@ -308,6 +313,7 @@ impl Engine {
             blocks_running: running,
             blocks_kept: self.kv.total_blocks() - self.kv.free_blocks() - running,
             blocks_shared: self.kv.shared_blocks(),
+            store: self.prefixes.as_ref().map(Prefixes::counts),
             ..self.status
         }
     }
@@ -375,7 +381,10 @@ impl Engine {
         let prompts = self.scheduler.prompts() + self.queue.len();
         let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
         self.scheduler.next_step(prompt_rows, &mut self.picks);
-        self.reserve(events);
+        if let Err(error) = self.reserve(events) {
+            self.abandon();
+            return Err(error);
+        }
         if self.picks.is_empty() {
             return Ok(());
         }
@@ -432,6 +441,7 @@ impl Engine {
         self.kv.check_integrity()?;
         self.scheduler.check_integrity()?;
         self.queue.check_integrity()?;
+        self.check_pages()?;
         for (slot, place) in self.places.iter().enumerate() {
             let is_running = self.kv.is_running(slot);
             if is_running != self.scheduler.holds(slot) || is_running != place.running().is_some() {
@@ -481,8 +491,9 @@ impl Engine {
             .kv
             .lease(ids.len(), |_| 0)
             .ok_or(EngineError::NoFreeSequence { sequences: self.places.len() })?;
+        let spilled = self.spill_lost();
         self.places[lease.slot] = Place::Kept(Kept::default());
-        let result = self.run_all(lease.slot, ids, rows, each);
+        let result = spilled.and_then(|()| self.run_all(lease.slot, ids, rows, each));
         self.kv.release(lease.slot, false);
         if matches!(result, Err(EngineError::Backend(_))) {
             self.abandon();
@@ -500,6 +511,7 @@ impl Engine {
         for piece in ids.chunks(rows) {
             let first = self.kv.length(slot);
             self.kv.reserve(slot, first + piece.len())?;
+            self.spill_lost()?;
             self.rows.clear();
             self.rows.push(0, piece, first, piece.len(), sequence::has_bulk_rows(rows));
             let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };

@@ -5,6 +5,7 @@ use std::time::Instant;
 use trine_backend::BULK_ROWS;
 
 use super::rows::RowLogits;
+use super::spill::Turn;
 use crate::pooling::Pool;
 use crate::request::{
     Constraint, Event, Finish, Limits, Logprobs, Request, SequenceId, Statistics,
@@ -25,6 +26,8 @@ pub(super) struct Sequence {
     pub(super) prompt: usize,
     pub(super) deadline: Option<Instant>,
     pub(super) statistics: Statistics,
+    /// Where it stands with the store of prefixes while it waits.
+    pub(super) turn: Turn,
     /// Where a fork is to be kept for others; 0 for nowhere.
     pub(super) branch: usize,
     /// What takes its hidden states, where its embedding is wanted.
@@ -60,6 +63,7 @@ impl Sequence {
             prompt,
             deadline: request.deadline,
             statistics: Statistics { prompt_tokens: prompt, ..Statistics::default() },
+            turn: Turn::Open,
             branch: 0,
             pool: None,
             max_tokens,

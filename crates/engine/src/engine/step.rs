@@ -140,6 +140,9 @@ impl Engine {
             }
         }
         self.pace.note(decodes, prompt_rows, seconds);
+        if let Some(prefixes) = self.prefixes.as_mut().filter(|_| prompt_rows > 0) {
+            prefixes.note_time(decodes + prompt_rows, seconds);
+        }
         let status = &mut self.status;
         status.steps += 1;
         status.busy_seconds += seconds;

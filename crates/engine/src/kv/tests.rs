@@ -202,3 +202,68 @@ fn what_rings_have_forgotten_is_named_and_kept_the_next_time() {
     }
     kv.check_integrity().unwrap();
 }
+
+#[test]
+fn what_comes_from_elsewhere_is_reused_as_far_as_its_rings_go() {
+    let ring = Ring { window: 5, length: 64 };
+    let mut kv = KvCache::new(shape(3, 12, 256, vec![ring]));
+    let slot = kv.adopt(96, 64).unwrap();
+    kv.check_integrity().unwrap();
+    assert_eq!((kv.length(slot), kv.running_blocks(), kv.free_blocks()), (96, 0, 9));
+    let reused = |common: usize| {
+        kv.clone().lease(120, |other| if other == slot { common } else { 0 }).unwrap().reused
+    };
+    assert_eq!((reused(96), reused(70), reused(68)), (96, 70, 68));
+    // The query at 67 sees 63, which no ring was given.
+    assert_eq!((reused(67), reused(64)), (0, 0));
+    // A fork of it has no more.
+    kv.lease(120, |_| 96).unwrap();
+    fill(&mut kv, slot, 10);
+    let fork = kv.lease(120, |other| if other == slot { 100 } else { 0 }).unwrap();
+    assert_eq!((fork.reused, fork.copied_from), (96, Some(slot)));
+    kv.release(fork.slot, true);
+    assert_eq!(kv.lease(120, |other| if other == fork.slot { 67 } else { 0 }).unwrap().reused, 0);
+    // More than there are blocks for, and then as much as that.
+    let mut small = KvCache::new(shape(2, 2, 256, vec![ring]));
+    assert_eq!(small.adopt(96, 64), None);
+    small.check_integrity().unwrap();
+    assert_eq!(small.free_blocks(), 2);
+    assert!(small.adopt(64, 32).is_some());
+}
+
+/// Without rings, and with windows of one position, what is adopted can be cut anywhere.
+#[test]
+fn what_comes_from_elsewhere_is_cut_where_no_ring_minds() {
+    for rings in [Vec::new(), vec![Ring { window: 1, length: 32 }]] {
+        let mut kv = KvCache::new(shape(2, 8, 256, rings));
+        let slot = kv.adopt(96, 96).unwrap();
+        assert_eq!(kv.lease(120, |_| 70), Some(taken(slot, 70)));
+        kv.check_integrity().unwrap();
+    }
+}
+
+#[test]
+fn losses_are_recorded_while_the_device_still_holds_them() {
+    let ring = Ring { window: 5, length: 64 };
+    let mut kv = KvCache::new(shape(2, 6, 192, vec![ring]));
+    kv.record_losses();
+    kv.lease(100, |_| 0).unwrap();
+    fill(&mut kv, 0, 100);
+    let blocks = kv.blocks(0).to_vec();
+    kv.release(0, true);
+    let lost = Lost { slot: 0, length: 100, blocks, rings_from: 36 };
+    assert_eq!(kv.kept(), std::slice::from_ref(&lost));
+    kv.lease(150, |_| 0).unwrap();
+    assert!(kv.take_lost().is_empty());
+    kv.reserve(1, 150).unwrap();
+    assert_eq!(kv.take_lost(), [lost]);
+    assert!(kv.take_lost().is_empty() && kv.kept().is_empty());
+    kv.advance(1, 150);
+    kv.release(1, true);
+    // Little of it goes, then nothing that anybody would want.
+    kv.lease(160, |slot| [0, 140][slot]).unwrap();
+    assert!(kv.take_lost().is_empty());
+    kv.release(1, true);
+    kv.forget();
+    assert!(kv.take_lost().is_empty());
+}

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use trine_backend::{BLOCK, BackendError, Batch, Memory, Program, ProgramOptions, SequenceView};
+use trine_backend::{
+    BLOCK, BackendError, Batch, KvPage, KvPart, Memory, Program, ProgramOptions, SequenceView,
+};
 use trine_model::{Buffer, BufferId, Cache, KvType, Plan, Rows, Width};
 
 /// Token ids of the fake model.
@@ -18,6 +20,9 @@ struct Cell {
     /// A hash of the sequence's tokens up to here: a token of another sequence in the same place differs.
     history: u64,
 }
+
+/// Bytes of a cell in a page.
+const CELL_BYTES: usize = 24;
 
 pub(crate) struct Fake {
     options: ProgramOptions,
@@ -83,6 +88,20 @@ impl Fake {
         self.blocks[global(view, position)] = cell;
         for (_, length, cells) in &mut self.rings {
             cells[view.slot as usize * *length + position % *length] = cell;
+        }
+    }
+
+    /// First cell of a page among the blocks' or a ring's.
+    fn page_cells(&self, page: &KvPage<'_>) -> Vec<usize> {
+        let windows = self.rings.iter().map(|(window, ..)| Some(*window));
+        let caches = std::iter::once(None).chain(windows);
+        caches.filter_map(|window| self.options.page_start(page, window)).collect()
+    }
+
+    fn cells_of(&mut self, part: KvPart) -> Vec<&mut Vec<Option<Cell>>> {
+        match part {
+            KvPart::Global => vec![&mut self.blocks],
+            KvPart::Local => self.rings.iter_mut().map(|(_, _, cells)| cells).collect(),
         }
     }
 
@@ -163,6 +182,52 @@ impl Program for Fake {
             let start = from as usize * *length;
             let end = start + positions.min(*length);
             cells.copy_within(start..end, to as usize * *length);
+        }
+        Ok(())
+    }
+
+    fn kv_layout(&self) -> Option<String> {
+        Some("fake".to_owned())
+    }
+
+    fn page_bytes(&self, part: KvPart) -> usize {
+        let caches = if part == KvPart::Global { 1 } else { self.rings.len() };
+        caches * BLOCK * CELL_BYTES
+    }
+
+    fn read_pages(
+        &mut self,
+        pages: &[KvPage<'_>],
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), BackendError> {
+        self.options.check_pages(pages)?;
+        for page in pages {
+            let starts = self.page_cells(page);
+            for (cells, start) in self.cells_of(page.part).into_iter().zip(starts) {
+                for cell in &cells[start..start + BLOCK] {
+                    let cell = cell.unwrap_or_else(|| panic!("{page:?} was never written whole"));
+                    bytes.extend((cell.position as u64).to_le_bytes());
+                    bytes.extend(u64::from(cell.token).to_le_bytes());
+                    bytes.extend(cell.history.to_le_bytes());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        self.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
+        let (numbers, _) = bytes.as_chunks::<8>();
+        let mut numbers = numbers.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let mut next = || numbers.next().expect("as many as the cells have");
+        for page in pages {
+            let starts = self.page_cells(page);
+            for (cells, start) in self.cells_of(page.part).into_iter().zip(starts) {
+                for cell in &mut cells[start..start + BLOCK] {
+                    let (position, token) = (next() as usize, next() as u32);
+                    *cell = Some(Cell { position, token, history: next() });
+                }
+            }
         }
         Ok(())
     }

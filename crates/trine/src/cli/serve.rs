@@ -26,6 +26,10 @@ With --embeddings, the server answers /v1/embeddings, /api/embed and /api/embedd
 generate text. A text's embedding is the mean of its tokens' hidden states behind the final norm, or
 the last one with --pooling last, scaled to length 1.
 
+With --prefix-cache-dir, keys and values of prompts that memory has no room for, and those in memory
+when the server ends, are written to a folder that only its owner can read; a prompt that begins
+like one of them goes on from there. Who reads its files can tell what was asked and answered.
+
 SIGTERM, SIGHUP and Ctrl-C end the server: /ready and new requests are answered with 503, requests
 in flight may take --drain-seconds to finish and then end with an error. A second signal ends it at
 once.";
@@ -92,6 +96,14 @@ pub(crate) struct ServeArgs {
     /// Memory that loaded models may take in all, such as 24G [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
+
+    /// Keep prefixes of prompts in this folder when memory has no room for them, and over restarts
+    #[arg(long, value_name = "DIR", conflicts_with = "embeddings")]
+    pub(crate) prefix_cache_dir: Option<PathBuf>,
+
+    /// Disk space that they may take in all, such as 24G [default: 10G]
+    #[arg(long, value_name = "SIZE", requires = "prefix_cache_dir", value_parser = parse_bytes)]
+    pub(crate) prefix_cache_size: Option<u64>,
 
     /// A further name for a model; can be repeated
     #[arg(long, value_name = "NAME=MODEL", value_parser = parse_alias)]

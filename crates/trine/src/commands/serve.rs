@@ -1,10 +1,11 @@
 //! `trine serve`
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use trine_engine::disk::{DiskStore, Folder, Origin};
 use trine_engine::{Pooling, SamplingParams, Service};
 use trine_model::KvType;
 use trine_server::{
@@ -29,6 +30,10 @@ const KEPT_MAX: usize = 8;
 const OUTPUTS_LEAST: usize = 32;
 /// Most prompt tokens in a model's queue, in contexts.
 const QUEUE_CONTEXTS: usize = 64;
+/// Most disk space of prefixes where nobody says.
+const PREFIXES_BYTES: u64 = 10 << 30;
+/// Most bytes of prefixes that wait to be written, where more than one does.
+const PREFIXES_WAITING: usize = 256 << 20;
 /// Largest file of keys, in bytes.
 const KEYS_BYTES_MAX: u64 = 1 << 20;
 
@@ -52,7 +57,9 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     let settings = Settings::new(&args.placement, KvType::F16);
     let queue = args.queue as usize;
     let embeddings = args.embeddings.then(|| args.pooling.unwrap_or_default());
-    let loader = Models { models, settings, sequences, embeddings, queue, verbose };
+    let limit = args.prefix_cache_size.unwrap_or(PREFIXES_BYTES);
+    let prefixes = args.prefix_cache_dir.map(|folder| (folder, limit));
+    let loader = Models { models, settings, sequences, embeddings, prefixes, queue, verbose };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("http")
@@ -213,9 +220,24 @@ struct Models {
     sequences: usize,
     /// How embeddings are made, where the server gives these instead of text.
     embeddings: Option<Pooling>,
+    /// Where prefixes go that memory has no room for, and what they may take there.
+    prefixes: Option<(PathBuf, u64)>,
     /// Most requests that wait for a place.
     queue: usize,
     verbose: bool,
+}
+
+/// Lets an engine keep prefixes in a folder.
+///
+/// # Errors
+/// If its device does not give them, or the folder cannot be used.
+fn keep_prefixes(session: &mut Session, folder: &Path, limit: u64) -> Result<()> {
+    let origin = Origin::new(session.model.fingerprint(), session.engine.program());
+    let origin = origin.ok_or_else(|| anyhow!("{} does not give its KV cache", session.device))?;
+    let store = DiskStore::start(Folder::open(folder, limit)?, PREFIXES_WAITING)
+        .with_context(|| format!("the folder {} cannot be read", folder.display()))?;
+    session.engine.set_page_store(Box::new(store), origin);
+    Ok(())
 }
 
 impl Models {
@@ -240,6 +262,11 @@ impl Models {
         let mut session = Session::open(source, &self.settings, sizes)?;
         let tokens = session.engine.context().saturating_mul(QUEUE_CONTEXTS);
         session.engine.set_queue(self.queue, tokens);
+        if let Some((folder, limit)) = &self.prefixes
+            && let Err(error) = keep_prefixes(&mut session, folder, *limit)
+        {
+            tracing::warn!("no prefixes are kept on disk: {error:#}");
+        }
         let defaults = session.model.defaults().clone();
         let text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, true)?;
         session.tell(self.verbose);

@@ -110,6 +110,68 @@ fn embeddings_are_given_where_they_are_asked_for() {
 }
 
 #[test]
+fn prefixes_outlive_the_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let prefixes = folder.path().join("prefixes");
+    let arguments =
+        ["--prefix-cache-dir", prefixes.to_str().unwrap(), "--prefix-cache-size", "64M"];
+    let prompt = "Once upon a time there was a bird that could not sing. ".repeat(12);
+    let body = format!(r#"{{"prompt":"{prompt}","max_tokens":8,"temperature":0}}"#);
+    let text = |answer: &str| {
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer
+            .split_once("\"text\":")
+            .expect("there is a text")
+            .1
+            .split_once("\",")
+            .unwrap()
+            .0
+            .to_owned()
+    };
+    let mut first = Serving::start(&arguments);
+    let answer = first.ask("POST", "/v1/completions", &body);
+    assert!(!answer.contains("\"cached_tokens\":1"), "{answer}");
+    first.signal("-TERM");
+    assert_eq!(first.wait().code(), Some(0));
+    let second = Serving::start(&arguments);
+    let again = second.ask("POST", "/v1/completions", &body);
+    assert_eq!(text(&again), text(&answer), "the same text as without");
+    let cached = again.split_once("\"cached_tokens\":").expect("it is counted").1;
+    let cached: u32 = cached.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    assert!(cached >= 64 && cached.is_multiple_of(32), "{again}");
+    let metrics = second.ask("GET", "/metrics", "");
+    let restored =
+        format!("trine_restored_tokens_total{{model_name=\"demo\",engine=\"0\"}} {cached}");
+    assert!(metrics.contains(&restored), "{metrics}");
+    assert!(metrics.contains("what=\"read\""), "{metrics}");
+    let status = second.ask("GET", "/v1/trine/status", "");
+    assert!(status.contains("\"store\":{\"bytes\":"), "{status}");
+    // Killed: nothing more is written, and what is there serves the next.
+    drop(second);
+    let third = Serving::start(&arguments);
+    assert_eq!(text(&third.ask("POST", "/v1/completions", &body)), text(&answer));
+}
+
+/// A folder that cannot be used is said once, and the server serves.
+#[test]
+fn a_server_serves_without_its_prefixes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "no folder").expect("a file");
+    let serving = Serving::start(&["--prefix-cache-dir", file.to_str().unwrap()]);
+    let answer = serving.ask("POST", "/v1/completions", r#"{"prompt":"Once","max_tokens":2}"#);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    for (wrong, mark) in [
+        (&["--prefix-cache-size", "1G"][..], "--prefix-cache-dir"),
+        (&["--prefix-cache-dir", "x", "--embeddings"], "cannot be used with"),
+        (&["--prefix-cache-dir", "x", "--prefix-cache-size", "0"], "give a size"),
+    ] {
+        let ran = trine(&[&["serve"], wrong].concat());
+        assert!(ran.code == 2 && ran.err.contains(mark), "{}", ran.err);
+    }
+}
+
+#[test]
 fn a_second_signal_ends_at_once() {
     let mut serving = Serving::start(&["--sequences", "1"]);
     let mut stream = TcpStream::connect(&serving.address).unwrap();

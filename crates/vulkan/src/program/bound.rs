@@ -45,9 +45,10 @@ pub(super) struct Binding<'a> {
 
 /// A Plan's weights, caches, memory and recordings on a device.
 pub(super) struct Bound {
-    gpu: Arc<Gpu>,
+    pub(super) gpu: Arc<Gpu>,
     weights: Weights,
-    caches: Vec<Buffer>,
+    /// One for each cache of the Plan.
+    pub(super) caches: Vec<Buffer>,
     ropes: Ropes,
     selection: Selection,
     scratch: Buffer,
@@ -85,6 +86,11 @@ pub(super) struct Pass {
     fetch: Option<Recording>,
     /// With timestamps, made when profiling asks for it; with the Plan's step of each dispatch.
     timed: Option<(Recording, Vec<usize>)>,
+}
+
+/// Bytes of a block of a KV cache.
+pub(super) fn block_bytes(options: &ProgramOptions, cache: &trine_model::Cache) -> u64 {
+    KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, 1)
 }
 
 /// Bytes of a KV cache.

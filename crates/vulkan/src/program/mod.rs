@@ -7,11 +7,14 @@ pub(crate) mod forecast;
 mod frame;
 mod graph;
 mod lower;
+mod pages;
 mod ropes;
 mod selection;
 pub(crate) mod tuning;
 
-use trine_backend::{BackendError, Batch, Memory, Program, ProgramOptions, TOP, TopLogit};
+use trine_backend::{
+    BackendError, Batch, KvPage, KvPart, Memory, Program, ProgramOptions, TOP, TopLogit,
+};
 use trine_model::{Model, Plan, Rows, Width};
 
 use crate::device::VulkanDevice;
@@ -80,14 +83,28 @@ impl VulkanProgram {
         failure(&self.device.label(), error)
     }
 
-    /// Runs a step's pass; gives its index.
-    fn step(&mut self, batch: &Batch<'_>) -> Result<usize, BackendError> {
-        batch.check(&self.options, &self.plan, self.model.config().vocabulary)?;
+    /// Sets the device up anew if it failed.
+    fn set_up(&mut self) -> Result<(), BackendError> {
         if self.bound.is_none() {
             self.device.reopen().map_err(|error| failure(&self.device.label(), error))?;
             self.bound = Some(self.bind()?);
             tracing::warn!(device = self.device.label(), "the GPU was set up anew after a failure");
         }
+        Ok(())
+    }
+
+    /// A transfer's failure. Where memory for it is missing, the device has not failed.
+    fn not_transferred(&mut self, error: GpuError) -> BackendError {
+        match error {
+            GpuError::OutOfMemory { .. } => failure(&self.device.label(), error),
+            error => self.failed(error),
+        }
+    }
+
+    /// Runs a step's pass; gives its index.
+    fn step(&mut self, batch: &Batch<'_>) -> Result<usize, BackendError> {
+        batch.check(&self.options, &self.plan, self.model.config().vocabulary)?;
+        self.set_up()?;
         let bound = self.bound.as_mut().expect("it was set up if it was not there");
         let pass = pass_of(&bound.passes, batch);
         let binding = Binding { model: &self.model, plan: &self.plan, options: &self.options };
@@ -149,6 +166,42 @@ impl Program for VulkanProgram {
         let Some(bound) = &self.bound else { return Ok(()) };
         let result = bound.copy_rings(&self.plan, &self.options, [from, to], positions);
         result.map_err(|error| self.failed(error))
+    }
+
+    fn kv_layout(&self) -> Option<String> {
+        let order = if cfg!(target_endian = "little") { "little" } else { "big" };
+        let kernels = if self.device.is_invariant() { "invariant" } else { "fastest" };
+        Some(format!(
+            "vulkan, {}, {kernels} kernels, {}, {order}-endian",
+            self.device.label(),
+            self.options.kv.name()
+        ))
+    }
+
+    fn page_bytes(&self, part: KvPart) -> usize {
+        pages::page_bytes(&self.plan, &self.options, part)
+    }
+
+    fn read_pages(
+        &mut self,
+        pages: &[KvPage<'_>],
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), BackendError> {
+        self.options.check_pages(pages)?;
+        let Some(bound) = &self.bound else {
+            let what = "what its caches held was lost when it failed".to_owned();
+            return Err(BackendError::Failed { device: self.device.label(), what });
+        };
+        let result = bound.read_pages(&self.plan, &self.options, pages, bytes);
+        result.map_err(|error| self.not_transferred(error))
+    }
+
+    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        self.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
+        self.set_up()?;
+        let Some(bound) = &self.bound else { return Ok(()) };
+        let result = bound.write_pages(&self.plan, &self.options, pages, bytes);
+        result.map_err(|error| self.not_transferred(error))
     }
 
     fn is_invariant(&self) -> bool {

@@ -1,0 +1,88 @@
+//! Keys and values as bytes: what of a sequence's cache can leave a device and come back.
+
+use crate::device::{BLOCK, BackendError, ProgramOptions, SequenceView};
+
+/// Layers whose keys and values a page holds: they are kept for different lengths of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KvPart {
+    /// Global layers, which keep all positions in blocks.
+    Global,
+    /// Local layers, which keep the last ones in a ring.
+    Local,
+}
+
+/// A page: the keys and values of [`BLOCK`] consecutive positions of a sequence, in all layers of one part.
+///
+/// Its bytes are those that the device keeps, in the order of the Plan's caches. What they mean is the device's own matter and
+/// depends on [`Program::kv_layout`](crate::Program::kv_layout) and on nothing else: neither on slot, blocks and
+/// position, nor on the sizes that the Program was made with.
+#[derive(Debug, Clone, Copy)]
+pub struct KvPage<'a> {
+    /// Whose.
+    pub sequence: SequenceView<'a>,
+    /// Positions `index * BLOCK .. (index + 1) * BLOCK`.
+    pub index: usize,
+    /// Of which layers.
+    pub part: KvPart,
+}
+
+impl ProgramOptions {
+    /// Checks pages before they are read or written: slots, blocks and positions that there are.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] for the first that is wrong.
+    pub fn check_pages(&self, pages: &[KvPage<'_>]) -> Result<(), BackendError> {
+        let is_wrong = |page: &&KvPage<'_>| {
+            let SequenceView { slot, blocks } = page.sequence;
+            let has_block = match page.part {
+                KvPart::Global => {
+                    blocks.get(page.index).is_some_and(|&block| (block as usize) < self.blocks)
+                }
+                KvPart::Local => (slot as usize) < self.sequences,
+            };
+            !has_block || page.index >= self.context.div_ceil(BLOCK)
+        };
+        let Some(page) = pages.iter().find(is_wrong) else { return Ok(()) };
+        let what = format!(
+            "page {} of the {:?} layers of slot {} is not there",
+            page.index, page.part, page.sequence.slot
+        );
+        Err(BackendError::BadBatch { what })
+    }
+
+    /// Checks what is to be written to pages of so many bytes each.
+    ///
+    /// # Errors
+    /// As [`ProgramOptions::check_pages`], and if there are more or fewer bytes than the pages have.
+    pub fn check_page_bytes(
+        &self,
+        pages: &[KvPage<'_>],
+        page_bytes: impl Fn(KvPart) -> usize,
+        bytes: &[u8],
+    ) -> Result<(), BackendError> {
+        self.check_pages(pages)?;
+        let needed: usize = pages.iter().map(|page| page_bytes(page.part)).sum();
+        if needed == bytes.len() {
+            return Ok(());
+        }
+        let what = format!("{} pages have {needed} bytes, {} are given", pages.len(), bytes.len());
+        Err(BackendError::BadBatch { what })
+    }
+
+    /// First position of a page among those of a cache: of all blocks for a global layer, of all slots' rings for a local one.
+    /// None for a cache of the other part.
+    ///
+    /// # Panics
+    /// If the page does not pass [`ProgramOptions::check_pages`].
+    pub fn page_start(&self, page: &KvPage<'_>, window: Option<usize>) -> Option<usize> {
+        match (page.part, window) {
+            (KvPart::Global, None) => Some(page.sequence.blocks[page.index] as usize * BLOCK),
+            (KvPart::Local, Some(window)) => {
+                // Rings are whole blocks long, so a page never wraps.
+                let ring = self.ring_length(window);
+                Some(page.sequence.slot as usize * ring + page.index * BLOCK % ring)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Pages in a folder: atomic, private, and never more than a limit.
+//!
+//! Several processes may use one folder. Who writes holds the lock of the file `lock`, and looks at what is there first: so the
+//! limit holds for all of them together, and pages of one are found by the others when they write next. Who reads holds nothing: a file is put in its
+//! place whole, and what is removed meanwhile is not there.
+//!
+//! Files are not synced to the disk when they are written. One that a power failure has cut is damaged, and a page less.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::page::{Damage, PageKey, PageName};
+
+const LOCK: &str = "lock";
+/// What begins and ends the name of a file that is being written.
+const PARTIAL: [&str; 2] = ["page-", ".partial"];
+/// What a file counts as at least, and in multiples of which: what file systems give out.
+const GRAIN: u64 = 4096;
+/// How long a process waits for another one that writes.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it looks.
+const INTERVAL: Duration = Duration::from_millis(5);
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// It cannot be made, read or written.
+    #[error("the folder {folder} for prefixes cannot be used: {source}")]
+    Io {
+        /// The folder.
+        folder: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// Others could put files there.
+    #[error(
+        "the folder {folder} for prefixes can be written by others, who could change what models answer; use one of your own with mode 700"
+    )]
+    Open {
+        /// The folder.
+        folder: PathBuf,
+    },
+}
+
+/// Why a page was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is not there, or cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// What is there is not the page. It was removed.
+    #[error("{0}; it is removed")]
+    Damage(#[from] Damage),
+}
+
+/// A page in the folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    /// What it counts as.
+    bytes: u64,
+    /// When it was used last.
+    used: SystemTime,
+}
+
+/// What is written to a file, and how; tests write otherwise.
+type WriteFile = fn(&mut File, &[&[u8]]) -> io::Result<()>;
+
+/// A folder of pages.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    limit: u64,
+    lock: File,
+    write_file: WriteFile,
+}
+
+/// What came of an attempt to write pages.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// All pages that are in the folder, whoever wrote them.
+    pub names: Vec<PageName>,
+    /// What they count as together.
+    pub bytes: u64,
+    /// Pages written.
+    pub pages: usize,
+    /// Why not all were, if the disk is the reason.
+    pub error: Option<io::Error>,
+}
+
+impl Folder {
+    /// Opens a folder whose files are to take at most `limit` bytes; makes it, for its owner alone, if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be written, others may write to it, or its file system has no locks.
+    pub fn open(path: &Path, limit: u64) -> Result<Self, FolderError> {
+        let fail = |source| FolderError::Io { folder: path.to_owned(), source };
+        make(path).map_err(fail)?;
+        let lock = open_private(&path.join(LOCK), OpenOptions::new().create(true).write(true))
+            .map_err(fail)?;
+        if !is_private(&path.metadata().map_err(fail)?, &lock.metadata().map_err(fail)?) {
+            return Err(FolderError::Open { folder: path.to_owned() });
+        }
+        match lock.try_lock() {
+            Ok(()) => lock.unlock().map_err(fail)?,
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(source)) => return Err(fail(source)),
+        }
+        Ok(Self { path: path.to_owned(), limit, lock, write_file })
+    }
+
+    /// Bytes that files may take.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// What is there. Removes what is beyond the limit, and what was left half written.
+    ///
+    /// # Errors
+    /// If the folder cannot be read, or another process holds its lock for long.
+    pub fn survey(&self) -> io::Result<Written> {
+        self.write(&[], &[], &[])
+    }
+
+    /// Writes pages, `bytes` being their keys and values one behind the other. Least recently used files are removed before
+    /// there would be too many; `known` are pages that count as used now. Nothing is written if the two together are
+    /// beyond the limit.
+    ///
+    /// # Errors
+    /// As [`Folder::survey`]. If a page cannot be written, that is a part of what is given.
+    pub fn write(&self, pages: &[PageKey], bytes: &[u8], known: &[PageKey]) -> io::Result<Written> {
+        let _guard = self.lock()?;
+        let mut present = self.look()?;
+        let now = SystemTime::now();
+        // Of a sequence the end goes first: without its beginning it is of no use.
+        let stamp = |key: &PageKey| now.checked_sub(Duration::from_micros(key.index.into()));
+        for key in known {
+            if let (Some(entry), Some(used)) = (present.get_mut(&key.name()), stamp(key)) {
+                // For the others to see; this process knows.
+                let _ = self.open_page(key).and_then(|file| file.set_modified(used));
+                entry.used = used;
+            }
+        }
+        let mut room = Room::new(self.limit, present);
+        room.keep(known.iter().chain(pages).map(PageKey::name));
+        let needed: u64 = pages.iter().map(|key| counted(key.file_bytes())).sum();
+        let fits = needed.saturating_add(room.spared) <= self.limit;
+        room.make(if fits { needed } else { 0 }, |name| self.remove(name));
+        // Something may not have gone.
+        let fits = fits && room.total.saturating_add(needed) <= self.limit;
+        let mut written = Written::default();
+        let mut rest = bytes;
+        for key in pages.iter().filter(|_| fits) {
+            let (payload, others) = rest.split_at(key.bytes);
+            rest = others;
+            match self.put(key, payload, stamp(key).unwrap_or(now)) {
+                Ok(()) => written.pages += 1,
+                Err(error) => {
+                    written.error = Some(error);
+                    break;
+                }
+            }
+            let entry = Entry { bytes: counted(key.file_bytes()), used: now };
+            room.present.insert(key.name(), entry);
+        }
+        written.bytes = room.present.values().map(|entry| entry.bytes).sum();
+        written.names = room.present.into_keys().collect();
+        Ok(written)
+    }
+
+    /// The keys and values of a page, which counts as used then.
+    ///
+    /// # Errors
+    /// If it is not there, cannot be read, or is not what it should be: then it is removed.
+    pub fn read(&self, key: &PageKey, bytes: &mut Vec<u8>) -> Result<(), ReadError> {
+        let mut file = self.open_page(key)?;
+        let found = file.metadata()?;
+        let expected = key.file_bytes();
+        let mut content = Vec::new();
+        let result = if found.is_file() && found.len() == expected {
+            content.reserve_exact(expected as usize + 1);
+            // It may grow meanwhile.
+            Read::by_ref(&mut file).take(expected + 1).read_to_end(&mut content)?;
+            key.payload(&content)
+        } else {
+            Err(Damage::Length { found: found.len(), expected })
+        };
+        match result {
+            Ok(payload) => bytes.extend_from_slice(payload),
+            Err(damage) => {
+                let _ = self.remove(&key.name());
+                return Err(damage.into());
+            }
+        }
+        let used = SystemTime::now().checked_sub(Duration::from_micros(key.index.into()));
+        let _ = used.map(|used| file.set_modified(used));
+        Ok(())
+    }
+
+    fn lock(&self) -> io::Result<Guard<'_>> {
+        let start = Instant::now();
+        loop {
+            match self.lock.try_lock() {
+                Ok(()) => return Ok(Guard(&self.lock)),
+                Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => {
+                    std::thread::sleep(INTERVAL);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let what = "another process writes to it for long";
+                    return Err(io::Error::new(io::ErrorKind::WouldBlock, what));
+                }
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// The pages that are there. Whoever holds the lock writes nothing at the moment: half of a file is nobody's.
+    fn look(&self) -> io::Result<HashMap<PageName, Entry>> {
+        let mut present = HashMap::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let page = PageName::parse(name);
+            let is_partial = name.starts_with(PARTIAL[0]) && name.ends_with(PARTIAL[1]);
+            if page.is_none() && !is_partial {
+                continue;
+            }
+            // Of a link itself, not of what it leads to. What is gone by now is not there.
+            let Ok(facts) = entry.metadata() else { continue };
+            match page.filter(|_| facts.is_file()) {
+                Some(page) => {
+                    let used = facts.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+                    present.insert(page, Entry { bytes: counted(facts.len()), used });
+                }
+                None if is_partial => {
+                    let _ = std::fs::remove_file(entry.path());
+                }
+                None => {}
+            }
+        }
+        Ok(present)
+    }
+
+    /// Writes a page beside its place and renames it.
+    fn put(&self, key: &PageKey, payload: &[u8], used: SystemTime) -> io::Result<()> {
+        let partial = self.path.join(format!("{}{}{}", PARTIAL[0], std::process::id(), PARTIAL[1]));
+        let (header, digest) = key.frame(payload);
+        // A new file: what is there by that name, a link say, is an error and not followed.
+        let file = open_private(&partial, OpenOptions::new().write(true).create_new(true));
+        let result = file.and_then(|mut file| {
+            (self.write_file)(&mut file, &[&header, payload, &digest])?;
+            file.set_modified(used)?;
+            std::fs::rename(&partial, self.path.join(key.name().file_name()))
+        });
+        if result.is_err() {
+            // The error that matters is the first one.
+            let _ = std::fs::remove_file(&partial);
+        }
+        result
+    }
+
+    fn remove(&self, name: &PageName) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name.file_name()))
+    }
+
+    fn open_page(&self, key: &PageKey) -> io::Result<File> {
+        open_private(&self.path.join(key.name().file_name()), OpenOptions::new().read(true))
+    }
+}
+
+/// Holds the lock until it is dropped.
+struct Guard<'a>(&'a File);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        // The process's end does it too.
+        let _ = self.0.unlock();
+    }
+}
+
+/// What is there, and what may go.
+struct Room {
+    limit: u64,
+    present: HashMap<PageName, Entry>,
+    total: u64,
+    /// Bytes of pages that are to stay.
+    spared: u64,
+    /// Pages that may go, the least recently used ones last.
+    victims: Vec<(SystemTime, PageName)>,
+}
+
+impl Room {
+    fn new(limit: u64, present: HashMap<PageName, Entry>) -> Self {
+        let total = present.values().map(|entry| entry.bytes).sum();
+        let mut victims: Vec<_> = present.iter().map(|(name, entry)| (entry.used, *name)).collect();
+        victims.sort_unstable_by(|one, other| other.cmp(one));
+        Self { limit, present, total, spared: 0, victims }
+    }
+
+    /// Spares pages.
+    fn keep(&mut self, names: impl Iterator<Item = PageName>) {
+        let names: std::collections::HashSet<PageName> = names.collect();
+        self.victims.retain(|(_, name)| !names.contains(name));
+        let spared = names.iter().filter_map(|name| self.present.get(name));
+        self.spared = spared.map(|entry| entry.bytes).sum();
+    }
+
+    /// Removes pages until there is room for so many bytes. One that cannot be removed counts on.
+    fn make(&mut self, bytes: u64, remove: impl Fn(&PageName) -> io::Result<()>) {
+        while self.total.saturating_add(bytes) > self.limit {
+            let Some((_, name)) = self.victims.pop() else { break };
+            let is_gone = match remove(&name) {
+                Ok(()) => true,
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
+            };
+            if let Some(entry) = self.present.get(&name).filter(|_| is_gone) {
+                self.total -= entry.bytes;
+                self.present.remove(&name);
+            }
+        }
+    }
+}
+
+fn counted(bytes: u64) -> u64 {
+    bytes.max(1).div_ceil(GRAIN).saturating_mul(GRAIN)
+}
+
+fn write_file(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
+    parts.iter().try_for_each(|part| file.write_all(part))
+}
+
+#[cfg(unix)]
+fn make(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(not(unix))]
+fn make(path: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(path)
+}
+
+/// Opens a file, which only its owner may read if it is made. A link is not followed, and a pipe not waited for.
+#[cfg(unix)]
+fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+#[cfg(not(unix))]
+fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.open(path)
+}
+
+/// Whether only its owner, who is this process's user, may write to a folder, by a file that this process has made or could open.
+#[cfg(unix)]
+fn is_private(folder: &std::fs::Metadata, own: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    folder.mode() & 0o022 == 0 && folder.uid() == own.uid()
+}
+
+#[cfg(not(unix))]
+fn is_private(_: &std::fs::Metadata, _: &std::fs::Metadata) -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+use trine_backend::{BLOCK, KvPart};
+
+use super::*;
+use crate::disk::Origin;
+use crate::disk::page::tests::origin;
+
+/// Pages of a sequence of its own for each seed.
+fn pages(seed: u32, blocks: usize) -> Vec<PageKey> {
+    let tokens: Vec<u32> = (0..(blocks * BLOCK) as u32).map(|at| at ^ seed).collect();
+    large().pages(false, &tokens)
+}
+
+/// Of pages that count as two grains.
+fn large() -> Origin {
+    origin(1).with_page_bytes([5000, 24])
+}
+
+fn payload(pages: &[PageKey]) -> Vec<u8> {
+    pages.iter().flat_map(|key| vec![key.tokens[0] as u8; key.bytes]).collect()
+}
+
+fn write(folder: &Folder, pages: &[PageKey]) -> Written {
+    folder.write(pages, &payload(pages), &[]).unwrap()
+}
+
+fn holds(folder: &Folder, key: &PageKey) -> bool {
+    let mut bytes = Vec::new();
+    match folder.read(key, &mut bytes) {
+        Ok(()) => bytes == payload(std::slice::from_ref(key)),
+        Err(_) => false,
+    }
+}
+
+/// What files take, and their names.
+fn listing(path: &Path) -> (u64, Vec<String>) {
+    let entries = std::fs::read_dir(path).unwrap().map(Result::unwrap);
+    let files: Vec<_> = entries.filter(|entry| entry.file_name() != LOCK).collect();
+    let bytes = files.iter().map(|entry| counted(entry.metadata().unwrap().len())).sum();
+    (bytes, files.iter().map(|entry| entry.file_name().into_string().unwrap()).collect())
+}
+
+#[test]
+fn what_is_written_is_read_by_another_process() {
+    let path = tempfile::tempdir().unwrap();
+    let folder = Folder::open(&path.path().join("a/b"), 1 << 20).unwrap();
+    let pages = pages(1, 3);
+    let written = write(&folder, &pages);
+    assert_eq!((written.pages, written.names.len(), written.bytes), (3, 3, 3 * 8192));
+    let other = Folder::open(&path.path().join("a/b"), 1 << 20).unwrap();
+    assert!(pages.iter().all(|key| holds(&other, key)));
+    assert_eq!(other.survey().unwrap().bytes, 3 * 8192);
+    let local = pages[0].of(KvPart::Local, &large());
+    assert!(matches!(other.read(&local, &mut Vec::new()), Err(ReadError::Io(_))), "never written");
+}
+
+#[test]
+fn the_least_recently_used_pages_go_first() {
+    let path = tempfile::tempdir().unwrap();
+    let folder = Folder::open(path.path(), 6 * 8192).unwrap();
+    let sequences: Vec<_> = (0..3).map(|seed| pages(1000 * seed + 1000, 3)).collect();
+    write(&folder, &sequences[0]);
+    std::thread::sleep(INTERVAL);
+    write(&folder, &sequences[1]);
+    std::thread::sleep(INTERVAL);
+    // The first is used again: the second's end goes, then its middle.
+    assert!(holds(&folder, &sequences[0][2]));
+    assert!(holds(&folder, &sequences[0][1]) && holds(&folder, &sequences[0][0]));
+    std::thread::sleep(INTERVAL);
+    write(&folder, &sequences[2][..2]);
+    let held = |sequence: usize| {
+        sequences[sequence]
+            .iter()
+            .map(|key| folder.path.join(key.name().file_name()).exists())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(held(0), [true, true, true]);
+    assert_eq!(held(1), [true, false, false]);
+    // A sequence that is there and goes on: what is known of it stays.
+    let written =
+        folder.write(&sequences[2][2..], &payload(&sequences[2][2..]), &sequences[1][..1]);
+    assert_eq!(written.unwrap().pages, 1);
+    assert_eq!((held(0), held(1)), (vec![true, true, false], vec![true, false, false]));
+}
+
+#[test]
+fn the_limit_holds_for_what_is_there_and_for_what_comes() {
+    let path = tempfile::tempdir().unwrap();
+    let folder = Folder::open(path.path(), 1 << 20).unwrap();
+    for seed in 1..11 {
+        write(&folder, &pages(seed * 1000, 4));
+    }
+    assert_eq!(listing(path.path()).0, 40 * 8192);
+    // A later process may use less.
+    let smaller = Folder::open(path.path(), 5 * 8192 + 100).unwrap();
+    assert_eq!(smaller.survey().unwrap().bytes, 5 * 8192);
+    assert_eq!(listing(path.path()).0, 5 * 8192);
+    let large = pages(77, 6);
+    let written = write(&smaller, &large);
+    assert_eq!((written.pages, written.bytes), (0, 5 * 8192), "more than there may be at all");
+    assert!(written.error.is_none());
+    assert_eq!(write(&smaller, &large[..5]).pages, 5);
+    assert_eq!(listing(path.path()).0, 5 * 8192);
+}
+
+#[test]
+fn damaged_cut_and_foreign_files_are_removed_and_not_used() {
+    let path = tempfile::tempdir().unwrap();
+    let folder = Folder::open(path.path(), 1 << 20).unwrap();
+    let pages = pages(1, 2);
+    write(&folder, &pages);
+    let place = |key: &PageKey| path.path().join(key.name().file_name());
+    let (sound, other) =
+        (std::fs::read(place(&pages[0])).unwrap(), std::fs::read(place(&pages[1])).unwrap());
+    let mut flipped = sound.clone();
+    flipped[900] ^= 4;
+    let long = [&sound[..], b"more"].concat();
+    for file in
+        [&flipped[..], &sound[..700], &sound[..0], &other, &long, b"GGUF", &vec![0; 1 << 20]]
+    {
+        std::fs::write(place(&pages[0]), file).unwrap();
+        let mut bytes = vec![3];
+        let error = folder.read(&pages[0], &mut bytes).unwrap_err();
+        assert!(matches!(error, ReadError::Damage(_)), "{error}");
+        assert_eq!(bytes, [3], "nothing of it is given");
+        assert!(!place(&pages[0]).exists(), "it is removed");
+        assert!(matches!(folder.read(&pages[0], &mut bytes), Err(ReadError::Io(_))));
+        write(&folder, &pages[..1]);
+        assert!(holds(&folder, &pages[0]), "there is room for a sound one");
+    }
+}
+
+#[test]
+fn files_of_others_are_left_alone() {
+    let path = tempfile::tempdir().unwrap();
+    let names = ["notes.txt", "page-1", "x.partial", "ab.global.kv", "lock.kv"];
+    names.iter().for_each(|name| std::fs::write(path.path().join(name), vec![1; 50_000]).unwrap());
+    let folder = Folder::open(path.path(), 8192).unwrap();
+    std::fs::write(path.path().join("page-1.partial"), "of a process that was killed").unwrap();
+    let page = pages(1, 1);
+    assert_eq!(write(&folder, &page).bytes, 8192);
+    let found = listing(path.path()).1;
+    assert!(names.iter().all(|name| found.contains(&(*name).to_owned())), "{found:?}");
+    assert!(!found.contains(&"page-1.partial".to_owned()), "what was half written is gone");
+    // A folder in the place of a page.
+    let other = &pages(9, 1)[0];
+    std::fs::create_dir(path.path().join(other.name().file_name())).unwrap();
+    assert!(folder.read(other, &mut Vec::new()).is_err());
+    assert!(write(&folder, std::slice::from_ref(other)).error.is_some());
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_half_written() {
+    let path = tempfile::tempdir().unwrap();
+    let mut folder = Folder::open(path.path(), 1 << 20).unwrap();
+    folder.write_file = |file, parts| {
+        file.write_all(&parts[1][..100])?;
+        Err(io::ErrorKind::StorageFull.into())
+    };
+    let pages = pages(1, 3);
+    let written = write(&folder, &pages);
+    assert_eq!((written.pages, written.bytes), (0, 0));
+    assert_eq!(written.error.map(|error| error.kind()), Some(io::ErrorKind::StorageFull));
+    assert_eq!(listing(path.path()).1.len(), 0);
+    folder.write_file = write_file;
+    assert_eq!(write(&folder, &pages).pages, 3);
+}
+
+/// Threads with folders of their own are to each other what processes are: the lock is that of an open file.
+#[test]
+fn processes_share_a_folder_and_its_limit() {
+    let path = tempfile::tempdir().unwrap();
+    let limit = 20 * 8192;
+    let threads: Vec<_> = (1..5)
+        .map(|thread| {
+            let path = path.path().to_owned();
+            std::thread::spawn(move || {
+                let folder = Folder::open(&path, limit).unwrap();
+                for round in 0..15 {
+                    // Some sequences are everybody's.
+                    let seed = if round % 3 == 0 { 7 } else { thread * 1000 + round };
+                    let pages = pages(seed, 4);
+                    let written = write(&folder, &pages);
+                    assert!(written.error.is_none() && written.bytes <= limit, "{written:?}");
+                    for key in &pages {
+                        let mut bytes = Vec::new();
+                        match folder.read(key, &mut bytes) {
+                            Ok(()) => assert_eq!(bytes, payload(std::slice::from_ref(key))),
+                            // Others needed the room.
+                            Err(ReadError::Io(error)) => {
+                                assert_eq!(error.kind(), io::ErrorKind::NotFound);
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                    assert!(folder.survey().unwrap().bytes <= limit);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(listing(path.path()).0 <= limit);
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn only_the_owner_can_read_what_was_said() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("new");
+        let folder = Folder::open(&path, 1 << 20).unwrap();
+        let pages = pages(1, 1);
+        write(&folder, &pages);
+        assert_eq!(mode(&path), 0o700);
+        assert_eq!(mode(&path.join(pages[0].name().file_name())), 0o600);
+        assert_eq!(mode(&path.join(LOCK)), 0o600);
+        for open in [0o770, 0o707, 0o777] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(open)).unwrap();
+            let error = Folder::open(&path, 1 << 20).unwrap_err();
+            assert!(matches!(error, FolderError::Open { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let path = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        let victim = outside.path().join("victim");
+        let keep = || assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        std::fs::write(&victim, "precious").unwrap();
+        let folder = Folder::open(path.path(), 1 << 20).unwrap();
+        let pages = pages(1, 2);
+        let place = |key: &PageKey| path.path().join(key.name().file_name());
+        let partial = format!("{}{}{}", PARTIAL[0], std::process::id(), PARTIAL[1]);
+        symlink(&victim, path.path().join(partial)).unwrap();
+        symlink(&victim, place(&pages[0])).unwrap();
+        assert!(!holds(&folder, &pages[0]));
+        assert_eq!(write(&folder, &pages).pages, 2);
+        keep();
+        assert!(holds(&folder, &pages[0]), "the link was replaced");
+        // A page elsewhere is not used either.
+        std::fs::rename(place(&pages[1]), outside.path().join("page")).unwrap();
+        symlink(outside.path().join("page"), place(&pages[1])).unwrap();
+        assert!(!holds(&folder, &pages[1]));
+        assert_eq!(folder.survey().unwrap().names.len(), 1);
+        std::fs::remove_file(path.path().join(LOCK)).unwrap();
+        symlink(&victim, path.path().join(LOCK)).unwrap();
+        assert!(Folder::open(path.path(), 1 << 20).is_err());
+        keep();
+    }
+
+    #[test]
+    fn pipes_are_not_waited_for() {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::open(path.path(), 1 << 20).unwrap();
+        let page = &pages(1, 1)[0];
+        let place = path.path().join(page.name().file_name());
+        let made = std::process::Command::new("mkfifo").arg(&place).status();
+        assert!(made.unwrap().success());
+        assert!(folder.read(page, &mut Vec::new()).is_err());
+        assert!(folder.survey().unwrap().names.is_empty());
+    }
+}

@@ -1,0 +1,91 @@
+//! What leaves the books' memory for elsewhere, and comes back: beginnings of sequences in whole blocks.
+
+use trine_backend::BLOCK;
+
+use super::{Holder, KvCache, Slot};
+
+/// An ended sequence whose cache was given to others. What the device keeps stays as it is until the device runs or copies next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// Where it was.
+    pub slot: usize,
+    /// Positions that it held.
+    pub length: usize,
+    /// Its block table, for those.
+    pub blocks: Vec<u32>,
+    /// Positions from this one on are still in all rings, up to `length`.
+    pub rings_from: usize,
+}
+
+impl KvCache {
+    /// From here on keeps a list of ended sequences that lose two blocks or more, for [`KvCache::take_lost`].
+    pub fn record_losses(&mut self) {
+        self.lost.get_or_insert_default();
+    }
+
+    /// The sequences that lost their caches since the last call, in that order. What is lost by [`KvCache::forget`] and
+    /// [`KvCache::release`] is of no use to anybody and not among them.
+    pub fn take_lost(&mut self) -> Vec<Lost> {
+        self.lost.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Ended sequences as [`KvCache::take_lost`] would give them, the oldest first. They stay.
+    pub fn kept(&self) -> Vec<Lost> {
+        let ended = |slot: usize| match self.slots[slot].holder {
+            Holder::Ended(tick) => Some((tick, slot)),
+            _ => None,
+        };
+        let mut ended: Vec<_> = (0..self.slots.len()).filter_map(ended).collect();
+        ended.sort_unstable();
+        ended.into_iter().map(|(_, slot)| self.describe(slot)).collect()
+    }
+
+    /// Makes an ended sequence of `length` positions (full blocks, at least one) that the device is to be given: what its rings
+    /// are given begins at `rings_from`. Ended sequences give up their caches for it. None, and nothing but them is changed,
+    /// if all slots are running or there are too few blocks.
+    pub fn adopt(&mut self, length: usize, rings_from: usize) -> Option<usize> {
+        debug_assert!(length > 0 && length.is_multiple_of(BLOCK), "{length} positions");
+        let slot = self.destination(None)?;
+        self.note_loss(slot, 0);
+        self.empty(slot);
+        if self.reserve(slot, length).is_err() {
+            // They were counted as a running sequence's.
+            self.drop_holds(slot);
+            self.empty(slot);
+            return None;
+        }
+        self.drop_holds(slot);
+        self.tick += 1;
+        let adopted = &mut self.slots[slot];
+        adopted.holder = Holder::Ended(self.tick);
+        (adopted.length, adopted.written, adopted.rings_from) = (length, length, rings_from);
+        Some(slot)
+    }
+
+    /// Gives up the cache of an ended sequence that turned out to be worth nothing.
+    pub fn give_up(&mut self, slot: usize) {
+        debug_assert!(!self.is_running(slot), "slot {slot} is running");
+        self.empty(slot);
+    }
+
+    /// Notes that an ended sequence is about to keep its first `kept` positions only.
+    pub(super) fn note_loss(&mut self, slot: usize, kept: usize) {
+        let Slot { holder, length, .. } = self.slots[slot];
+        let is_loss = matches!(holder, Holder::Ended(_)) && length >= kept + 2 * BLOCK;
+        if is_loss && self.lost.is_some() {
+            let lost = self.describe(slot);
+            self.lost.get_or_insert_default().push(lost);
+        }
+    }
+
+    fn describe(&self, slot: usize) -> Lost {
+        let Slot { length, written, rings_from, blocks, .. } = &self.slots[slot];
+        let forgotten = self.shape.rings.iter().map(|ring| written.saturating_sub(ring.length));
+        Lost {
+            slot,
+            length: *length,
+            blocks: blocks[..length.div_ceil(BLOCK)].to_vec(),
+            rings_from: forgotten.fold(*rings_from, usize::max),
+        }
+    }
+}
