@@ -1,6 +1,7 @@
 //! Answers that tell about the server and its models.
 
 use serde_json::{Value, json};
+use trine_engine::disk::StoreCounts;
 use trine_engine::{SamplingParams, Status};
 
 use super::schema::{
@@ -24,12 +25,19 @@ pub(super) fn schemas() -> Vec<Field> {
         ("Props", props()),
         ("SamplingDefaults", counted(&SamplingParams::greedy(), sampling_type)),
         ("ServerStatus", status()),
-        ("EngineStatus", counted(&Status::default(), |_| None)),
+        ("EngineStatus", counted(&Status::default(), store)),
+        ("StoreCounts", counted(&StoreCounts::default(), |_| None)),
         ("ModelInfo", model_info()),
         ("ServerInfo", server_info()),
         ("Load", load()),
         ("ServerLoad", object([("server_load", count())], [])),
     ]
+}
+
+/// The field of an engine's status that is no number.
+fn store(name: &str) -> Option<Value> {
+    let none = "Null without a store of prefixes.";
+    (name == "store").then(|| about(nullable(schema("StoreCounts")), none))
 }
 
 fn model() -> Value {
