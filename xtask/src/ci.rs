@@ -112,6 +112,9 @@ fn vulkan_tests(
         ..TestRun::new("kernels with cooperative matrices", library.clone())
     };
     let models = tests(&|program| MODEL_TESTS.contains(&program.name.as_str()));
+    if models.len() != MODEL_TESTS.len() {
+        bail!("trine-vulkan has not all of the tests {}", MODEL_TESTS.join(", "));
+    }
     let models = TestRun::new("models with cooperative matrices", models);
     validation::prepare(root)?;
 

@@ -28,16 +28,18 @@ const INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// It cannot be made, read or written.
-    #[error("the folder {folder} for prefixes cannot be used: {source}")]
+    #[error(
+        "{place} is needed for prefixes on disk and cannot be used; name a folder that this user may write to"
+    )]
     Io {
-        /// The folder.
-        folder: PathBuf,
+        /// The folder, or the file in it that holds the lock.
+        place: PathBuf,
         /// What happened.
         source: io::Error,
     },
     /// Others could put files there.
     #[error(
-        "the folder {folder} for prefixes can be written by others, who could change what models answer; use one of your own with mode 700"
+        "the folder {folder} for prefixes is not this user's, or others can write to it, who could change what models answer; use one of your own with mode 700"
     )]
     Open {
         /// The folder.
@@ -96,24 +98,23 @@ impl Folder {
     /// # Errors
     /// If it cannot be written, others may write to it, or its file system has no locks.
     pub fn open(path: &Path, limit: u64) -> Result<Self, FolderError> {
-        let fail = |source| FolderError::Io { folder: path.to_owned(), source };
-        make(path).map_err(fail)?;
-        let lock = open_private(&path.join(LOCK), OpenOptions::new().create(true).write(true))
-            .map_err(fail)?;
-        if !is_private(&path.metadata().map_err(fail)?, &lock.metadata().map_err(fail)?) {
+        let fail = |place: &Path| {
+            let place = place.to_owned();
+            move |source| FolderError::Io { place, source }
+        };
+        make(path).map_err(fail(path))?;
+        if !is_private(&path.metadata().map_err(fail(path))?) {
             return Err(FolderError::Open { folder: path.to_owned() });
         }
+        let place = path.join(LOCK);
+        let lock = open_private(&place, OpenOptions::new().create(true).write(true))
+            .map_err(fail(&place))?;
         match lock.try_lock() {
-            Ok(()) => lock.unlock().map_err(fail)?,
+            Ok(()) => lock.unlock().map_err(fail(&place))?,
             Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(source)) => return Err(fail(source)),
+            Err(TryLockError::Error(source)) => return Err(fail(&place)(source)),
         }
         Ok(Self { path: path.to_owned(), limit, lock, write_file })
-    }
-
-    /// Bytes that files may take.
-    pub fn limit(&self) -> u64 {
-        self.limit
     }
 
     /// What is there. Removes what is beyond the limit, and what was left half written.
@@ -132,6 +133,7 @@ impl Folder {
     /// As [`Folder::survey`]. If a page cannot be written, that is a part of what is given.
     pub fn write(&self, pages: &[PageKey], bytes: &[u8], known: &[PageKey]) -> io::Result<Written> {
         let _guard = self.lock()?;
+        self.check()?;
         let mut present = self.look()?;
         let now = SystemTime::now();
         // Of a sequence the end goes first: without its beginning it is of no use.
@@ -157,8 +159,11 @@ impl Folder {
             rest = others;
             match self.put(key, payload, stamp(key).unwrap_or(now)) {
                 Ok(()) => written.pages += 1,
+                // Something else has the page's name, and can keep it.
+                Err(error) if error.kind() == io::ErrorKind::IsADirectory => continue,
                 Err(error) => {
-                    written.error = Some(error);
+                    let problem = format!("{}: {error}", self.path.display());
+                    written.error = Some(io::Error::new(error.kind(), problem));
                     break;
                 }
             }
@@ -175,6 +180,7 @@ impl Folder {
     /// # Errors
     /// If it is not there, cannot be read, or is not what it should be: then it is removed.
     pub fn read(&self, key: &PageKey, bytes: &mut Vec<u8>) -> Result<(), ReadError> {
+        self.check()?;
         let mut file = self.open_page(key)?;
         let found = file.metadata()?;
         let expected = key.file_bytes();
@@ -199,6 +205,14 @@ impl Folder {
         Ok(())
     }
 
+    /// Fails if others may write to the folder by now.
+    fn check(&self) -> io::Result<()> {
+        if is_private(&self.path.metadata()?) {
+            return Ok(());
+        }
+        Err(io::Error::other(FolderError::Open { folder: self.path.clone() }))
+    }
+
     fn lock(&self) -> io::Result<Guard<'_>> {
         let start = Instant::now();
         loop {
@@ -208,7 +222,8 @@ impl Folder {
                     std::thread::sleep(INTERVAL);
                 }
                 Err(TryLockError::WouldBlock) => {
-                    let what = "another process writes to it for long";
+                    let place = self.path.join(LOCK);
+                    let what = format!("another process holds {} for long", place.display());
                     return Err(io::Error::new(io::ErrorKind::WouldBlock, what));
                 }
                 Err(TryLockError::Error(error)) => return Err(error),
@@ -355,15 +370,15 @@ fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.open(path)
 }
 
-/// Whether only its owner, who is this process's user, may write to a folder, by a file that this process has made or could open.
+/// Whether a folder is this process's user's, and only they may write to it.
 #[cfg(unix)]
-fn is_private(folder: &std::fs::Metadata, own: &std::fs::Metadata) -> bool {
+fn is_private(folder: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
-    folder.mode() & 0o022 == 0 && folder.uid() == own.uid()
+    folder.mode() & 0o022 == 0 && folder.uid() == rustix::process::geteuid().as_raw()
 }
 
 #[cfg(not(unix))]
-fn is_private(_: &std::fs::Metadata, _: &std::fs::Metadata) -> bool {
+fn is_private(_: &std::fs::Metadata) -> bool {
     true
 }
 

@@ -225,6 +225,8 @@ impl Engine {
             let Place::Running(rank, _) = self.places[slot] else { continue };
             let mut sequence = self.end(slot, false);
             if sequence.is_silent() && sequence.try_again() {
+                // Memory is empty, and the store may have its beginning.
+                sequence.turn = Turn::Open;
                 self.queue.push(rank, sequence.prompt, sequence);
             } else {
                 self.ended.push(sequence.finished(Finish::DeviceFailed));

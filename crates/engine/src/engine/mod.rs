@@ -377,7 +377,6 @@ impl Engine {
             self.abandon();
             return Err(error);
         }
-        let started = (self.clock)();
         let prompts = self.scheduler.prompts() + self.queue.len();
         let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
         self.scheduler.next_step(prompt_rows, &mut self.picks);
@@ -388,6 +387,8 @@ impl Engine {
         if self.picks.is_empty() {
             return Ok(());
         }
+        // Making room copies pages for the store: that is no time of the step's.
+        let started = (self.clock)();
         self.gather();
         let ran = match self.limits.embeddings {
             None => self.run_and_sample(events),

@@ -2,8 +2,8 @@
 //!
 //! A sequence's pages leave when others get its place in the cache, before the device runs or copies anything. A request
 //! whose prompt begins like pages of the store waits in the queue while they are read, others go ahead of it meanwhile; when it
-//! starts, the pages become a kept sequence, which it takes over like any other. It waits no longer than it would
-//! take to compute what they hold.
+//! starts, the pages become a kept sequence, which it takes over like any other. It waits as long as it would take to compute
+//! what they hold, within bounds.
 
 use std::time::Duration;
 
@@ -207,7 +207,8 @@ impl Engine {
         is_waiting && self.prefixes.as_ref().is_some_and(is_reading)
     }
 
-    /// Gives all kept sequences to the store and waits until they are written: for the end.
+    /// Gives all kept sequences to the store and waits until they are written: for the end. Those after the first one that
+    /// cannot be written are given up.
     ///
     /// # Errors
     /// [`EngineError::Backend`] if the device fails.
@@ -215,9 +216,15 @@ impl Engine {
         if self.prefixes.is_none() {
             return Ok(());
         }
+        let failures =
+            |engine: &Self| engine.prefixes.as_ref().map(|all| all.store.counts().failures);
+        let before = failures(self);
         for kept in self.kv.kept() {
             if let Some(prefixes) = &mut self.prefixes {
                 prefixes.store.settle();
+            }
+            if failures(self) != before {
+                break;
             }
             self.spill(&kept)?;
         }
@@ -341,7 +348,12 @@ impl Engine {
                     Turn::Queued(_) => Turn::Over,
                     _ => Turn::Queued(now + patience),
                 },
-                Some((patience, prefix)) => {
+                Some((most, prefix)) => {
+                    // What it has waited for its turn counts.
+                    let patience = match sequence.turn {
+                        Turn::Queued(until) => most.min(until.saturating_sub(now)),
+                        _ => most,
+                    };
                     prefixes.store.read(prefix.pages.clone());
                     prefixes.reading = Reading::Asked { rank, prefix, since: now, patience };
                     Turn::Reading

@@ -225,7 +225,45 @@ mod unix {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(open)).unwrap();
             let error = Folder::open(&path, 1 << 20).unwrap_err();
             assert!(matches!(error, FolderError::Open { .. }), "{error}");
+            // Opened before, too.
+            assert!(!holds(&folder, &pages[0]));
+            assert!(folder.survey().is_err());
         }
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+        assert!(holds(&folder, &pages[0]));
+    }
+
+    /// Their owner could put files there, whoever owns the lock.
+    #[test]
+    fn folders_of_others_are_refused_and_left_as_they_are() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let path = tempfile::tempdir().unwrap();
+        let owner = |path: &Path| std::os::unix::fs::chown(path, Some(65_534), None).unwrap();
+        owner(path.path());
+        let refused = || {
+            let error = Folder::open(path.path(), 1 << 20).unwrap_err();
+            assert!(matches!(error, FolderError::Open { .. }), "{error}");
+        };
+        refused();
+        assert_eq!(std::fs::read_dir(path.path()).unwrap().count(), 0);
+        let lock = path.path().join(LOCK);
+        std::fs::write(&lock, "").unwrap();
+        owner(&lock);
+        refused();
+    }
+
+    #[test]
+    fn a_folder_in_the_place_of_a_page_keeps_no_other_from_being_written() {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::open(path.path(), 1 << 20).unwrap();
+        let pages = pages(1, 3);
+        let place = path.path().join(pages[0].name().file_name());
+        std::fs::create_dir_all(place.join("full")).unwrap();
+        let written = write(&folder, &pages);
+        assert_eq!((written.pages, written.error.is_none()), (2, true));
+        assert!(holds(&folder, &pages[1]) && holds(&folder, &pages[2]));
     }
 
     #[test]
