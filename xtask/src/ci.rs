@@ -1,7 +1,6 @@
 //! What has to pass before a change lands.
 
 use std::path::Path;
-use std::time::Instant;
 
 use anyhow::{Context, bail};
 
@@ -24,8 +23,8 @@ const VULKAN: &str = "crates/vulkan";
 const MATRIX_TESTS: [&str; 4] = ["matri", "large_", "finite", "candidates_fit"];
 /// How many they are, at least.
 const MATRIX_TESTS_LEAST: u64 = 9;
-/// Tests of whole models, which take cooperative matrices wherever the device has them. What the others show does not depend on that.
-const MODEL_TESTS: [&str; 2] = ["goldens", "operations"];
+/// Tests of whole models whose results cooperative matrices change, which models take wherever the device has them.
+const MODEL_TESTS: [&str; 3] = ["goldens", "operations", "invariance"];
 
 /// The test that does what the validation layer has to complain about.
 const WRONG_TEST: &str = "raw::commands::tests::copies_over_each_other_are_a_hazard";
@@ -153,17 +152,9 @@ fn with<'a>(command: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn cargo(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<()> {
-    eprintln!("== {name}: cargo {}", arguments.join(" "));
-    let start = Instant::now();
-    let status = crate::cargo(root)
-        .args(arguments)
-        .status()
-        .with_context(|| format!("cannot start cargo for {name}"))?;
-    if !status.success() {
-        bail!("{name} failed; repeat it alone with: cargo {}", arguments.join(" "));
-    }
-    eprintln!("== {name}: passed in {:.0} s", start.elapsed().as_secs_f64());
-    Ok(())
+    programs::step(root, name, arguments, |mut cargo| {
+        Ok((cargo.status().context("cannot start cargo")?, ()))
+    })
 }
 
 #[cfg(test)]

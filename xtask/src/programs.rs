@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
@@ -76,25 +76,51 @@ struct Profile {
 
 /// Builds what a command of cargo names, and gives the programs.
 pub(crate) fn build(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<Vec<Program>> {
+    step(root, name, arguments, |mut cargo| {
+        cargo.arg("--message-format=json-render-diagnostics");
+        let mut programs = Vec::new();
+        let status = lines(&mut cargo, |line| programs.extend(program(root, line)))?;
+        Ok((status, programs))
+    })
+}
+
+/// Announces a command of cargo, runs it, and says how long that took.
+///
+/// # Errors
+/// If it fails; the error says how to repeat it.
+pub(crate) fn step<T>(
+    root: &Path,
+    name: &str,
+    arguments: &[&str],
+    run: impl FnOnce(Command) -> anyhow::Result<(ExitStatus, T)>,
+) -> anyhow::Result<T> {
     eprintln!("== {name}: cargo {}", arguments.join(" "));
     let start = Instant::now();
-    let mut child = crate::cargo(root)
-        .args(arguments)
-        .arg("--message-format=json-render-diagnostics")
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start cargo for {name}"))?;
-    let output = child.stdout.take().expect("the output is piped");
-    let mut programs = Vec::new();
-    for line in BufReader::new(output).lines() {
-        let line = line.context("cannot read what cargo says")?;
-        programs.extend(program(root, &line));
-    }
-    if !child.wait().context("cannot wait for cargo")?.success() {
+    let mut cargo = crate::cargo(root);
+    cargo.args(arguments);
+    let (status, result) = run(cargo).with_context(|| format!("{name} cannot be run"))?;
+    if !status.success() {
         bail!("{name} failed; repeat it alone with: cargo {}", arguments.join(" "));
     }
     eprintln!("== {name}: passed in {:.0} s", start.elapsed().as_secs_f64());
-    Ok(programs)
+    Ok(result)
+}
+
+/// Starts a program and hands on each line of its standard output.
+pub(crate) fn lines(
+    command: &mut Command,
+    mut take: impl FnMut(&str),
+) -> anyhow::Result<ExitStatus> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+    let output = child.stdout.take().expect("the output is piped");
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.context("cannot read a program's output")?;
+        take(&String::from_utf8_lossy(&line));
+    }
+    child.wait().context("cannot wait for a program")
 }
 
 /// The program that a message of cargo tells of.

@@ -1,14 +1,13 @@
 //! Runs of tests: on which driver, under the validation layer or not, and what became of them.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 
 use crate::drivers::Driver;
-use crate::programs::Program;
+use crate::programs::{Program, lines};
 use crate::validation::{self, Messages};
 
 /// What a run has to show beside passing.
@@ -143,23 +142,6 @@ pub(crate) fn run_at_once(root: &Path, lists: &[Vec<TestRun<'_>>]) -> anyhow::Re
             .collect();
         results.into_iter().collect()
     })
-}
-
-/// Starts a program and hands on each line of its standard output.
-fn lines(
-    command: &mut Command,
-    mut take: impl FnMut(&str),
-) -> anyhow::Result<std::process::ExitStatus> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-    let output = child.stdout.take().expect("the output is piped");
-    for line in BufReader::new(output).split(b'\n') {
-        let line = line.context("cannot read the tests' output")?;
-        take(&String::from_utf8_lossy(&line));
-    }
-    child.wait().context("cannot wait for the tests")
 }
 
 /// What the output of test programs says.
