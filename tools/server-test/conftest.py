@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import ollama
 import openai
 import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
 
 from harness import PATIENCE, ROOT, Server
 
@@ -22,6 +24,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--openapi", help="OpenAI's OpenAPI document; without it these tests are skipped")
     group.addoption("--cases", type=int, default=60, help="requests made up for each path of a document")
     group.addoption("--seed-of-cases", type=int, default=1, help="seed of these requests")
+
+
+@pytest.fixture(scope="session")
+def made_up(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    """Decorates a test of given cases: as many as asked for, the same each time, however long each takes."""
+
+    def decorate(test: Any) -> Any:
+        bounded = settings(
+            max_examples=request.config.getoption("--cases"),
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        return seed(request.config.getoption("--seed-of-cases"))(bounded(test))
+
+    return decorate
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import collections
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -134,7 +134,7 @@ def test_made_up_requests(
     document: OpenApiSchema,
     server: Server,
     embedder: Server,
-    request: pytest.FixtureRequest,
+    made_up: Callable[[Any], Any],
     path: str,
     mode: GenerationMode,
 ) -> None:
@@ -142,14 +142,7 @@ def test_made_up_requests(
     asked = embedder if path in EMBEDDED else server
     is_valid = mode == GenerationMode.POSITIVE
 
-    @seed(request.config.getoption("--seed-of-cases"))
-    @settings(
-        max_examples=request.config.getoption("--cases"),
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @made_up
     @given(case=document[path]["POST"].as_strategy(generation_mode=mode))
     def ask(case: schemathesis.Case) -> None:
         case.body = bounded(path, case.body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import jsonschema
 import pytest
 import schemathesis
 import yaml
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.transport import Response
@@ -133,18 +134,11 @@ def check(document: Document, case: schemathesis.Case, response: Response) -> No
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
 @pytest.mark.parametrize("path", POSTED)
 def test_made_up_requests(
-    document: Document, server: Server, request: pytest.FixtureRequest, path: str, mode: GenerationMode
+    document: Document, server: Server, made_up: Callable[[Any], Any], path: str, mode: GenerationMode
 ) -> None:
     statuses: collections.Counter[int] = collections.Counter()
 
-    @seed(request.config.getoption("--seed-of-cases"))
-    @settings(
-        max_examples=request.config.getoption("--cases"),
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @made_up
     @given(case=document.schema[path]["POST"].as_strategy(generation_mode=mode))
     def ask(case: schemathesis.Case) -> None:
         is_sane = mode == GenerationMode.POSITIVE and statuses.total() % 2 == 0

@@ -149,6 +149,9 @@ pub(crate) fn find(root: &Path) -> anyhow::Result<Drivers> {
     let system = system_lavapipe().map(|path| Driver {
         environment: vec![
             ("VK_DRIVER_FILES".to_owned(), path.display().to_string()),
+            // Compiling takes longer than running: unoptimised, tests end in two thirds of the time. The newer one's compiler
+            // takes longer so.
+            ("GALLIVM_PERF".to_owned(), "nopt".to_owned()),
             shader_cache(root),
         ],
         layers: system_layers(),

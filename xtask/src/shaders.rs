@@ -1,23 +1,148 @@
 //! The Vulkan backend's shaders: has them compiled, and validates the result.
 //!
 //! The compiler is a program of its own (`src/bin/shaders`), built with the feature `shaders`, because it takes a C++
-//! compiler.
+//! compiler. Building that takes minutes, so a seal is committed with what it made: as long as neither the compiler nor a
+//! shader has changed since, `ci` does without it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
 
-use crate::drivers;
+use crate::{ci, drivers, sources};
 
 /// Where the shaders are, from the repository's root.
 const FOLDER: &str = "crates/vulkan/shaders";
+/// Where their compiler is.
+const COMPILER: &str = "xtask/src/bin/shaders";
+/// The packages that the compiler is made with.
+const COMPILER_PACKAGES: [&str; 3] = ["glslang", "glslang-sys", "rspirv"];
+/// The seal's file.
+const SEAL: &str = "crates/vulkan/shaders/spv/seal";
 
 /// Compiles every shader; with `check`, proves that the committed files are what would be written. Validates the result
 /// where a validator is found that knows cooperative matrices.
 ///
 /// Returns what could not be checked.
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<Vec<String>> {
+    if !check && !Seal::of(root)?.is_of_compiler(root) {
+        ci::shader_compiler(root)?;
+    }
+    compile(root, check)?;
+    if !check {
+        let path = root.join(SEAL);
+        let text = Seal::of(root)?.to_string();
+        std::fs::write(&path, text).with_context(|| format!("cannot write {SEAL}"))?;
+    }
+    validate(root)
+}
+
+/// The same as [`run`] with `check`, and lints and tests of the compiler, where the seal does not show that all was done.
+pub(crate) fn check_unless_sealed(root: &Path) -> anyhow::Result<Vec<String>> {
+    let seal = Seal::of(root)?;
+    if !seal.is_of_compiler(root) {
+        ci::shader_compiler(root)?;
+    }
+    if seal.is_of_all(root) {
+        eprintln!("== shaders: as they were compiled");
+    } else {
+        eprintln!("== shaders: changed since {SEAL} was written; cargo xtask shaders writes it");
+        compile(root, true)?;
+    }
+    validate(root)
+}
+
+/// Hashes of all that has a say in the committed files.
+#[derive(Debug, PartialEq, Eq)]
+struct Seal {
+    compiler: String,
+    shaders: String,
+}
+
+impl std::fmt::Display for Seal {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(formatter, "{}  compiler\n{}  shaders", self.compiler, self.shaders)
+    }
+}
+
+/// The part of `Cargo.lock` that is looked at.
+#[derive(Deserialize)]
+struct Lock {
+    package: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    version: String,
+    #[serde(default)]
+    checksum: String,
+}
+
+impl Seal {
+    /// Of the files as they are.
+    fn of(root: &Path) -> anyhow::Result<Self> {
+        let lock =
+            std::fs::read_to_string(root.join("Cargo.lock")).context("cannot read Cargo.lock")?;
+        let lock: Lock = toml::from_str(&lock).context("Cargo.lock is not in order")?;
+        let mut compiler = Hash::default();
+        for package in lock.package {
+            if COMPILER_PACKAGES.contains(&package.name.as_str()) {
+                [package.name, package.version, package.checksum]
+                    .iter()
+                    .for_each(|part| compiler.add(part.as_bytes()));
+            }
+        }
+        compiler.add_files(root, COMPILER)?;
+        let mut shaders = Hash::default();
+        shaders.add_files(root, FOLDER)?;
+        Ok(Self { compiler: compiler.end(), shaders: shaders.end() })
+    }
+
+    fn is_of_all(&self, root: &Path) -> bool {
+        std::fs::read_to_string(root.join(SEAL)).is_ok_and(|sealed| sealed == self.to_string())
+    }
+
+    fn is_of_compiler(&self, root: &Path) -> bool {
+        let sealed = std::fs::read_to_string(root.join(SEAL)).unwrap_or_default();
+        sealed.lines().next() == self.to_string().lines().next()
+    }
+}
+
+#[derive(Default)]
+struct Hash(Sha256);
+
+impl Hash {
+    /// Each part goes in with its length, so that moving bytes from one to the next gives another hash.
+    fn add(&mut self, part: &[u8]) {
+        self.0.update((part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    /// Names and contents of the files in a folder and below it, but for the seal.
+    fn add_files(&mut self, root: &Path, folder: &str) -> anyhow::Result<()> {
+        let files = sources::files(&root.join(folder))?;
+        if files.is_empty() {
+            bail!("there is nothing in {folder}");
+        }
+        for path in files.iter().filter(|path| **path != root.join(SEAL)) {
+            let name = path.strip_prefix(root).unwrap_or(path);
+            self.add(name.to_string_lossy().replace('\\', "/").as_bytes());
+            self.add(
+                &std::fs::read(path).with_context(|| format!("cannot read {}", name.display()))?,
+            );
+        }
+        Ok(())
+    }
+
+    fn end(self) -> String {
+        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fn compile(root: &Path, check: bool) -> anyhow::Result<()> {
     let folder = root.join(FOLDER);
     if !folder.is_dir() {
         bail!("there is no {FOLDER}");
@@ -33,7 +158,7 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<Vec<String>> {
     if !status.success() {
         bail!("the shaders are not in order; repeat with: cargo {}", arguments.join(" "));
     }
-    validate(root)
+    Ok(())
 }
 
 /// Holds each committed shader against the rules of SPIR-V and Vulkan.
@@ -76,4 +201,49 @@ fn validate(root: &Path) -> anyhow::Result<Vec<String>> {
     }
     eprintln!("== shaders: {} are valid SPIR-V", shaders.len());
     Ok(Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCK: &str = "[[package]]\nname = \"glslang\"\nversion = \"0.9.1\"\nchecksum = \"ab\"\n";
+
+    #[test]
+    fn a_seal_tells_what_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let write = |name: &str, text: &str| {
+            let path = root.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("Cargo.lock", LOCK);
+        write(&format!("{COMPILER}/main.rs"), "fn main() {}");
+        write(&format!("{FOLDER}/include/a.glsl"), "a");
+        write(&format!("{FOLDER}/spv/a.spv"), "b");
+        let state = || {
+            let seal = Seal::of(root).unwrap();
+            (seal.is_of_compiler(root), seal.is_of_all(root))
+        };
+        assert_eq!(state(), (false, false));
+        write(SEAL, &Seal::of(root).unwrap().to_string());
+        assert_eq!(state(), (true, true));
+
+        for (name, text, changed) in [
+            (format!("{FOLDER}/include/a.glsl"), "other", (true, false)),
+            (format!("{FOLDER}/spv/a.spv"), "other", (true, false)),
+            (format!("{FOLDER}/spv/more.spv"), "", (true, false)),
+            (format!("{COMPILER}/more.rs"), "", (false, false)),
+            ("Cargo.lock".to_owned(), &LOCK.replace("0.9.1", "0.9.2"), (false, false)),
+        ] {
+            let path = root.join(&name);
+            let old = std::fs::read(&path).ok();
+            write(&name, text);
+            assert_eq!(state(), changed, "{name}");
+            old.map_or_else(|| std::fs::remove_file(&path), |old| std::fs::write(&path, old))
+                .unwrap();
+            assert_eq!(state(), (true, true), "{name} as it was");
+        }
+    }
 }

@@ -16,7 +16,11 @@ pub(crate) struct Source {
 pub(crate) fn read_all(root: &Path) -> anyhow::Result<Vec<Source>> {
     let mut paths = Vec::new();
     for folder in ["crates", "xtask", "fuzz"] {
-        collect(&root.join(folder), &mut paths)?;
+        paths.extend(
+            files(&root.join(folder))?
+                .into_iter()
+                .filter(|path| path.extension().is_some_and(|ending| ending == "rs")),
+        );
     }
     paths.sort();
     paths.iter().map(|path| read(root, path)).collect()
@@ -29,6 +33,14 @@ fn read(root: &Path, path: &Path) -> anyhow::Result<Source> {
     Ok(Source { path: shown, text, syntax })
 }
 
+/// Every file in the folder and those below it, sorted, but for what cargo builds; none if there is no such folder.
+pub(crate) fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    collect(folder, &mut paths)?;
+    paths.sort();
+    Ok(paths)
+}
+
 fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -39,11 +51,10 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     };
     for entry in entries {
         let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() && name != "target" {
-            collect(&path, paths)?;
-        } else if name.ends_with(".rs") {
+        if !path.is_dir() {
             paths.push(path);
+        } else if path.file_name().is_some_and(|name| name != "target") {
+            collect(&path, paths)?;
         }
     }
     Ok(())

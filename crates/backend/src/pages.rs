@@ -1,5 +1,7 @@
 //! Keys and values as bytes: what of a sequence's cache can leave a device and come back.
 
+use trine_model::Cache;
+
 use crate::device::{BLOCK, BackendError, ProgramOptions, SequenceView};
 
 /// Layers whose keys and values a page holds: they are kept for different lengths of time.
@@ -9,6 +11,13 @@ pub enum KvPart {
     Global,
     /// Local layers, which keep the last ones in a ring.
     Local,
+}
+
+impl KvPart {
+    /// The part of a layer with this window.
+    pub fn of(window: Option<usize>) -> Self {
+        if window.is_some() { Self::Local } else { Self::Global }
+    }
 }
 
 /// A page: the keys and values of [`BLOCK`] consecutive positions of a sequence, in all layers of one part.
@@ -84,5 +93,19 @@ impl ProgramOptions {
             }
             _ => None,
         }
+    }
+
+    /// Where pages that pass [`ProgramOptions::check_pages`] lie, in the order of their bytes: the number of a cache of the Plan and
+    /// the first position in it, as [`ProgramOptions::page_start`] has it.
+    pub fn page_places<'a>(
+        &'a self,
+        caches: &'a [Cache],
+        pages: &'a [KvPage<'a>],
+    ) -> impl Iterator<Item = (usize, usize)> + 'a {
+        let of_page = move |page: &'a KvPage<'a>| {
+            let starts = caches.iter().map(move |cache| self.page_start(page, cache.window));
+            starts.enumerate().filter_map(|(cache, start)| Some((cache, start?)))
+        };
+        pages.iter().flat_map(of_page)
     }
 }

@@ -3,6 +3,7 @@
 
 mod fake;
 mod fake_store;
+mod greedy;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fake::{Fake, next_logits, options};
+use fake::{Fake, options};
 use fake_store::{Faults, Shelf};
+use greedy::greedy;
 use trine_backend::BLOCK;
 use trine_backend::reference::ReferenceDevice;
 use trine_engine::disk::{DiskStore, Folder, Origin};
@@ -24,17 +26,6 @@ const WINDOW: usize = 20;
 
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|at| (seed * 31 + at * (at + seed) / 3) % 48).collect()
-}
-
-fn greedy(prompt: &[u32], count: usize) -> Vec<u32> {
-    let mut tokens = prompt.to_vec();
-    for _ in 0..count {
-        let logits = next_logits(&tokens);
-        let best =
-            (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
-        tokens.push(best.expect("there are logits") as u32);
-    }
-    tokens.split_off(prompt.len())
 }
 
 /// An engine on the device that checks, and the time that it goes by, in milliseconds.

@@ -1,10 +1,12 @@
 //! The engine on its thread: clients that read, cancel, go away and come in numbers.
 
 mod fake;
+mod greedy;
 
 use std::time::{Duration, Instant};
 
-use fake::{Fake, next_logits, options};
+use fake::{Fake, options};
+use greedy::greedy;
 use trine_engine::{Engine, EngineError, Finish, Generation, Request, Service, Update};
 
 fn service(running: usize, queue: usize) -> Service {
@@ -19,17 +21,6 @@ fn service_of(fake: Fake, running: usize, queue: usize) -> Service {
 
 fn prompt(seed: u32) -> Vec<u32> {
     (0..40).map(|at| (seed * 7 + at * (seed + 3)) % 48).collect()
-}
-
-fn greedy(prompt: &[u32], count: usize) -> Vec<u32> {
-    let mut tokens = prompt.to_vec();
-    for _ in 0..count {
-        let logits = next_logits(&tokens);
-        let best =
-            (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
-        tokens.push(best.expect("there are logits") as u32);
-    }
-    tokens.split_off(prompt.len())
 }
 
 fn read(generation: &mut Generation) -> (Vec<u32>, Option<Finish>) {

@@ -47,6 +47,13 @@ pub(crate) fn matrix_capabilities() -> Capabilities {
     }
 }
 
+/// Whether the tests' device gets the case of this number: a GPU gets all, software one of `share`, because it compiles a
+/// kernel for seconds. Where `share` has no divisor in common with the counts of what is varied, every value of each is seen.
+#[cfg(test)]
+pub(crate) fn takes(number: usize, share: usize) -> bool {
+    gpu().capabilities().kind != DeviceKind::Processor || number.is_multiple_of(share)
+}
+
 /// Runs dispatches one after the other, with the barriers that they need.
 ///
 /// # Panics

@@ -94,7 +94,7 @@ impl Program for ReferenceProgram {
 
     fn page_bytes(&self, part: KvPart) -> usize {
         let caches = self.plan.caches.iter().zip(&self.caches);
-        let of_part = caches.filter(|(cache, _)| (part == KvPart::Local) == cache.window.is_some());
+        let of_part = caches.filter(|(cache, _)| part == KvPart::of(cache.window));
         of_part.map(|(_, cache)| cache.page_bytes()).sum()
     }
 
@@ -104,12 +104,8 @@ impl Program for ReferenceProgram {
         bytes: &mut Vec<u8>,
     ) -> Result<(), BackendError> {
         self.options.check_pages(pages)?;
-        for page in pages {
-            for (shape, cache) in self.plan.caches.iter().zip(&self.caches) {
-                if let Some(start) = self.options.page_start(page, shape.window) {
-                    cache.read_page(start, bytes);
-                }
-            }
+        for (cache, start) in self.options.page_places(&self.plan.caches, pages) {
+            self.caches[cache].read_page(start, bytes);
         }
         Ok(())
     }
@@ -117,14 +113,11 @@ impl Program for ReferenceProgram {
     fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
         self.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
         let mut rest = bytes;
-        for page in pages {
-            for (shape, cache) in self.plan.caches.iter().zip(&mut self.caches) {
-                if let Some(start) = self.options.page_start(page, shape.window) {
-                    let (own, others) = rest.split_at(cache.page_bytes());
-                    cache.write_page(start, own);
-                    rest = others;
-                }
-            }
+        for (cache, start) in self.options.page_places(&self.plan.caches, pages) {
+            let cache = &mut self.caches[cache];
+            let (own, others) = rest.split_at(cache.page_bytes());
+            cache.write_page(start, own);
+            rest = others;
         }
         Ok(())
     }

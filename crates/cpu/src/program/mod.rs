@@ -223,7 +223,7 @@ impl Program for CpuProgram {
 
     fn page_bytes(&self, part: KvPart) -> usize {
         let caches = self.fixed.plan.caches.iter().zip(&self.fixed.caches);
-        let of_part = caches.filter(|(cache, _)| (part == KvPart::Local) == cache.window.is_some());
+        let of_part = caches.filter(|(cache, _)| part == KvPart::of(cache.window));
         of_part.map(|(_, cache)| cache.page_bytes()).sum()
     }
 
@@ -234,12 +234,8 @@ impl Program for CpuProgram {
     ) -> Result<(), BackendError> {
         let Fixed { plan, options, caches, .. } = &mut self.fixed;
         options.check_pages(pages)?;
-        for page in pages {
-            for (shape, cache) in plan.caches.iter().zip(&mut *caches) {
-                if let Some(start) = options.page_start(page, shape.window) {
-                    cache.read_page(start, bytes);
-                }
-            }
+        for (cache, start) in options.page_places(&plan.caches, pages) {
+            caches[cache].read_page(start, bytes);
         }
         Ok(())
     }
@@ -248,14 +244,11 @@ impl Program for CpuProgram {
         self.fixed.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
         let Fixed { plan, options, caches, .. } = &mut self.fixed;
         let mut rest = bytes;
-        for page in pages {
-            for (shape, cache) in plan.caches.iter().zip(&mut *caches) {
-                if let Some(start) = options.page_start(page, shape.window) {
-                    let (own, others) = rest.split_at(cache.page_bytes());
-                    cache.write_page(start, own);
-                    rest = others;
-                }
-            }
+        for (cache, start) in options.page_places(&plan.caches, pages) {
+            let cache = &mut caches[cache];
+            let (own, others) = rest.split_at(cache.page_bytes());
+            cache.write_page(start, own);
+            rest = others;
         }
         Ok(())
     }

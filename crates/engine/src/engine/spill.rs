@@ -133,12 +133,14 @@ impl Prefixes {
     }
 
     fn find_kind(&self, is_bulk: bool, tokens: &[u32], least: usize) -> Option<Prefix> {
-        let keys = self.origin.pages(is_bulk, tokens);
-        let is_there = |key: &&PageKey| !self.has_global || self.store.has(&key.name());
-        let most = keys.iter().take_while(is_there).count();
+        // Where there are no global layers, the local ones of every block are looked for.
+        let is_there = |key: &PageKey| !self.has_global || self.store.has(&key.name());
+        let pages = self.origin.pages(is_bulk, tokens);
+        let keys: Vec<PageKey> = pages.take_while(is_there).collect();
+        let most = keys.len();
         // Blocks before and with each one whose local pages are there without a gap.
         let mut runs = vec![0; most + 1];
-        for (index, key) in keys[..most].iter().enumerate() {
+        for (index, key) in keys.iter().enumerate() {
             let name = key.of(KvPart::Local, &self.origin).name();
             runs[index + 1] = if self.store.has(&name) { runs[index] + 1 } else { 0 };
         }
@@ -255,7 +257,7 @@ impl Engine {
             return Ok(());
         }
         let is_bulk = has_bulk_rows(kept.prompt);
-        let keys = prefixes.origin.pages(is_bulk, &kept.tokens[..length]);
+        let keys: Vec<PageKey> = prefixes.origin.pages(is_bulk, &kept.tokens[..length]).collect();
         // All that the rings still hold, not the window alone: so that prompts that depart a little before the end find a place to go
         // on from, as they do in memory.
         let all = prefixes.pages_of(&keys, first_held);

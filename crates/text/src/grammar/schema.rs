@@ -81,24 +81,29 @@ pub(super) fn moved(source: &str, place: &str) -> Result<Value, GrammarError> {
 }
 
 fn move_references(schema: &mut Value, place: &str) {
+    if let Some(Value::String(reference)) = schema.get_mut("$ref")
+        && let Some(rest) = reference.strip_prefix('#')
+    {
+        *reference = format!("{place}{rest}");
+    }
+    each_below(schema, &mut |_, below| move_references(below, place));
+}
+
+/// Visits what stands directly in a schema and may be one, or a list of some, with the keyword that it stands at.
+fn each_below(schema: &mut Value, visit: &mut dyn FnMut(&str, &mut Value)) {
     match schema {
         Value::Object(map) => {
             for (key, value) in map.iter_mut() {
                 match (key.as_str(), value) {
                     ("enum" | "const" | "default" | "examples", _) => {}
-                    ("$ref", Value::String(reference)) => {
-                        if let Some(rest) = reference.strip_prefix('#') {
-                            *reference = format!("{place}{rest}");
-                        }
+                    (key, Value::Object(named)) if MAPS.contains(&key) => {
+                        named.values_mut().for_each(|value| visit(key, value));
                     }
-                    (name, Value::Object(named)) if MAPS.contains(&name) => {
-                        named.values_mut().for_each(|value| move_references(value, place));
-                    }
-                    (_, value) => move_references(value, place),
+                    (key, value) => visit(key, value),
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| move_references(item, place)),
+        Value::Array(items) => items.iter_mut().for_each(|item| visit("", item)),
         _ => {}
     }
 }
@@ -401,30 +406,16 @@ impl Inline {
     /// Leaves out bounds that cannot bind, and puts definitions in the place of references in `oneOf`: the library
     /// proves alternatives to exclude each other, but only if it sees them.
     fn schema(&mut self, schema: &mut Value) {
-        match schema {
-            Value::Object(map) => {
-                map.retain(|key, value| {
-                    !(MOST.contains(&key.as_str())
-                        && value.as_f64().is_some_and(|number| number > MOST_MAX as f64))
-                });
-                for (key, value) in map.iter_mut() {
-                    match (key.as_str(), value) {
-                        ("enum" | "const" | "default" | "examples", _) => {}
-                        ("oneOf", Value::Array(items)) => {
-                            for item in items {
-                                self.option(item);
-                            }
-                        }
-                        (name, Value::Object(named)) if MAPS.contains(&name) => {
-                            named.values_mut().for_each(|value| self.schema(value));
-                        }
-                        (_, value) => self.schema(value),
-                    }
-                }
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.schema(item)),
-            _ => {}
+        if let Value::Object(map) = schema {
+            let binds = |number: f64| number <= MOST_MAX as f64;
+            map.retain(|key, value| {
+                !MOST.contains(&key.as_str()) || value.as_f64().is_none_or(binds)
+            });
         }
+        each_below(schema, &mut |key, below| match (key, below) {
+            ("oneOf", Value::Array(items)) => items.iter_mut().for_each(|item| self.option(item)),
+            (_, below) => self.schema(below),
+        });
     }
 
     fn option(&mut self, item: &mut Value) {

@@ -14,7 +14,7 @@ const STAGING: u64 = 32 << 20;
 
 /// Bytes of a page of a part.
 pub(super) fn page_bytes(plan: &Plan, options: &ProgramOptions, part: KvPart) -> usize {
-    let of_part = |cache: &&Cache| (part == KvPart::Local) == cache.window.is_some();
+    let of_part = |cache: &&Cache| part == KvPart::of(cache.window);
     let bytes = |cache: &Cache| block_bytes(options, cache) as usize;
     plan.caches.iter().filter(of_part).map(bytes).sum()
 }
@@ -26,12 +26,9 @@ fn blocks<'a>(
     options: &'a ProgramOptions,
     pages: &'a [KvPage<'a>],
 ) -> impl Iterator<Item = (&'a Buffer, u64, u64)> {
-    pages.iter().flat_map(move |page| {
-        plan.caches.iter().zip(caches).filter_map(move |(cache, memory)| {
-            let place = options.page_start(page, cache.window)? / BLOCK;
-            let bytes = block_bytes(options, cache);
-            Some((memory, place as u64 * bytes, bytes))
-        })
+    options.page_places(&plan.caches, pages).map(move |(cache, start)| {
+        let bytes = block_bytes(options, &plan.caches[cache]);
+        (&caches[cache], (start / BLOCK) as u64 * bytes, bytes)
     })
 }
 

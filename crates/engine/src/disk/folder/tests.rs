@@ -7,7 +7,7 @@ use crate::disk::page::tests::origin;
 /// Pages of a sequence of its own for each seed.
 fn pages(seed: u32, blocks: usize) -> Vec<PageKey> {
     let tokens: Vec<u32> = (0..(blocks * BLOCK) as u32).map(|at| at ^ seed).collect();
-    large().pages(false, &tokens)
+    large().pages(false, &tokens).collect()
 }
 
 /// Of pages that count as two grains.

@@ -12,7 +12,7 @@ use crate::capabilities::{DeviceKind, Element};
 use crate::kernels::operand::OperandKind;
 use crate::pack::{PlanesMut, pack_rows};
 use crate::raw::memory::Buffer;
-use crate::testing::{download, gpu, poisoned, run, upload};
+use crate::testing::{download, gpu, poisoned, run, takes, upload};
 
 mod fragment;
 mod halves;
@@ -313,12 +313,13 @@ fn matrix_shapes() -> Vec<MatmulShape> {
     shapes.map(MatmulShape::Matrix).to_vec()
 }
 
-/// All of them on a GPU, one on a software device, which takes longer to compile a kernel than to run it.
+/// All of them on a GPU, one on a software device: another for each `number`.
 fn some_matrix_shapes(number: usize) -> Vec<MatmulShape> {
-    let shapes = matrix_shapes();
-    let is_software = gpu().capabilities().kind == DeviceKind::Processor;
-    let is_wanted = |at: usize| !is_software || at == number % shapes.len();
-    (0..shapes.len()).filter(|&at| is_wanted(at)).map(|at| shapes[at]).collect()
+    let mut shapes = matrix_shapes();
+    let count = shapes.len();
+    shapes.rotate_left(number % count.max(1));
+    let taken = shapes.into_iter().enumerate().filter(|&(at, _)| takes(at, count));
+    taken.map(|(_, shape)| shape).collect()
 }
 
 const QUANTISED: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K];

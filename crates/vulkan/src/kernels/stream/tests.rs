@@ -5,7 +5,7 @@ use trine_backend::reference::ops;
 use super::*;
 use crate::kernels::operand::Operand;
 use crate::pack::tests::{decoded, device_matrix, random_rows};
-use crate::testing::{download, gpu, poisoned, run, upload};
+use crate::testing::{download, gpu, poisoned, run, takes, upload};
 
 const EPSILON: f32 = 1e-6;
 const FORMATS: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K];
@@ -153,6 +153,7 @@ fn check(case: &Case, shape: Option<StreamShape>) {
 
 #[test]
 fn products_of_every_format_agree_with_their_definition() {
+    let mut number = 0..;
     for format in FORMATS {
         let all: &[usize] = match format {
             Format::Q4K | Format::Q6K => &[256, 1280],
@@ -162,7 +163,9 @@ fn products_of_every_format_agree_with_their_definition() {
             let rows = [6, 50, 134][at % 3];
             for prologue in 0..3 {
                 for gated in [false, true] {
-                    check(&Case { format, rows, columns, prologue, gated, size: 4.0 }, None);
+                    if number.next().is_some_and(|number| takes(number, 5)) {
+                        check(&Case { format, rows, columns, prologue, gated, size: 4.0 }, None);
+                    }
                 }
             }
         }
@@ -171,10 +174,13 @@ fn products_of_every_format_agree_with_their_definition() {
 
 #[test]
 fn interleaved_rows_agree_with_their_definition() {
+    let mut number = 0..;
     for format in FORMATS {
         for (columns, rows) in [(256, 128), (1280, 64), (1280, 50), (2304, 192)] {
             for gated in [false, true] {
-                check(&Case { format, rows, columns, prologue: 3, gated, size: 4.0 }, None);
+                if number.next().is_some_and(|number| takes(number, 3)) {
+                    check(&Case { format, rows, columns, prologue: 3, gated, size: 4.0 }, None);
+                }
             }
         }
     }
@@ -196,6 +202,7 @@ fn rows_are_interleaved_where_a_workgroup_has_one_team() {
 #[test]
 fn every_shape_gives_the_same() {
     let capabilities = gpu().capabilities().clone();
+    let mut number = 0..;
     for (columns, rows) in [(736, 71), (2048, 300)] {
         for wanted in [(8, 1, 1, 1), (32, 2, 3, 2), (64, 8, 1, 2), (128, 4, 7, 1)] {
             for (gated, prologue) in [(false, 2), (true, 2), (false, 3)] {
@@ -204,7 +211,9 @@ fn every_shape_gives_the_same() {
                 let case = Case { format, rows, columns, prologue, gated, size: 4.0 };
                 if let Some(shape) = StreamShape::of(&capabilities, format, columns, true, wanted) {
                     for turns in [false, true] {
-                        check(&case, Some(StreamShape { turns, ..shape }));
+                        if number.next().is_some_and(|number| takes(number, 5)) {
+                            check(&case, Some(StreamShape { turns, ..shape }));
+                        }
                     }
                 }
             }
@@ -225,7 +234,7 @@ fn every_shape_of_every_kind_of_device_agrees() {
     let mut seen = std::collections::HashSet::new();
     shapes.retain(|shape| seen.insert(*shape));
     assert!(shapes.len() >= 8, "{shapes:?}");
-    for (number, shape) in shapes.into_iter().enumerate() {
+    for (number, shape) in shapes.into_iter().enumerate().filter(|&(number, _)| takes(number, 5)) {
         let format = FORMATS[number % 2];
         let case = Case {
             format,
