@@ -1,18 +1,19 @@
-"""Options and servers of the tests."""
+"""Options and servers of the tests. The router's tests do without the clients, and so they are imported where they are used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import ollama
-import openai
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
 
 from harness import PATIENCE, ROOT, Server
+
+if TYPE_CHECKING:
+    import anthropic
+    import ollama
+    import openai
 
 #: The one key of the server that asks for keys.
 KEY = "a-key-for-tests-that-guards-nothing"
@@ -29,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def made_up(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
     """Decorates a test of given cases: as many as asked for, the same each time, however long each takes."""
+    from hypothesis import HealthCheck, Phase, seed, settings
 
     def decorate(test: Any) -> Any:
         bounded = settings(
@@ -74,14 +76,20 @@ def guarded(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def openai_client(server: Server) -> openai.OpenAI:
+    import openai
+
     return openai.OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0, timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")
 def anthropic_client(server: Server) -> anthropic.Anthropic:
+    import anthropic
+
     return anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0, timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")
 def ollama_client(server: Server) -> ollama.Client:
+    import ollama
+
     return ollama.Client(host=server.url, timeout=PATIENCE)

@@ -4,7 +4,7 @@
 #
 #   run.sh [--trine PROGRAM] [--openapi FILE] [--model FILE] [--cases N] [PART...]
 #
-#   PART            clients, document, openapi, vllm, router; without one all of them
+#   PART            clients, document, openapi, vllm, router; without one all of them. router alone installs no clients
 #   --openapi FILE  OpenAI's OpenAPI document; without it the pinned one of fetch_openapi.sh
 #   --model FILE    a .gguf file for vLLM's tests, instead of the model inside the program
 #   --cases N       requests made up for each path of a document and each way (default: 60)
@@ -37,17 +37,21 @@ if [ -z "$trine" ]; then
 fi
 
 mkdir -p "$scratch"
-python=$scratch/venv/bin/python
-if ! cmp -s "$here/requirements.txt" "$scratch/venv/installed"; then
-    python3 -m venv --clear "$scratch/venv"
-    "$python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements.txt"
-    cp "$here/requirements.txt" "$scratch/venv/installed"
+venv=$scratch/venv packages=(-r "$here/requirements.txt")
+if [ "${parts[*]}" = router ]; then
+    venv=$scratch/venv-router packages=(-c "$here/requirements.txt" prometheus_client pytest sglang-router)
+fi
+python=$venv/bin/python
+if ! cmp -s "$here/requirements.txt" "$venv/installed"; then
+    python3 -m venv --clear "$venv"
+    "$python" -m pip install --quiet --disable-pip-version-check "${packages[@]}"
+    cp "$here/requirements.txt" "$venv/installed"
 fi
 
 test_here() {
     echo "== $1"
     shift
-    (cd "$here" && "$python" -B -m pytest -p no:cacheprovider -o asyncio_default_fixture_loop_scope=function -q -rx \
+    (cd "$here" && "$python" -B -m pytest -p no:cacheprovider -q -rx \
         --trine "$trine" "$@") || failed=1
 }
 
@@ -62,7 +66,8 @@ for part in "${parts[@]}"; do
             ;;
         vllm)
             "$python" "$here/vllm_subset.py" unpack "$scratch/vllm"
-            PYTHONPATH=$here test_here vllm -p vllm_subset ${model:+--model "$model"} \
+            PYTHONPATH=$here test_here vllm -p vllm_subset -o asyncio_default_fixture_loop_scope=function \
+                ${model:+--model "$model"} \
                 --confcutdir "$scratch/vllm" --rootdir "$scratch/vllm" "$scratch/vllm/tests"
             ;;
         router) test_here router test_router.py ;;

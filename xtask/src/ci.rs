@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use crate::drivers::{self, Drivers};
 use crate::programs::{self, Program};
 use crate::test_runs::{TestRun, Validation};
-use crate::{chart, page, radv, shaders, test_runs, tidy, validation};
+use crate::{chart, outside, radv, shaders, test_runs, tidy, validation};
 
 /// Set to 1, this lets `ci` pass without the drivers that it could not install or fetch.
 const OFFLINE: &str = "TRINE_CI_OFFLINE";
@@ -15,12 +15,17 @@ const OFFLINE: &str = "TRINE_CI_OFFLINE";
 const LINTS: [&str; 6] = ["clippy", "--all-targets", "--locked", "--", "-D", "warnings"];
 
 const TESTS: [&str; 3] = ["test", "--locked", "--no-run"];
+/// All that is run: of the examples the one that [`radv`] takes.
+const EVERYTHING: [&str; 6] =
+    ["--workspace", "--lib", "--bins", "--tests", "--example", "pipeline_report"];
 const COMPILER: [&str; 4] = ["--package", "xtask", "--features", "shaders"];
 
 /// The folder of the Vulkan backend's package.
 const VULKAN: &str = "crates/vulkan";
 /// Parts of the names of tests whose kernels use cooperative matrices.
 const MATRIX_TESTS: [&str; 4] = ["matri", "large_", "finite", "candidates_fit"];
+/// What they say where there are none.
+const WITHOUT_MATRICES: &str = "no matrix units";
 /// How many they are, at least.
 const MATRIX_TESTS_LEAST: u64 = 9;
 /// Tests of whole models whose results cooperative matrices change, which models take wherever the device has them.
@@ -46,12 +51,17 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     cargo(root, "lints", &with(&LINTS, &["--workspace"]))?;
     skipped.extend(shaders::check_unless_sealed(root)?);
 
-    let tests = [&TESTS[..], &["--workspace"]].concat();
-    let programs = programs::build(root, "building the tests", &tests)?;
+    let programs =
+        programs::build(root, "building the tests", &[&TESTS[..], &EVERYTHING].concat())?;
     let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
     let others = TestRun::new("tests", others.collect());
     TestRun { driver: drivers.lavapipe.as_ref(), ..others }.run(root, true)?;
-    skipped.extend(page::test(root, &programs)?);
+    skipped.extend(outside::page(root, &programs)?);
+    if is_offline {
+        skipped.push("the test of the router, which is fetched".to_owned());
+    } else {
+        skipped.extend(outside::router(root, &programs)?);
+    }
     skipped.extend(vulkan_tests(root, &drivers, &programs)?);
     match &drivers.radv {
         Some(driver) => skipped.extend(radv::check(root, driver, &programs)?),
@@ -80,12 +90,12 @@ pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the test of the server's page alone.
-pub(crate) fn page(root: &Path) -> anyhow::Result<()> {
+/// Runs the tests of the server from outside alone.
+pub(crate) fn outside(root: &Path) -> anyhow::Result<()> {
     let build = ["build", "--locked", "--package", "trine"];
     let programs = programs::build(root, "building trine", &build)?;
-    let skipped = page::test(root, &programs)?;
-    end("page", &Vec::from_iter(skipped));
+    let skipped = [outside::page(root, &programs)?, outside::router(root, &programs)?];
+    end("outside", &skipped.into_iter().flatten().collect::<Vec<_>>());
     Ok(())
 }
 
@@ -112,7 +122,7 @@ fn vulkan_tests(
     let kernels = TestRun {
         arguments: [&["--show-output"], &MATRIX_TESTS[..]].concat(),
         least: MATRIX_TESTS_LEAST,
-        whole: true,
+        forbidden: Some(WITHOUT_MATRICES),
         ..TestRun::new("kernels with cooperative matrices", library.clone())
     };
     let models = tests(&|program| MODEL_TESTS.contains(&program.name.as_str()));

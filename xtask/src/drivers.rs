@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use self::apt::Apt;
-use crate::page;
+use crate::outside;
 
 /// A driver's environment: what to set, and what to start a test program through.
 #[derive(Clone, Debug, Default)]
@@ -116,7 +116,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 pub(crate) fn ensure(root: &Path) -> anyhow::Result<Drivers> {
     let mut reasons = Vec::new();
     // One after the other: a system may know one by another name.
-    for packages in [missing_packages(), page::missing()] {
+    for packages in [missing_packages(), outside::missing()] {
         if let Err(error) = install(root, &packages) {
             reasons.push(format!("{error:#}"));
         }

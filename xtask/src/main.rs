@@ -4,7 +4,7 @@ mod bad_input;
 mod chart;
 mod ci;
 mod drivers;
-mod page;
+mod outside;
 mod programs;
 mod radv;
 mod shaders;
@@ -38,8 +38,8 @@ enum Task {
     Ci,
     /// Install and fetch the Vulkan drivers and the browser that the tests run on, and print how to use each driver.
     Drivers,
-    /// The page that the server serves, in a headless Chromium.
-    Page,
+    /// The server from outside: its page in a headless Chromium, and several of them behind sglang-router.
+    Outside,
     /// Report what RADV makes of the Vulkan backend's kernels for the Radeon 780M: docs/benchmarks/radv-phoenix.md.
     Radv {
         /// Write nothing; fail if the committed report differs.
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         Task::Chart { check } => chart::run(&root(), check),
         Task::Ci => ci::run(&root()),
         Task::Drivers => drivers::run(&root()),
-        Task::Page => ci::page(&root()),
+        Task::Outside => ci::outside(&root()),
         Task::Radv { check } => radv::run(&root(), check),
         Task::Shaders { check } => shaders::run(&root(), check).map(drop),
         Task::Tidy => tidy::run(&root()),

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytemuck::Pod;
 
+use crate::capabilities::DeviceKind;
 #[cfg(test)]
-use crate::capabilities::{Capabilities, CooperativeShape, DeviceKind, Element};
+use crate::capabilities::{Capabilities, CooperativeShape, Element};
 use crate::dispatch::Dispatch;
 use crate::raw::commands::{Copy, Recording};
 use crate::raw::gpu::{Choice, Gpu};
@@ -49,8 +50,10 @@ pub(crate) fn matrix_capabilities() -> Capabilities {
 
 /// Whether the tests' device gets the case of this number: a GPU gets all, software one of `share`, because it compiles a
 /// kernel for seconds. Where `share` has no divisor in common with the counts of what is varied, every value of each is seen.
-#[cfg(test)]
-pub(crate) fn takes(number: usize, share: usize) -> bool {
+///
+/// # Panics
+/// If there is no device.
+pub fn takes(number: usize, share: usize) -> bool {
     gpu().capabilities().kind != DeviceKind::Processor || number.is_multiple_of(share)
 }
 

@@ -199,7 +199,8 @@ fn goldens_agree_in_every_shape() {
         let found = logits(&device, &exact.model, &exact.ids, 32, KvType::F32);
         let worst = exact.largest_difference(&found);
         assert!(worst <= 5e-4, "shape {number}: {worst}");
-        for chunk in [golden.ids.len(), 7, 1] {
+        let chunks = [golden.ids.len(), 7, 1].into_iter().enumerate();
+        for (_, chunk) in chunks.filter(|(at, _)| testing::takes(number + at, 3)) {
             let found = logits(&device, &golden.model, &golden.ids, chunk, KvType::F32);
             let divergence = golden.mean_divergence(&found);
             assert!(divergence <= 1e-3, "shape {number} in pieces of {chunk}: {divergence}");

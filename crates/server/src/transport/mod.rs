@@ -111,7 +111,7 @@ impl Server {
             }
         }
         let listener = TcpListener::bind(&*addresses).await;
-        let listener = listener.map_err(|error| failed(unusable(&error)))?;
+        let listener = listener.map_err(|error| failed(unusable(&addresses, &error)))?;
         let address = listener.local_addr().map_err(|error| failed(error.to_string()))?;
         let tls = match &options.tls {
             Some((chain, key)) => Some(tls::acceptor(chain, key)?),
@@ -198,7 +198,9 @@ fn unresolved(error: &io::Error) -> String {
     format!("the name is unknown ({error}); give an address such as 127.0.0.1")
 }
 
-fn unusable(error: &io::Error) -> String {
+/// Why none of the addresses can be listened on, and what helps.
+fn unusable(addresses: &[SocketAddr], error: &io::Error) -> String {
+    let is_ipv6 = !addresses.is_empty() && addresses.iter().all(SocketAddr::is_ipv6);
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             "the port is in use by another program; stop it, or choose another with --port"
@@ -207,9 +209,40 @@ fn unusable(error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => {
             "the system does not allow it; choose a port from 1024 on with --port".to_owned()
         }
+        // Where IPv6 is switched off, the system knows no such addresses, or no such kind of address.
+        _ if is_ipv6 => format!("{error}; this machine may be without IPv6: try --host 127.0.0.1"),
         io::ErrorKind::AddrNotAvailable => {
             "this machine has no such address; choose one that it has with --host".to_owned()
         }
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row 119 of the list of bad inputs.
+    #[test]
+    fn addresses_that_cannot_be_used_are_explained() {
+        let addresses = |text: &str| vec![text.parse::<SocketAddr>().unwrap()];
+        let (old, new) = (addresses("127.0.0.1:80"), addresses("[::1]:80"));
+        let explained = |addresses: &[SocketAddr], kind: io::ErrorKind| {
+            unusable(addresses, &io::Error::new(kind, "the system's words"))
+        };
+        // What Linux says of ::1 without the module, and with the addresses switched off.
+        for kind in [io::ErrorKind::Unsupported, io::ErrorKind::AddrNotAvailable] {
+            let text = explained(&new, kind);
+            assert!(text.contains("without IPv6") && text.contains("--host 127.0.0.1"), "{text}");
+            assert!(!explained(&old, kind).contains("IPv6"));
+        }
+        for (kind, remedy) in
+            [(io::ErrorKind::AddrInUse, "--port"), (io::ErrorKind::PermissionDenied, "1024")]
+        {
+            assert!(explained(&old, kind).contains(remedy));
+            assert!(explained(&new, kind).contains(remedy));
+        }
+        // A name of both kinds of address: the failure may be the other one's.
+        assert!(!explained(&[old, new].concat(), io::ErrorKind::AddrNotAvailable).contains("IPv6"));
     }
 }

@@ -192,6 +192,57 @@ fn a_second_signal_ends_at_once() {
     assert_eq!(serving.wait().code(), Some(130));
 }
 
+/// Row 116: what runs is finished, whatever asks the server to end.
+#[test]
+fn signals_let_what_runs_finish() {
+    for signal in ["-TERM", "-HUP", "-INT"] {
+        let mut serving = Serving::start(&[]);
+        let (mut stream, body) = (TcpStream::connect(&serving.address).unwrap(), STREAMED);
+        write!(
+            stream,
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = vec![0; 200];
+        stream.read_exact(&mut answer).unwrap();
+        serving.signal(signal);
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{signal}: {answer}");
+        assert!(answer.contains("data: [DONE]"), "{signal}: {answer}");
+        assert_eq!(serving.wait().code(), Some(0), "{signal}");
+    }
+}
+
+/// An answer that takes a while.
+const STREAMED: &str = r#"{"prompt":"Once","max_tokens":200,"ignore_eos":true,"stream":true}"#;
+
+/// Row 116: a server that is told to end while it starts ends, at whatever point that is.
+#[cfg(unix)]
+#[test]
+fn signals_end_a_server_that_starts() {
+    use std::os::unix::process::ExitStatusExt;
+    for (at, signal) in ["-TERM", "-HUP", "-INT"].into_iter().cycle().take(12).enumerate() {
+        let child = command(&["serve", "--device", "cpu", "--port", "0"]).spawn().unwrap();
+        let mut serving = Serving { child, address: String::new() };
+        std::thread::sleep(Duration::from_millis(at as u64 * at as u64));
+        serving.signal(signal);
+        let status = serving.wait();
+        let number = match signal {
+            "-TERM" => 15,
+            "-HUP" => 1,
+            _ => 2,
+        };
+        // Before it listens for signals, the system ends it.
+        let is_good = status.code() == Some(0) || status.signal() == Some(number);
+        let mut said = String::new();
+        serving.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(is_good && !said.contains("panicked"), "{signal}: {status} {said}");
+    }
+}
+
 #[test]
 fn what_keeps_a_server_from_starting_is_said() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
