@@ -17,6 +17,7 @@ use axum::http::{Method, Request, Response, StatusCode};
 use axum::routing::{MethodRouter, get, post};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
+use tracing::Instrument;
 
 use crate::body::{Held, Object, read_object};
 use crate::error::{ApiError, Dialect, shown};
@@ -207,6 +208,13 @@ pub(crate) async fn answer(
 ) -> Response<Body> {
     let asked = Asked::new(&request);
     let started = Instant::now();
+    let span = tracing::info_span!(
+        "request",
+        id = asked.id,
+        method = asked.method.as_str(),
+        path = %shown(&asked.path),
+        status = tracing::field::Empty,
+    );
     let work = (request.method() == Method::POST).then(|| app.lifecycle.begin());
     let checked = app.guard.check_source(&request);
     let is_from_known_source = checked.is_ok();
@@ -231,22 +239,24 @@ pub(crate) async fn answer(
             response.headers_mut().insert("allow", methods);
             response
         }
-        Ok(()) => match CatchPanic(Box::pin(router.oneshot(request))).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(never)) => match never {},
-            Err(panic) => {
-                app.metrics.panics.inc();
-                let what = panic_text(panic.as_ref());
-                tracing::error!(id = asked.id, panic = %shown(what), "a handler met a defect");
-                let error = ApiError::internal("the request met a defect of the server");
-                axum::response::IntoResponse::into_response(error)
+        Ok(()) => {
+            match CatchPanic(Box::pin(router.oneshot(request).instrument(span.clone()))).await {
+                Ok(Ok(response)) => response,
+                Ok(Err(never)) => match never {},
+                Err(panic) => {
+                    app.metrics.panics.inc();
+                    let what = panic_text(panic.as_ref());
+                    tracing::error!(id = asked.id, panic = %shown(what), "a handler met a defect");
+                    let error = ApiError::internal("the request met a defect of the server");
+                    axum::response::IntoResponse::into_response(error)
+                }
             }
-        },
+        }
     };
-    finish(&app, response, &asked, started.elapsed(), work, is_from_known_source)
+    span.in_scope(|| finish(&app, response, &asked, started.elapsed(), work, is_from_known_source))
 }
 
-/// Writes an error's body in the path's dialect and adds the headers that every response has.
+/// Writes an error's body in the path's dialect and adds the headers that every response has. Called in the request's span.
 fn finish(
     app: &App,
     mut response: Response<Body>,
@@ -263,18 +273,12 @@ fn finish(
         if let Some(allow) = allow {
             response.headers_mut().insert("allow", allow);
         }
-        tracing::debug!(id = asked.id, message = error.message, "refused");
+        tracing::debug!(message = error.message, "refused");
     }
     let status = response.status();
     app.metrics.answered(route, status.as_u16());
-    tracing::info!(
-        id = asked.id,
-        method = asked.method.as_str(),
-        path = %shown(&asked.path),
-        status = status.as_u16(),
-        seconds = elapsed.as_secs_f64(),
-        "answered"
-    );
+    tracing::Span::current().record("status", status.as_u16());
+    tracing::info!(seconds = elapsed.as_secs_f64(), "answered");
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&asked.id) {
         headers.insert("x-request-id", id);

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
 use trine_engine::{Finish, Generation, Logprobs, Request, Service, Statistics, Update};
 use trine_text::{CallParser, Grammar, ReplyPart, StopMatcher, StreamDecoder, Tokenizer, ToolCall};
 
 use crate::app::App;
-use crate::error::{ApiError, failure};
+use crate::error::{ApiError, failure, shown};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::ModelMetrics;
 use crate::models::Lease;
@@ -105,17 +107,21 @@ impl Choices {
         let (metrics, deadline) = (app.metrics.model(&lease.name), lifecycle.deadline());
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
-            runs.push(Run::start(&model.service, &model.tokenizer, ask, deadline, &metrics)?);
+            let span = generate_span(&lease.name, &ask);
+            let run = Run::start(&model.service, &model.tokenizer, ask, deadline, &metrics, span)?;
+            runs.push(run);
         }
         let (sender, pieces) = channel(PIECES);
         let open = runs.len();
         for (index, run) in runs.into_iter().enumerate() {
             let (sender, lifecycle) = (sender.clone(), lifecycle.clone());
             let lease = Arc::clone(lease);
-            tokio::spawn(async move {
+            let span = run.span.clone();
+            let follow = async move {
                 run.follow(index, sender, &lifecycle).await;
                 drop(lease);
-            });
+            };
+            tokio::spawn(follow.instrument(span));
         }
         Ok(Self { pieces, open, lifecycle: lifecycle.clone() })
     }
@@ -207,11 +213,26 @@ pub(crate) async fn collect(mut choices: Choices, count: usize) -> Result<Vec<Wh
     Ok(wholes)
 }
 
+/// The span of a text, within that of its request. Where OpenTelemetry has a name for an attribute, that is the field's
+/// (<https://opentelemetry.io/docs/specs/semconv/gen-ai/>); of prompts and answers it holds no word.
+fn generate_span(model: &str, ask: &Ask) -> Span {
+    tracing::info_span!(
+        "generate",
+        gen_ai.request.model = %shown(model),
+        gen_ai.usage.input_tokens = ask.request.prompt.len(),
+        gen_ai.usage.output_tokens = Empty,
+        gen_ai.response.finish_reasons = Empty,
+        trine.reused_tokens = Empty,
+        trine.first_token_seconds = Empty,
+    )
+}
+
 /// One text while it is written.
 struct Run {
     generation: Generation,
     assembler: Assembler,
     metrics: Arc<ModelMetrics>,
+    span: Span,
     submitted: Instant,
     /// From the submission.
     first_token: Option<Duration>,
@@ -226,6 +247,7 @@ impl Run {
         ask: Ask,
         deadline: Option<Instant>,
         metrics: &Arc<ModelMetrics>,
+        span: Span,
     ) -> Result<Self, ApiError> {
         let assembler = Assembler::new(tokenizer, &ask);
         metrics.asked(ask.request.prompt.len());
@@ -241,6 +263,7 @@ impl Run {
             generation,
             assembler,
             metrics,
+            span,
             submitted,
             first_token: None,
             last_token: None,
@@ -251,7 +274,7 @@ impl Run {
     /// Passes on pieces until the text ends, nobody wants it any more, or the server ends.
     async fn follow(mut self, index: usize, sender: Sender<(usize, Piece)>, lifecycle: &Lifecycle) {
         if !self.pass_on(index, &sender, lifecycle).await {
-            self.metrics.ended("abort", self.submitted.elapsed(), None);
+            self.note_end("abort", false);
         }
     }
 
@@ -327,22 +350,34 @@ impl Run {
     }
 
     fn fail(&self, error: ApiError) -> Piece {
-        self.metrics.ended("error", self.submitted.elapsed(), None);
+        self.note_end("error", false);
         Piece::Failed(error)
     }
 
     fn end(&self, reason: Reason, prefill_seconds: f64, decode_seconds: f64) -> Piece {
         let name = if reason == Reason::Length { "length" } else { "stop" };
-        let generated = self.assembler.generated;
-        let elapsed = self.submitted.elapsed();
-        self.metrics.ended(name, elapsed, Some((generated, self.first_token)));
+        self.note_end(name, true);
         Piece::End(Ended {
             reason,
-            generated,
+            generated: self.assembler.generated,
             reused: self.reused,
             prefill_seconds,
             decode_seconds,
         })
+    }
+
+    /// For metrics and the span: the text has ended, as a whole or not.
+    fn note_end(&self, reason: &'static str, is_whole: bool) {
+        let generated = self.assembler.generated;
+        let written = is_whole.then_some((generated, self.first_token));
+        self.metrics.ended(reason, self.submitted.elapsed(), written);
+        self.span.record("gen_ai.usage.output_tokens", generated);
+        self.span.record("gen_ai.response.finish_reasons", reason);
+        self.span.record("trine.reused_tokens", self.reused);
+        if let Some(waited) = self.first_token {
+            self.span.record("trine.first_token_seconds", waited.as_secs_f64());
+        }
+        self.span.in_scope(|| tracing::info!("ended"));
     }
 
     fn note_token(&mut self, at: Instant) {
@@ -540,7 +575,8 @@ mod tests {
         let mut request = Request::new(vec![tokenizer.bos_id().unwrap()], 8);
         request.logprobs = Some(0);
         let ask = Ask { request, ..ask(&[]) };
-        let run = Run::start(&service, &tokenizer, ask, None, &metrics.model("main")).unwrap();
+        let metrics_of = metrics.model("main");
+        let run = Run::start(&service, &tokenizer, ask, None, &metrics_of, Span::none()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while service.status().generated_tokens < 8 || service.status().running > 0 {
             assert!(Instant::now() < deadline, "{:?}", service.status());

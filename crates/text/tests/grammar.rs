@@ -298,6 +298,12 @@ fn hostile_schemas_are_refused_with_their_place() {
         (r#"{"type":"array","minItems":1e9}"#, "#/minItems"),
         (r#"{"type":"array","minItems":-1}"#, "#/minItems"),
         (r#"{"type":"string","minLength":1000000000}"#, "#/minLength"),
+        (r#"{"type":"integer","multipleOf":10007}"#, "#/multipleOf"),
+        (r#"{"type":"integer","multipleOf":4000000000}"#, "#/multipleOf"),
+        (r#"{"type":"number","multipleOf":0.3333333333}"#, "#/multipleOf"),
+        (r#"{"type":"number","multipleOf":0}"#, "#/multipleOf"),
+        (r#"{"type":"number","multipleOf":"2"}"#, "#/multipleOf"),
+        (r#"{"allOf":[{"multipleOf":9973},{"multipleOf":0.9973}]}"#, "least common multiple"),
         (r#"{"enum":[]}"#, "#/enum"),
         (r#"{"enum":5}"#, "#/enum"),
         (r#"{"required":"a"}"#, "#/required"),
@@ -316,6 +322,21 @@ fn hostile_schemas_are_refused_with_their_place() {
     for source in [deep(10_000), deep(200), long_enum, huge_enum] {
         assert!(refused(&compiler, &schema(&source)).is_some(), "{source:.60}");
     }
+}
+
+#[test]
+fn multiples_are_kept_to() {
+    let source = schema(
+        r#"{"type":"array","items":{"type":"number","multipleOf":0.25},"prefixItems":[
+            {"type":"integer","multipleOf":9973,"minimum":1000000,"maximum":9000000}]}"#,
+    );
+    check(
+        &source,
+        &["[2991900]", "[2991900, 0.75, 12.25]"],
+        &["[2992000]", "[9973]", "[2991900, 0.3]"],
+    );
+    let source = schema(r#"{"allOf":[{"type":"integer","multipleOf":12},{"multipleOf":100}]}"#);
+    check(&source, &["300", "1200"], &["100", "12", "350"]);
 }
 
 #[test]

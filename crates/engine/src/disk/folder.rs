@@ -6,7 +6,7 @@
 //!
 //! Files are not synced to the disk when they are written. One that a power failure has cut is damaged, and a page less.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -125,29 +125,37 @@ impl Folder {
         self.write(&[], &[], &[])
     }
 
-    /// Writes pages, `bytes` being their keys and values one behind the other. Least recently used files are removed before
-    /// there would be too many; `known` are pages that count as used now. Nothing is written if the two together are
-    /// beyond the limit.
+    /// Writes pages, `bytes` being their keys and values one behind the other; those that another process has written stay as
+    /// they are. Least recently used files are removed before there would be too many; `known` are pages that count as used
+    /// now. Nothing is written if the two together are beyond the limit.
     ///
     /// # Errors
     /// As [`Folder::survey`]. If a page cannot be written, that is a part of what is given.
     pub fn write(&self, pages: &[PageKey], bytes: &[u8], known: &[PageKey]) -> io::Result<Written> {
         let _guard = self.lock()?;
         self.check()?;
-        let mut present = self.look()?;
+        let present = self.look()?;
         let now = SystemTime::now();
         // Of a sequence the end goes first: without its beginning it is of no use.
         let stamp = |key: &PageKey| now.checked_sub(Duration::from_micros(key.index.into()));
-        for key in known {
-            if let (Some(entry), Some(used)) = (present.get_mut(&key.name()), stamp(key)) {
-                // For the others to see; this process knows.
+        for key in known.iter().chain(pages) {
+            if present.contains_key(&key.name())
+                && let Some(used) = stamp(key)
+            {
+                // For other processes and later times; here they are spared.
                 let _ = self.open_page(key).and_then(|file| file.set_modified(used));
-                entry.used = used;
             }
         }
         let mut room = Room::new(self.limit, present);
+        let size = |key: &PageKey| counted(key.file_bytes());
+        let is_there = |key: &&PageKey| room.sizes.get(&key.name()) == Some(&size(key));
+        let missing: HashSet<PageName> =
+            pages.iter().filter(|key| !is_there(key)).map(PageKey::name).collect();
+        let is_missing = |key: &&PageKey| missing.contains(&key.name());
+        let needed: u64 = pages.iter().filter(is_missing).map(size).sum();
+        // What has the name of a page and is none is replaced.
+        missing.iter().for_each(|name| room.forget(name));
         room.keep(known.iter().chain(pages).map(PageKey::name));
-        let needed: u64 = pages.iter().map(|key| counted(key.file_bytes())).sum();
         let fits = needed.saturating_add(room.spared) <= self.limit;
         room.make(if fits { needed } else { 0 }, |name| self.remove(name));
         // Something may not have gone.
@@ -157,6 +165,9 @@ impl Folder {
         for key in pages.iter().filter(|_| fits) {
             let (payload, others) = rest.split_at(key.bytes);
             rest = others;
+            if !is_missing(&key) {
+                continue;
+            }
             match self.put(key, payload, stamp(key).unwrap_or(now)) {
                 Ok(()) => written.pages += 1,
                 // Something else has the page's name, and can keep it.
@@ -167,11 +178,10 @@ impl Folder {
                     break;
                 }
             }
-            let entry = Entry { bytes: counted(key.file_bytes()), used: now };
-            room.present.insert(key.name(), entry);
+            room.sizes.insert(key.name(), size(key));
         }
-        written.bytes = room.present.values().map(|entry| entry.bytes).sum();
-        written.names = room.present.into_keys().collect();
+        written.bytes = room.sizes.values().sum();
+        written.names = room.sizes.into_keys().collect();
         Ok(written)
     }
 
@@ -299,7 +309,8 @@ impl Drop for Guard<'_> {
 /// What is there, and what may go.
 struct Room {
     limit: u64,
-    present: HashMap<PageName, Entry>,
+    /// What each page counts as.
+    sizes: HashMap<PageName, u64>,
     total: u64,
     /// Bytes of pages that are to stay.
     spared: u64,
@@ -309,18 +320,23 @@ struct Room {
 
 impl Room {
     fn new(limit: u64, present: HashMap<PageName, Entry>) -> Self {
-        let total = present.values().map(|entry| entry.bytes).sum();
         let mut victims: Vec<_> = present.iter().map(|(name, entry)| (entry.used, *name)).collect();
         victims.sort_unstable_by(|one, other| other.cmp(one));
-        Self { limit, present, total, spared: 0, victims }
+        let sizes: HashMap<_, _> =
+            present.into_iter().map(|(name, entry)| (name, entry.bytes)).collect();
+        let total = sizes.values().sum();
+        Self { limit, sizes, total, spared: 0, victims }
     }
 
     /// Spares pages.
     fn keep(&mut self, names: impl Iterator<Item = PageName>) {
-        let names: std::collections::HashSet<PageName> = names.collect();
+        let names: HashSet<PageName> = names.collect();
         self.victims.retain(|(_, name)| !names.contains(name));
-        let spared = names.iter().filter_map(|name| self.present.get(name));
-        self.spared = spared.map(|entry| entry.bytes).sum();
+        self.spared = names.iter().filter_map(|name| self.sizes.get(name)).sum();
+    }
+
+    fn forget(&mut self, name: &PageName) {
+        self.total -= self.sizes.remove(name).unwrap_or_default();
     }
 
     /// Removes pages until there is room for so many bytes. One that cannot be removed counts on.
@@ -331,9 +347,8 @@ impl Room {
                 Ok(()) => true,
                 Err(error) => error.kind() == io::ErrorKind::NotFound,
             };
-            if let Some(entry) = self.present.get(&name).filter(|_| is_gone) {
-                self.total -= entry.bytes;
-                self.present.remove(&name);
+            if is_gone {
+                self.forget(&name);
             }
         }
     }

@@ -27,7 +27,7 @@ const DIGEST: usize = 32;
 /// A link of a chain.
 type Hash = [u8; 32];
 
-/// Under what a page is found. Pages with one name have the same contents.
+/// Under what a page is found: for the same sequence, and the same device and program that compute it, the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageName {
     chain: Hash,

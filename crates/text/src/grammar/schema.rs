@@ -60,6 +60,12 @@ const MAX_PATTERNS: usize = 16;
 /// Most alternatives of one `oneOf`: each two are compared.
 const MAX_ONE_OF: usize = 256;
 
+/// Largest `multipleOf` without its decimal point (2.5 is 25): the library follows a number by its remainder, a state for each.
+const MAX_MULTIPLE: u64 = 10_000;
+
+/// Most digits of a `multipleOf` behind its decimal point.
+const MAX_MULTIPLE_DIGITS: u32 = 6;
+
 /// Longest chain of references that lead to nothing but references.
 const MAX_CHAIN: usize = 128;
 
@@ -130,8 +136,17 @@ pub(super) fn checked(source: &str) -> Result<Value, GrammarError> {
         }
         _ => {}
     }
-    let mut check = Check { root: &schema, values: 0, schemas: 0, property_pairs: 0, patterns: 0 };
+    let mut check = Check {
+        root: &schema,
+        values: 0,
+        schemas: 0,
+        property_pairs: 0,
+        patterns: 0,
+        multiples: Vec::new(),
+        merges: false,
+    };
     check.schema("#", &schema)?;
+    check.multiples()?;
     check_chains(&schema)?;
     Ok(schema)
 }
@@ -161,6 +176,10 @@ struct Check<'a> {
     schemas: usize,
     property_pairs: usize,
     patterns: usize,
+    /// Each `multipleOf` without its decimal point, and the digits behind that.
+    multiples: Vec<(u64, u32)>,
+    /// Whether several schemas may apply to one value.
+    merges: bool,
 }
 
 impl Check<'_> {
@@ -176,6 +195,7 @@ impl Check<'_> {
             Value::Bool(_) => return Ok(()),
             _ => return Err(invalid(place, "a schema must be an object or a boolean")),
         };
+        self.merges |= map.contains_key("allOf") || map.contains_key("$ref") && map.len() > 1;
         for (key, value) in map {
             let at = format!("{place}/{key}");
             self.keyword(&at, key, value)?;
@@ -246,8 +266,29 @@ impl Check<'_> {
                 Some(text) => check_pattern(at, text),
                 None => Err(invalid(at, "it must be a regular expression")),
             },
+            "multipleOf" => {
+                self.multiples.push(multiple(at, value)?);
+                Ok(())
+            }
             _ => check_count(at, key, value),
         }
+    }
+
+    /// Several may meet in one number where schemas are merged, which is then a multiple of the least common one. The library finds that in 32 bits, and
+    /// does not notice where they are not enough.
+    fn multiples(&self) -> Result<(), GrammarError> {
+        let digits = self.multiples.iter().map(|&(_, digits)| digits).max().unwrap_or_default();
+        let whole = |&(number, own): &(u64, u32)| number * 10_u64.pow(digits - own);
+        let largest = self.multiples.iter().map(whole).max().unwrap_or_default();
+        let fits = |common: u64, number: u64| {
+            let common = common / divisor(common, number) * number;
+            (common.checked_mul(largest)? <= u64::from(u32::MAX)).then_some(common)
+        };
+        if self.merges && self.multiples.iter().map(whole).try_fold(1, fits).is_none() {
+            let what = "the least common multiple of all multipleOf";
+            return Err(GrammarError::too_large(KIND, what, MAX_MULTIPLE));
+        }
+        Ok(())
     }
 
     fn reference(&self, at: &str, value: &Value) -> Result<(), GrammarError> {
@@ -278,6 +319,32 @@ impl Check<'_> {
             )),
         }
     }
+}
+
+/// A `multipleOf` without its decimal point, and the digits behind that.
+fn multiple(at: &str, value: &Value) -> Result<(u64, u32), GrammarError> {
+    let number = value.as_f64().filter(|number| *number > 0.0);
+    let number = number.ok_or_else(|| invalid(at, "it must be a number above 0"))?;
+    let without_point = |digits: u32| {
+        let scaled = number * 10_f64.powi(digits as i32);
+        let whole = scaled.round();
+        let is_whole = (scaled - whole).abs() <= 1e-9 * scaled;
+        (is_whole && (1.0..=MAX_MULTIPLE as f64).contains(&whole)).then_some((whole as u64, digits))
+    };
+    (0..=MAX_MULTIPLE_DIGITS).find_map(without_point).ok_or_else(|| {
+        invalid(
+            at,
+            format!(
+                "{value} is not supported: without its decimal point it may be at most {MAX_MULTIPLE}, \
+                 with at most {MAX_MULTIPLE_DIGITS} digits behind that"
+            ),
+        )
+    })
+}
+
+/// The greatest common divisor of numbers above 0.
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
 }
 
 fn check_pattern(at: &str, text: &str) -> Result<(), GrammarError> {

@@ -66,10 +66,7 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
         .enable_all()
         .build()
         .context("the system gives no threads for the server")?;
-    // Held so that the first Ctrl-C does not end the program by itself.
-    let watch = Watch::new();
     let outcome = runtime.block_on(serve(options, Arc::new(loader)));
-    drop(watch);
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
@@ -84,6 +81,8 @@ async fn serve(options: ServerOptions, loader: Arc<Models>) -> Result<()> {
     })?;
     let handle = server.handle();
     watch_signals(&handle)?;
+    // From here on somebody listens, and the first Ctrl-C does not end the program by itself.
+    let _watch = Watch::new();
     server.preload().await.map_err(|problem| anyhow!(problem))?;
     tell(&server, &default, gives_embeddings, has_tls, needs_key);
     server.run().await;

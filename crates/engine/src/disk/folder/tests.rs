@@ -83,6 +83,20 @@ fn the_least_recently_used_pages_go_first() {
 }
 
 #[test]
+fn what_another_process_has_written_is_not_written_again() {
+    let path = tempfile::tempdir().unwrap();
+    let open = || Folder::open(path.path(), 4 * 8192).unwrap();
+    let (one, other) = (open(), open());
+    let pages = pages(1, 4);
+    assert_eq!(write(&one, &pages[..3]).pages, 3);
+    let old = one.path.join(pages[2].name().file_name());
+    std::fs::write(&old, b"cut").unwrap();
+    let written = write(&other, &pages);
+    assert_eq!((written.pages, written.bytes), (2, 4 * 8192), "one is new, and one was cut");
+    assert!(pages.iter().all(|key| holds(&one, key)));
+}
+
+#[test]
 fn the_limit_holds_for_what_is_there_and_for_what_comes() {
     let path = tempfile::tempdir().unwrap();
     let folder = Folder::open(path.path(), 1 << 20).unwrap();
