@@ -274,8 +274,8 @@ impl Check<'_> {
         }
     }
 
-    /// Several may meet in one number where schemas are merged, which is then a multiple of the least common one. The library finds that in 32 bits, and
-    /// does not notice where they are not enough.
+    /// Where schemas are merged, several may meet in one number, which is then a multiple of their least common one. The library
+    /// finds that in 32 bits, and does not notice where they are not enough.
     fn multiples(&self) -> Result<(), GrammarError> {
         let digits = self.multiples.iter().map(|&(_, digits)| digits).max().unwrap_or_default();
         let whole = |&(number, own): &(u64, u32)| number * 10_u64.pow(digits - own);

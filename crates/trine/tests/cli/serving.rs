@@ -24,9 +24,13 @@ impl Drop for Serving {
 }
 
 impl Serving {
-    pub(crate) fn start(arguments: &[&str]) -> Self {
+    fn spawn(arguments: &[&str]) -> Child {
         let all = [&["serve", "--device", "cpu", "--port", "0"], arguments].concat();
-        let mut child = command(&all).spawn().expect("the binary starts");
+        command(&all).spawn().expect("the binary starts")
+    }
+
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut child = Self::spawn(arguments);
         let stderr = child.stderr.take().expect("standard error is piped");
         let mut lines = BufReader::new(stderr);
         let mut line = String::new();
@@ -50,7 +54,8 @@ impl Serving {
         self.reader.take().expect("it is read once").join().expect("it can be read")
     }
 
-    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> String {
+    /// Sends a request; its answer is to be read.
+    fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         let length = body.len();
         let request = format!(
@@ -58,6 +63,11 @@ impl Serving {
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).expect("it reads");
+        stream
+    }
+
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> String {
+        let mut stream = self.send(method, path, body);
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
         answer
@@ -185,14 +195,8 @@ fn a_server_serves_without_its_prefixes() {
 #[test]
 fn a_second_signal_ends_at_once() {
     let mut serving = Serving::start(&["--sequences", "1"]);
-    let mut stream = TcpStream::connect(&serving.address).unwrap();
     let body = r#"{"prompt":"Once","max_tokens":100000,"ignore_eos":true,"stream":true}"#;
-    let request = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).unwrap();
+    let mut stream = serving.send("POST", "/v1/completions", body);
     stream.read_exact(&mut [0; 200]).unwrap();
     serving.signal("-INT");
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -232,14 +236,7 @@ fn requests_leave_traces() {
 fn signals_let_what_runs_finish() {
     for signal in ["-TERM", "-HUP", "-INT"] {
         let mut serving = Serving::start(&[]);
-        let (mut stream, body) = (TcpStream::connect(&serving.address).unwrap(), STREAMED);
-        write!(
-            stream,
-            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
+        let mut stream = serving.send("POST", "/v1/completions", STREAMED);
         let mut answer = vec![0; 200];
         stream.read_exact(&mut answer).unwrap();
         serving.signal(signal);
@@ -260,7 +257,7 @@ const STREAMED: &str = r#"{"prompt":"Once","max_tokens":200,"ignore_eos":true,"s
 fn signals_end_a_server_that_starts() {
     use std::os::unix::process::ExitStatusExt;
     for (at, signal) in ["-TERM", "-HUP", "-INT"].into_iter().cycle().take(18).enumerate() {
-        let child = command(&["serve", "--device", "cpu", "--port", "0"]).spawn().unwrap();
+        let child = Serving::spawn(&[]);
         let mut serving = Serving { child, address: String::new(), reader: None };
         std::thread::sleep(Duration::from_millis((at * at / 2) as u64));
         serving.signal(signal);
