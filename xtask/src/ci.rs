@@ -15,9 +15,8 @@ const OFFLINE: &str = "TRINE_CI_OFFLINE";
 const LINTS: [&str; 6] = ["clippy", "--all-targets", "--locked", "--", "-D", "warnings"];
 
 const TESTS: [&str; 3] = ["test", "--locked", "--no-run"];
-/// All that is run: of the examples the one that [`radv`] takes.
-const EVERYTHING: [&str; 6] =
-    ["--workspace", "--lib", "--bins", "--tests", "--example", "pipeline_report"];
+/// All tests; not the examples, which for `cargo test` would be tests too.
+const EVERYTHING: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
 const COMPILER: [&str; 4] = ["--package", "xtask", "--features", "shaders"];
 
 /// The folder of the Vulkan backend's package.
@@ -53,9 +52,10 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 
     let programs =
         programs::build(root, "building the tests", &[&TESTS[..], &EVERYTHING].concat())?;
+    let report = radv::build(root)?;
     let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
     let others = TestRun::new("tests", others.collect());
-    TestRun { driver: drivers.lavapipe.as_ref(), ..others }.run(root, true)?;
+    TestRun { driver: drivers.lavapipe.as_ref(), ..others }.run(root)?;
     skipped.extend(outside::page(root, &programs)?);
     if is_offline {
         skipped.push("the test of the router, which is fetched".to_owned());
@@ -64,7 +64,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     }
     skipped.extend(vulkan_tests(root, &drivers, &programs)?);
     match &drivers.radv {
-        Some(driver) => skipped.extend(radv::check(root, driver, &programs)?),
+        Some(driver) => skipped.extend(radv::check(root, driver, &report)?),
         None => skipped.push("the report on the Radeon 780M's code: no RADV".to_owned()),
     }
 
@@ -78,13 +78,13 @@ pub(crate) fn shader_compiler(root: &Path) -> anyhow::Result<()> {
     let tests = [&TESTS[..], &COMPILER, &["--bin", "shaders"]].concat();
     let compiler = programs::build(root, "building the tests of the shader compiler", &tests)?;
     let compiler = compiler.iter().filter(|program| program.is_test).collect();
-    TestRun::new("tests of the shader compiler", compiler).run(root, true)
+    TestRun::new("tests of the shader compiler", compiler).run(root)
 }
 
 /// Runs the tests of the Vulkan backend alone, on the drivers that are there.
 pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
-    let tests = [&TESTS[..], &["--package", "trine-vulkan"]].concat();
-    let programs = programs::build(root, "building the tests", &tests)?;
+    let programs =
+        programs::build(root, "building the tests", &[&TESTS[..], &EVERYTHING].concat())?;
     let skipped = vulkan_tests(root, &drivers::find(root)?, &programs)?;
     end("vulkan", &skipped);
     Ok(())

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::drivers::Driver;
 
 /// A program that cargo built.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Program {
     /// What kind of target it is of, as cargo has it: `lib`, `bin`, `test`, `example`.
     pub(crate) kind: String,

@@ -20,6 +20,8 @@ const REPORT: &str = "docs/benchmarks/radv-phoenix.md";
 
 /// The example that compiles the kernels and prints what the driver tells of each, as JSON.
 const EXAMPLE: &str = "pipeline_report";
+/// Builds it with the features that its dependencies have in the whole workspace, so that tests share these.
+const BUILD: [&str; 5] = ["build", "--locked", "--workspace", "--example", EXAMPLE];
 
 /// What the example prints.
 #[derive(Deserialize)]
@@ -54,16 +56,15 @@ struct Kernel {
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let drivers = drivers::find(root)?;
     let driver = drivers.radv.context("RADV is not there; get it with: cargo xtask drivers")?;
-    let build = ["build", "--locked", "--package", "trine-vulkan", "--example", EXAMPLE];
-    let programs = programs::build(root, "building the kernels", &build)?;
+    let example = build(root)?;
     if check {
-        for skipped in self::check(root, &driver, &programs)? {
+        for skipped in self::check(root, &driver, &example)? {
             eprintln!("== SKIPPED: {skipped}");
         }
         return Ok(());
     }
     // Written even of kernels against the rules: it helps to mend them.
-    let report = report(root, &driver, &programs)?;
+    let report = report(root, &driver, &example)?;
     let path = root.join(REPORT);
     std::fs::write(&path, &report.text)
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -71,6 +72,12 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     report.judge()?;
     eprintln!("== radv: {} kernels are in order", report.kernels);
     Ok(())
+}
+
+/// The program that makes the report.
+pub(crate) fn build(root: &Path) -> anyhow::Result<Program> {
+    let programs = programs::build(root, "building the report on kernels", &BUILD)?;
+    programs::find(&programs, "example", EXAMPLE).cloned()
 }
 
 /// What became of the kernels.
@@ -97,9 +104,9 @@ impl Report {
 pub(crate) fn check(
     root: &Path,
     driver: &Driver,
-    programs: &[Program],
+    example: &Program,
 ) -> anyhow::Result<Vec<String>> {
-    let report = report(root, driver, programs)?;
+    let report = report(root, driver, example)?;
     report.judge()?;
     if !driver.is_pinned {
         let skipped = format!(
@@ -137,8 +144,8 @@ fn first_difference<'a>(old: &'a str, new: &'a str) -> Option<(usize, &'a str, &
 }
 
 /// Compiles the kernels and describes them.
-fn report(root: &Path, driver: &Driver, programs: &[Program]) -> anyhow::Result<Report> {
-    let mut command = programs::find(programs, "example", EXAMPLE)?.command(root, Some(driver));
+fn report(root: &Path, driver: &Driver, example: &Program) -> anyhow::Result<Report> {
+    let mut command = example.command(root, Some(driver));
     let output = command
         .stderr(Stdio::inherit())
         .output()

@@ -10,6 +10,9 @@ use crate::drivers::Driver;
 use crate::programs::{Program, lines};
 use crate::validation::{self, Messages};
 
+/// Begins the line in which a test runner sums up.
+pub(crate) const SUMMARY: &str = "test result: ";
+
 /// What a run has to show beside passing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Validation {
@@ -54,37 +57,36 @@ impl<'a> TestRun<'a> {
         }
     }
 
-    /// Runs the programs and sums up their results; `is_shown` passes their output on as it comes, otherwise it is printed
-    /// at the end. A program that fails does not keep the others from running.
-    pub(crate) fn run(&self, root: &Path, is_shown: bool) -> anyhow::Result<()> {
+    /// Runs the programs and sums up their results. Of a program that passes and has nothing wrong said of it only the
+    /// runner's summary is shown. One that fails does not keep the others from running.
+    pub(crate) fn run(&self, root: &Path) -> anyhow::Result<()> {
         let start = Instant::now();
-        let name = if self.place.is_empty() {
-            self.name.to_owned()
-        } else {
-            format!("{} on {}", self.name, self.place)
-        };
+        let place =
+            if self.place.is_empty() { String::new() } else { format!(" on {}", self.place) };
+        let name = format!("{}{place}", self.name);
         eprintln!("== {name}: {} programs {}", self.programs.len(), self.arguments.join(" "));
         let mut found = Found { forbidden: self.forbidden, ..Found::default() };
-        let mut kept = String::new();
         let mut failed = Vec::new();
         for program in &self.programs {
-            let mut take = |line: &str| {
+            eprintln!("     Running {program}{place}");
+            let (mut output, mut summary) = (String::new(), String::new());
+            let complaints = found.messages.complaints();
+            let status = lines(&mut self.command(root, program)?, |line| {
                 found.add(line);
-                if is_shown {
-                    println!("{line}");
-                } else {
-                    kept.push_str(line);
-                    kept.push('\n');
+                output.push_str(line);
+                output.push('\n');
+                if line.starts_with(SUMMARY) {
+                    summary.push_str(line);
+                    summary.push('\n');
                 }
-            };
-            take(&format!("     Running {program}"));
-            let mut command = self.command(root, program)?;
-            let status = lines(&mut command, take)?;
+            })?;
+            let is_clean = status.success() && found.messages.complaints() == complaints;
+            // In one piece: another list's programs may end meanwhile.
+            print!("     Ran {program}{place}\n{}", if is_clean { summary } else { output });
             if !status.success() {
                 failed.push(format!("{program}: {status}"));
             }
         }
-        print!("{kept}");
         let Counts { binaries, passed, failed: tests, ignored } = found.counts;
         eprintln!(
             "== {name}: {passed} passed, {tests} failed, {ignored} ignored in {binaries} programs, {:.0} s",
@@ -122,16 +124,12 @@ impl<'a> TestRun<'a> {
     }
 }
 
-/// Makes lists of runs, all lists at the same time: what compiles for lavapipe keeps one processor busy. Only the first list's
-/// output is shown as it comes; that of the others is printed when each run has ended.
+/// Makes lists of runs, all lists at the same time: what compiles for lavapipe keeps one processor busy.
 pub(crate) fn run_at_once(root: &Path, lists: &[Vec<TestRun<'_>>]) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = lists
             .iter()
-            .enumerate()
-            .map(|(at, runs)| {
-                scope.spawn(move || runs.iter().try_for_each(|run| run.run(root, at == 0)))
-            })
+            .map(|runs| scope.spawn(move || runs.iter().try_for_each(|run| run.run(root))))
             .collect();
         // All are waited for, and the first failure is the run's.
         let results: Vec<_> = threads
@@ -174,8 +172,7 @@ struct Counts {
 impl Counts {
     /// Adds what a line of a test runner says: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
     fn add(&mut self, line: &str) {
-        let Some((_, results)) =
-            line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+        let Some((_, results)) = line.strip_prefix(SUMMARY).and_then(|rest| rest.split_once(". "))
         else {
             return;
         };

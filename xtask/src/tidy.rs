@@ -288,3 +288,24 @@ fn operation_names(plan: &syn::File) -> Vec<String> {
     };
     plan.items.iter().flat_map(is_op).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(path: &str, text: &str) -> Source {
+        let syntax = syn::parse_file(text).expect("it is Rust");
+        Source { path: path.to_owned(), text: text.to_owned(), syntax }
+    }
+
+    #[test]
+    fn the_wall_clock_is_for_dates_alone() {
+        let reads = "fn f() { std::time::SystemTime::now(); }";
+        assert!(wall_clock(&source("crates/engine/src/engine/step.rs", reads)).is_some());
+        let steady = "fn f() { std::time::Instant::now(); }";
+        assert_eq!(wall_clock(&source("crates/engine/src/engine/step.rs", steady)), None);
+        for path in [WALL_CLOCKS[0], "crates/engine/tests/gaps.rs", "xtask/src/ci.rs"] {
+            assert_eq!(wall_clock(&source(path, reads)), None, "{path}");
+        }
+    }
+}

@@ -9,6 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use crate::test_runs::SUMMARY;
+
 /// The layer's settings. Everything but verbose messages is reported, as often as it occurs.
 const SETTINGS: &str = "\
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
@@ -77,11 +79,16 @@ impl Messages {
         if COMPLAINTS.iter().any(|mark| line.contains(mark)) {
             self.complaints.push(line.chars().take(300).collect());
         }
-        let ran_tests = line.starts_with("test result: ") && !line.contains(" 0 passed; 0 failed;");
+        let ran_tests = line.starts_with(SUMMARY) && !line.contains(" 0 passed; 0 failed;");
         if ran_tests {
             self.programs += 1;
             self.unseen += usize::from(!(self.is_active && self.is_synchronising));
         }
+    }
+
+    /// How many complaints there have been.
+    pub(crate) fn complaints(&self) -> usize {
+        self.complaints.len()
     }
 
     /// Fails if the layer complained, or was not there.
