@@ -81,6 +81,8 @@ struct Log {
     tokens: HashMap<SequenceId, Vec<u32>>,
     ends: HashMap<SequenceId, Finish>,
     prefill: HashMap<SequenceId, usize>,
+    /// Log-probabilities of prompts.
+    known: HashMap<SequenceId, Vec<Logprobs>>,
     statistics: HashMap<SequenceId, Statistics>,
 }
 
@@ -99,7 +101,10 @@ impl Log {
                     self.ends.insert(id, finish);
                     self.statistics.insert(id, statistics);
                 }
-                Event::Started { .. } | Event::PromptLogprobs { .. } | Event::Embedding { .. } => {}
+                Event::PromptLogprobs { ref tokens, .. } => {
+                    self.known.entry(id).or_default().extend_from_slice(tokens);
+                }
+                Event::Started { .. } | Event::Embedding { .. } => {}
             }
         }
     }
@@ -271,6 +276,11 @@ fn cancelling_at_any_moment_frees_the_sequence() {
         assert_eq!(log.ends[&cancelled], Finish::Cancelled);
         assert_eq!(log.answer(kept), naive(&stays, 256));
         assert_eq!(log.answer(again), naive(&goes, 256), "cancelled after {moment} steps");
+        // Fewer than eight positions are not taken over, and the last token of a prompt is always run.
+        let cached = log.prefill.get(&cancelled).copied().unwrap_or(0);
+        let reused = if cached < 8 { 0 } else { cached.min(39) };
+        let statistics = log.statistics[&again];
+        assert_eq!(statistics.reused_tokens, reused, "cancelled after {moment} steps");
         engine.cancel(again);
         assert!(engine.is_idle(), "an ended sequence cannot be cancelled");
         assert_eq!(engine.step().unwrap(), []);
@@ -543,6 +553,49 @@ fn log_probabilities_are_those_of_the_logits() {
     assert!(engine.cancel(company).is_none());
 }
 
+/// Rows of a prompt are run again after a failure of the device, and where their memory went to another sequence.
+#[test]
+fn log_probabilities_of_a_prompt_are_reported_once() {
+    let wanted = || Request { prompt_logprobs: Some(2), ..request(prompt(2, 50), 60) };
+    let engine = |outputs: usize, fails_at: Vec<usize>| {
+        let mut options = options(128, 2, 16);
+        options.blocks = 5;
+        options.width.outputs = outputs;
+        let mut fake = Fake::new(options, &WINDOWS);
+        fake.fails_at = fails_at;
+        Engine::from_program(Box::new(fake))
+    };
+    let expected = {
+        let (mut engine, mut log) = (engine(5, Vec::new()), Log::default());
+        let id = engine.submit(wanted()).unwrap();
+        finish(&mut engine, &mut log);
+        log.known.remove(&id).expect("they were asked for")
+    };
+    let tokens: Vec<u32> = expected.iter().map(|known| known.token).collect();
+    assert_eq!(tokens, prompt(2, 50)[1..]);
+    // The prompt takes ten steps.
+    for run in 1..=10 {
+        let (mut engine, mut log) = (engine(5, vec![run]), Log::default());
+        let id = engine.submit(wanted()).unwrap();
+        while !engine.is_idle() {
+            log.note(&engine.step().unwrap_or_default());
+        }
+        assert_eq!(engine.status().device_failures, 1);
+        assert_eq!(log.known[&id], expected, "run {run} fails");
+        assert_eq!(log.answer(id), naive(&wanted(), 128));
+    }
+    // With two rows with logits it gives way in the middle of its prompt, with five behind it.
+    for outputs in [2, 5] {
+        let (mut engine, mut log) = (engine(outputs, Vec::new()), Log::default());
+        engine.submit(request(prompt(1, 50), 60)).unwrap();
+        let id = engine.submit(wanted()).unwrap();
+        finish(&mut engine, &mut log);
+        assert!(log.statistics[&id].preemptions > 0);
+        assert_eq!(log.known[&id], expected, "{outputs} rows with logits");
+        assert_eq!(log.answer(id), naive(&wanted(), 128));
+    }
+}
+
 /// What has said nothing is run again after a failure; what has, ends.
 #[test]
 fn a_silent_request_survives_one_failure() {
@@ -572,6 +625,7 @@ fn a_silent_request_survives_one_failure() {
         log.note(&engine.step().unwrap_or_default());
     }
     assert_eq!(log.answer(silent), naive(&request(prompt(2, 60), 10), 256));
+    assert_eq!(engine.status().prompt_tokens, 60, "it counts once");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::BLOCK;
 use trine_engine::disk::Origin;
 use trine_engine::{
-    Engine, Event, Finish, Request, Sampler, SamplingParams, SequenceId, Statistics,
+    Engine, Event, Finish, Logprobs, Request, Sampler, SamplingParams, SequenceId, Statistics,
 };
 
 const STEPS: usize = 1_000_000;
@@ -46,7 +46,22 @@ struct Job {
     stop: u32,
     seed: Option<u64>,
     answer: Vec<u32>,
+    /// The prompt's next position whose log-probability is to be reported; none if they are not wanted.
+    next_logprob: Option<usize>,
     is_cancelled: bool,
+}
+
+impl Job {
+    /// Takes the log-probability of the prompt's next token: it has to be that of the definition.
+    fn check_logprob(&mut self, known: &Logprobs) {
+        let next = self.next_logprob.as_mut().expect("they were asked for");
+        assert_eq!(Some(&known.token), self.prompt.get(*next), "position {next}");
+        let logits = next_logits(&self.prompt[..*next]);
+        let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+        let logprob = f64::from(logits[known.token as usize]) - sum.ln();
+        assert!((f64::from(known.logprob) - logprob).abs() < 1e-4, "position {next}");
+        *next += 1;
+    }
 }
 
 struct Simulation {
@@ -133,8 +148,11 @@ impl Simulation {
             logprobs: (self.below(20) == 0).then_some(2),
             ..Request::new(prompt.clone(), max_tokens)
         };
+        // The first token has none.
+        let next_logprob = request.prompt_logprobs.map(|_| 1);
         let id = self.engine.submit(request).expect("the request is sound");
-        let job = Job { prompt, max_tokens, stop, seed, answer: Vec::new(), is_cancelled: false };
+        let answer = Vec::new();
+        let job = Job { prompt, max_tokens, stop, seed, answer, next_logprob, is_cancelled: false };
         self.jobs.insert(id, job);
     }
 
@@ -165,6 +183,11 @@ impl Simulation {
                 assert!(!job.is_cancelled);
                 job.answer.push(token);
             }
+            Event::PromptLogprobs { sequence, tokens } => {
+                let job = self.jobs.get_mut(&sequence).expect("it has not ended");
+                assert!(!job.is_cancelled);
+                tokens.iter().for_each(|known| job.check_logprob(known));
+            }
             Event::Finished { sequence, finish, statistics } => {
                 let job = self.jobs.remove(&sequence).expect("it ends once");
                 self.judge(job, finish, statistics);
@@ -188,6 +211,10 @@ impl Simulation {
             tokens.push(token);
         }
         let is_stop = job.answer.last() == Some(&job.stop);
+        if matches!(finish, Finish::Stop | Finish::Length | Finish::Context) {
+            let is_whole = |next: usize| next == job.prompt.len();
+            assert!(job.next_logprob.is_none_or(is_whole), "{:?}", job.next_logprob);
+        }
         match finish {
             Finish::Stop => assert!(is_stop),
             Finish::Length => assert!(!is_stop && job.answer.len() == job.max_tokens),

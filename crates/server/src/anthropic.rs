@@ -21,6 +21,11 @@ use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
 use crate::structure::Structure;
+use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
+
+/// Fields of the API that this server has not.
+pub(crate) const UNSUPPORTED: [Unsupported; 2] =
+    [("mcp_servers", Harmless::Off, "leave it out"), ("container", Harmless::Off, "leave it out")];
 
 /// Answers a conversation.
 pub(crate) async fn handle(
@@ -77,11 +82,8 @@ pub(crate) async fn count_tokens(
 
 fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
-    for (name, remedy) in [("mcp_servers", "leave it out"), ("container", "leave it out")] {
-        if fields.list(name).map_or(true, |items| items.is_some_and(|items| !items.is_empty())) {
-            return Err(ApiError::unsupported(name, remedy));
-        }
-    }
+    refuse(fields, &UNSUPPORTED)?;
+    refuse(fields, &EVERYWHERE)?;
     let thinks =
         |thinking| Fields::within(thinking, "thinking.").get("type") != Some(&"disabled".into());
     if fields.object("thinking")?.is_some_and(thinks) {

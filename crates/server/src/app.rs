@@ -16,8 +16,10 @@ use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::routing::{MethodRouter, get, post};
 use tokio::sync::Semaphore;
+use tokio::time::timeout_at;
 use tower::ServiceExt;
-use tracing::Instrument;
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use crate::body::{Held, Object, read_object};
 use crate::error::{ApiError, Dialect, shown};
@@ -27,7 +29,7 @@ use crate::lifecycle::{InFlight, Lifecycle, Phase};
 use crate::live::Looks;
 use crate::metrics::Metrics;
 use crate::models::{Lease, Models};
-use crate::options::Limits;
+use crate::options::{Limits, TraceParent};
 use crate::{
     anthropic, embeddings, live, ollama, openai, openapi, page, responses, routers, service_routes,
     text_routes,
@@ -42,11 +44,15 @@ pub(crate) struct App {
     pub(crate) models: Models,
     pub(crate) guard: Guard,
     pub(crate) limits: Limits,
+    pub(crate) trace_parent: Option<TraceParent>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) metrics: Metrics,
     pub(crate) looks: Looks,
-    /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`].
+    /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`]. The first so many bytes of a body need none, nor do the first so
+    /// many of its values: connections bound these, and ordinary requests pass whatever large bodies do.
     pub(crate) bodies: Arc<Semaphore>,
+    /// As much room for the embeddings of answers, in permits of the same size: who reads slowly keeps no body out.
+    pub(crate) answers: Arc<Semaphore>,
     /// Threads that may be busy with texts at once.
     workers: Arc<Semaphore>,
     /// When the server started, in seconds since 1970.
@@ -54,15 +60,23 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(models: Models, guard: Guard, limits: Limits) -> Self {
+    pub(crate) fn new(
+        models: Models,
+        guard: Guard,
+        limits: Limits,
+        trace_parent: Option<TraceParent>,
+    ) -> Self {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        let permits = limits.bodies_bytes / BODY_PERMIT_BYTES;
         Self {
             models,
             guard,
+            trace_parent,
             lifecycle: Lifecycle::new(limits.request),
             metrics: Metrics::new(),
             looks: Looks::default(),
-            bodies: Arc::new(Semaphore::new(limits.bodies_bytes / BODY_PERMIT_BYTES)),
+            bodies: Arc::new(Semaphore::new(permits)),
+            answers: Arc::new(Semaphore::new(permits)),
             workers: Arc::new(Semaphore::new(threads)),
             started: unix_seconds(),
             limits,
@@ -98,10 +112,17 @@ impl App {
         Ok((object, lease))
     }
 
-    /// The model of a name in a request; loads it if need be.
+    /// The model of a name in a request; loads it if need be, for as long as the request may take.
     pub(crate) async fn model(&self, name: Option<&str>) -> Result<Arc<Lease>, ApiError> {
-        let name = self.models.resolve(name)?;
-        self.models.acquire(name).await.map(Arc::new)
+        let acquired = self.models.acquire(self.models.resolve(name)?);
+        let lease = match self.lifecycle.deadline(Instant::now()) {
+            None => acquired.await,
+            Some(deadline) => timeout_at(deadline.into(), acquired).await.unwrap_or_else(|_| {
+                let message = "the model was not loaded in the time that a request may take";
+                Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "deadline_exceeded", message))
+            }),
+        };
+        lease.map(Arc::new)
     }
 }
 
@@ -208,13 +229,10 @@ pub(crate) async fn answer(
 ) -> Response<Body> {
     let asked = Asked::new(&request);
     let started = Instant::now();
-    let span = tracing::info_span!(
-        "request",
-        id = asked.id,
-        method = asked.method.as_str(),
-        path = %shown(&asked.path),
-        status = tracing::field::Empty,
-    );
+    let span = request_span(&asked);
+    if let Some(trace_parent) = app.trace_parent {
+        trace_parent(&span, request.headers());
+    }
     let work = (request.method() == Method::POST).then(|| app.lifecycle.begin());
     let checked = app.guard.check_source(&request);
     let is_from_known_source = checked.is_ok();
@@ -256,6 +274,19 @@ pub(crate) async fn answer(
     span.in_scope(|| finish(&app, response, &asked, started.elapsed(), work, is_from_known_source))
 }
 
+/// The span of a request. Where OpenTelemetry has a name for an attribute, that is the field's
+/// (<https://opentelemetry.io/docs/specs/semconv/http/http-spans/>).
+fn request_span(asked: &Asked) -> Span {
+    tracing::info_span!(
+        "request",
+        id = asked.id,
+        http.request.method = asked.method.as_str(),
+        url.path = %shown(&asked.path),
+        http.response.status_code = Empty,
+        http.route = Empty,
+    )
+}
+
 /// Writes an error's body in the path's dialect and adds the headers that every response has. Called in the request's span.
 fn finish(
     app: &App,
@@ -266,7 +297,6 @@ fn finish(
     is_from_known_source: bool,
 ) -> Response<Body> {
     let route = response.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map_or("other", MatchedPath::as_str);
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         let allow = response.headers_mut().remove("allow");
         response = error.response(Dialect::of(&asked.path));
@@ -276,8 +306,12 @@ fn finish(
         tracing::debug!(message = error.message, "refused");
     }
     let status = response.status();
-    app.metrics.answered(route, status.as_u16());
-    tracing::Span::current().record("status", status.as_u16());
+    app.metrics.answered(route.as_ref().map_or("other", MatchedPath::as_str), status.as_u16());
+    let span = Span::current();
+    span.record("http.response.status_code", i64::from(status.as_u16()));
+    if let Some(route) = &route {
+        span.record("http.route", route.as_str());
+    }
     tracing::info!(seconds = elapsed.as_secs_f64(), "answered");
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&asked.id) {

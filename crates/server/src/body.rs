@@ -48,11 +48,17 @@ pub(crate) async fn read_object(
     app.work(move || {
         let (map, values) = parse_object(&bytes)?;
         // A few bytes of text can stand for many of memory.
-        let permits = (values * VALUE_BYTES / BODY_PERMIT_BYTES) as u32;
-        room.push(bodies.try_acquire_many_owned(permits).map_err(|_| no_room())?);
+        let taken = bodies.try_acquire_many_owned(permits(values * VALUE_BYTES) as u32);
+        room.push(taken.map_err(|_| no_room())?);
         Ok(Object { map, _room: room })
     })
     .await
+}
+
+/// Permits for so many bytes. The first [`BODY_PERMIT_BYTES`] need none: connections bound how often these are taken, and what
+/// is small passes whatever takes the permits.
+pub(crate) fn permits(bytes: usize) -> usize {
+    bytes.saturating_sub(1) / BODY_PERMIT_BYTES
 }
 
 fn no_room() -> ApiError {
@@ -107,7 +113,7 @@ async fn read(
         if bytes.len() + data.len() > limit {
             return Err(too_large());
         }
-        while bytes.len() + data.len() > room.len() * BODY_PERMIT_BYTES {
+        while permits(bytes.len() + data.len()) > room.len() {
             let permit = Arc::clone(&app.bodies).try_acquire_owned();
             room.push(permit.map_err(|_| no_room())?);
         }
@@ -115,7 +121,8 @@ async fn read(
     }
 }
 
-/// A body of a response that keeps something until it is sent or given up.
+/// A body of a response that keeps something until its last piece is in the connection's buffer, or it is given up. A slow
+/// client may get that piece much later.
 pub(crate) struct Held<T> {
     body: Body,
     _held: T,

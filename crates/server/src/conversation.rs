@@ -127,8 +127,11 @@ pub(crate) fn render(
         ApiError { code: "no_chat_template", ..ApiError::field("model", message) }
     })?;
     let tokenizer = &*model.tokenizer;
-    let messages: Vec<Message> =
+    let mut messages: Vec<Message> =
         messages.into_iter().map(|message| message.guarded(tokenizer)).collect();
+    if rendering.continues_last {
+        mark_last(&mut messages)?;
+    }
     let options = RenderOptions {
         add_generation_prompt: rendering.begins_answer,
         bos_token: tokenizer.bos_text().into_owned(),
@@ -138,7 +141,10 @@ pub(crate) fn render(
     };
     let mut text = template.render(&messages, &options)?;
     if rendering.continues_last {
-        cut_behind_last(&mut text, messages.last())?;
+        let place = text
+            .rfind(MARK)
+            .ok_or_else(|| wrong_to_continue("the template does not show the last message"))?;
+        text.truncate(place);
     }
     Ok(text)
 }
@@ -166,16 +172,24 @@ fn guarded(variables: &Map<String, Value>, tokenizer: &Tokenizer) -> Map<String,
     variables.iter().map(|(name, value)| (name.clone(), guard(value))).collect()
 }
 
-/// Takes what the template wrote behind the last message's text away.
-fn cut_behind_last(text: &mut String, last: Option<&Message>) -> Result<(), ApiError> {
-    let wrong = |what: &str| ApiError::field("continue_final_message", what);
-    let last = last.filter(|last| matches!(&*last.role, "assistant" | "model"));
-    let Some(Content::Text(content)) = last.map(|last| &last.content) else {
-        return Err(wrong("the last message must be the assistant's, and a text"));
+/// Stands behind the text that is to be continued while the template is run: what the template writes behind that is cut
+/// off. The text itself could stand in there too, as `end` does in `<end_of_turn>`. A message that has it, from Unicode's
+/// private use area, stands before the place that counts.
+const MARK: &str = "\u{F8F0}end of what is continued\u{F8F1}";
+
+fn mark_last(messages: &mut [Message]) -> Result<(), ApiError> {
+    let last = messages.last_mut().filter(|last| matches!(&*last.role, "assistant" | "model"));
+    let Some(Content::Text(content)) = last.map(|last| &mut last.content) else {
+        return Err(wrong_to_continue("the last message must be the assistant's, and a text"));
     };
-    let content = content.trim();
-    let place = text.rfind(content).filter(|_| !content.is_empty());
-    let place = place.ok_or_else(|| wrong("the template does not show the last message"))?;
-    text.truncate(place + content.len());
+    content.truncate(content.trim_end().len());
+    if content.is_empty() {
+        return Err(wrong_to_continue("the last message is empty"));
+    }
+    content.push_str(MARK);
     Ok(())
+}
+
+fn wrong_to_continue(what: &str) -> ApiError {
+    ApiError::field("continue_final_message", what)
 }

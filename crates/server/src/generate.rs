@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
-use trine_engine::{Finish, Generation, Logprobs, Request, Service, Statistics, Update};
+use trine_engine::{Finish, Generation, Limits, Logprobs, Request, Service, Statistics, Update};
 use trine_text::{CallParser, Grammar, ReplyPart, StopMatcher, StreamDecoder, Tokenizer, ToolCall};
 
 use crate::app::App;
@@ -19,6 +19,9 @@ use crate::structure::Guide;
 
 /// Pieces that may wait for a slow client; beyond them the texts wait as tokens in the engine's own channel.
 const PIECES: usize = 16;
+
+/// Most log-probabilities in an answer that is sent whole, alternatives included: as JSON each takes some hundred bytes.
+const LOGPROBS_WHOLE_MAX: usize = 1 << 18;
 
 /// One text to be generated.
 #[derive(Debug)]
@@ -94,6 +97,8 @@ pub(crate) struct Choices {
     pieces: Receiver<(usize, Piece)>,
     /// Texts that have not ended.
     open: usize,
+    /// Log-probabilities that there may be in all.
+    logprobs: usize,
     lifecycle: Lifecycle,
 }
 
@@ -101,14 +106,17 @@ impl Choices {
     /// Queues all texts. Dropping the result cancels them.
     ///
     /// # Errors
-    /// If the engine refuses one; none is queued then.
+    /// If the engine refuses one, or could never queue them together; none is queued then.
     pub(crate) fn start(app: &App, lease: &Arc<Lease>, asks: Vec<Ask>) -> Result<Self, ApiError> {
         let (model, lifecycle) = (&lease.model, &app.lifecycle);
-        let (metrics, deadline) = (app.metrics.model(&lease.name), lifecycle.deadline());
+        let (metrics, deadline) = (app.metrics.model(&lease.name), lifecycle.deadline(lease.asked));
+        check_queue(&asks, &model.service.limits())?;
+        let logprobs = asks.iter().map(|ask| logprobs(&ask.request, &model.service.limits())).sum();
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
             let span = generate_span(&lease.name, &ask);
-            let run = Run::start(&model.service, &model.tokenizer, ask, deadline, &metrics, span)?;
+            let (service, tokenizer) = (&model.service, &model.tokenizer);
+            let run = Run::start(service, tokenizer, lease.asked, ask, deadline, &metrics, span)?;
             runs.push(run);
         }
         let (sender, pieces) = channel(PIECES);
@@ -123,7 +131,7 @@ impl Choices {
             };
             tokio::spawn(follow.instrument(span));
         }
-        Ok(Self { pieces, open, lifecycle: lifecycle.clone() })
+        Ok(Self { pieces, open, logprobs, lifecycle: lifecycle.clone() })
     }
 
     /// The next piece and the index of its text; none when all have ended. A failure is the end of all.
@@ -204,13 +212,44 @@ impl Whole {
 /// Waits for `count` texts to be complete.
 ///
 /// # Errors
-/// If one of them fails.
+/// If one of them fails, or all may have more log-probabilities than an answer.
 pub(crate) async fn collect(mut choices: Choices, count: usize) -> Result<Vec<Whole>, ApiError> {
+    if choices.logprobs > LOGPROBS_WHOLE_MAX {
+        let message = format!(
+            "the answer may have {} log-probabilities, alternatives included, and {LOGPROBS_WHOLE_MAX} are the most; \
+             ask for fewer tokens, texts or alternatives, or for a stream",
+            choices.logprobs
+        );
+        return Err(ApiError::field("logprobs", message));
+    }
     let mut wholes: Vec<Whole> = (0..count).map(|_| Whole::default()).collect();
     while let Some((index, piece)) = choices.next().await {
         wholes[index].take(piece)?;
     }
     Ok(wholes)
+}
+
+/// Refuses texts that would find the queue full even if nobody else were there.
+fn check_queue(asks: &[Ask], limits: &Limits) -> Result<(), ApiError> {
+    let tokens: usize = asks.iter().map(|ask| ask.request.prompt.len()).sum();
+    if asks.len() > limits.queue || tokens > limits.queue_tokens {
+        let message = format!(
+            "{} texts after prompts of {tokens} tokens in all are more than the queue ever takes, {} and {}; ask for fewer",
+            asks.len(),
+            limits.queue,
+            limits.queue_tokens
+        );
+        return Err(ApiError::field("n", message));
+    }
+    Ok(())
+}
+
+/// How many log-probabilities a text may have, those of its prompt and alternatives included.
+fn logprobs(request: &Request, limits: &Limits) -> usize {
+    let prompt = request.prompt.len();
+    let generated = request.max_tokens.min(limits.context.saturating_sub(prompt) + 1);
+    let of = |tokens: usize, top: Option<usize>| top.map_or(0, |top| tokens * (top + 1));
+    of(prompt, request.prompt_logprobs) + of(generated, request.logprobs)
 }
 
 /// The span of a text, within that of its request. Where OpenTelemetry has a name for an attribute, that is the field's
@@ -219,7 +258,7 @@ fn generate_span(model: &str, ask: &Ask) -> Span {
     tracing::info_span!(
         "generate",
         gen_ai.request.model = %shown(model),
-        gen_ai.usage.input_tokens = ask.request.prompt.len(),
+        gen_ai.usage.input_tokens = ask.request.prompt.len() as i64,
         gen_ai.usage.output_tokens = Empty,
         gen_ai.response.finish_reasons = Empty,
         trine.reused_tokens = Empty,
@@ -233,8 +272,9 @@ struct Run {
     assembler: Assembler,
     metrics: Arc<ModelMetrics>,
     span: Span,
-    submitted: Instant,
-    /// From the submission.
+    /// When the request asked for the model.
+    asked: Instant,
+    /// From then on.
     first_token: Option<Duration>,
     last_token: Option<Instant>,
     reused: usize,
@@ -244,6 +284,7 @@ impl Run {
     fn start(
         service: &Service,
         tokenizer: &Arc<Tokenizer>,
+        asked: Instant,
         ask: Ask,
         deadline: Option<Instant>,
         metrics: &Arc<ModelMetrics>,
@@ -258,13 +299,12 @@ impl Run {
         }
         let generation = service.submit(request).inspect_err(|_| metrics.refused())?;
         let metrics = Arc::clone(metrics);
-        let submitted = Instant::now();
         Ok(Self {
             generation,
             assembler,
             metrics,
             span,
-            submitted,
+            asked,
             first_token: None,
             last_token: None,
             reused: 0,
@@ -325,8 +365,10 @@ impl Run {
                 match step.stopped {
                     None => (step.pieces, false),
                     Some(reason) => {
-                        let seconds = self.submitted.elapsed().as_secs_f64();
-                        let end = self.end(reason, 0.0, seconds);
+                        // The engine has not ended it and tells no times: the wait for a place counts as prefill.
+                        let first = self.first_token.unwrap_or_default().as_secs_f64();
+                        let all = at.saturating_duration_since(self.asked).as_secs_f64();
+                        let end = self.end(reason, first, (all - first).max(0.0));
                         (step.pieces.into_iter().chain([end]).collect(), true)
                     }
                 }
@@ -370,10 +412,10 @@ impl Run {
     fn note_end(&self, reason: &'static str, is_whole: bool) {
         let generated = self.assembler.generated;
         let written = is_whole.then_some((generated, self.first_token));
-        self.metrics.ended(reason, self.submitted.elapsed(), written);
-        self.span.record("gen_ai.usage.output_tokens", generated);
+        self.metrics.ended(reason, self.asked.elapsed(), written);
+        self.span.record("gen_ai.usage.output_tokens", generated as i64);
         self.span.record("gen_ai.response.finish_reasons", reason);
-        self.span.record("trine.reused_tokens", self.reused);
+        self.span.record("trine.reused_tokens", self.reused as i64);
         if let Some(waited) = self.first_token {
             self.span.record("trine.first_token_seconds", waited.as_secs_f64());
         }
@@ -383,7 +425,7 @@ impl Run {
     fn note_token(&mut self, at: Instant) {
         match self.last_token.replace(at) {
             None => {
-                let waited = at.saturating_duration_since(self.submitted);
+                let waited = at.saturating_duration_since(self.asked);
                 self.first_token = Some(waited);
                 self.metrics.first_token(waited);
             }
@@ -576,7 +618,9 @@ mod tests {
         request.logprobs = Some(0);
         let ask = Ask { request, ..ask(&[]) };
         let metrics_of = metrics.model("main");
-        let run = Run::start(&service, &tokenizer, ask, None, &metrics_of, Span::none()).unwrap();
+        let run =
+            Run::start(&service, &tokenizer, Instant::now(), ask, None, &metrics_of, Span::none())
+                .unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while service.status().generated_tokens < 8 || service.status().running > 0 {
             assert!(Instant::now() < deadline, "{:?}", service.status());

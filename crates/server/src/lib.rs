@@ -11,11 +11,11 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`Server`] | the accept loop, connections, draining |
+//! | [`Server`], [`ServerOptions`], `lifecycle` | the accept loop, connections, draining |
 //! | `app`, `guard`, `keys` | what is checked of every request, and the routes |
 //! | `models` | several models by name, loaded when they are asked for |
-//! | `json`, `parameters`, `conversation` | what the dialects have in common on the way in |
-//! | `generate`, `stream` | what they have in common on the way out |
+//! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `structure` | what the dialects have in common on the way in |
+//! | `generate`, `stream`, `error` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
 //! | `metrics`, `sensors`, `service_routes`, `live` | counts, energy, health, what the engines do at the moment |
@@ -55,9 +55,10 @@ mod stream;
 mod structure;
 mod text_routes;
 mod transport;
+mod unsupported;
 
 pub use keys::Keys;
 pub use models::{Description, LoadedModel, Loader};
-pub use options::{Limits, ServerOptions};
+pub use options::{Limits, ServerOptions, TraceParent};
 pub use structure::grammar_cache;
 pub use transport::{Handle, ServeError, Server};

@@ -64,9 +64,9 @@ impl Lifecycle {
         let _ = self.phase.subscribe().wait_for(|current| *current >= phase).await;
     }
 
-    /// When a request that comes now has to end.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.request.and_then(|time| Instant::now().checked_add(time))
+    /// When a request that came at a time has to end.
+    pub(crate) fn deadline(&self, came: Instant) -> Option<Instant> {
+        self.request.and_then(|time| came.checked_add(time))
     }
 
     pub(crate) fn begin(&self) -> InFlight {

@@ -110,6 +110,8 @@ fn described(app: &App, entry: &Entry) -> Value {
     };
     let status = model.service.status();
     let rates = app.looks.rates(&entry.name, &status, Instant::now());
+    let draining = status.draining || app.lifecycle.phase() != Phase::Running;
+    let status = Status { draining, ..status };
     json!({
         "name": entry.name,
         "is_loaded": true,

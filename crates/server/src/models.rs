@@ -1,5 +1,8 @@
 //! Several models by name: loaded when a request wants them, the least recently used ones unloaded to stay within a
 //! budget of memory.
+//!
+//! Where all models are in use, a load marks as many as have to go as leaving. Their requests go on, further ones wait
+//! until the model is gone and then ask for it in turn: no model is kept out by steady work on others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +16,10 @@ use crate::error::{ApiError, shown};
 
 /// How long a load waits for the requests of other models to end when there is no room beside these.
 const ROOM_WAIT: Duration = Duration::from_secs(300);
+/// Most time that a model is kept for those who waited for it. They take it as soon as they run.
+const TAKE_WAIT: Duration = Duration::from_secs(5);
+/// Why nothing is loaded any more.
+const CLOSED: &str = "the server is shutting down";
 
 /// Finds and opens models.
 pub trait Loader: Send + Sync + 'static {
@@ -70,6 +77,8 @@ pub(crate) struct Lease {
     pub(crate) name: Arc<str>,
     /// The model.
     pub(crate) model: Arc<LoadedModel>,
+    /// When it was asked for, which may be long before it was loaded.
+    pub(crate) asked: Instant,
     shared: Arc<Shared>,
 }
 
@@ -99,8 +108,10 @@ struct Shared {
     table: Mutex<Table>,
     /// One load at a time.
     loading: tokio::sync::Mutex<()>,
-    /// Told when a lease ends.
+    /// Told when a lease ends, and when the table is closed.
     released: Notify,
+    /// Told when models that were leaving are gone or stay, and when the table is closed.
+    settled: Notify,
 }
 
 impl std::fmt::Debug for Shared {
@@ -112,15 +123,26 @@ impl std::fmt::Debug for Shared {
 #[derive(Debug, Default)]
 struct Table {
     slots: HashMap<String, Slot>,
+    /// Bytes that each model has taken when it was loaded: before that there is only an estimate.
+    sizes: HashMap<String, u64>,
     waiters: usize,
     is_closed: bool,
 }
 
 #[derive(Debug)]
 enum Slot {
-    Loading(watch::Receiver<Option<Result<(), String>>>),
-    Ready { model: Arc<LoadedModel>, leases: usize, used: Instant },
+    Loading(watch::Receiver<Outcome>),
+    Ready {
+        model: Arc<LoadedModel>,
+        leases: usize,
+        used: Instant,
+        /// A load waits for its room: there are no more leases until it is gone, or stays after all.
+        is_leaving: bool,
+    },
 }
+
+/// How a load has ended, once it has.
+type Outcome = Option<Result<(), String>>;
 
 impl Models {
     /// No model is loaded yet. `aliases` are further names, each with the name that is meant.
@@ -141,6 +163,7 @@ impl Models {
             table: Mutex::new(Table::default()),
             loading: tokio::sync::Mutex::new(()),
             released: Notify::new(),
+            settled: Notify::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -190,20 +213,36 @@ impl Models {
     }
 
     async fn open(&self, name: &str) -> Result<Lease, Failure> {
+        let asked = Instant::now();
         let mut waiter: Option<Waiter> = None;
+        // A load keeps its model as long as somebody has this.
+        let mut loaded: Option<watch::Receiver<Outcome>> = None;
         loop {
+            // Before the look: what happens between the look and the wait is told too.
+            let settled = self.shared.settled.notified();
             let found = self.shared.find_or_load(name).map_err(Failure::Refused)?;
-            let mut receiver = match found {
-                Found::Ready(lease) => return Ok(lease),
-                Found::Loading(receiver) => receiver,
-            };
-            if waiter.is_none() {
+            drop(loaded.take());
+            if !matches!(found, Found::Ready(_)) && waiter.is_none() {
                 waiter = Some(self.shared.wait().map_err(Failure::Refused)?);
             }
+            let mut receiver = match found {
+                Found::Ready(mut lease) => {
+                    lease.asked = asked;
+                    return Ok(lease);
+                }
+                Found::Loading(receiver) => receiver,
+                Found::Leaving => {
+                    settled.await;
+                    continue;
+                }
+            };
             let outcome = receiver.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
             match outcome {
-                // Loaded, and possibly unloaded again since: looked up anew.
-                Ok(Some(Ok(()))) => {}
+                // Loaded: the next look at the table gives a lease.
+                Ok(Some(Ok(()))) => loaded = Some(receiver),
+                _ if self.shared.is_closed() => {
+                    return Err(Failure::Refused(ApiError::draining()));
+                }
                 Ok(Some(Err(message))) => return Err(Failure::NotLoaded(message)),
                 Ok(None) | Err(_) => {
                     return Err(Failure::NotLoaded(
@@ -225,26 +264,26 @@ impl Models {
         self.shared.entry(&self.shared.table(), name)
     }
 
-    /// Takes no more requests.
+    /// Gives no more leases, and ends the waits for them. Requests that have one go on: they may give their engine as
+    /// much work as they need.
     pub(crate) fn drain(&self) {
-        let mut table = self.shared.table();
-        table.is_closed = true;
-        for slot in table.slots.values() {
-            if let Slot::Ready { model, .. } = slot {
-                model.service.drain();
-            }
-        }
+        self.shared.table().is_closed = true;
+        self.shared.settled.notify_waiters();
+        self.shared.released.notify_one();
     }
 
     /// Ends all engines. Waits for their threads: for a thread that may wait.
     pub(crate) fn stop(&self) {
         self.drain();
         let slots = std::mem::take(&mut self.shared.table().slots);
-        for slot in slots.into_values() {
-            if let Slot::Ready { model, .. } = slot {
-                model.service.stop();
-            }
-        }
+        let models = slots.into_values().filter_map(|slot| match slot {
+            Slot::Ready { model, .. } => Some(model),
+            Slot::Loading(_) => None,
+        });
+        let models: Vec<Arc<LoadedModel>> = models.collect();
+        // None of them takes more while others end.
+        models.iter().for_each(|model| model.service.drain());
+        models.iter().for_each(|model| model.service.stop());
     }
 }
 
@@ -256,10 +295,12 @@ enum Failure {
 
 enum Found {
     Ready(Lease),
-    Loading(watch::Receiver<Option<Result<(), String>>>),
+    Loading(watch::Receiver<Outcome>),
+    /// Loaded, and about to make room for another one.
+    Leaving,
 }
 
-/// A request that waits for a load.
+/// A request that waits for a load, or for a model to leave.
 struct Waiter(Arc<Shared>);
 
 impl Drop for Waiter {
@@ -273,12 +314,17 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_closed(&self) -> bool {
+        self.table().is_closed
+    }
+
     fn entry(&self, table: &Table, name: &str) -> Entry {
         let model = match table.slots.get(name) {
             Some(Slot::Ready { model, .. }) => Some(Arc::clone(model)),
             _ => None,
         };
-        let bytes = model.as_ref().map_or(self.bytes[name], |model| model.bytes);
+        let estimate = self.bytes[name].max(table.size(name));
+        let bytes = model.as_ref().map_or(estimate, |model| model.bytes);
         Entry { name: name.to_owned(), model, bytes }
     }
 
@@ -307,66 +353,97 @@ impl Shared {
             table.slots.remove(name);
         }
         match table.slots.get_mut(name) {
+            Some(Slot::Ready { is_leaving: true, .. }) => Ok(Found::Leaving),
             Some(Slot::Ready { model, leases, used, .. }) => {
                 *leases += 1;
                 *used = Instant::now();
                 let (name, model) = (Arc::from(name), Arc::clone(model));
-                Ok(Found::Ready(Lease { name, model, shared: Arc::clone(self) }))
+                Ok(Found::Ready(Lease { name, model, asked: *used, shared: Arc::clone(self) }))
             }
             Some(Slot::Loading(receiver)) => Ok(Found::Loading(receiver.clone())),
             None => {
                 let (sender, receiver) = watch::channel(None);
                 table.slots.insert(name.to_owned(), Slot::Loading(receiver.clone()));
                 // A task of its own: the client that asked first may go away.
-                let (shared, name) = (Arc::clone(self), name.to_owned());
-                tokio::spawn(async move {
-                    let outcome = shared.load(&name).await;
-                    if let Err(message) = &outcome {
-                        tracing::error!(model = %shown(&name), message, "the model was not loaded");
-                        shared.table().slots.remove(&name);
-                    }
-                    sender.send_replace(Some(outcome));
-                });
+                tokio::spawn(Arc::clone(self).load_in_turn(name.to_owned(), sender));
                 Ok(Found::Loading(receiver))
             }
         }
     }
 
-    async fn load(self: &Arc<Self>, name: &str) -> Result<(), String> {
+    /// Loads a model when it is its turn, and tells those who wait for it. The turn ends when these have their leases:
+    /// otherwise the next load might unload the model before anybody has used it.
+    async fn load_in_turn(self: Arc<Self>, name: String, sender: watch::Sender<Outcome>) {
         let _turn = self.loading.lock().await;
-        let bytes = self.loader.bytes(name);
-        self.make_room(bytes).await?;
+        match self.load(&name).await {
+            Ok(_lease) => {
+                sender.send_replace(Some(Ok(())));
+                let _ = tokio::time::timeout(TAKE_WAIT, sender.closed()).await;
+            }
+            Err(message) => {
+                tracing::error!(model = %shown(&name), message, "the model was not loaded");
+                self.table().slots.remove(&name);
+                sender.send_replace(Some(Err(message)));
+            }
+        }
+    }
+
+    /// Loads a model and puts it in the table. For one task at a time: what there is room for is decided by what is in
+    /// the table.
+    async fn load(self: &Arc<Self>, name: &str) -> Result<Lease, String> {
+        let known = self.table().size(name);
+        self.make_room(self.loader.bytes(name).max(known)).await?;
         let started = Instant::now();
         let (loader, asked) = (Arc::clone(&self.loader), name.to_owned());
         let loaded = tokio::task::spawn_blocking(move || loader.load(&asked)).await;
         let model = loaded.map_err(|_| "loading it met a defect of the server".to_owned())??;
-        tracing::info!(
-            model = %shown(name),
-            seconds = started.elapsed().as_secs_f64(),
-            "the model is loaded"
-        );
-        let mut table = self.table();
-        if table.is_closed {
-            return Err("the server is shutting down".to_owned());
+        let (model, seconds) = (Arc::new(model), started.elapsed().as_secs_f64());
+        self.table().sizes.insert(name.to_owned(), model.bytes);
+        // It may take more than was thought.
+        let room = self.make_room(model.bytes).await;
+        let placed = room.and_then(|()| self.place(name, &model));
+        if placed.is_err() {
+            // Its memory is free again before anything else is loaded.
+            let stopped = tokio::task::spawn_blocking(move || model.service.stop()).await;
+            if stopped.is_err() {
+                tracing::error!(model = %shown(name), "its engine could not be stopped");
+            }
+            return placed;
         }
-        let slot = Slot::Ready { model: Arc::new(model), leases: 0, used: Instant::now() };
-        table.slots.insert(name.to_owned(), slot);
-        Ok(())
+        tracing::info!(model = %shown(name), seconds, "the model is loaded");
+        placed
     }
 
-    /// Unloads models that nobody uses, the least recently used ones first, until there is room.
+    /// Puts a model for which there is room in the table.
+    fn place(self: &Arc<Self>, name: &str, model: &Arc<LoadedModel>) -> Result<Lease, String> {
+        let mut table = self.table();
+        if table.is_closed {
+            return Err(CLOSED.to_owned());
+        }
+        let asked = Instant::now();
+        let slot =
+            Slot::Ready { model: Arc::clone(model), leases: 1, used: asked, is_leaving: false };
+        table.slots.insert(name.to_owned(), slot);
+        let (name, model) = (Arc::from(name), Arc::clone(model));
+        Ok(Lease { name, model, asked, shared: Arc::clone(self) })
+    }
+
+    /// Unloads models that nobody uses, the least recently used ones first, until there is room. Where all are used,
+    /// some leave as soon as their requests have ended.
     async fn make_room(&self, bytes: u64) -> Result<(), String> {
         let Some(budget) = self.budget else { return Ok(()) };
         if bytes > budget {
             return Err(format!(
-                "it takes about {bytes} bytes of memory, models may take {budget} in all"
+                "it takes {bytes} bytes of memory, models may take {budget} in all"
             ));
         }
+        let _leaving = Leaving(self);
         let deadline = tokio::time::Instant::now() + ROOM_WAIT;
         loop {
             let released = self.released.notified();
-            match self.take_idle(budget - bytes) {
+            match self.look_for_room(budget - bytes) {
                 Room::Enough => return Ok(()),
+                Room::Closed => return Err(CLOSED.to_owned()),
                 Room::Unload(name, model) => {
                     tracing::info!(model = %shown(&name), "unloading the model to make room");
                     let stopped = tokio::task::spawn_blocking(move || model.service.stop());
@@ -375,18 +452,26 @@ impl Shared {
                 Room::AllInUse => {
                     let waited = tokio::time::timeout_at(deadline, released).await;
                     waited.map_err(|_| {
-                        "the memory is taken by models that requests are using".to_owned()
+                        format!(
+                            "it takes {bytes} bytes of memory, models may take {budget} in all, and requests are \
+                             using those that take the rest"
+                        )
                     })?;
                 }
             }
         }
     }
 
-    fn take_idle(&self, allowed: u64) -> Room {
+    /// Takes the least recently used model that nobody uses out of the table, if others may take no more than `allowed`
+    /// bytes. Marks those that have to leave if all are used.
+    fn look_for_room(&self, allowed: u64) -> Room {
         let mut table = self.table();
+        if table.is_closed {
+            return Room::Closed;
+        }
         let (mut taken, mut oldest) = (0_u64, None::<(Instant, &String)>);
         for (name, slot) in &table.slots {
-            let Slot::Ready { model, leases, used } = slot else { continue };
+            let Slot::Ready { model, leases, used, .. } = slot else { continue };
             taken = taken.saturating_add(model.bytes);
             if *leases == 0 && oldest.is_none_or(|(other, _)| *used < other) {
                 oldest = Some((*used, name));
@@ -395,12 +480,43 @@ impl Shared {
         if taken <= allowed {
             return Room::Enough;
         }
-        let Some((_, name)) = oldest else { return Room::AllInUse };
-        let name = name.clone();
-        match table.slots.remove(&name) {
-            Some(Slot::Ready { model, .. }) => Room::Unload(name, model),
-            _ => Room::AllInUse,
+        let oldest = oldest.map(|(_, name)| name.clone());
+        let (room, is_settled) = match oldest.and_then(|name| table.slots.remove_entry(&name)) {
+            Some((name, Slot::Ready { model, .. })) => (Room::Unload(name, model), true),
+            _ => (Room::AllInUse, table.mark_leaving(taken - allowed)),
+        };
+        drop(table);
+        if is_settled {
+            self.settled.notify_waiters();
         }
+        room
+    }
+}
+
+impl Table {
+    /// Bytes that a model has taken when it was loaded; 0 if it never was.
+    fn size(&self, name: &str) -> u64 {
+        self.sizes.get(name).copied().unwrap_or(0)
+    }
+
+    /// Has as many models leave as take so many bytes, the least recently used ones first. Whether one stays that was
+    /// leaving.
+    fn mark_leaving(&mut self, mut bytes: u64) -> bool {
+        let ready = self.slots.values_mut().filter_map(|slot| match slot {
+            Slot::Ready { model, used, is_leaving, .. } => Some((*used, model.bytes, is_leaving)),
+            Slot::Loading(_) => None,
+        });
+        let mut ready: Vec<(Instant, u64, &mut bool)> = ready.collect();
+        // Those that are leaving come first: each lease that ends makes its model a recently used one.
+        ready.sort_by_key(|(used, _, is_leaving)| (!**is_leaving, *used));
+        let mut one_stays = false;
+        for (_, size, is_leaving) in ready {
+            let leaves = bytes > 0;
+            one_stays |= *is_leaving && !leaves;
+            *is_leaving = leaves;
+            bytes = bytes.saturating_sub(size);
+        }
+        one_stays
     }
 }
 
@@ -408,6 +524,25 @@ enum Room {
     Enough,
     Unload(String, Arc<LoadedModel>),
     AllInUse,
+    /// None is needed: the server ends.
+    Closed,
+}
+
+/// The marks that a load sets while it waits for room. Once it has room or gives up, the models that are still there
+/// stay.
+struct Leaving<'a>(&'a Shared);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let mut table = self.0.table();
+        for slot in table.slots.values_mut() {
+            if let Slot::Ready { is_leaving, .. } = slot {
+                *is_leaving = false;
+            }
+        }
+        drop(table);
+        self.0.settled.notify_waiters();
+    }
 }
 
 impl Drop for Lease {

@@ -21,6 +21,16 @@ use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
 use crate::service_routes::{VERSION, json_response};
 use crate::stream::{Writer, push_json, respond};
 use crate::structure::Structure;
+use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
+
+/// Fields of the API that this server has not.
+pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
+    ("images", Harmless::Off, "this server takes text only"),
+    ("template", Harmless::Off, "templates of requests are not run; the model's own is used"),
+    ("context", Harmless::Off, "send the conversation to /api/chat"),
+    ("logprobs", Harmless::Off, "use /v1/chat/completions"),
+    ("think", Harmless::Off, "the models of this server answer at once"),
+];
 
 /// Which of the two ways to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,17 +91,8 @@ async fn handle(
 
 fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<Ask>, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
-    for name in ["images", "suffix", "template", "context", "logprobs"] {
-        let is_off = match fields.get(name) {
-            None | Some(Value::Bool(false)) => true,
-            Some(Value::String(text)) => text.is_empty(),
-            Some(Value::Array(items)) => items.is_empty(),
-            Some(_) => false,
-        };
-        if !is_off {
-            return Err(ApiError::unsupported(name, "leave it out"));
-        }
-    }
+    refuse(fields, &UNSUPPORTED)?;
+    refuse(fields, &EVERYWHERE)?;
     let mut parameters = Parameters::of_model(model);
     if let Some(options) = fields.object("options")? {
         let options = Fields::within(options, "options.");

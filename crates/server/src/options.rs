@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::http::HeaderMap;
+
 use crate::keys::Keys;
 
 /// All settings of a server. [`ServerOptions::default`] is a server for this machine alone.
@@ -27,16 +29,21 @@ pub struct ServerOptions {
     pub aliases: Vec<(String, String)>,
     /// Bytes that loaded models may take in all.
     pub memory_budget: Option<u64>,
+    /// Finds a request's place in the trace of whoever sent it; none leaves every request a trace of its own.
+    pub trace_parent: Option<TraceParent>,
     /// Bounds on what clients may do.
     pub limits: Limits,
 }
+
+/// Gives a request's span, which nothing has entered yet, the parent that the request's headers name.
+pub type TraceParent = fn(&tracing::Span, &HeaderMap);
 
 /// Bounds on what clients may do.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Bytes of a body.
     pub body_bytes: usize,
-    /// Bytes of all bodies that are being read.
+    /// Bytes of all bodies that are being read, beyond the first 64 KiB of each; as many again for answers with embeddings.
     pub bodies_bytes: usize,
     /// Open connections.
     pub connections: usize,
@@ -72,6 +79,7 @@ impl Default for ServerOptions {
             host_names: Vec::new(),
             aliases: Vec::new(),
             memory_budget: None,
+            trace_parent: None,
             limits: Limits::default(),
         }
     }

@@ -13,6 +13,7 @@ use crate::generate::Ask;
 use crate::json::{Fields, token_id};
 use crate::models::LoadedModel;
 use crate::structure::Structure;
+use crate::unsupported::{EVERYWHERE, refuse};
 
 /// Largest count of tokens that a request may name.
 pub(crate) const TOKENS_MAX: usize = i32::MAX as usize;
@@ -73,7 +74,8 @@ impl Parameters {
     /// # Errors
     /// 400 naming the first field that is out of range, or that would change the answer's meaning and is not supported.
     pub(crate) fn read(fields: Fields<'_>, model: &LoadedModel) -> Result<Self, ApiError> {
-        refuse_unsupported(fields)?;
+        refuse(fields, &EVERYWHERE)?;
+        refuse_modalities(fields)?;
         let mut parameters = Self::of_model(model);
         let vocabulary = model.service.limits().vocabulary;
         read_sampling(fields, &mut parameters.sampling, vocabulary)?;
@@ -284,86 +286,10 @@ pub(crate) fn read_chat_logprobs(fields: Fields<'_>) -> Result<Option<usize>, Ap
     }
 }
 
-/// When a field that this server has not is harmless.
-pub(crate) enum Harmless {
-    /// Where it is false, or empty.
-    Off,
-    /// At this number.
-    At(f64),
-    /// At these texts.
-    Text(&'static [&'static str]),
-}
-
-/// Fields that would change what the answer means.
-pub(crate) const UNSUPPORTED: [(&str, Harmless, &str); 29] = [
-    (
-        "suffix",
-        Harmless::Off,
-        "Gemma models do not fill in the middle; put everything into the prompt",
-    ),
-    ("use_beam_search", Harmless::Off, "leave it out"),
-    ("length_penalty", Harmless::At(1.0), "it belongs to beam search; leave it out"),
-    ("typical_p", Harmless::At(1.0), "use top_p or min_p"),
-    ("typ_p", Harmless::At(1.0), "use top_p or min_p"),
-    ("top_n_sigma", Harmless::At(-1.0), "use top_p or min_p"),
-    ("tfs_z", Harmless::At(1.0), "use top_p or min_p"),
-    ("mirostat", Harmless::At(0.0), "use temperature"),
-    ("dynatemp_range", Harmless::At(0.0), "use temperature"),
-    ("xtc_probability", Harmless::At(0.0), "use min_p"),
-    ("dry_multiplier", Harmless::At(0.0), "use frequency_penalty or repetition_penalty"),
-    ("samplers", Harmless::Off, "the order of samplers is fixed; leave it out"),
-    ("bad_words", Harmless::Off, "use logit_bias"),
-    ("allowed_token_ids", Harmless::Off, "use logit_bias"),
-    ("logits_processors", Harmless::Off, "leave it out"),
-    ("truncate_prompt_tokens", Harmless::Off, "prompts are never cut; shorten it before"),
-    ("prompt_embeds", Harmless::Off, "send text or token ids"),
-    (
-        "kv_transfer_params",
-        Harmless::Off,
-        "prompts are read by the server that answers; leave it out",
-    ),
-    ("chat_template", Harmless::Off, "templates of requests are not run; the model's own is used"),
-    ("documents", Harmless::Off, "put documents into messages"),
-    ("lora", Harmless::Off, "leave it out"),
-    (
-        "cache_salt",
-        Harmless::Off,
-        "prefixes are shared between all clients of a server; run one for each",
-    ),
-    ("web_search_options", Harmless::Off, "leave it out"),
-    ("audio", Harmless::Off, "answers are text"),
-    ("functions", Harmless::Off, "use tools"),
-    ("function_call", Harmless::Text(&["none", "auto"]), "use tools"),
-    ("n_discard", Harmless::At(0.0), "prompts and answers are never cut; leave it out"),
-    ("n_keep", Harmless::At(0.0), "prompts and answers are never cut; leave it out"),
-    ("id_slot", Harmless::At(-1.0), "the engine chooses; leave it out"),
-];
-
-fn refuse_unsupported(fields: Fields<'_>) -> Result<(), ApiError> {
-    for (name, harmless, remedy) in &UNSUPPORTED {
-        let Some(value) = fields.get(name) else { continue };
-        if !is_harmless(value, harmless) {
-            return Err(ApiError::unsupported(fields.path(name), remedy));
-        }
-    }
+fn refuse_modalities(fields: Fields<'_>) -> Result<(), ApiError> {
     let modalities = fields.list("modalities")?.unwrap_or_default();
     if modalities.iter().any(|kind| kind != "text") {
         return Err(ApiError::unsupported("modalities", "answers are text"));
     }
     Ok(())
-}
-
-fn is_harmless(value: &Value, harmless: &Harmless) -> bool {
-    match (harmless, value) {
-        (Harmless::Off, Value::Bool(truth)) => !truth,
-        (Harmless::Off, Value::String(text)) => text.is_empty(),
-        (Harmless::Off, Value::Array(items)) => items.is_empty(),
-        (Harmless::Off, Value::Object(map)) => map.is_empty(),
-        (Harmless::Off, _) => false,
-        (Harmless::At(neutral), value) => value.as_f64() == Some(*neutral),
-        (Harmless::Text(texts), value) => {
-            let text = value.as_str().or_else(|| value.get("type")?.as_str());
-            text.is_some_and(|text| texts.contains(&text))
-        }
-    }
 }

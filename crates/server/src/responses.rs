@@ -21,15 +21,26 @@ use crate::parameters::{Parameters, TOKENS_MAX, read_sampling};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
 use crate::structure::Structure;
+use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
 
 /// Fields of the API that need state or other things that this server has not.
-pub(crate) const UNSUPPORTED: [(&str, &str); 5] = [
-    ("previous_response_id", "responses are not kept; send the whole conversation as input"),
-    ("conversation", "conversations are not kept; send the whole conversation as input"),
-    ("prompt", "prompts are not kept; send the text as instructions"),
-    ("background", "use \"stream\": true"),
-    ("top_logprobs", "use /v1/chat/completions"),
+pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
+    (
+        "previous_response_id",
+        Harmless::Off,
+        "responses are not kept; send the whole conversation as input",
+    ),
+    (
+        "conversation",
+        Harmless::Off,
+        "conversations are not kept; send the whole conversation as input",
+    ),
+    ("prompt", Harmless::Off, "prompts are not kept; send the text as instructions"),
+    ("background", Harmless::Off, "use \"stream\": true"),
+    ("top_logprobs", Harmless::At(0.0), "use /v1/chat/completions"),
 ];
+/// What `include` may not ask for; the rest of it is about things that no answer has.
+const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// Answers a conversation.
 pub(crate) async fn handle(
@@ -75,15 +86,10 @@ pub(crate) async fn handle(
 
 fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
-    for (name, remedy) in UNSUPPORTED {
-        let is_off = match fields.get(name) {
-            None | Some(Value::Bool(false)) => true,
-            Some(Value::Array(items)) => items.is_empty(),
-            Some(value) => value.as_u64() == Some(0),
-        };
-        if !is_off {
-            return Err(ApiError::unsupported(name, remedy));
-        }
+    refuse(fields, &UNSUPPORTED)?;
+    refuse(fields, &EVERYWHERE)?;
+    if fields.list("include")?.is_some_and(|wanted| wanted.iter().any(|item| item == LOGPROBS)) {
+        return Err(ApiError::unsupported("include", "use /v1/chat/completions for logprobs"));
     }
     if fields.text("truncation")?.is_some_and(|truncation| truncation != "disabled") {
         return Err(ApiError::unsupported("truncation", "conversations are never cut"));

@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, Response};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, shown};
 use crate::lifecycle::Phase;
 use crate::metrics::MEDIA_TYPE;
 use crate::models::Entry;
@@ -62,8 +62,12 @@ pub(crate) async fn props(
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Response<Body>, ApiError> {
     let asked = query.iter().find(|(name, _)| name == "model").map(|(_, model)| model.as_str());
-    let lease = app.model(asked).await?;
-    let model = &lease.model;
+    let Entry { name, model, .. } = app.models.entry(app.models.resolve(asked)?);
+    // A question that any web page can have a browser ask loads nothing.
+    let model = model.ok_or_else(|| {
+        let message = format!("the model {} is not loaded; a text of it loads it", shown(&name));
+        ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) }
+    })?;
     let limits = model.service.limits();
     Ok(json_response(&json!({
         "default_generation_settings": {
@@ -71,7 +75,7 @@ pub(crate) async fn props(
             "params": model.sampling,
         },
         "total_slots": limits.sequences,
-        "model_alias": &*lease.name,
+        "model_alias": name,
         "chat_template": model.template.as_ref().map_or("", |template| template.source()),
         "bos_token": model.tokenizer.bos_text(),
         "eos_token": model.tokenizer.eos_text(),

@@ -29,7 +29,7 @@ pub(crate) struct Structure {
 }
 
 impl Structure {
-    /// Reads the fields of OpenAI, llama.cpp and vLLM.
+    /// Reads the fields of OpenAI, llama.cpp, vLLM and SGLang.
     ///
     /// # Errors
     /// 400 naming a field of a wrong shape, or the second one of two.
@@ -40,8 +40,10 @@ impl Structure {
             gbnf(fields)?,
             json_schema(fields, "guided_json"),
             text(fields, "guided_regex", GrammarSource::Regex)?,
+            text(fields, "regex", GrammarSource::Regex)?,
             choice(fields, "guided_choice")?,
             text(fields, "guided_grammar", gbnf_or_lark)?,
+            text(fields, "ebnf", gbnf_or_lark)?,
             structured_outputs(fields)?,
         ];
         only_one(found)

@@ -5,15 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use tracing::level_filters::LevelFilter;
 
 use crate::cli::{Cli, Command};
 use crate::commands;
 use crate::failure::{exit_code, message, usage};
-use crate::interrupt;
-use crate::output;
-use crate::screen;
-use crate::terminal;
+use crate::{interrupt, log, output, screen, terminal, traces};
 
 /// Exit code after a defect of trine's own, as Rust programs have it.
 const PANICKED: u8 = 101;
@@ -23,8 +19,11 @@ pub(crate) fn main() -> ExitCode {
     report_panics();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let cli = Cli::parse();
-        let verbosity = cli.verbose;
-        start_log(verbosity);
+        let collector = match &cli.command {
+            Command::Serve(args) => traces::collector(args.otlp_endpoint.as_ref())?,
+            _ => None,
+        };
+        let _traces = log::start(cli.verbose, collector.as_ref())?;
         interrupt::install();
         run(cli)
     }));
@@ -70,22 +69,6 @@ fn run(mut cli: Cli) -> Result<()> {
         Command::Logits(args) => commands::logits::run(args, verbose),
         Command::Completions(args) => commands::completions::run(args),
     }
-}
-
-/// Library messages go to standard error: warnings always, more with `-v` and `-vv`.
-fn start_log(verbosity: u8) {
-    let level = match verbosity {
-        0 => LevelFilter::WARN,
-        1 => LevelFilter::INFO,
-        _ => LevelFilter::DEBUG,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(screen::log)
-        .with_ansi(terminal::stderr_has_colours())
-        .with_target(false)
-        .without_time()
-        .init();
 }
 
 /// A panic is a defect: says so, and what would help to mend it.

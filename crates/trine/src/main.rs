@@ -8,6 +8,7 @@
 
 use std::process::ExitCode;
 
+mod address;
 mod amdgpu;
 mod app;
 mod bandwidth;
@@ -23,6 +24,7 @@ mod forecast;
 mod generate;
 mod interrupt;
 mod line_source;
+mod log;
 mod machine;
 mod measured;
 mod model_source;
@@ -32,6 +34,7 @@ mod screen;
 mod session;
 mod statistics;
 mod terminal;
+mod traces;
 mod vocabulary;
 
 fn main() -> ExitCode {

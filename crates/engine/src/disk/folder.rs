@@ -88,6 +88,8 @@ pub struct Written {
     pub bytes: u64,
     /// Pages written.
     pub pages: usize,
+    /// Pages that were there already and not written again.
+    pub found: usize,
     /// Why not all were, if the disk is the reason.
     pub error: Option<io::Error>,
 }
@@ -160,7 +162,8 @@ impl Folder {
         room.make(if fits { needed } else { 0 }, |name| self.remove(name));
         // Something may not have gone.
         let fits = fits && room.total.saturating_add(needed) <= self.limit;
-        let mut written = Written::default();
+        let found = pages.iter().filter(|key| !is_missing(key)).count();
+        let mut written = Written { found, ..Written::default() };
         let mut rest = bytes;
         for key in pages.iter().filter(|_| fits) {
             let (payload, others) = rest.split_at(key.bytes);

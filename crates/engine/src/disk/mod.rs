@@ -75,7 +75,7 @@ pub struct StoreCounts {
     pub written: u64,
     /// Pages read.
     pub read: u64,
-    /// Pages not written, because too many waited or there was no room.
+    /// Pages given up: too many waited, there was no room for them, or they could not be written.
     pub dropped: u64,
     /// Files that were damaged or gone, and writes that failed.
     pub failures: u64,

@@ -1,6 +1,6 @@
 //! A folder of pages with two threads: one reads, one writes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -38,8 +38,7 @@ enum Job {
 /// What the threads tell.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Pages, and whether they are there: the others will be.
-    known: Mutex<HashMap<PageName, bool>>,
+    known: Mutex<Known>,
     /// Bytes that wait to be written.
     queued: AtomicUsize,
     /// Bytes and seconds of what was read lately.
@@ -49,6 +48,16 @@ struct Shared {
     read: AtomicU64,
     dropped: AtomicU64,
     failures: AtomicU64,
+}
+
+/// Which pages there are. The engine's thread asks for each block of a prompt, so its lock is held for the pages of one
+/// sequence at most, never for all of the folder's.
+#[derive(Debug, Default)]
+struct Known {
+    /// Those that are in the folder.
+    there: HashSet<PageName>,
+    /// Those that wait to be written.
+    queued: HashSet<PageName>,
 }
 
 impl DiskStore {
@@ -66,7 +75,7 @@ impl DiskStore {
         let mut threads = Vec::new();
         let mut writer =
             Writer { folder: Arc::clone(&folder), shared: Arc::clone(&shared), is_failing: false };
-        writer.note(Ok(writer.folder.survey()?), &[], &[]);
+        writer.note(Ok(writer.folder.survey()?), &[]);
         threads.push(thread("prefix-writer").spawn(move || writer.run(&jobs))?);
         let reader = Reader { folder, shared: Arc::clone(&shared) };
         let body = move || reader.run(&asked, &answer);
@@ -78,11 +87,12 @@ impl DiskStore {
 
 impl PageStore for DiskStore {
     fn has(&self, name: &PageName) -> bool {
-        self.shared.known().get(name) == Some(&true)
+        self.shared.known().there.contains(name)
     }
 
     fn expects(&self, name: &PageName) -> bool {
-        self.shared.known().contains_key(name)
+        let known = self.shared.known();
+        known.there.contains(name) || known.queued.contains(name)
     }
 
     fn takes(&self, bytes: usize) -> bool {
@@ -93,7 +103,7 @@ impl PageStore for DiskStore {
     fn write(&mut self, spill: Spill) {
         let shared = &self.shared;
         shared.queued.fetch_add(spill.bytes.len() + SPILL_BYTES, Ordering::AcqRel);
-        shared.known().extend(spill.pages.iter().map(|key| (key.name(), false)));
+        shared.known().queued.extend(spill.pages.iter().map(PageKey::name));
         // The thread ends with this value alone.
         let _ = self.spills.as_ref().map(|spills| spills.send(Job::Spill(spill)));
     }
@@ -145,7 +155,7 @@ impl Drop for DiskStore {
 }
 
 impl Shared {
-    fn known(&self) -> MutexGuard<'_, HashMap<PageName, bool>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,18 +169,12 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, jobs: &Receiver<Job>) {
-        // What is known is what the folder holds and what waits: so all jobs that wait are looked at after each.
-        let mut waiting: VecDeque<Job> = VecDeque::new();
-        loop {
-            waiting.extend(jobs.try_iter());
-            let Some(job) = waiting.pop_front().or_else(|| jobs.recv().ok()) else { break };
+        for job in jobs {
             match job {
                 Job::Settle(done) => drop(done),
                 Job::Spill(spill) => {
                     let written = self.folder.write(&spill.pages, &spill.bytes, &spill.known);
-                    waiting.extend(jobs.try_iter());
-                    let later: Vec<PageName> = waiting.iter().flat_map(names).collect();
-                    self.note(written, &spill.pages, &later);
+                    self.note(written, &spill.pages);
                     let bytes = spill.bytes.len() + SPILL_BYTES;
                     self.shared.queued.fetch_sub(bytes, Ordering::AcqRel);
                 }
@@ -178,28 +182,29 @@ impl Writer {
         }
     }
 
-    /// Takes over what came of an attempt to write `wanted` pages; those of `later` are still to come.
-    fn note(&mut self, written: std::io::Result<Written>, wanted: &[PageKey], later: &[PageName]) {
+    /// Takes over what came of an attempt to write `wanted` pages, which wait no longer.
+    fn note(&mut self, written: std::io::Result<Written>, wanted: &[PageKey]) {
         let shared = &self.shared;
-        let mut known = shared.known();
-        let (done, error) = match written {
+        let (there, done, dropped, error) = match written {
             Ok(written) => {
-                known.clear();
-                known.extend(later.iter().map(|name| (*name, false)));
-                known.extend(written.names.into_iter().map(|name| (name, true)));
                 shared.bytes.store(written.bytes, Ordering::Relaxed);
-                (written.pages, written.error)
+                let there: HashSet<PageName> = written.names.into_iter().collect();
+                let dropped = wanted.len() - written.pages - written.found;
+                (Some(there), written.pages, dropped, written.error)
             }
-            Err(error) => {
-                for key in wanted {
-                    known.remove(&key.name());
-                }
-                (0, Some(error))
-            }
+            Err(error) => (None, 0, wanted.len(), Some(error)),
         };
+        let mut known = shared.known();
+        // In one piece: a page that was written is expected throughout.
+        let before = there.map(|there| std::mem::replace(&mut known.there, there));
+        for key in wanted {
+            known.queued.remove(&key.name());
+        }
         drop(known);
+        // Freed without the lock, as it was made.
+        drop(before);
         shared.written.fetch_add(done as u64, Ordering::Relaxed);
-        shared.dropped.fetch_add((wanted.len() - done) as u64, Ordering::Relaxed);
+        shared.dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         match error {
             Some(error) => {
                 shared.failures.fetch_add(1, Ordering::Relaxed);
@@ -212,13 +217,6 @@ impl Writer {
             }
             None => {}
         }
-    }
-}
-
-fn names(job: &Job) -> Vec<PageName> {
-    match job {
-        Job::Spill(spill) => spill.pages.iter().map(PageKey::name).collect(),
-        Job::Settle(_) => Vec::new(),
     }
 }
 
@@ -250,7 +248,7 @@ impl Reader {
                     }
                     error => tracing::warn!(file, %error, "a prefix on disk cannot be used"),
                 }
-                self.shared.known().remove(&name);
+                self.shared.known().there.remove(&name);
                 self.shared.failures.fetch_add(1, Ordering::Relaxed);
                 return Err(NotRead);
             }
@@ -261,5 +259,73 @@ impl Reader {
         let (read, seconds) = *speed;
         *speed = (read / 2.0 + bytes.len() as f64, seconds / 2.0 + start.elapsed().as_secs_f64());
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use trine_backend::BLOCK;
+
+    use super::*;
+    use crate::disk::page::tests::origin;
+
+    /// What a page's file counts as.
+    const PAGE: u64 = 4096;
+
+    fn store(path: &Path, pages: u64) -> DiskStore {
+        DiskStore::start(Folder::open(path, pages * PAGE).unwrap(), 1 << 20).unwrap()
+    }
+
+    /// The pages of a sequence of its own for each seed.
+    fn spill(seed: u32, blocks: usize) -> Spill {
+        let tokens: Vec<u32> = (0..(blocks * BLOCK) as u32).map(|at| at ^ seed).collect();
+        let pages: Vec<PageKey> = origin(1).pages(false, &tokens).collect();
+        let bytes = pages.iter().flat_map(|key| vec![7; key.bytes]).collect();
+        Spill { pages, bytes, known: Vec::new() }
+    }
+
+    #[test]
+    fn only_pages_that_are_given_up_count_as_dropped() {
+        let path = tempfile::tempdir().unwrap();
+        let (mut one, mut other) = (store(path.path(), 3), store(path.path(), 3));
+        let write = |store: &mut DiskStore, spill: &Spill| {
+            store.write(spill.clone());
+            store.settle();
+            let StoreCounts { written, dropped, failures, .. } = store.counts();
+            assert_eq!(failures, 0);
+            (written, dropped)
+        };
+        let shared = spill(1000, 2);
+        assert_eq!(write(&mut one, &shared), (2, 0));
+        // It was started before, and does not know them.
+        assert!(!other.expects(&shared.pages[0].name()));
+        assert_eq!(write(&mut other, &shared), (0, 0), "they are there");
+        assert!(shared.pages.iter().all(|key| other.has(&key.name())));
+        // The first two pages of these are the other's.
+        assert_eq!(write(&mut other, &spill(1000, 3)), (1, 0));
+        let large = spill(2000, 4);
+        assert_eq!(write(&mut other, &large), (1, 4), "more than there may be at all");
+        assert!(!large.pages.iter().any(|key| other.expects(&key.name())));
+    }
+
+    #[test]
+    fn what_was_given_is_expected_before_and_after_it_is_written() {
+        let path = tempfile::tempdir().unwrap();
+        let mut store = store(path.path(), 1000);
+        let names: Vec<PageName> = (1..65)
+            .map(|seed| {
+                let spill = spill(1000 * seed, 1);
+                let name = spill.pages[0].name();
+                store.write(spill);
+                name
+            })
+            .collect();
+        while !names.iter().all(|name| store.has(name)) {
+            assert!(names.iter().all(|name| store.expects(name)));
+        }
+        store.settle();
+        assert_eq!(store.counts().written, 64);
     }
 }

@@ -94,11 +94,10 @@ impl Engine {
         let is_branch =
             lease.branch >= WORTH_KEEPING && lease.branch - lease.reused >= WORTH_KEEPING;
         sequence.branch = if is_branch { lease.branch } else { 0 };
-        if sequence.is_silent() {
+        if sequence.announce(lease.reused, events) {
             self.status.prompt_tokens += sequence.prompt as u64;
             self.status.reused_tokens += lease.reused as u64;
         }
-        sequence.announce(lease.reused, events);
         let (rows, wanted) = sequence.next_rows(lease.reused);
         self.scheduler.admit(lease.slot, rows, wanted);
         self.places[lease.slot] = Place::Running(rank, sequence);

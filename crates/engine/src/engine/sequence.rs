@@ -44,6 +44,9 @@ pub(super) struct Sequence {
     is_announced: bool,
     /// Prompt tokens that were reported to be in the cache.
     reported: usize,
+    /// The first position of the prompt whose log-probability was not reported yet; positions before it may be run again
+    /// after a failure of the device or a loss of memory.
+    next_logprob: usize,
     /// Whether it was queued again because the device failed.
     is_second_try: bool,
 }
@@ -76,13 +79,20 @@ impl Sequence {
             submitted: Instant::now(),
             is_announced: false,
             reported: 0,
+            // The first token has none.
+            next_logprob: 1,
             is_second_try: false,
         }
     }
 
     /// Whether its prompt's tokens are all to be run, whatever the cache holds.
     pub(super) fn runs_all(&self) -> bool {
-        self.prompt_logprobs.is_some() || self.pool.as_ref().is_some_and(Pool::needs_all)
+        self.wants_prompt_logprobs() || self.pool.as_ref().is_some_and(Pool::needs_all)
+    }
+
+    /// Whether log-probabilities of its prompt's tokens are still to be reported.
+    fn wants_prompt_logprobs(&self) -> bool {
+        self.prompt_logprobs.is_some() && self.next_logprob < self.prompt
     }
 
     /// Whether the row of a position is a bulk row. That depends on the request alone, so that a result does not
@@ -94,7 +104,7 @@ impl Sequence {
     /// Whether the largest logits of a row are all it needs.
     pub(super) fn takes_top(&self) -> bool {
         let needs_all = self.logprobs.is_some()
-            || self.prompt_logprobs.is_some()
+            || self.wants_prompt_logprobs()
             || self.constraint.is_some()
             || self.forbids_stop();
         !needs_all && self.stream.takes_top()
@@ -111,7 +121,7 @@ impl Sequence {
                 end = border;
             }
         }
-        let wanted = if self.prompt_logprobs.is_some() && done < self.prompt {
+        let wanted = if self.wants_prompt_logprobs() && done < self.prompt {
             Wanted::All
         } else if end == all && self.max_tokens > 0 {
             Wanted::Last
@@ -121,15 +131,16 @@ impl Sequence {
         (end - done, wanted)
     }
 
-    /// Reports that it has left the queue, once.
-    pub(super) fn announce(&mut self, reused: usize, events: &mut Vec<Event>) {
+    /// Reports that it has left the queue, once; gives whether that was not so before.
+    pub(super) fn announce(&mut self, reused: usize, events: &mut Vec<Event>) -> bool {
         if std::mem::replace(&mut self.is_announced, true) {
-            return;
+            return false;
         }
         let waited = self.submitted.elapsed();
         self.statistics.queue_seconds = waited.as_secs_f64();
         self.statistics.reused_tokens = reused;
         events.push(Event::Started { sequence: self.id, reused, waited });
+        true
     }
 
     /// Reports how much of the prompt is in the cache; none if that much was reported before.
@@ -171,10 +182,18 @@ impl Sequence {
         self.max_tokens == 0
     }
 
-    /// Log-probability of the prompt's token at `position`, from the logits of the row before it.
+    /// Log-probability of the prompt's token at `position`, from the logits of the row before it; none if it was reported
+    /// before.
     pub(super) fn prompt_logprobs(&self, position: usize, logits: &[f32]) -> Option<Logprobs> {
         let top = self.prompt_logprobs?;
-        (position < self.prompt).then(|| logprobs::of(logits, self.tokens[position], top))
+        let is_due = (self.next_logprob..self.prompt).contains(&position);
+        is_due.then(|| logprobs::of(logits, self.tokens[position], top))
+    }
+
+    /// Reports log-probabilities of the prompt's tokens that follow those reported before.
+    pub(super) fn report_logprobs(&mut self, tokens: Vec<Logprobs>) -> Event {
+        self.next_logprob += tokens.len();
+        Event::PromptLogprobs { sequence: self.id, tokens }
     }
 
     /// Samples a token and reports it; says why it is the last one, if it is.

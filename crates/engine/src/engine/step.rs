@@ -66,8 +66,7 @@ impl Engine {
                     continue;
                 }
                 if !known.is_empty() {
-                    let tokens = std::mem::take(&mut known);
-                    events.push(Event::PromptLogprobs { sequence: sequence.id, tokens });
+                    events.push(sequence.report_logprobs(std::mem::take(&mut known)));
                 }
                 if outcome == Outcome::Goes {
                     let (limits, workspace) = (&self.limits, &mut self.workspace);

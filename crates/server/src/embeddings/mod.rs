@@ -13,7 +13,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
@@ -22,10 +22,11 @@ use bytes::Bytes;
 use http_body::Frame;
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
-use trine_engine::{Embeddings, EngineError, Generation, Request, Update};
+use trine_engine::{Embeddings, EngineError, Finish, Generation, Request, Update};
 use trine_text::Specials;
 
-use crate::app::{App, BODY_PERMIT_BYTES};
+use crate::app::App;
+use crate::body::permits;
 use crate::error::{ApiError, failure};
 use crate::json::{Fields, token_id};
 use crate::lifecycle::Phase;
@@ -39,6 +40,11 @@ const TOKENS_MAX: usize = 300_000;
 /// Texts of a request that are in the engine at once, in sequences that it runs at once: so many that none of these is
 /// idle, and so few that the queue has room for others.
 const AHEAD: usize = 2;
+
+/// Pause before a text is tried again that found the queue full, where others of its request have their vectors.
+const PLACE_PAUSE: Duration = Duration::from_millis(10);
+/// How often it is tried before the request is refused after all: for a minute.
+const PLACE_TRIES: usize = 6000;
 
 /// What a model's embeddings are.
 ///
@@ -142,14 +148,15 @@ pub(crate) struct Vectors {
     rows: Vec<Vec<f32>>,
     /// Tokens of all texts.
     tokens: usize,
+    /// For the rows.
     room: OwnedSemaphorePermit,
 }
 
 /// The embeddings of texts, in their order. Dropping the future cancels what is left.
 ///
 /// # Errors
-/// 503 where the queue has no room for the first of them, or other answers take all the memory for answers, and what ends a
-/// generation without a text.
+/// 503 where the queue has no room for the first of them, or for long none for another, or other answers take all the memory
+/// for answers; 408 where the request's time is over; and what ends a generation without a text.
 async fn embed(
     app: &App,
     lease: &Lease,
@@ -160,26 +167,43 @@ async fn embed(
     let room = room(app, prompts.len() * shape(model)?.dimensions * size_of::<f32>())?;
     let tokens = prompts.iter().map(Vec::len).sum();
     let metrics = app.metrics.model(&lease.name);
-    let deadline = app.lifecycle.deadline();
+    let deadline = app.lifecycle.deadline(lease.asked);
     let aborting = app.lifecycle.reached(Phase::Aborting);
     tokio::pin!(aborting);
     let most = model.service.limits().sequences * AHEAD;
     let mut rows = Vec::with_capacity(prompts.len());
     let mut prompts = prompts.into_iter().peekable();
     let mut running: VecDeque<Running> = VecDeque::new();
+    let mut tries = 0;
     loop {
         while let Some(prompt) = prompts.peek().filter(|_| running.len() < most) {
             let request = Request { priority, deadline, ..Request::embedding(prompt.clone()) };
-            match model.service.submit(request) {
-                Ok(generation) => running.push_back(Running::new(generation, &metrics, prompt)),
+            let is_queued = match model.service.submit(request) {
+                Ok(generation) => {
+                    running.push_back(Running::new(generation, &metrics, prompt));
+                    true
+                }
                 // Its place will be that of one of these.
                 Err(EngineError::QueueFull { .. }) if !running.is_empty() => break,
+                // Others have all places. What is done already is not thrown away for that.
+                Err(EngineError::QueueFull { .. }) if !rows.is_empty() && tries < PLACE_TRIES => {
+                    false
+                }
                 Err(error) => {
                     metrics.refused();
                     return Err(error.into());
                 }
+            };
+            if is_queued {
+                prompts.next();
+                tries = 0;
+                continue;
             }
-            prompts.next();
+            tries += 1;
+            tokio::select! {
+                paused = pause(deadline) => paused?,
+                () = &mut aborting => return Err(ApiError::draining()),
+            }
         }
         let Some(mut first) = running.pop_front() else {
             return Ok(Vectors { rows, tokens, room });
@@ -192,14 +216,26 @@ async fn embed(
     }
 }
 
-/// Takes room for an answer from that for bodies.
+/// Waits a little for a place in the queue.
+///
+/// # Errors
+/// 408 where the request's time is over.
+async fn pause(deadline: Option<Instant>) -> Result<(), ApiError> {
+    tokio::time::sleep(PLACE_PAUSE).await;
+    let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    match failure(Finish::Deadline) {
+        Some(error) if is_late => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Takes room for the rows of an answer.
 fn room(app: &App, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
-    let permits = bytes.div_ceil(BODY_PERMIT_BYTES);
-    if permits > app.limits.bodies_bytes / BODY_PERMIT_BYTES {
+    if bytes > app.limits.bodies_bytes {
         let message = format!("the answer would have {bytes} bytes; send fewer texts in a request");
         return Err(ApiError::field("input", message));
     }
-    let taken = Arc::clone(&app.bodies).try_acquire_many_owned(permits as u32);
+    let taken = Arc::clone(&app.answers).try_acquire_many_owned(permits(bytes) as u32);
     taken.map_err(|_| {
         ApiError::overloaded("other requests take all the room for answers; try again later")
     })
@@ -269,12 +305,16 @@ fn respond(
     let mut head = envelope.to_string();
     head.pop();
     head.push_str(&format!(",\"{list}\":["));
+    let (count, mut room) = (vectors.rows.len(), vectors.room);
     let items = vectors.rows.into_iter().enumerate().map(move |(index, row)| {
+        // A row that is passed on takes no room any more.
+        let left = permits((count - index - 1) * size_of_val(&*row));
+        drop(room.split(room.num_permits().saturating_sub(left)));
         let comma = if index == 0 { "" } else { "," };
         comma.to_owned() + &item(index, &row)
     });
     let pieces = std::iter::once(head).chain(items).chain(std::iter::once("]}".to_owned()));
-    json_of(Body::new(Pieces { pieces, _room: vectors.room }))
+    json_of(Body::new(Pieces { pieces }))
 }
 
 /// A response with a body that is JSON.
@@ -293,7 +333,6 @@ fn numbers(row: &[f32]) -> String {
 /// A body that is made piece by piece while it is sent: text takes several times the memory of the numbers.
 struct Pieces<I> {
     pieces: I,
-    _room: OwnedSemaphorePermit,
 }
 
 impl<I: Iterator<Item = String> + Unpin> http_body::Body for Pieces<I> {
@@ -305,5 +344,32 @@ impl<I: Iterator<Item = String> + Unpin> http_body::Body for Pieces<I> {
         _context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Ready(self.pieces.next().map(|piece| Ok(Frame::data(piece.into()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use serde_json::json;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::app::BODY_PERMIT_BYTES;
+
+    #[tokio::test]
+    async fn rows_that_are_passed_on_give_their_room_back() {
+        let semaphore = Arc::new(Semaphore::new(3));
+        let rows = vec![vec![0.5; BODY_PERMIT_BYTES / size_of::<f32>()]; 4];
+        let room = Arc::clone(&semaphore).try_acquire_many_owned(3).unwrap();
+        let vectors = Vectors { rows, tokens: 4, room };
+        let response = respond(&json!({"model": "m"}), "data", vectors, |_, row| numbers(row));
+        let mut body = response.into_body();
+        let mut free = Vec::new();
+        while let Some(frame) = body.frame().await {
+            frame.unwrap();
+            free.push(semaphore.available_permits());
+        }
+        // The head, four rows, the end.
+        assert_eq!(free, [0, 1, 2, 3, 3, 3]);
     }
 }

@@ -10,9 +10,8 @@ use super::schema::{
     list_of, map, number_from, object, one_of, refused, schema, text, token_id,
 };
 use crate::conversation::MESSAGES_MAX;
-use crate::parameters::{
-    CHOICES_MAX, Harmless, STOP_BYTES_MAX, STOPS_MAX, TOKENS_MAX, UNSUPPORTED,
-};
+use crate::parameters::{CHOICES_MAX, STOP_BYTES_MAX, STOPS_MAX, TOKENS_MAX};
+use crate::unsupported::{EVERYWHERE, Harmless, Unsupported};
 
 pub(super) fn model() -> Field {
     let words =
@@ -161,14 +160,17 @@ pub(super) fn parameters(tokens: Option<i64>) -> Vec<Field> {
         ),
     ]);
     fields.extend(structure());
-    fields
-        .extend(UNSUPPORTED.iter().map(|(name, harmless, remedy)| (*name, off(harmless, remedy))));
+    fields.extend(refused_fields(&EVERYWHERE));
     let words = "Answers are text.";
     fields.push(("modalities", about(list(constant("text")), words)));
     fields
 }
 
-/// A field of `parameters::UNSUPPORTED`.
+/// The fields of a list for `unsupported::refuse`.
+pub(super) fn refused_fields(unsupported: &[Unsupported]) -> impl Iterator<Item = Field> {
+    unsupported.iter().map(|(name, harmless, remedy)| (*name, off(harmless, remedy)))
+}
+
 fn off(harmless: &Harmless, remedy: &str) -> Value {
     match harmless {
         Harmless::Off => refused(remedy, json!([null, false, "", [], {}])),
@@ -194,8 +196,10 @@ fn structure() -> Vec<Field> {
         ("grammar", about(text(), "llama.cpp's: GBNF; with the first line `%llguidance` Lark.")),
         ("guided_json", about(json_schema(), "vLLM's: a JSON schema, or a text that holds one.")),
         ("guided_regex", about(text(), "vLLM's: a regular expression.")),
+        ("regex", about(text(), "SGLang's: the same.")),
         ("guided_choice", choices()),
         ("guided_grammar", grammar()),
+        ("ebnf", grammar()),
         (
             "structured_outputs",
             asked(

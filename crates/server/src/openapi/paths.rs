@@ -269,8 +269,7 @@ fn server() -> Vec<Operation> {
         get("Server", &["/health", "/v1/health"], "Health", "The process answers."),
         get("Server", &["/ready", "/ping"], "Ready", "Requests are taken; otherwise 503."),
         get("Server", &["/version"], "Version", "The program's version."),
-        get("Server", &["/props"], "Props", "Describes a model, and loads it if need be.")
-            .names(model),
+        get("Server", &["/props"], "Props", "Describes a model that is loaded.").names(model),
         get("Server", &["/metrics"], "", "Counts, as OpenMetrics.").answered_as(&[kind], &text()),
         get(
             "Server",

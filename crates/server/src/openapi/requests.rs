@@ -5,8 +5,8 @@ use trine_engine::LOGPROBS_MAX;
 
 use super::fields::{
     calling, function, ids, message, messages, model, most_tokens, parallel, parameters, priority,
-    rendering, response_format, sampling, stops, stream, streaming, texts_or_ids, tool,
-    tool_choice,
+    refused_fields, rendering, response_format, sampling, stops, stream, streaming, texts_or_ids,
+    tool, tool_choice,
 };
 use super::schema::{
     Field, about, any, asked, boolean, choice, constant, default, free_object, integer, list,
@@ -14,7 +14,8 @@ use super::schema::{
 };
 use crate::embeddings::{self, openai as openai_embeddings};
 use crate::openai::completions;
-use crate::{responses, text_routes};
+use crate::unsupported::EVERYWHERE;
+use crate::{anthropic as anthropic_dialect, ollama as ollama_dialect, responses, text_routes};
 
 /// All schemas of requests, by name.
 pub(super) fn schemas() -> Vec<Field> {
@@ -101,9 +102,10 @@ fn response() -> Value {
         ("metadata", about(any(), "Repeated in the answer.")),
         ("user", about(any(), "Repeated in the answer.")),
     ]);
-    let harmless = json!([null, false, [], 0]);
-    let unsupported = responses::UNSUPPORTED.iter();
-    fields.extend(unsupported.map(|(name, remedy)| (*name, refused(remedy, harmless.clone()))));
+    fields.extend(refused_fields(&responses::UNSUPPORTED));
+    fields.extend(refused_fields(&EVERYWHERE));
+    let words = "Log-probabilities are not among it; what else it names no answer has.";
+    fields.push(("include", about(list(text()), words)));
     let items = json!({"type": "array", "items": schema("ResponseInputItem"), "minItems": 1});
     asked(
         [("input", about(one_of(vec![text(), items]), "The user's words, or a conversation."))],
@@ -184,9 +186,9 @@ fn anthropic() -> Value {
         ("output_config", about(format, "What the text looks like.")),
         ("output_format", about(schema("ResponseFormat"), "The same, as it was called in a beta.")),
         ("thinking", about(disabled, "Not supported: the models of this server answer at once.")),
-        ("mcp_servers", refused("leave it out", json!([null, []]))),
-        ("container", refused("leave it out", json!([null, []]))),
     ]);
+    fields.extend(refused_fields(&anthropic_dialect::UNSUPPORTED));
+    fields.extend(refused_fields(&EVERYWHERE));
     fields.extend(anthropic_conversation());
     let most = about(most_tokens(0), "Most tokens that are written.");
     asked([("max_tokens", most), anthropic_messages()], fields)
@@ -258,8 +260,8 @@ fn ollama() -> Vec<Field> {
         ("options", schema("OllamaOptions")),
         ("format", about(format, "What the text looks like: JSON, or what a JSON schema says.")),
     ]);
-    let refused = |name| (name, refused("leave it out", json!([null, false, "", []])));
-    fields.extend(["images", "suffix", "template", "context", "logprobs"].map(refused));
+    fields.extend(refused_fields(&ollama_dialect::UNSUPPORTED));
+    fields.extend(refused_fields(&EVERYWHERE));
     fields
 }
 

@@ -140,8 +140,8 @@ const ELSEWHERE: [(&str, &str); 11] = [
     ("messages[].images", "ollama::refuse_images"),
     ("input[].", "responses::unfold"),
     ("system[].", "anthropic::conversation"),
-    ("function_call.", "parameters::is_harmless"),
-    ("modalities[]", "parameters::refuse_unsupported"),
+    ("function_call.", "unsupported::is_harmless"),
+    ("modalities[]", "parameters::refuse_modalities"),
 ];
 
 #[test]
@@ -333,7 +333,7 @@ fn ask(path: String, bodies: Vec<Value>) {
         let models = Models::new(Arc::new(Demo), &[], None, 8);
         let address = IpAddr::from([127, 0, 0, 1]);
         let guard = Guard::new(&ServerOptions::default(), address);
-        let app = Arc::new(App::new(models, guard, Limits::default()));
+        let app = Arc::new(App::new(models, guard, Limits::default(), None));
         let router = router(&app);
         for body in bodies {
             let request = Request::post(&path)

@@ -25,7 +25,7 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Most headers of a request; more is answered with 431.
 const HEADERS_MAX: usize = 100;
 
-/// Serves a connection until one side ends it.
+/// Serves a connection until one side ends it, or the server ends and what it has answered is sent.
 pub(crate) async fn serve(
     app: &Arc<App>,
     router: Router,
@@ -39,16 +39,30 @@ pub(crate) async fn serve(
         tracing::debug!(%error, "packets of the connection are joined");
     }
     let stream = Impatient::new(stream, app.limits.write_stall);
-    let Some(tls) = tls else { return talk(app, router, stream, client, place).await };
-    match tokio::time::timeout(app.limits.handshake, tls.accept(stream)).await {
-        Ok(Ok(stream)) => talk(app, router, stream, client, place).await,
+    // Who comes while the server drains gets one answer.
+    let last = if place.is_late() { Phase::Aborting } else { Phase::Draining };
+    let Some(tls) = tls else { return talk(app, router, stream, client, place, last).await };
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(app.limits.handshake, tls.accept(stream)) => accepted,
+        // Nothing was asked yet.
+        () = app.lifecycle.reached(last) => return,
+    };
+    match accepted {
+        Ok(Ok(stream)) => talk(app, router, stream, client, place, last).await,
         Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
         Err(_) => tracing::debug!("a TLS handshake took too long"),
     }
 }
 
-async fn talk<S>(app: &Arc<App>, router: Router, stream: S, client: IpAddr, place: &Place)
-where
+/// Answers requests until the server is in the phase `last`, then the one that there is.
+async fn talk<S>(
+    app: &Arc<App>,
+    router: Router,
+    stream: S,
+    client: IpAddr,
+    place: &Place,
+    last: Phase,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let is_reserve = place.is_reserve;
@@ -66,14 +80,21 @@ where
         .header_read_timeout(app.limits.header)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
+        .keep_alive(!place.is_late())
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {
+        // A request that has come is read before the connection is told to end.
+        biased;
         ended = connection.as_mut() => return log(ended),
         () = place.must_leave() => return,
-        () = app.lifecycle.reached(Phase::Aborting) => connection.as_mut().graceful_shutdown(),
+        () = app.lifecycle.reached(last) => connection.as_mut().graceful_shutdown(),
     }
-    log(connection.await);
+    // An idle one ends at once, another one when its answer is sent.
+    tokio::select! {
+        ended = connection => log(ended),
+        () = place.must_leave() => {}
+    }
 }
 
 fn log(ended: Result<(), hyper::Error>) {

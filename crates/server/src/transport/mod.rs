@@ -27,7 +27,7 @@ use table::{Place, Table};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time for error events to reach clients after requests were ended.
 const ABORT_GRACE: Duration = Duration::from_secs(2);
-/// Time for what was written last to reach the network.
+/// Time for what was written last to reach the network: answers to those who came while the server ended.
 const LAST_WRITES: Duration = Duration::from_millis(50);
 
 /// Why a server does not start.
@@ -79,7 +79,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Takes no more requests, and ends when those in flight are finished or their time is up.
+    /// Takes no more requests, and ends when those in flight are finished and their answers sent, or their time is up.
     pub fn drain(&self) {
         self.lifecycle.enter(Phase::Draining);
     }
@@ -119,7 +119,8 @@ impl Server {
         };
         let limits = options.limits.clone();
         let models = Models::new(loader, &options.aliases, options.memory_budget, limits.waiters);
-        let app = Arc::new(App::new(models, Guard::new(&options, address.ip()), limits));
+        let guard = Guard::new(&options, address.ip());
+        let app = Arc::new(App::new(models, guard, limits, options.trace_parent));
         Ok(Self { router: router(&app), app, listener, address, tls })
     }
 
@@ -145,36 +146,46 @@ impl Server {
     /// Takes connections until [`Handle::drain`] or [`Handle::abort`] is called and what is in flight has ended.
     pub async fn run(self) {
         let lifecycle = self.app.lifecycle.clone();
+        let limits = &self.app.limits;
+        let table = Arc::new(Table::new(limits.connections, limits.reserve));
         let ended = async {
             lifecycle.reached(Phase::Draining).await;
             self.app.models.drain();
             tracing::info!(in_flight = lifecycle.in_flight(), "draining");
             tokio::select! {
-                () = lifecycle.idle(self.app.limits.drain) => {}
+                () = self.settle(&table, limits.drain) => {}
                 () = lifecycle.reached(Phase::Aborting) => {}
             }
             lifecycle.enter(Phase::Aborting);
-            lifecycle.idle(ABORT_GRACE).await;
+            self.settle(&table, ABORT_GRACE).await;
             tokio::time::sleep(LAST_WRITES).await;
         };
         tokio::select! {
             () = ended => {}
-            () = self.accept() => {}
+            () = self.accept(&table) => {}
         }
         let models = self.app.models.clone();
         // A panic of an engine's thread was reported where it happened.
         let _ = tokio::task::spawn_blocking(move || models.stop()).await;
     }
 
-    async fn accept(&self) {
-        let limits = &self.app.limits;
-        let table = Arc::new(Table::new(limits.connections, limits.reserve));
+    /// Waits until no request is in flight and the connections have ended, or some time has passed. A request ends when its
+    /// answer is in its connection's buffer; the connection, when the client has taken that.
+    async fn settle(&self, table: &Table, at_most: Duration) {
+        let emptied = tokio::time::timeout(at_most, table.emptied());
+        let _ = tokio::join!(self.app.lifecycle.idle(at_most), emptied);
+    }
+
+    async fn accept(&self, table: &Arc<Table>) {
         loop {
             match self.listener.accept().await {
-                Ok((stream, client)) => match Table::enter(&table) {
-                    Some(place) => self.spawn(stream, client, place),
-                    None => tracing::warn!("a connection is refused: too many are open"),
-                },
+                Ok((stream, client)) => {
+                    let is_late = self.app.lifecycle.phase() != Phase::Running;
+                    match Table::enter(table, is_late) {
+                        Some(place) => self.spawn(stream, client, place),
+                        None => tracing::warn!("a connection is refused: too many are open"),
+                    }
+                }
                 Err(error) => {
                     // Of one connection only, or of the whole process: neither ends the server.
                     tracing::warn!(%error, "a connection was not accepted");

@@ -12,6 +12,8 @@ pub(crate) struct Table {
     places: usize,
     reserve: usize,
     seats: Mutex<Seats>,
+    /// Told when a connection has ended.
+    left: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -25,6 +27,8 @@ struct Seats {
 struct Seat {
     is_busy: AtomicBool,
     leaves: Notify,
+    /// Whether it came while the server ended.
+    is_late: bool,
 }
 
 /// A connection's place.
@@ -45,11 +49,11 @@ pub(crate) struct Turn {
 
 impl Table {
     pub(crate) fn new(places: usize, reserve: usize) -> Self {
-        Self { places, reserve, seats: Mutex::default() }
+        Self { places, reserve, seats: Mutex::default(), left: Notify::new() }
     }
 
-    /// A place for a new connection; none if all are busy.
-    pub(crate) fn enter(table: &Arc<Self>) -> Option<Place> {
+    /// A place for a new connection; none if all are busy. Nobody waits for the end of one that is late.
+    pub(crate) fn enter(table: &Arc<Self>, is_late: bool) -> Option<Place> {
         let mut seats = table.lock();
         if seats.taken.len() >= table.places {
             // The oldest idle one has had the most time to send a request.
@@ -64,10 +68,21 @@ impl Table {
             return None;
         }
         seats.arrivals += 1;
-        let (number, seat) = (seats.arrivals, Arc::new(Seat::default()));
+        let (number, seat) = (seats.arrivals, Arc::new(Seat { is_late, ..Seat::default() }));
         seats.taken.insert(number, Arc::clone(&seat));
         drop(seats);
         Some(Place { table: Arc::clone(table), number, seat, is_reserve: taken >= table.places })
+    }
+
+    /// Returns when all connections have ended but those that came late.
+    pub(crate) async fn emptied(&self) {
+        loop {
+            let left = self.left.notified();
+            if self.lock().taken.values().all(|seat| seat.is_late) {
+                return;
+            }
+            left.await;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Seats> {
@@ -80,6 +95,11 @@ impl Place {
     pub(crate) fn turn(&self) -> Turn {
         self.seat.is_busy.store(true, Ordering::Release);
         Turn { seat: Arc::clone(&self.seat) }
+    }
+
+    /// Whether the connection came while the server ended.
+    pub(crate) fn is_late(&self) -> bool {
+        self.seat.is_late
     }
 
     /// Returns when the connection has to make way.
@@ -97,6 +117,7 @@ impl Drop for Turn {
 impl Drop for Place {
     fn drop(&mut self) {
         self.table.lock().taken.remove(&self.number);
+        self.table.left.notify_waiters();
     }
 }
 
@@ -107,21 +128,38 @@ mod tests {
     #[test]
     fn idle_connections_make_way_and_busy_ones_do_not() {
         let table = Arc::new(Table::new(2, 1));
-        let first = Table::enter(&table).unwrap();
-        let second = Table::enter(&table).unwrap();
+        let first = Table::enter(&table, false).unwrap();
+        let second = Table::enter(&table, false).unwrap();
         let _busy = first.turn();
-        let third = Table::enter(&table).unwrap();
+        let third = Table::enter(&table, false).unwrap();
         assert!(!third.is_reserve, "the second was idle and has left");
         drop(second);
         let _busy = third.turn();
-        let fourth = Table::enter(&table).unwrap();
+        let fourth = Table::enter(&table, false).unwrap();
         assert!(fourth.is_reserve);
         let _busy = fourth.turn();
-        assert!(Table::enter(&table).is_none());
+        assert!(Table::enter(&table, false).is_none());
         drop(first);
-        let fifth = Table::enter(&table).unwrap();
+        let fifth = Table::enter(&table, false).unwrap();
         assert!(fifth.is_reserve, "three of three places are taken");
         drop((third, fourth, fifth));
         assert_eq!(table.lock().taken.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn those_who_come_late_are_not_waited_for() {
+        let table = Arc::new(Table::new(4, 0));
+        let places = [false, false, true].map(|is_late| Table::enter(&table, is_late).unwrap());
+        let [first, second, late] = places;
+        let mut emptied = std::pin::pin!(table.emptied());
+        for place in [first, second] {
+            let is_over = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(emptied.as_mut().poll(context).is_ready())
+            });
+            assert!(!is_over.await, "somebody is there");
+            drop(place);
+        }
+        emptied.await;
+        assert!(late.is_late());
     }
 }

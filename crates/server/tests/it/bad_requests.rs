@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client;
-use crate::harness::{CONTEXT, Harness};
+use crate::harness::{CONTEXT, Harness, QUEUE};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -363,4 +363,19 @@ fn other_types_and_encodings_of_bodies() {
     }
     let kind = [("Content-Type", "application/json; charset=utf-8")];
     assert_eq!(client::post(server.address, COMPLETIONS, &kind, body.as_bytes()).status, 200);
+}
+
+/// What would be refused as "later" for ever is refused as wrong, and so is an answer of unbounded size.
+#[test]
+fn what_can_never_be_answered_is_refused_for_good() {
+    let server = Harness::start();
+    let many = json!({"prompt": "a", "n": QUEUE + 1, "max_tokens": 1});
+    let (status, error) = server.post("/v1/completions", &many);
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("n")), "{error}");
+
+    let prompts = vec![vec![5; 400]; QUEUE];
+    let scores = json!({"prompt": prompts, "max_tokens": 100, "logprobs": 20, "echo": true});
+    let (status, error) = server.post("/v1/completions", &scores);
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("logprobs")), "{error}");
+    server.wait_idle();
 }

@@ -131,6 +131,54 @@ fn responses_whole_and_streamed() {
     }
 }
 
+/// What would change the answer is refused in every dialect, and what is off is not.
+#[test]
+fn fields_that_no_dialect_has_are_refused_in_all() {
+    let server = Harness::start();
+    let bodies = [
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}),
+        ),
+        ("/v1/completions", json!({"prompt": "a", "max_tokens": 1})),
+        ("/v1/responses", json!({"input": "Hi", "max_output_tokens": 1})),
+        ("/v1/messages", json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1})),
+        ("/api/generate", json!({"prompt": "a", "stream": false, "options": {"num_predict": 1}})),
+    ];
+    for (path, body) in bodies {
+        for (name, value, off) in [
+            ("cache_salt", json!("pepper"), json!("")),
+            ("truncate_prompt_tokens", json!(3), json!(null)),
+            ("return_token_ids", json!(true), json!(false)),
+            ("n_probs", json!(4), json!(0)),
+            ("structural_tag", json!({"type": "structural_tag"}), json!({})),
+        ] {
+            let mut body = body.clone();
+            body[name] = value;
+            let (status, error) = server.post(path, &body);
+            assert_eq!(status, 400, "{path} {name}: {error}");
+            assert!(error.to_string().contains(name), "{path} {name}: {error}");
+            body[name] = off;
+            assert_eq!(server.post(path, &body).0, 200, "{path} {name}");
+        }
+    }
+    let thinking = json!({"prompt": "a", "think": true});
+    assert_eq!(server.post("/api/generate", &thinking).0, 400);
+    let include = |what: &str| json!({"input": "Hi", "max_output_tokens": 1, "include": [what]});
+    assert_eq!(server.post("/v1/responses", &include("reasoning.encrypted_content")).0, 200);
+    assert_eq!(server.post("/v1/responses", &include("message.output_text.logprobs")).0, 400);
+}
+
+/// Web pages can have a browser ask this of a server without keys.
+#[test]
+fn a_description_loads_no_model() {
+    let server = Harness::start();
+    let (status, error) = server.get("/props?model=other");
+    assert_eq!(status, 503);
+    assert!(error.to_string().contains("not loaded"), "{error}");
+    assert_eq!(server.get("/v1/models/other").1["status"]["value"], "unloaded");
+}
+
 #[test]
 fn what_routers_ask() {
     let server = Harness::start();

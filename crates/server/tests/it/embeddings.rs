@@ -1,6 +1,7 @@
 //! Embeddings of texts, in OpenAI's and Ollama's dialects.
 
-use std::time::Duration;
+use std::io::BufReader;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use trine_engine::{Event, Request};
@@ -316,6 +317,29 @@ fn a_full_queue_is_told() {
     assert_eq!(client::post(server.address, PATH, &[], body.as_bytes()).status, 200);
 }
 
+/// A request whose texts have all had their turn, while others take every place of the queue, waits for one and loses nothing.
+#[test]
+fn a_request_that_has_begun_waits_for_places() {
+    let server = Harness::start();
+    let mut stream = BufReader::new(slow(&server, 40));
+    let service = server.loader.service.lock().unwrap().clone().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut held = Vec::new();
+    // More than wait at once: the first of them have run, and the request's first texts before these.
+    while held.len() < 200 {
+        assert!(Instant::now() < deadline, "the engine runs");
+        match service.submit(Request::embedding(vec![1; 8])) {
+            Ok(generation) => held.push(generation),
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    drop(held);
+    server.slow_down(Duration::ZERO);
+    let answer = client::read(&mut stream, "POST");
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    assert_eq!(vectors(&answer.json()).len(), 40);
+}
+
 #[test]
 fn a_failing_device_and_a_missed_deadline_are_told() {
     let server = Harness::with(|options| options.limits.request = Some(Duration::from_millis(200)));
@@ -337,13 +361,13 @@ fn a_failing_device_and_a_missed_deadline_are_told() {
 #[test]
 fn a_server_that_ends_says_so() {
     let server = Harness::start();
-    let mut stream = std::io::BufReader::new(slow(&server, 1000));
+    let mut stream = BufReader::new(slow(&server, 1000));
     server.handle.abort();
     let answer = client::read(&mut stream, "POST");
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (503, &json!("draining")));
 }
 
-/// Answers take their room from that for bodies: here 128 KiB.
+/// Answers have as much room as bodies: here 128 KiB.
 #[test]
 fn an_answer_that_is_too_large_is_refused() {
     let server = Harness::with(|options| options.limits.bodies_bytes = 1 << 17);
@@ -354,4 +378,30 @@ fn an_answer_that_is_too_large_is_refused() {
     let (status, error) = ask(most + 1);
     assert_eq!((status, &error["error"]["param"]), (400, &json!("input")), "{error}");
     assert_eq!(ask(most).0, 200);
+}
+
+/// An answer that takes all the room for answers keeps no body out, and no small answer.
+#[test]
+fn answers_and_bodies_have_rooms_of_their_own() {
+    // Two permits, which one answer can take: the first 64 KiB of each need none.
+    let room = (1 << 17) + (1 << 10);
+    let server = Harness::with(|options| options.limits.bodies_bytes = room);
+    let most = room / (DIMENSIONS * size_of::<f32>());
+    let body = |texts: usize| json!({"model": "embedder", "input": vec!["a ".repeat(40); texts]});
+    assert_eq!(server.post(PATH, &body(1)).0, 200);
+    server.wait_idle();
+    server.slow_down(Duration::from_millis(100));
+    let steps = server.status().steps;
+    let mut running = client::connect(server.address);
+    client::send(&mut running, "POST", PATH, &[], body(most).to_string().as_bytes());
+    server.wait_for("a text was run", |status| status.steps > steps);
+    let (status, error) = server.post(PATH, &body(most));
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("overloaded")), "{error}");
+    let large = json!({"prompt": "a", "max_tokens": 2, "user": "x".repeat(1 << 16)});
+    assert_eq!(server.post("/v1/completions", &large).0, 200);
+    assert_eq!(server.post(PATH, &body(1)).0, 200);
+    server.slow_down(Duration::ZERO);
+    let answer = client::read(&mut BufReader::new(running), "POST");
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    assert_eq!(vectors(&answer.json()).len(), most);
 }

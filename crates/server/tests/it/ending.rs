@@ -48,6 +48,34 @@ fn draining_finishes_what_runs_and_takes_no_more() {
     server.join();
 }
 
+/// Row 116: an answer that was made before reaches its client, however late that reads it. Nobody waits for the idle.
+#[test]
+fn draining_sends_what_was_answered() {
+    const WORD: &str = " disappointment";
+    const TIMES: usize = 300_000;
+    let mut server = Harness::start();
+    let mut idle = connect(server.address);
+    send(&mut idle, "GET", "/health", &[], b"");
+    assert_eq!(client::read(&mut BufReader::new(&idle), "GET").status, 200);
+    let (_, found) = server.post("/tokenize", &json!({"content": WORD}));
+    let ids: Vec<u32> = serde_json::from_value(found["tokens"].clone()).unwrap();
+    let body = json!({"tokens": ids.repeat(TIMES)}).to_string();
+    let mut stream = connect(server.address);
+    send(&mut stream, "POST", "/detokenize", &[], body.as_bytes());
+    // Several times what the system takes of it for a client that does not read. It is in the connection's buffer as a whole
+    // before the first byte is sent.
+    assert_eq!(stream.peek(&mut [0]).unwrap(), 1);
+    server.handle.drain();
+    std::thread::sleep(Duration::from_millis(500));
+    let answer = client::read(&mut BufReader::new(stream), "POST");
+    assert_eq!(answer.status, 200);
+    assert!(answer.json()["content"] == WORD.repeat(TIMES));
+    let started = Instant::now();
+    server.join();
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(client::read_to_close(idle).is_empty());
+}
+
 /// Row 116: what does not finish in time ends with an error.
 #[test]
 fn what_takes_too_long_ends_with_an_error() {

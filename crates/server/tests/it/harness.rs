@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(crate) const TEXT: &str =
 /// Positions of a sequence.
 pub(crate) const CONTEXT: usize = 512;
 /// Most requests that wait for a place.
-const QUEUE: usize = 40;
+pub(crate) const QUEUE: usize = 40;
 /// Sequences at once.
 pub(crate) const SEQUENCES: usize = 4;
 /// Numbers in the embeddings of `embedder`.
@@ -65,8 +65,10 @@ pub(crate) fn demo_embedder() -> Engine {
 pub(crate) struct Scripted {
     pub(crate) controls: Arc<Controls>,
     pub(crate) loads: AtomicUsize,
-    /// Questions for a model's bytes.
+    /// Questions for a model's bytes, which are answered with 100.
     pub(crate) sizes_asked: AtomicUsize,
+    /// Bytes that the next model takes once it is loaded.
+    pub(crate) size: AtomicU64,
     /// The last engine made, to look at.
     pub(crate) service: Mutex<Option<Service>>,
     tokenizer: Mutex<Option<Arc<Tokenizer>>>,
@@ -78,6 +80,7 @@ impl Scripted {
             controls,
             loads: AtomicUsize::new(0),
             sizes_asked: AtomicUsize::new(0),
+            size: AtomicU64::new(100),
             service: Mutex::default(),
             tokenizer: Mutex::default(),
         }
@@ -138,7 +141,7 @@ impl Loader for Scripted {
             sampling: SamplingParams::greedy(),
             service,
             description: Description { family: "gemma3".to_owned(), ..Description::default() },
-            bytes: 100,
+            bytes: self.size.load(Ordering::SeqCst),
         })
     }
 }

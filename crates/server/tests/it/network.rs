@@ -1,6 +1,6 @@
 //! Clients and networks that misbehave: rows 77 to 89 of the list of bad inputs.
 
-use std::io::{BufReader, Read, Write};
+use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,50 @@ fn slow_bodies_are_cut_off() {
     let answer = client::read(&mut BufReader::new(stream.try_clone().unwrap()), "POST");
     assert_eq!(answer.status, 408);
     read_to_close(stream);
+}
+
+/// A client that has sent the beginning of a large body, and sends no more.
+fn drip(server: &Harness, bytes: usize) -> TcpStream {
+    let mut stream = connect(server.address);
+    let headers = [("Content-Length", "1048576"), ("Content-Type", "application/json")];
+    stream.write_all(head("POST", COMPLETIONS, &headers).as_bytes()).unwrap();
+    // One that is refused may be cut before it has sent all.
+    let _ = stream.write_all(&vec![b' '; bytes]);
+    stream.set_nonblocking(true).unwrap();
+    stream
+}
+
+/// How many of those that [`drip`] has begun are neither answered nor cut.
+fn unanswered(slow: &[TcpStream]) -> usize {
+    let errors = slow.iter().filter_map(|stream| stream.peek(&mut [0]).err());
+    errors.filter(|error| error.kind() == ErrorKind::WouldBlock).count()
+}
+
+/// Row 77: large bodies that do not end take all the room for what is large, and what is small passes.
+#[test]
+fn slow_large_bodies_leave_room_for_small_ones() {
+    const PERMITS: usize = 4;
+    const PERMIT_BYTES: usize = 1 << 16;
+    let server = Harness::with(|options| options.limits.bodies_bytes = PERMITS * PERMIT_BYTES);
+    // Each takes one permit, beside what needs none.
+    let slow: Vec<TcpStream> = (0..2 * PERMITS).map(|_| drip(&server, 2 * PERMIT_BYTES)).collect();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while unanswered(&slow) > PERMITS {
+        assert!(Instant::now() < deadline, "those that find no room are refused");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let body = |bytes: usize| {
+        let body = json!({"prompt": "a", "max_tokens": 2, "user": "x".repeat(bytes)});
+        post(server.address, COMPLETIONS, &[], body.to_string().as_bytes()).status
+    };
+    assert_eq!(body(PERMIT_BYTES), 503);
+    assert_eq!(body(PERMIT_BYTES / 2), 200);
+    assert_eq!(unanswered(&slow), PERMITS);
+    drop(slow);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while body(PERMIT_BYTES) != 200 {
+        assert!(Instant::now() < deadline, "the room is given back");
+    }
 }
 
 /// Row 77: nobody waits for a client that does not read its stream, the engine least of all.

@@ -1,9 +1,18 @@
 //! OpenAI's dialect.
 
+use std::io::BufReader;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::client;
 use crate::harness::{CONTEXT, Harness, TEXT};
+
+/// An answer that takes longer does not come.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn chat(fields: Value) -> Value {
     let mut body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8});
@@ -176,21 +185,156 @@ fn who_looks_at_models_asks_no_disk() {
 #[test]
 fn models_are_loaded_on_demand_and_make_way_for_others() {
     let server = Harness::with(|options| options.memory_budget = Some(250));
-    let loaded = || -> Vec<String> {
-        let (_, list) = server.get("/v1/models");
-        let data = list["data"].as_array().unwrap().clone();
-        let is_loaded = |model: &&Value| model["status"]["value"] == "loaded";
-        data.iter()
-            .filter(is_loaded)
-            .map(|model| model["id"].as_str().unwrap().to_owned())
-            .collect()
-    };
-    assert_eq!(loaded(), ["main"]);
+    assert_eq!(loaded(&server), ["main"]);
     assert_eq!(server.post("/v1/chat/completions", &chat(json!({"model": "other"}))).0, 200);
-    assert_eq!(loaded(), ["main", "other"]);
+    assert_eq!(loaded(&server), ["main", "other"]);
     assert_eq!(server.post("/v1/chat/completions", &chat(json!({"model": "main"}))).0, 200);
     assert_eq!(server.post("/v1/chat/completions", &chat(json!({"model": "third"}))).0, 200);
-    assert_eq!(loaded(), ["main", "third"], "the least recently used one has made way");
+    assert_eq!(loaded(&server), ["main", "third"], "the least recently used one has made way");
+}
+
+/// Names of the models that are loaded.
+fn loaded(server: &Harness) -> Vec<String> {
+    let (_, list) = server.get("/v1/models");
+    let data = list["data"].as_array().unwrap().iter();
+    let loaded = data.filter(|model| model["status"]["value"] == "loaded");
+    loaded.map(|model| model["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Each is thought to take 100 bytes.
+#[test]
+fn a_model_that_takes_more_than_was_thought_stays_within_the_budget() {
+    let server = Harness::with(|options| options.memory_budget = Some(250));
+    let load = |name: &str, size: u64| {
+        server.loader.size.store(size, Ordering::SeqCst);
+        server.post("/v1/chat/completions", &chat(json!({"model": name})))
+    };
+    let (status, error) = load("third", 1000);
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("model_not_loaded")), "{error}");
+    assert_eq!(loaded(&server), ["main"], "what can never fit costs no other model its place");
+    let refused = server.loader.service.lock().unwrap().clone().unwrap();
+    assert!(!refused.is_alive(), "its engine is gone");
+    assert_eq!(load("third", 100).0, 503, "what it takes is known from then on");
+    assert_eq!(load("main", 100).0, 200);
+    assert_eq!(load("other", 200).0, 200);
+    assert_eq!(loaded(&server), ["other"], "there is no room beside it");
+    assert_eq!(load("main", 100).0, 200);
+    assert_eq!(loaded(&server), ["main"]);
+    let (_, status) = server.get("/v1/trine/status");
+    let models = status["models"].as_array().unwrap();
+    let other = models.iter().find(|model| model["name"] == "other").unwrap();
+    assert_eq!(other["bytes"], 200, "{other}");
+}
+
+/// Begins a text of `main`.
+fn begin(address: SocketAddr, tokens: usize) -> BufReader<TcpStream> {
+    let mut stream = client::connect(address);
+    let body = json!({"prompt": "a", "max_tokens": tokens, "stream": true}).to_string();
+    client::send(&mut stream, "POST", "/v1/completions", &[], body.as_bytes());
+    let mut reader = BufReader::new(stream);
+    assert_eq!(client::read_head(&mut reader).0, 200);
+    reader
+}
+
+/// Reads a text to its end.
+fn end(mut reader: BufReader<TcpStream>) {
+    let mut all = Vec::new();
+    while let Some(chunk) = client::read_chunk(&mut reader) {
+        all.extend(chunk);
+    }
+    assert!(all.ends_with(b"data: [DONE]\n\n"), "{}", String::from_utf8_lossy(&all));
+}
+
+/// Status and answer of a request, when they come.
+type Waiting = Receiver<(u16, Value)>;
+
+/// Asks for a short text on a thread of its own.
+fn ask_beside(server: &Harness, model: &str) -> Waiting {
+    let (address, (sender, receiver)) = (server.address, channel());
+    let body = json!({"model": model, "prompt": "a", "max_tokens": 2}).to_string();
+    std::thread::spawn(move || {
+        let answer = client::post(address, "/v1/completions", &[], body.as_bytes());
+        // A test that has failed takes no answer.
+        let _ = sender.send((answer.status, answer.json()));
+    });
+    receiver
+}
+
+/// A model that is always in use leaves for another one, and comes back.
+#[test]
+fn steady_work_on_a_model_keeps_no_other_out() {
+    let server = Harness::with(|options| options.memory_budget = Some(150));
+    server.slow_down(Duration::from_millis(10));
+    let (address, started) = (server.address, Instant::now());
+    let (is_over, ended) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The first text is half as long as the others: each of these begins when the one before is half done.
+            let mut last = begin(address, 50);
+            // If the test fails, this ends all the same.
+            while !is_over.load(Ordering::SeqCst) && started.elapsed() < 4 * PATIENCE {
+                let next = begin(address, 100);
+                end(last);
+                ended.fetch_add(1, Ordering::SeqCst);
+                last = next;
+            }
+            end(last);
+        });
+        let body = json!({"model": "other", "prompt": "a", "max_tokens": 2});
+        for _ in 0..2 {
+            let (status, answer) = server.post("/v1/completions", &body);
+            assert_eq!((status, &answer["model"]), (200, &json!("other")), "{answer}");
+            let (before, deadline) = (ended.load(Ordering::SeqCst), Instant::now() + PATIENCE);
+            while ended.load(Ordering::SeqCst) < before + 2 {
+                assert!(Instant::now() < deadline, "main is answered again");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+}
+
+/// A server with room for one model, the long text of `main` that it is writing, and two requests that wait: one for
+/// `other`, which waits for that text's end, and one for `main`, which is leaving.
+fn crowded() -> (Harness, BufReader<TcpStream>, [Waiting; 2]) {
+    let server = Harness::with(|options| options.memory_budget = Some(150));
+    server.slow_down(Duration::from_millis(100));
+    let running = begin(server.address, 400);
+    let other = ask_beside(&server, "other");
+    for _ in 0..10 {
+        let main = ask_beside(&server, "main");
+        match main.recv_timeout(PATIENCE / 4) {
+            Err(RecvTimeoutError::Timeout) => return (server, running, [other, main]),
+            Err(RecvTimeoutError::Disconnected) => panic!("main is not answered at all"),
+            // Nobody has waited for its room yet.
+            Ok((status, answer)) => assert_eq!(status, 200, "{answer}"),
+        }
+    }
+    panic!("requests for main are taken while another model waits for its room");
+}
+
+#[test]
+fn requests_for_a_leaving_model_are_answered_in_the_end() {
+    let (server, running, waiting) = crowded();
+    let more: Vec<_> = (0..4).map(|_| ask_beside(&server, "main")).collect();
+    server.slow_down(Duration::ZERO);
+    drop(running);
+    for answer in waiting.iter().chain(&more) {
+        let (status, answer) = answer.recv_timeout(PATIENCE).expect("it is answered");
+        assert_eq!(status, 200, "{answer}");
+    }
+}
+
+/// Those who wait for room, and for a model that leaves, do not wait until the last text of a server that ends.
+#[test]
+fn requests_for_a_leaving_model_are_told_that_the_server_ends() {
+    let (server, running, waiting) = crowded();
+    server.handle.drain();
+    for answer in waiting {
+        let (status, error) = answer.recv_timeout(PATIENCE / 2).expect("it is answered");
+        assert_eq!((status, &error["error"]["code"]), (503, &json!("draining")), "{error}");
+    }
+    drop(running);
 }
 
 #[test]
@@ -230,10 +374,22 @@ fn an_assistants_last_words_are_continued() {
         .post("/apply-template", &json!({"messages": messages, "continue_final_message": true}));
     let prompt = prompt["prompt"].as_str().unwrap();
     assert!(prompt.ends_with("<start_of_turn>model\nOnce upon"), "{prompt:?}");
-    let body = json!({
-        "messages": [{"role": "user", "content": "Hi"}], "continue_final_message": true,
-    });
-    assert_eq!(server.post("/apply-template", &body).0, 400);
+    // What stands in the template's own words too.
+    for text in ["e", "end", "of", "turn", "<", "<end"] {
+        let messages = json!([
+            {"role": "user", "content": "Hi"}, {"role": "assistant", "content": text},
+        ]);
+        let body = json!({"messages": messages, "continue_final_message": true});
+        let (_, prompt) = server.post("/apply-template", &body);
+        let prompt = prompt["prompt"].as_str().unwrap();
+        assert!(prompt.ends_with(&format!("<start_of_turn>model\n{text}")), "{prompt:?}");
+    }
+    for last in
+        [json!({"role": "user", "content": "Hi"}), json!({"role": "assistant", "content": " "})]
+    {
+        let body = json!({"messages": [last], "continue_final_message": true});
+        assert_eq!(server.post("/apply-template", &body).0, 400);
+    }
 }
 
 #[test]

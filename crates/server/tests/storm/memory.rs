@@ -70,7 +70,18 @@ impl std::fmt::Display for Held {
 }
 
 fn resident() -> Option<usize> {
+    give_back();
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
+}
+
+/// Gives pages in which nothing is allocated back to the system, those between others too: glibc keeps some of them, and how
+/// many is a matter of chance.
+fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the function may be called at any time, from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }

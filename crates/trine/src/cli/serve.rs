@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use trine_engine::Pooling;
 
+use crate::address::Address;
+
 use super::values::{parse_alias, parse_bytes, parse_pooling, parse_positive};
 use super::{MODEL_HELP, Placement};
 
@@ -29,6 +31,11 @@ the last one with --pooling last, scaled to length 1.
 With --prefix-cache-dir, keys and values of prompts that memory has no room for, and those in memory
 when the server ends, are written to a folder that only its owner can read; a prompt that begins
 like one of them goes on from there. Who reads its files can tell what was asked and answered.
+
+With --otlp-endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT in the environment, each request and each
+text is a span of a trace, sent by OTLP over HTTP (protobuf) to /v1/traces there. They hold times,
+counts and names, nothing of prompts and answers. Other variables of OpenTelemetry, such as
+OTEL_SERVICE_NAME and OTEL_EXPORTER_OTLP_HEADERS, count too.
 
 SIGTERM, SIGHUP and Ctrl-C end the server: /ready and new requests are answered with 503, requests
 in flight may take --drain-seconds to finish and then end with an error. A second signal ends it at
@@ -116,6 +123,10 @@ pub(crate) struct ServeArgs {
     /// A further Host under which a server of this machine alone may be asked; can be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) host_name: Vec<String>,
+
+    /// Send traces of requests to the OpenTelemetry collector at this address, such as http://127.0.0.1:4318
+    #[arg(long, value_name = "URL", value_parser = Address::parse)]
+    pub(crate) otlp_endpoint: Option<Address>,
 
     /// Largest body of a request in MiB
     #[arg(long, value_name = "N", default_value = "32", value_parser = parse_positive)]

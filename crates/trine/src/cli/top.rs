@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::values::parse_interval;
-use crate::commands::top::Address;
+use crate::address::Address;
 
 pub(super) const SHORT: &str = "\
 Keys: q, Esc or Ctrl-C end it; Tab and arrows choose a model; ? explains the numbers.";

@@ -20,6 +20,7 @@ use crate::options::Settings;
 use crate::output;
 use crate::session::{Session, Sizes, formats};
 use crate::terminal;
+use crate::traces;
 use crate::vocabulary::TextSide;
 
 /// Threads that serve connections; the models have their own.
@@ -198,6 +199,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         host_names: args.host_name.clone(),
         aliases: args.alias.clone(),
         memory_budget: args.memory,
+        trace_parent: Some(traces::follow),
         limits,
     })
 }

@@ -24,7 +24,6 @@ mod status;
 mod view;
 
 use draw::Palette;
-pub(crate) use fetch::Address;
 use fetch::{Client, Problem};
 use status::Snapshot;
 use view::{View, Wish};

@@ -14,5 +14,6 @@ mod running;
 #[allow(dead_code, reason = "the program uses the rest")]
 mod screen;
 mod serving;
+mod traces;
 mod vulkan;
 mod watching;

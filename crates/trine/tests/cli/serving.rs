@@ -24,13 +24,21 @@ impl Drop for Serving {
 }
 
 impl Serving {
-    fn spawn(arguments: &[&str]) -> Child {
-        let all = [&["serve", "--device", "cpu", "--port", "0"], arguments].concat();
-        command(&all).spawn().expect("the binary starts")
+    fn command(arguments: &[&str]) -> Command {
+        command(&[&["serve", "--device", "cpu", "--port", "0"], arguments].concat())
     }
 
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = Self::spawn(arguments);
+        Self::start_by(&mut Self::command(arguments))
+    }
+
+    /// The same with variables in the environment.
+    pub(crate) fn start_in(environment: &[(&str, &str)], arguments: &[&str]) -> Self {
+        Self::start_by(Self::command(arguments).envs(environment.iter().copied()))
+    }
+
+    fn start_by(command: &mut Command) -> Self {
+        let mut child = command.spawn().expect("the binary starts");
         let stderr = child.stderr.take().expect("standard error is piped");
         let mut lines = BufReader::new(stderr);
         let mut line = String::new();
@@ -50,7 +58,7 @@ impl Serving {
     }
 
     /// What it has said since it listened; waits for its end.
-    fn said(&mut self) -> String {
+    pub(crate) fn said(&mut self) -> String {
         self.reader.take().expect("it is read once").join().expect("it can be read")
     }
 
@@ -73,13 +81,13 @@ impl Serving {
         answer
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args([name, &id]).status().expect("kill exists");
         assert!(sent.success());
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait().expect("it can be waited for") {
@@ -219,7 +227,7 @@ fn requests_leave_traces() {
     let ended = said.lines().find(|line| line.ends_with("ended")).expect("a text has ended");
     for part in [
         "request{",
-        "path=\"/v1/completions\"",
+        "url.path=\"/v1/completions\"",
         "generate{gen_ai.request.model=\"demo\"",
         "gen_ai.usage.output_tokens=3",
         "gen_ai.response.finish_reasons=\"length\"",
@@ -227,7 +235,7 @@ fn requests_leave_traces() {
     ] {
         assert!(ended.contains(part), "{part}: {said}");
     }
-    assert!(said.lines().any(|line| line.contains("status=200") && line.contains("answered")));
+    assert!(said.lines().any(|line| line.contains("status_code=200") && line.contains("answered")));
     assert!(!said.contains("Once"), "{said}");
 }
 
@@ -257,7 +265,7 @@ const STREAMED: &str = r#"{"prompt":"Once","max_tokens":200,"ignore_eos":true,"s
 fn signals_end_a_server_that_starts() {
     use std::os::unix::process::ExitStatusExt;
     for (at, signal) in ["-TERM", "-HUP", "-INT"].into_iter().cycle().take(18).enumerate() {
-        let child = Serving::spawn(&[]);
+        let child = Serving::command(&[]).spawn().unwrap();
         let mut serving = Serving { child, address: String::new(), reader: None };
         std::thread::sleep(Duration::from_millis((at * at / 2) as u64));
         serving.signal(signal);

@@ -93,6 +93,7 @@ fn what_another_process_has_written_is_not_written_again() {
     std::fs::write(&old, b"cut").unwrap();
     let written = write(&other, &pages);
     assert_eq!((written.pages, written.bytes), (2, 4 * 8192), "one is new, and one was cut");
+    assert_eq!(written.found, 2);
     assert!(pages.iter().all(|key| holds(&one, key)));
 }
 
@@ -111,7 +112,7 @@ fn the_limit_holds_for_what_is_there_and_for_what_comes() {
     let large = pages(77, 6);
     let written = write(&smaller, &large);
     assert_eq!((written.pages, written.bytes), (0, 5 * 8192), "more than there may be at all");
-    assert!(written.error.is_none());
+    assert!(written.found == 0 && written.error.is_none());
     assert_eq!(write(&smaller, &large[..5]).pages, 5);
     assert_eq!(listing(path.path()).0, 5 * 8192);
 }

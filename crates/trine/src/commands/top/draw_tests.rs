@@ -3,11 +3,12 @@ use std::time::{Duration, Instant};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::super::fetch::{Address, Problem};
+use super::super::fetch::Problem;
 use super::super::status::tests::{answer, snapshot};
 use super::super::status::{Snapshot, parse};
 use super::super::view::tests::watched;
 use super::*;
+use crate::address::Address;
 
 /// The picture on a terminal of this size.
 fn drawn(view: &View, width: u16, height: u16) -> String {

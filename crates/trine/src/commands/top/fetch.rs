@@ -1,15 +1,14 @@
 //! Asking a server what it does: one request, bounded in bytes and time, with the key sent to that server alone.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use ureq::Agent;
-use ureq::http::Uri;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use super::status::{Snapshot, harmless, parse};
+use crate::address::Address;
 use crate::failure::usage;
 
 /// Where the server answers.
@@ -24,51 +23,6 @@ const ANSWER_TIME: Duration = Duration::from_secs(5);
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Longest key that a server looks at, in bytes.
 const KEY_BYTES_MAX: usize = 4096;
-
-/// Where a server is: scheme, host and port, and the path that stands before its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Address(String);
-
-impl Address {
-    /// Reads an `http` or `https` URL without user, query and fragment.
-    ///
-    /// # Errors
-    /// In words, if the text is none.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let wrong =
-            |reason: &str| Err(format!("{reason}; write for example http://127.0.0.1:8080"));
-        // A fragment is dropped by the parser of addresses.
-        if text.contains(['?', '#']) {
-            return wrong("leave out the query");
-        }
-        let Ok(uri) = text.trim_end_matches('/').parse::<Uri>() else {
-            return wrong("this is no address");
-        };
-        if !matches!(uri.scheme_str(), Some("http" | "https")) {
-            return wrong("the address begins with neither http:// nor https://");
-        }
-        match uri.authority() {
-            Some(authority) if authority.as_str().contains('@') => {
-                wrong("leave out the user name; --api-key-file takes a key")
-            }
-            Some(authority)
-                if authority.port_u16().is_none() && authority.as_str() != authority.host() =>
-            {
-                wrong("the port is no number from 0 to 65535")
-            }
-            Some(authority) if !authority.host().is_empty() => {
-                Ok(Self(text.trim_end_matches('/').to_owned()))
-            }
-            _ => wrong("the address names no host"),
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Why there is no answer, in words that are harmless for a terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::fetch::{Address, Problem};
+use super::fetch::Problem;
 use super::history::{History, Rates};
 use super::status::{Engine, Model, Snapshot};
+use crate::address::Address;
 use crate::output;
 
 /// What a key asks of the program.

@@ -1,0 +1,99 @@
+//! Fields that would change what an answer means, and that this server has not: they are refused, not ignored.
+
+use serde_json::Value;
+
+use crate::error::ApiError;
+use crate::json::Fields;
+
+/// A field's name, when it is harmless, and what to do instead.
+pub(crate) type Unsupported = (&'static str, Harmless, &'static str);
+
+/// When a field is harmless. Where it is absent or null it always is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Harmless {
+    /// Where it is false, or empty.
+    Off,
+    /// At this number.
+    At(f64),
+    /// At these texts.
+    Text(&'static [&'static str]),
+}
+
+/// Those of OpenAI's, vLLM's, SGLang's and llama.cpp's fields that no dialect has.
+pub(crate) const EVERYWHERE: [Unsupported; 35] = [
+    (
+        "suffix",
+        Harmless::Off,
+        "Gemma models do not fill in the middle; put everything into the prompt",
+    ),
+    ("use_beam_search", Harmless::Off, "leave it out"),
+    ("length_penalty", Harmless::At(1.0), "it belongs to beam search; leave it out"),
+    ("typical_p", Harmless::At(1.0), "use top_p or min_p"),
+    ("typ_p", Harmless::At(1.0), "use top_p or min_p"),
+    ("top_n_sigma", Harmless::At(-1.0), "use top_p or min_p"),
+    ("tfs_z", Harmless::At(1.0), "use top_p or min_p"),
+    ("mirostat", Harmless::At(0.0), "use temperature"),
+    ("dynatemp_range", Harmless::At(0.0), "use temperature"),
+    ("xtc_probability", Harmless::At(0.0), "use min_p"),
+    ("dry_multiplier", Harmless::At(0.0), "use frequency_penalty or repetition_penalty"),
+    ("n_probs", Harmless::At(0.0), "use logprobs"),
+    ("samplers", Harmless::Off, "the order of samplers is fixed; leave it out"),
+    ("bad_words", Harmless::Off, "use logit_bias"),
+    ("allowed_token_ids", Harmless::Off, "use logit_bias"),
+    ("logits_processors", Harmless::Off, "leave it out"),
+    ("structural_tag", Harmless::Off, "use tools, or structured_outputs"),
+    ("guided_whitespace_pattern", Harmless::Off, "write the spaces into a grammar"),
+    ("guided_json_object", Harmless::Off, "use response_format"),
+    ("return_token_ids", Harmless::Off, "use /tokenize"),
+    ("return_tokens_as_token_ids", Harmless::Off, "use /tokenize"),
+    ("truncate_prompt_tokens", Harmless::Off, "prompts are never cut; shorten it before"),
+    ("prompt_embeds", Harmless::Off, "send text or token ids"),
+    (
+        "kv_transfer_params",
+        Harmless::Off,
+        "prompts are read by the server that answers; leave it out",
+    ),
+    ("chat_template", Harmless::Off, "templates of requests are not run; the model's own is used"),
+    ("documents", Harmless::Off, "put documents into messages"),
+    ("lora", Harmless::Off, "leave it out"),
+    (
+        "cache_salt",
+        Harmless::Off,
+        "prefixes are shared between all clients of a server; run one for each",
+    ),
+    ("web_search_options", Harmless::Off, "leave it out"),
+    ("audio", Harmless::Off, "answers are text"),
+    ("functions", Harmless::Off, "use tools"),
+    ("function_call", Harmless::Text(&["none", "auto"]), "use tools"),
+    ("n_discard", Harmless::At(0.0), "prompts and answers are never cut; leave it out"),
+    ("n_keep", Harmless::At(0.0), "prompts and answers are never cut; leave it out"),
+    ("id_slot", Harmless::At(-1.0), "the engine chooses; leave it out"),
+];
+
+/// Looks for the fields of a list.
+///
+/// # Errors
+/// 400 naming the first that is there and not harmless.
+pub(crate) fn refuse(fields: Fields<'_>, unsupported: &[Unsupported]) -> Result<(), ApiError> {
+    for (name, harmless, remedy) in unsupported {
+        if fields.get(name).is_some_and(|value| !is_harmless(value, harmless)) {
+            return Err(ApiError::unsupported(fields.path(name), remedy));
+        }
+    }
+    Ok(())
+}
+
+fn is_harmless(value: &Value, harmless: &Harmless) -> bool {
+    match (harmless, value) {
+        (Harmless::Off, Value::Bool(truth)) => !truth,
+        (Harmless::Off, Value::String(text)) => text.is_empty(),
+        (Harmless::Off, Value::Array(items)) => items.is_empty(),
+        (Harmless::Off, Value::Object(map)) => map.is_empty(),
+        (Harmless::Off, _) => false,
+        (Harmless::At(neutral), value) => value.as_f64() == Some(*neutral),
+        (Harmless::Text(texts), value) => {
+            let text = value.as_str().or_else(|| value.get("type")?.as_str());
+            text.is_some_and(|text| texts.contains(&text))
+        }
+    }
+}

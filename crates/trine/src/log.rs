@@ -1,0 +1,32 @@
+//! What the program and its libraries note: for people on standard error, and for a collector of traces where one is named.
+
+use anyhow::Result;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::address::Address;
+use crate::traces::Traces;
+use crate::{screen, terminal};
+
+/// Messages go to standard error: warnings always, more with `-v` and `-vv`. Traces go to the collector for as long as what
+/// is returned lives.
+///
+/// # Errors
+/// If traces cannot be sent for want of a thread, or because of what the environment says about them.
+pub(crate) fn start(verbosity: u8, collector: Option<&Address>) -> Result<Option<Traces>> {
+    let level = match verbosity {
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
+    };
+    let people = tracing_subscriber::fmt::layer()
+        .with_writer(screen::log)
+        .with_ansi(terminal::stderr_has_colours())
+        .with_target(false)
+        .without_time()
+        .with_filter(level);
+    let traces = collector.map(Traces::start).transpose()?;
+    tracing_subscriber::registry().with(people).with(traces.as_ref().map(Traces::layer)).init();
+    Ok(traces)
+}
