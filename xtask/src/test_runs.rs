@@ -1,5 +1,6 @@
 //! Runs of tests: on which driver, under the validation layer or not, and what became of them.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -64,11 +65,11 @@ impl<'a> TestRun<'a> {
         let place =
             if self.place.is_empty() { String::new() } else { format!(" on {}", self.place) };
         let name = format!("{}{place}", self.name);
-        eprintln!("== {name}: {} programs {}", self.programs.len(), self.arguments.join(" "));
+        say(&format!("== {name}: {} programs {}", self.programs.len(), self.arguments.join(" ")));
         let mut found = Found { forbidden: self.forbidden, ..Found::default() };
         let mut failed = Vec::new();
         for program in &self.programs {
-            eprintln!("     Running {program}{place}");
+            say(&format!("     Running {program}{place}"));
             let (mut output, mut summary) = (String::new(), String::new());
             let complaints = found.messages.complaints();
             let status = lines(&mut self.command(root, program)?, |line| {
@@ -81,17 +82,17 @@ impl<'a> TestRun<'a> {
                 }
             })?;
             let is_clean = status.success() && found.messages.complaints() == complaints;
-            // In one piece: another list's programs may end meanwhile.
-            print!("     Ran {program}{place}\n{}", if is_clean { summary } else { output });
+            let shown = if is_clean { summary } else { output };
+            say(&format!("     Ran {program}{place}\n{}", shown.trim_end()));
             if !status.success() {
                 failed.push(format!("{program}: {status}"));
             }
         }
         let Counts { binaries, passed, failed: tests, ignored } = found.counts;
-        eprintln!(
+        say(&format!(
             "== {name}: {passed} passed, {tests} failed, {ignored} ignored in {binaries} programs, {:.0} s",
             start.elapsed().as_secs_f64()
-        );
+        ));
         if !failed.is_empty() {
             bail!("{name} failed: {}", failed.join("; "));
         }
@@ -122,6 +123,12 @@ impl<'a> TestRun<'a> {
             Validation::Hazard => found.messages.judge_wrong(),
         }
     }
+}
+
+/// Prints lines in one piece: another list's may come meanwhile.
+fn say(text: &str) {
+    // Who has closed the output wants to read nothing.
+    let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Makes lists of runs, all lists at the same time: what compiles for lavapipe keeps one processor busy.
