@@ -7,8 +7,8 @@
 /// Share of the time of a step without prompts that rows of one prompt may add: with 1 the gap between two tokens would
 /// double, and times vary.
 const ADDED: f64 = 0.75;
-/// What several prompts may add grows with this power of their number. 1 and 2 leave the typical request of a busy server
-/// waiting longer for its first token than if prompts were read at once (decision 008).
+/// What several prompts may add grows with this power of their number. With 1 the typical request of a busy server waits
+/// longer for its first token than if prompts were read at once (decision 008).
 const CROWD: i32 = 3;
 /// Weight of the latest step in the average of the steps without prompts.
 const LATEST: f64 = 0.2;

@@ -59,6 +59,18 @@ pub(crate) enum Piece {
     Failed(ApiError),
 }
 
+impl Piece {
+    /// How many log-probabilities it has, alternatives included.
+    fn logprobs(&self) -> usize {
+        let of = |logprobs: &Logprobs| 1 + logprobs.top.len();
+        match self {
+            Self::Prompt(tokens) => tokens.iter().map(of).sum(),
+            Self::Text { tokens, .. } => tokens.iter().map(|token| of(&token.logprobs)).sum(),
+            Self::Call(_) | Self::End(_) | Self::Failed(_) => 0,
+        }
+    }
+}
+
 /// A generated token as text.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenText {
@@ -97,8 +109,6 @@ pub(crate) struct Choices {
     pieces: Receiver<(usize, Piece)>,
     /// Texts that have not ended.
     open: usize,
-    /// Log-probabilities that there may be in all.
-    logprobs: usize,
     lifecycle: Lifecycle,
 }
 
@@ -111,7 +121,6 @@ impl Choices {
         let (model, lifecycle) = (&lease.model, &app.lifecycle);
         let (metrics, deadline) = (app.metrics.model(&lease.name), lifecycle.deadline(lease.asked));
         check_queue(&asks, &model.service.limits())?;
-        let logprobs = asks.iter().map(|ask| logprobs(&ask.request, &model.service.limits())).sum();
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
             let span = generate_span(&lease.name, &ask);
@@ -131,7 +140,7 @@ impl Choices {
             };
             tokio::spawn(follow.instrument(span));
         }
-        Ok(Self { pieces, open, logprobs, lifecycle: lifecycle.clone() })
+        Ok(Self { pieces, open, lifecycle: lifecycle.clone() })
     }
 
     /// The next piece and the index of its text; none when all have ended. A failure is the end of all.
@@ -212,44 +221,38 @@ impl Whole {
 /// Waits for `count` texts to be complete.
 ///
 /// # Errors
-/// If one of them fails, or all may have more log-probabilities than an answer.
+/// If one of them fails, or there are more log-probabilities than an answer may have.
 pub(crate) async fn collect(mut choices: Choices, count: usize) -> Result<Vec<Whole>, ApiError> {
-    if choices.logprobs > LOGPROBS_WHOLE_MAX {
-        let message = format!(
-            "the answer may have {} log-probabilities, alternatives included, and {LOGPROBS_WHOLE_MAX} are the most; \
-             ask for fewer tokens, texts or alternatives, or for a stream",
-            choices.logprobs
-        );
-        return Err(ApiError::field("logprobs", message));
-    }
     let mut wholes: Vec<Whole> = (0..count).map(|_| Whole::default()).collect();
+    let mut logprobs = 0;
     while let Some((index, piece)) = choices.next().await {
+        logprobs += piece.logprobs();
+        if logprobs > LOGPROBS_WHOLE_MAX {
+            let message = format!(
+                "the answer has more than {LOGPROBS_WHOLE_MAX} log-probabilities, alternatives included; ask for fewer tokens, \
+                 texts or alternatives, or for a stream"
+            );
+            return Err(ApiError::field("logprobs", message));
+        }
         wholes[index].take(piece)?;
     }
     Ok(wholes)
 }
 
-/// Refuses texts that would find the queue full even if nobody else were there.
+/// Refuses several texts that have no place together, running and in the queue, even if nobody else is there.
 fn check_queue(asks: &[Ask], limits: &Limits) -> Result<(), ApiError> {
     let tokens: usize = asks.iter().map(|ask| ask.request.prompt.len()).sum();
-    if asks.len() > limits.queue || tokens > limits.queue_tokens {
+    let texts = limits.queue.saturating_add(limits.sequences);
+    if asks.len() > 1 && (asks.len() > texts || tokens > limits.queue_tokens) {
         let message = format!(
-            "{} texts after prompts of {tokens} tokens in all are more than the queue ever takes, {} and {}; ask for fewer",
+            "{} texts after prompts of {tokens} tokens in all are more than there is ever room for, {texts} and {}; ask for \
+             fewer with n or in prompt",
             asks.len(),
-            limits.queue,
             limits.queue_tokens
         );
         return Err(ApiError::field("n", message));
     }
     Ok(())
-}
-
-/// How many log-probabilities a text may have, those of its prompt and alternatives included.
-fn logprobs(request: &Request, limits: &Limits) -> usize {
-    let prompt = request.prompt.len();
-    let generated = request.max_tokens.min(limits.context.saturating_sub(prompt) + 1);
-    let of = |tokens: usize, top: Option<usize>| top.map_or(0, |top| tokens * (top + 1));
-    of(prompt, request.prompt_logprobs) + of(generated, request.logprobs)
 }
 
 /// The span of a text, within that of its request. Where OpenTelemetry has a name for an attribute, that is the field's
@@ -274,7 +277,9 @@ struct Run {
     span: Span,
     /// When the request asked for the model.
     asked: Instant,
-    /// From then on.
+    /// When it was queued, which is later by the time of loading.
+    queued: Instant,
+    /// From when it was asked for.
     first_token: Option<Duration>,
     last_token: Option<Instant>,
     reused: usize,
@@ -305,6 +310,7 @@ impl Run {
             metrics,
             span,
             asked,
+            queued: Instant::now(),
             first_token: None,
             last_token: None,
             reused: 0,
@@ -366,8 +372,10 @@ impl Run {
                     None => (step.pieces, false),
                     Some(reason) => {
                         // The engine has not ended it and tells no times: the wait for a place counts as prefill.
-                        let first = self.first_token.unwrap_or_default().as_secs_f64();
-                        let all = at.saturating_duration_since(self.asked).as_secs_f64();
+                        let before = self.queued.saturating_duration_since(self.asked);
+                        let first = self.first_token.unwrap_or_default().saturating_sub(before);
+                        let first = first.as_secs_f64();
+                        let all = at.saturating_duration_since(self.queued).as_secs_f64();
                         let end = self.end(reason, first, (all - first).max(0.0));
                         (step.pieces.into_iter().chain([end]).collect(), true)
                     }

@@ -236,7 +236,16 @@ impl Models {
                     continue;
                 }
             };
-            let outcome = receiver.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+            let outcome = tokio::select! {
+                biased;
+                outcome = receiver.wait_for(Option::is_some) => Some(outcome.map(|outcome| outcome.clone())),
+                () = settled => None,
+            };
+            // The server may be ending.
+            let Some(outcome) = outcome else {
+                loaded = Some(receiver);
+                continue;
+            };
             match outcome {
                 // Loaded: the next look at the table gives a lease.
                 Ok(Some(Ok(()))) => loaded = Some(receiver),

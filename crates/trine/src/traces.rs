@@ -93,7 +93,10 @@ impl Traces {
             .context("traces cannot be sent")?;
         let mut resource = Resource::builder()
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-        if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
+        let names = |variable: &str, what: &str| {
+            std::env::var(variable).is_ok_and(|value| value.contains(what) && !value.is_empty())
+        };
+        if !names("OTEL_SERVICE_NAME", "") && !names("OTEL_RESOURCE_ATTRIBUTES", "service.name=") {
             resource = resource.with_service_name(SERVICE);
         }
         let provider = SdkTracerProvider::builder()

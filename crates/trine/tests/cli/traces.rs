@@ -72,11 +72,12 @@ fn take(stream: TcpStream, status: &str, sender: &Sender<(String, Vec<u8>)>) {
         let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
         let mut body = vec![0; length.unwrap().trim().parse().unwrap()];
         reader.read_exact(&mut body).unwrap();
-        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
-        reader.get_mut().write_all(answer.as_bytes()).unwrap();
+        // Before the answer: who has that may look for what was sent.
         if sender.send((head, body)).is_err() {
             return;
         }
+        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        reader.get_mut().write_all(answer.as_bytes()).unwrap();
     }
 }
 
