@@ -322,8 +322,10 @@ mod tests {
                 name
             })
             .collect();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while !names.iter().all(|name| store.has(name)) {
             assert!(names.iter().all(|name| store.expects(name)));
+            assert!(std::time::Instant::now() < deadline, "they are not written");
         }
         store.settle();
         assert_eq!(store.counts().written, 64);
