@@ -37,6 +37,9 @@ const TARGET: &str = "trine_server";
 /// Longest time that a collector may take for a batch, and largest answer that is read, in bytes.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Says how many spans may wait, and how many that are at most: the exporter makes room for all at its start.
+const QUEUE: &str = "OTEL_BSP_MAX_QUEUE_SIZE";
+const QUEUE_MAX: u64 = 1 << 16;
 /// Longest time that the program's end waits for the last batch.
 const END_TIME: Duration = Duration::from_secs(3);
 
@@ -75,6 +78,10 @@ impl Traces {
     /// # Errors
     /// If the variables of OpenTelemetry in the environment ask for what is not supported.
     pub(crate) fn start(collector: &Address) -> Result<Self> {
+        let queue = std::env::var(QUEUE).ok().and_then(|size| size.trim().parse::<u64>().ok());
+        if let Some(size) = queue.filter(|size| *size > QUEUE_MAX) {
+            return Err(usage(format!("{QUEUE} is {size}; use at most {QUEUE_MAX}")));
+        }
         let url = format!("{collector}{PATH}");
         let agent = Agent::config_builder()
             .http_status_as_error(false)

@@ -165,4 +165,10 @@ fn what_is_no_address_of_a_collector_is_refused() {
     assert_eq!(wrong.status.code(), Some(2));
     let said = String::from_utf8(wrong.stderr).unwrap();
     assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{said}");
+    for size in ["100000000000", "18446744073709551615"] {
+        let mut command =
+            crate::common::command(&["serve", "--otlp-endpoint", "http://127.0.0.1:9"]);
+        let wrong = command.env("OTEL_BSP_MAX_QUEUE_SIZE", size).output().unwrap();
+        assert_eq!(wrong.status.code(), Some(2), "{size}");
+    }
 }
