@@ -50,8 +50,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     cargo(root, "lints", &with(&LINTS, &["--workspace"]))?;
     skipped.extend(shaders::check_unless_sealed(root)?);
 
-    let programs =
-        programs::build(root, "building the tests", &[&TESTS[..], &EVERYTHING].concat())?;
+    let programs = tests(root)?;
     let report = radv::build(root)?;
     let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
     let others = TestRun::new("tests", others.collect());
@@ -72,6 +71,11 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The tests of the whole workspace.
+fn tests(root: &Path) -> anyhow::Result<Vec<Program>> {
+    programs::build(root, "building the tests", &[&TESTS[..], &EVERYTHING].concat())
+}
+
 /// Lints and tests of the shader compiler.
 pub(crate) fn shader_compiler(root: &Path) -> anyhow::Result<()> {
     cargo(root, "lints of the shader compiler", &with(&LINTS, &COMPILER))?;
@@ -83,8 +87,7 @@ pub(crate) fn shader_compiler(root: &Path) -> anyhow::Result<()> {
 
 /// Runs the tests of the Vulkan backend alone, on the drivers that are there.
 pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
-    let programs =
-        programs::build(root, "building the tests", &[&TESTS[..], &EVERYTHING].concat())?;
+    let programs = tests(root)?;
     let skipped = vulkan_tests(root, &drivers::find(root)?, &programs)?;
     end("vulkan", &skipped);
     Ok(())

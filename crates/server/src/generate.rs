@@ -242,12 +242,12 @@ pub(crate) async fn collect(mut choices: Choices, count: usize) -> Result<Vec<Wh
 /// Refuses several texts that the queue has no room for together even if nobody else is there: they are queued at once.
 fn check_queue(asks: &[Ask], limits: &Limits) -> Result<(), ApiError> {
     let tokens: usize = asks.iter().map(|ask| ask.request.prompt.len()).sum();
-    let texts = limits.queue;
-    if asks.len() > 1 && (asks.len() > texts || tokens > limits.queue_tokens) {
+    if asks.len() > 1 && (asks.len() > limits.queue || tokens > limits.queue_tokens) {
         let message = format!(
-            "{} texts after prompts of {tokens} tokens in all are more than there is ever room for, {texts} and {}; ask for \
+            "{} texts after prompts of {tokens} tokens in all are more than there is ever room for, {} and {}; ask for \
              fewer with n or in prompt",
             asks.len(),
+            limits.queue,
             limits.queue_tokens
         );
         return Err(ApiError::field("n", message));

@@ -23,6 +23,12 @@ use crate::stream::{Writer, push_json, respond};
 use crate::structure::Structure;
 use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
 
+/// Options that this server has not.
+pub(crate) const UNSUPPORTED_OPTIONS: [Unsupported; 3] = [
+    ("mirostat", Harmless::At(0.0), "leave it out"),
+    ("tfs_z", Harmless::At(1.0), "leave it out"),
+    ("typical_p", Harmless::At(1.0), "leave it out"),
+];
 /// Fields of the API that this server has not.
 pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
     ("images", Harmless::Off, "this server takes text only"),
@@ -156,12 +162,7 @@ fn read_options(
         parameters.max_tokens = usize::try_from(most).ok();
     }
     parameters.stops = read_stops(options, "stop")?;
-    for (name, neutral) in [("mirostat", 0.0), ("tfs_z", 1.0), ("typical_p", 1.0)] {
-        if options.get(name).is_some_and(|value| value.as_f64() != Some(neutral)) {
-            return Err(ApiError::unsupported(options.path(name), "leave it out"));
-        }
-    }
-    Ok(())
+    refuse(options, &UNSUPPORTED_OPTIONS)
 }
 
 /// Writes lines of JSON.

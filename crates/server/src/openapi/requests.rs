@@ -297,9 +297,7 @@ fn ollama_options() -> Value {
         "Most tokens that are written. Absent, -1 and -2: until the context is full.",
     );
     fields.extend([("num_predict", most), ("stop", stops())]);
-    let neutral = [("mirostat", 0.0), ("tfs_z", 1.0), ("typical_p", 1.0)];
-    let refused = |(name, value)| (name, refused("leave it out", json!([null, value])));
-    fields.extend(neutral.map(refused));
+    fields.extend(refused_fields(&ollama_dialect::UNSUPPORTED_OPTIONS));
     about(asked([], fields), "Further options are ignored.")
 }
 
