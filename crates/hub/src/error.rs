@@ -202,6 +202,14 @@ pub enum HubError {
         /// Names of the local models.
         local: Vec<String>,
     },
+    /// A preset that cannot be used or kept.
+    #[error("the preset '{name}' cannot be used: {reason}")]
+    InvalidPreset {
+        /// Its name, control characters replaced.
+        name: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// A removal that would touch something outside the store.
     #[error("{path} is not removed: {reason}")]
     Refused {

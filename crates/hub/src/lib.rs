@@ -3,14 +3,16 @@
 //! [`Hub::pull`] fetches a model named as people type it (`owner/repo:Q4_K_M`), resumes what an
 //! earlier attempt left, verifies the SHA-256 the repository publishes and moves each file to its
 //! final name only when it is whole. [`Hub::resolve`], [`Hub::list`] and [`Hub::show`] work without
-//! a network, from the store and, read-only, from the Hugging Face cache.
+//! a network, from the store and, read-only, from the Hugging Face cache. [`catalog`] knows the names under which people ask for
+//! models, and [`Preset`] gives a model a name, a system prompt and parameters of its own.
 //!
 //! The store keeps human-readable names: `<store>/owner/repo/<file>`, beside one `manifest.json`
-//! per repository. A download in progress is `<file>.part`; lock files live in `<store>/.locks`.
+//! per repository. A download in progress is `<file>.part`; lock files live in `<store>/.locks`, presets in `<store>/.presets`.
 #![forbid(unsafe_code)]
 
 mod api;
 mod cache;
+pub mod catalog;
 mod config;
 mod download;
 mod error;
@@ -20,11 +22,13 @@ mod location;
 mod manifest;
 mod name;
 mod part;
+mod preset;
 mod progress;
 mod pull;
 mod retry;
 mod select;
 mod shelf;
+mod short;
 mod space;
 mod store;
 
@@ -34,4 +38,5 @@ pub use hub::{
     EntryState, Hub, LocalModel, ModelFile, Origin, RemovedModel, StoreEntry, StoredFile,
 };
 pub use name::{ModelName, Selection};
+pub use preset::{Preset, PresetMessage, PresetName, PresetParameters, PresetRole, Taken};
 pub use progress::{Progress, Silent};

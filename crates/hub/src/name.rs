@@ -199,7 +199,7 @@ fn valid_owner(owner: &str) -> bool {
     valid_repository_part(owner) && !HOSTS.iter().any(|host| owner.eq_ignore_ascii_case(host))
 }
 
-fn valid_repository_part(part: &str) -> bool {
+pub(crate) fn valid_repository_part(part: &str) -> bool {
     let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
     part.len() <= LONGEST_REPOSITORY_PART
         && part.bytes().all(valid)
@@ -216,7 +216,7 @@ pub(crate) fn valid_file(path: &str) -> bool {
 }
 
 /// Whether one path component is harmless on every system: no separator, no parent, no device.
-fn valid_component(part: &str) -> bool {
+pub(crate) fn valid_component(part: &str) -> bool {
     const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "conin$", "conout$"];
     if part.is_empty() || part.len() > LONGEST_COMPONENT {
         return false;

@@ -1,0 +1,290 @@
+//! Names that people know, and the repositories they mean. A table in the program: it needs no network.
+//!
+//! The names are those of Ollama's library; the files are the text models that ggml-org publishes without asking for a
+//! licence to be accepted first. Sizes are those of these files, rounded: they are shown as "about".
+
+use crate::error::closest;
+use crate::name::ModelName;
+
+/// A model of the catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CatalogModel {
+    /// The family, before the colon: `gemma3`.
+    family: &'static str,
+    /// The tags that mean this model, the usual one first: `4b`, `4b-it-q4_K_M`.
+    tags: &'static [&'static str],
+    /// `owner/repo`.
+    repository: &'static str,
+    /// The quantisation, as the file's name spells it.
+    quant: &'static str,
+    /// Size of the file in bytes, about.
+    pub bytes: u64,
+}
+
+/// A family that people know and trine does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusedFamily {
+    /// The name before the colon.
+    pub name: &'static str,
+    /// Why it does not run, and what to take instead.
+    pub reason: &'static str,
+}
+
+/// What the catalogue knows of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// A model that can be fetched.
+    Model(&'static CatalogModel),
+    /// A family that does not run here.
+    Refused(&'static RefusedFamily),
+}
+
+/// The tag of a name that has none.
+const LATEST: &str = "latest";
+
+const fn gemma3(
+    tags: &'static [&'static str],
+    repository: &'static str,
+    quant: &'static str,
+    megabytes: u64,
+) -> CatalogModel {
+    CatalogModel { family: "gemma3", tags, repository, quant, bytes: megabytes * 1_000_000 }
+}
+
+const MODELS: [CatalogModel; 18] = [
+    gemma3(&["270m", "270m-it-q8_0"], "ggml-org/gemma-3-270m-it-GGUF", "Q8_0", 292),
+    gemma3(&["270m-it-qat"], "ggml-org/gemma-3-270m-it-qat-GGUF", "Q4_0", 241),
+    gemma3(&["1b", "1b-it-q4_K_M"], "ggml-org/gemma-3-1b-it-GGUF", "Q4_K_M", 806),
+    gemma3(&["1b-it-qat"], "ggml-org/gemma-3-1b-it-qat-GGUF", "Q4_0", 720),
+    gemma3(&["1b-it-q8_0"], "ggml-org/gemma-3-1b-it-GGUF", "Q8_0", 1_070),
+    gemma3(&["1b-it-fp16", "1b-it-f16"], "ggml-org/gemma-3-1b-it-GGUF", "f16", 2_010),
+    gemma3(&["4b", LATEST, "4b-it-q4_K_M"], "ggml-org/gemma-3-4b-it-GGUF", "Q4_K_M", 2_490),
+    gemma3(&["4b-it-qat"], "ggml-org/gemma-3-4b-it-qat-GGUF", "Q4_0", 2_530),
+    gemma3(&["4b-it-q8_0"], "ggml-org/gemma-3-4b-it-GGUF", "Q8_0", 4_130),
+    gemma3(&["4b-it-fp16", "4b-it-f16"], "ggml-org/gemma-3-4b-it-GGUF", "f16", 7_770),
+    gemma3(&["12b", "12b-it-q4_K_M"], "ggml-org/gemma-3-12b-it-GGUF", "Q4_K_M", 7_300),
+    gemma3(&["12b-it-qat"], "ggml-org/gemma-3-12b-it-qat-GGUF", "Q4_0", 7_130),
+    gemma3(&["12b-it-q8_0"], "ggml-org/gemma-3-12b-it-GGUF", "Q8_0", 12_510),
+    gemma3(&["12b-it-fp16", "12b-it-f16"], "ggml-org/gemma-3-12b-it-GGUF", "f16", 23_540),
+    gemma3(&["27b", "27b-it-q4_K_M"], "ggml-org/gemma-3-27b-it-GGUF", "Q4_K_M", 16_550),
+    gemma3(&["27b-it-qat"], "ggml-org/gemma-3-27b-it-qat-GGUF", "Q4_0", 15_910),
+    gemma3(&["27b-it-q8_0"], "ggml-org/gemma-3-27b-it-GGUF", "Q8_0", 28_710),
+    gemma3(&["27b-it-fp16", "27b-it-f16"], "ggml-org/gemma-3-27b-it-GGUF", "f16", 54_030),
+];
+
+const REFUSED: [RefusedFamily; 7] = [
+    RefusedFamily {
+        name: "gemma3n",
+        reason: "Gemma 3n has layers that trine does not compute yet; gemma3:4b is near in size",
+    },
+    RefusedFamily {
+        name: "gemma4",
+        reason: "Gemma 4 has layers that trine does not compute yet; take a gemma3",
+    },
+    RefusedFamily {
+        name: "gemma2",
+        reason: "trine runs Gemma 3, not the generations before; take a gemma3",
+    },
+    RefusedFamily {
+        name: "gemma",
+        reason: "trine runs Gemma 3, not the generations before; take a gemma3",
+    },
+    RefusedFamily {
+        name: "codegemma",
+        reason: "CodeGemma is of Gemma's first generation, and trine runs Gemma 3; take a gemma3",
+    },
+    RefusedFamily {
+        name: "shieldgemma",
+        reason: "ShieldGemma is of Gemma's second generation, and trine runs Gemma 3; take a gemma3",
+    },
+    RefusedFamily {
+        name: "embeddinggemma",
+        reason: "EmbeddingGemma's attention looks both ways, which trine does not compute yet; \
+                 `trine serve --embeddings` makes embeddings with a gemma3",
+    },
+];
+
+impl CatalogModel {
+    /// Its usual name, with the tag: `gemma3:4b`.
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.family, self.tags[0])
+    }
+
+    /// All names that mean it, the usual one first.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.tags.iter().map(|tag| format!("{}:{tag}", self.family)).collect();
+        if self.tags.contains(&LATEST) {
+            names.push(self.family.to_owned());
+        }
+        names
+    }
+
+    /// The name in the store and on Hugging Face.
+    pub fn model(&self) -> ModelName {
+        ModelName::parse(&format!("{}:{}", self.repository, self.quant))
+            .expect("the table holds names that can be parsed, which a test shows")
+    }
+
+    /// The quantisation, as the file's name spells it.
+    pub fn quant(&self) -> &'static str {
+        self.quant
+    }
+}
+
+/// All models of the catalogue, smaller ones first.
+pub fn models() -> &'static [CatalogModel] {
+    &MODELS
+}
+
+/// Families that people know and trine does not run.
+pub fn refused() -> &'static [RefusedFamily] {
+    &REFUSED
+}
+
+/// What a name means, upper or lower case: `gemma3:4b`, `gemma3` (the 4B), `gemma3:latest`.
+pub fn find(name: &str) -> Option<Known> {
+    let name = name.strip_prefix("library/").unwrap_or(name);
+    let (family, tag) = name.split_once(':').unwrap_or((name, LATEST));
+    let is_model = |model: &&CatalogModel| {
+        model.family.eq_ignore_ascii_case(family)
+            && model.tags.iter().any(|other| other.eq_ignore_ascii_case(tag))
+    };
+    let refused = || REFUSED.iter().find(|other| other.name.eq_ignore_ascii_case(family));
+    match MODELS.iter().find(is_model) {
+        Some(model) => Some(Known::Model(model)),
+        None => refused().map(Known::Refused),
+    }
+}
+
+/// The models whose names, repository or quantisation hold every word of `text`; all for an empty one.
+pub fn search(text: &str) -> Vec<&'static CatalogModel> {
+    let words: Vec<String> = text.split_whitespace().map(str::to_lowercase).collect();
+    let holds = |model: &&CatalogModel| {
+        let mut all = model.names().join(" ");
+        all.push(' ');
+        all.push_str(&model.model().to_string());
+        let all = all.to_lowercase();
+        words.iter().all(|word| all.contains(word.as_str()))
+    };
+    MODELS.iter().filter(holds).collect()
+}
+
+/// Names of the catalogue that are spelled nearly like `name`, best first, at most five.
+pub fn close(name: &str) -> Vec<String> {
+    let wanted = name.to_lowercase();
+    // A wrong tag of a known family: the usual sizes say more than what is spelled alike.
+    let family = wanted.split(':').next().unwrap_or_default();
+    let names: Vec<String> = MODELS.iter().flat_map(CatalogModel::names).collect();
+    let mut close = closest(&wanted, &names);
+    if MODELS.iter().any(|model| model.family == family) {
+        let usual = MODELS.iter().filter(|model| !model.tags[0].contains('-'));
+        close.extend(usual.map(CatalogModel::name));
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    close.retain(|name| seen.insert(name.clone()));
+    close.truncate(5);
+    close
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::name::Selection;
+
+    fn repository(name: &str) -> String {
+        match find(name) {
+            Some(Known::Model(model)) => model.model().to_string(),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn names_of_ollama_mean_what_they_mean_there() {
+        for (name, model) in [
+            ("gemma3", "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M"),
+            ("gemma3:latest", "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M"),
+            ("Gemma3:4B", "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M"),
+            ("library/gemma3:4b", "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M"),
+            ("gemma3:270m", "ggml-org/gemma-3-270m-it-GGUF:Q8_0"),
+            ("gemma3:1b-it-qat", "ggml-org/gemma-3-1b-it-qat-GGUF:Q4_0"),
+            ("gemma3:4b-it-q8_0", "ggml-org/gemma-3-4b-it-GGUF:Q8_0"),
+            ("gemma3:12b-it-q4_K_M", "ggml-org/gemma-3-12b-it-GGUF:Q4_K_M"),
+            ("gemma3:27b-it-fp16", "ggml-org/gemma-3-27b-it-GGUF:f16"),
+        ] {
+            assert_eq!(repository(name), model, "{name}");
+        }
+        for unknown in ["gemma3:5b", "llama3", "gemma3:", ":4b", "", "gemma-3-4b", "a/gemma3"] {
+            assert_eq!(find(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn families_that_do_not_run_have_a_reason() {
+        for name in ["gemma3n", "gemma3n:e2b", "gemma4:12b", "GEMMA2:9b", "embeddinggemma"] {
+            assert!(
+                matches!(find(name), Some(Known::Refused(family)) if family.reason.contains("trine")),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_table_is_consistent() {
+        let mut names = BTreeSet::new();
+        for model in models() {
+            assert!(matches!(model.model().selection(), Selection::Quant(_)), "{model:?}");
+            for name in model.names() {
+                assert!(names.insert(name.to_lowercase()), "{name} is there twice");
+                assert_eq!(find(&name), Some(Known::Model(model)), "{name}");
+            }
+        }
+    }
+
+    /// Sizes follow from the number of parameters and the bits of a format.
+    #[test]
+    fn sizes_are_those_of_parameters_and_bits() {
+        for model in models() {
+            let parameters = match model.tags[0].split('-').next() {
+                Some("270m") => 268e6,
+                Some("1b") => 1.0e9,
+                Some("4b") => 3.88e9,
+                Some("12b") => 11.77e9,
+                Some("27b") => 27.01e9,
+                other => panic!("{other:?}"),
+            };
+            // Small models have large tables of embeddings, which stay in 6 or 8 bits.
+            let bits = match model.quant {
+                "f16" => 15.9..=16.2,
+                "Q8_0" => 8.45..=8.8,
+                "Q4_0" => 4.5..=7.3,
+                "Q4_K_M" => 4.8..=6.6,
+                other => panic!("{other}"),
+            };
+            let found = model.bytes as f64 * 8.0 / parameters;
+            assert!(bits.contains(&found), "{}: {found:.2} bits", model.name());
+        }
+    }
+
+    #[test]
+    fn search_takes_words_in_any_order() {
+        let names = |text: &str| -> Vec<String> {
+            search(text).into_iter().map(CatalogModel::name).collect()
+        };
+        assert_eq!(names("").len(), models().len());
+        assert_eq!(names("QAT 4b"), ["gemma3:4b-it-qat"]);
+        assert_eq!(names("gemma-3-1b q8"), ["gemma3:1b-it-q8_0"]);
+        assert!(names("llama").is_empty());
+    }
+
+    #[test]
+    fn mistyped_names_find_their_neighbours() {
+        assert_eq!(close("gema3:4b")[0], "gemma3:4b");
+        assert!(close("gemma3:5b").contains(&"gemma3:4b".to_owned()));
+        assert!(close("gemma3:4b-q8_0").contains(&"gemma3:4b-it-q8_0".to_owned()));
+        assert!(close("gemma3:70b-it-nonsense-tag").contains(&"gemma3:27b".to_owned()));
+        assert!(close("mistral-large-instruct").is_empty());
+    }
+}

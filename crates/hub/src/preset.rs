@@ -1,0 +1,541 @@
+//! Presets: names for another model with a system prompt and parameters, each a TOML file in the store's `.presets`.
+//!
+//! A preset stands on a model or on another preset, at most eight deep. One without anything of its own is a copy under
+//! another name.
+
+use std::fmt;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalog;
+use crate::error::{HubError, printable};
+use crate::hub::Hub;
+use crate::name::{valid_component, valid_repository_part};
+
+/// The folder of the store that holds them. No owner's name begins with a dot.
+const FOLDER: &str = ".presets";
+const VERSION: u32 = 1;
+/// Largest file of a preset, in bytes.
+const LARGEST: u64 = 1 << 20;
+/// Most presets that are listed.
+const MOST: usize = 10_000;
+/// Most presets that stand on one another.
+const DEEPEST: usize = 8;
+/// Most texts that end an answer.
+const MOST_STOPS: usize = 64;
+/// What stands for the colon of a name in a file's name: no name holds it.
+const COLON: &str = "@";
+
+/// The name of a preset: `mario` or `mario:formal`, of letters, digits, `-`, `_` and `.`. Upper and lower case are the
+/// same, and `:latest` is left out.
+#[derive(Debug, Clone)]
+pub struct PresetName(String);
+
+impl PresetName {
+    /// Parses a typed name.
+    ///
+    /// # Errors
+    /// [`HubError::InvalidPreset`] when the text can be no preset's name, or means a model of the catalogue.
+    pub fn parse(text: &str) -> Result<Self, HubError> {
+        let wrong = |reason: &str| HubError::InvalidPreset {
+            name: printable(text, 80),
+            reason: reason.to_owned(),
+        };
+        let form = "a name holds letters, digits, '-', '_' and '.', as in mario or mario:formal";
+        let (name, tag) = match text.split_once(':') {
+            None => (text, None),
+            Some((name, tag)) => (name, Some(tag)),
+        };
+        let is_valid = |part: &str| valid_repository_part(part) && valid_component(part);
+        if !is_valid(name) || tag.is_some_and(|tag| !is_valid(tag)) {
+            return Err(wrong(form));
+        }
+        if matches!(catalog::find(text), Some(catalog::Known::Model(_))) {
+            return Err(wrong("this is the name of a model that can be fetched; choose another"));
+        }
+        let tag = tag.filter(|tag| !tag.eq_ignore_ascii_case("latest"));
+        Ok(PresetName(tag.map_or(name.to_owned(), |tag| format!("{name}:{tag}"))))
+    }
+
+    fn key(&self) -> String {
+        self.0.to_ascii_lowercase()
+    }
+
+    fn file(&self) -> String {
+        format!("{}.toml", self.key().replace(':', COLON))
+    }
+}
+
+impl fmt::Display for PresetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl PartialEq for PresetName {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.eq_ignore_ascii_case(&other.0)
+    }
+}
+
+impl Eq for PresetName {}
+
+/// A preset.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preset {
+    version: u32,
+    /// Its name, as it was typed.
+    pub name: String,
+    /// What it stands on: a model's name, a path, or another preset.
+    pub from: String,
+    /// Instructions that stand before a conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    /// How its answers are written.
+    #[serde(default, skip_serializing_if = "PresetParameters::is_empty")]
+    pub parameters: PresetParameters,
+    /// Turns that every conversation begins with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<PresetMessage>,
+}
+
+/// One turn of the beginning of every conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PresetMessage {
+    /// Who speaks.
+    pub role: PresetRole,
+    /// What is said.
+    pub content: String,
+}
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PresetRole {
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+}
+
+/// How the answers of a preset are written. What is not set comes from what it stands on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PresetParameters {
+    /// Randomness, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Probability that the tokens to choose among have together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// Number of tokens to choose among; 0 for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u32>,
+    /// Least share of the likeliest token's probability.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f64>,
+    /// Divisor of the scores of tokens that were used already; 1 is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<f64>,
+    /// What is subtracted from the scores of tokens that were used already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f64>,
+    /// What is subtracted from the scores of tokens for each time they were used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f64>,
+    /// Start of the random numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Most tokens of an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// Most positions of a conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<u32>,
+    /// Texts that end an answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stop: Vec<String>,
+}
+
+/// What became of a parameter that another program writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// It is set.
+    Set,
+    /// It means nothing here, for this reason.
+    Ignored(&'static str),
+}
+
+impl PresetParameters {
+    /// Whether nothing is set.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Sets a parameter by its name in Ollama or here, to the value that a text holds. A `stop` is added to those before.
+    ///
+    /// # Errors
+    /// In words: a name that nobody knows, a parameter that would change the answers and is not there, or a value out of
+    /// its range.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<Taken, String> {
+        let mut next = self.clone();
+        match name.to_ascii_lowercase().as_str() {
+            "temperature" => next.temperature = Some(number(value)?),
+            "top_p" => next.top_p = Some(number(value)?),
+            "top_k" => next.top_k = Some(number(value)?),
+            "min_p" => next.min_p = Some(number(value)?),
+            "repeat_penalty" | "repetition_penalty" => {
+                next.repetition_penalty = Some(number(value)?);
+            }
+            "presence_penalty" => next.presence_penalty = Some(number(value)?),
+            "frequency_penalty" => next.frequency_penalty = Some(number(value)?),
+            // In Ollama -1 is another seed each time, as none is here.
+            "seed" if value.trim() == "-1" => next.seed = None,
+            "seed" => next.seed = Some(number(value)?),
+            // -1 is no limit, -2 until the context is full: both are what no limit is here.
+            "num_predict" | "max_tokens" if matches!(value.trim(), "-1" | "-2") => {
+                next.max_tokens = None;
+            }
+            "num_predict" | "max_tokens" => next.max_tokens = Some(number(value)?),
+            "num_ctx" | "context" => next.context = Some(number(value)?),
+            "stop" => next.stop.push(value.to_owned()),
+            "mirostat" if number::<f64>(value)? == 0.0 => return Ok(Taken::Ignored("it is off")),
+            "tfs_z" | "typical_p" if number::<f64>(value)? == 1.0 => {
+                return Ok(Taken::Ignored("it is off"));
+            }
+            "mirostat" | "mirostat_eta" | "mirostat_tau" | "tfs_z" | "typical_p" => {
+                return Err(
+                    "trine does not sample this way; use temperature, top_p or min_p".into()
+                );
+            }
+            "repeat_last_n" if value.trim() == "64" => {
+                return Ok(Taken::Ignored("64 is usual here"));
+            }
+            "repeat_last_n" => {
+                return Err("penalties look back 64 tokens; leave it out".to_owned());
+            }
+            "num_gpu" | "main_gpu" | "low_vram" | "num_thread" | "num_batch" | "num_keep"
+            | "numa" | "use_mmap" | "use_mlock" | "f16_kv" | "vocab_only" | "penalize_newline" => {
+                return Ok(Taken::Ignored("where a model runs is an option of run and serve"));
+            }
+            _ => {
+                let names = PARAMETERS.map(String::from);
+                let close = crate::error::closest(name, &names);
+                let hint = close.first().map_or(String::new(), |close| format!("; near: {close}"));
+                return Err(format!("there is no such parameter{hint}"));
+            }
+        }
+        next.check()?;
+        *self = next;
+        Ok(Taken::Set)
+    }
+
+    /// Refuses values that no answer can be written with.
+    fn check(&self) -> Result<(), String> {
+        let within = |name: &str, value: Option<f64>, least: f64, most: f64| match value {
+            // NaN is in no range.
+            Some(value) if !(least..=most).contains(&value) => {
+                Err(format!("{name} is {value}, and must be from {least} to {most}"))
+            }
+            _ => Ok(()),
+        };
+        within("temperature", self.temperature, 0.0, 100.0)?;
+        within("top_p", self.top_p, 0.0, 1.0)?;
+        within("min_p", self.min_p, 0.0, 1.0)?;
+        within("repetition_penalty", self.repetition_penalty, 0.01, 100.0)?;
+        within("presence_penalty", self.presence_penalty, -100.0, 100.0)?;
+        within("frequency_penalty", self.frequency_penalty, -100.0, 100.0)?;
+        within("top_k", self.top_k.map(f64::from), 0.0, f64::from(1 << 24))?;
+        within("max_tokens", self.max_tokens.map(f64::from), 1.0, f64::from(u32::MAX))?;
+        within("context", self.context.map(f64::from), 1.0, f64::from(1 << 24))?;
+        if self.stop.len() > MOST_STOPS {
+            return Err(format!("{} stop texts are more than {MOST_STOPS}", self.stop.len()));
+        }
+        if self.stop.iter().any(String::is_empty) {
+            return Err("a stop text is empty".to_owned());
+        }
+        Ok(())
+    }
+
+    /// What is set here, and for the rest what `base` sets.
+    fn over(self, base: Self) -> Self {
+        Self {
+            temperature: self.temperature.or(base.temperature),
+            top_p: self.top_p.or(base.top_p),
+            top_k: self.top_k.or(base.top_k),
+            min_p: self.min_p.or(base.min_p),
+            repetition_penalty: self.repetition_penalty.or(base.repetition_penalty),
+            presence_penalty: self.presence_penalty.or(base.presence_penalty),
+            frequency_penalty: self.frequency_penalty.or(base.frequency_penalty),
+            seed: self.seed.or(base.seed),
+            max_tokens: self.max_tokens.or(base.max_tokens),
+            context: self.context.or(base.context),
+            stop: if self.stop.is_empty() { base.stop } else { self.stop },
+        }
+    }
+}
+
+/// Names that [`PresetParameters::set`] takes, for messages.
+const PARAMETERS: [&str; 11] = [
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "num_predict",
+    "num_ctx",
+    "stop",
+];
+
+fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
+    text.trim().parse().map_err(|_| format!("{:?} is not a number that fits", printable(text, 40)))
+}
+
+impl Preset {
+    /// A preset with nothing of its own.
+    pub fn new(name: &PresetName, from: impl Into<String>) -> Self {
+        Preset {
+            version: VERSION,
+            name: name.to_string(),
+            from: from.into(),
+            system: None,
+            parameters: PresetParameters::default(),
+            messages: Vec::new(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.version != VERSION {
+            return Err(format!("it has version {}, not {VERSION}", self.version));
+        }
+        if self.from.trim().is_empty() {
+            return Err("it names no model to stand on; write it after `from`".to_owned());
+        }
+        let mut expected = PresetRole::User;
+        for message in &self.messages {
+            if message.role != expected {
+                return Err("its messages must alternate, the user's first".to_owned());
+            }
+            expected = match expected {
+                PresetRole::User => PresetRole::Assistant,
+                PresetRole::Assistant => PresetRole::User,
+            };
+        }
+        if expected == PresetRole::Assistant {
+            return Err("its last message is the user's and has no answer".to_owned());
+        }
+        self.parameters.check()
+    }
+
+    /// This preset, and for what it does not set what `base` sets.
+    fn over(self, base: Self) -> Self {
+        Preset {
+            version: VERSION,
+            name: self.name,
+            from: base.from,
+            system: self.system.or(base.system),
+            parameters: self.parameters.over(base.parameters),
+            messages: if self.messages.is_empty() { base.messages } else { self.messages },
+        }
+    }
+}
+
+impl Hub {
+    /// The preset of a name, as it was created. A text that can be no preset's name is none.
+    ///
+    /// # Errors
+    /// [`HubError::InvalidPreset`] when its file is damaged, [`HubError::File`] when it cannot be read.
+    pub fn preset(&self, name: &str) -> Result<Option<Preset>, HubError> {
+        let Ok(name) = PresetName::parse(name) else { return Ok(None) };
+        let path = self.preset_path(&name);
+        read(&path, &name.to_string())
+    }
+
+    /// The preset of a name together with those it stands on; its `from` then is a model.
+    ///
+    /// # Errors
+    /// As [`Hub::preset`]; [`HubError::InvalidPreset`] also where presets stand on one another in a circle or deeper than
+    /// eight.
+    pub fn whole_preset(&self, name: &str) -> Result<Option<Preset>, HubError> {
+        let Some(mut preset) = self.preset(name)? else { return Ok(None) };
+        let mut names = vec![preset.name.clone()];
+        while let Some(base) = self.preset(&preset.from)? {
+            let is_known = names.iter().any(|name| name.eq_ignore_ascii_case(&base.name));
+            names.push(base.name.clone());
+            let reason = match (is_known, names.len() > DEEPEST) {
+                (true, _) => "presets stand on one another in a circle",
+                (_, true) => "more than eight presets stand on one another",
+                _ => {
+                    preset = preset.over(base);
+                    continue;
+                }
+            };
+            let reason = format!("{reason}: {}", names.join(" on "));
+            return Err(HubError::InvalidPreset { name: preset.name, reason });
+        }
+        Ok(Some(preset))
+    }
+
+    /// All presets that can be read, by name. One that cannot is reported to the log.
+    ///
+    /// # Errors
+    /// [`HubError::File`] when their folder exists and cannot be read.
+    pub fn presets(&self) -> Result<Vec<Preset>, HubError> {
+        let folder = self.presets_folder();
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(HubError::file("read", folder, error)),
+        };
+        let mut presets = Vec::new();
+        for entry in entries.flatten().take(MOST) {
+            let file = entry.file_name();
+            let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".toml")) else {
+                continue;
+            };
+            match self.preset(&name.replace(COLON, ":")) {
+                Ok(preset) => presets.extend(preset),
+                Err(error) => tracing::warn!("a preset is left out: {error}"),
+            }
+        }
+        presets.sort_by_key(|preset| preset.name.to_lowercase());
+        Ok(presets)
+    }
+
+    /// Keeps a preset, in place of one of the same name.
+    ///
+    /// # Errors
+    /// [`HubError::InvalidPreset`] when its name or its values cannot be used, or when it would stand on itself;
+    /// [`HubError::File`] when it cannot be written.
+    pub fn save_preset(&self, preset: &Preset) -> Result<(), HubError> {
+        let name = PresetName::parse(&preset.name)?;
+        let invalid = |reason: String| HubError::InvalidPreset { name: name.to_string(), reason };
+        preset.check().map_err(invalid)?;
+        self.check_base(&name, preset)?;
+        let text = toml::to_string_pretty(preset).map_err(|error| invalid(error.to_string()))?;
+        if text.len() as u64 > LARGEST {
+            return Err(invalid(format!("it has more than {LARGEST} bytes")));
+        }
+        let folder = self.presets_folder();
+        self.store.create_inside(&folder)?;
+        let path = self.preset_path(&name);
+        // Written beside its place and renamed: whoever reads meanwhile sees the old or the new one.
+        let temporary = folder.join(format!(".{}.{}.tmp", name.file(), std::process::id()));
+        let written = fs::File::create(&temporary).and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        });
+        let renamed =
+            written.map_err(|error| HubError::file("write", &temporary, error)).and_then(|()| {
+                fs::rename(&temporary, &path)
+                    .map_err(|error| HubError::file("replace", &path, error))
+            });
+        if renamed.is_err() {
+            // The first error says what is wrong.
+            let _ = fs::remove_file(&temporary);
+        }
+        renamed
+    }
+
+    /// Refuses a preset whose way down would not end at a model.
+    fn check_base(&self, name: &PresetName, preset: &Preset) -> Result<(), HubError> {
+        let mut names = vec![name.to_string()];
+        let mut from = preset.from.clone();
+        while let Ok(next) = PresetName::parse(&from) {
+            names.push(next.to_string());
+            let reason = if next == *name {
+                "it would stand on itself"
+            } else {
+                let Some(base) = self.preset(&from)? else { return Ok(()) };
+                if names.len() <= DEEPEST {
+                    from = base.from;
+                    continue;
+                }
+                "it would stand on eight presets or more"
+            };
+            let reason = format!("{reason}: {}", names.join(" on "));
+            return Err(HubError::InvalidPreset { name: name.to_string(), reason });
+        }
+        Ok(())
+    }
+
+    /// Removes a preset; whether there was one.
+    ///
+    /// # Errors
+    /// [`HubError::File`] when it cannot be removed.
+    pub fn remove_preset(&self, name: &str) -> Result<bool, HubError> {
+        let Ok(name) = PresetName::parse(name) else { return Ok(false) };
+        let path = self.preset_path(&name);
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(HubError::file("delete", path, error)),
+        }
+    }
+
+    fn presets_folder(&self) -> PathBuf {
+        self.store.root().join(FOLDER)
+    }
+
+    fn preset_path(&self, name: &PresetName) -> PathBuf {
+        self.presets_folder().join(name.file())
+    }
+}
+
+/// The preset of a file, if the file exists.
+fn read(path: &Path, name: &str) -> Result<Option<Preset>, HubError> {
+    let fail = |error| HubError::file("read", path, error);
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(fail(error)),
+    };
+    let invalid = |reason: String| HubError::InvalidPreset {
+        name: name.to_owned(),
+        reason: format!(
+            "{reason} (in {}); mend or delete that file, or create the preset again",
+            path.display()
+        ),
+    };
+    if !metadata.is_file() || metadata.len() > LARGEST {
+        return Err(invalid("it is no file of a preset's size".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
+        .map_err(fail)?;
+    let text = String::from_utf8(bytes).map_err(|_| invalid("it is not UTF-8 text".to_owned()))?;
+    let mut preset: Preset =
+        toml::from_str(&text).map_err(|error| invalid(toml_problem(&text, &error)))?;
+    preset.check().map_err(invalid)?;
+    // The file's name is what the preset is found by, whatever the file says.
+    if PresetName::parse(&preset.name).map_or(true, |own| Some(own) != PresetName::parse(name).ok())
+    {
+        name.clone_into(&mut preset.name);
+    }
+    Ok(Some(preset))
+}
+
+/// What is wrong with a TOML text, on one line, with the line's number.
+fn toml_problem(text: &str, error: &toml::de::Error) -> String {
+    let message = printable(&error.message().replace('\n', " "), 300);
+    match error.span() {
+        Some(span) => {
+            let before = text.get(..span.start).unwrap_or_default();
+            format!("line {}: {message}", before.matches('\n').count() + 1)
+        }
+        None => message,
+    }
+}
+
+#[cfg(test)]
+#[path = "preset_tests.rs"]
+mod tests;

@@ -1,0 +1,131 @@
+//! Short names of models on this machine: a repository without its owner, in upper or lower case.
+
+use crate::error::HubError;
+use crate::hub::{EntryState, Hub, StoreEntry};
+use crate::name::{ModelName, Selection, has_extension};
+
+impl Hub {
+    /// The local model, complete or not, that a short name means: a repository's name without its owner, with or without
+    /// a final `-GGUF`, and with a quantisation after a colon where wanted; or a file's name without `.gguf`. Upper and
+    /// lower case are the same. Also finds `owner/repo` where only the case differs.
+    ///
+    /// # Errors
+    /// [`HubError::Ambiguous`] when models of several repositories have that name.
+    pub fn short_name(&self, text: &str) -> Result<Option<ModelName>, HubError> {
+        let entries = self.list()?;
+        pick(text, &entries)
+    }
+
+    /// Short names of the local models, for messages.
+    pub fn short_names(&self) -> Vec<String> {
+        let entries = self.list().unwrap_or_default();
+        let mut names: Vec<String> =
+            entries.iter().map(|entry| without_gguf(entry.name.repo()).to_owned()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+fn pick(text: &str, entries: &[StoreEntry]) -> Result<Option<ModelName>, HubError> {
+    let mut matches: Vec<&StoreEntry> =
+        entries.iter().filter(|entry| is_meant(text, entry)).collect();
+    if matches.iter().any(|entry| entry.state == EntryState::Complete) {
+        matches.retain(|entry| entry.state == EntryState::Complete);
+    }
+    let Some(first) = matches.first() else { return Ok(None) };
+    if matches.iter().any(|entry| entry.name.repository() != first.name.repository()) {
+        let mut available: Vec<String> =
+            matches.iter().map(|entry| entry.name.to_string()).collect();
+        available.dedup();
+        return Err(HubError::Ambiguous { name: text.to_owned(), available });
+    }
+    // Among the files of one repository the usual preference decides.
+    let one = matches.iter().all(|entry| entry.name == first.name);
+    Ok(Some(if one { first.name.clone() } else { first.name.with_selection(Selection::Default) }))
+}
+
+fn is_meant(text: &str, entry: &StoreEntry) -> bool {
+    let file = match entry.files.as_slice() {
+        [file] => file.name.rsplit('/').next().unwrap_or_default(),
+        _ => "",
+    };
+    if has_extension(file, ".gguf") && file[..file.len() - 5].eq_ignore_ascii_case(text) {
+        return true;
+    }
+    let (stem, quant) = match text.split_once(':') {
+        Some((stem, quant)) if quant.eq_ignore_ascii_case("latest") => (stem, None),
+        Some((stem, quant)) => (stem, Some(quant)),
+        None => (text, None),
+    };
+    let quant_fits = match (quant, entry.name.selection()) {
+        (None, _) => true,
+        (Some(wanted), Selection::Quant(quant)) => wanted.eq_ignore_ascii_case(quant),
+        (Some(_), _) => false,
+    };
+    let repo = match stem.split_once('/') {
+        Some((owner, _)) if !owner.eq_ignore_ascii_case(entry.name.owner()) => return false,
+        Some((_, repo)) => repo,
+        None => stem,
+    };
+    let here = entry.name.repo();
+    quant_fits && (repo.eq_ignore_ascii_case(here) || repo.eq_ignore_ascii_case(without_gguf(here)))
+}
+
+/// A repository's name without the `-GGUF` at its end.
+fn without_gguf(repo: &str) -> &str {
+    let start = repo.len().saturating_sub("-gguf".len());
+    match repo.get(start..) {
+        Some(end) if start > 0 && end.eq_ignore_ascii_case("-gguf") => &repo[..start],
+        _ => repo,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::HubConfig;
+
+    fn hub(files: &[&str]) -> (tempfile::TempDir, Hub) {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        }
+        let hub = Hub::new(HubConfig::new(folder.path())).unwrap();
+        (folder, hub)
+    }
+
+    #[test]
+    fn names_without_owner_and_in_any_case() {
+        let (_folder, hub) = hub(&[
+            "ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q4_K_M.gguf",
+            "ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q8_0.gguf",
+            "unsloth/Gemma-3-4B-it-GGUF/gemma-3-4b-it-Q4_0.gguf",
+        ]);
+        let found = |text: &str| hub.short_name(text).unwrap().map(|name| name.to_string());
+        let is = |text: &str, name: &str| assert_eq!(found(text).as_deref(), Some(name), "{text}");
+        is("gemma-3-1b-it", "ggml-org/gemma-3-1b-it-GGUF");
+        is("gemma-3-1b-it:latest", "ggml-org/gemma-3-1b-it-GGUF");
+        is("GEMMA-3-1b-it-gguf", "ggml-org/gemma-3-1b-it-GGUF");
+        is("gemma-3-1b-it:q8_0", "ggml-org/gemma-3-1b-it-GGUF:Q8_0");
+        is("gemma-3-1b-it-q8_0", "ggml-org/gemma-3-1b-it-GGUF:Q8_0");
+        is("gemma-3-4b-it", "unsloth/Gemma-3-4B-it-GGUF:Q4_0");
+        is("UNSLOTH/gemma-3-4b-it-gguf", "unsloth/Gemma-3-4B-it-GGUF:Q4_0");
+        for unknown in ["gemma-3", "gemma-3-1b-it:Q5_0", "google/gemma-3-4b-it", "", ":", "-gguf"] {
+            assert_eq!(found(unknown), None, "{unknown}");
+        }
+        assert_eq!(hub.short_names(), ["Gemma-3-4B-it", "gemma-3-1b-it"]);
+    }
+
+    #[test]
+    fn several_owners_are_ambiguous_and_whole_models_come_first() {
+        let (folder, hub) = hub(&["a/m-GGUF/m-Q4_0.gguf", "b/m-GGUF/m-Q4_0.gguf"]);
+        let error = hub.short_name("m").unwrap_err().to_string();
+        assert!(error.contains("a/m-GGUF:Q4_0") && error.contains("b/m-GGUF:Q4_0"), "{error}");
+        let whole = folder.path().join("b/m-GGUF/m-Q4_0.gguf");
+        std::fs::rename(&whole, whole.with_extension("gguf.part")).unwrap();
+        assert_eq!(hub.short_name("m").unwrap().unwrap().to_string(), "a/m-GGUF:Q4_0");
+    }
+}
