@@ -127,8 +127,8 @@ pub(crate) fn render(
         ApiError { code: "no_chat_template", ..ApiError::field("model", message) }
     })?;
     let tokenizer = &*model.tokenizer;
-    let mut messages: Vec<Message> =
-        messages.into_iter().map(|message| message.guarded(tokenizer)).collect();
+    let messages = template.arranged(messages).into_iter();
+    let mut messages: Vec<Message> = messages.map(|message| message.guarded(tokenizer)).collect();
     if rendering.continues_last {
         mark_last(&mut messages)?;
     }
@@ -179,14 +179,15 @@ const MARK: &str = "\u{F8F0}end of what is continued\u{F8F1}";
 
 fn mark_last(messages: &mut [Message]) -> Result<(), ApiError> {
     let last = messages.last_mut().filter(|last| matches!(&*last.role, "assistant" | "model"));
-    let Some(Content::Text(content)) = last.map(|last| &mut last.content) else {
-        return Err(wrong_to_continue("the last message must be the assistant's, and a text"));
-    };
+    let last = last.ok_or_else(|| wrong_to_continue("the last message must be the assistant's"))?;
+    // What follows a prompt must be found in it: one text instead of parts.
+    let mut content = last.content.text();
     content.truncate(content.trim_end().len());
     if content.is_empty() {
         return Err(wrong_to_continue("the last message is empty"));
     }
     content.push_str(MARK);
+    last.content = Content::Text(content);
     Ok(())
 }
 

@@ -314,7 +314,8 @@ fn conversations_fit_a_template_without_tools() {
     .unwrap();
     let written = tools.conversation(messages.clone(), &ToolChoice::Auto, true).unwrap();
     let template = ChatTemplate::gemma();
-    let prompt = template.render(&written, &RenderOptions::default()).unwrap();
+    let turns = template.arranged(written);
+    let prompt = template.render(&turns, &RenderOptions::default()).unwrap();
     assert!(
         prompt.starts_with("<bos><start_of_turn>user\nBe kind.\n\nYou have access to functions."),
         "{prompt}"

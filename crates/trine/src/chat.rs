@@ -76,10 +76,10 @@ impl Conversation {
             Role::User => ("user", &turn.content),
             Role::Assistant => ("assistant", &turn.content),
         });
-        let messages: Vec<Message> = system
-            .chain(turns)
-            .map(|(role, content)| Message::new(role, content.as_str()).guarded(tokenizer))
-            .collect();
+        let messages =
+            system.chain(turns).map(|(role, content)| Message::new(role, content.as_str()));
+        let messages = template.arranged(messages.collect()).into_iter();
+        let messages: Vec<Message> = messages.map(|message| message.guarded(tokenizer)).collect();
         let options = RenderOptions {
             bos_token: tokenizer.bos_text().into_owned(),
             eos_token: tokenizer.eos_text().into_owned(),

@@ -4,6 +4,7 @@
 
 mod bad_requests;
 mod client;
+mod conversations;
 mod defects;
 mod dialects;
 mod document;

@@ -374,6 +374,14 @@ fn an_assistants_last_words_are_continued() {
         .post("/apply-template", &json!({"messages": messages, "continue_final_message": true}));
     let prompt = prompt["prompt"].as_str().unwrap();
     assert!(prompt.ends_with("<start_of_turn>model\nOnce upon"), "{prompt:?}");
+    let parts = json!([{"type": "text", "text": "Once upon"}, {"type": "text", "text": "a time "}]);
+    let messages =
+        json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": parts}]);
+    let (status, prompt) = server
+        .post("/apply-template", &json!({"messages": messages, "continue_final_message": true}));
+    assert_eq!(status, 200, "{prompt}");
+    let prompt = prompt["prompt"].as_str().unwrap();
+    assert!(prompt.ends_with("<start_of_turn>model\nOnce upon\na time"), "{prompt:?}");
     // What stands in the template's own words too.
     for text in ["e", "end", "of", "turn", "<", "<end"] {
         let messages = json!([

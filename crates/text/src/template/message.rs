@@ -37,6 +37,19 @@ impl Default for Content {
     }
 }
 
+impl Content {
+    /// All texts in it, a line each. Other parts are left out.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Parts(parts) => {
+                parts.iter().filter_map(|part| part.text.as_deref()).collect::<Vec<_>>().join("\n")
+            }
+            Self::Absent(()) => String::new(),
+        }
+    }
+}
+
 impl From<&str> for Content {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())

@@ -11,10 +11,11 @@ mod limits;
 mod message;
 mod operators;
 mod program;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use minijinja::machinery::{eval, make_string_output};
 use minijinja::{AutoEscape, Environment, ErrorKind};
@@ -26,6 +27,7 @@ pub(crate) use program::MAX_SOURCE_BYTES;
 
 use crate::error::TextError;
 use limits::{Budget, MAX_OUTPUT_BYTES, MAX_STEPS};
+use turns::Ways;
 
 /// Stack of a rendering thread. Only touched pages take memory. The deepest
 /// use is dropping a list nested once per [`MAX_STEPS`] / 8 steps.
@@ -58,6 +60,8 @@ const RESERVED: [&str; 16] = [
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: Arc<str>,
+    /// What it takes, once that has been tried.
+    ways: Arc<OnceLock<Ways>>,
 }
 
 /// What a template is given beside the messages.
@@ -98,12 +102,12 @@ impl ChatTemplate {
     pub fn new(source: impl Into<Arc<str>>) -> Result<Self, TextError> {
         let source = source.into();
         on_deep_stack(|| program::compile(&source).map(drop))?;
-        Ok(Self { source })
+        Ok(Self { source, ways: Arc::default() })
     }
 
     /// Gemma 3's turn format, for models that come without a template.
     pub fn gemma() -> Self {
-        Self { source: GEMMA.into() }
+        Self { source: GEMMA.into(), ways: Arc::default() }
     }
 
     /// The template's source.
@@ -111,7 +115,17 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// The prompt for a conversation.
+    /// A conversation of any shape in turns that this template takes: neighbours of one role become one message, and a system
+    /// message stands where the template has a place for it, which is found out by trying; where there is none it is said in
+    /// the user's turn. A turn of the user that says nothing is added where the template wants one first. No message's text
+    /// is left out.
+    pub fn arranged(&self, messages: Vec<Message>) -> Vec<Message> {
+        let options = RenderOptions::default();
+        let render = |messages: &[Message]| self.render(messages, &options).ok();
+        self.ways.get_or_init(|| Ways::of(render, &options.bos_token)).arrange(messages)
+    }
+
+    /// The prompt for a conversation, whose turns must be such that the template takes them ([`ChatTemplate::arranged`]).
     ///
     /// To keep control tokens out of untrusted text, give messages that went
     /// through [`Message::guarded`] and encode the prompt with

@@ -5,14 +5,13 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::{ToolChoice, ToolError, Tools, declaration};
-use crate::template::{Content, Message, Part};
+use crate::template::{Content, Message};
 use crate::vocabulary::shortened;
 
 impl Tools {
-    /// The conversation for a template that knows no tools: the tools and how to call them at the end of the system
-    /// message (one is added if there is none), `tool_calls` of the assistant as the text that calls them, messages of
-    /// the role `tool` as a user's. Neighbouring results, and a user's words right after one, become one message,
-    /// because turns must alternate.
+    /// The conversation for a template that knows no tools: the tools and how to call them as a system message behind those at
+    /// the beginning, `tool_calls` of the assistant as the text that calls them, messages of the role `tool` as a user's. Several
+    /// messages of one role may follow one another then: [`ChatTemplate::arranged`](crate::ChatTemplate::arranged) makes turns of them.
     ///
     /// Nothing here is marked as untrusted: guard the result ([`Message::guarded`]).
     ///
@@ -26,35 +25,17 @@ impl Tools {
     ) -> Result<Vec<Message>, ToolError> {
         let mut written: Vec<Message> = Vec::with_capacity(messages.len() + 1);
         let mut names: HashMap<String, String> = HashMap::new();
-        let mut after_result = false;
         for (index, message) in messages.into_iter().enumerate() {
             let place = format!("messages[{index}]");
-            let is_result = message.role == "tool" || message.role == "function";
-            let message = if is_result {
-                result_message(&place, &message, &names)?
-            } else {
-                call_message(&place, message, &mut names)?
-            };
-            let joins = message.role == "user" && (after_result || is_result);
-            match written.last_mut() {
-                Some(previous) if joins && previous.role == "user" => {
-                    append(previous, message.content)
-                }
-                _ => written.push(message),
-            }
-            after_result = is_result;
+            written.push(match message.role.as_str() {
+                "tool" | "function" => result_message(&place, &message, &names)?,
+                _ => call_message(&place, message, &mut names)?,
+            });
         }
         if let Some(instructions) = self.instructions(choice, parallel) {
-            match written
-                .first_mut()
-                .filter(|first| first.role == "system" || first.role == "developer")
-            {
-                Some(system) => {
-                    system.content =
-                        Content::Text(format!("{}\n\n{instructions}", text_of(&system.content)));
-                }
-                None => written.insert(0, Message::new("system", instructions)),
-            }
+            let is_system = |message: &Message| matches!(&*message.role, "system" | "developer");
+            let end = written.iter().position(|message| !is_system(message));
+            written.insert(end.unwrap_or(written.len()), Message::new("system", instructions));
         }
         Ok(written)
     }
@@ -79,41 +60,6 @@ impl Tools {
         let functions: Vec<String> = self.tools.iter().map(declaration).collect();
         text.push_str(&format!("[{}]", functions.join(",")));
         Some(text)
-    }
-}
-
-/// The text of a content; its other parts are left out.
-fn text_of(content: &Content) -> String {
-    match content {
-        Content::Text(text) => text.clone(),
-        Content::Parts(parts) => {
-            parts.iter().filter_map(|part| part.text.as_deref()).collect::<Vec<_>>().join("\n")
-        }
-        Content::Absent(()) => String::new(),
-    }
-}
-
-fn append(message: &mut Message, content: Content) {
-    message.content = match (std::mem::take(&mut message.content), content) {
-        (Content::Text(first), Content::Text(second)) => {
-            Content::Text(format!("{first}\n\n{second}"))
-        }
-        (first, second) => {
-            let mut parts = parts_of(first);
-            parts.extend(parts_of(Content::Text("\n\n".to_owned())));
-            parts.extend(parts_of(second));
-            Content::Parts(parts)
-        }
-    };
-}
-
-fn parts_of(content: Content) -> Vec<Part> {
-    match content {
-        Content::Parts(parts) => parts,
-        Content::Text(text) => {
-            vec![Part { kind: "text".to_owned(), text: Some(text), ..Part::default() }]
-        }
-        Content::Absent(()) => Vec::new(),
     }
 }
 
@@ -165,7 +111,7 @@ fn call_message(
     }
     let calls =
         if written.len() == 1 { written.remove(0) } else { format!("[{}]", written.join(", ")) };
-    let said = text_of(&message.content);
+    let said = message.content.text();
     message.content =
         Content::Text(if said.trim().is_empty() { calls } else { format!("{said}\n{calls}") });
     Ok(message)
@@ -185,7 +131,7 @@ fn result_message(
         })?),
         None => field("name").or_else(|| field("tool_name")),
     };
-    let said = text_of(&message.content);
+    let said = message.content.text();
     let content = match serde_json::from_str::<Value>(&said) {
         Ok(value @ (Value::Object(_) | Value::Array(_))) => value,
         _ => Value::String(said),
