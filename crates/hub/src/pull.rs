@@ -58,14 +58,36 @@ impl Hub {
         Ok(shelf.local(name, &pick))
     }
 
+    /// Bytes of a model on the server; `None` where it does not tell.
+    ///
+    /// # Errors
+    /// Any [`HubError`] of asking: no connection, no such repository, nothing in it that matches.
+    pub fn remote_bytes(
+        &self,
+        name: &ModelName,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<u64>, HubError> {
+        let remote = match api::repository(&self.client, name, progress) {
+            Err(HubError::Connection { reason, .. }) => return Err(self.offline(reason)),
+            other => other?,
+        };
+        let names: Vec<String> = remote.files.iter().map(|file| file.name.clone()).collect();
+        let pick = select::choose(name, &names)?;
+        Ok(wanted(&remote, &pick).try_fold(0u64, |sum, file| sum.checked_add(file.size?)))
+    }
+
     /// Without a server: what is here, or an error that says what is.
     fn unreachable(&self, name: &ModelName, reason: String) -> Result<LocalModel, HubError> {
         if let Some(model) = self.resolve(name)? {
             tracing::warn!(%name, reason, "the server cannot be reached: using the local model");
             return Ok(model);
         }
+        Err(self.offline(reason))
+    }
+
+    fn offline(&self, reason: String) -> HubError {
         let endpoint = self.client.endpoint().to_owned();
-        Err(HubError::Offline { endpoint, reason, local: self.local_names() })
+        HubError::Offline { endpoint, reason, local: self.local_names() }
     }
 
     /// The model from the Hugging Face cache, if that has all files of this very revision.

@@ -43,11 +43,13 @@ impl From<HubError> for Failure {
 pub(crate) struct Retries<'a> {
     config: &'a HubConfig,
     failures: u32,
+    /// What was said last of why it waits.
+    told: String,
 }
 
 impl<'a> Retries<'a> {
     pub(crate) fn new(config: &'a HubConfig) -> Self {
-        Retries { config, failures: 0 }
+        Retries { config, failures: 0, told: String::new() }
     }
 
     /// Real progress was made: failures count from zero again.
@@ -77,10 +79,16 @@ impl<'a> Retries<'a> {
         self.failures += 1;
         tracing::debug!(%error, ?pause, attempt = self.failures, "repeating a request");
         let seconds = pause.as_secs_f64();
-        progress.waiting(&format!(
-            "trying again in {seconds:.1} s ({} of {limit}): {error}",
-            self.failures
-        ));
+        let mut told = format!("trying again in {seconds:.1} s ({} of {limit})", self.failures);
+        let cause = error.to_string();
+        // Without a connection the cause is the error in the end; any other is said once.
+        if unconnected {
+            told.insert_str(0, "no connection, ");
+        } else if cause != self.told {
+            told = format!("{told}: {cause}");
+            self.told = cause;
+        }
+        progress.waiting(&told);
         wait(pause, progress)
     }
 }

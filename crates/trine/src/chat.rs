@@ -55,9 +55,10 @@ struct Saved {
 }
 
 impl Conversation {
-    /// A conversation of one question.
-    pub(crate) fn question(system: Option<String>, content: String) -> Self {
-        Self { system, turns: vec![Turn { role: Role::User, content }] }
+    /// The same with a question at its end.
+    pub(crate) fn asking(mut self, content: String) -> Self {
+        self.turns.push(Turn { role: Role::User, content });
+        self
     }
 
     /// The prompt that asks for the next answer.

@@ -8,10 +8,15 @@ use trine_weights::DType;
 
 use crate::device::{DeviceChoice, Tune};
 
+mod models;
 mod serve;
 mod top;
 mod values;
 
+pub(crate) use models::{
+    CopyArgs, CreateArgs, FetchArgs, ListArgs, PresetArgs, PullArgs, RemoveArgs, SearchArgs,
+    ShowArgs,
+};
 pub(crate) use serve::ServeArgs;
 pub(crate) use top::TopArgs;
 use values::{
@@ -29,8 +34,9 @@ Exit codes:
   130  interrupted with Ctrl-C";
 
 const MODEL_HELP: &str = "\
-A model is a .gguf file, a folder with config.json and .safetensors files, the name of a model that \
-`trine pull` fetched (owner/repo, owner/repo:Q4_0), or `demo`: the small model inside this program.";
+A model is a .gguf file, a folder with config.json and .safetensors files, a name such as gemma3:4b (`trine search` \
+lists them), a repository of Hugging Face (owner/repo, owner/repo:Q4_0), the last part of the name of a fetched one, a \
+preset, or `demo`: the small model inside this program.";
 
 /// Runs Gemma models on this machine.
 #[derive(Debug, Parser)]
@@ -71,10 +77,16 @@ pub(crate) enum Command {
     Quantize(QuantizeArgs),
     /// Fetch a model from Hugging Face
     Pull(PullArgs),
-    /// List the models on this machine
+    /// List the models that can be fetched by a short name
+    Search(SearchArgs),
+    /// List the models and presets on this machine
     List(ListArgs),
-    /// Remove a fetched model
+    /// Remove a fetched model or a preset
     Rm(RemoveArgs),
+    /// Give a model a name, a system prompt and parameters of its own
+    Create(CreateArgs),
+    /// Give a model a further name
+    Cp(CopyArgs),
     /// Show what a model is: size, formats, tokenizer, defaults
     Show(ShowArgs),
     /// Check this machine and say what is wrong with it
@@ -100,6 +112,9 @@ impl Command {
             Command::Plan(_) => ("plan", None),
             Command::Quantize(_) => ("quantize", None),
             Command::Pull(_) => ("pull", None),
+            Command::Search(_) => ("search", None),
+            Command::Create(_) => ("create", None),
+            Command::Cp(_) => ("cp", None),
             Command::List(_) => ("list", None),
             Command::Rm(_) => ("rm", None),
             Command::Show(_) => ("show", None),
@@ -183,8 +198,11 @@ With a PROMPT, or with text on standard input, one answer is written and the pro
 either a chat begins (/help shows its commands). A PROMPT of `-` is read from standard input; with
 any other PROMPT standard input is left alone.
 
-A single argument that is no existing path, no owner/repo name, not `demo` and does not look like a
-path is the prompt for the embedded model: trine run \"Once upon a time\"
+A single argument of several words is the prompt for the embedded model: trine run \"Once upon a
+time\". A word that could name a model is never taken for a prompt.
+
+A model that is known and not on this machine is fetched after a question, or with --yes. A preset's
+system prompt and parameters hold where no option says otherwise.
 
 The prompt is put into the model's chat template; --raw continues it as it is. A model without a
 template always continues.
@@ -220,6 +238,9 @@ pub(crate) struct RunArgs {
     /// Print one JSON object with text, counts, timings and the reason for the end
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
 
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
@@ -334,6 +355,9 @@ pub(crate) struct BenchArgs {
     pub(crate) markdown: bool,
 
     #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
+
+    #[command(flatten)]
     pub(crate) placement: Placement,
 }
 
@@ -369,6 +393,9 @@ pub(crate) struct EvalArgs {
     pub(crate) json: bool,
 
     #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
+
+    #[command(flatten)]
     pub(crate) placement: Placement,
 }
 
@@ -390,6 +417,9 @@ pub(crate) struct ExplainArgs {
     /// Print everything as JSON
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
 
     #[command(flatten)]
     pub(crate) placement: Placement,
@@ -459,6 +489,9 @@ pub(crate) struct PlanArgs {
     /// Print the tables in Markdown
     #[arg(long)]
     pub(crate) markdown: bool,
+
+    #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
 }
 
 /// `trine quantize`
@@ -491,53 +524,9 @@ pub(crate) struct QuantizeArgs {
     /// Print the report as JSON
     #[arg(long)]
     pub(crate) json: bool,
-}
 
-/// `trine pull`
-#[derive(Debug, Args)]
-#[command(after_help = "\
-HF_TOKEN is sent to repositories that need it, HF_ENDPOINT names another server, TRINE_HOME another \
-folder for models. An interrupted download continues where it stopped.")]
-pub(crate) struct PullArgs {
-    /// owner/repo, owner/repo:Q4_K_M or owner/repo/file.gguf
-    #[arg(value_name = "MODEL")]
-    pub(crate) model: String,
-
-    /// Print the files as JSON when done
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `trine list`
-#[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    /// Print the list as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `trine rm`
-#[derive(Debug, Args)]
-pub(crate) struct RemoveArgs {
-    /// owner/repo, owner/repo:Q4_K_M or owner/repo/file.gguf
-    #[arg(value_name = "MODEL")]
-    pub(crate) model: String,
-}
-
-/// `trine show`
-#[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
-    /// The model to show [default: demo]
-    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
-    pub(crate) model: Option<String>,
-
-    /// List every tensor
-    #[arg(long)]
-    pub(crate) tensors: bool,
-
-    /// Print everything as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
 }
 
 /// `trine doctor`
@@ -575,6 +564,9 @@ pub(crate) struct LogitsArgs {
     /// Most tokens in one pass [default: 512]
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub(crate) chunk: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
 
     #[command(flatten)]
     pub(crate) placement: Placement,

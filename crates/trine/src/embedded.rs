@@ -28,6 +28,16 @@ impl Embedded {
         }
     }
 
+    /// What it is for, in a list of models.
+    pub(crate) fn purpose(self) -> &'static str {
+        match self {
+            Self::Demo => "inside this program; runs where no model is named",
+            Self::Draft => {
+                "inside this program; would guess tokens for demo, which this version does not do"
+            }
+        }
+    }
+
     /// The GGUF file's bytes.
     pub(crate) fn bytes(self) -> &'static [u8] {
         match self {

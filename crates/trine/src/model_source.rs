@@ -1,14 +1,24 @@
-//! From what was typed to a model: a path, a fetched model's name, or the embedded model.
+//! From what was typed to a model, for every command ([decision 012]).
+//!
+//! A name means, in this order: an embedded model, a path that exists, a preset, a repository in the store, a name of the
+//! catalogue, and the last part of a name in the store. What is known but not here is [`Resolved::Missing`], so that it can
+//! be fetched; a word that could only be a model's name is never taken for a prompt.
+//!
+//! [decision 012]: ../../../docs/decisions/012-models-on-this-machine.md
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
-use trine_hub::{Hub, HubConfig, HubError, LocalModel, ModelName};
+use anyhow::{Context, Result, anyhow, bail};
+use trine_hub::catalog::{self, Known};
+use trine_hub::{Hub, HubConfig, HubError, LocalModel, ModelName, Preset};
 use trine_model::Model;
 use trine_weights::{Checkpoint, DType};
 
+use crate::cli::FetchArgs;
 use crate::embedded::Embedded;
-use crate::output;
+use crate::failure::usage;
+use crate::{fetch, output, terminal};
 
 /// A model that exists.
 #[derive(Debug, Clone)]
@@ -21,30 +31,51 @@ pub(crate) enum Source {
     Local(Box<LocalModel>),
 }
 
+/// A model that exists, and the preset over it where its name is one's.
+#[derive(Debug, Clone)]
+pub(crate) struct Chosen {
+    /// The model.
+    pub(crate) source: Source,
+    /// The preset, together with those that it stands on.
+    pub(crate) preset: Option<Box<Preset>>,
+}
+
+/// A model that is known and not here.
+#[derive(Debug, Clone)]
+pub(crate) struct Missing {
+    /// What was typed, or what the preset stands on.
+    pub(crate) typed: String,
+    /// What it means.
+    pub(crate) name: ModelName,
+    /// Size in bytes, about, where the catalogue knows it.
+    pub(crate) bytes: Option<u64>,
+    /// The preset that stands on it.
+    pub(crate) preset: Option<Box<Preset>>,
+}
+
+/// What a name means.
+#[derive(Debug, Clone)]
+pub(crate) enum Resolved {
+    /// A model of this machine.
+    Here(Chosen),
+    /// One that can be fetched.
+    Missing(Missing),
+    /// Nothing that is known.
+    Unknown,
+}
+
 /// What the first of two possible arguments of `run` is.
 #[derive(Debug)]
 pub(crate) enum ModelOrPrompt {
     /// A model.
-    Model(Source),
-    /// A prompt for the embedded model.
+    Model(Chosen),
+    /// A prompt for the default model.
     Prompt(String),
 }
 
 impl Source {
-    /// What runs when no model is asked for.
+    /// The model inside this program.
     pub(crate) const DEMO: Self = Source::Embedded(Embedded::Demo);
-
-    /// The model of an argument; the embedded one for none.
-    ///
-    /// # Errors
-    /// If there is no such model; the message says where it was looked for.
-    pub(crate) fn find(text: Option<&str>) -> Result<Self> {
-        let Some(text) = text else { return Ok(Source::DEMO) };
-        match lookup(text)? {
-            Some(source) => Ok(source),
-            None => Err(not_found(text)),
-        }
-    }
 
     /// Name for people and reports.
     pub(crate) fn name(&self) -> String {
@@ -52,6 +83,16 @@ impl Source {
             Source::Embedded(model) => model.name().to_owned(),
             Source::Path(path) => path.display().to_string(),
             Source::Local(model) => model.name.to_string(),
+        }
+    }
+
+    /// What a preset that stands on this model keeps: a name that means the same from every folder.
+    pub(crate) fn lasting_name(&self) -> String {
+        match self {
+            Source::Path(path) => {
+                path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string()
+            }
+            source => source.name(),
         }
     }
 
@@ -100,78 +141,293 @@ impl Source {
     }
 }
 
+/// The model of an argument; the embedded one for none. A model that is not here is fetched if
+/// somebody agrees to it.
+///
+/// # Errors
+/// If there is no such model, or it is not fetched; the message says what to do.
+pub(crate) fn find(typed: Option<&str>, fetch: &FetchArgs) -> Result<Chosen> {
+    let Some(typed) = typed else {
+        return Ok(Chosen { source: Source::DEMO, preset: None });
+    };
+    match resolve(typed)? {
+        Resolved::Here(chosen) => Ok(chosen),
+        Resolved::Missing(missing) => obtain(missing, fetch),
+        Resolved::Unknown => Err(not_found(typed)),
+    }
+}
+
 /// Decides what a lone argument of `run` is.
 ///
 /// # Errors
 /// If it can only be a model, and there is none.
-pub(crate) fn model_or_prompt(text: &str) -> Result<ModelOrPrompt> {
-    match lookup(text)? {
-        Some(source) => Ok(ModelOrPrompt::Model(source)),
-        None if looks_like_path(text) => Err(not_found(text)),
-        None => Ok(ModelOrPrompt::Prompt(text.to_owned())),
+pub(crate) fn model_or_prompt(typed: &str, fetch: &FetchArgs) -> Result<ModelOrPrompt> {
+    let chosen = match resolve(typed)? {
+        Resolved::Here(chosen) => chosen,
+        Resolved::Missing(missing) => obtain(missing, fetch)?,
+        Resolved::Unknown if looks_like_path(typed) || looks_like_name(typed) => {
+            let hint =
+                format!("; a prompt of one word is given after a model: trine run demo {typed:?}");
+            return Err(anyhow!("{}{hint}", not_found(typed)));
+        }
+        Resolved::Unknown => return Ok(ModelOrPrompt::Prompt(typed.to_owned())),
+    };
+    Ok(ModelOrPrompt::Model(chosen))
+}
+
+/// What a name means on this machine. Does not connect.
+///
+/// # Errors
+/// If it means several models, one that cannot be run or read, or a preset that is damaged.
+pub(crate) fn resolve(typed: &str) -> Result<Resolved> {
+    if let Some(model) = Embedded::find(typed) {
+        return Ok(here(Source::Embedded(model)));
+    }
+    if let Some(source) = existing_path(typed)? {
+        return Ok(here(source));
+    }
+    if !can_be_name(typed) {
+        return Ok(Resolved::Unknown);
+    }
+    let hub = hub()?;
+    let Some(preset) = hub.whole_preset(typed)? else { return resolve_model(&hub, typed) };
+    let base = base_of(&hub, &preset).with_context(|| format!("the preset {}", preset.name))?;
+    match base {
+        Resolved::Here(chosen) => {
+            Ok(Resolved::Here(Chosen { preset: Some(Box::new(preset)), ..chosen }))
+        }
+        Resolved::Missing(missing) => {
+            Ok(Resolved::Missing(Missing { preset: Some(Box::new(preset)), ..missing }))
+        }
+        Resolved::Unknown => bail!(
+            "the preset {} stands on {}, which is not there any more; create it again from another model, or remove it \
+             with `trine rm {0}`",
+            preset.name,
+            preset.from
+        ),
     }
 }
 
-fn lookup(text: &str) -> Result<Option<Source>> {
-    if let Some(model) = Embedded::find(text) {
-        return Ok(Some(Source::Embedded(model)));
+/// What a preset stands on.
+fn base_of(hub: &Hub, preset: &Preset) -> Result<Resolved> {
+    if let Some(model) = Embedded::find(&preset.from) {
+        return Ok(here(Source::Embedded(model)));
     }
-    let path = Path::new(text);
-    if !text.is_empty() && path.exists() {
-        return Ok(Some(Source::Path(path.to_owned())));
+    match existing_path(&preset.from)? {
+        Some(source) => Ok(here(source)),
+        None => resolve_model(hub, &preset.from),
     }
-    if text.contains(char::is_whitespace) || path.is_absolute() || text.starts_with(['.', '~']) {
-        return Ok(None);
+}
+
+/// The repository that a name means, for commands that fetch and remove: a model that is here, or one that could be.
+///
+/// # Errors
+/// If it can mean none.
+pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
+    if Embedded::find(typed).is_some() {
+        return Err(usage(format!(
+            "{typed} is a model inside this program; there is nothing to fetch or remove"
+        )));
     }
-    let Ok(name) = ModelName::parse(text) else { return Ok(None) };
-    match hub()?.resolve(&name)? {
-        Some(model) => Ok(Some(Source::Local(Box::new(model)))),
-        None => Err(not_local(text, &name)),
+    match catalog::find(typed) {
+        Some(Known::Model(entry)) => return Ok(entry.model()),
+        Some(Known::Refused(family)) if hub.short_name(typed)?.is_none() => {
+            bail!("trine does not run {typed}: {}", family.reason)
+        }
+        _ => {}
     }
+    match ModelName::parse(typed) {
+        // Somebody may have typed the letters of a local one in another case.
+        Ok(name) if hub.show(&name).is_ok() => Ok(name),
+        Ok(name) => Ok(hub.short_name(typed)?.unwrap_or(name)),
+        Err(error) => match hub.short_name(typed)? {
+            Some(name) => Ok(name),
+            None if looks_like_name(typed) && !looks_like_path(typed) => Err(not_found(typed)),
+            None => Err(usage(error.to_string())),
+        },
+    }
+}
+
+/// A name that is no preset's and no path.
+fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
+    let parsed = ModelName::parse(typed).ok();
+    if let Some(name) = &parsed
+        && let Some(model) = hub.resolve(name)?
+    {
+        return Ok(here(Source::Local(Box::new(model))));
+    }
+    let known = catalog::find(typed);
+    if let Some(Known::Model(entry)) = known {
+        let name = entry.model();
+        return Ok(match hub.resolve(&name)? {
+            Some(model) => here(Source::Local(Box::new(model))),
+            None => missing(typed, name, Some(entry.bytes)),
+        });
+    }
+    if let Some(name) = hub.short_name(typed)? {
+        return Ok(match hub.resolve(&name)? {
+            Some(model) => here(Source::Local(Box::new(model))),
+            // Its download was interrupted.
+            None => missing(typed, name, None),
+        });
+    }
+    if let Some(Known::Refused(family)) = known {
+        bail!("trine does not run {typed}: {}", family.reason);
+    }
+    Ok(match parsed {
+        Some(name) if !is_meant_as_file(typed) => missing(typed, name, None),
+        _ => Resolved::Unknown,
+    })
+}
+
+fn here(source: Source) -> Resolved {
+    Resolved::Here(Chosen { source, preset: None })
+}
+
+fn missing(typed: &str, name: ModelName, bytes: Option<u64>) -> Resolved {
+    Resolved::Missing(Missing { typed: typed.to_owned(), name, bytes, preset: None })
+}
+
+/// Fetches a model that is not here, if somebody agrees.
+fn obtain(missing: Missing, args: &FetchArgs) -> Result<Chosen> {
+    let Missing { typed, name, bytes, preset } = missing;
+    let hub = hub()?;
+    if !args.yes {
+        if !(terminal::stdin_is_terminal() && terminal::stderr_is_terminal()) {
+            return Err(not_here(&typed, &name, bytes));
+        }
+        fetch::ask(&hub, &typed, &name, bytes)?;
+    }
+    let model = fetch::fetch(&hub, &name)?;
+    Ok(Chosen { source: Source::Local(Box::new(model)), preset })
+}
+
+/// The file or folder of a path.
+///
+/// # Errors
+/// If something is there that cannot be opened, such as a link that leads nowhere.
+fn existing_path(typed: &str) -> Result<Option<Source>> {
+    let path = Path::new(typed);
+    let error = match std::fs::metadata(path) {
+        Ok(_) if typed.is_empty() => return Ok(None),
+        Ok(_) => return Ok(Some(Source::Path(path.to_owned()))),
+        Err(error) => error,
+    };
+    let is_link = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+    if is_link {
+        bail!(
+            "{typed} is a link that cannot be followed: {error}; point it at a model, or name the model itself"
+        );
+    }
+    if error.kind() == io::ErrorKind::PermissionDenied && looks_like_path(typed) {
+        bail!(
+            "{typed} may not be read: {error}; check the permissions of the file and its folders"
+        );
+    }
+    Ok(None)
+}
+
+/// Whether a text can be anything but a path or a prompt.
+fn can_be_name(typed: &str) -> bool {
+    !(typed.is_empty()
+        || typed.contains(char::is_whitespace)
+        || Path::new(typed).is_absolute()
+        || typed.starts_with(['.', '~']))
+}
+
+/// Whether a text is one word of what names of models are made of.
+fn looks_like_name(typed: &str) -> bool {
+    let is_part =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/' | '@');
+    typed.chars().all(is_part) && typed.contains(|c: char| c.is_ascii_alphanumeric())
 }
 
 /// Whether a text is meant as a path though nothing is there.
-fn looks_like_path(text: &str) -> bool {
-    let has_known_end = [".gguf", ".safetensors", ".bin", ".json"]
-        .iter()
-        .any(|end| text.to_ascii_lowercase().ends_with(end));
+fn looks_like_path(typed: &str) -> bool {
     let has_path_start =
-        ["./", "../", "/", "~/", ".\\", "..\\"].iter().any(|start| text.starts_with(start));
-    let is_one_word = !text.contains(char::is_whitespace);
-    has_known_end || is_one_word && (has_path_start || text.contains(['/', '\\']))
+        ["./", "../", "/", "~/", ".\\", "..\\"].iter().any(|start| typed.starts_with(start));
+    let is_one_word = !typed.contains(char::is_whitespace);
+    has_file_end(typed) || is_one_word && (has_path_start || typed.contains(['/', '\\']))
 }
 
-/// The message for a name that could be in the store and is not.
-fn not_local(text: &str, name: &ModelName) -> anyhow::Error {
-    let close = close_paths(Path::new(text));
-    let close = match close.is_empty() {
-        true => String::new(),
-        false => format!(" (close: {})", close.join(", ")),
-    };
+fn has_file_end(typed: &str) -> bool {
+    let typed = typed.to_ascii_lowercase();
+    [".gguf", ".safetensors", ".bin", ".json"].iter().any(|end| typed.ends_with(end))
+}
+
+/// Whether a text that could be a repository's name is rather a path: its folder exists, or it would be a file of the folder
+/// here.
+fn is_meant_as_file(typed: &str) -> bool {
+    let parts = typed.split('/').count();
+    let has_folder = Path::new(typed)
+        .parent()
+        .is_some_and(|folder| !folder.as_os_str().is_empty() && folder.is_dir());
+    has_folder || has_file_end(typed) && parts < 3
+}
+
+/// The message for a model that could be fetched, where nobody can be asked.
+fn not_here(typed: &str, name: &ModelName, bytes: Option<u64>) -> anyhow::Error {
+    let full = name.to_string();
+    let size = bytes.map(|bytes| format!("about {}", output::bytes(bytes)));
+    let facts: Vec<String> =
+        (full != typed).then(|| full.clone()).into_iter().chain(size).collect();
+    let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
     let local = local_names();
-    let local = if local.is_empty() { "none yet".to_owned() } else { local.join(", ") };
+    let local = match local.is_empty() {
+        true => String::new(),
+        false => format!(". On this machine: {}", local.join(", ")),
+    };
     anyhow!(
-        "there is no file or folder {text}{close}, and no model of that name on this machine. \
-         Fetch it with `trine pull {name}`, or choose one that is here: {local}"
+        "{typed} is not on this machine{facts}. Fetch it with `trine pull {typed}`, or let this command fetch it \
+         with --yes{local}"
     )
 }
 
-fn not_found(text: &str) -> anyhow::Error {
-    let path = Path::new(text);
-    let mut message = format!("there is no model {text}: no such file or folder");
-    let close = close_paths(path);
+/// The message for what is no model that anybody knows.
+fn not_found(typed: &str) -> anyhow::Error {
+    let path = Path::new(typed);
+    let is_path = looks_like_path(typed);
+    let mut close = close_paths(path);
+    if !is_path || close.is_empty() {
+        close.extend(close_models(typed));
+    }
+    close.truncate(5);
+    let mut message = format!("there is no model {typed}");
+    if is_path {
+        message.push_str(": no such file or folder");
+    }
     if !close.is_empty() {
         message.push_str(&format!(". Did you mean {}?", close.join(" or ")));
     } else if let Some(folder) =
         path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
     {
-        message.push_str(&format!(" (the folder {} does not exist either)", folder.display()));
+        message.push_str(&format!(" (the folder {} does not exist either).", folder.display()));
+    } else {
+        message.push('.');
     }
     message.push_str(
-        ". A model is a .gguf file, a folder with config.json, a fetched model's name (owner/repo, see `trine list`) \
-         or demo; a prompt for the embedded model is given as: trine run demo \"...\"",
+        " A model is a .gguf file, a folder with config.json, or a name: `trine list` shows those of this machine, `trine \
+         search` those that can be fetched, and owner/repo names any repository of Hugging Face",
     );
     anyhow!(message)
+}
+
+/// Names of models that are spelled nearly like this one.
+fn close_models(typed: &str) -> Vec<String> {
+    let mut close = catalog::close(typed);
+    let mut names: Vec<String> =
+        Embedded::ALL.into_iter().map(|model| model.name().to_owned()).collect();
+    if let Ok(hub) = hub() {
+        names.extend(hub.presets().unwrap_or_default().into_iter().map(|preset| preset.name));
+        names.extend(hub.short_names());
+    }
+    names.extend(local_names());
+    let local = output::close_names(typed, names.iter().map(String::as_str));
+    // Those of this machine first.
+    let mut all: Vec<String> = local.into_iter().map(str::to_owned).collect();
+    close.retain(|name| !all.contains(name));
+    all.extend(close);
+    all
 }
 
 /// Neighbours in the path's folder with a similar name.
@@ -186,13 +442,16 @@ fn close_paths(path: &Path) -> Vec<String> {
     let names: Vec<String> = entries
         .flatten()
         .take(4096)
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .map(|entry| entry.file_name())
+        // What has this very name was looked at already.
+        .filter(|entry| entry != name)
+        .map(|entry| entry.to_string_lossy().into_owned())
         .collect();
     let close = output::close_names(&name.to_string_lossy(), names.iter().map(String::as_str));
     close.into_iter().map(|name| path.with_file_name(name).display().to_string()).collect()
 }
 
-/// The hub with its settings from the environment.
+/// The hub with the settings that hold.
 ///
 /// # Errors
 /// If a setting cannot be used; the message names it.
@@ -211,6 +470,12 @@ fn local_names() -> Vec<String> {
 mod tests {
     use super::*;
 
+    const NO: FetchArgs = FetchArgs { yes: false };
+
+    fn lone(typed: &str) -> Result<ModelOrPrompt> {
+        model_or_prompt(typed, &NO)
+    }
+
     #[test]
     fn what_looks_like_a_path() {
         for path in ["./x", "/x y/z.gguf", "model.gguf", "a/b", "my model.GGUF", "~/m", "..\\m"] {
@@ -224,12 +489,17 @@ mod tests {
     #[test]
     fn lone_arguments() {
         assert!(matches!(
-            model_or_prompt("demo").unwrap(),
-            ModelOrPrompt::Model(Source::Embedded(_))
+            lone("demo").unwrap(),
+            ModelOrPrompt::Model(Chosen { source: Source::Embedded(_), preset: None })
         ));
-        assert!(matches!(model_or_prompt("Once upon").unwrap(), ModelOrPrompt::Prompt(_)));
-        assert!(matches!(model_or_prompt("src").unwrap(), ModelOrPrompt::Model(Source::Path(_))));
-        let error = model_or_prompt("src/mian.rs.gguf").unwrap_err().to_string();
+        for prompt in ["Once upon", "Hello!", "why?", "Привет", "...", ""] {
+            assert!(matches!(lone(prompt).unwrap(), ModelOrPrompt::Prompt(_)), "{prompt}");
+        }
+        assert!(matches!(
+            lone("src").unwrap(),
+            ModelOrPrompt::Model(Chosen { source: Source::Path(_), .. })
+        ));
+        let error = lone("src/mian.rs.gguf").unwrap_err().to_string();
         assert!(error.contains("src/mian.rs.gguf"), "{error}");
     }
 
@@ -238,9 +508,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("gemma.gguf"), "x").unwrap();
         let wrong = folder.path().join("gema.gguf");
-        let error = Source::find(Some(wrong.to_str().unwrap())).unwrap_err().to_string();
-        assert!(error.contains("Did you mean") && error.contains("gemma.gguf"), "{error}");
-        let error = Source::find(Some("/no/such/folder/m.gguf")).unwrap_err().to_string();
+        let error = find(wrong.to_str(), &NO).unwrap_err().to_string();
+        assert!(error.contains("Did you mean") && error.contains("gemma.gguf?"), "{error}");
+        assert!(!error.contains("?."), "{error}");
+        let error = find(Some("/no/such/folder/m.gguf"), &NO).unwrap_err().to_string();
         assert!(error.contains("the folder /no/such/folder does not exist"), "{error}");
+    }
+
+    /// The link is there: another spelling is not what is wrong with it.
+    #[cfg(unix)]
+    #[test]
+    fn links_that_lead_nowhere_are_named_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, target) in [("loop.gguf", "loop.gguf"), ("gone.gguf", "nothing.gguf")] {
+            let link = folder.path().join(name);
+            std::os::unix::fs::symlink(folder.path().join(target), &link).unwrap();
+            let error = find(link.to_str(), &NO).unwrap_err().to_string();
+            assert!(error.contains("link that cannot be followed"), "{error}");
+            assert!(!error.contains("Did you mean"), "{error}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use trine_engine::Pooling;
 use crate::address::Address;
 
 use super::values::{parse_alias, parse_bytes, parse_pooling, parse_positive};
-use super::{MODEL_HELP, Placement};
+use super::{FetchArgs, MODEL_HELP, Placement};
 
 pub(super) const SHORT: &str = "\
 The first MODEL answers requests that name none. --help tells more.";
@@ -131,6 +131,9 @@ pub(crate) struct ServeArgs {
     /// Largest body of a request in MiB
     #[arg(long, value_name = "N", default_value = "32", value_parser = parse_positive)]
     pub(crate) body_limit: usize,
+
+    #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
 
     #[command(flatten)]
     pub(crate) placement: Placement,

@@ -13,7 +13,7 @@ use crate::bandwidth::Yardstick;
 use crate::cli::BenchArgs;
 use crate::failure::usage;
 use crate::interrupt::Watch;
-use crate::model_source::Source;
+use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::output;
 use crate::session::{PREFILL, PREFILL_INVARIANT, Session, Sizes};
@@ -108,7 +108,7 @@ struct Report {
 /// If there is nothing to measure, the tests do not fit the model's context, or the device fails.
 pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let tests = tests(&args)?;
-    let source = Source::find(args.model.as_deref())?;
+    let source = find(args.model.as_deref(), &args.fetch)?.source;
     let mut settings = Settings::new(&args.placement, KvType::F16);
     let batch = args.batch.iter().copied().max().unwrap_or(1);
     // The least of what steps may have on any device.

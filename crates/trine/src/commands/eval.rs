@@ -12,7 +12,7 @@ use trine_text::{MAX_TEXT_BYTES, Specials, Tokenizer};
 use crate::cli::EvalArgs;
 use crate::failure::usage;
 use crate::interrupt::Watch;
-use crate::model_source::Source;
+use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::output;
 use crate::session::{Session, Sizes};
@@ -95,8 +95,9 @@ impl Score {
 /// If the text is too short, the models do not belong together, or the device fails.
 pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
     let text = read_text(&args.text)?;
-    let source = Source::find(Some(&args.model))?;
-    let against = args.against.as_deref().map(|name| Source::find(Some(name))).transpose()?;
+    let source = find(Some(&args.model), &args.fetch)?.source;
+    let against = args.against.as_deref().map(|name| find(Some(name), &args.fetch)).transpose()?;
+    let against = against.map(|chosen| chosen.source);
     let mut settings = Settings::new(&args.placement, KvType::F16);
     let (bos, ids) = tokens(&source, &text, args.max_tokens)?;
     if args.max_tokens.is_some_and(|most| most < 2) {

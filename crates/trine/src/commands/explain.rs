@@ -7,7 +7,7 @@ use trine_backend::{BLOCK, ProgramOptions};
 use trine_model::{Cost, KvType, Model, Plan, Scratch, Width, Workload};
 
 use crate::cli::ExplainArgs;
-use crate::model_source::Source;
+use crate::model_source::find;
 use crate::options::Settings;
 use crate::output;
 use crate::session::{PREFILL, formats};
@@ -41,7 +41,7 @@ struct StepCost {
 /// # Errors
 /// If there is no such model, it is damaged, or the numbers asked for exceed its context.
 pub(crate) fn run(args: ExplainArgs) -> Result<()> {
-    let source = Source::find(args.model.as_deref())?;
+    let source = find(args.model.as_deref(), &args.fetch)?.source;
     let settings = Settings::new(&args.placement, KvType::F16);
     let model = source.open(settings.quantize)?;
     let most = model.config().context;

@@ -12,7 +12,7 @@ use crate::cli::LogitsArgs;
 use crate::destination;
 use crate::failure::usage;
 use crate::interrupt::Watch;
-use crate::model_source::Source;
+use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::output;
 use crate::session::{PREFILL, Session, Sizes};
@@ -26,7 +26,7 @@ const IDS_BYTES_MAX: u64 = 1 << 26;
 /// If the ids are no list of this model's tokens, do not fit its context, or a file cannot be read or written.
 pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     let ids = read_ids(&args.ids)?;
-    let source = Source::find(Some(&args.model))?;
+    let source = find(Some(&args.model), &args.fetch)?.source;
     let mut settings = Settings::new(&args.placement, KvType::F32);
     if let Some(context) = settings.context.filter(|&context| context < ids.len()) {
         return Err(usage(format!(

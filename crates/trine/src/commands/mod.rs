@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 mod bench_steps;
 pub(crate) mod completions;
+pub(crate) mod create;
 pub(crate) mod doctor;
 mod doctor_gpu;
 pub(crate) mod eval;
@@ -12,6 +13,7 @@ pub(crate) mod plan;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;
 pub(crate) mod run;
+pub(crate) mod search;
 pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod store;

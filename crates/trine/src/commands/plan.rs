@@ -12,7 +12,7 @@ use crate::device::{DeviceChoice, GpuOptions};
 use crate::failure::usage;
 use crate::forecast::{self, Basis, BasisKind, Drafts, Generation, Machine, PRESETS, Prompt, Work};
 use crate::measured;
-use crate::model_source::Source;
+use crate::model_source::find;
 use crate::output;
 use crate::session::formats;
 use crate::terminal;
@@ -58,7 +58,7 @@ struct Forecast<'a> {
 pub(crate) fn run(args: PlanArgs) -> Result<()> {
     check_rates(&args)?;
     check_threads(&args)?;
-    let source = Source::find(args.model.as_deref())?;
+    let source = find(args.model.as_deref(), &args.fetch)?.source;
     let model = source.open(args.quantize)?;
     let contexts = contexts(&source.name(), &args.context, model.config().context)?;
     let machine = machine(&args, &model)?;

@@ -12,7 +12,7 @@ use super::quantize_metadata;
 use crate::cli::QuantizeArgs;
 use crate::destination;
 use crate::interrupt::Watch;
-use crate::model_source::Source;
+use crate::model_source::{Source, find};
 use crate::output;
 use crate::terminal;
 
@@ -55,7 +55,7 @@ struct Target<'a> {
 /// # Errors
 /// If there is no such model, OUT exists, the values cannot be quantised, or the file cannot be written.
 pub(crate) fn run(args: QuantizeArgs) -> Result<()> {
-    let source = Source::find(Some(&args.input))?;
+    let source = find(Some(&args.input), &args.fetch)?.source;
     check_output(&args.output, args.force, &source)?;
     let model = source.open(None)?;
     let plan = model.base_plan();

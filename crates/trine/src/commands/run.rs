@@ -11,16 +11,17 @@ use trine_hub::HubConfig;
 use trine_model::KvType;
 use trine_text::{MAX_TEXT_BYTES, Specials};
 
-use crate::chat::Conversation;
+use crate::chat::{Conversation, Turn};
 use crate::cli::RunArgs;
 use crate::converse::{Chat, ending_note};
 use crate::failure::{Interrupted, usage};
 use crate::generate::{Answer, Ending, Listener, answer};
 use crate::interrupt::Watch;
 use crate::line_source::{LineSource, Piped, Typed};
-use crate::model_source::{ModelOrPrompt, Source, model_or_prompt};
+use crate::model_source::{Chosen, ModelOrPrompt, find, model_or_prompt};
 use crate::options::{Settings, Writing};
 use crate::output;
+use crate::preset;
 use crate::session::{Session, Sizes};
 use crate::terminal;
 use crate::vocabulary::TextSide;
@@ -32,8 +33,16 @@ const LONG_PROMPT: usize = 256;
 ///
 /// # Errors
 /// If there is no such model, the prompt does not fit, or the device fails.
-pub(crate) fn run(args: RunArgs, verbose: bool) -> Result<()> {
-    let (source, prompt) = what_is_asked(&args)?;
+pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
+    let (Chosen { source, preset }, prompt) = what_is_asked(&args)?;
+    let mut turns = Vec::new();
+    if let Some(preset) = &preset {
+        preset::fill(preset, &mut args.sampling, &mut args.placement);
+        if !args.raw {
+            turns = preset::turns(preset);
+            args.system = args.system.or_else(|| preset.system.clone());
+        }
+    }
     let settings = Settings::new(&args.placement, KvType::F16);
     let mut session = Session::open(&source, &settings, Sizes::default())?;
     let defaults = session.model.defaults().clone();
@@ -52,26 +61,36 @@ pub(crate) fn run(args: RunArgs, verbose: bool) -> Result<()> {
         output::note("the model has no chat template: texts are continued as they are");
     }
     match prompt {
-        Some(prompt) => answer_once(&mut session, &text, &writing, prompt, raw, &args, verbose),
-        None => chat(&mut session, &text, &writing, raw, args.system, verbose),
+        Some(prompt) => {
+            answer_once(&mut session, &text, &writing, (turns, prompt), raw, &args, verbose)
+        }
+        None => chat(
+            &mut session,
+            &text,
+            &writing,
+            raw,
+            Conversation { system: args.system, turns },
+            verbose,
+        ),
     }
 }
 
 /// The model, and the prompt unless there is to be a chat.
-fn what_is_asked(args: &RunArgs) -> Result<(Source, Option<String>)> {
-    let (source, prompt) = match (&args.model, &args.prompt) {
-        (Some(model), Some(prompt)) => (Source::find(Some(model))?, Some(prompt.clone())),
-        (Some(text), None) if text == "-" => (Source::DEMO, Some(text.clone())),
-        (Some(text), None) => match model_or_prompt(text)? {
-            ModelOrPrompt::Model(source) => (source, None),
+fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
+    let default = || find(None, &args.fetch);
+    let (chosen, prompt) = match (&args.model, &args.prompt) {
+        (Some(model), Some(prompt)) => (find(Some(model), &args.fetch)?, Some(prompt.clone())),
+        (Some(text), None) if text == "-" => (default()?, Some(text.clone())),
+        (Some(text), None) => match model_or_prompt(text, &args.fetch)? {
+            ModelOrPrompt::Model(chosen) => (chosen, None),
             ModelOrPrompt::Prompt(prompt) if args.interactive => {
                 return Err(usage(format!(
                     "--interactive takes no prompt, and {prompt:?} is no model"
                 )));
             }
-            ModelOrPrompt::Prompt(prompt) => (Source::DEMO, Some(prompt)),
+            ModelOrPrompt::Prompt(prompt) => (default()?, Some(prompt)),
         },
-        (None, _) => (Source::DEMO, None),
+        (None, _) => (default()?, None),
     };
     let prompt = match prompt {
         Some(prompt) if prompt == "-" => Some(read_stdin()?),
@@ -87,7 +106,7 @@ fn what_is_asked(args: &RunArgs) -> Result<(Source, Option<String>)> {
             "the prompt is empty; give one as PROMPT or on standard input, or run in a terminal to chat",
         ));
     }
-    Ok((source, prompt))
+    Ok((chosen, prompt))
 }
 
 fn read_stdin() -> Result<String> {
@@ -189,14 +208,14 @@ fn answer_once(
     session: &mut Session,
     text: &TextSide,
     writing: &Writing,
-    prompt: String,
+    (turns, prompt): (Vec<Turn>, String),
     raw: bool,
     args: &RunArgs,
     verbose: bool,
 ) -> Result<()> {
     let tokens = match raw {
         true => text.tokenizer.encode_prompt(&prompt, Specials::Parse)?,
-        false => Conversation::question(args.system.clone(), prompt).prompt(text)?,
+        false => Conversation { system: args.system.clone(), turns }.asking(prompt).prompt(text)?,
     };
     let watch = Watch::new();
     let mut printer = Printer::new(args.json);
@@ -233,7 +252,7 @@ fn chat(
     text: &TextSide,
     writing: &Writing,
     raw: bool,
-    system: Option<String>,
+    conversation: Conversation,
     verbose: bool,
 ) -> Result<()> {
     let mut lines: Box<dyn LineSource> = match terminal::stdin_is_terminal() {
@@ -252,7 +271,6 @@ fn chat(
         tell_end(session, &answer, verbose);
         Ok(answer)
     };
-    let conversation = Conversation { system, turns: Vec::new() };
     Chat { session, text, writing, raw, conversation }.talk(lines.as_mut(), &mut show)
 }
 

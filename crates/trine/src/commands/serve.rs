@@ -12,10 +12,10 @@ use trine_server::{
     Description, Handle, Keys, Limits, LoadedModel, Loader, ServeError, Server, ServerOptions,
 };
 
-use crate::cli::ServeArgs;
+use crate::cli::{FetchArgs, ServeArgs};
 use crate::failure::{message, usage};
 use crate::interrupt::Watch;
-use crate::model_source::Source;
+use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::output;
 use crate::session::{Session, Sizes, formats};
@@ -147,11 +147,23 @@ fn watch_signals(handle: &Handle) -> Result<()> {
     Ok(())
 }
 
+/// The model of an argument.
+fn base(typed: &str, fetch: &FetchArgs) -> Result<Source> {
+    let chosen = find(Some(typed), fetch)?;
+    match chosen.preset {
+        None => Ok(chosen.source),
+        Some(preset) => Err(usage(format!(
+            "{} is a preset, which this server cannot apply; serve {}, which it stands on",
+            preset.name, preset.from
+        ))),
+    }
+}
+
 /// The models by the names under which clients ask for them.
 fn models(args: &ServeArgs) -> Result<Vec<(String, Source)>> {
     let sources = match args.models.as_slice() {
         [] => vec![Source::DEMO],
-        models => models.iter().map(|model| Source::find(Some(model))).collect::<Result<_>>()?,
+        models => models.iter().map(|model| base(model, &args.fetch)).collect::<Result<_>>()?,
     };
     let mut named: Vec<(String, Source)> = Vec::new();
     for source in sources {

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
-use trine_hub::{EntryState, ModelName, StoreEntry};
+use trine_hub::{EntryState, Preset, StoreEntry};
 use trine_model::{AttentionKind, GenerationDefaults, Model};
 
 use crate::cli::ShowArgs;
-use crate::model_source::{Source, hub};
+use crate::model_source::{Chosen, Resolved, Source, find, hub, resolve};
 use crate::output;
+use crate::preset;
 use crate::terminal;
 use crate::vocabulary;
 
@@ -64,11 +65,14 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
     if let Some(entry) = partial(args.model.as_deref())? {
         return show_partial(&entry, args.json);
     }
-    let source = Source::find(args.model.as_deref())?;
+    let Chosen { source, preset } = find(args.model.as_deref(), &args.fetch)?;
     let model = source.open(None)?;
     let report = report(&source, &model);
     if args.json {
         let mut value = serde_json::to_value(&report)?;
+        if let Some(preset) = &preset {
+            value["preset"] = serde_json::to_value(preset)?;
+        }
         if args.tensors {
             value["tensors"] = model
                 .tensors()
@@ -76,6 +80,9 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
                 .collect();
         }
         return output::json(&value);
+    }
+    if let Some(preset) = &preset {
+        output::line(describe_preset(preset))?;
     }
     output::line(describe(&report))?;
     if args.tensors {
@@ -89,11 +96,10 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
 
 /// The entry of a model whose download is not complete.
 fn partial(text: Option<&str>) -> Result<Option<StoreEntry>> {
-    let Some(text) = text.filter(|text| !std::path::Path::new(text).exists()) else {
+    let Some(Resolved::Missing(missing)) = text.map(resolve).transpose()? else {
         return Ok(None);
     };
-    let Ok(name) = ModelName::parse(text) else { return Ok(None) };
-    let entry = hub()?.show(&name).ok();
+    let entry = hub()?.show(&missing.name).ok();
     Ok(entry.filter(|entry| entry.state == EntryState::Partial))
 }
 
@@ -170,6 +176,21 @@ fn text_facts(model: &Model) -> Result<TextFacts> {
         eos: tokenizer.eos_ids().to_vec(),
         chat_template: vocabulary::template(model.checkpoint())?.is_some(),
     })
+}
+
+/// What a preset, with those that it stands on, sets.
+fn describe_preset(preset: &Preset) -> String {
+    let mut lines = vec![format!("preset       {}, on {}", preset.name, preset.from)];
+    if let Some(system) = &preset.system {
+        lines.push(format!("system       {}", system.replace('\n', "\n             ")));
+    }
+    for (name, value) in preset::described(&preset.parameters) {
+        lines.push(format!("parameter    {name} {value}"));
+    }
+    if !preset.messages.is_empty() {
+        lines.push(format!("messages     {}", preset.messages.len()));
+    }
+    terminal::harmless(&lines.join("\n")).into_owned()
 }
 
 fn describe(report: &Report) -> String {

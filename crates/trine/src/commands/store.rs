@@ -1,109 +1,28 @@
-//! `trine pull`, `list` and `rm`: the models on this machine.
+//! `trine pull`, `list` and `rm`: the models and presets on this machine.
 
-use std::time::Duration;
-
-use anyhow::Result;
-use indicatif::{ProgressBar, ProgressStyle};
-use trine_hub::{EntryState, HubError, ModelName, Origin, Progress, StoreEntry};
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+use trine_hub::catalog;
+use trine_hub::{EntryState, Hub, ModelName, Origin, Preset, StoreEntry};
 
 use crate::cli::{ListArgs, PullArgs, RemoveArgs};
 use crate::embedded::Embedded;
-use crate::failure::{Interrupted, usage};
-use crate::interrupt::Watch;
-use crate::model_source::hub;
+use crate::fetch::fetch;
+use crate::model_source::{hub, repository};
 use crate::output;
 use crate::terminal;
-
-const BAR: &str = "{msg} {bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
-const COUNTER: &str = "{msg} {spinner} {bytes}, {bytes_per_sec}";
-
-/// Shows a download: bars on a terminal, a line for each file elsewhere.
-struct Shown<'a> {
-    watch: &'a Watch,
-    bar: Option<ProgressBar>,
-}
-
-impl Progress for Shown<'_> {
-    fn start(&mut self, file: &str, total: Option<u64>) {
-        let name = terminal::harmless(file).into_owned();
-        if !terminal::stderr_is_terminal() {
-            output::remark(match total {
-                Some(total) => format!("fetching {name}, {}", output::bytes(total)),
-                None => format!("fetching {name}"),
-            });
-            return;
-        }
-        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
-        if let Ok(style) = ProgressStyle::with_template(if total.is_some() { BAR } else { COUNTER })
-        {
-            bar.set_style(style);
-        }
-        bar.set_message(name);
-        bar.enable_steady_tick(Duration::from_millis(200));
-        if let Some(before) = self.bar.replace(bar) {
-            before.finish_and_clear();
-        }
-    }
-
-    fn advance(&mut self, bytes: u64) {
-        if let Some(bar) = &self.bar {
-            bar.inc(bytes);
-        }
-    }
-
-    fn done(&mut self, file: &str) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-        output::remark(format_args!(
-            "{} {}",
-            terminal::on_stderr("done:", terminal::GOOD),
-            terminal::harmless(file)
-        ));
-    }
-
-    fn waiting(&mut self, reason: &str) {
-        let reason = terminal::harmless(reason);
-        match &self.bar {
-            Some(bar) => bar.println(format!("waiting: {reason}")),
-            None => output::remark(format_args!("waiting: {reason}")),
-        }
-    }
-
-    fn cancelled(&self) -> bool {
-        self.watch.raised()
-    }
-}
-
-fn parse_name(text: &str) -> Result<ModelName> {
-    if Embedded::find(text).is_some() {
-        return Err(usage(format!(
-            "{text} is a model inside this program; there is nothing to fetch or remove"
-        )));
-    }
-    ModelName::parse(text).map_err(|error| usage(error.to_string()))
-}
 
 /// Fetches a model.
 ///
 /// # Errors
 /// If that fails; what was fetched stays and is continued next time.
 pub(crate) fn pull(args: PullArgs) -> Result<()> {
-    let name = parse_name(&args.model)?;
     let hub = hub()?;
-    let watch = Watch::new();
-    let mut shown = Shown { watch: &watch, bar: None };
-    let pulled = hub.pull(&name, &mut shown);
-    if let Some(bar) = shown.bar.take() {
-        bar.finish_and_clear();
-    }
-    let model = match pulled {
-        Err(HubError::Cancelled) => {
-            output::note("stopped; the same command continues where it stopped");
-            return Err(Interrupted.into());
-        }
-        other => other?,
+    let typed = match hub.whole_preset(&args.model)? {
+        Some(preset) => preset.from,
+        None => args.model.clone(),
     };
+    let model = fetch(&hub, &repository(&hub, &typed)?)?;
     if args.json {
         return output::json(&model);
     }
@@ -113,30 +32,38 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
         output::bytes(model.bytes),
         model.path.display()
     ));
-    output::remark(format_args!("run it with: trine run {}", model.name));
+    output::remark(format_args!("run it with: trine run {}", args.model));
     Ok(())
 }
 
-/// Lists the local models.
+/// Lists the local models and presets.
 ///
 /// # Errors
 /// If the store cannot be read.
 pub(crate) fn list(args: ListArgs) -> Result<()> {
-    let entries = hub()?.list()?;
+    let hub = hub()?;
+    let entries = hub.list()?;
+    let presets = hub.presets()?;
     if args.json {
-        return output::json(&entries);
+        let mut all = Vec::new();
+        for entry in &entries {
+            all.push(serde_json::to_value(entry)?);
+        }
+        all.extend(presets.iter().map(preset_value));
+        return output::json(&all);
     }
     let inside = |model: Embedded| {
         let size = output::bytes(model.bytes().len() as u64);
-        vec![model.name().to_owned(), size, "inside this program".to_owned()]
+        vec![model.name().to_owned(), size, model.purpose().to_owned()]
     };
     let mut rows: Vec<_> = Embedded::ALL.into_iter().map(inside).collect();
     rows.extend(entries.iter().map(row));
+    rows.extend(presets.iter().map(preset_row));
     output::line(output::table(&["name", "size", "state"], rows, &[1]))
 }
 
 fn row(entry: &StoreEntry) -> Vec<String> {
-    let state = match (entry.state, entry.origin) {
+    let mut state = match (entry.state, entry.origin) {
         (EntryState::Complete, Origin::Store) => "complete".to_owned(),
         (EntryState::Complete, Origin::HuggingFaceCache) => {
             "complete, in the Hugging Face cache".to_owned()
@@ -146,6 +73,10 @@ fn row(entry: &StoreEntry) -> Vec<String> {
             format!("partial{share}; `trine pull` continues")
         }
     };
+    let known = catalog::models().iter().find(|known| is_same(&known.model(), &entry.name));
+    if let Some(known) = known {
+        state.push_str(&format!("; also {}", known.name()));
+    }
     vec![
         terminal::harmless(&entry.name.to_string()).into_owned(),
         output::bytes(entry.bytes),
@@ -153,13 +84,48 @@ fn row(entry: &StoreEntry) -> Vec<String> {
     ]
 }
 
-/// Removes a model.
+/// Whether two names mean the same model: quantisations are spelled in upper or lower case.
+fn is_same(left: &ModelName, right: &ModelName) -> bool {
+    left.to_string().eq_ignore_ascii_case(&right.to_string())
+}
+
+fn preset_row(preset: &Preset) -> Vec<String> {
+    let state = format!("preset of {}", terminal::harmless(&preset.from));
+    vec![terminal::harmless(&preset.name).into_owned(), "-".to_owned(), state]
+}
+
+fn preset_value(preset: &Preset) -> Value {
+    json!({
+        "name": preset.name,
+        "state": "preset",
+        "from": preset.from,
+        "system": preset.system,
+        "parameters": preset.parameters,
+        "messages": preset.messages,
+    })
+}
+
+/// Removes a model or a preset.
 ///
 /// # Errors
-/// If there is no such model in the store, or it cannot be removed.
+/// If there is no such model in the store, it cannot be removed, or presets stand on the preset.
 pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
-    let name = parse_name(&args.model)?;
-    let removed = hub()?.remove(&name)?;
+    let hub = hub()?;
+    if let Some(name) = preset_name(&hub, &args.model)? {
+        let above = presets_on(&hub, |from| same_preset(from, &name))?;
+        if !above.is_empty() {
+            bail!("{name} stays: {} on it; remove that first", stand(&above));
+        }
+        hub.remove_preset(&name)?;
+        output::remark(format_args!("removed the preset {}", terminal::harmless(&name)));
+        return Ok(());
+    }
+    let name = repository(&hub, &args.model)?;
+    // Asked before: afterwards a short name means nothing any more.
+    let above = presets_on(&hub, |from| {
+        repository(&hub, from).is_ok_and(|base| base.repository() == name.repository())
+    })?;
+    let removed = hub.remove(&name)?;
     output::remark(format_args!(
         "removed {}: {} {}, {}",
         removed.name,
@@ -167,5 +133,50 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
         if removed.files.len() == 1 { "file" } else { "files" },
         output::bytes(removed.bytes)
     ));
+    let above: Vec<String> = above.into_iter().filter(|preset| !is_here(&hub, preset)).collect();
+    if !above.is_empty() {
+        output::warning(format_args!(
+            "{} on it and cannot run until it is fetched again",
+            stand(&above)
+        ));
+    }
     Ok(())
+}
+
+/// Whether what a preset stands on is still in the store.
+fn is_here(hub: &Hub, preset: &str) -> bool {
+    let base = hub.whole_preset(preset).ok().flatten();
+    let name = base.and_then(|preset| repository(hub, &preset.from).ok());
+    name.is_some_and(|name| hub.resolve(&name).is_ok_and(|model| model.is_some()))
+}
+
+/// The name of a preset, also of one whose file is damaged: that one can be removed too.
+fn preset_name(hub: &Hub, typed: &str) -> Result<Option<String>> {
+    match hub.preset(typed) {
+        Ok(preset) => Ok(preset.map(|preset| preset.name)),
+        Err(trine_hub::HubError::InvalidPreset { .. }) => Ok(Some(typed.to_owned())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn same_preset(left: &str, right: &str) -> bool {
+    let parse = |text: &str| trine_hub::PresetName::parse(text).ok();
+    matches!((parse(left), parse(right)), (Some(left), Some(right)) if left == right)
+}
+
+/// Names of the presets whose base is meant.
+fn presets_on(hub: &Hub, is_meant: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    let presets = hub.presets()?;
+    Ok(presets
+        .into_iter()
+        .filter(|preset| is_meant(&preset.from))
+        .map(|preset| preset.name)
+        .collect())
+}
+
+fn stand(names: &[String]) -> String {
+    match names {
+        [name] => format!("the preset {name} stands"),
+        names => format!("the presets {} stand", names.join(", ")),
+    }
 }

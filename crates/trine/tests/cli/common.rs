@@ -35,6 +35,7 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
         .env("TRINE_HOME", &store)
         .env("HF_HOME", &store)
         .env("HF_ENDPOINT", "http://127.0.0.1:9")
+        .env("XDG_CONFIG_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-config"))
         .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
         .env("VK_DRIVER_FILES", "/no/such/driver.json")
         .env("VK_ICD_FILENAMES", "/no/such/driver.json")
@@ -93,7 +94,8 @@ pub(crate) fn trine_with(input: &str, arguments: &[&str]) -> Ran {
     finish(output)
 }
 
-fn finish(output: Output) -> Ran {
+/// What a process that has ended gave.
+pub(crate) fn finish(output: Output) -> Ran {
     Ran {
         code: output.status.code().unwrap_or(-1),
         out: String::from_utf8(output.stdout).expect("standard output is UTF-8"),

@@ -5,6 +5,7 @@
 mod command_line;
 mod common;
 mod logits;
+mod names;
 mod planning;
 #[cfg(target_os = "linux")]
 mod pty;

@@ -1,0 +1,188 @@
+//! What can be typed after the commands for the models on this machine.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::MODEL_HELP;
+use super::values::parse_positive;
+
+/// What a command may do about a model that is not here.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct FetchArgs {
+    /// Fetch the model without asking if it is not on this machine
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+/// `trine pull`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+HF_TOKEN is sent to repositories that need it, HF_ENDPOINT names another server, TRINE_HOME another \
+folder for models. An interrupted download continues where it stopped.")]
+pub(crate) struct PullArgs {
+    /// gemma3:4b (`trine search` lists such names), owner/repo, owner/repo:Q4_K_M or owner/repo/file.gguf
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+
+    /// Print the files as JSON when done
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `trine search`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The list is part of the program and needs no network. Any other repository of Hugging Face with GGUF or safetensors \
+files of Gemma 3 is named owner/repo or owner/repo:Q4_0.")]
+pub(crate) struct SearchArgs {
+    /// Words that the name, the repository or the quantisation holds, such as `qat 4b`
+    #[arg(value_name = "TEXT")]
+    pub(crate) text: Vec<String>,
+
+    /// Print the list as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `trine list`
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Print the list as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `trine rm`
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// A fetched model or a preset, as `trine list` names it
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+}
+
+/// `trine show`
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The model to show [default: demo]
+    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
+    pub(crate) model: Option<String>,
+
+    /// List every tensor
+    #[arg(long)]
+    pub(crate) tensors: bool,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
+}
+
+/// `trine create`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "\
+A preset is a name for a model with a system prompt and parameters; it holds no weights. What it does not set is the \
+model's own, and options of `run` come before it. --from takes another preset too. --help tells what is read of a \
+Modelfile.",
+    after_long_help = "\
+A preset is a name for a model with a system prompt and parameters; it holds no weights. What it does
+not set is the model's own, and options of `run` come before it. --from takes another preset too,
+eight deep at most. A preset of the same name is replaced.
+
+Of a Modelfile of Ollama's FROM, SYSTEM, PARAMETER and MESSAGE are taken, texts in \"\"\" over several
+lines too. TEMPLATE and ADAPTER are refused: trine uses the model's own template, and has no adapters.
+LICENSE and parameters about where a model runs are left out, with a note. Options come before what
+the file says."
+)]
+pub(crate) struct CreateArgs {
+    /// The preset's name, such as mario or mario:formal
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    /// The model or preset that it stands on
+    #[arg(long, value_name = "MODEL", required_unless_present = "file")]
+    pub(crate) from: Option<String>,
+
+    /// Read a Modelfile
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Instructions that stand before a conversation
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
+
+    #[command(flatten)]
+    pub(crate) parameters: PresetArgs,
+}
+
+/// Parameters of a preset.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Parameters")]
+pub(crate) struct PresetArgs {
+    /// Randomness: 0 always takes the most likely token
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    pub(crate) temperature: Option<f64>,
+
+    /// Choose among the K most likely tokens; 0 for all
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    pub(crate) top_k: Option<u32>,
+
+    /// Choose among the most likely tokens that together have probability P
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) top_p: Option<f64>,
+
+    /// Leave out tokens less likely than P times the most likely one
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) min_p: Option<f64>,
+
+    /// Divide the scores of tokens that were used already; 1 is off
+    #[arg(long, visible_alias = "repeat-penalty", value_name = "X", allow_negative_numbers = true)]
+    pub(crate) repetition_penalty: Option<f64>,
+
+    /// Subtract from the scores of tokens that were used already; 0 is off
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) presence_penalty: Option<f64>,
+
+    /// Subtract from the scores of tokens for each time they were used; 0 is off
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: Option<f64>,
+
+    /// Start of the random numbers
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) seed: Option<u64>,
+
+    /// Most tokens to write
+    #[arg(long, value_name = "N", value_parser = parse_positive, allow_negative_numbers = true)]
+    pub(crate) max_tokens: Option<usize>,
+
+    /// Most positions (tokens) of a conversation
+    #[arg(long, value_name = "N", value_parser = parse_positive, allow_negative_numbers = true)]
+    pub(crate) context: Option<usize>,
+
+    /// End the answer before this text; can be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+}
+
+/// `trine cp`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The copy is a preset: it stands on the same weights and takes no room. A preset is copied as it is.")]
+pub(crate) struct CopyArgs {
+    /// The model or preset to copy
+    #[arg(value_name = "FROM")]
+    pub(crate) from: String,
+
+    /// The further name
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    #[command(flatten)]
+    pub(crate) fetch: FetchArgs,
+}

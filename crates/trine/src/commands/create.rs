@@ -1,0 +1,140 @@
+//! `trine create` and `cp`: presets.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use trine_hub::{Hub, Preset, PresetName, PresetParameters};
+
+use crate::cli::{CopyArgs, CreateArgs, FetchArgs, PresetArgs};
+use crate::embedded::Embedded;
+use crate::failure::usage;
+use crate::model_source::{find, hub};
+use crate::modelfile::{self, Modelfile};
+use crate::output;
+use crate::terminal;
+
+/// Largest Modelfile, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Creates a preset.
+///
+/// # Errors
+/// If there is no such model, the file holds something that cannot be taken, or a value is out of its range.
+pub(crate) fn run(args: CreateArgs) -> Result<()> {
+    let name = name(&args.name)?;
+    let file = args.file.as_deref().map(read).transpose()?;
+    let (from, file) = match (args.from, file) {
+        (from, Some(file)) => (from.unwrap_or_else(|| file.from.clone()), file),
+        (Some(from), None) => (from, Modelfile::default()),
+        (None, None) => return Err(usage("give the model with --from, or a Modelfile with -f")),
+    };
+    // Refused before anything is fetched.
+    let parameters = merged(&args.parameters, file.parameters)?;
+    for note in &file.notes {
+        output::note(note);
+    }
+    let hub = hub()?;
+    let mut preset = Preset::new(&name, base(&hub, &from, &args.fetch)?);
+    preset.system = args.system.or(file.system);
+    preset.parameters = parameters;
+    preset.messages = file.messages;
+    hub.save_preset(&preset)?;
+    tell(&preset);
+    Ok(())
+}
+
+/// Gives a model or preset a further name.
+///
+/// # Errors
+/// If there is no such model, or the name cannot be one.
+pub(crate) fn copy(args: CopyArgs) -> Result<()> {
+    let name = name(&args.name)?;
+    let hub = hub()?;
+    let preset = match hub.preset(&args.from)? {
+        Some(mut preset) => {
+            preset.name = name.to_string();
+            preset
+        }
+        None => Preset::new(&name, base(&hub, &args.from, &args.fetch)?),
+    };
+    hub.save_preset(&preset)?;
+    tell(&preset);
+    Ok(())
+}
+
+fn tell(preset: &Preset) {
+    output::remark(format_args!(
+        "created {}, on {}",
+        preset.name,
+        terminal::harmless(&preset.from)
+    ));
+    output::remark(format_args!("run it with: trine run {}", preset.name));
+}
+
+/// The name of a preset to be created.
+fn name(typed: &str) -> Result<PresetName> {
+    if Embedded::find(typed.strip_suffix(":latest").unwrap_or(typed)).is_some() {
+        return Err(usage(format!("{typed} is a model inside this program; choose another name")));
+    }
+    PresetName::parse(typed).map_err(|error| usage(error.to_string()))
+}
+
+/// What a preset keeps of the model it stands on: a preset's name as it is, else one that lasts.
+fn base(hub: &Hub, from: &str, fetch: &FetchArgs) -> Result<String> {
+    if let Some(preset) = hub.preset(from)? {
+        return Ok(preset.name);
+    }
+    Ok(find(Some(from), fetch)?.source.lasting_name())
+}
+
+/// What was typed, and for the rest what a file says.
+fn merged(typed: &PresetArgs, file: PresetParameters) -> Result<PresetParameters> {
+    let mut merged = file;
+    if !typed.stop.is_empty() {
+        merged.stop.clear();
+    }
+    let text = |value: Option<f64>| value.map(|value| value.to_string());
+    let number = |value: Option<usize>| value.map(|value| value.to_string());
+    let mut options: Vec<(&str, &str, Option<String>)> = vec![
+        ("temperature", "--temperature", text(typed.temperature)),
+        ("top_k", "--top-k", typed.top_k.map(|value| value.to_string())),
+        ("top_p", "--top-p", text(typed.top_p)),
+        ("min_p", "--min-p", text(typed.min_p)),
+        ("repetition_penalty", "--repetition-penalty", text(typed.repetition_penalty)),
+        ("presence_penalty", "--presence-penalty", text(typed.presence_penalty)),
+        ("frequency_penalty", "--frequency-penalty", text(typed.frequency_penalty)),
+        ("seed", "--seed", typed.seed.map(|value| value.to_string())),
+        ("max_tokens", "--max-tokens", number(typed.max_tokens)),
+        ("context", "--context", number(typed.context)),
+    ];
+    options.extend(typed.stop.iter().map(|stop| ("stop", "--stop", Some(stop.clone()))));
+    for (name, option, value) in options {
+        if let Some(value) = value {
+            merged.set(name, &value).map_err(|problem| usage(format!("{option}: {problem}")))?;
+        }
+    }
+    Ok(merged)
+}
+
+fn read(path: &Path) -> Result<Modelfile> {
+    let shown = path.display();
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .with_context(|| format!("cannot read {shown}"))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(anyhow!(
+            "{shown} has more than {FILE_BYTES_MAX} bytes; it cannot be a Modelfile"
+        ));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| anyhow!("{shown} is not UTF-8 text"))?;
+    let mut file = modelfile::parse(&text).map_err(|problem| anyhow!("{shown}, {problem}"))?;
+    // A path of the file's folder means the same from every folder.
+    let beside = path.parent().unwrap_or(Path::new("")).join(&file.from);
+    let is_path = file.from.contains(['/', '\\']) || file.from.ends_with(".gguf");
+    if is_path && beside.exists() {
+        file.from = beside.display().to_string();
+    }
+    Ok(file)
+}

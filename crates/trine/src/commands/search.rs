@@ -1,0 +1,66 @@
+//! `trine search`: the names of the catalogue.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use trine_hub::catalog::{self, CatalogModel};
+use trine_hub::{EntryState, Hub};
+
+use crate::cli::SearchArgs;
+use crate::model_source::hub;
+use crate::output;
+use crate::terminal;
+
+/// Lists the models that have a short name.
+///
+/// # Errors
+/// If the store cannot be read.
+pub(crate) fn run(args: SearchArgs) -> Result<()> {
+    let text = args.text.join(" ");
+    let found = catalog::search(&text);
+    let hub = hub()?;
+    if args.json {
+        let entries: Vec<Value> =
+            found.iter().map(|model| entry(model, state(&hub, model))).collect();
+        return output::json(&entries);
+    }
+    if found.is_empty() {
+        let known = text.split_whitespace().find_map(catalog::find);
+        match known {
+            Some(catalog::Known::Refused(family)) => {
+                output::remark(format_args!("{}: {}", family.name, family.reason));
+            }
+            _ => output::remark(format_args!(
+                "no name holds {}; trine runs Gemma 3, and any repository of it on Hugging Face by owner/repo",
+                terminal::harmless(&text)
+            )),
+        }
+        return Ok(());
+    }
+    let row = |model: &&CatalogModel| {
+        let state = match state(&hub, model) {
+            None => "",
+            Some(EntryState::Complete) => "here",
+            Some(EntryState::Partial) => "partly here",
+        };
+        let size = format!("about {}", output::bytes(model.bytes));
+        vec![model.name(), size, state.to_owned(), model.model().to_string()]
+    };
+    let rows = found.iter().map(row).collect();
+    output::line(output::table(&["name", "size", "state", "repository"], rows, &[1]))
+}
+
+/// Whether a model is on this machine.
+fn state(hub: &Hub, model: &CatalogModel) -> Option<EntryState> {
+    hub.show(&model.model()).ok().map(|entry| entry.state)
+}
+
+fn entry(model: &CatalogModel, state: Option<EntryState>) -> Value {
+    json!({
+        "name": model.name(),
+        "names": model.names(),
+        "model": model.model(),
+        "quantization": model.quant(),
+        "bytes_about": model.bytes,
+        "state": state,
+    })
+}

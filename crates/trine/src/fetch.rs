@@ -1,0 +1,145 @@
+//! Fetching a model: what is shown meanwhile, and the question before.
+
+use std::io::{Write, stdin};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use indicatif::{ProgressBar, ProgressStyle};
+use trine_hub::{Hub, HubError, LocalModel, ModelName, Progress};
+
+use crate::failure::Interrupted;
+use crate::interrupt::Watch;
+use crate::output;
+use crate::terminal;
+
+const BAR: &str = "{msg} {bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
+const COUNTER: &str = "{msg} {spinner} {bytes}, {bytes_per_sec}";
+/// Longest answer to a question that is read, in bytes.
+const REPLY_BYTES_MAX: u64 = 1024;
+
+/// Fetches a model; Ctrl-C stops it in good order.
+///
+/// # Errors
+/// If that fails; what was fetched stays and is continued next time.
+pub(crate) fn fetch(hub: &Hub, name: &ModelName) -> Result<LocalModel> {
+    let watch = Watch::new();
+    let mut shown = Shown::new(&watch);
+    let pulled = hub.pull(name, &mut shown);
+    shown.clear();
+    match pulled {
+        Err(HubError::Cancelled) => {
+            output::note("stopped; the same command continues where it stopped");
+            Err(Interrupted.into())
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Asks on the terminal whether to fetch a model. `bytes` is what it takes, where that is known without asking the server.
+///
+/// # Errors
+/// If the answer is no, or the server has no such model.
+pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) -> Result<()> {
+    let size = match bytes {
+        Some(bytes) => format!("about {}", output::bytes(bytes)),
+        None => {
+            let watch = Watch::new();
+            let mut shown = Shown::new(&watch);
+            match hub.remote_bytes(name, &mut shown) {
+                Err(HubError::Cancelled) => return Err(Interrupted.into()),
+                other => other?.map_or("of unknown size".to_owned(), output::bytes),
+            }
+        }
+    };
+    let typed = terminal::harmless(typed);
+    let what = match name.to_string() {
+        name if name == typed => name,
+        name => format!("{typed} ({name})"),
+    };
+    eprint_question(&format!("{what} is not on this machine. Fetch it, {size}? [Y/n] "));
+    let mut reply = String::new();
+    // Ctrl-C ends the program here, as no watch is alive.
+    let read = std::io::BufRead::read_line(
+        &mut std::io::Read::take(stdin().lock(), REPLY_BYTES_MAX),
+        &mut reply,
+    );
+    let is_yes = matches!(reply.trim().to_ascii_lowercase().as_str(), "" | "y" | "yes");
+    match read {
+        // No line at all is the end of the input, and nobody's consent.
+        Ok(count) if count > 0 && is_yes => Ok(()),
+        _ => Err(anyhow!("{what} was not fetched")),
+    }
+}
+
+fn eprint_question(text: &str) {
+    // If standard error is closed nobody sees the question, and nobody answers it.
+    let _ = write!(std::io::stderr().lock(), "{text}");
+}
+
+/// Shows a download: bars on a terminal, a line for each file elsewhere.
+struct Shown<'a> {
+    watch: &'a Watch,
+    bar: Option<ProgressBar>,
+}
+
+impl<'a> Shown<'a> {
+    fn new(watch: &'a Watch) -> Self {
+        Self { watch, bar: None }
+    }
+
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Progress for Shown<'_> {
+    fn start(&mut self, file: &str, total: Option<u64>) {
+        let name = terminal::harmless(file).into_owned();
+        if !terminal::stderr_is_terminal() {
+            output::remark(match total {
+                Some(total) => format!("fetching {name}, {}", output::bytes(total)),
+                None => format!("fetching {name}"),
+            });
+            return;
+        }
+        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        if let Ok(style) = ProgressStyle::with_template(if total.is_some() { BAR } else { COUNTER })
+        {
+            bar.set_style(style);
+        }
+        bar.set_message(name);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        if let Some(before) = self.bar.replace(bar) {
+            before.finish_and_clear();
+        }
+    }
+
+    fn advance(&mut self, bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.inc(bytes);
+        }
+    }
+
+    fn done(&mut self, file: &str) {
+        self.clear();
+        output::remark(format_args!(
+            "{} {}",
+            terminal::on_stderr("done:", terminal::GOOD),
+            terminal::harmless(file)
+        ));
+    }
+
+    fn waiting(&mut self, reason: &str) {
+        let reason = terminal::harmless(reason);
+        match &self.bar {
+            Some(bar) => bar.println(format!("waiting: {reason}")),
+            None => output::remark(format_args!("waiting: {reason}")),
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.watch.raised()
+    }
+}

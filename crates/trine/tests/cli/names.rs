@@ -1,0 +1,406 @@
+//! Names of models: the catalogue, presets, short names, and the question before a download.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use tempfile::TempDir;
+
+use crate::common::{Ran, command, finish, model, trine};
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// A store of its own.
+struct Store {
+    folder: TempDir,
+    endpoint: String,
+}
+
+impl Store {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), endpoint: "http://127.0.0.1:9".to_owned() }
+    }
+
+    /// The golden model under a name of the store.
+    fn with(self, file: &str) -> Self {
+        let path = self.folder.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::copy(model(), path).unwrap();
+        self
+    }
+
+    fn command(&self, arguments: &[&str]) -> std::process::Command {
+        let mut command = command(arguments);
+        command.env("TRINE_HOME", self.folder.path()).env("HF_ENDPOINT", &self.endpoint);
+        command
+    }
+
+    fn trine(&self, arguments: &[&str]) -> Ran {
+        finish(self.command(arguments).output().unwrap())
+    }
+
+    /// What a model answers, with few tokens and without chance.
+    fn answer(&self, arguments: &[&str]) -> String {
+        let fixed = ["--max-tokens", "4", "--threads", "1", "--context", "64", "--seed", "1"];
+        self.trine(&[&["run"][..], arguments, &fixed].concat()).ok().out
+    }
+}
+
+/// A server that publishes one file in each of some repositories.
+struct TestHub {
+    address: String,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl TestHub {
+    fn start(files: &[(&str, &str)]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let files: BTreeMap<String, String> =
+            files.iter().map(|(repo, file)| ((*repo).to_owned(), (*file).to_owned())).collect();
+        let log = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                serve(stream, &files, &log);
+            }
+        });
+        Self { address, asked }
+    }
+}
+
+fn serve(mut stream: TcpStream, files: &BTreeMap<String, String>, log: &Mutex<Vec<String>>) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let Some(Ok(first)) = lines.next() else { return };
+    while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+    log.lock().unwrap().push(path.clone());
+    let bytes = std::fs::read(model()).unwrap();
+    let api = |repo: &String| path.starts_with(&format!("/api/models/{repo}/revision/"));
+    let body = if let Some((_, file)) = files.iter().find(|(repo, _)| api(repo)) {
+        let size = bytes.len();
+        let siblings = format!(r#"[{{"rfilename":"{file}","size":{size}}}]"#);
+        Some(format!(r#"{{"sha":"{COMMIT}","siblings":{siblings}}}"#).into_bytes())
+    } else if files.iter().any(|(repo, file)| path == format!("/{repo}/resolve/{COMMIT}/{file}")) {
+        Some(bytes)
+    } else {
+        None
+    };
+    let status = if body.is_some() { "200 OK" } else { "404 Not Found" };
+    let body = body.unwrap_or_default();
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+}
+
+#[test]
+fn a_name_of_the_catalogue_is_no_prompt_for_the_demo() {
+    let store = Store::new();
+    for arguments in [&["run", "gemma3:4b"][..], &["run", "gemma3:4b", "Hello"]] {
+        let error = store.trine(arguments).fails(1);
+        for said in
+            ["trine pull gemma3:4b", "--yes", "about 2.5 GB", "ggml-org/gemma-3-4b-it-GGUF:Q4_K_M"]
+        {
+            assert!(error.contains(said), "{said}: {error}");
+        }
+    }
+    for (name, said) in [
+        ("gemma3:5b", "Did you mean gemma3:"),
+        ("gema3:4b", "gemma3:4b"),
+        ("gemma4:12b", "trine does not run gemma4:12b: Gemma 4"),
+        ("llama3.2:3b", "trine search"),
+        ("demoo", "Did you mean demo"),
+        ("hello", "trine run demo \"hello\""),
+        ("model-q4.gguf", "no such file"),
+    ] {
+        let error = store.trine(&["run", name]).fails(1);
+        assert!(error.contains(said), "{name}: {error}");
+    }
+}
+
+/// Every command that names a model resolves it the same way.
+#[test]
+fn every_command_resolves_names() {
+    let store = Store::new();
+    let (out, ids) = (store.folder.path().join("out"), store.folder.path().join("ids.json"));
+    std::fs::write(&ids, "[2, 3]").unwrap();
+    let (out, ids) = (out.to_str().unwrap(), ids.to_str().unwrap());
+    let calls: [&[&str]; 11] = [
+        &["run", "NAME", "hi"],
+        &["serve", "NAME", "--port", "0"],
+        &["bench", "NAME"],
+        &["show", "NAME"],
+        &["eval", "NAME", ids],
+        &["explain", "NAME"],
+        &["plan", "NAME"],
+        &["quantize", "NAME", out, "--type", "Q4_0"],
+        &["logits", "NAME", "--ids", ids, "--out", out],
+        &["create", "mario", "--from", "NAME"],
+        &["cp", "NAME", "mario"],
+    ];
+    for call in calls {
+        let with = |name: &str| {
+            call.iter()
+                .map(|word| if *word == "NAME" { name } else { word })
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        for (name, said) in [
+            ("gemma3:1b-it-qat", "trine pull gemma3:1b-it-qat"),
+            ("gema3:4b", "Did you mean gemma3:4b"),
+        ] {
+            let arguments = with(name);
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let error = store.trine(&arguments).fails(1);
+            assert!(error.contains(said), "{arguments:?}: {error}");
+        }
+    }
+    for command in ["pull", "rm"] {
+        let error = store.trine(&[command, "gema3:4b"]).fails(1);
+        assert!(error.contains("Did you mean gemma3:4b"), "{command}: {error}");
+    }
+    assert!(store.trine(&["rm", "gemma3:4b"]).fails(1).contains("gemma-3-4b-it-GGUF"));
+}
+
+#[test]
+fn short_names_mean_pulled_models() {
+    let store = Store::new()
+        .with("ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q4_K_M.gguf")
+        .with("one/same-GGUF/same-Q4_0.gguf")
+        .with("two/same-GGUF/same-Q4_0.gguf");
+    let by_path = store.answer(&[&model(), "hi"]);
+    for name in
+        ["gemma-3-1b-it", "Gemma-3-1B-it-GGUF", "gemma3:1b", "GGML-ORG/gemma-3-1b-it-gguf:q4_k_m"]
+    {
+        assert_eq!(store.answer(&[name, "hi"]), by_path, "{name}");
+    }
+    let error = store.trine(&["run", "same", "hi"]).fails(1);
+    assert!(
+        error.contains("one/same-GGUF:Q4_0") && error.contains("two/same-GGUF:Q4_0"),
+        "{error}"
+    );
+    let error = store.trine(&["show", "gema-3-1b-it"]).fails(1);
+    assert!(error.contains("gemma-3-1b-it"), "{error}");
+    let list = store.trine(&["list"]).ok().out;
+    assert!(
+        list.contains("also gemma3:1b") && list.contains("would guess tokens for demo"),
+        "{list}"
+    );
+    store.trine(&["rm", "gemma-3-1b-it"]).ok();
+    assert!(!store.trine(&["list"]).ok().out.contains("gemma-3-1b"));
+}
+
+#[test]
+fn search_needs_no_network() {
+    let store = Store::new().with("ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q4_K_M.gguf");
+    let all = store.trine(&["search"]).ok().out;
+    assert!(all.contains("gemma3:27b-it-qat") && all.contains("about 806.0 MB"), "{all}");
+    let found = store.trine(&["search", "1b", "--json"]).ok().json();
+    let found = found.as_array().unwrap();
+    assert!(found.iter().any(|entry| entry["name"] == "gemma3:1b" && entry["state"] == "complete"));
+    assert!(
+        found.iter().any(|entry| entry["name"] == "gemma3:1b-it-qat" && entry["state"].is_null())
+    );
+    let nothing = store.trine(&["search", "gemma4"]).ok();
+    assert!(nothing.out.is_empty() && nothing.err.contains("does not compute"), "{}", nothing.err);
+}
+
+#[test]
+fn yes_fetches_without_a_question() {
+    let hub = TestHub::start(&[("ggml-org/gemma-3-4b-it-GGUF", "gemma-3-4b-it-Q4_K_M.gguf")]);
+    let mut store = Store::new();
+    let error = store.trine(&["run", "gemma3", "hi"]).fails(1);
+    assert!(error.contains("--yes"), "{error}");
+    store.endpoint = hub.address.clone();
+    let fetched = store.answer(&["gemma3", "hi", "--yes"]);
+    assert_eq!(fetched, store.answer(&[&model(), "hi"]));
+    let asked = hub.asked.lock().unwrap().len();
+    // Now it is here: nobody is asked, by whatever name.
+    assert_eq!(store.answer(&["gemma3:4b", "hi"]), fetched);
+    assert_eq!(store.answer(&["gemma-3-4b-it", "hi", "-y"]), fetched);
+    assert_eq!(hub.asked.lock().unwrap().len(), asked);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_terminal_is_asked_before_a_download() {
+    use crate::pty::{Terminal, ended};
+    let hub = TestHub::start(&[
+        ("ggml-org/gemma-3-4b-it-GGUF", "gemma-3-4b-it-Q4_K_M.gguf"),
+        ("some/body-GGUF", "body-Q4_0.gguf"),
+    ]);
+    let mut store = Store::new();
+    store.endpoint = hub.address.clone();
+    let ask = |name: &str, question: &str, answer: &str| {
+        let terminal = Terminal::open();
+        let mut child = terminal.spawn_whole(&mut store.command(&["show", name]));
+        terminal.wait_for_written(question);
+        terminal.press(answer);
+        let status = ended(&mut child);
+        let written = terminal.written();
+        terminal.close();
+        (status.code(), written)
+    };
+    let question = "gemma3:4b (ggml-org/gemma-3-4b-it-GGUF:Q4_K_M) is not on this machine. Fetch it, about 2.5 GB? [Y/n]";
+    let (code, written) = ask("gemma3:4b", question, "n\n");
+    assert_eq!(code, Some(1), "{written}");
+    assert!(written.contains("was not fetched"), "{written}");
+    assert!(hub.asked.lock().unwrap().is_empty(), "nothing is asked of a server before the answer");
+    let (code, written) = ask("gemma3:4b", question, "\n");
+    assert_eq!(code, Some(0), "{written}");
+    // What the catalogue does not know is asked of the server.
+    let size = std::fs::metadata(model()).unwrap().len() as f64 / 1e6;
+    let (code, written) = ask("some/body-GGUF", &format!("{size:.1} MB? [Y/n]"), "y\n");
+    assert_eq!(code, Some(0), "{written}");
+}
+
+#[test]
+fn presets_are_created_listed_run_and_removed() {
+    let store = Store::new().with("ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q4_K_M.gguf");
+    let create = [
+        "create",
+        "Mario",
+        "--from",
+        "gemma3:1b",
+        "--system",
+        "You are Mario.",
+        "--temperature",
+        "0",
+        "--stop",
+        "###",
+    ];
+    let ran = store.trine(&create).ok();
+    assert!(ran.err.contains("trine run Mario"), "{}", ran.err);
+    let by_hand = ["gemma3:1b", "hi", "--system", "You are Mario.", "--temperature", "0"];
+    assert_eq!(store.answer(&["mario", "hi"]), store.answer(&by_hand));
+    // Options come before the preset.
+    let other = ["mario:latest", "hi", "--system", "Be brief.", "--temperature", "0"];
+    let by_hand = ["gemma3:1b", "hi", "--system", "Be brief.", "--temperature", "0"];
+    assert_eq!(store.answer(&other), store.answer(&by_hand));
+
+    let list = store.trine(&["list"]).ok().out;
+    assert!(list.contains("preset of ggml-org/gemma-3-1b-it-GGUF:Q4_K_M"), "{list}");
+    let json = store.trine(&["list", "--json"]).ok().json();
+    let preset = json.as_array().unwrap().iter().find(|entry| entry["state"] == "preset").unwrap();
+    assert_eq!((&preset["name"], &preset["system"]), (&"Mario".into(), &"You are Mario.".into()));
+    let shown = store.trine(&["show", "mario"]).ok().out;
+    assert!(shown.contains("You are Mario.") && shown.contains("architecture gemma3"), "{shown}");
+
+    store.trine(&["cp", "mario", "luigi"]).ok();
+    store.trine(&["create", "toad", "--from", "mario", "--top-k", "1"]).ok();
+    let error = store.trine(&["rm", "mario"]).fails(1);
+    assert!(error.contains("the preset toad stands on it"), "{error}");
+    let gone = store.trine(&["rm", "gemma3:1b"]).ok();
+    assert!(gone.err.contains("the presets luigi, Mario stand on it"), "{}", gone.err);
+    let error = store.trine(&["run", "toad", "hi"]).fails(1);
+    assert!(error.contains("trine pull ggml-org/gemma-3-1b-it-GGUF:Q4_K_M"), "{error}");
+    store.trine(&["rm", "toad"]).ok();
+    store.trine(&["rm", "mario"]).ok();
+    assert!(!store.trine(&["list"]).ok().out.contains("Mario"));
+}
+
+#[test]
+fn presets_that_cannot_be_are_refused() {
+    let store = Store::new();
+    for (arguments, code, said) in [
+        (&["create", "demo", "--from", "demo"][..], 2, "inside this program"),
+        (&["create", "gemma3:4b", "--from", "demo"], 2, "choose another"),
+        (&["create", "a/b", "--from", "demo"], 2, "a name holds letters"),
+        (&["create", "x", "--from", "demo", "--temperature", "-1"], 2, "--temperature"),
+        (&["create", "x", "--from", "demo", "--top-p", "2"], 2, "--top-p"),
+        (&["create", "x", "--from", "demo", "--seed", "-1"], 2, "--seed"),
+        (&["create", "x"], 2, "--from"),
+        (&["create", "x", "-f", "/no/such/Modelfile"], 1, "/no/such/Modelfile"),
+    ] {
+        let error = store.trine(arguments).fails(code);
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+    assert!(!store.folder.path().join(".presets").exists(), "nothing was kept");
+    store.trine(&["create", "a", "--from", "demo"]).ok();
+    store.trine(&["create", "b", "--from", "a"]).ok();
+    let error = store.trine(&["create", "a", "--from", "b"]).fails(1);
+    assert!(error.contains("a on b on a"), "{error}");
+    // A preset that somebody damaged is an error that names its file, and can be removed.
+    std::fs::write(store.folder.path().join(".presets/a.toml"), "from = 3").unwrap();
+    let error = store.trine(&["run", "a", "hi"]).fails(1);
+    assert!(error.contains("a.toml") && error.contains("line 1"), "{error}");
+    store.trine(&["rm", "b"]).ok();
+    store.trine(&["rm", "a"]).ok();
+}
+
+#[test]
+fn modelfiles_make_presets() {
+    let store = Store::new();
+    std::fs::copy(model(), store.folder.path().join("base.gguf")).unwrap();
+    let file = store.folder.path().join("Modelfile");
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    let path = file.to_str().unwrap();
+    write(
+        "FROM ./base.gguf\nSYSTEM Be kind.\nPARAMETER temperature 0\nPARAMETER num_gpu 1\nLICENSE none\n",
+    );
+    let ran = store.trine(&["create", "kind", "-f", path, "--top-k", "3"]).ok();
+    assert!(
+        ran.err.contains("line 4: num_gpu is left out") && ran.err.contains("LICENSE"),
+        "{}",
+        ran.err
+    );
+    let by_hand = [&model(), "hi", "--system", "Be kind.", "--temperature", "0"];
+    assert_eq!(store.answer(&["kind", "hi"]), store.answer(&by_hand));
+    for (text, said) in [
+        ("FROM demo\nTEMPLATE {{ .Prompt }}\n", "line 2: TEMPLATE is written in Go"),
+        ("FROM demo\nADAPTER x\n", "line 2: ADAPTER"),
+        ("FROM demo\nPARAMTER top_k 3\n", "Did you mean PARAMETER?"),
+        ("SYSTEM hi\n", "no FROM"),
+        ("FROM nobody\n", "there is no model nobody"),
+    ] {
+        write(text);
+        let error = store.trine(&["create", "x", "-f", path]).fails(1);
+        assert!(error.contains(said), "{error}");
+    }
+    std::fs::write(&file, vec![b'#'; (1 << 20) + 1]).unwrap();
+    assert!(store.trine(&["create", "x", "-f", path]).fails(1).contains("cannot be a Modelfile"));
+}
+
+/// The cause is said once, not with every attempt.
+#[test]
+fn a_pull_without_a_network_says_why_once() {
+    let ran = Store::new().trine(&["pull", "owner/repo"]);
+    let error = ran.fails(1);
+    assert_eq!(error.matches("127.0.0.1:9").count(), 1, "{error}");
+    assert_eq!(error.matches("onnection refused").count(), 1, "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn links_that_lead_nowhere_are_named_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("loop.gguf");
+    std::os::unix::fs::symlink(&link, &link).unwrap();
+    let error = trine(&["run", link.to_str().unwrap()]).fails(1);
+    assert!(
+        error.contains("link that cannot be followed") && !error.contains("Did you mean"),
+        "{error}"
+    );
+}
+
+#[test]
+fn presets_of_a_path_work_from_every_folder() {
+    let store = Store::new();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(model(), folder.path().join("base.gguf")).unwrap();
+    let run = |folder: &Path, arguments: &[&str]| {
+        finish(store.command(arguments).current_dir(folder).output().unwrap())
+    };
+    run(folder.path(), &["create", "mine", "--from", "base.gguf", "--temperature", "0"]).ok();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let ran = run(elsewhere.path(), &["run", "mine", "hi", "--max-tokens", "2"]).ok();
+    assert!(!ran.out.is_empty());
+    std::fs::remove_file(folder.path().join("base.gguf")).unwrap();
+    let error = run(elsewhere.path(), &["run", "mine", "hi"]).fails(1);
+    assert!(
+        error.contains("the preset mine stands on") && error.contains("trine rm mine"),
+        "{error}"
+    );
+}
