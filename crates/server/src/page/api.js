@@ -4,16 +4,34 @@ const KEY = 'trine-key';
 
 /** What went wrong with a request, in words for people. */
 export class RequestError extends Error {
-  constructor(message, status, id) {
+  /** `status` is 0 if there was no answer; `code` is the server's name for the error, or 'unreachable' or 'broken'. */
+  constructor(message, status, code, id) {
     super(message);
     this.status = status;
+    this.code = code;
     this.id = id;
+    this.key = sessionStorage.getItem(KEY);
+  }
+
+  /** Whether another key was given since: the error says nothing about that one. */
+  get isOfOldKey() {
+    return this.key !== sessionStorage.getItem(KEY);
   }
 }
 
 /** Keeps the key until the tab is closed. */
 export function setKey(key) {
   sessionStorage.setItem(KEY, key);
+}
+
+/** Whether a key was given in this tab. */
+export function hasKey() {
+  return sessionStorage.getItem(KEY) !== null;
+}
+
+function unreachable() {
+  const message = `The server at ${location.host} cannot be reached. See whether it is running, then try again.`;
+  return new RequestError(message, 0, 'unreachable', null);
 }
 
 /** Asks the server. Throws a RequestError unless the status is a success. Paths are relative to the page's own. */
@@ -26,21 +44,52 @@ export async function ask(path, options = {}) {
     response = await fetch(path, { cache: 'no-store', ...options, headers });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new RequestError('The server cannot be reached.', 0, null);
+    throw unreachable();
   }
   if (response.ok) return response;
   const id = response.headers.get('x-request-id');
   let message = `The server answered with status ${response.status}.`;
+  let code = '';
   try {
     const body = await response.json();
-    if (typeof body.error?.message === 'string') message = body.error.message;
+    if (typeof body.error?.message === 'string') message = sentence(body.error.message);
+    if (typeof body.error?.code === 'string') code = body.error.code;
   } catch { /* the status has to do */ }
-  throw new RequestError(message, response.status, id);
+  const error = new RequestError(message + remedy(response.status, code), response.status, code, id);
+  error.key = key;
+  throw error;
+}
+
+/** A message of the server as a sentence. */
+function sentence(text) {
+  const whole = /[.!?…]$/.test(text) ? text : `${text}.`;
+  return whole.charAt(0).toUpperCase() + whole.slice(1);
+}
+
+/** What a person can do, where the server's message does not say it. */
+function remedy(status, code) {
+  if (code === 'model_not_found') return ' Choose another model at the top.';
+  if (status === 413) return ' Shorten the message or attach less.';
+  if (status === 503) return ' Try again in a moment.';
+  if (status >= 500) return ' Try again; if it stays so, the server’s log says more.';
+  return '';
 }
 
 /** The JSON of an answer. */
 export async function askJson(path, options) {
-  return (await ask(path, options)).json();
+  const response = await ask(path, options);
+  try {
+    return await response.json();
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    throw unreachable();
+  }
+}
+
+/** The JSON of an answer to a JSON body. */
+export function askWith(path, body, signal) {
+  const headers = { 'Content-Type': 'application/json' };
+  return askJson(path, { method: 'POST', headers, body: JSON.stringify(body), signal });
 }
 
 /** The data of server-sent events, in order. Events end with an empty line; lines that begin with a colon are comments. */
@@ -85,12 +134,59 @@ export async function* streamChat(body, signal) {
     signal,
   });
   const id = response.headers.get('x-request-id');
-  for await (const data of events(response.body)) {
-    if (data === '[DONE]') return;
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new RequestError(String(chunk.error.message ?? 'The answer failed.'), 0, id);
+  const broken = () => {
+    const message = 'The connection ended before the answer did: the server may have stopped. See whether it is running, '
+      + 'then continue the answer or ask again.';
+    return new RequestError(message, 0, 'broken', id);
+  };
+  const stream = events(response.body);
+  for (;;) {
+    let next;
+    try {
+      next = await stream.next();
+    } catch (error) {
+      if (signal.aborted) throw error;
+      throw broken();
+    }
+    if (next.done) throw broken();
+    if (next.value === '[DONE]') return;
+    const chunk = JSON.parse(next.value);
+    if (chunk.error) {
+      const { message, code } = chunk.error;
+      throw new RequestError(sentence(String(message ?? 'The answer failed')), 0, String(code ?? ''), id);
+    }
     const choice = chunk.choices?.[0];
     yield { text: choice?.delta?.content, usage: chunk.usage, reason: choice?.finish_reason };
   }
-  throw new RequestError('The answer broke off: the connection ended before the answer did.', 0, id);
+}
+
+/** The models' names with what is known of each: its context and whether it is loaded. */
+export async function listModels() {
+  const models = (await askJson('v1/models')).data;
+  return models.map((model) => ({
+    name: model.id,
+    context: model.max_model_len ?? null,
+    isLoaded: model.status?.value === 'loaded',
+  }));
+}
+
+/** What a loaded model samples with if nothing is said: numbers by name. */
+export async function modelDefaults(name) {
+  const props = await askJson(`props?model=${encodeURIComponent(name)}`);
+  const given = props.default_generation_settings?.params ?? {};
+  const numbers = Object.entries(given).filter(([, value]) => Number.isFinite(value));
+  // The server's numbers have 32 bits: 0.7 comes as 0.699999988.
+  return Object.fromEntries(numbers.map(([key, value]) => [key, Number(value.toPrecision(6))]));
+}
+
+/** How many tokens a conversation's prompt has; null if the server cannot say. Loads the model if need be. */
+export async function countTokens(messages, model, signal) {
+  try {
+    const answer = await askWith('tokenize', { messages, model }, signal);
+    return Number.isInteger(answer.count) ? answer.count : null;
+  } catch (error) {
+    // Refused, for its length or its form: the answer's own request tells which.
+    if (error instanceof RequestError && error.status >= 400 && error.status < 500 && error.status !== 401) return null;
+    throw error;
+  }
 }

@@ -77,7 +77,7 @@ function codeBlock(text, language) {
   const button = element('button', 'small', 'Copy');
   button.type = 'button';
   button.setAttribute('aria-label', language ? `Copy the ${language} code` : 'Copy the code');
-  button.addEventListener('click', () => copy(text, button));
+  button.addEventListener('click', () => copyText(text, button));
   const pre = element('pre', '', element('code', '', text));
   // Without a place in the tab order what is wider than the window could not be scrolled by keys.
   pre.tabIndex = 0;
@@ -86,7 +86,8 @@ function codeBlock(text, language) {
   return element('div', 'code', element('div', 'row', element('span', 'quiet', language || 'code'), button), pre);
 }
 
-async function copy(text, button) {
+/** Puts a text into the clipboard, and says on the button that it did. */
+export async function copyText(text, button) {
   let isDone = true;
   try {
     await navigator.clipboard.writeText(text);
@@ -100,8 +101,11 @@ async function copy(text, button) {
     area.remove();
     button.focus();
   }
-  button.textContent = isDone ? 'Copied' : 'Not copied';
-  setTimeout(() => { button.textContent = 'Copy'; }, 2000);
+  const note = element('span', 'copied', isDone ? 'Copied' : 'Not copied');
+  note.setAttribute('role', 'status');
+  button.querySelector('.copied')?.remove();
+  button.append(note);
+  setTimeout(() => note.remove(), 2000);
 }
 
 function heading(lines, at) {

@@ -1,429 +1,472 @@
-// The chat: what was said, what is asked, and what the controls do.
+// The page: which conversation is shown, and what its controls do.
 
-import { RequestError, askJson, setKey, streamChat } from './api.js';
-import { element, render } from './markdown.js';
+import { Answering } from './answering.js';
+import { Composer, aboutTokens } from './composer.js';
+import { Talk, sendable, titleFrom } from './conversation.js';
+import { splitFiles } from './attach.js';
+import { drawIcons } from './icons.js';
+import { Access } from './access.js';
+import { Frame } from './frame.js';
+import { announce, closeToast, complain, toast, uncomplain, wireNotices } from './notice.js';
 import { Picture, short } from './picture.js';
-
-const STORE = 'trine-conversation';
-const FORMAT = 1;
-const PARAMETERS = ['temperature', 'top_p', 'top_k', 'min_p', 'max_tokens', 'seed'];
-const IMPORT_BYTES_MAX = 8 << 20;
-const ANNOUNCED_MAX = 2000;
-/** Milliseconds between two looks of an answer being written, at least. */
-const LOOK_PERIOD = 80;
-const SAVE_PERIOD = 1000;
+import { Settings } from './settings.js';
+import { Sidebar } from './sidebar.js';
+import { Store } from './store.js';
+import { View } from './view.js';
+import { exportAll, exportTalk, importFiles, takeOver } from './transfer.js';
 
 const $ = (id) => document.getElementById(id);
+const HASH = '#chat-';
+const NEW = 'trine-new-chat';
 
-let talk = emptyTalk();
-let contexts = new Map();
-/** The controller of the request in flight. */
-let writing = null;
-/** What to do again once there is a key. */
-let afterKey = null;
-
-function emptyTalk() {
-  return { format: FORMAT, model: '', system: '', parameters: {}, turns: [] };
-}
+/** The conversation on the page. */
+let talk = new Talk();
+/** Conversations that are being answered, or that the store has not taken: the objects have to stay the same. */
+const held = new Map();
+let heads = [];
+let isSending = false;
+/** Counts the conversations that were gone to. */
+let goes = 0;
+/** Conversations that were deleted here: what still comes for them is not kept. */
+const gone = new WeakSet();
+const listing = { isWanted: false, run: null };
 
 // Keeping
 
-function save() {
+/** Writes a conversation; what goes wrong is told, and tried again with the next change. */
+async function keep(one) {
+  if (one.isEmpty || gone.has(one)) return;
+  held.set(one.id, one);
   try {
-    localStorage.setItem(STORE, JSON.stringify(talk));
+    await store.save(one);
+    uncomplain('room');
+    if (!answering.writing(one) && one.dirty.size === 0) held.delete(one.id);
   } catch {
-    complain('The conversation is too long for this browser to keep. Export it if you need it later.');
+    const message = 'This browser has no room for this conversation. It stays on the page until you close the tab: export it, or '
+      + 'delete other conversations.';
+    complain(message, { kind: 'room', action: ['Export', () => exportTalk(one)] });
+  }
+  list();
+}
+
+/** Brings the list of conversations up to date. */
+function list() {
+  listing.isWanted = true;
+  listing.run ??= (async () => {
+    while (listing.isWanted) {
+      listing.isWanted = false;
+      heads = await store.list().catch(() => heads);
+      sidebar.show(heads, talk.id);
+      $('export-all').disabled = heads.length === 0;
+    }
+    listing.run = null;
+  })();
+  return listing.run;
+}
+
+/** Another tab changed a conversation. */
+async function heard(id) {
+  list();
+  const one = id === talk.id ? talk : held.get(id);
+  if (!one) return;
+  const found = await store.renew(one).catch(() => 'same');
+  if (one !== talk) return;
+  if (found === 'gone' && !answering.writing(talk)) {
+    const deleted = talk;
+    gone.add(deleted);
+    newChat();
+    toast(`“${deleted.title}” was deleted in another tab.`, () => putBack(deleted));
+  } else if (found === 'news') {
+    view.update(view.waits);
+    settings.show(talk);
+    follow();
   }
 }
 
-/** A conversation out of JSON from a file or the store: known fields of known types alone. Throws what is wrong. */
-function readTalk(text) {
-  const given = JSON.parse(text);
-  if (given?.format !== FORMAT || !Array.isArray(given.turns)) throw new Error('it is no conversation of this page');
-  const read = emptyTalk();
-  if (typeof given.model === 'string') read.model = given.model;
-  if (typeof given.system === 'string') read.system = given.system;
-  for (const name of PARAMETERS) {
-    if (Number.isFinite(given.parameters?.[name])) read.parameters[name] = given.parameters[name];
-  }
-  read.turns = given.turns.map((turn) => {
-    if (!['user', 'assistant'].includes(turn?.role) || typeof turn.content !== 'string') {
-      throw new Error('one of its turns is no message');
-    }
-    const kept = { role: turn.role, content: turn.content };
-    if (turn.figures) {
-      kept.figures = {};
-      for (const name of ['prompt', 'tokens', 'first', 'speed']) {
-        if (Number.isFinite(turn.figures[name])) kept.figures[name] = turn.figures[name];
-      }
-      if (typeof turn.figures.reason === 'string') kept.figures.reason = turn.figures.reason;
-    }
-    return kept;
-  });
-  return read;
-}
+// Going from one conversation to another
 
-function show(read) {
-  talk = read;
-  $('system').value = talk.system;
-  for (const name of PARAMETERS) $(name).value = talk.parameters[name] ?? '';
-  if (contexts.has(talk.model)) $('model').value = talk.model;
-  $('turns').replaceChildren(...talk.turns.map((turn) => turnElement(turn).item));
+function show(one) {
+  closeToast();
+  talk = one;
+  document.title = talk.isEmpty ? 'trine' : `${talk.title} – trine`;
+  $('title').textContent = talk.isEmpty ? 'trine' : talk.title;
+  view.show(talk);
+  settings.show(talk);
+  composer.open(talk.isEmpty ? 'new' : talk.id);
+  sidebar.show(heads, talk.id);
   follow();
 }
 
-// Showing
-
-function turnElement(turn) {
-  const isAnswer = turn.role === 'assistant';
-  const said = element('div', 'said');
-  const figures = element('p', 'figures');
-  const item = element('li', `turn ${isAnswer ? 'answer' : 'question'}`);
-  item.append(element('h2', '', isAnswer ? 'Answer' : 'You'), said);
-  if (isAnswer) item.append(figures);
-  const update = () => {
-    if (isAnswer) said.replaceChildren(...render(turn.content));
-    else said.textContent = turn.content;
-    figures.textContent = figuresText(turn.figures);
-  };
-  update();
-  return { item, figures, update };
+function newChat() {
+  frame.closeOver();
+  if (location.hash !== '') history.pushState(null, '', location.pathname + location.search);
+  if (!talk.isEmpty) show(new Talk(settings.habits()));
+  $('message').focus();
 }
 
-function figuresText(figures) {
-  if (!figures) return '';
-  const parts = [];
-  if (figures.tokens !== undefined) parts.push(`${short(figures.tokens)} tokens`);
-  if (figures.speed !== undefined) parts.push(`${short(figures.speed)} tokens/s`);
-  if (figures.first !== undefined) parts.push(`first after ${figures.first.toFixed(2)} s`);
-  if (figures.reason === 'length') parts.push('ended at the limit of tokens');
-  if (figures.reason === 'stopped') parts.push('stopped');
-  if (figures.reason === 'failed') parts.push('failed');
-  return parts.join(', ');
+/** What was set for a conversation that has no message yet is kept in the tab. */
+function rememberNew() {
+  try {
+    sessionStorage.setItem(NEW, JSON.stringify(talk.head));
+  } catch { /* then a reload forgets it */ }
 }
 
-/** Brings the controls in line with the conversation. */
-function follow() {
-  const isWriting = writing !== null;
-  $('empty').hidden = talk.turns.length > 0;
-  $('send').disabled = isWriting;
-  $('stop').disabled = !isWriting;
-  $('regenerate').disabled = isWriting || talk.turns.length === 0;
-  for (const id of ['import', 'clear']) $(id).disabled = isWriting;
-  const figures = talk.turns.findLast((turn) => turn.figures?.prompt !== undefined)?.figures;
-  const used = figures ? figures.prompt + (figures.tokens ?? 0) : 0;
-  const context = contexts.get($('model').value);
-  $('context').value = context ? Math.min(1, used / context) : 0;
-  $('context-text').textContent = context ? `${short(used)} of ${short(context)} tokens` : `${short(used)} tokens`;
-}
-
-function complain(message, id) {
-  $('banner-text').textContent = id ? `${message}\nRequest ${id}` : message;
-  $('banner').hidden = false;
-}
-
-function uncomplain() {
-  $('banner').hidden = true;
-  $('banner-text').textContent = '';
-}
-
-/** Tells of a failed request; asks for a key if that is what was missing, and then does `again`. */
-function fail(error, again) {
-  if (error instanceof RequestError && error.status === 401) {
-    picture.pause();
-    if (again) afterKey = again;
-    if (!$('key-dialog').open) $('key-dialog').showModal();
-  } else if (error instanceof RequestError) {
-    complain(error.message, error.id);
-  } else {
-    complain(`The page met a defect: ${error.message}`);
+/** The conversation that was to be begun before a reload. */
+function rememberedNew() {
+  try {
+    const { model, system, parameters } = JSON.parse(sessionStorage.getItem(NEW));
+    return { model, system, parameters };
+  } catch {
+    return settings.habits();
   }
 }
 
-/** What scrolls: the conversation's own box, or the whole page on narrow windows. */
-function scroller() {
-  const box = $('conversation');
-  return getComputedStyle(box).overflowY === 'auto' ? box : document.scrollingElement;
+/** Shows the conversation that the address names. */
+async function go() {
+  const id = location.hash.startsWith(HASH) ? location.hash.slice(HASH.length) : '';
+  if (id === talk.id && !talk.isEmpty) return;
+  if (id === '') {
+    if (!talk.isEmpty) show(new Talk(settings.habits()));
+    return;
+  }
+  goes += 1;
+  const mine = goes;
+  const found = held.get(id) ?? await store.load(id).catch(() => null);
+  // The person went on meanwhile.
+  if (mine !== goes) return;
+  if (!found) {
+    history.replaceState(null, '', location.pathname + location.search);
+    show(new Talk(settings.habits()));
+    toast('This conversation is no longer in this browser.');
+    return;
+  }
+  if (!held.has(id) && found.purge()) keep(found);
+  show(found);
+  frame.closeOver();
 }
 
-function isAtEnd() {
-  const box = scroller();
-  return box.scrollHeight - box.scrollTop - box.clientHeight < 80;
+function renameTalk(head, title) {
+  changeHead(head.id, (one) => one.set('title', title));
 }
 
-function scrollToEnd() {
-  const box = scroller();
-  box.scrollTop = box.scrollHeight;
+/** Changes a conversation that need not be the one on the page. */
+async function changeHead(id, change) {
+  const one = id === talk.id ? talk : held.get(id) ?? await store.load(id);
+  if (!one) return;
+  change(one);
+  await keep(one);
+  if (one !== talk) return;
+  document.title = `${talk.title} – trine`;
+  $('title').textContent = talk.title;
+}
+
+async function removeTalk(head) {
+  const one = head.id === talk.id ? talk : held.get(head.id) ?? await store.load(head.id).catch(() => null);
+  if (!one) return;
+  gone.add(one);
+  answering.stop(one);
+  held.delete(one.id);
+  const wasShown = one === talk;
+  const next = nextFocus(head.id);
+  await store.remove(one.id);
+  if (wasShown) newChat();
+  await list();
+  if (!wasShown) next?.();
+  toast(`“${one.title}” is deleted.`, () => putBack(one));
+}
+
+/** What puts the focus on the neighbour of an item of the list that goes away. */
+function nextFocus(id) {
+  const ids = heads.map((head) => head.id);
+  const near = ids[ids.indexOf(id) + 1] ?? ids[ids.indexOf(id) - 1];
+  return () => [...$('talks').children].find((item) => item.dataset.talk === near)?.querySelector('a')?.focus();
+}
+
+async function putBack(one) {
+  gone.delete(one);
+  held.set(one.id, one);
+  await store.putBack(one).catch(() => {});
+  await keep(one);
+  if (location.hash !== HASH + one.id) history.pushState(null, '', HASH + one.id);
+  show(one);
 }
 
 // Asking
 
-/** The parameters that the fields name; none if one of them is out of range. */
-function readParameters() {
-  const parameters = {};
-  for (const name of PARAMETERS) {
-    const field = $(name);
-    if (!field.checkValidity()) {
-      $('settings').open = true;
-      field.reportValidity();
-      return null;
-    }
-    if (field.value !== '') parameters[name] = Number(field.value);
+/** Whether another message can be asked now; says why not. */
+function canAsk() {
+  if (answering.writing(talk)) return false;
+  if (talk.shown().some(({ node }) => Talk.isWrittenElsewhere(node))) {
+    toast('Another tab is writing an answer in this conversation. Your message stays here until it is done.');
+    return false;
   }
-  return parameters;
+  return settings.parameters() !== null;
 }
 
-function send() {
-  const text = $('message').value.trim();
-  if (text === '' || writing || readParameters() === null) return;
-  $('message').value = '';
-  const turn = { role: 'user', content: text };
-  talk.turns.push(turn);
-  $('turns').append(turnElement(turn).item);
-  answer();
-}
-
-function regenerate() {
-  if (writing || talk.turns.length === 0 || readParameters() === null) return;
-  if (talk.turns.at(-1).role === 'assistant') {
-    talk.turns.pop();
-    $('turns').lastElementChild.remove();
+async function send() {
+  const content = composer.content();
+  if (composer.isEmpty || isSending || !canAsk()) return;
+  isSending = true;
+  try {
+    // Another tab may have gone on with the conversation.
+    if (!talk.isEmpty && await store.renew(talk).catch(() => 'same') === 'news') view.refresh();
+    if (composer.content() !== content || !canAsk()) return;
+    const question = talk.add('user', content, talk.last()?.id ?? null);
+    composer.clear();
+    begin(question);
+    ask(question);
+  } finally {
+    isSending = false;
   }
-  if (talk.turns.length > 0) answer();
-  else follow();
 }
 
-function requestBody() {
-  const messages = talk.turns.map(({ role, content }) => ({ role, content }));
-  if (talk.system.trim() !== '') messages.unshift({ role: 'system', content: talk.system });
-  const body = { messages, ...talk.parameters };
-  if ($('model').value !== '') body.model = $('model').value;
-  return body;
+/** Gives a conversation its name and its address with its first message. */
+function begin(question) {
+  if (!talk.head.title) talk.set('title', titleFrom(splitFiles(question.content).title));
+  if (!talk.head.model) talk.head.model = settings.model;
+  document.title = `${talk.title} – trine`;
+  $('title').textContent = talk.title;
+  if (location.hash === HASH + talk.id) return;
+  history.replaceState(null, '', HASH + talk.id);
+  composer.rename(talk.id);
+  try {
+    sessionStorage.removeItem(NEW);
+  } catch { /* nothing was kept */ }
 }
 
-/** Streams the answer to what was said so far. */
-async function answer() {
-  const body = requestBody();
-  const turn = { role: 'assistant', content: '', figures: {} };
-  const shown = turnElement(turn);
-  writing = new AbortController();
-  talk.turns.push(turn);
-  $('turns').append(shown.item);
-  shown.item.classList.add('writing');
-  shown.item.setAttribute('aria-busy', 'true');
-  shown.figures.textContent = 'waiting';
+function ask(question) {
   uncomplain();
-  follow();
-  if (document.activeElement === document.body || document.activeElement.disabled) $('stop').focus();
-  scrollToEnd();
-  save();
-  let failure = null;
-  try {
-    await write(turn, shown, body, writing.signal);
-  } catch (error) {
-    failure = writing.signal.aborted ? null : error;
-    turn.figures.reason = failure ? 'failed' : 'stopped';
-  }
-  writing = null;
-  shown.item.classList.remove('writing');
-  shown.item.removeAttribute('aria-busy');
-  if (failure && turn.content === '') {
-    talk.turns.pop();
-    shown.item.remove();
-  } else {
-    shown.update();
-    $('announcer').textContent = `Answer: ${turn.content.slice(0, ANNOUNCED_MAX)}`;
-  }
-  const hadFocus = document.activeElement === $('stop');
-  follow();
-  if (hadFocus) $('message').focus();
-  save();
-  if (failure) fail(failure, answer);
+  const done = answering.answer(talk, question);
+  view.toEnd();
+  return done;
 }
 
-/** Fills a turn with what the server streams. */
-async function write(turn, shown, body, signal) {
-  const begin = performance.now();
-  let first = null;
-  let looked = 0;
-  let saved = begin;
-  let cost = 0;
-  for await (const { text, usage, reason } of streamChat(body, signal)) {
-    const now = performance.now();
-    if (text) {
-      turn.content += text;
-      first ??= now;
-      turn.figures.first = (first - begin) / 1000;
-    }
-    if (usage) {
-      turn.figures.prompt = usage.prompt_tokens;
-      turn.figures.tokens = usage.completion_tokens;
-      if (text && usage.completion_tokens > 1 && now > first) {
-        turn.figures.speed = ((usage.completion_tokens - 1) * 1000) / (now - first);
-      }
-    }
-    if (reason) turn.figures.reason = reason;
-    // Long answers take long to lay out: the page is left at least as much time for everything else.
-    if (now - looked > Math.max(LOOK_PERIOD, 3 * cost)) {
-      const wasAtEnd = isAtEnd();
-      shown.update();
-      follow();
-      if (wasAtEnd) scrollToEnd();
-      looked = performance.now();
-      cost = looked - now;
-    }
-    if (now - saved > SAVE_PERIOD) {
-      save();
-      saved = now;
-    }
-  }
-  const wasAtEnd = isAtEnd();
-  shown.update();
-  if (wasAtEnd) scrollToEnd();
-}
-
-async function loadModels() {
-  try {
-    const models = (await askJson('v1/models')).data;
-    contexts = new Map(models.map((model) => [model.id, model.max_model_len]));
-    const before = $('model').value || talk.model;
-    $('model').replaceChildren(...models.map((model) => {
-      const option = element('option', '', model.id);
-      option.value = model.id;
-      return option;
-    }));
-    if (contexts.has(before)) $('model').value = before;
+const actions = {
+  /** Sends a changed message as a new version. Whether it was sent. */
+  change(node, content) {
+    if (!canAsk()) return false;
+    const question = talk.add('user', content, talk.parentOf(node));
+    ask(question);
+    $('message').focus();
+    return true;
+  },
+  again(node) {
+    const question = node.role === 'user' ? node : talk.nodes.get(talk.parentOf(node));
+    if (question?.role !== 'user') toast('This answer has no question that could be asked again.');
+    else if (canAsk()) ask(question);
+  },
+  resume(node) {
+    if (!canAsk()) return;
+    uncomplain();
+    answering.resume(talk, node);
+    view.toEnd();
+  },
+  choose(node) {
+    talk.choose(node);
+    view.refresh();
     follow();
-    picture.start();
-  } catch (error) {
-    fail(error, null);
-  }
+    keep(talk);
+  },
+  remove(node) {
+    const one = talk;
+    const undo = one.remove(node);
+    changedTree(one);
+    const message = node.role === 'user' ? 'The message is deleted.' : 'The answer is deleted.';
+    toast(message, () => {
+      one.restore(undo);
+      changedTree(one);
+    }, () => {
+      if (one.purge()) keep(one);
+    });
+    $('message').focus();
+  },
+};
+
+function changedTree(one) {
+  keep(one);
+  if (one !== talk) return;
+  view.refresh();
+  follow();
 }
 
-/** Takes over what a poll of the engine found. */
-function heard(model, error) {
-  if (error) {
-    $('device').textContent = 'not reached';
-    if (error.status === 401 || error.status === 429) picture.pause();
-    if (error.status === 401) fail(error, null);
-    return;
-  }
-  const text = model.is_loaded ? model.device : 'not loaded';
-  if ($('device').textContent !== text) $('device').textContent = text;
-  const context = model.status?.context;
-  if (context && contexts.get(model.name) !== context) {
-    contexts.set(model.name, context);
+/** Draws an answer that is being written. */
+function look(one, waits) {
+  if (one === talk) {
+    view.update(waits);
     follow();
   }
-  // The server was not there when the page was opened.
-  if ($('model').options.length === 0) loadModels();
+}
+
+function ended(one, { node, text, failure, told }) {
+  if (gone.has(one)) return;
+  if (one === talk) {
+    const hadFocus = document.activeElement === $('stop') || document.activeElement === document.body;
+    view.update();
+    follow();
+    if (hadFocus) $('message').focus();
+  } else if (!failure) {
+    toast(`“${one.title}” is answered.`);
+  }
+  if (node && text) announce(`Answer: ${text}`);
+  if (failure) announce(told.message, true);
+  if (failure) access.failed(failure, () => retry(one));
+  if (failure?.code === 'context_length_exceeded' || !settings.contextOf(settings.model)) settings.load();
+  list();
+}
+
+/** Asks again what failed for want of a key. */
+function retry(one) {
+  const node = one.last();
+  if (one === talk && node?.error) actions.again(node);
+}
+
+/** Brings the controls in line with the conversation. */
+function follow() {
+  const isWriting = answering.writing(talk) !== null;
+  $('send').hidden = isWriting;
+  $('stop').hidden = !isWriting;
+  $('send').disabled = composer.isEmpty;
+  $('export').disabled = talk.isEmpty;
+  const path = sendable(talk.shown().map(({ node }) => node));
+  const counted = path.findLastIndex((node) => node.figures?.prompt !== undefined);
+  const figures = path[counted]?.figures;
+  const said = figures ? figures.prompt + (figures.tokens ?? 0) : 0;
+  const draft = composer.tokens();
+  const used = said + draft + path.slice(counted + 1).reduce((sum, node) => sum + aboutTokens(node.content), 0);
+  const context = settings.contextOf(settings.model);
+  view.context = context;
+  $('context').hidden = !context;
+  $('context').value = context ? Math.min(1, used / context) : 0;
+  const isLong = context && draft > context;
+  $('context-text').classList.toggle('wrong', Boolean(isLong));
+  const count = `${used > said ? 'about ' : ''}${short(used)}`;
+  const words = isLong ? `too long: about ${short(draft)} of ${short(context)} tokens` : `${count} of ${short(context)} tokens`;
+  $('context-text').textContent = context ? words : '';
 }
 
 // Controls
 
-function exportTalk() {
-  const link = document.createElement('a');
-  link.href = URL.createObjectURL(new Blob([JSON.stringify(talk, null, 2)], { type: 'application/json' }));
-  link.download = 'conversation.json';
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
-
-async function importTalk() {
-  const file = $('import-file').files[0];
-  $('import-file').value = '';
-  if (!file) return;
-  try {
-    if (file.size > IMPORT_BYTES_MAX) throw new Error('it is larger than 8 MiB');
-    const read = readTalk(await file.text());
-    if (writing || (talk.turns.length > 0 && !confirm('Replace this conversation?'))) return;
-    show(read);
-    save();
-  } catch (error) {
-    complain(`This file cannot be imported: ${error.message}.`);
+/** Takes over what a look at the engines found. */
+function heardEngine(status, error) {
+  if (error) {
+    access.lost(error);
+    return;
   }
-}
-
-function clearTalk() {
-  if (writing || (talk.turns.length > 0 && !confirm('Delete this conversation?'))) return;
-  show({ ...talk, turns: [] });
-  save();
-  $('message').focus();
-}
-
-function useKey(event) {
-  event.preventDefault();
-  const key = $('key').value.trim();
-  // Header values are visible ASCII characters, and so are keys.
-  if (!/^[!-~]+$/.test(key)) return;
-  setKey(key);
-  $('key').value = '';
-  $('key-dialog').close();
-  const again = afterKey;
-  afterKey = null;
-  loadModels();
-  if (again && !writing) again();
+  access.found();
+  const model = status.models.find((one) => one.name === settings.model) ?? status.models[0];
+  const text = model?.is_loaded ? '' : 'not loaded yet';
+  if ($('device').textContent !== text) $('device').textContent = text;
+  if (settings.heard(status.models)) settings.load().then(follow);
+  else follow();
 }
 
 function wire() {
-  $('composer').addEventListener('submit', (event) => {
+  for (const id of ['new', 'new-small']) $(id).addEventListener('click', newChat);
+  $('skip').addEventListener('click', (event) => {
     event.preventDefault();
-    send();
-  });
-  $('message').addEventListener('keydown', (event) => {
-    if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    send();
-  });
-  document.addEventListener('keydown', (event) => {
-    if (event.key === 'Escape' && !event.isComposing) writing?.abort();
-  });
-  $('stop').addEventListener('click', () => writing?.abort());
-  $('regenerate').addEventListener('click', regenerate);
-  $('model').addEventListener('change', () => {
-    talk.model = $('model').value;
-    picture.reset();
-    follow();
-    save();
-  });
-  $('system').addEventListener('input', () => {
-    talk.system = $('system').value;
-    save();
-  });
-  $('parameters').addEventListener('input', (event) => {
-    const field = event.target;
-    if (field.value !== '' && field.checkValidity()) talk.parameters[field.id] = Number(field.value);
-    else delete talk.parameters[field.id];
-    save();
-  });
-  $('export').addEventListener('click', exportTalk);
-  $('import').addEventListener('click', () => $('import-file').click());
-  $('import-file').addEventListener('change', importTalk);
-  $('clear').addEventListener('click', clearTalk);
-  $('banner-close').addEventListener('click', () => {
-    uncomplain();
     $('message').focus();
   });
-  $('key-form').addEventListener('submit', useKey);
-  $('key-cancel').addEventListener('click', () => $('key-dialog').close());
-  $('key-dialog').addEventListener('close', () => $('message').focus());
-  addEventListener('pagehide', () => { if (writing) save(); });
-}
-
-const picture = new Picture($('picture'), () => $('model').value, heard);
-
-function begin() {
-  const kept = localStorage.getItem(STORE);
-  if (kept !== null) {
-    try {
-      show(readTalk(kept));
-    } catch {
-      complain('What this browser kept of the conversation cannot be read.');
+  document.addEventListener('keydown', (event) => {
+    if (event.key === 'Escape' && !event.isComposing && !frame.closeOver()) answering.stop(talk);
+    if ((event.ctrlKey || event.metaKey) && event.shiftKey && event.key.toLowerCase() === 'o') {
+      event.preventDefault();
+      newChat();
     }
-  }
-  wire();
-  follow();
-  loadModels();
+  });
+  $('stop').addEventListener('click', () => answering.stop(talk));
+  $('export').addEventListener('click', () => exportTalk(talk));
+  $('export-all').addEventListener('click', () => exportAll(store, heads));
+  $('import').addEventListener('click', () => $('import-file').click());
+  $('import-file').addEventListener('change', async () => {
+    const talks = await importFiles([...$('import-file').files]);
+    $('import-file').value = '';
+    for (const one of talks) await keep(one);
+    const last = talks.at(-1);
+    if (!last) return;
+    history.pushState(null, '', HASH + last.id);
+    await go();
+    toast(talks.length === 1 ? `“${last.title}” is imported.` : `${talks.length} conversations are imported.`);
+  });
+  addEventListener('popstate', go);
+  addEventListener('pagehide', () => {
+    closeToast();
+    for (const one of held.values()) keep(one);
+  });
+  addEventListener('beforeunload', (event) => {
+    const isUnsaved = [...held.values()].some((one) => one.dirty.size > 0 && !answering.writing(one));
+    if (isUnsaved) event.preventDefault();
+  });
 }
 
-begin();
+const store = new Store(heard);
+const answering = new Answering({
+  keep,
+  look,
+  ended,
+  asked: (one) => ({ model: one === talk ? settings.model : one.head.model, parameters: one.head.parameters }),
+  contextOf: (name) => settings.contextOf(name),
+});
+const view = new View(actions, (one) => answering.writing(one));
+const settings = new Settings({
+  changed(what) {
+    if (what === 'invalid') frame.openPanel();
+    else if (what === 'habits') toast('New chats begin with this system prompt and these parameters.');
+    else if (talk.isEmpty) rememberNew();
+    else keep(talk);
+    if (what === 'model') picture.reset();
+    follow();
+  },
+  failed: (error) => access.failed(error, null),
+});
+const sidebar = new Sidebar({
+  actions: { rename: renameTalk, remove: removeTalk },
+  isWriting: (id) => answering.running.has(id),
+});
+const composer = new Composer({
+  send,
+  complain,
+  changed: follow,
+  back(event) {
+    const last = talk.shown().findLast(({ node }) => node.role === 'user');
+    if (!last || answering.writing(talk)) return;
+    event.preventDefault();
+    view.edit(last.node);
+  },
+});
+const picture = new Picture($('picture'), {
+  chosen: () => settings.model,
+  isSeen: () => frame.isEngineSeen(),
+  heard: heardEngine,
+});
+const frame = new Frame({ engineSeen: () => picture.follow() });
+const access = new Access({
+  look: () => picture.follow(),
+  pause: () => picture.pause(),
+  resume: async () => {
+    if (await settings.load()) picture.start();
+    follow();
+  },
+});
+
+async function start() {
+  drawIcons();
+  wireNotices();
+  wire();
+  await store.open();
+  if (!store.isLasting) {
+    complain('This browser keeps nothing for this page: conversations are gone when you close the tab. Export what you need.');
+  }
+  const old = await takeOver(store);
+  heads = await store.list().catch(() => []);
+  if (old) {
+    history.replaceState(null, '', HASH + old);
+  }
+  show(new Talk(rememberedNew()));
+  await go();
+  list();
+  if (await settings.load()) picture.start();
+  follow();
+  $('message').focus();
+}
+
+start();

@@ -1,11 +1,14 @@
 // A live picture of an engine: numbers, and lines over the last two minutes.
 
-import { ask } from './api.js';
+import { askJson } from './api.js';
 import { element } from './markdown.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const SAMPLES = 120;
+/** Milliseconds between two looks at the engine: while the picture is seen, while it is folded, and while the server is away. */
 const PERIOD = 1000;
+const PERIOD_FOLDED = 5000;
+const PERIOD_AWAY = 2000;
 
 const NUMBERS = [
   ['speed', 'Tokens per second'],
@@ -38,15 +41,17 @@ export function short(value) {
   return value >= 100 || Number.isInteger(value) ? Math.round(value).toLocaleString('en') : value.toFixed(1);
 }
 
-/** Draws into a place; `chosen` gives the name of the model to show, `heard` gets every status or error. */
+/**
+ * Draws into a place; `chosen` gives the name of the model to show, `isSeen` tells whether the place is unfolded, `heard`
+ * gets every status or error.
+ */
 export class Picture {
-  constructor(place, chosen, heard) {
-    this.chosen = chosen;
-    this.heard = heard;
+  constructor(place, { chosen, isSeen, heard }) {
+    Object.assign(this, { chosen, isSeen, heard });
     this.samples = [];
     this.timer = null;
     this.request = null;
-    this.isPaused = false;
+    this.isPaused = true;
     this.build(place);
     document.addEventListener('visibilitychange', () => this.follow());
   }
@@ -60,14 +65,15 @@ export class Picture {
       this.numbers[id] = value;
       numbers.append(element('dt', '', label), value);
     }
-    this.bar = svg('svg', { class: 'blocks', viewBox: '0 0 100 10', preserveAspectRatio: 'none', role: 'img' });
+    const drawing = (label, more) => svg('svg', { preserveAspectRatio: 'none', role: 'img', 'aria-label': label, ...more });
+    this.bar = drawing('KV blocks', { class: 'blocks', viewBox: '0 0 100 10' });
     this.parts = ['running', 'kept', 'free'].map((name) => svg('rect', { class: name, y: 0, height: 10 }));
     this.bar.append(...this.parts);
     const caption = element('figcaption', '', 'KV blocks: in use, kept, free');
     place.append(numbers, element('figure', 'line', caption, this.bar));
     this.lines = LINES.map(([label, read]) => {
       const path = svg('path', { d: '' });
-      const picture = svg('svg', { viewBox: `0 0 ${SAMPLES - 1} 40`, preserveAspectRatio: 'none', role: 'img' });
+      const picture = drawing(label, { viewBox: `0 0 ${SAMPLES - 1} 40` });
       picture.append(path);
       const text = element('figcaption', '', label);
       place.append(element('figure', 'line', text, picture));
@@ -92,6 +98,7 @@ export class Picture {
     this.samples = [];
   }
 
+  /** Looks at once, or no more, as the tab and the picture are seen. */
   follow() {
     clearTimeout(this.timer);
     this.request?.abort();
@@ -102,16 +109,18 @@ export class Picture {
   async poll() {
     const request = new AbortController();
     this.request = request;
+    let period = this.isSeen() ? PERIOD : PERIOD_FOLDED;
     try {
-      const status = await (await ask('v1/trine/status', { signal: request.signal })).json();
+      const status = await askJson('v1/trine/status', { signal: request.signal });
       const model = status.models.find((one) => one.name === this.chosen()) ?? status.models[0];
-      this.draw(model);
-      this.heard(model, null);
+      if (this.isSeen()) this.draw(model);
+      this.heard(status, null);
     } catch (error) {
       if (request.signal.aborted) return;
+      period = PERIOD_AWAY;
       this.heard(null, error);
     }
-    if (this.request === request) this.timer = setTimeout(() => this.poll(), PERIOD);
+    if (this.request === request) this.timer = setTimeout(() => this.poll(), period);
   }
 
   draw(model) {

@@ -8,14 +8,30 @@ use trine_server::Keys;
 use crate::client;
 use crate::harness::{CONTEXT, Harness, SEQUENCES};
 
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 23] = [
     ("/", "text/html; charset=utf-8"),
     ("/page/page.css", "text/css; charset=utf-8"),
-    ("/page/page.js", "text/javascript; charset=utf-8"),
-    ("/page/markdown.js", "text/javascript; charset=utf-8"),
-    ("/page/picture.js", "text/javascript; charset=utf-8"),
-    ("/page/api.js", "text/javascript; charset=utf-8"),
     ("/page/icon.svg", "image/svg+xml"),
+    ("/page/page.js", "text/javascript; charset=utf-8"),
+    ("/page/access.js", "text/javascript; charset=utf-8"),
+    ("/page/answering.js", "text/javascript; charset=utf-8"),
+    ("/page/api.js", "text/javascript; charset=utf-8"),
+    ("/page/attach.js", "text/javascript; charset=utf-8"),
+    ("/page/composer.js", "text/javascript; charset=utf-8"),
+    ("/page/conversation.js", "text/javascript; charset=utf-8"),
+    ("/page/file.js", "text/javascript; charset=utf-8"),
+    ("/page/fit.js", "text/javascript; charset=utf-8"),
+    ("/page/frame.js", "text/javascript; charset=utf-8"),
+    ("/page/icons.js", "text/javascript; charset=utf-8"),
+    ("/page/markdown.js", "text/javascript; charset=utf-8"),
+    ("/page/notice.js", "text/javascript; charset=utf-8"),
+    ("/page/picture.js", "text/javascript; charset=utf-8"),
+    ("/page/settings.js", "text/javascript; charset=utf-8"),
+    ("/page/sidebar.js", "text/javascript; charset=utf-8"),
+    ("/page/store.js", "text/javascript; charset=utf-8"),
+    ("/page/transfer.js", "text/javascript; charset=utf-8"),
+    ("/page/turn.js", "text/javascript; charset=utf-8"),
+    ("/page/view.js", "text/javascript; charset=utf-8"),
 ];
 
 fn with_key() -> Harness {

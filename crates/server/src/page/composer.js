@@ -1,0 +1,176 @@
+// Where a message is written: its text, its files, and a draft that outlives the tab.
+
+import { FILES_MAX, bytesOf, joinFiles, readFile, sizeText } from './attach.js';
+import { iconButton } from './icons.js';
+import { element } from './markdown.js';
+import { grow } from './turn.js';
+
+/** Longer drafts are kept by the page only. */
+const DRAFT_MAX = 200000;
+/** Bytes of a token, about, in most texts. */
+const TOKEN_BYTES = 4;
+
+const $ = (id) => document.getElementById(id);
+
+/** Tokens that a text has, about. */
+export function aboutTokens(text) {
+  return Math.ceil(bytesOf(text) / TOKEN_BYTES);
+}
+
+function draftKey(name) {
+  return `trine-draft-${name}`;
+}
+
+/** A draft that was kept: the tab's own comes before what another tab wrote. */
+function keptDraft(name) {
+  for (const storage of ['sessionStorage', 'localStorage']) {
+    try {
+      const text = window[storage].getItem(draftKey(name));
+      if (text) return text;
+    } catch { /* switched off */ }
+  }
+  return '';
+}
+
+export class Composer {
+  /**
+   * `send` is called when the person wants to send, `complain` with what is wrong with a file, `changed` with each change,
+   * `back` for the arrow key that goes to the last message.
+   */
+  constructor({ send, complain, changed, back }) {
+    Object.assign(this, { complain, changed });
+    this.name = '';
+    this.drafts = new Map();
+    this.files = [];
+    this.area = $('message');
+    $('composer').addEventListener('submit', (event) => {
+      event.preventDefault();
+      send();
+    });
+    this.area.addEventListener('keydown', (event) => {
+      if (event.isComposing) return;
+      if (event.key === 'Enter' && !event.shiftKey) {
+        event.preventDefault();
+        send();
+      }
+      if (event.key === 'ArrowUp' && this.area.value === '') back(event);
+    });
+    this.area.addEventListener('input', () => this.follow());
+    $('attach').addEventListener('click', () => $('attach-file').click());
+    $('attach-file').addEventListener('change', async () => {
+      await this.attach([...$('attach-file').files]);
+      $('attach-file').value = '';
+    });
+    this.area.addEventListener('paste', (event) => {
+      const files = [...event.clipboardData.files];
+      if (files.length === 0) return;
+      event.preventDefault();
+      this.attach(files);
+    });
+    this.wireDrop();
+  }
+
+  wireDrop() {
+    const hasFiles = (event) => event.dataTransfer?.types.includes('Files');
+    let depth = 0;
+    const show = (by) => {
+      depth = Math.max(0, depth + by);
+      $('drop').hidden = depth === 0;
+    };
+    addEventListener('dragenter', (event) => { if (hasFiles(event)) show(1); });
+    addEventListener('dragleave', (event) => { if (hasFiles(event)) show(-1); });
+    // Without this the browser would open the file in place of the page.
+    addEventListener('dragover', (event) => { if (hasFiles(event)) event.preventDefault(); });
+    addEventListener('drop', (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      show(-depth);
+      this.attach([...event.dataTransfer.files]);
+      this.area.focus();
+    });
+  }
+
+  /** Takes files to go with the message. */
+  async attach(files) {
+    const wrong = [];
+    for (const file of files) {
+      if (this.files.length >= FILES_MAX) {
+        wrong.push(`A message takes at most ${FILES_MAX} files.`);
+        break;
+      }
+      try {
+        this.files.push(await readFile(file));
+      } catch (error) {
+        wrong.push(error.message);
+      }
+    }
+    this.drawFiles();
+    if (wrong.length > 0) this.complain(wrong.join('\n'));
+    this.changed();
+  }
+
+  drawFiles() {
+    $('files').replaceChildren(...this.files.map((file) => {
+      const size = element('span', 'quiet', sizeText(file.bytes));
+      const chip = element('li', 'chip', element('span', 'file-name', file.name), ' ', size);
+      chip.append(iconButton('close', `Leave out ${file.name}`, () => {
+        this.files.splice(this.files.indexOf(file), 1);
+        this.drawFiles();
+        this.changed();
+        this.area.focus();
+      }));
+      return chip;
+    }));
+  }
+
+  /** The message as it would be sent. */
+  content() {
+    return joinFiles(this.files, this.area.value);
+  }
+
+  get isEmpty() {
+    return this.files.length === 0 && this.area.value.trim() === '';
+  }
+
+  /** Tokens that the message has, about. */
+  tokens() {
+    return this.files.reduce((sum, file) => sum + Math.ceil(file.bytes / TOKEN_BYTES), aboutTokens(this.area.value));
+  }
+
+  clear() {
+    this.area.value = '';
+    this.files = [];
+    this.drawFiles();
+    this.follow();
+  }
+
+  follow() {
+    grow(this.area);
+    const text = this.area.value;
+    for (const name of ['sessionStorage', 'localStorage']) {
+      try {
+        if (text === '' || text.length > DRAFT_MAX) window[name].removeItem(draftKey(this.name));
+        else window[name].setItem(draftKey(this.name), text);
+      } catch { /* full or switched off: the field still has the text */ }
+    }
+    this.changed();
+  }
+
+  /** Goes to the draft of another conversation; the present one is there on the way back. */
+  open(name) {
+    this.drafts.set(this.name, { files: this.files, text: this.area.value });
+    const { files, text } = this.drafts.get(name) ?? { files: [], text: keptDraft(name) };
+    this.name = name;
+    this.files = files;
+    this.area.value = text;
+    this.drawFiles();
+    grow(this.area);
+    this.changed();
+  }
+
+  /** The draft goes on under another name: a conversation that had none began. */
+  rename(name) {
+    this.drafts.delete(this.name);
+    this.name = name;
+  }
+}

@@ -1,0 +1,52 @@
+// What a model is sent of a conversation that its context has no room for: the oldest turns are left out, never the system
+// prompt or the last question.
+
+import { countTokens } from './api.js';
+import { bytesOf } from './attach.js';
+
+/** Bytes of a token, at the least, in most texts: what fits by this count is not counted exactly. */
+const TOKEN_BYTES = 2;
+/** Tokens that a template writes around a message, about. */
+const TURN_TOKENS = 8;
+/** Room for an answer where nobody said how long it may be: a share of the context, and at most so many tokens. */
+const ANSWER_SHARE = 0.25;
+const ANSWER_TOKENS = 1024;
+/** What is kept when turns have to go: less than fits, so that the following turns find the prompt's beginning in the cache. */
+const KEPT_SHARE = 0.5;
+
+/** The messages of a request. */
+export function messagesOf(system, turns) {
+  const messages = turns.map(({ role, content }) => ({ role, content }));
+  if (system.trim() !== '') messages.unshift({ role: 'system', content: system });
+  return messages;
+}
+
+/** Tokens that messages have at most, by their bytes. */
+function mostTokens(messages) {
+  return messages.reduce((sum, { content }) => sum + bytesOf(content) / TOKEN_BYTES + TURN_TOKENS, 0);
+}
+
+/**
+ * Where the turns that are sent begin: an index of `turns`. `start` is where they began before, `isTight` says that the
+ * server found them too long. Asks the server to count only if it may be close.
+ */
+export async function fit({ turns, system, model, context, maxTokens, start, isTight, signal }) {
+  if (!context) return start;
+  const room = Math.min(maxTokens ?? ANSWER_TOKENS, Math.floor(context * ANSWER_SHARE));
+  const from = (index) => messagesOf(system, turns.slice(index));
+  if (!isTight && mostTokens(from(start)) + room <= context) return start;
+  const count = async (index) => await countTokens(from(index), model, signal) ?? Infinity;
+  if (!isTight && await count(start) + room <= context) return start;
+  const wanted = Math.min(context - room, Math.floor(context * KEPT_SHARE));
+  // Questions begin what is sent; the last one is sent in any case.
+  const starts = turns.map((_turn, index) => index).filter((index) => index > start && turns[index].role === 'user');
+  if (starts.length === 0) return start;
+  let low = 0;
+  let high = starts.length - 1;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (await count(starts[middle]) <= wanted) high = middle;
+    else low = middle + 1;
+  }
+  return starts[low];
+}

@@ -1,0 +1,191 @@
+// Which model is asked, with which system prompt and parameters. Fields show the model's own values.
+
+import { listModels, modelDefaults } from './api.js';
+import { PARAMETERS } from './conversation.js';
+import { element } from './markdown.js';
+
+const MODEL = 'trine-model';
+const HABITS = 'trine-new-chats';
+const SYSTEM_SHORT = 80;
+/** What stands in a field of which the model has no value of its own. */
+const WORDS = { max_tokens: 'until full', seed: 'random' };
+
+const $ = (id) => document.getElementById(id);
+
+/** A value of the browser's storage, or null: a person may have switched it off. */
+export function remembered(name) {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+export function remember(name, value) {
+  try {
+    localStorage.setItem(name, value);
+  } catch { /* then it is forgotten */ }
+}
+
+export class Settings {
+  /** `changed` is called with the name of what the person set, `failed` with errors of the server. */
+  constructor({ changed, failed }) {
+    Object.assign(this, { changed, failed });
+    this.models = new Map();
+    this.defaults = new Map();
+    this.talk = null;
+    $('model').addEventListener('change', () => this.chooseModel());
+    $('system').addEventListener('input', () => {
+      this.talk.set('system', $('system').value);
+      this.showSystem();
+      changed('system');
+    });
+    $('parameters').addEventListener('input', (event) => this.takeParameter(event.target));
+    $('reset').addEventListener('click', () => this.reset());
+    $('habits').addEventListener('click', () => {
+      const { system, parameters } = this.talk.head;
+      remember(HABITS, JSON.stringify({ system, parameters }));
+      changed('habits');
+    });
+  }
+
+  /** The name of the model that is asked. */
+  get model() {
+    return $('model').value;
+  }
+
+  contextOf(name) {
+    return this.models.get(name)?.context ?? null;
+  }
+
+  /** What a new conversation begins with. */
+  habits() {
+    const head = { model: remembered(MODEL) ?? '' };
+    try {
+      const { system, parameters } = JSON.parse(remembered(HABITS) ?? '{}');
+      if (typeof system === 'string') head.system = system;
+      head.parameters = Object.fromEntries(PARAMETERS.filter((name) => Number.isFinite(parameters?.[name]))
+        .map((name) => [name, parameters[name]]));
+    } catch { /* as if there were none */ }
+    return head;
+  }
+
+  /** Shows a conversation's settings. A field that the person is in stays as it is. */
+  show(talk) {
+    this.talk = talk;
+    if (document.activeElement !== $('system')) $('system').value = talk.head.system;
+    for (const name of PARAMETERS) {
+      if (document.activeElement !== $(name)) $(name).value = talk.head.parameters[name] ?? '';
+    }
+    this.showModels();
+    this.showSystem();
+    this.showDefaults();
+  }
+
+  showSystem() {
+    const text = this.talk.head.system.trim().replace(/\s+/g, ' ');
+    const short = text.length > SYSTEM_SHORT ? `${text.slice(0, SYSTEM_SHORT)}…` : text;
+    $('system-short').textContent = short || 'none';
+  }
+
+  showModels() {
+    const names = [...this.models.keys()];
+    const select = $('model');
+    if (names.join('\n') !== [...select.options].map((option) => option.value).join('\n')) {
+      select.replaceChildren(...names.map((name) => {
+        const option = element('option', '', name);
+        option.value = name;
+        return option;
+      }));
+    }
+    if (this.talk && this.models.has(this.talk.head.model)) select.value = this.talk.head.model;
+  }
+
+  chooseModel() {
+    remember(MODEL, this.model);
+    this.talk.set('model', this.model);
+    this.showDefaults();
+    this.changed('model');
+  }
+
+  takeParameter(field) {
+    const parameters = { ...this.talk.head.parameters };
+    if (field.value !== '' && field.checkValidity()) parameters[field.id] = Number(field.value);
+    else delete parameters[field.id];
+    this.talk.set('parameters', parameters);
+    this.showReset();
+    this.changed('parameters');
+  }
+
+  reset() {
+    for (const name of PARAMETERS) $(name).value = '';
+    this.talk.set('parameters', {});
+    this.showReset();
+    this.changed('parameters');
+    $(PARAMETERS[0]).focus();
+  }
+
+  showReset() {
+    $('reset').disabled = PARAMETERS.every((name) => $(name).value === '' && $(name).validity.valid);
+  }
+
+  /** Puts the model's own values into the empty fields; asks for them once it is loaded. */
+  async showDefaults() {
+    const name = this.model;
+    const show = (values) => {
+      for (const one of PARAMETERS) $(one).placeholder = WORDS[one] ?? String(values?.[one] ?? '');
+      $('defaults').textContent = values
+        ? 'Empty fields take the model’s own values, which they show.'
+        : 'Empty fields take the model’s own values. They are shown once the model is loaded.';
+    };
+    this.showReset();
+    show(this.defaults.get(name));
+    if (this.defaults.has(name) || !this.models.get(name)?.isLoaded) return;
+    try {
+      this.defaults.set(name, await modelDefaults(name));
+    } catch {
+      // The next look at the models asks again.
+      return;
+    }
+    if (this.model === name) show(this.defaults.get(name));
+  }
+
+  /** The parameters that the fields name; null if one of them is out of range, which is shown. */
+  parameters() {
+    for (const name of PARAMETERS) {
+      if ($(name).checkValidity()) continue;
+      this.changed('invalid');
+      $(name).reportValidity();
+      return null;
+    }
+    return this.talk.head.parameters;
+  }
+
+  /** Asks which models there are. Whether the server answered. */
+  async load() {
+    let models;
+    try {
+      models = await listModels();
+    } catch (error) {
+      this.failed(error);
+      return false;
+    }
+    this.models = new Map(models.map((model) => [model.name, model]));
+    this.showModels();
+    this.showDefaults();
+    return true;
+  }
+
+  /** Takes over what a look at the engines found. Whether the set of models was changed. */
+  heard(models) {
+    for (const { name, is_loaded: isLoaded, status } of models) {
+      const known = this.models.get(name);
+      if (!known) return true;
+      const context = status?.context ?? known.context;
+      if (known.isLoaded === isLoaded && known.context === context) continue;
+      this.models.set(name, { ...known, isLoaded, context });
+      if (name === this.model) this.showDefaults();
+    }
+    return models.length !== this.models.size;
+  }
+}

@@ -1,0 +1,236 @@
+// The element of a message: its text, its files, what can be done with it, and how to change it.
+
+import { bytesOf, joinFiles, sizeText, splitFiles } from './attach.js';
+import { iconButton, textButton } from './icons.js';
+import { copyText, element, render } from './markdown.js';
+import { short } from './picture.js';
+
+/** A question longer than this is folded. */
+const LONG_TEXT = 1500;
+const LONG_LINES = 24;
+
+function figuresText(node, context) {
+  const { tokens, speed, first, prompt, reason } = node.figures ?? {};
+  const parts = [];
+  if (tokens !== undefined) parts.push(`${short(tokens)} tokens`);
+  if (speed !== undefined) parts.push(`${short(speed)} tokens/s`);
+  if (first !== undefined) parts.push(`first after ${first.toFixed(2)} s`);
+  if (reason === 'length') {
+    parts.push(context && prompt + tokens >= context ? 'ended: the context is full' : 'ended at the limit of tokens');
+  }
+  if (reason === 'stopped') parts.push('stopped');
+  if (reason === 'failed') parts.push('broken off');
+  return parts.join(' · ');
+}
+
+/** Whether a model can go on with an answer. */
+function canResume(node) {
+  return ['length', 'stopped', 'failed'].includes(node.figures?.reason) && node.content.trim() !== '';
+}
+
+/** Replaces the children of a place, but keeps those that are the same already: a selection in them stays. */
+function patch(place, nodes) {
+  let index = 0;
+  while (index < nodes.length && index < place.childNodes.length) {
+    const node = typeof nodes[index] === 'string' ? document.createTextNode(nodes[index]) : nodes[index];
+    if (!place.childNodes[index].isEqualNode(node)) break;
+    index += 1;
+  }
+  while (place.childNodes.length > index) place.lastChild.remove();
+  place.append(...nodes.slice(index));
+}
+
+/** A file as a line that opens. */
+function fileElement({ name, text }) {
+  const size = element('span', 'quiet', sizeText(bytesOf(text)));
+  const label = element('summary', '', element('span', 'file-name', name), ' ', size);
+  const inside = element('pre', '', text);
+  inside.tabIndex = 0;
+  inside.setAttribute('role', 'region');
+  inside.setAttribute('aria-label', `Content of ${name}`);
+  return element('details', 'file', label, inside);
+}
+
+/** A message on the page. `actions` are what its buttons do, each called with the message. */
+export class Turn {
+  constructor(node, actions) {
+    this.node = node;
+    this.actions = actions;
+    this.isAnswer = node.role === 'assistant';
+    this.isEditing = false;
+    this.isUnfolded = false;
+    this.drawn = '';
+    /** The revision of the message whose text is drawn. */
+    this.written = '';
+    this.said = element('div', 'said');
+    this.trouble = element('div', 'trouble');
+    this.trouble.hidden = true;
+    this.acts = element('div', 'acts');
+    this.figures = element('span', 'figures');
+    const who = element('h2', 'who', this.isAnswer ? 'Answer' : 'You');
+    const foot = element('div', 'foot', this.acts, this.figures);
+    this.item = element('li', `turn ${this.isAnswer ? 'answer' : 'question'}`, who, this.said, this.trouble, foot);
+    this.item.dataset.node = node.id;
+  }
+
+  /** Brings the element in line with its message; `entry` has its versions, `state` what else counts. */
+  draw(entry, state) {
+    const key = JSON.stringify([this.node.rev, entry.versions.map((one) => one.id), state]);
+    if (key === this.drawn || this.isEditing) return;
+    this.drawn = key;
+    this.entry = entry;
+    this.state = state;
+    this.drawState();
+    if (this.written !== this.node.rev) this.drawText();
+    this.written = this.node.rev;
+    this.drawTrouble();
+    this.drawActs();
+  }
+
+  drawState() {
+    const { node } = this;
+    this.item.classList.toggle('writing', this.state.isWriting);
+    if (this.state.isWriting) this.item.setAttribute('aria-busy', 'true');
+    else this.item.removeAttribute('aria-busy');
+    this.figures.textContent = this.state.waits || figuresText(node, this.state.context);
+  }
+
+  drawText() {
+    const { node } = this;
+    if (this.isAnswer) {
+      patch(this.said, render(node.content));
+      return;
+    }
+    const { files, text } = splitFiles(node.content);
+    const parts = files.map(fileElement);
+    if (text !== '') parts.push(element('p', 'words', text));
+    const isLong = text.length > LONG_TEXT || text.split('\n').length > LONG_LINES;
+    this.said.replaceChildren(...parts);
+    this.said.classList.toggle('folded', isLong && !this.isUnfolded);
+    if (isLong) {
+      const label = this.isUnfolded ? 'Show less' : 'Show all';
+      this.said.append(textButton(label, () => {
+        this.isUnfolded = !this.isUnfolded;
+        this.drawText();
+        this.said.lastChild.focus();
+      }, 'small'));
+    }
+  }
+
+  /** What went wrong with the message, and what can be done. */
+  drawTrouble() {
+    const { node, state } = this;
+    const error = node.error;
+    this.trouble.hidden = !error || state.isWriting;
+    this.trouble.replaceChildren();
+    if (this.trouble.hidden) return;
+    this.trouble.classList.toggle('mild', error.code === 'stopped');
+    this.trouble.append(element('p', '', error.message));
+    if (error.id) this.trouble.append(element('p', 'quiet', `Request ${error.id}`));
+    const buttons = element('div', 'row');
+    if (this.isAnswer && canResume(node)) buttons.append(textButton('Continue', () => this.actions.resume(node), 'small main'));
+    buttons.append(textButton('Try again', () => this.actions.again(node), 'small'));
+    if (!this.isAnswer) buttons.append(textButton('Edit', () => this.edit(), 'small'));
+    for (const button of buttons.children) button.disabled = state.isBusy;
+    this.trouble.append(buttons);
+  }
+
+  drawActs() {
+    const { node, actions, state } = this;
+    const { versions } = this.entry;
+    const acts = [];
+    if (versions.length > 1) acts.push(this.versionsElement(versions));
+    if (!this.isAnswer) acts.push(iconButton('edit', 'Edit this message', () => this.edit()));
+    if (this.isAnswer && state.canResume && canResume(node)) {
+      acts.push(iconButton('continue', 'Continue this answer', () => actions.resume(node)));
+    }
+    if (this.isAnswer) acts.push(iconButton('redo', 'Regenerate: ask for another answer', () => actions.again(node)));
+    const copyLabel = this.isAnswer ? 'Copy this answer' : 'Copy this message';
+    acts.push(iconButton('copy', copyLabel, (button) => copyText(node.content, button)));
+    const what = this.isAnswer ? 'Delete this answer' : 'Delete this message and its answer';
+    acts.push(iconButton('delete', what, () => actions.remove(node)));
+    for (const button of acts) {
+      if (button.tagName === 'BUTTON' && !button.matches('.act-copy')) button.disabled = state.isBusy;
+    }
+    const focused = this.acts.contains(document.activeElement) ? document.activeElement.className : null;
+    this.acts.replaceChildren(...(state.isWriting ? [] : acts));
+    if (focused) [...this.acts.querySelectorAll('button')].find((button) => button.className === focused)?.focus();
+  }
+
+  versionsElement(versions) {
+    const index = versions.indexOf(this.node);
+    const go = (by) => {
+      const place = this.item.closest('ol');
+      this.actions.choose(versions[index + by]);
+      const shown = [...place.children].find((item) => item.dataset.node === versions[index + by].id);
+      const kind = by > 0 ? '.act-next' : '.act-previous';
+      (shown?.querySelector(`${kind}:enabled`) ?? shown?.querySelector('.versions button:enabled'))?.focus();
+    };
+    const previous = iconButton('previous', 'Earlier version', () => go(-1));
+    const next = iconButton('next', 'Later version', () => go(1));
+    previous.disabled = index === 0 || this.state.isBusy;
+    next.disabled = index === versions.length - 1 || this.state.isBusy;
+    const count = element('span', 'count', `${index + 1}/${versions.length}`);
+    const group = element('span', 'versions', previous, count, next);
+    group.setAttribute('role', 'group');
+    group.setAttribute('aria-label', `Version ${index + 1} of ${versions.length}`);
+    return group;
+  }
+
+  /** Lets the person change the message. What is sent is a new version; the old one and what followed it are kept. */
+  edit() {
+    if (this.isEditing || this.isAnswer) return;
+    this.isEditing = true;
+    const { files, text } = splitFiles(this.node.content);
+    const area = element('textarea', 'edited');
+    area.value = text;
+    area.setAttribute('aria-label', 'Change your message');
+    const list = element('div', 'files');
+    for (const file of files) {
+      const chip = element('span', 'chip', file.name, ' ', element('span', 'quiet', sizeText(bytesOf(file.text))));
+      chip.append(iconButton('close', `Leave out ${file.name}`, () => {
+        files.splice(files.indexOf(file), 1);
+        chip.remove();
+        area.focus();
+      }));
+      list.append(chip);
+    }
+    const end = () => {
+      this.isEditing = false;
+      this.item.classList.remove('editing');
+      this.drawn = '';
+      this.written = '';
+      this.draw(this.entry, this.state);
+      this.acts.querySelector('.act-edit')?.focus();
+    };
+    const send = () => {
+      const content = joinFiles(files, area.value);
+      if (content !== '' && this.actions.change(this.node, content)) this.isEditing = false;
+    };
+    area.addEventListener('keydown', (event) => {
+      if (event.isComposing) return;
+      if (event.key === 'Escape') {
+        event.stopPropagation();
+        end();
+      } else if (event.key === 'Enter' && !event.shiftKey) {
+        event.preventDefault();
+        send();
+      }
+    });
+    area.addEventListener('input', () => grow(area));
+    const note = element('span', 'quiet', 'The earlier version is kept.');
+    const buttons = element('div', 'row', textButton('Send', send, 'main small'), textButton('Cancel', end, 'small'), note);
+    this.item.classList.add('editing');
+    this.trouble.hidden = true;
+    this.said.classList.remove('folded');
+    this.said.replaceChildren(list, area, buttons);
+    grow(area);
+    area.focus();
+  }
+}
+
+/** Makes a text field as high as its text, within what its style allows. */
+export function grow(area) {
+  area.style.height = 'auto';
+  area.style.height = `${area.scrollHeight + 2}px`;
+}
