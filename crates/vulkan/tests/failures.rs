@@ -33,7 +33,11 @@ fn a_lost_device_is_reported_and_set_up_anew() {
     let device = device();
     let mut program = device.load(&model, &OPTIONS).unwrap();
     let before = program.run(&BATCH).unwrap().to_vec();
-    for (failure, mark) in [(Injected::Loss, "lost"), (Injected::Timeout, "did not finish")] {
+    for (failure, mark) in [
+        (Injected::Loss, "lost"),
+        (Injected::Timeout, "did not finish"),
+        (Injected::Refusal, "vkQueueSubmit"),
+    ] {
         device.gpu().inject(failure);
         let error = program.run(&BATCH).unwrap_err();
         assert!(matches!(error, BackendError::Failed { .. }), "{error}");

@@ -162,7 +162,7 @@ fn a_device_that_fails_meanwhile_is_reported() {
     let mode = TuningMode::Missing;
     // The first submission of a load brings the weights to the device where they are not mapped.
     let device = device(Tuning { mode, software: true, ..Tuning::default() });
-    for failure in [Injected::Loss, Injected::Timeout] {
+    for failure in [Injected::Loss, Injected::Timeout, Injected::Refusal] {
         let progress_device = device.clone();
         let tuned = device.clone().tuned(Tuning {
             mode,

@@ -12,6 +12,8 @@ use crate::error::{During, GpuError};
 
 /// A submission that takes longer counts as hung. Submissions are cut to about 100 ms; a software device is slower.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Time between two attempts to wait for a device whose driver could not even begin to wait.
+const IDLE_RETRY: Duration = Duration::from_millis(10);
 
 /// Commands that can be submitted again and again, in one submission or several.
 pub(crate) struct Recording {
@@ -183,39 +185,73 @@ impl Recording {
     }
 
     /// Runs the commands and waits for their end. `during` is named in an error.
+    ///
+    /// When it returns, with or without an error, the device has finished with the commands: whatever they use may be changed and
+    /// freed. After an error it waits for that as long as the driver leaves the device to them.
     pub(crate) fn run(&mut self, during: &str) -> Result<(), GpuError> {
-        self.submit(during)?;
-        self.wait(during)
+        let (result, hold) = match self.gpu.injected_at(super::gpu::Place::Submission) {
+            None => {
+                let result = self.submit(during, self.commands.len(), None);
+                (result.and_then(|()| self.wait(during, PATIENCE)), None)
+            }
+            Some(injected) => {
+                let hold = Hold::new(&self.gpu)?;
+                (self.fail(injected, &hold, during), Some(hold))
+            }
+        };
+        if result.is_err() {
+            self.settle(during, hold);
+        }
+        result
     }
 
-    fn submit(&mut self, during: &str) -> Result<(), GpuError> {
-        let lost = || GpuError::Lost { during: during.to_owned() };
-        match self.gpu.injected_at(super::gpu::Place::Submission) {
-            None => {}
-            Some(Injected::Timeout) => return Err(timeout(during)),
-            Some(_) => return Err(lost()),
+    /// Fails on purpose, with the commands submitted as far as the failure lets them be and held back.
+    fn fail(&mut self, injected: Injected, hold: &Hold, during: &str) -> Result<(), GpuError> {
+        let all = self.commands.len();
+        if injected == Injected::Refusal {
+            self.submit(during, all - 1, Some(hold))?;
+            return Err(refused(during, vk::Result::ERROR_OUT_OF_HOST_MEMORY));
         }
+        self.submit(during, all, Some(hold))?;
+        self.wait(during, Duration::ZERO).map_err(|error| match injected {
+            Injected::Loss => GpuError::Lost { during: during.to_owned() },
+            _ => error,
+        })
+    }
+
+    /// Submits the first `count` command buffers; the last of all signals the fence. The first waits for `hold`, where there is one.
+    fn submit(&mut self, during: &str, count: usize, hold: Option<&Hold>) -> Result<(), GpuError> {
         // Each command buffer is a job of its own to the driver, and has its own time.
         let queue = self.gpu.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, first) = self.commands.split_last().expect("there is a submission");
-        // SAFETY: the commands are recorded and not pending: every submission is waited for.
+        let last = self.commands.len() - 1;
+        let held = hold.map(|hold| hold.semaphore);
+        // SAFETY: the commands are recorded and not pending: every run waits for its submissions. The structures live until the
+        // calls return.
         unsafe {
             self.gpu.device.reset_fences(&[self.fence]).during("vkResetFences")?;
-            let submit = |commands: &vk::CommandBuffer, fence: vk::Fence| {
+            for (index, commands) in self.commands[..count].iter().enumerate() {
                 let list = [*commands];
-                let info = [vk::SubmitInfo::default().command_buffers(&list)];
-                self.gpu.device.queue_submit(*queue, &info, fence).map_err(|result| match result {
-                    vk::Result::ERROR_DEVICE_LOST => lost(),
-                    result => GpuError::of("vkQueueSubmit", result),
-                })
-            };
-            first.iter().try_for_each(|commands| submit(commands, vk::Fence::null()))?;
-            submit(last, self.fence)
+                let waits: &[vk::Semaphore] = held.as_slice();
+                let waits = if index == 0 { waits } else { &[] };
+                let values = &[1][..waits.len()];
+                let stages = &[vk::PipelineStageFlags::ALL_COMMANDS][..waits.len()];
+                let mut timeline =
+                    vk::TimelineSemaphoreSubmitInfo::default().wait_semaphore_values(values);
+                let info = vk::SubmitInfo::default()
+                    .command_buffers(&list)
+                    .wait_semaphores(waits)
+                    .wait_dst_stage_mask(stages);
+                let info = if waits.is_empty() { info } else { info.push_next(&mut timeline) };
+                let fence = if index == last { self.fence } else { vk::Fence::null() };
+                let submitted = self.gpu.device.queue_submit(*queue, &[info], fence);
+                submitted.map_err(|result| refused(during, result))?;
+            }
         }
+        Ok(())
     }
 
-    fn wait(&mut self, during: &str) -> Result<(), GpuError> {
-        let most = PATIENCE.as_nanos() as u64;
+    fn wait(&mut self, during: &str, patience: Duration) -> Result<(), GpuError> {
+        let most = patience.as_nanos() as u64;
         // SAFETY: the fence is this value's own.
         let result = unsafe { self.gpu.device.wait_for_fences(&[self.fence], true, most) };
         result.map_err(|result| match result {
@@ -223,6 +259,24 @@ impl Recording {
             vk::Result::TIMEOUT => timeout(during),
             result => GpuError::of("vkWaitForFences", result),
         })
+    }
+
+    /// Waits until the device has finished with whatever a failed run has submitted, which is held back no longer.
+    fn settle(&self, during: &str, hold: Option<Hold>) {
+        if let Some(hold) = &hold {
+            hold.release();
+        }
+        let device = self.gpu.capabilities().name.as_str();
+        tracing::warn!(device, during, "a submission failed: waiting until the GPU has stopped");
+        let queue = self.gpu.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the queue is the device's and used under its mutex.
+        while let Err(result) = unsafe { self.gpu.device.queue_wait_idle(*queue) } {
+            // A lost device runs nothing any more. Any other failure says nothing of what runs.
+            if result == vk::Result::ERROR_DEVICE_LOST {
+                break;
+            }
+            std::thread::sleep(IDLE_RETRY);
+        }
     }
 
     /// Seconds of each dispatch in the last run, for a recording with timestamps.
@@ -241,11 +295,8 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         let device = &self.gpu.device;
-        // SAFETY: the handles are this value's own, and a submission is either ended or, after a failed wait, waited for
-        // here: the call returns at once when the device is lost.
+        // SAFETY: the handles are this value's own, and each run has waited for what it submitted.
         unsafe {
-            let queue = self.gpu.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = device.queue_wait_idle(*queue);
             if let Some(queries) = &self.queries {
                 device.destroy_query_pool(queries.pool, None);
             }
@@ -264,6 +315,48 @@ impl Queries {
         let pool =
             unsafe { gpu.device.create_query_pool(&info, None) }.during("vkCreateQueryPool")?;
         Ok(Self { pool, count })
+    }
+}
+
+/// Holds a submission back on purpose, as a device that hangs does, until it is released.
+struct Hold {
+    gpu: Arc<Gpu>,
+    /// A timeline: submissions wait for its value 1.
+    semaphore: vk::Semaphore,
+}
+
+impl Hold {
+    fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let mut kind = vk::SemaphoreTypeCreateInfo::default()
+            .semaphore_type(vk::SemaphoreType::TIMELINE)
+            .initial_value(0);
+        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        // SAFETY: the structures live until the call returns.
+        let semaphore =
+            unsafe { gpu.device.create_semaphore(&info, None) }.during("vkCreateSemaphore")?;
+        Ok(Self { gpu: gpu.clone(), semaphore })
+    }
+
+    fn release(&self) {
+        let info = vk::SemaphoreSignalInfo::default().semaphore(self.semaphore).value(1);
+        // SAFETY: the structure lives until the call returns; nothing else signals the semaphore.
+        let released = unsafe { self.gpu.device.signal_semaphore(&info) };
+        released.expect("a host signals a timeline without the device");
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this value's own; what waited for it was waited for.
+        unsafe { self.gpu.device.destroy_semaphore(self.semaphore, None) };
+    }
+}
+
+/// The driver takes no submission.
+fn refused(during: &str, result: vk::Result) -> GpuError {
+    match result {
+        vk::Result::ERROR_DEVICE_LOST => GpuError::Lost { during: during.to_owned() },
+        result => GpuError::of(&format!("vkQueueSubmit while {during}"), result),
     }
 }
 
@@ -307,8 +400,43 @@ const HOST: Access = (
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::elements::{ElementWork, ElementsLaunch};
+    use crate::raw::gpu::Choice;
     use crate::raw::memory::Place;
-    use crate::testing::gpu;
+    use crate::testing::{DEVICE_VARIABLE, gpu, upload};
+
+    /// The first submission is held back when the failure is noticed, so that only a run that waits for it sees what it writes.
+    #[test]
+    fn a_run_that_fails_leaves_nothing_running() {
+        // A device of its own: other tests run on theirs meanwhile.
+        let choice = std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
+        let gpu = Gpu::open(&choice, None).unwrap();
+        let [result, source] = [1.0_f32, 2.0].map(|value| upload(&gpu, &[value; 64]));
+        let rows = upload(&gpu, &[1_u32]);
+        let launch = ElementsLaunch {
+            work: ElementWork::Add { source: source.span() },
+            result: result.span(),
+            columns: 64,
+            rows: 1,
+            row_count: rows.address(),
+        };
+        let dispatches = [launch.dispatch(&gpu, "a test", 0).unwrap()];
+        let mut recording = Recording::record(&gpu, &dispatches, &[], &[1]).unwrap();
+        let mut expected = 1.0;
+        for (failure, mark) in [
+            (Injected::Timeout, "did not finish"),
+            (Injected::Loss, "was lost"),
+            (Injected::Refusal, "vkQueueSubmit while a test failed"),
+        ] {
+            gpu.inject(failure);
+            let error = recording.run("a test").unwrap_err().to_string();
+            assert!(error.contains(mark), "{failure:?}: {error}");
+            expected += 2.0;
+            assert_eq!(result.values::<f32>(0, 64), [expected; 64], "{failure:?}");
+        }
+        recording.run("a test").unwrap();
+        assert_eq!(result.values::<f32>(0, 64), [expected + 2.0; 64]);
+    }
 
     /// Wrong on purpose: copies of a recording stand without barriers, so none may write what another one writes.
     #[test]

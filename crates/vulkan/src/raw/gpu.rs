@@ -195,7 +195,7 @@ impl Gpu {
         let is_due = matches!(
             (*injected, place),
             (Some(Injected::Memory), Place::Allocation)
-                | (Some(Injected::Loss | Injected::Timeout), Place::Submission)
+                | (Some(Injected::Loss | Injected::Timeout | Injected::Refusal), Place::Submission)
                 | (Some(Injected::Stall), Place::Chain)
         );
         if is_due { injected.take() } else { None }
@@ -205,10 +205,12 @@ impl Gpu {
 /// A failure on purpose, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Injected {
-    /// The next submission loses the device.
+    /// The device is lost while it works on the next submission.
     Loss,
     /// The next submission does not end in time.
     Timeout,
+    /// The driver refuses the last submission of the next recording; those before it run.
+    Refusal,
     /// The next allocation finds no memory.
     Memory,
     /// A workgroup that others wait for in the next chain of dispatches never runs.
@@ -313,7 +315,8 @@ fn create_device(
         .scalar_block_layout(true)
         .vulkan_memory_model(true)
         .vulkan_memory_model_device_scope(true)
-        .host_query_reset(true);
+        .host_query_reset(true)
+        .timeline_semaphore(true);
     let mut vulkan13 = vk::PhysicalDeviceVulkan13Features::default()
         .shader_integer_dot_product(true)
         .subgroup_size_control(true)

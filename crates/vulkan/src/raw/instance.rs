@@ -235,6 +235,7 @@ impl Instance {
             ("the Vulkan memory model", vulkan12.vulkan_memory_model),
             ("its device scope", vulkan12.vulkan_memory_model_device_scope),
             ("host query reset", vulkan12.host_query_reset),
+            ("timeline semaphores", vulkan12.timeline_semaphore),
             ("integer dot products", vulkan13.shader_integer_dot_product),
             ("subgroup size control", vulkan13.subgroup_size_control),
             ("full subgroups", vulkan13.compute_full_subgroups),

@@ -52,7 +52,7 @@ unsafe impl Sync for Block {}
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: the handles are this block's own; submissions that use it were waited for.
+        // SAFETY: the handles are this block's own; a run that uses it has waited until the device is done, also if it failed.
         unsafe {
             self.gpu.device.destroy_buffer(self.buffer, None);
             self.gpu.device.free_memory(self.memory, None);
