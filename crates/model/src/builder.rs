@@ -7,6 +7,7 @@ use trine_weights::DType;
 use crate::config::{LayerConfig, Rope};
 use crate::plan::{
     Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Weight, WeightId,
+    WeightKind,
 };
 
 /// A Plan under construction.
@@ -59,13 +60,21 @@ impl<'a> Builder<'a> {
         self.plan.buffer(id).columns
     }
 
-    fn weight(&mut self, name: &str, rows: usize, columns: usize) -> WeightId {
+    fn vector(&mut self, name: &str, columns: usize) -> WeightId {
+        self.weight(name, WeightKind::Vector, 1, columns)
+    }
+
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> WeightId {
+        self.weight(name, WeightKind::Matrix, rows, columns)
+    }
+
+    fn weight(&mut self, name: &str, kind: WeightKind, rows: usize, columns: usize) -> WeightId {
         if let Some(id) = self.known.get(name) {
             return *id;
         }
         let dtype = (self.dtype_of)(name);
         let id = WeightId(self.plan.weights.len());
-        self.plan.weights.push(Weight { name: name.to_owned(), rows, columns, dtype });
+        self.plan.weights.push(Weight { name: name.to_owned(), kind, rows, columns, dtype });
         self.known.insert(name.to_owned(), id);
         id
     }
@@ -82,7 +91,7 @@ impl<'a> Builder<'a> {
         columns: usize,
         scale: f32,
     ) -> BufferId {
-        let table = self.weight(table, rows, columns);
+        let table = self.matrix(table, rows, columns);
         let output = self.buffer("residual", Rows::Tokens, columns);
         self.step("embed", Op::Embed { table, scale, output });
         output
@@ -97,7 +106,7 @@ impl<'a> Builder<'a> {
         epsilon: f32,
     ) -> BufferId {
         let columns = self.columns(input);
-        let weight = self.weight(weight, 1, columns);
+        let weight = self.vector(weight, columns);
         let output = self.sibling(name, input, columns);
         self.step(name, Op::Norm { input, weight, epsilon, output });
         output
@@ -105,7 +114,7 @@ impl<'a> Builder<'a> {
 
     /// Normalises each head of `buffer` in place.
     pub(crate) fn head_norm(&mut self, buffer: BufferId, weight: &str, heads: usize, epsilon: f32) {
-        let weight = self.weight(weight, 1, self.columns(buffer) / heads);
+        let weight = self.vector(weight, self.columns(buffer) / heads);
         self.step("head_norm", Op::HeadNorm { buffer, weight, heads, epsilon });
     }
 
@@ -122,7 +131,7 @@ impl<'a> Builder<'a> {
         weight: &str,
         rows: usize,
     ) -> BufferId {
-        let weight = self.weight(weight, rows, self.columns(input));
+        let weight = self.matrix(weight, rows, self.columns(input));
         let output = self.sibling(name, input, rows);
         self.step(name, Op::MatMul { input, products: vec![Product { weight, output }] });
         output

@@ -31,5 +31,6 @@ pub use error::ModelError;
 pub use model::{Model, base_plan};
 pub use plan::{
     Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Weight, WeightId,
+    WeightKind,
 };
 pub use scratch::{ALIGNMENT, Claim, Scratch, Width};

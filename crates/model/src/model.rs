@@ -87,7 +87,7 @@ impl Model {
 
     /// The forward pass as its family's builder writes it, before any rewriting.
     pub fn base_plan(&self) -> Plan {
-        base_plan(&self.config, self.is_tied(), &|name| self.dtype(name))
+        self.stored(base_plan(&self.config, self.is_tied(), &|name| self.dtype(name)))
     }
 
     /// The forward pass that devices run: narrowed to the wanted rows, then fused.
@@ -99,9 +99,9 @@ impl Model {
     /// (tokens, hidden), and has no output matrix.
     pub fn hidden_states_plan(&self) -> Plan {
         let dtype_of = |name: &str| self.dtype(name);
-        fusion::fuse(match self.config.family {
+        fusion::fuse(self.stored(match self.config.family {
             Family::Gemma3 => gemma3::hidden_states(&self.config, &dtype_of),
-        })
+        }))
     }
 
     /// Whether the embedding table is the output matrix too.
@@ -172,13 +172,17 @@ impl Model {
     }
 
     fn dtype(&self, name: &str) -> DType {
-        let Some(tensor) = self.tensors.get(name) else { return DType::F32 };
-        match self.quantize {
-            Some(dtype) if tensor.rows() > 1 && !tensor.dtype().is_quantized() => {
-                fallback(dtype, tensor.columns())
-            }
-            _ => tensor.dtype(),
+        self.tensors.get(name).map_or(DType::F32, Tensor::dtype)
+    }
+
+    /// The Plan with its float matrices in the format that they are handed out in.
+    fn stored(&self, mut plan: Plan) -> Plan {
+        let Some(dtype) = self.quantize else { return plan };
+        let is_float = |weight: &&mut Weight| weight.is_matrix() && !weight.dtype.is_quantized();
+        for weight in plan.weights.iter_mut().filter(is_float) {
+            weight.dtype = fallback(dtype, weight.columns);
         }
+        plan
     }
 }
 
@@ -282,17 +286,19 @@ impl<'a> Finder<'a> {
                 self.slice_of_fused(weight, config)?.ok_or_else(|| self.missing(&weight.name))?
             }
         };
-        let is_vector = weight.rows == 1;
+        let flat = vec![weight.columns];
         let expected =
-            if is_vector { vec![weight.columns] } else { vec![weight.rows, weight.columns] };
-        if tensor.shape() != expected {
+            if weight.is_matrix() { vec![weight.rows, weight.columns] } else { flat.clone() };
+        // GGUF writers leave out a matrix's outermost dimension where that is 1.
+        let is_flat_row = weight.rows == 1 && tensor.shape() == flat;
+        if tensor.shape() != expected && !is_flat_row {
             return Err(ModelError::BadShape {
                 name: self.file_name(&weight.name),
                 found: tensor.shape().to_vec(),
                 expected,
             });
         }
-        if is_vector && tensor.dtype().is_quantized() {
+        if !weight.is_matrix() && tensor.dtype().is_quantized() {
             let found = tensor.dtype().name();
             return Err(ModelError::BadDType { name: self.file_name(&weight.name), found });
         }

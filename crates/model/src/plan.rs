@@ -40,11 +40,22 @@ pub struct Buffer {
     pub columns: usize,
 }
 
+/// What a tensor is to the Plan. Its shape does not tell: a matrix may have one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightKind {
+    /// The factors of a norm: floats, kept as they are.
+    Vector,
+    /// A matrix or a table, in any format.
+    Matrix,
+}
+
 /// A tensor of the model as the Plan uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weight {
     /// trine's name of the tensor, see [`crate::names`].
     pub name: String,
+    /// What it is.
+    pub kind: WeightKind,
     /// Out-features of a matrix, entries of a table, 1 for a vector.
     pub rows: usize,
     /// In-features of a matrix, elements of a vector or table row.
@@ -54,6 +65,11 @@ pub struct Weight {
 }
 
 impl Weight {
+    /// Whether it is a matrix or a table.
+    pub fn is_matrix(&self) -> bool {
+        self.kind == WeightKind::Matrix
+    }
+
     /// Bytes of the stored tensor.
     pub fn bytes(&self) -> u64 {
         let blocks = self.columns.div_ceil(self.dtype.block_elements()) as u64;

@@ -170,7 +170,7 @@ fn check_context(name: &str, model: &Model, settings: &Settings) -> Result<()> {
 /// The formats of a model's matrices, the one with most bytes first.
 pub(crate) fn formats(model: &Model) -> Vec<String> {
     let mut sizes: Vec<(DType, u64)> = Vec::new();
-    for weight in model.base_plan().weights.iter().filter(|weight| weight.rows > 1) {
+    for weight in model.base_plan().weights.iter().filter(|weight| weight.is_matrix()) {
         match sizes.iter_mut().find(|(dtype, _)| *dtype == weight.dtype) {
             Some((_, size)) => *size += weight.bytes(),
             None => sizes.push((weight.dtype, weight.bytes())),

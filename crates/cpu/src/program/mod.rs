@@ -340,7 +340,7 @@ fn load_weights(
         if multiplied.contains(&WeightId(index)) {
             let packed = PackedMatrix::pack(&model.converted(weight)?, isa, threads);
             packed.map(Loaded::Matrix).map_err(|error| fail.pack(&error))
-        } else if weight.rows == 1 {
+        } else if !weight.is_matrix() {
             Ok(Loaded::Vector(model.vector(weight)))
         } else {
             Ok(Loaded::Table(model.converted(weight)?))

@@ -102,7 +102,7 @@ fn check_output(path: &Path, force: bool, source: &Source) -> Result<()> {
 }
 
 fn target<'a>(weight: &'a Weight, asked: DType, embedding: Option<DType>) -> Target<'a> {
-    if weight.rows == 1 {
+    if !weight.is_matrix() {
         return Target { weight, dtype: DType::F32, fell_back: false };
     }
     if weight.dtype.is_quantized() {
@@ -118,7 +118,7 @@ fn target<'a>(weight: &'a Weight, asked: DType, embedding: Option<DType>) -> Tar
 fn converted(model: &Model, target: &Target<'_>) -> Result<Tensor> {
     let weight = target.weight;
     let tensor = model.tensor(weight);
-    if weight.rows > 1 {
+    if weight.is_matrix() {
         return Ok(quantize_tensor(tensor, target.dtype)?.renamed(&weight.name));
     }
     let mut values = model.vector(weight);
