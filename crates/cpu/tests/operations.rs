@@ -8,7 +8,10 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::pages::sequences_move_between_programs;
-use common::random::{Random, forms, model, model_of_layers, relative_difference, traffic};
+use common::random::{
+    Draft, FORMATS, Mixture, Random, Sizes, forms, model, model_of_layers, relative_difference,
+    traffic,
+};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{LayerChoice, SplitDevice};
 use trine_cpu::CpuDevice;
@@ -83,6 +86,54 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
         }
     }
     assert_eq!(seen.len(), OPERATIONS, "only {seen:?} were run");
+}
+
+/// Files may store each matrix in a format of its own: what is joined or shared must not take one for another.
+#[test]
+fn every_matrix_may_have_a_format_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut mixture = Mixture::default();
+    for seed in 300..312 {
+        let mut random = Random(seed);
+        let sizes = Sizes::draw(&mut random, [256, 32, 256, 1][seed as usize % 4]);
+        let model = Draft::new(&mut random, sizes, &FORMATS).open(folder.path());
+        mixture.see(&model);
+        let base = model.base_plan();
+        let expected = traffic(&ReferenceDevice::new(), &model, base.clone(), KvType::F32, seed);
+        for plan in [base, model.plan()] {
+            for isa in Isa::available() {
+                let device = CpuDevice::new(Some(1 + seed as usize % 3), Some(isa)).unwrap();
+                let found = traffic(&device, &model, plan.clone(), KvType::F32, seed);
+                let worst = relative_difference(&expected, &found);
+                assert!(worst <= TOLERANCE, "seed {seed}, {isa:?}: {worst}\n{plan}");
+            }
+        }
+    }
+    mixture.check();
+}
+
+/// A matrix of one row is no vector, and a row of one column is a row.
+#[test]
+fn matrices_of_one_row_agree_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let least =
+        Sizes { hidden: 1, ffn: 1, kv_heads: 1, group: 1, head_dim: 2, vocabulary: 1, layers: 2 };
+    let others = [Sizes { hidden: 32, ..least }, Sizes { ffn: 32, vocabulary: 9, ..least }];
+    for (seed, sizes) in (400..).zip([least].into_iter().chain(others)) {
+        for dtype in [DType::F32, DType::F16] {
+            let draft = Draft::new(&mut Random(seed), sizes, &[dtype]);
+            let model = draft.open(folder.path());
+            let plan = model.plan();
+            let reference = ReferenceDevice::new();
+            let expected = traffic(&reference, &model, model.base_plan(), KvType::F32, seed);
+            for isa in Isa::available() {
+                let device = CpuDevice::new(Some(2), Some(isa)).unwrap();
+                let found = traffic(&device, &model, plan.clone(), KvType::F32, seed);
+                let worst = relative_difference(&expected, &found);
+                assert!(worst <= TOLERANCE, "{sizes:?}, {isa:?}: {worst}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 use trine_backend::BackendError;
-use trine_model::{Model, Op, Plan, WeightId};
+use trine_model::{Model, Plan, WeightId};
 use trine_weights::{DType, Tensor, quantize_tensor};
 
 use crate::error::GpuError;
@@ -16,8 +16,10 @@ use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Arena, Buffer, Place, blocks_bytes};
 use crate::raw::transfer::Transfer;
 
+mod joint;
 mod reach;
 
+pub(crate) use joint::Joint;
 pub(crate) use reach::norm_before;
 use reach::{Reach, unit};
 
@@ -75,12 +77,13 @@ impl Weights {
         progress: Option<&Progress>,
     ) -> Result<Self, BackendError> {
         let name = gpu.capabilities().name.clone();
-        let groups = groups(plan);
-        let total: u64 = groups.iter().map(|ids| planned_bytes(plan, ids)).sum();
+        let joints = joints(plan);
+        let total: u64 = joints.iter().map(|joint| planned_bytes(plan, joint)).sum();
         let mut arena = Arena::new(gpu, Place::Device, total);
         let transfer = Transfer::new(gpu);
         let done = AtomicU64::new(0);
-        let file_bytes: u64 = groups.iter().flatten().map(|id| plan.weight(*id).bytes()).sum();
+        let ids = joints.iter().flat_map(|joint| &joint.weights);
+        let file_bytes: u64 = ids.map(|id| plan.weight(*id).bytes()).sum();
         let tell = |bytes: u64| {
             let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
             if let Some(progress) = progress {
@@ -89,17 +92,17 @@ impl Weights {
         };
         let fail = |error: GpuError| crate::program::failure(&name, error);
         let mut converted = Vec::new();
-        let mut matrices = Vec::with_capacity(groups.len());
-        let mut memory = Vec::with_capacity(groups.len() + 1);
+        let mut matrices = Vec::with_capacity(joints.len());
+        let mut memory = Vec::with_capacity(joints.len() + 1);
         let mut units = Vec::new();
-        for ids in groups {
+        for joint in joints {
             let load = Load { gpu, plan, model, transfer: &transfer, tell: &tell, name: &name };
-            let reaches = load.reaches(&ids);
-            let (matrix, buffer) = load.matrix(&ids, &reaches, &mut arena, &mut converted)?;
+            let reaches = load.reaches(&joint);
+            let (matrix, buffer) = load.matrix(&joint, &reaches, &mut arena, &mut converted)?;
             if let [gate, up] = &reaches[..] {
-                units.push((ids[0], unit(matrix.columns, gate, up)));
+                units.push((joint.weights[0], unit(matrix.columns, gate, up)));
             }
-            matrices.push((ids, matrix));
+            matrices.push((joint.weights, matrix));
             memory.push(buffer);
         }
         say_converted(&converted);
@@ -115,54 +118,26 @@ pub(crate) fn format_of(dtype: DType) -> Format {
     device_format(dtype).unwrap_or(Format::Q8_0)
 }
 
-/// Products whose matrices have one format are done as one.
-pub(crate) fn can_join(plan: &Plan, ids: &[WeightId]) -> bool {
-    const PARTS_MAX: usize = 3;
-    let format = |id: &WeightId| format_of(plan.weight(*id).dtype);
-    ids.len() <= PARTS_MAX && ids.iter().all(|id| format(id) == format(&ids[0]))
-}
-
 /// Matrices that are packed together; each once.
-fn groups(plan: &Plan) -> Vec<Vec<WeightId>> {
-    let mut groups: Vec<Vec<WeightId>> = Vec::new();
-    let mut add = |ids: Vec<WeightId>| {
-        if !groups.contains(&ids) {
-            groups.push(ids);
-        }
-    };
-    for step in &plan.steps {
-        match &step.op {
-            Op::MatMul { products, .. } => {
-                let ids: Vec<_> = products.iter().map(|product| product.weight).collect();
-                if can_join(plan, &ids) {
-                    add(ids);
-                } else {
-                    ids.into_iter().for_each(|id| add(vec![id]));
-                }
-            }
-            Op::GatedMatMul { gate, up, .. } => add(vec![*gate, *up]),
-            Op::Embed { table, .. } => add(vec![*table]),
-            _ => {}
+fn joints(plan: &Plan) -> Vec<Joint> {
+    let mut all: Vec<Joint> = Vec::new();
+    for joint in plan.steps.iter().flat_map(|step| Joint::all(plan, &step.op)) {
+        if !all.contains(&joint) {
+            all.push(joint);
         }
     }
-    groups
+    all
 }
 
-fn planned_bytes(plan: &Plan, ids: &[WeightId]) -> u64 {
-    let rows = ids.iter().map(|id| plan.weight(*id).rows).sum();
-    let planes = joint_format(plan, ids).plane_bytes(rows, plan.weight(ids[0]).columns);
+fn planned_bytes(plan: &Plan, joint: &Joint) -> u64 {
+    let rows = joint.weights.iter().map(|id| plan.weight(*id).rows).sum();
+    let planes = joint.format.plane_bytes(rows, joint.columns);
     planes.and_then(|planes| planes.layout()).map_or(0, |(_, bytes)| bytes)
-}
-
-/// The format of matrices that are packed together. The two of a gated product may differ: the wider format serves both.
-fn joint_format(plan: &Plan, ids: &[WeightId]) -> Format {
-    let formats = ids.iter().map(|id| format_of(plan.weight(*id).dtype));
-    formats.reduce(|a, b| if a == b { a } else { Format::Q8_0 }).unwrap_or(Format::Q8_0)
 }
 
 /// Bytes of device memory that the weights of a Plan take.
 pub(crate) fn forecast(plan: &Plan) -> u64 {
-    let mut sizes: Vec<u64> = groups(plan).iter().map(|ids| planned_bytes(plan, ids)).collect();
+    let mut sizes: Vec<u64> = joints(plan).iter().map(|joint| planned_bytes(plan, joint)).collect();
     let matrices = sizes.iter().sum();
     sizes.push(vector_bytes(plan));
     blocks_bytes(matrices, &sizes)
@@ -190,10 +165,10 @@ struct Load<'a> {
 impl Load<'_> {
     /// What finds out how large the results of matrices can get: one for each of a gated product behind a norm where products
     /// take halves, otherwise none.
-    fn reaches(&self, ids: &[WeightId]) -> Vec<Reach> {
-        let [gate, _] = ids else { return Vec::new() };
-        let format = joint_format(self.plan, ids);
-        if MatmulShape::operand_for(self.gpu.capabilities(), format) != OperandKind::Halves {
+    fn reaches(&self, joint: &Joint) -> Vec<Reach> {
+        let ids = &joint.weights;
+        let [gate, _] = &ids[..] else { return Vec::new() };
+        if MatmulShape::operand_for(self.gpu.capabilities(), joint.format) != OperandKind::Halves {
             return Vec::new();
         }
         let Some(norm) = norm_before(self.plan, *gate) else { return Vec::new() };
@@ -203,14 +178,13 @@ impl Load<'_> {
 
     fn matrix(
         &self,
-        ids: &[WeightId],
+        joint: &Joint,
         reaches: &[Reach],
         arena: &mut Arena,
         converted: &mut Vec<(DType, u64)>,
     ) -> Result<(Matrix, Buffer), BackendError> {
-        let first = self.plan.weight(ids[0]);
-        let format = joint_format(self.plan, ids);
-        let columns = first.columns;
+        let Joint { weights: ids, format, columns } = joint;
+        let (first, format, columns) = (self.plan.weight(ids[0]), *format, *columns);
         let rows: usize = ids.iter().map(|id| self.plan.weight(*id).rows).sum();
         let too_large = || BackendError::Unsupported {
             device: self.name.to_owned(),
@@ -349,7 +323,7 @@ fn vector_size(weight: &trine_model::Weight) -> u64 {
 }
 
 fn vector_bytes(plan: &Plan) -> u64 {
-    plan.weights.iter().filter(|weight| weight.rows == 1).map(vector_size).sum()
+    plan.weights.iter().filter(|weight| !weight.is_matrix()).map(vector_size).sum()
 }
 
 fn load_vectors(
@@ -362,7 +336,7 @@ fn load_vectors(
     let mut offset = 0;
     let mut vectors = Vec::with_capacity(plan.weights.len());
     for weight in &plan.weights {
-        if weight.rows != 1 {
+        if weight.is_matrix() {
             vectors.push(None);
             continue;
         }

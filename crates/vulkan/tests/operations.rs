@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use common::pages::sequences_move_between_programs;
-use common::random::{Random, forms, model, relative_difference, sized, traffic};
+use common::random::{
+    Draft, FORMATS, Mixture, Random, Sizes, forms, model, relative_difference, sized, traffic,
+    traffic_of,
+};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, LayerChoice, SplitDevice};
 use trine_cpu::CpuDevice;
@@ -96,6 +99,51 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
         }
     }
     assert_eq!(seen.len(), OPERATIONS, "only {seen:?} were run");
+}
+
+/// Files may store each matrix in a format of its own. What the device has no kernels for it converts to Q8_0.
+#[test]
+fn every_matrix_may_have_a_format_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut mixture = Mixture::default();
+    // All of one size: software compiles their kernels once.
+    let sizes = Sizes {
+        hidden: 256,
+        ffn: 256,
+        kv_heads: 2,
+        group: 2,
+        head_dim: 64,
+        vocabulary: 50,
+        layers: 4,
+    };
+    for seed in 0..4 {
+        let draft = Draft::new(&mut Random(seed), sizes, &FORMATS);
+        let (model, held) = (draft.open(folder.path()), draft.converted(&DTYPES));
+        mixture.see(&model);
+        let held = held.open(folder.path());
+        let run = |device: &dyn Device, model: &Model, plan| {
+            traffic_of(device, model, plan, KvType::F32, seed, 12)
+        };
+        let expected = run(&ReferenceDevice::new(), &held, held.base_plan());
+        let plan = if seed % 2 == 0 { model.plan() } else { narrow::narrow(model.base_plan()) };
+        let found = run(&device(), &model, plan.clone());
+        let worst = relative_difference(&expected, &found);
+        assert!(worst <= tolerance(DType::Q8_0), "seed {seed}: {worst}\n{plan}");
+    }
+    mixture.check();
+}
+
+/// A matrix of one row is no vector, and a row of one column is a row.
+#[test]
+fn matrices_of_one_row_agree_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes =
+        Sizes { hidden: 1, ffn: 1, kv_heads: 1, group: 1, head_dim: 2, vocabulary: 1, layers: 2 };
+    let model = Draft::new(&mut Random(1), sizes, &[DType::F32]).open(folder.path());
+    let run = |device: &dyn Device, plan| traffic_of(device, &model, plan, KvType::F32, 1, 12);
+    let expected = run(&ReferenceDevice::new(), model.base_plan());
+    let worst = relative_difference(&expected, &run(&device(), model.plan()));
+    assert!(worst <= tolerance(DType::F32), "{worst}");
 }
 
 /// Rows between the products of a feed-forward are interleaved where they are long.

@@ -1,11 +1,13 @@
 //! Random models of every shape, and traffic over them.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SequenceView};
 use trine_model::{KvType, Model, Op, Plan, Step, Width, fusion, names, narrow};
 use trine_weights::gguf::{Metadata, Value, Writer};
-use trine_weights::{DType, Tensor, quantize_tensor};
+use trine_weights::{DType, Tensor, blocks, quantize_tensor};
 
 /// A small deterministic generator (splitmix64).
 pub struct Random(pub u64);
@@ -40,83 +42,169 @@ pub fn model(random: &mut Random, dtype: DType, folder: &Path) -> Model {
 
 /// The same with a feed-forward of so many columns.
 pub fn sized(random: &mut Random, dtype: DType, ffn: Option<usize>, folder: &Path) -> Model {
-    let block = dtype.block_elements();
-    // Floats take any width, blocks whole blocks.
-    let width = |random: &mut Random, limit: usize| match block {
-        1 => 2 * (1 + random.below(limit / 2)),
-        block => block * (1 + random.below((limit / block).max(1))),
-    };
-    let (hidden, drawn) = (width(random, 100), width(random, 130));
-    let ffn = ffn.unwrap_or(drawn);
-    let (kv_heads, group) = (1 + random.below(3), 1 + random.below(4));
-    let head_dim = match block {
-        1 => 2 * (1 + random.below(24)),
-        block => block / 8 * random.pick(&[8, 16]),
-    };
-    let vocabulary = 5 + random.below(90);
-    let layers = 1 + random.below(4);
-    let count = |value: usize| Value::U32(value as u32);
-    let mut metadata = Metadata::new("random model");
-    metadata.insert("general.architecture", Value::String("gemma3".into()));
-    for (key, value) in [
-        ("context_length", 512),
-        ("embedding_length", hidden),
-        ("block_count", layers),
-        ("feed_forward_length", ffn),
-        ("attention.head_count", kv_heads * group),
-        ("attention.head_count_kv", kv_heads),
-        ("attention.key_length", head_dim),
-        ("attention.value_length", head_dim),
-        ("attention.sliding_window", 1 + random.below(40)),
-        ("attention.sliding_window_pattern", 1 + random.below(3)),
-    ] {
-        metadata.insert(&format!("gemma3.{key}"), count(value));
-    }
-    if random.below(2) == 0 {
-        metadata.insert("gemma3.final_logit_softcapping", Value::F32(4.0));
-    }
-    let query = kv_heads * group * head_dim;
-    let kv = kv_heads * head_dim;
-    let mut tensors = vec![
-        matrix(random, names::TOKEN_EMBEDDING, vocabulary, hidden, dtype),
-        vector(random, names::OUTPUT_NORM, hidden),
-    ];
-    if random.below(3) == 0 {
-        tensors.push(matrix(random, names::OUTPUT, vocabulary, hidden, dtype));
-    }
-    for layer in 0..layers {
-        let name = |part| names::layer(layer, part);
-        for part in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
-            tensors.push(vector(random, &name(part), hidden));
-        }
-        for part in ["attn_q_norm", "attn_k_norm"] {
-            tensors.push(vector(random, &name(part), head_dim));
-        }
-        for (part, rows, columns) in [
-            ("attn_q", query, hidden),
-            ("attn_k", kv, hidden),
-            ("attn_v", kv, hidden),
-            ("attn_output", hidden, query),
-            ("ffn_gate", ffn, hidden),
-            ("ffn_up", ffn, hidden),
-            ("ffn_down", hidden, ffn),
-        ] {
-            tensors.push(matrix(random, &name(part), rows, columns, dtype));
-        }
-    }
-    let path = folder.join("random.gguf");
-    write(&path, metadata, &tensors);
-    Model::open(&path).unwrap()
+    let drawn = Sizes::draw(random, dtype.block_elements());
+    let sizes = Sizes { ffn: ffn.unwrap_or(drawn.ffn), ..drawn };
+    Draft::new(random, sizes, &[dtype]).open(folder)
 }
 
-fn write(path: &Path, metadata: Metadata, tensors: &[Tensor]) {
-    let mut writer = Writer::new(path, metadata).unwrap();
-    for tensor in tensors {
-        writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
+/// Every format that a file may have.
+pub const FORMATS: [DType; 16] = DType::ALL;
+
+/// How large a random model is.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    pub hidden: usize,
+    pub ffn: usize,
+    pub kv_heads: usize,
+    /// Query heads for each head of keys and values.
+    pub group: usize,
+    pub head_dim: usize,
+    pub vocabulary: usize,
+    pub layers: usize,
+}
+
+impl Sizes {
+    /// Odd sizes whose rows are whole blocks of so many elements.
+    pub fn draw(random: &mut Random, block: usize) -> Self {
+        // Floats take any width, blocks whole blocks.
+        let width = |random: &mut Random, limit: usize| match block {
+            1 => 2 * (1 + random.below(limit / 2)),
+            block => block * (1 + random.below((limit / block).max(1))),
+        };
+        let (hidden, ffn) = (width(random, 100), width(random, 130));
+        let (kv_heads, group) = (1 + random.below(3), 1 + random.below(4));
+        let head_dim = match block {
+            1 => 2 * (1 + random.below(24)),
+            block => block / 8 * random.pick(&[8, 16]),
+        };
+        let vocabulary = 5 + random.below(90);
+        let layers = 1 + random.below(4);
+        Self { hidden, ffn, kv_heads, group, head_dim, vocabulary, layers }
     }
-    let mut data = writer.start().unwrap();
-    tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
-    data.finish().unwrap();
+}
+
+/// A random model before it is a file.
+pub struct Draft {
+    metadata: Metadata,
+    tensors: Vec<Tensor>,
+}
+
+impl Draft {
+    /// Draws for each matrix one of the formats.
+    pub fn new(random: &mut Random, sizes: Sizes, formats: &[DType]) -> Self {
+        let Sizes { hidden, ffn, kv_heads, group, head_dim, vocabulary, layers } = sizes;
+        let count = |value: usize| Value::U32(value as u32);
+        let mut metadata = Metadata::new("random model");
+        metadata.insert("general.architecture", Value::String("gemma3".into()));
+        for (key, value) in [
+            ("context_length", 512),
+            ("embedding_length", hidden),
+            ("block_count", layers),
+            ("feed_forward_length", ffn),
+            ("attention.head_count", kv_heads * group),
+            ("attention.head_count_kv", kv_heads),
+            ("attention.key_length", head_dim),
+            ("attention.value_length", head_dim),
+            ("attention.sliding_window", 1 + random.below(40)),
+            ("attention.sliding_window_pattern", 1 + random.below(3)),
+        ] {
+            metadata.insert(&format!("gemma3.{key}"), count(value));
+        }
+        if random.below(2) == 0 {
+            metadata.insert("gemma3.final_logit_softcapping", Value::F32(4.0));
+        }
+        let query = kv_heads * group * head_dim;
+        let kv = kv_heads * head_dim;
+        let mut tensors = vec![
+            matrix(random, names::TOKEN_EMBEDDING, vocabulary, hidden, formats),
+            vector(random, names::OUTPUT_NORM, hidden),
+        ];
+        if random.below(3) == 0 {
+            tensors.push(matrix(random, names::OUTPUT, vocabulary, hidden, formats));
+        }
+        for layer in 0..layers {
+            let name = |part| names::layer(layer, part);
+            for part in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
+                tensors.push(vector(random, &name(part), hidden));
+            }
+            for part in ["attn_q_norm", "attn_k_norm"] {
+                tensors.push(vector(random, &name(part), head_dim));
+            }
+            for (part, rows, columns) in [
+                ("attn_q", query, hidden),
+                ("attn_k", kv, hidden),
+                ("attn_v", kv, hidden),
+                ("attn_output", hidden, query),
+                ("ffn_gate", ffn, hidden),
+                ("ffn_up", ffn, hidden),
+                ("ffn_down", hidden, ffn),
+            ] {
+                tensors.push(matrix(random, &name(part), rows, columns, formats));
+            }
+        }
+        Self { metadata, tensors }
+    }
+
+    /// The same with matrices of other formats converted to Q8_0, as a device converts them that has no kernels for those.
+    pub fn converted(&self, formats: &[DType]) -> Self {
+        let convert = |tensor: &Tensor| match formats.contains(&tensor.dtype()) {
+            true => tensor.clone(),
+            false => quantize_tensor(tensor, DType::Q8_0).unwrap(),
+        };
+        let tensors = self.tensors.iter().map(convert).collect();
+        Self { metadata: self.metadata.clone(), tensors }
+    }
+
+    /// The model of the draft, in a file of its own.
+    pub fn open(&self, folder: &Path) -> Model {
+        static FILES: AtomicUsize = AtomicUsize::new(0);
+        let number = FILES.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("random-{number}.gguf"));
+        let mut writer = Writer::new(&path, self.metadata.clone()).unwrap();
+        for tensor in &self.tensors {
+            writer.declare(tensor.name(), tensor.dtype(), tensor.shape()).unwrap();
+        }
+        let mut data = writer.start().unwrap();
+        self.tensors.iter().for_each(|tensor| data.tensor(tensor).unwrap());
+        data.finish().unwrap();
+        Model::open(&path).unwrap()
+    }
+}
+
+/// What kinds of formats meet in the operations of some models: the formats of all matrices, and for each pair of neighbours in an
+/// operation whether each is quantised.
+#[derive(Default)]
+pub struct Mixture {
+    formats: BTreeSet<&'static str>,
+    /// Of query and key, query and value, gate and up.
+    pairs: BTreeSet<(&'static str, bool, bool)>,
+}
+
+impl Mixture {
+    pub fn see(&mut self, model: &Model) {
+        let plan = model.base_plan();
+        let matrices = plan.weights.iter().filter(|weight| weight.is_matrix());
+        self.formats.extend(matrices.map(|weight| weight.dtype.name()));
+        let is_quantised = |layer, part| {
+            let name = names::layer(layer, part);
+            plan.weights.iter().find(|weight| weight.name == name).unwrap().dtype.is_quantized()
+        };
+        for layer in 0..plan.layers() {
+            for (pair, first, second) in [
+                ("keys", "attn_q", "attn_k"),
+                ("values", "attn_q", "attn_v"),
+                ("gated", "ffn_gate", "ffn_up"),
+            ] {
+                self.pairs.insert((pair, is_quantised(layer, first), is_quantised(layer, second)));
+            }
+        }
+    }
+
+    /// Fails a test that has not seen every format, nor every pair of floats and blocks.
+    pub fn check(&self) {
+        assert_eq!(self.formats.len(), FORMATS.len(), "only {:?}", self.formats);
+        assert_eq!(self.pairs.len(), 3 * 4, "only {:?}", self.pairs);
+    }
 }
 
 fn floats(name: &str, shape: &[usize], values: impl Iterator<Item = f32>) -> Tensor {
@@ -128,10 +216,71 @@ fn vector(random: &mut Random, name: &str, columns: usize) -> Tensor {
     floats(name, &[columns], (0..columns).map(|_| 1.0 + 0.5 * random.unit()))
 }
 
-fn matrix(random: &mut Random, name: &str, rows: usize, columns: usize, dtype: DType) -> Tensor {
+/// One of the formats that rows of so many columns can have: a float as often as a block format. What leaves no choice draws nothing,
+/// so that models of one format stay what they are.
+fn format(random: &mut Random, columns: usize, formats: &[DType]) -> DType {
+    if let [one] = formats {
+        return *one;
+    }
+    let fits = |dtype: &&DType| columns.is_multiple_of(dtype.block_elements());
+    let (blocks, floats): (Vec<DType>, Vec<DType>) =
+        formats.iter().filter(fits).partition(|dtype| dtype.is_quantized());
+    match blocks.is_empty() || random.below(2) == 0 {
+        true => random.pick(&floats),
+        false => random.pick(&blocks),
+    }
+}
+
+fn matrix(
+    random: &mut Random,
+    name: &str,
+    rows: usize,
+    columns: usize,
+    formats: &[DType],
+) -> Tensor {
+    let dtype = format(random, columns, formats);
     let scale = 2.0 / (columns as f32).sqrt();
+    if !blocks::can_encode(dtype) {
+        return random_blocks(random, name, [rows, columns], dtype, scale);
+    }
     let tensor = floats(name, &[rows, columns], (0..rows * columns).map(|_| scale * random.unit()));
     if dtype == DType::F32 { tensor } else { quantize_tensor(&tensor, dtype).unwrap() }
+}
+
+/// Random blocks of a format without an encoder: any codes, with factors that make their largest value `scale`.
+fn random_blocks(
+    random: &mut Random,
+    name: &str,
+    shape: [usize; 2],
+    dtype: DType,
+    scale: f32,
+) -> Tensor {
+    // Where a block has its f16 factors.
+    let factors: &[usize] = match dtype {
+        DType::Iq4Nl | DType::Iq4Xs => &[0],
+        DType::Q5K => &[0, 2],
+        DType::Q2K => &[80, 82],
+        DType::Q3K => &[108],
+        _ => &[],
+    };
+    let set = |block: &mut [u8], factor: f32| {
+        let mut half = Vec::new();
+        blocks::encode(DType::F16, &[factor], &mut half).unwrap();
+        factors.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&half));
+        if dtype == DType::Mxfp4 {
+            block[0] = (127.0 + factor.log2().floor()) as u8;
+        }
+    };
+    let mut bytes = vec![0; shape[0] * dtype.row_bytes(shape[1]).unwrap()];
+    for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+        block.fill_with(|| random.next() as u8);
+        set(block, 1.0);
+        let mut values = vec![0.0; dtype.block_elements()];
+        blocks::decode(dtype, block, &mut values).unwrap();
+        let highest = values.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
+        set(block, scale / highest.max(1.0));
+    }
+    Tensor::from_owned(name, dtype, &shape, bytes).unwrap()
 }
 
 /// Runs steps over three sequences on a device: prompts in pieces, then single tokens, with the logits of some rows
@@ -143,12 +292,24 @@ pub fn traffic(
     kv: KvType,
     seed: u64,
 ) -> Vec<Vec<f32>> {
+    traffic_of(device, model, plan, kv, seed, 40)
+}
+
+/// The same in steps of at most so many rows, at least 12.
+pub fn traffic_of(
+    device: &dyn Device,
+    model: &Model,
+    plan: Plan,
+    kv: KvType,
+    seed: u64,
+    width: usize,
+) -> Vec<Vec<f32>> {
     const SEQUENCES: usize = 3;
     const CONTEXT: usize = 96;
     let mut random = Random(seed);
     let blocks_each = CONTEXT.div_ceil(BLOCK);
     let options = ProgramOptions {
-        width: Width { tokens: 40, outputs: 12 },
+        width: Width { tokens: width, outputs: 12 },
         kv,
         context: CONTEXT,
         sequences: SEQUENCES + 1,
@@ -177,7 +338,7 @@ pub fn traffic(
         let (mut tokens, mut positions, mut sequence_of) = (Vec::new(), Vec::new(), Vec::new());
         for (sequence, length) in lengths.iter_mut().enumerate() {
             let rows = match step {
-                0..4 => random.below(14),
+                0..4 => random.below(width / SEQUENCES + 1),
                 4..8 => 1,
                 // Steps of one row, which devices have kernels of their own for.
                 _ => usize::from(sequence == 1),

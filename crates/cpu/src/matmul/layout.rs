@@ -85,7 +85,8 @@ fn sections(dtype: DType) -> Sections {
     }
 }
 
-/// Rows of an integer panel: as many as the 32-bit sums that fill a register.
+/// Rows of an integer panel: as many as the 32-bit sums that fill a register. Divides [`FLOAT_ROWS`], so that a float matrix and an
+/// integer one can be cut at the same rows.
 pub(super) fn integer_rows(isa: Isa) -> usize {
     match isa {
         Isa::Avx512Vnni => 16,

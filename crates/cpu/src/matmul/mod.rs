@@ -227,6 +227,18 @@ impl PackedMatrix {
         row(panels.start)..row(panels.end)
     }
 
+    /// The panels that compute a range of rows, which begins where a panel does and ends where one does.
+    ///
+    /// # Panics
+    ///
+    /// When the range cuts a panel.
+    pub fn panels_of(&self, rows: Range<usize>) -> Range<usize> {
+        let height = self.rows_per_panel();
+        let panels = rows.start / height..rows.end.div_ceil(height);
+        assert_eq!(self.rows_of(panels.clone()), rows, "a range of whole panels");
+        panels
+    }
+
     /// Bytes of the packed weights: what a product with one column reads.
     pub fn bytes(&self) -> usize {
         self.storage.as_slice().len()

@@ -166,7 +166,7 @@ impl Frame<'_> {
                     trine_weights::blocks::decode(tensor.dtype(), tensor.row(token), target)
                         .expect("row lengths were checked when the model was opened");
                 }
-                Loaded::Vector(_) => unreachable!("a table has more than one row"),
+                Loaded::Vector(_) => unreachable!("a table is no vector"),
             }
             self.fixed.kernels.scale(target, scale);
         });
@@ -386,14 +386,15 @@ impl Frame<'_> {
         let target = self.whole(output, rows.rows);
         let factors = self.up.part(0..target.len());
         let columns = self.columns(output);
-        // The two matrices may be stored in different formats, but the rows in a panel depend on the processor alone.
-        assert_eq!(gate.panels(), up.panels(), "gate and up projection have the same rows");
-        self.for_chunks(gate.panels(), rows.rows, cursor, |panels| {
-            self.multiply(gate, input, rows, panels.clone(), &target, state);
-            self.multiply(up, input, rows, panels.clone(), &factors, state);
-            let range = gate.rows_of(panels);
+        assert_eq!(gate.rows(), up.rows(), "gate and up projection have the same rows");
+        // Panels of float and of quantised matrices may have different heights, of which the larger is a multiple of the smaller.
+        let height = gate.rows_per_panel().max(up.rows_per_panel());
+        self.for_chunks(gate.rows().div_ceil(height), rows.rows, cursor, |chunk| {
+            let own = chunk.start * height..(chunk.end * height).min(gate.rows());
+            self.multiply(gate, input, rows, gate.panels_of(own.clone()), &target, state);
+            self.multiply(up, input, rows, up.panels_of(own.clone()), &factors, state);
             for row in 0..rows.rows {
-                let range = row * columns + range.start..row * columns + range.end;
+                let range = row * columns + own.start..row * columns + own.end;
                 // SAFETY: this thread alone took the panels, and so owns these columns of both.
                 let (target, factors) =
                     unsafe { (target.write(range.clone()), factors.write(range)) };

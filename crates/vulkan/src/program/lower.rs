@@ -13,18 +13,18 @@ use super::graph::{
 };
 use crate::kernels::attention::AttentionShape;
 use crate::kernels::operand::{BLOCK, GROUP, OperandKind};
-use crate::weights::{can_join, norm_before};
+use crate::weights::{Joint, norm_before};
 
 /// What the device's kernels want.
 pub(super) trait Choices {
-    /// The operand of a product with these matrices for so many rows.
-    fn operand(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> OperandKind;
+    /// The operand of a product for so many rows.
+    fn operand(&self, joint: &Joint, rows: usize) -> OperandKind;
     /// Whether a product can norm its input itself.
-    fn can_norm(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool;
+    fn can_norm(&self, joint: &Joint, rows: usize) -> bool;
     /// Whether a gated product can hand its result on as an operand.
-    fn can_hand_on(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool;
-    /// Whether a gated product hands its result on interleaved to the products with the matrices `next`, its only readers.
-    fn interleaves(&self, plan: &Plan, gated: &[WeightId], next: &[WeightId], rows: usize) -> bool;
+    fn can_hand_on(&self, joint: &Joint, rows: usize) -> bool;
+    /// Whether a gated product hands its result on interleaved to the product `next`, its only reader.
+    fn interleaves(&self, gated: &Joint, next: &Joint, rows: usize) -> bool;
     /// Whether attention can give its result in halves.
     fn attends_in_halves(&self, shape: &AttentionShape, attended: Attended) -> bool;
     /// Rows of memory that buffers and operands of so many rows take.
@@ -95,10 +95,8 @@ impl<'a> Lowering<'a> {
                 let output = self.fresh_plain(*output);
                 self.push(Rows::Tokens, Work::Embed { table: *table, scale: *scale, output });
             }
-            Op::MatMul { input, products } => self.matmul(*input, products),
-            Op::GatedMatMul { input, gate, up, output } => {
-                self.gated(*input, [*gate, *up], *output);
-            }
+            Op::MatMul { input, products } => self.matmul(op, *input, products),
+            Op::GatedMatMul { input, output, .. } => self.gated(op, *input, *output),
             Op::Norm { .. } | Op::NormAdd { .. } | Op::NormAddNorm { .. } => self.norm(op),
             Op::HeadNorm { .. }
             | Op::Rotate { .. }
@@ -210,23 +208,22 @@ impl<'a> Lowering<'a> {
         found
     }
 
-    /// The operand that an operation wants of the buffer; none if it wants f32 rows.
-    fn wanted(&self, op: &Op) -> Option<OperandKind> {
+    /// The operands that an operation wants of a buffer.
+    fn wanted(&self, op: &Op) -> Vec<OperandKind> {
         let rows = self.width.of(self.plan.rows(op));
-        let kind = match op {
-            Op::MatMul { .. } | Op::GatedMatMul { .. } => {
-                self.choices.operand(self.plan, &op.weights(), rows)
-            }
-            _ => OperandKind::Plain,
-        };
-        (kind != OperandKind::Plain).then_some(kind)
+        let joints = Joint::all(self.plan, op);
+        if joints.is_empty() {
+            return vec![OperandKind::Plain];
+        }
+        joints.iter().map(|joint| self.choices.operand(joint, rows)).collect()
     }
 
     /// What has to be made of a buffer for those that read it: whether f32 rows, and which operand.
     fn demands(&self, id: BufferId) -> (bool, Option<OperandKind>) {
-        let readers = self.readers(id);
-        let kind = readers.iter().find_map(|op| self.wanted(op));
-        let plain = readers.iter().any(|op| self.wanted(op) != kind) || kind.is_none();
+        let kinds: Vec<OperandKind> =
+            self.readers(id).into_iter().flat_map(|op| self.wanted(op)).collect();
+        let kind = kinds.iter().copied().find(|&kind| kind != OperandKind::Plain);
+        let plain = kind.is_none() || kinds.iter().any(|&other| Some(other) != kind);
         (plain || self.plan.output == id, kind)
     }
 
@@ -289,20 +286,18 @@ impl<'a> Lowering<'a> {
         let next = self.plan.steps[self.step + 1..].first();
         let [reader] = self.readers(output)[..] else { return false };
         let follows = next.is_some_and(|step| std::ptr::eq(&step.op, reader));
-        let weights = reader.weights();
-        let joined = matches!(reader, Op::GatedMatMul { .. })
-            || (matches!(reader, Op::MatMul { .. }) && can_join(self.plan, &weights));
+        let [joint] = &Joint::all(self.plan, reader)[..] else { return false };
         let rows = self.width.of(self.plan.rows(reader));
-        follows && joined && self.choices.can_norm(self.plan, &weights, rows)
+        follows && self.choices.can_norm(joint, rows)
     }
 
     /// A product's input in the form that it takes.
-    fn input(&mut self, id: BufferId, weights: &[WeightId]) -> Input {
+    fn input(&mut self, id: BufferId, joint: &Joint) -> Input {
         if let Some(pending) = self.pending.take_if(|pending| pending.buffer == id) {
             return pending.input;
         }
         let rows = self.width.of(self.rows_of(id));
-        let kind = self.choices.operand(self.plan, weights, rows);
+        let kind = self.choices.operand(joint, rows);
         if kind == OperandKind::Plain {
             let made = self.operands[id.0].filter(|made| made.kind == OperandKind::Interleaved);
             return made.map_or_else(|| Input::Plain(self.plain(id)), Input::Operand);
@@ -324,59 +319,82 @@ impl<'a> Lowering<'a> {
         Input::Operand(operand)
     }
 
-    fn matmul(&mut self, input: BufferId, products: &[Product]) {
-        let weights: Vec<WeightId> = products.iter().map(|product| product.weight).collect();
-        if !can_join(self.plan, &weights) {
-            for product in products {
-                self.joined(input, std::slice::from_ref(product));
-            }
-            return;
+    fn matmul(&mut self, op: &Op, input: BufferId, products: &[Product]) {
+        for joint in Joint::all(self.plan, op) {
+            let source = self.input(input, &joint);
+            let output = |id: &WeightId| {
+                let own = products.iter().find(|product| product.weight == *id);
+                own.expect("a joint is of the operation's matrices").output
+            };
+            let outputs = joint.weights.iter().map(output).collect::<Vec<_>>();
+            let outputs = outputs.into_iter().map(|output| self.fresh_plain(output)).collect();
+            self.product(input, joint, source, Output::Parts(outputs));
         }
-        self.joined(input, products);
     }
 
-    fn joined(&mut self, input: BufferId, products: &[Product]) {
-        let weights: Vec<WeightId> = products.iter().map(|product| product.weight).collect();
-        let rows = self.rows_of(input);
-        let input = self.input(input, &weights);
-        let outputs = products.iter().map(|product| self.fresh_plain(product.output)).collect();
-        self.push(rows, Work::Product { weights, input, output: Output::Parts(outputs) });
+    fn product(&mut self, id: BufferId, joint: Joint, input: Input, output: Output) {
+        let weights = joint.weights;
+        self.push(self.rows_of(id), Work::Product { weights, input, output });
     }
 
-    fn gated(&mut self, input: BufferId, weights: [WeightId; 2], output: BufferId) {
-        let rows = self.rows_of(input);
-        let input = self.input(input, &weights);
-        let hands_on = self.choices.can_hand_on(self.plan, &weights, self.width.of(rows));
+    fn gated(&mut self, op: &Op, input: BufferId, output: BufferId) {
+        let mut joints = Joint::all(self.plan, op);
+        if joints.len() > 1 {
+            return self.gated_apart(joints, input, output);
+        }
+        let joint = joints.remove(0);
+        let rows = self.width.of(self.rows_of(input));
+        let source = self.input(input, &joint);
+        let hands_on = self.choices.can_hand_on(&joint, rows);
         let fixed = matches!(self.demands(output).1, Some(OperandKind::Fixed16));
-        let (plain, operand) = if (hands_on && fixed) || self.gives_halves(output, &weights) {
+        let (plain, operand) = if (hands_on && fixed) || self.gives_halves(output, &joint) {
             self.made(output)
-        } else if self.interleaves(output, &weights) {
+        } else if self.interleaves(output, &joint) {
             self.plain[output.0] = None;
             (None, Some(self.fresh_operand(output, OperandKind::Interleaved)))
         } else {
             (Some(self.fresh_plain(output)), None)
         };
-        let output = Output::Gated { plain, operand };
-        self.push(rows, Work::Product { weights: weights.to_vec(), input, output });
+        self.product(input, joint, source, Output::Gated { plain, operand });
+    }
+
+    /// Gate and up whose formats differ: a product each, and their activation by itself.
+    fn gated_apart(&mut self, joints: Vec<Joint>, input: BufferId, output: BufferId) {
+        let bytes = 4 * self.allocated(output) * self.plan.buffer(output).columns;
+        let halves: Vec<ValueId> = joints
+            .into_iter()
+            .map(|joint| {
+                let source = self.input(input, &joint);
+                let value = self.value(bytes);
+                self.product(input, joint, source, Output::Parts(vec![value]));
+                value
+            })
+            .collect();
+        let [gate, up] = halves[..] else { unreachable!("a gated product has two matrices") };
+        let result = self.fresh_plain(output);
+        self.elements(output, ElementsKind::Geglu { gate, up }, result);
     }
 
     /// Whether a gated product gives its result in halves, and as nothing else: on matrix units, and with a norm before it,
     /// from which follows how large a result can be.
-    fn gives_halves(&self, output: BufferId, weights: &[WeightId; 2]) -> bool {
+    fn gives_halves(&self, output: BufferId, joint: &Joint) -> bool {
         let rows = self.width.of(self.rows_of(output));
         self.demands(output) == (false, Some(OperandKind::Halves))
-            && self.choices.operand(self.plan, weights, rows) == OperandKind::Halves
+            && self.choices.operand(joint, rows) == OperandKind::Halves
             && self.plan.buffer(output).columns.is_multiple_of(GROUP)
-            && norm_before(self.plan, weights[0]).is_some()
+            && norm_before(self.plan, joint.weights[0]).is_some()
     }
 
     /// Whether a gated product hands its result on interleaved.
-    fn interleaves(&self, output: BufferId, weights: &[WeightId]) -> bool {
+    fn interleaves(&self, output: BufferId, joint: &Joint) -> bool {
         let [reader @ Op::MatMul { .. }] = self.readers(output)[..] else { return false };
+        // Several matrices might not become one product.
+        let [next] = &Joint::all(self.plan, reader)[..] else { return false };
         let rows = self.width.of(self.plan.rows(reader));
         self.width.of(self.rows_of(output)) == rows
             && self.plan.output != output
-            && self.choices.interleaves(self.plan, weights, &reader.weights(), rows)
+            && next.weights.len() == 1
+            && self.choices.interleaves(joint, next, rows)
     }
 
     fn heads(&mut self, op: &Op) {

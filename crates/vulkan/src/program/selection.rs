@@ -1,7 +1,7 @@
 //! Which kernel does what, by the device's capabilities and by measurement.
 
 use trine_backend::ProgramOptions;
-use trine_model::{KvType, Op, Plan, WeightId};
+use trine_model::{KvType, Op, Plan};
 
 use super::Attended;
 use super::graph::AttendWork;
@@ -15,7 +15,7 @@ use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::stream;
 use crate::kernels::tunable::Tunable;
 use crate::pack::Format;
-use crate::weights::format_of;
+use crate::weights::Joint;
 
 /// Shared memory that a product with a norm needs beyond the row, in bytes.
 const SHARED_RESERVE: usize = 6 << 10;
@@ -112,10 +112,9 @@ impl Selection {
 }
 
 impl Choices for Selection {
-    fn operand(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> OperandKind {
-        let weight = plan.weight(weights[0]);
-        let format = format_of(weight.dtype);
-        if format.is_float() || self.streams(format, weight.columns, rows, false) {
+    fn operand(&self, joint: &Joint, rows: usize) -> OperandKind {
+        let format = joint.format;
+        if format.is_float() || self.streams(format, joint.columns, rows, false) {
             OperandKind::Plain
         } else if self.is_narrow(format, rows) {
             OperandKind::Fixed16
@@ -124,40 +123,34 @@ impl Choices for Selection {
         }
     }
 
-    fn can_norm(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool {
-        let weight = plan.weight(weights[0]);
-        let bytes = if format_of(weight.dtype).is_float() {
-            OperandKind::Plain.code_bytes(weight.columns.next_multiple_of(GROUP))
+    fn can_norm(&self, joint: &Joint, rows: usize) -> bool {
+        let Joint { format, columns, .. } = *joint;
+        let bytes = if format.is_float() {
+            OperandKind::Plain.code_bytes(columns.next_multiple_of(GROUP))
         } else {
             let kind = OperandKind::Fixed16;
-            kind.code_bytes(weight.columns) + kind.scale_bytes(weight.columns)
+            kind.code_bytes(columns) + kind.scale_bytes(columns)
         };
-        let format = format_of(weight.dtype);
-        if self.streams(format, weight.columns, rows, true) {
+        if self.streams(format, columns, rows, true) {
             return true;
         }
         rows == 1
-            && weight.columns <= NORM_COLUMNS_MAX
+            && columns <= NORM_COLUMNS_MAX
             && bytes + SHARED_RESERVE <= self.capabilities.shared_bytes as usize
     }
 
-    fn can_hand_on(&self, plan: &Plan, weights: &[WeightId], rows: usize) -> bool {
-        let weight = plan.weight(weights[0]);
-        let format = format_of(weight.dtype);
+    fn can_hand_on(&self, joint: &Joint, rows: usize) -> bool {
+        let format = joint.format;
         !format.is_float()
             && self.is_narrow(format, rows)
-            && !self.streams(format, weight.columns, rows, false)
+            && !self.streams(format, joint.columns, rows, false)
     }
 
-    fn interleaves(&self, plan: &Plan, gated: &[WeightId], next: &[WeightId], rows: usize) -> bool {
-        // Several matrices might not become one product.
-        let [next] = next else { return false };
-        let [gated, next] = [gated[0], *next].map(|weight| plan.weight(weight));
-        let format = format_of(next.dtype);
+    fn interleaves(&self, gated: &Joint, next: &Joint, rows: usize) -> bool {
         // The gated product goes to the same kernel whether it norms or not.
-        self.streams(format_of(gated.dtype), gated.columns, rows, true)
-            && self.streams(format, next.columns, rows, false)
-            && stream::prefers_interleaved(&self.capabilities, format, next.columns)
+        self.streams(gated.format, gated.columns, rows, true)
+            && self.streams(next.format, next.columns, rows, false)
+            && stream::prefers_interleaved(&self.capabilities, next.format, next.columns)
     }
 
     fn attends_in_halves(&self, shape: &AttentionShape, attended: Attended) -> bool {

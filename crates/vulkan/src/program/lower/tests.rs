@@ -9,13 +9,22 @@ use trine_weights::DType;
 use super::super::selection::Selection;
 use super::*;
 use crate::testing::matrix_capabilities;
+use crate::weights::format_of;
 
 /// Two layers in the shapes of Gemma 3 27B and of 4B: hidden size, feed-forward, query and key heads, their size.
 const LARGE: [usize; 5] = [5376, 21504, 32, 16, 128];
 const MIDDLE: [usize; 5] = [2560, 10240, 8, 4, 256];
 const LAYERS: usize = 2;
 
-fn plan([hidden, feed_forward, heads, kv_heads, head_dim]: [usize; 5]) -> Plan {
+fn plan(shape: [usize; 5]) -> Plan {
+    stored(shape, &|_| DType::Q4_0)
+}
+
+/// A Plan whose matrices are stored as `dtype_of` says.
+fn stored(
+    [hidden, feed_forward, heads, kv_heads, head_dim]: [usize; 5],
+    dtype_of: &dyn Fn(&str) -> DType,
+) -> Plan {
     let layer = |index| LayerConfig {
         attention: [AttentionKind::Local { window: 1024 }, AttentionKind::Global][index],
         heads,
@@ -36,7 +45,7 @@ fn plan([hidden, feed_forward, heads, kv_heads, head_dim]: [usize; 5]) -> Plan {
         final_softcap: None,
         layers: (0..LAYERS).map(layer).collect(),
     };
-    let dtype = |name: &str| if name.contains("norm") { DType::F32 } else { DType::Q4_0 };
+    let dtype = |name: &str| if name.contains("norm") { DType::F32 } else { dtype_of(name) };
     fusion::fuse(narrow::narrow(base_plan(&config, true, &dtype)))
 }
 
@@ -93,6 +102,68 @@ fn halves_are_handed_on() {
             assert_eq!(conversions(&graph), expected, "{rows} {attended:?} {kv:?}");
         }
     }
+}
+
+/// Each matrix in a format that is drawn by its name: whatever meets in a layer, what is multiplied as one has one format, and each
+/// product gets the operand that its kernel takes.
+#[test]
+fn products_of_any_formats_get_their_operands() {
+    let (mut joined, mut apart) = (0, 0);
+    for seed in 0..60_usize {
+        let drawn = |name: &str| {
+            let mut hash = seed as u64 + 1;
+            name.bytes().for_each(|byte| {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3).rotate_left(23);
+            });
+            // A float as often as a block format.
+            let all = if hash.is_multiple_of(2) { &DType::ALL[..3] } else { &DType::ALL[3..] };
+            all[(hash >> 8) as usize % all.len()]
+        };
+        let plan = stored([LARGE, MIDDLE][seed % 2], &drawn);
+        for (rows, attended) in [
+            (1, Attended::Sequences),
+            (2, Attended::Rows),
+            (8, Attended::Sequences),
+            (64, Attended::Tiles),
+            (512, Attended::Tiles),
+        ] {
+            let graph = lowered(&plan, KvType::F16, rows, attended);
+            let width = Width { tokens: rows, outputs: rows };
+            let options = ProgramOptions {
+                width,
+                kv: KvType::F16,
+                context: 8192,
+                sequences: rows,
+                blocks: 1,
+            };
+            let selection = Selection::new(&matrix_capabilities(), &plan, &options);
+            let joints: Vec<Joint> =
+                plan.steps.iter().flat_map(|step| Joint::all(&plan, &step.op)).collect();
+            for node in &graph.nodes {
+                let Work::Product { weights, input, output } = &node.work else { continue };
+                let joint = joints.iter().find(|joint| joint.weights == *weights).unwrap();
+                let formats = weights.iter().map(|id| format_of(plan.weight(*id).dtype));
+                assert!(formats.into_iter().all(|format| format == joint.format), "{node:?}");
+                let wanted = selection.operand(joint, rows);
+                match input {
+                    Input::Plain(_) => assert_eq!(wanted, OperandKind::Plain, "{node:?}"),
+                    Input::Operand(operand) if operand.kind == OperandKind::Interleaved => {
+                        assert_eq!(wanted, OperandKind::Plain, "{node:?}");
+                    }
+                    Input::Operand(operand) => assert_eq!(wanted, operand.kind, "{node:?}"),
+                    Input::Norm { .. } | Input::NormAddNorm { .. } => {
+                        assert!(selection.can_norm(joint, rows), "{node:?}");
+                    }
+                }
+                joined += usize::from(matches!(output, Output::Gated { .. }));
+            }
+            let alone = |node: &&Node| {
+                matches!(node.work, Work::Elements { kind: ElementsKind::Geglu { .. }, .. })
+            };
+            apart += graph.nodes.iter().filter(alone).count();
+        }
+    }
+    assert!(joined > 50 && apart > 50, "{joined} gated products, {apart} in two");
 }
 
 /// Of two rows the products of a large model go to the matrix units, those of a smaller one do not.

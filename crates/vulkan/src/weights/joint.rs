@@ -1,0 +1,52 @@
+//! Which matrices lie together on the device and are multiplied as one.
+//!
+//! Everything that depends on the format of a product's matrices asks a [`Joint`]: how they are packed, which kernel multiplies them,
+//! and which operand it takes. A file may store every matrix in another format, so that an operation of a Plan has several joints.
+
+use trine_model::{Op, Plan, WeightId};
+
+use super::format_of;
+use crate::pack::Format;
+
+/// Most matrices of a joint: a product writes to that many places.
+const PARTS_MAX: usize = 3;
+
+/// Matrices with one format and as many columns, rows behind rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Joint {
+    /// In their order.
+    pub(crate) weights: Vec<WeightId>,
+    /// On the device.
+    pub(crate) format: Format,
+    /// Of each.
+    pub(crate) columns: usize,
+}
+
+impl Joint {
+    fn of(plan: &Plan, id: WeightId) -> Self {
+        let weight = plan.weight(id);
+        Self { weights: vec![id], format: format_of(weight.dtype), columns: weight.columns }
+    }
+
+    /// The joints of an operation's matrices: those of one format together, in the order in which each format comes first. Empty for
+    /// an operation without matrices. A gated product can be one product only where it has one joint.
+    pub(crate) fn all(plan: &Plan, op: &Op) -> Vec<Self> {
+        let ids = match op {
+            Op::MatMul { products, .. } => products.iter().map(|product| product.weight).collect(),
+            Op::GatedMatMul { gate, up, .. } => vec![*gate, *up],
+            Op::Embed { table, .. } => vec![*table],
+            _ => Vec::new(),
+        };
+        let mut joints: Vec<Self> = Vec::new();
+        for id in ids {
+            let own = Self::of(plan, id);
+            let takes =
+                |joint: &&mut Self| joint.format == own.format && joint.weights.len() < PARTS_MAX;
+            match joints.iter_mut().find(takes) {
+                Some(joint) => joint.weights.push(id),
+                None => joints.push(own),
+            }
+        }
+        joints
+    }
+}
