@@ -11,8 +11,8 @@ const CONTEXT_DEFAULT: usize = 8192;
 pub(crate) const CONTEXT_LEAST: usize = 512;
 /// Most sequences at once.
 const SEQUENCES_MAX: usize = 4096;
-/// Most rows in a step.
-const PREFILL_MAX: usize = 1 << 16;
+/// Most rows in a step: as many workgroups as every Vulkan device runs side by side.
+const PREFILL_MAX: usize = (1 << 16) - 1;
 
 /// What an engine is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,6 +165,7 @@ mod tests {
             (EngineOptions { sequences: 0, ..base }, "sequences"),
             (EngineOptions { sequences: usize::MAX, ..base }, "sequences"),
             (EngineOptions { prefill: 0, ..base }, "prefill"),
+            (EngineOptions { prefill: 65_536, ..base }, "from 1 to 65535"),
             (EngineOptions { prefill: usize::MAX, ..base }, "prefill"),
             (EngineOptions { outputs: usize::MAX, ..base }, "outputs"),
         ] {

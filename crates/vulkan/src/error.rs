@@ -30,6 +30,16 @@ pub enum GpuError {
         /// The features, joined.
         what: String,
     },
+    /// A launch is larger than the device or the kernel can count.
+    #[error(
+        "{what} is more than one launch on {device} can do; use shorter pieces of prompts (--chunk) or another --device"
+    )]
+    TooWide {
+        /// Name of the device.
+        device: String,
+        /// What was to be launched.
+        what: String,
+    },
     /// Memory ran out.
     #[error("{what} needs {bytes} bytes of GPU memory, which could not be allocated")]
     OutOfMemory {

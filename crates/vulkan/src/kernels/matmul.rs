@@ -58,6 +58,10 @@ const COUNTERS: usize = 4096;
 /// Most rows of activations of a dispatch that may be part of a chain.
 const CHAINED_ROWS: usize = 64;
 
+/// What the rows of a piece of a product that is too large for one dispatch are a multiple of: no tile has more rows of activations, so
+/// that none reads beyond the memory of its piece.
+const PIECE_ROWS: usize = 128;
+
 /// Percent of the workgroups at once that the last tiles should fill.
 const FILLED: u32 = 80;
 
@@ -216,6 +220,64 @@ impl MatmulLaunch<'_> {
         if splits < 2 { whole } else { Rounds { whole: tiles - shared, shared, splits } }
     }
 
+    /// How many rows of activations a device multiplies in one dispatch: all, or such a part of the `allocated` rows that there is memory
+    /// for that the pieces of so many rows fill it, where all would be more workgroups than a dispatch may have.
+    pub fn rows_at_once(&self, capabilities: &Capabilities, allocated: usize) -> usize {
+        let fits = |width: &usize| {
+            let piece = Self { width: *width, ..*self };
+            !MatmulShape::candidates(capabilities, &piece).is_empty()
+        };
+        let units = allocated / PIECE_ROWS;
+        let parts = (1..units).rev().filter(|part| units.is_multiple_of(*part));
+        let whole = Some(self.width);
+        whole
+            .into_iter()
+            .chain(parts.map(|part| part * PIECE_ROWS))
+            .find(fits)
+            .unwrap_or(self.width)
+    }
+
+    /// The part of the launch for `rows` rows from `first` on. `segments` holds where their products go. There has to be memory for
+    /// all of these rows, though it may be of rows beyond the launch's.
+    pub fn piece<'b>(
+        &self,
+        first: usize,
+        rows: usize,
+        segments: &'b mut Vec<Segment>,
+    ) -> MatmulLaunch<'b> {
+        let behind = |span: Span, row: usize| {
+            let before = (first * row) as u64;
+            Span { address: span.address + before, bytes: span.bytes.saturating_sub(before) }
+        };
+        let part = |operand: Operand, columns: usize| Operand {
+            codes: behind(operand.codes, operand.kind.code_bytes(columns)),
+            scales: behind(operand.scales, operand.kind.scale_bytes(columns)),
+            ..operand
+        };
+        let output = match self.output {
+            MatmulOutput::Segments(whole) => {
+                let own = |segment: &Segment| {
+                    let row = 4 * segment.rows;
+                    let target = behind(segment.target, row);
+                    let target = Span { bytes: (rows * row) as u64, ..target };
+                    Segment { target, ..*segment }
+                };
+                segments.clear();
+                segments.extend(whole.iter().map(own));
+                MatmulOutput::Segments(segments)
+            }
+            MatmulOutput::Gated { target } => {
+                MatmulOutput::Gated { target: behind(target, 4 * self.outputs()) }
+            }
+            MatmulOutput::GatedHalves { operand, unit } => {
+                MatmulOutput::GatedHalves { operand: part(operand, self.outputs()), unit }
+            }
+        };
+        let Self { matrix, scratch, .. } = *self;
+        let operand = part(self.operand, matrix.columns);
+        MatmulLaunch { matrix, width: rows, operand, output, scratch }
+    }
+
     /// Whether the dispatch may be part of a chain. Wide ones gain less by it than they lose: with all of them in
     /// chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on an H200 (`bench -p 512 -r 5` and `-r 10`).
     fn is_chained(&self, shape: &MatmulShape) -> bool {
@@ -294,22 +356,18 @@ impl MatmulLaunch<'_> {
         args
     }
 
+    /// Whether kernels can count its parts. They do so in 32 bits, of which the driver takes one as a sign: pieces of 8 bytes of weights,
+    /// of 16 bytes of activations, and outputs.
+    fn is_countable(&self) -> bool {
+        let Matrix { format, rows, columns, .. } = self.matrix;
+        let padded = columns.next_multiple_of(GROUP);
+        let least = if format.is_float() { 2 } else { 8 };
+        (rows * padded / least).max(self.width * padded).max(self.width * rows) < 1 << 31
+    }
+
     fn check(&self, shape: &MatmulShape) {
         let matrix = self.matrix;
         assert!(self.width > 0 && matrix.rows > 0 && matrix.columns > 0, "an empty product");
-        // Kernels count in 32 bits, of which the driver takes one as a sign: pieces of 8 bytes of weights, of 16 bytes of
-        // activations, and outputs.
-        let padded = matrix.columns.next_multiple_of(GROUP);
-        let least = if matrix.format.is_float() { 2 } else { 8 };
-        let units = matrix.rows * padded / least;
-        let most = units.max(self.width * padded).max(self.width * matrix.rows);
-        assert!(
-            most < 1 << 31,
-            "a product of {} x {} x {}",
-            matrix.rows,
-            matrix.columns,
-            self.width
-        );
         assert_eq!(self.operand.kind, shape.operand(matrix.format), "the operand of {shape:?}");
         match self.output {
             MatmulOutput::Segments(segments) => {
@@ -328,6 +386,16 @@ impl MatmulLaunch<'_> {
         }
         let scratch = self.scratch.map_or(0, |span| span.bytes);
         assert!(scratch >= self.scratch_bytes(shape), "{scratch} bytes of scratch memory");
+    }
+
+    fn misfit(&self, capabilities: &Capabilities, shape: &MatmulShape, label: &str) -> GpuError {
+        let device = capabilities.name.clone();
+        if self.is_countable() && shape.workgroups(self) <= capabilities.groups[0] {
+            return GpuError::Missing { device, what: format!("room for {shape:?} of {label}") };
+        }
+        let Matrix { rows, columns, .. } = self.matrix;
+        let what = format!("{label}, {rows} x {columns} elements times {} rows,", self.width);
+        GpuError::TooWide { device, what }
     }
 
     /// The dispatch of the launch in a shape.
@@ -349,10 +417,7 @@ impl MatmulLaunch<'_> {
         let capabilities = gpu.capabilities();
         let shader = shader(&shape, self.matrix.format)
             .filter(|_| shape.fits(capabilities, self))
-            .ok_or_else(|| GpuError::Missing {
-                device: capabilities.name.clone(),
-                what: format!("room for {shape:?} of {label}"),
-            })?;
+            .ok_or_else(|| self.misfit(capabilities, &shape, label))?;
         let constants = shape.constants(capabilities, self);
         let subgroup = (!matches!(shape, MatmulShape::Tile(_))).then_some(capabilities.subgroup);
         let rounds = self.rounds(&shape);

@@ -11,6 +11,7 @@ use super::graph::{
     AttendWork, ElementsKind, Graph, HeadsWork, Input, Node, OperandValue, Output, RowsKind,
     ValueId, Work,
 };
+use super::lower::Choices;
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::tuning::Survey;
@@ -189,13 +190,11 @@ impl Emitter<'_> {
         out: &mut Vec<Dispatch>,
     ) -> Result<(), GpuError> {
         let matrix = self.weights.matrix(weights);
-        let dispatch = if self.selection.is_narrow(matrix.format, rows) {
-            self.matvec(node, matrix, weights, input, output, rows)?
-        } else {
-            self.matmul(node, matrix, weights, input, output, rows)?
-        };
-        out.extend(dispatch);
-        Ok(())
+        if self.selection.is_narrow(matrix.format, rows) {
+            out.extend(self.matvec(node, matrix, weights, input, output, rows)?);
+            return Ok(());
+        }
+        self.matmul(node, matrix, weights, input, output, rows, out)
     }
 
     /// A product in the shape that was chosen for it; none where it is only shown to a survey.
@@ -226,7 +225,8 @@ impl Emitter<'_> {
         input: Input,
         output: &Output,
         width: usize,
-    ) -> Result<Option<Dispatch>, GpuError> {
+        out: &mut Vec<Dispatch>,
+    ) -> Result<(), GpuError> {
         let operand = match input {
             Input::Plain(value) => plain_operand(self.span(value)),
             Input::Operand(value) => self.operand(value),
@@ -251,7 +251,18 @@ impl Emitter<'_> {
         };
         let scratch = Some(self.split_scratch);
         let launch = MatmulLaunch { matrix, width, operand, output, scratch };
-        self.shaped(&launch, node)
+        let allocated = self.selection.allocated(width);
+        let rows = launch.rows_at_once(self.gpu.capabilities(), allocated);
+        if rows == width {
+            out.extend(self.shaped(&launch, node)?);
+            return Ok(());
+        }
+        let mut segments = Vec::new();
+        for first in (0..width).step_by(rows) {
+            let piece = launch.piece(first, rows, &mut segments);
+            out.extend(self.shaped(&piece, node)?);
+        }
+        Ok(())
     }
 
     fn matvec(

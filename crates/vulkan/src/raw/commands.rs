@@ -106,6 +106,7 @@ impl Recording {
         dispatches: &[Dispatch],
         copies: &[Copy],
     ) -> Result<(), GpuError> {
+        self.check(dispatches)?;
         let device = &self.gpu.device;
         let commands = self.commands[submission];
         let begin = vk::CommandBufferBeginInfo::default();
@@ -142,6 +143,21 @@ impl Recording {
             self.copy(commands, copies);
             self.barrier(commands, EVERYTHING, HOST);
             device.end_command_buffer(commands).during("vkEndCommandBuffer")
+        }
+    }
+
+    /// Refuses dispatches of more workgroups than the device takes.
+    fn check(&self, dispatches: &[Dispatch]) -> Result<(), GpuError> {
+        let capabilities = self.gpu.capabilities();
+        let exceeds = |dispatch: &&Dispatch| {
+            dispatch.groups.iter().zip(capabilities.groups).any(|(&found, most)| found > most)
+        };
+        match dispatches.iter().find(exceeds) {
+            Some(Dispatch { label, groups, .. }) => Err(GpuError::TooWide {
+                device: capabilities.name.clone(),
+                what: format!("{label} in {groups:?} workgroups"),
+            }),
+            None => Ok(()),
         }
     }
 
@@ -436,6 +452,28 @@ mod tests {
         }
         recording.run("a test").unwrap();
         assert_eq!(result.values::<f32>(0, 64), [expected + 2.0; 64]);
+    }
+
+    #[test]
+    fn more_workgroups_than_the_device_takes_are_refused() {
+        let gpu = gpu();
+        let memory = upload(&gpu, &[0_f32; 64]);
+        let launch = ElementsLaunch {
+            work: ElementWork::Softcap { cap: 1.0 },
+            result: memory.span(),
+            columns: 64,
+            rows: 1,
+            row_count: memory.address(),
+        };
+        let good = launch.dispatch(&gpu, "a test", 0).unwrap();
+        for axis in 0..3 {
+            let mut wide = good.clone();
+            let Some(more) = gpu.capabilities().groups[axis].checked_add(1) else { continue };
+            wide.groups[axis] = more;
+            let error = Recording::record(&gpu, &[good.clone(), wide], &[], &[]).err().unwrap();
+            let error = error.to_string();
+            assert!(error.contains("a test in [") && error.contains("--chunk"), "{error}");
+        }
     }
 
     /// Wrong on purpose: copies of a recording stand without barriers, so none may write what another one writes.

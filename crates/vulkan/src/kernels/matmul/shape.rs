@@ -197,6 +197,7 @@ impl MatmulShape {
         let (rows, columns) = self.tile();
         rows > 1
             && columns > 0
+            && launch.is_countable()
             && self.workgroups(launch) <= capabilities.groups[0]
             && match self {
                 MatmulShape::Matrix(shape) => shape.fits(capabilities, launch),
