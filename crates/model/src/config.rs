@@ -1,5 +1,7 @@
 //! The hyper-parameters of a model, in one form for every file format.
 
+use std::ops::RangeInclusive;
+
 use crate::error::ModelError;
 
 /// Most layers that a configuration may ask for; the largest Gemma has 62.
@@ -10,6 +12,17 @@ const WIDTH_MAX: usize = 1 << 20;
 pub(crate) const VOCABULARY_MAX: usize = 1 << 24;
 /// Longest context that a configuration may ask for, in tokens.
 const CONTEXT_MAX: usize = 1 << 24;
+
+/// Norm epsilons: Gemma's is 1e-6. One that outweighs the mean square makes every norm 0.
+const EPSILON: RangeInclusive<f32> = f32::MIN_POSITIVE..=0.1;
+/// Caps of logits: Gemma 2's is 30. Far outside, all logits are equal.
+const SOFTCAP: RangeInclusive<f32> = 0.1..=1e6;
+/// Factors on attention scores: Gemma's are from 0.06 to 0.09.
+const SCORE_SCALE: RangeInclusive<f32> = 1e-4..=100.0;
+/// Bases of rotary frequencies: Gemma's are 1e4 and 1e6.
+const THETA: RangeInclusive<f32> = 1.0..=1e12;
+/// Divisors of positions: Gemma's are 1 and 8.
+const DIVISOR: RangeInclusive<f32> = 1e-3..=1e6;
 
 /// Everything that distinguishes one model of a family from another.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,6 +113,17 @@ pub struct Rope {
     pub divisor: f32,
 }
 
+impl Rope {
+    /// Checks both numbers; `of` says in an error whose they are.
+    ///
+    /// # Errors
+    /// [`ModelError::BadValue`] naming the one that is out of range.
+    pub(crate) fn check(self, of: &str) -> Result<(), ModelError> {
+        within(&format!("rope theta of {of}"), self.theta, &THETA)?;
+        within(&format!("rope scaling factor of {of}"), self.divisor, &DIVISOR)
+    }
+}
+
 impl LayerConfig {
     /// Elements of all query heads together.
     pub fn query_width(&self) -> usize {
@@ -122,9 +146,9 @@ impl Config {
         in_range("vocabulary size", self.vocabulary, 1, VOCABULARY_MAX)?;
         in_range("context length", self.context, 1, CONTEXT_MAX)?;
         in_range("layer count", self.layers.len(), 1, LAYERS_MAX)?;
-        positive("norm epsilon", self.norm_epsilon)?;
+        within("norm epsilon", self.norm_epsilon, &EPSILON)?;
         if let Some(cap) = self.final_softcap {
-            positive("final logit softcapping", cap)?;
+            within("final logit softcapping", cap, &SOFTCAP)?;
         }
         for (index, layer) in self.layers.iter().enumerate() {
             layer.check(index)?;
@@ -151,9 +175,8 @@ impl LayerConfig {
         if let AttentionKind::Local { window } = self.attention {
             in_range(&at("sliding window"), window, 1, CONTEXT_MAX)?;
         }
-        positive(&at("attention scale"), self.score_scale)?;
-        positive(&at("rope theta"), self.rope.theta)?;
-        positive(&at("rope scaling factor"), self.rope.divisor)
+        within(&at("attention scale"), self.score_scale, &SCORE_SCALE)?;
+        self.rope.check(&format!("layer {index}"))
     }
 }
 
@@ -164,11 +187,13 @@ fn in_range(key: &str, found: usize, low: usize, high: usize) -> Result<(), Mode
     Err(ModelError::bad(key, found, format!("a number from {low} to {high}")))
 }
 
-fn positive(key: &str, found: f32) -> Result<(), ModelError> {
-    if found.is_finite() && found > 0.0 {
+fn within(key: &str, found: f32, range: &RangeInclusive<f32>) -> Result<(), ModelError> {
+    // NaN is in no range.
+    if range.contains(&found) {
         return Ok(());
     }
-    Err(ModelError::bad(key, found, "a finite number above 0"))
+    let expected = format!("a number from {:?} to {:?}", range.start(), range.end());
+    Err(ModelError::bad(key, format!("{found:?}"), expected))
 }
 
 /// How a model is sampled when the user says nothing, and where it stops.
@@ -184,6 +209,20 @@ pub struct GenerationDefaults {
     pub min_p: f32,
     /// Token ids that end a generation, by the configuration (the tokenizer may add more).
     pub stop_ids: Vec<u32>,
+}
+
+impl GenerationDefaults {
+    /// Checks the numbers against what a request may ask for, so that no request is blamed for what the model's files say.
+    ///
+    /// # Errors
+    /// [`ModelError::BadValue`] naming the first number that is out of range.
+    pub(crate) fn check(self) -> Result<Self, ModelError> {
+        within("the default temperature", self.temperature, &(0.0..=100.0))?;
+        in_range("the default top_k", self.top_k, 0, VOCABULARY_MAX)?;
+        within("the default top_p", self.top_p, &(0.0..=1.0))?;
+        within("the default min_p", self.min_p, &(0.0..=1.0))?;
+        Ok(self)
+    }
 }
 
 impl Default for GenerationDefaults {

@@ -108,9 +108,15 @@ fn attention_kinds(keys: &Keys, layers: usize) -> Result<Vec<AttentionKind>, Mod
 /// Rotary settings of global and of local layers; linear scaling belongs to the global ones alone.
 fn ropes(keys: &Keys) -> Result<(Rope, Rope), ModelError> {
     let kind = keys.metadata.optional_str(&keys.name("rope.scaling.type"))?;
+    let factor = keys.number("rope.scaling.factor")?;
     let divisor = match kind {
-        Some("linear") => keys.number_or("rope.scaling.factor", 1.0)?,
-        Some("none") | None => 1.0,
+        Some("linear") => {
+            let key = keys.name("rope.scaling.factor");
+            factor.ok_or(ModelError::MissingKey { key })?
+        }
+        // As llama.cpp reads it.
+        None => factor.unwrap_or(1.0),
+        Some("none") => 1.0,
         Some(other) => {
             return Err(ModelError::bad(&keys.name("rope.scaling.type"), other, "linear or none"));
         }
@@ -121,20 +127,23 @@ fn ropes(keys: &Keys) -> Result<(Rope, Rope), ModelError> {
     };
     let local =
         Rope { theta: keys.number_or("rope.freq_base_swa", THETA_LOCAL)? as f32, divisor: 1.0 };
+    // A model may have layers of one kind alone.
+    global.check("global layers")?;
+    local.check("local layers")?;
     Ok((global, local))
 }
 
 /// Sampling defaults (`general.sampling.*`, in newer files) and stop ids.
 ///
 /// # Errors
-/// [`ModelError::Weights`] for values of the wrong type.
+/// [`ModelError::Weights`] for values of the wrong type, [`ModelError::BadValue`] for numbers out of range.
 pub(crate) fn generation(metadata: &Metadata) -> Result<GenerationDefaults, ModelError> {
     let mut defaults = GenerationDefaults::default();
     if let Some(temperature) = metadata.optional_f64("general.sampling.temp")? {
         defaults.temperature = temperature as f32;
     }
     if let Some(top_k) = metadata.optional_u64("general.sampling.top_k")? {
-        defaults.top_k = top_k as usize;
+        defaults.top_k = usize::try_from(top_k).unwrap_or(usize::MAX);
     }
     if let Some(top_p) = metadata.optional_f64("general.sampling.top_p")? {
         defaults.top_p = top_p as f32;
@@ -146,7 +155,7 @@ pub(crate) fn generation(metadata: &Metadata) -> Result<GenerationDefaults, Mode
             defaults.stop_ids.push(id);
         }
     }
-    Ok(defaults)
+    defaults.check()
 }
 
 /// Access to the keys of the `gemma3.` group.

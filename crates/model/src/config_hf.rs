@@ -37,8 +37,9 @@ mod default {
 /// [`ModelError`] naming the key that is wrong.
 pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
     let text = Fields(match root.get("text_config") {
+        None | Some(Value::Null) => root,
         Some(nested) if nested.is_object() => nested,
-        _ => root,
+        Some(other) => return Err(ModelError::bad("text_config", other, "an object")),
     });
     check_supported(root, text)?;
     let hidden = text.count("hidden_size", default::HIDDEN)?;
@@ -52,9 +53,7 @@ pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
     }
     let kinds = attention_kinds(text, layer_count)?;
     let feed_forward = feed_forward(text, layer_count)?;
-    let rope_global = rope(text, "full_attention", "rope_theta", default::THETA_GLOBAL, true)?;
-    let rope_local =
-        rope(text, "sliding_attention", "rope_local_base_freq", default::THETA_LOCAL, false)?;
+    let (rope_global, rope_local) = ropes(text)?;
     let heads = text.count("num_attention_heads", default::HEADS)?;
     let kv_heads = text.count("num_key_value_heads", default::KV_HEADS)?;
     let head_dim = text.count("head_dim", default::HEAD_DIM)?;
@@ -104,17 +103,12 @@ fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
             "null: Gemma 3 does not cap scores",
         ));
     }
-    if text.0.get("attention_bias") == Some(&Value::Bool(true)) {
-        return Err(ModelError::bad("attention_bias", true, "false: Gemma 3 has no biases"));
-    }
-    if text.0.get("use_bidirectional_attention") == Some(&Value::Bool(true)) {
-        let expected = "false: embedding models of this architecture are not supported";
-        return Err(ModelError::bad("use_bidirectional_attention", true, expected));
-    }
+    text.must_be_false("attention_bias", "Gemma 3 has no biases")?;
+    let embeds = "embedding models of this architecture are not supported";
+    text.must_be_false("use_bidirectional_attention", embeds)?;
     // Mirrors that say "gelu" mean the tanh form too.
-    let activation = text.0.get("hidden_activation").or_else(|| text.0.get("hidden_act"));
-    match activation {
-        None | Some(Value::Null) => Ok(()),
+    match text.given("hidden_activation").or_else(|| text.given("hidden_act")) {
+        None => Ok(()),
         Some(Value::String(name)) if name == "gelu_pytorch_tanh" || name == "gelu" => Ok(()),
         Some(other) => Err(ModelError::bad("hidden_activation", other, "\"gelu_pytorch_tanh\"")),
     }
@@ -139,7 +133,7 @@ fn feed_forward(text: Fields, layers: usize) -> Result<Vec<usize>, ModelError> {
 /// Local or global for each layer: `layer_types`, or every n-th layer global.
 fn attention_kinds(text: Fields, layers: usize) -> Result<Vec<AttentionKind>, ModelError> {
     let window = text.count("sliding_window", default::WINDOW)?;
-    if let Some(types) = text.0.get("layer_types").filter(|types| !types.is_null()) {
+    if let Some(types) = text.given("layer_types") {
         let list = types.as_array().map(Vec::as_slice).unwrap_or_default();
         if list.len() != layers {
             return Err(ModelError::bad(
@@ -161,7 +155,7 @@ fn attention_kinds(text: Fields, layers: usize) -> Result<Vec<AttentionKind>, Mo
             })
             .collect();
     }
-    let key = if text.0.get("sliding_window_pattern").is_some_and(|value| !value.is_null()) {
+    let key = if text.given("sliding_window_pattern").is_some() {
         "sliding_window_pattern"
     } else {
         "_sliding_window_pattern"
@@ -185,35 +179,62 @@ pub(crate) fn every_nth_global(layers: usize, pattern: usize, window: usize) -> 
     (0..layers).map(kind).collect()
 }
 
-/// Rotary settings of one kind of layer, from `rope_parameters` or from the older flat keys.
-fn rope(
-    text: Fields,
-    kind: &str,
-    theta_key: &str,
-    theta_default: f64,
-    scaled: bool,
-) -> Result<Rope, ModelError> {
-    let parameters = text.0.get("rope_parameters").and_then(|all| all.get(kind));
-    let (theta, scaling) = match parameters {
-        Some(own) => (Fields(own).number("rope_theta", theta_default)?, Some(own)),
-        // The flat `rope_scaling` belongs to the global layers alone.
-        None => {
-            (text.number(theta_key, theta_default)?, text.0.get("rope_scaling").filter(|_| scaled))
-        }
+/// Rotary settings of global and of local layers, from `rope_parameters` or from the older flat keys.
+fn ropes(text: Fields) -> Result<(Rope, Rope), ModelError> {
+    let kinds = ["full_attention", "sliding_attention"];
+    let all = text.object("rope_parameters")?;
+    if let Some(Fields(Value::Object(all))) = all
+        && let Some(key) = all.keys().find(|key| !kinds.contains(&key.as_str()))
+    {
+        let expected = "full_attention and sliding_attention alone, with an object each";
+        return Err(ModelError::bad(
+            "rope_parameters",
+            format!("an object with {key:?}"),
+            expected,
+        ));
+    }
+    // The flat `rope_scaling` belongs to the global layers alone.
+    let flat = text.object("rope_scaling")?.map(|own| divisor("rope_scaling", own)).transpose()?;
+    let thetas = [
+        ("rope_theta", default::THETA_GLOBAL, flat.unwrap_or(1.0)),
+        ("rope_local_base_freq", default::THETA_LOCAL, 1.0),
+    ];
+    let rope = |at: usize| -> Result<Rope, ModelError> {
+        let (kind, (key, theta, flat)) = (kinds[at], thetas[at]);
+        let own = all.map(|all| all.object(kind)).transpose()?.flatten();
+        let (theta, divisor) = match own {
+            Some(own) => (own.number("rope_theta", theta)?, divisor(kind, own)?),
+            None => (text.number(key, theta)?, flat),
+        };
+        let rope = Rope { theta: theta as f32, divisor: divisor as f32 };
+        // A model may have layers of one kind alone.
+        rope.check(kind)?;
+        Ok(rope)
     };
-    let divisor = match scaling.filter(|value| value.is_object()) {
-        Some(scaling) => linear_factor(scaling)?,
-        None => 1.0,
-    };
-    Ok(Rope { theta: theta as f32, divisor: divisor as f32 })
+    Ok((rope(0)?, rope(1)?))
 }
 
-fn linear_factor(scaling: &Value) -> Result<f64, ModelError> {
-    let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Value::as_str);
-    match kind {
-        Some("default") | None => Ok(1.0),
-        Some("linear") => Fields(scaling).number("factor", 1.0),
-        Some(other) => Err(ModelError::bad("rope_type", other, "default or linear")),
+/// What rotary scaling divides positions by. `key` names the object in an error.
+fn divisor(key: &str, scaling: Fields) -> Result<f64, ModelError> {
+    let kind = scaling.given("rope_type").or_else(|| scaling.given("type"));
+    let factor = scaling.optional_number("factor")?;
+    match (kind.map(|kind| kind.as_str()), factor) {
+        (Some(Some("linear")), Some(factor)) => Ok(factor),
+        (Some(Some("linear")), None) => {
+            let expected = "a factor beside rope_type \"linear\"";
+            Err(ModelError::bad(key, scaling.0, expected))
+        }
+        (None | Some(Some("default")), None) => Ok(1.0),
+        (None, Some(_)) => {
+            Err(ModelError::bad(key, scaling.0, "a rope_type beside the factor: \"linear\""))
+        }
+        (Some(Some("default")), Some(_)) => {
+            Err(ModelError::bad(key, scaling.0, "no factor beside rope_type \"default\""))
+        }
+        (Some(_), _) => {
+            let expected = "rope_type \"default\" or \"linear\"";
+            Err(ModelError::bad(key, scaling.0, expected))
+        }
     }
 }
 
@@ -232,8 +253,10 @@ pub(crate) fn generation(
         defaults.top_k = fields.count("top_k", defaults.top_k)?;
         defaults.top_p = fields.number("top_p", f64::from(defaults.top_p))? as f32;
         defaults.min_p = fields.number("min_p", 0.0)? as f32;
-        if root.get("do_sample") == Some(&Value::Bool(false)) {
-            defaults.temperature = 0.0;
+        match fields.given("do_sample") {
+            None | Some(Value::Bool(true)) => {}
+            Some(Value::Bool(false)) => defaults.temperature = 0.0,
+            Some(other) => return Err(ModelError::bad("do_sample", other, "true or false")),
         }
         stop_ids(root, &mut defaults.stop_ids)?;
     }
@@ -241,7 +264,7 @@ pub(crate) fn generation(
     if let Some(text) = config.get("text_config") {
         stop_ids(text, &mut defaults.stop_ids)?;
     }
-    Ok(defaults)
+    defaults.check()
 }
 
 /// Adds `eos_token_id`, a number or a list of numbers.
@@ -266,12 +289,28 @@ fn stop_ids(root: &Value, ids: &mut Vec<u32>) -> Result<(), ModelError> {
 #[derive(Clone, Copy)]
 struct Fields<'a>(&'a Value);
 
-impl Fields<'_> {
-    fn count(self, key: &str, default: usize) -> Result<usize, ModelError> {
-        match self.0.get(key) {
-            None | Some(Value::Null) => Ok(default),
-            Some(value) => as_count(key, value),
+impl<'a> Fields<'a> {
+    /// The value of a key that is there and not null.
+    fn given(self, key: &str) -> Option<&'a Value> {
+        self.0.get(key).filter(|value| !value.is_null())
+    }
+
+    fn object(self, key: &str) -> Result<Option<Self>, ModelError> {
+        match self.given(key) {
+            Some(value) if !value.is_object() => Err(ModelError::bad(key, value, "an object")),
+            value => Ok(value.map(Fields)),
         }
+    }
+
+    fn must_be_false(self, key: &str, why: &str) -> Result<(), ModelError> {
+        match self.given(key) {
+            None | Some(Value::Bool(false)) => Ok(()),
+            Some(other) => Err(ModelError::bad(key, other, format!("false: {why}"))),
+        }
+    }
+
+    fn count(self, key: &str, default: usize) -> Result<usize, ModelError> {
+        self.given(key).map_or(Ok(default), |value| as_count(key, value))
     }
 
     fn number(self, key: &str, default: f64) -> Result<f64, ModelError> {
@@ -279,12 +318,10 @@ impl Fields<'_> {
     }
 
     fn optional_number(self, key: &str) -> Result<Option<f64>, ModelError> {
-        match self.0.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => match value.as_f64().filter(|number| number.is_finite()) {
-                Some(number) => Ok(Some(number)),
-                None => Err(ModelError::bad(key, value, "a number")),
-            },
+        let Some(value) = self.given(key) else { return Ok(None) };
+        match value.as_f64().filter(|number| number.is_finite()) {
+            Some(number) => Ok(Some(number)),
+            None => Err(ModelError::bad(key, value, "a number")),
         }
     }
 }
@@ -377,8 +414,21 @@ mod tests {
             (json!({"sliding_window": 0}), "sliding window"),
             (json!({"sliding_window_pattern": 0}), "sliding_window_pattern"),
             (json!({"rms_norm_eps": 0}), "norm epsilon"),
+            (json!({"rms_norm_eps": 3.4e38}), "norm epsilon"),
+            (json!({"rms_norm_eps": -1e-6}), "norm epsilon"),
+            (json!({"final_logit_softcapping": 1e38}), "final logit softcapping"),
+            (json!({"final_logit_softcapping": 1e-30}), "final logit softcapping"),
+            (json!({"query_pre_attn_scalar": 1e300}), "attention scale"),
+            (json!({"query_pre_attn_scalar": -256}), "attention scale"),
             (json!({"rope_theta": -1.0}), "rope theta"),
-            (json!({"rope_scaling": {"rope_type": "yarn", "factor": 2}}), "rope_type"),
+            (json!({"rope_theta": 1e-30}), "rope theta"),
+            (json!({"rope_local_base_freq": 1e38}), "rope theta"),
+            (json!({"rope_scaling": {"rope_type": "linear", "factor": 1e30}}), "scaling factor"),
+            (json!({"rope_scaling": {"rope_type": "linear", "factor": 0}}), "scaling factor"),
+            (json!({"attention_bias": "true"}), "attention_bias"),
+            (json!({"use_bidirectional_attention": 1}), "use_bidirectional_attention"),
+            (json!({"hidden_activation": null, "hidden_act": "silu"}), "hidden_activation"),
+            (json!({"layer_types": "full_attention"}), "layer_types"),
             (json!({"query_pre_attn_scalar": 0}), "attention scale"),
             (json!({"hidden_activation": "silu"}), "hidden_activation"),
             (json!({"use_bidirectional_attention": true}), "use_bidirectional_attention"),
@@ -392,6 +442,78 @@ mod tests {
         }
         let error = read(&json!({"model_type": "llama"})).unwrap_err().to_string();
         assert!(error.contains("llama") && error.contains("gemma3"), "{error}");
+    }
+
+    #[test]
+    fn malformed_rope_settings_are_refused_where_they_stand() {
+        let rope_scaling = [
+            json!(8),
+            json!("linear"),
+            json!([{"rope_type": "linear", "factor": 8}]),
+            json!(true),
+            json!({"factor": 8}),
+            json!({"rope_type": "linear"}),
+            json!({"type": "linear"}),
+            json!({"rope_type": "linear", "factor": "8"}),
+            json!({"rope_type": "linear", "factor": null}),
+            json!({"rope_type": 8, "factor": 8}),
+            json!({"rope_type": ["linear"], "factor": 8}),
+            json!({"rope_type": "default", "factor": 8}),
+            json!({"rope_type": "yarn", "factor": 2}),
+        ];
+        for bad in &rope_scaling {
+            let flat = json!({ "rope_scaling": bad });
+            let kind = json!({ "rope_parameters": { "full_attention": bad } });
+            let unused =
+                json!({ "rope_scaling": bad, "rope_parameters": { "full_attention": {} } });
+            let cases = [
+                (flat, ["rope_scaling", "factor"]),
+                (kind, ["full_attention", "factor"]),
+                (unused, ["rope_scaling", "factor"]),
+            ];
+            for (text, places) in cases {
+                let error = read(&nested(text.clone())).unwrap_err().to_string();
+                assert!(places.iter().any(|place| error.starts_with(place)), "{text}: {error}");
+            }
+        }
+        let all = [
+            json!(8),
+            json!("linear"),
+            json!([]),
+            json!({"rope_type": "linear", "factor": 8}),
+            json!({"full_attention": {}, "other_attention": {}}),
+            json!({"full_attention": {}, "sliding_attention": {"rope_type": "linear"}}),
+        ];
+        for bad in all {
+            let error = read(&nested(json!({ "rope_parameters": bad }))).unwrap_err().to_string();
+            let is_named =
+                error.starts_with("rope_parameters") || error.starts_with("sliding_attention");
+            assert!(is_named, "{bad}: {error}");
+        }
+        for good in [json!(null), json!({}), json!({"rope_type": "default"})] {
+            let flat = read(&nested(json!({ "rope_scaling": good }))).unwrap();
+            let kind = json!({ "rope_parameters": { "full_attention": good } });
+            assert_eq!(flat, read(&nested(kind)).unwrap(), "{good}");
+        }
+        for text in [json!(8), json!([]), json!("gemma3")] {
+            let error = read(&nested(text.clone())).unwrap_err().to_string();
+            assert!(error.starts_with("text_config"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn senseless_sampling_defaults_are_refused_by_name() {
+        for (bad, key) in [
+            (json!({"temperature": -1}), "temperature"),
+            (json!({"temperature": 1e300}), "temperature"),
+            (json!({"top_p": 5}), "top_p"),
+            (json!({"min_p": -0.5}), "min_p"),
+            (json!({"top_k": 1e14}), "top_k"),
+            (json!({"do_sample": "no"}), "do_sample"),
+        ] {
+            let error = generation(&json!({}), Some(&bad)).unwrap_err().to_string();
+            assert!(error.contains(key), "{bad}: {error}");
+        }
     }
 
     #[test]

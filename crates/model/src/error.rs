@@ -28,7 +28,9 @@ pub enum ModelError {
         key: String,
     },
     /// A hyper-parameter has a value that no model can have.
-    #[error("{key} is {found}, expected {expected}; the file is damaged or of an unsupported kind")]
+    #[error(
+        "{key} is {found}, expected {expected}; the file is damaged or of an unsupported kind: fetch or convert the model again"
+    )]
     BadValue {
         /// Name of the key as the file format spells it.
         key: String,

@@ -114,7 +114,18 @@ fn impossible_hyper_parameters_are_named() {
         ("gemma3.feed_forward_length", Some(Value::U32(65)), "ffn_"),
         ("gemma3.context_length", Some(Value::U32(0)), "context length"),
         ("gemma3.attention.layer_norm_rms_epsilon", Some(Value::F32(f32::NAN)), "epsilon"),
+        ("gemma3.attention.layer_norm_rms_epsilon", Some(Value::F32(3.4e38)), "epsilon"),
+        ("gemma3.attention.layer_norm_rms_epsilon", Some(Value::F64(-1e-6)), "epsilon"),
+        ("gemma3.final_logit_softcapping", Some(Value::F32(3.4e38)), "softcapping"),
+        ("gemma3.final_logit_softcapping", Some(Value::F32(f32::INFINITY)), "softcapping"),
+        ("gemma3.rope.freq_base", Some(Value::F32(f32::NAN)), "rope theta"),
+        ("gemma3.rope.freq_base", Some(Value::F64(1e300)), "rope theta"),
         ("gemma3.rope.freq_base_swa", Some(Value::F32(-1.0)), "rope theta"),
+        ("gemma3.rope.scaling.factor", Some(Value::F32(0.0)), "rope scaling factor"),
+        ("gemma3.rope.scaling.type", Some(Value::String("linear".into())), "rope.scaling.factor"),
+        ("general.sampling.temp", Some(Value::F32(f32::NAN)), "temperature"),
+        ("general.sampling.top_p", Some(Value::F32(2.0)), "top_p"),
+        ("general.sampling.top_k", Some(Value::U64(u64::MAX)), "top_k"),
         ("gemma3.rope.scaling.type", Some(Value::String("yarn".into())), "rope.scaling.type"),
         ("gemma3.attention.sliding_window_pattern", Some(Value::U32(0)), "pattern"),
         ("general.architecture", Some(Value::String("llama".into())), "llama"),
@@ -125,6 +136,23 @@ fn impossible_hyper_parameters_are_named() {
         let error = Draft::good().set(key, value.clone()).open().err();
         let error = error.unwrap_or_else(|| panic!("{key} = {value:?} was accepted"));
         assert!(error.contains(mark), "{key} = {value:?}: {error}");
+    }
+}
+
+/// Some writers of GGUF leave out an outermost dimension of 1.
+#[test]
+fn a_matrix_of_one_row_may_have_one_dimension_or_two() {
+    for shape in [vec![HIDDEN], vec![1, HIDDEN]] {
+        let table = zeros(names::TOKEN_EMBEDDING, &shape);
+        let model = Draft::good().replace(names::TOKEN_EMBEDDING, Some(table)).open().unwrap();
+        assert_eq!(model.config().vocabulary, 1);
+        let plan = model.plan();
+        assert!(plan.weights.iter().any(|weight| weight.rows == 1 && weight.is_matrix()));
+        // Only matrices are quantised.
+        let small = model.quantized(DType::Q8_0).plan();
+        for weight in &small.weights {
+            assert_eq!(weight.dtype.is_quantized(), weight.is_matrix(), "{}", weight.name);
+        }
     }
 }
 
