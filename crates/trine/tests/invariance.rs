@@ -6,7 +6,9 @@ use std::path::Path;
 use trine_backend::Device;
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
-use trine_engine::{Engine, EngineOptions, Event, Pooling, Request, SamplingParams, SequenceId};
+use trine_engine::{
+    Engine, EngineOptions, Event, Logprobs, Pooling, Request, SamplingParams, SequenceId,
+};
 use trine_model::{KvType, Model};
 
 const REQUESTS: u32 = 32;
@@ -86,6 +88,105 @@ fn tokens_are_the_same_alone_and_among_31_others() {
         run(&mut crowd, (0..REQUESTS).rev().map(|index| request(index, vocabulary)));
     backwards.reverse();
     assert_eq!(backwards, alone, "with all prompts in the cache");
+}
+
+/// Tokens without any pattern.
+fn text(seed: u32, length: u32, vocabulary: u32) -> Vec<u32> {
+    (0..length).map(|at| (at * at * 31 + at * (seed + 5) + seed * 977 + 3) % vocabulary).collect()
+}
+
+/// What follows a prompt and how likely it is, and how much of the prompt came from the cache.
+fn follow(engine: &mut Engine, prompt: &[u32], tokens: usize) -> (Vec<Logprobs>, usize) {
+    let request = Request { logprobs: Some(20), ..Request::new(prompt.to_vec(), tokens) };
+    engine.submit(request).expect("it is sound");
+    let (mut found, mut shared) = (Vec::new(), 0);
+    while !engine.is_idle() {
+        for event in engine.step().expect("the device works") {
+            match event {
+                Event::Started { reused, .. } => shared = reused,
+                Event::Token { logprobs, .. } => found.push(*logprobs.expect("it was asked for")),
+                _ => {}
+            }
+        }
+    }
+    (found, shared)
+}
+
+/// With quantised weights the rows of long prompts are computed otherwise than those of short ones: neither takes what the other
+/// left of its prompt.
+#[test]
+fn logits_do_not_depend_on_the_prompts_in_the_cache() {
+    let model = golden("gemma3-qat");
+    let vocabulary = model.config().vocabulary as u32;
+    let (long, other) = (text(1, 200, vocabulary), text(2, 120, vocabulary));
+    let with = |beginning: &[u32], seed: u32, more: u32| {
+        [beginning, &text(seed, more, vocabulary)].concat()
+    };
+    let prompts = [
+        long[..130].to_vec(),
+        with(&long[..100], 3, 60),
+        long[..50].to_vec(),
+        with(&long[..50], 4, 10),
+        with(&long[..64], 5, 1),
+        long.clone(),
+        other[..40].to_vec(),
+        other.clone(),
+        other[..64].to_vec(),
+        long[..65].to_vec(),
+    ];
+    let (mut warm, mut cold) = (engine(&model), engine(&model));
+    let mut reused = 0;
+    for (number, prompt) in prompts.iter().enumerate() {
+        cold.forget();
+        let (alone, nothing) = follow(&mut cold, prompt, 8);
+        let (found, shared) = follow(&mut warm, prompt, 8);
+        assert_eq!(nothing, 0);
+        assert_eq!(found, alone, "prompt {number}, {shared} tokens from the cache");
+        reused += shared;
+    }
+    assert!(reused > 300, "{reused} tokens came from the cache");
+}
+
+/// An answer that a prompt repeats was computed as an answer. Where the prompt is short that is how its own rows would be, where it is long
+/// it is more exact.
+#[test]
+fn a_prompt_that_repeats_an_answer_is_no_less_exact_with_the_cache() {
+    let model = golden("gemma3-qat");
+    let vocabulary = model.config().vocabulary as u32;
+    let options = EngineOptions { kv: KvType::F32, ..OPTIONS };
+    let load = |device: &dyn Device| Engine::new(&model, device, options).expect("it loads");
+    let (mut warm, mut cold) = (load(&cpu()), load(&cpu()));
+    let mut exact = load(&ReferenceDevice::new());
+    let (mut with_cache, mut without) = (0.0, 0.0);
+    for seed in 0..12 {
+        for (first, is_long) in [(12, false), (60, true)] {
+            let beginning = text(100 + seed, first, vocabulary);
+            let answer = follow(&mut warm, &beginning, 40).0;
+            let answer = answer.iter().map(|token| token.token);
+            let prompt: Vec<u32> = beginning.into_iter().chain(answer).chain([7]).collect();
+            cold.forget();
+            exact.forget();
+            let (found, shared) = follow(&mut warm, &prompt, 1);
+            let (alone, _) = follow(&mut cold, &prompt, 1);
+            assert_eq!(shared, first as usize + 39, "all but the last token of the answer");
+            if !is_long {
+                assert_eq!(found, alone, "{seed}");
+                continue;
+            }
+            let (truth, _) = follow(&mut exact, &prompt, 1);
+            let distance = |found: &[Logprobs]| -> f32 {
+                let of = |&(token, exact): &(u32, f32)| {
+                    let own = found[0].top.iter().find(|(other, _)| *other == token);
+                    own.map(|(_, logprob)| (logprob - exact).abs())
+                };
+                truth[0].top.iter().filter_map(of).sum()
+            };
+            with_cache += distance(&found);
+            without += distance(&alone);
+        }
+    }
+    println!("{with_cache} from the reference with the cache, {without} without");
+    assert!(with_cache < without, "{with_cache} {without}");
 }
 
 fn embedder(model: &Model, device: &dyn Device, pooling: Pooling) -> Engine {

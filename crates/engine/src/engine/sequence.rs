@@ -95,8 +95,9 @@ impl Sequence {
         self.prompt_logprobs.is_some() && self.next_logprob < self.prompt
     }
 
-    /// Whether the row of a position is a bulk row. That depends on the request alone, so that a result does not
-    /// depend on company or on what was in the cache.
+    /// Whether the row of a position is a bulk row, if it is run. That depends on the request alone, not on company or on the
+    /// pieces that its prompt is run in. Positions of its prompt that come from the cache were computed alike, but for those
+    /// of an earlier answer in a prompt with bulk rows: they are more exact than its own rows would be (decision 001).
     pub(super) fn is_bulk(&self, position: usize) -> bool {
         has_bulk_rows(self.prompt) && position < self.prompt
     }
