@@ -5,93 +5,131 @@
 #[path = "../../backend/tests/common/mod.rs"]
 mod common;
 
+use std::path::Path;
+
 use common::Golden;
 use common::random::{Random, model};
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SequenceView};
 use trine_model::{KvType, Model, Width};
-use trine_vulkan::testing::device;
+use trine_vulkan::testing::{device, takes};
 use trine_weights::DType;
 
-const SEQUENCES: usize = 3;
-/// Rows of the widest step, and so of the kernels of every step.
-const ROWS: usize = 20;
-const LENGTHS: [usize; SEQUENCES] = [37, 50, 9];
+/// Sequences that run alone and in company.
+struct Crowd {
+    /// Positions of each.
+    lengths: &'static [usize],
+    /// Rows of the widest step, and so of the kernels of every step.
+    rows: usize,
+}
+
+/// Few of several blocks.
+const FEW: Crowd = Crowd { lengths: &[37, 50, 9], rows: 20 };
+/// As many as a server has by default.
+const MANY: Crowd = Crowd {
+    lengths: &[
+        3, 1, 6, 2, 4, 1, 2, 5, 3, 3, 1, 2, 2, 4, 1, 3, 2, 6, 1, 1, 2, 3, 5, 2, 1, 4, 2, 3, 1, 2,
+        7, 1,
+    ],
+    rows: 40,
+};
 
 /// Which rows a step has: (sequence, rows), in the order in which they stand in it.
 type Step = Vec<(usize, usize)>;
 
-/// Each sequence by itself in pieces of so many rows.
-fn apart(rows: usize) -> Vec<Step> {
-    let pieces = |sequence: usize| {
-        let starts = (0..LENGTHS[sequence]).step_by(rows);
-        starts.map(move |start| vec![(sequence, rows.min(LENGTHS[sequence] - start))])
-    };
-    (0..SEQUENCES).flat_map(pieces).collect()
-}
+impl Crowd {
+    /// Each sequence by itself in pieces of so many rows.
+    fn apart(&self, rows: usize) -> Vec<Step> {
+        let pieces = |(sequence, &length): (usize, &usize)| {
+            let starts = (0..length).step_by(rows);
+            starts.map(move |start| vec![(sequence, rows.min(length - start))])
+        };
+        self.lengths.iter().enumerate().flat_map(pieces).collect()
+    }
 
-/// All together, in pieces of random sizes and in a random order.
-fn together(seed: u64) -> Vec<Step> {
-    let mut random = Random(seed);
-    let mut left = LENGTHS;
-    let mut steps = Vec::new();
-    while left.iter().any(|&left| left > 0) {
-        let (mut step, mut room) = (Vec::new(), ROWS);
-        let first = random.below(SEQUENCES);
-        for sequence in (first..SEQUENCES).chain(0..first) {
-            let rows = (1 + random.below(9)).min(room).min(left[sequence]);
-            if rows > 0 {
-                step.push((sequence, rows));
-                left[sequence] -= rows;
-                room -= rows;
+    /// All together, in pieces of random sizes up to `most` and in a random order.
+    fn together(&self, seed: u64, most: usize) -> Vec<Step> {
+        let mut random = Random(seed);
+        let mut left = self.lengths.to_vec();
+        let mut steps = Vec::new();
+        while left.iter().any(|&left| left > 0) {
+            let (mut step, mut room) = (Vec::new(), self.rows);
+            let first = random.below(left.len());
+            for sequence in (first..left.len()).chain(0..first) {
+                let rows = (1 + random.below(most)).min(room).min(left[sequence]);
+                if rows > 0 {
+                    step.push((sequence, rows));
+                    left[sequence] -= rows;
+                    room -= rows;
+                }
+            }
+            steps.push(step);
+        }
+        steps
+    }
+
+    /// Bits of the logits of every position of every sequence.
+    fn run(&self, model: &Model, steps: &[Step]) -> Vec<Vec<u32>> {
+        let vocabulary = model.config().vocabulary;
+        let sequences = self.lengths.len();
+        let blocks_each = self.lengths.iter().max().map_or(1, |longest| longest.div_ceil(BLOCK));
+        let options = ProgramOptions {
+            width: Width { tokens: self.rows, outputs: self.rows },
+            kv: KvType::F16,
+            context: blocks_each * BLOCK,
+            sequences,
+            blocks: sequences * blocks_each,
+        };
+        let mut program = device().batch_invariant().load(model, &options).unwrap();
+        assert!(program.is_invariant());
+        // The sequences' blocks alternate.
+        let block = |sequence: usize, index: usize| (index * sequences + sequence) as u32;
+        let tables: Vec<Vec<u32>> = (0..sequences)
+            .map(|sequence| (0..blocks_each).map(|index| block(sequence, index)).collect())
+            .collect();
+        let mut logits = vec![Vec::new(); sequences];
+        let mut lengths = vec![0; sequences];
+        for step in steps {
+            let mut rows: Vec<(u32, u32, u32)> = Vec::new();
+            let mut views = Vec::new();
+            for (index, &(sequence, count)) in step.iter().enumerate() {
+                views.push(SequenceView { slot: sequence as u32, blocks: &tables[sequence] });
+                let positions = lengths[sequence]..lengths[sequence] + count;
+                let token = |at: usize| ((at * at + 7 * sequence + 1) % vocabulary) as u32;
+                rows.extend(positions.map(|at| (token(at), at as u32, index as u32)));
+                lengths[sequence] += count;
+            }
+            let batch = Batch {
+                tokens: &rows.iter().map(|row| row.0).collect::<Vec<_>>(),
+                positions: &rows.iter().map(|row| row.1).collect::<Vec<_>>(),
+                sequence_of: &rows.iter().map(|row| row.2).collect::<Vec<_>>(),
+                sequences: &views,
+                outputs: &(0..rows.len() as u32).collect::<Vec<_>>(),
+                bulk_from: rows.len(),
+                input: &[],
+            };
+            let found = program.run(&batch).unwrap();
+            for ((.., index), row) in rows.iter().zip(found.chunks_exact(vocabulary)) {
+                logits[step[*index as usize].0].extend(row.iter().map(|x| x.to_bits()));
             }
         }
-        steps.push(step);
+        assert_eq!(lengths, self.lengths);
+        logits
     }
-    steps
+
+    fn check(&self, model: &Model, others: &[Vec<Step>]) {
+        let alone = self.run(model, &self.apart(self.rows));
+        assert!(alone.iter().flatten().all(|&bits| f32::from_bits(bits).is_finite()));
+        for steps in others {
+            assert!(self.run(model, steps) == alone, "{steps:?}");
+        }
+    }
 }
 
-/// Bits of the logits of every position of every sequence.
-fn run(model: &Model, steps: &[Step]) -> Vec<Vec<u32>> {
-    let vocabulary = model.config().vocabulary;
-    let blocks_each = 2;
-    let options = ProgramOptions {
-        width: Width { tokens: ROWS, outputs: ROWS },
-        kv: KvType::F16,
-        context: blocks_each * BLOCK,
-        sequences: SEQUENCES,
-        blocks: SEQUENCES * blocks_each,
-    };
-    let mut program = device().batch_invariant().load(model, &options).unwrap();
-    assert!(program.is_invariant());
-    let tables: Vec<Vec<u32>> = (0..SEQUENCES as u32).map(|at| vec![at, at + 3]).collect();
-    let mut logits = vec![Vec::new(); SEQUENCES];
-    let mut lengths = [0; SEQUENCES];
-    for step in steps {
-        let mut rows: Vec<(u32, u32, u32)> = Vec::new();
-        let mut views = Vec::new();
-        for (index, &(sequence, count)) in step.iter().enumerate() {
-            views.push(SequenceView { slot: sequence as u32, blocks: &tables[sequence] });
-            let positions = lengths[sequence]..lengths[sequence] + count;
-            let token = |at: usize| ((at * at + 7 * sequence + 1) % vocabulary) as u32;
-            rows.extend(positions.map(|at| (token(at), at as u32, index as u32)));
-            lengths[sequence] += count;
-        }
-        let batch = Batch {
-            tokens: &rows.iter().map(|row| row.0).collect::<Vec<_>>(),
-            positions: &rows.iter().map(|row| row.1).collect::<Vec<_>>(),
-            sequence_of: &rows.iter().map(|row| row.2).collect::<Vec<_>>(),
-            sequences: &views,
-            outputs: &(0..rows.len() as u32).collect::<Vec<_>>(),
-            bulk_from: rows.len(),
-            input: &[],
-        };
-        let found = program.run(&batch).unwrap();
-        for ((.., index), row) in rows.iter().zip(found.chunks_exact(vocabulary)) {
-            logits[step[*index as usize].0].extend(row.iter().map(|x| x.to_bits()));
-        }
-    }
-    assert_eq!(lengths, LENGTHS);
-    logits
+/// A random model with heads that the kernels take.
+fn supported(seed: u64, dtype: DType, folder: &Path) -> Model {
+    let fits = |model: &Model| model.plan().caches.iter().all(|cache| cache.head_dim <= 256);
+    let drawn = (seed..).step_by(100).map(|seed| model(&mut Random(seed), dtype, folder));
+    drawn.take(20).find(fits).unwrap()
 }
 
 #[test]
@@ -99,16 +137,29 @@ fn logits_do_not_depend_on_company() {
     let folder = tempfile::tempdir().unwrap();
     let mut models = vec![Golden::load("gguf/gemma3-qat").model];
     for (seed, dtype) in [(3, DType::F32), (11, DType::Q8_0), (12, DType::Q4K)] {
-        let fits = |model: &Model| model.plan().caches.iter().all(|cache| cache.head_dim <= 256);
-        let drawn =
-            (seed..).step_by(100).map(|seed| model(&mut Random(seed), dtype, folder.path()));
-        models.push(drawn.take(20).find(fits).unwrap());
+        models.push(supported(seed, dtype, folder.path()));
     }
+    for model in &models {
+        let others = [FEW.apart(1), FEW.apart(7), FEW.together(1, 9), FEW.together(2, 9)];
+        FEW.check(model, &others);
+    }
+}
+
+/// Each of 32 sequences has the same bits by itself, beside 31 others in their next token, and among prompts.
+#[test]
+fn logits_do_not_depend_on_31_others() {
+    assert_eq!(MANY.lengths.len(), 32);
+    let folder = tempfile::tempdir().unwrap();
+    let models = [
+        Golden::load("gguf/gemma3-qat").model,
+        supported(11, DType::Q8_0, folder.path()),
+        supported(3, DType::F32, folder.path()),
+    ];
+    let others = [MANY.together(1, 1), MANY.together(2, 3)];
+    assert_eq!(others[0][0].len(), 32, "all are in the first step");
     for (number, model) in models.iter().enumerate() {
-        let alone = run(model, &apart(ROWS));
-        assert!(alone.iter().flatten().all(|&bits| f32::from_bits(bits).is_finite()));
-        for steps in [apart(1), apart(7), together(1), together(2)] {
-            assert!(run(model, &steps) == alone, "model {number}: {steps:?}");
+        if takes(number, 2) {
+            MANY.check(model, &others);
         }
     }
 }
