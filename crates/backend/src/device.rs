@@ -1,5 +1,8 @@
 //! The seam: what a device is to the engine.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use thiserror::Error;
 use trine_model::{Cache, KvType, Model, ModelError, Plan, Rows, Scratch, Width};
 use trine_weights::WeightsError;
@@ -65,8 +68,9 @@ pub trait Program: Send {
     /// [`Batch::outputs`], or of a Plan that ends before them the residual stream or the hidden states, (tokens, hidden).
     ///
     /// # Errors
-    /// [`BackendError::BadBatch`] if the batch breaks one of [`Batch`]'s rules (nothing was run then), any other error if
-    /// the device failed; the caches' contents are undefined then.
+    /// [`BackendError::BadBatch`] if the batch breaks one of [`Batch`]'s rules (nothing was run then),
+    /// [`BackendError::Stopped`] if it was [stopped](Program::heed), any other error if the device failed; the caches'
+    /// contents are undefined then.
     fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;
 
     /// Whether the device finds the largest logits itself: whether [`Program::run_top`] may be called.
@@ -154,6 +158,13 @@ pub trait Program: Send {
 
     /// Memory it holds.
     fn memory(&self) -> Memory;
+
+    /// Lets a step be stopped on the way: one that finds the flag raised may end with [`BackendError::Stopped`]. What the
+    /// caches hold at the positions of its rows, and what a ring had in their places, is undefined then; all else stays. A
+    /// device that cannot stop on the way ignores it.
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        let _ = stop;
+    }
 
     /// Starts measuring the time of each step, or stops and gives the seconds spent in each since then.
     fn profile(&mut self, on: bool) -> Vec<f64>;
@@ -481,6 +492,9 @@ pub enum BackendError {
         /// What happened.
         what: String,
     },
+    /// The step was [stopped](Program::heed) by whoever waits for it.
+    #[error("the step was stopped")]
+    Stopped,
     /// The model file was cut short or replaced while it was in use.
     #[error(transparent)]
     Weights(#[from] WeightsError),

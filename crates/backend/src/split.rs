@@ -1,5 +1,8 @@
 //! Two devices that share a model: the first layers on one, the rest and the output matrix on the other.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use trine_model::{Model, Plan, cut};
 
 use crate::device::{
@@ -266,6 +269,10 @@ impl Program for SplitProgram {
 
     fn memory(&self) -> Memory {
         self.parts[0].memory() + self.parts[1].memory()
+    }
+
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.parts.iter_mut().for_each(|part| part.heed(Arc::clone(&stop)));
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {

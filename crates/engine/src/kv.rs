@@ -388,6 +388,12 @@ impl KvCache {
         slot.written = slot.written.max(slot.length);
     }
 
+    /// Notes that the device may have written up to `rows` more positions of a running sequence, none of which counts.
+    pub fn overwrite(&mut self, slot: usize, rows: usize) {
+        let slot = &mut self.slots[slot];
+        slot.written = slot.written.max(slot.length + rows);
+    }
+
     /// Ends a running sequence. Its cache stays reusable if `keep` is set and it holds anything.
     pub fn release(&mut self, slot: usize, keep: bool) {
         self.drop_holds(slot);

@@ -1,34 +1,42 @@
 //! The program from its start to its exit code.
 
+use std::io::{Write, stdout};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::FromArgMatches;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{self, Cli, Command};
 use crate::commands;
-use crate::failure::{exit_code, message, usage};
+use crate::failure::{exit_code, message, output_error, usage};
 use crate::{interrupt, log, output, screen, terminal, traces};
 
 /// Exit code after a defect of trine's own, as Rust programs have it.
 const PANICKED: u8 = 101;
+/// Exit code where the command line cannot be understood.
+const MISUNDERSTOOD: u8 = 2;
 
 /// Runs the command line; every way out leads through here.
 pub(crate) fn main() -> ExitCode {
     report_panics();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let cli = Cli::parse();
+        let matches = cli::command().try_get_matches();
+        let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+            Ok(cli) => cli,
+            Err(told) => return tell(&told),
+        };
         let collector = match &cli.command {
             Command::Serve(args) => traces::collector(args.otlp_endpoint.as_ref())?,
             _ => None,
         };
-        let _traces = log::start(cli.verbose, collector.as_ref())?;
+        let is_server = matches!(cli.command, Command::Serve(_));
+        let _traces = log::start(cli.verbose, is_server, collector.as_ref())?;
         interrupt::install();
-        run(cli)
+        run(cli).map(|()| ExitCode::SUCCESS)
     }));
     match outcome {
-        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Ok(code)) => code,
         Ok(Err(error)) => {
             if let Some(message) = message(&error) {
                 output::error(terminal::harmless(&message));
@@ -37,6 +45,17 @@ pub(crate) fn main() -> ExitCode {
         }
         Err(_) => ExitCode::from(PANICKED),
     }
+}
+
+/// Help, the version, or what is wrong with the command line.
+fn tell(told: &clap::Error) -> Result<ExitCode> {
+    let printed = told.print().and_then(|()| stdout().flush());
+    if told.use_stderr() {
+        return Ok(ExitCode::from(MISUNDERSTOOD));
+    }
+    // It was asked for, so it counts whether it arrives.
+    printed.map_err(output_error)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run(mut cli: Cli) -> Result<()> {

@@ -1,18 +1,22 @@
-//! A conversation: its messages, how they become a prompt, and the file they are kept in.
+//! A conversation: its messages, and how they become a prompt that fits the context.
 
-use std::io::{Read, Write};
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use trine_text::{Message, RenderOptions, Specials};
 
+use crate::saved::{Parameters, or_default};
 use crate::vocabulary::TextSide;
 
-/// Version of the file format.
-const VERSION: u32 = 1;
-/// Largest conversation file read.
-const FILE_BYTES_MAX: u64 = 1 << 26;
+/// Most bytes of earlier messages that are rendered: far more than any context takes, far less than a template may give.
+const RENDERED_BYTES_MAX: usize = 2 << 20;
+/// No token has more bytes (the tokenizer's limit): what is longer than so many for each position cannot fit.
+const TOKEN_BYTES_MAX: usize = 1024;
+/// Part of the context that is left for an answer before old messages are left out.
+const ANSWER_PART: usize = 8;
+/// Part of the context that the messages take after some were left out. What remains has to be run again from its
+/// beginning, so it should not happen with every message.
+const KEPT_PART: usize = 2;
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,47 +29,138 @@ pub(crate) enum Role {
 }
 
 /// One turn.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Turn {
     /// Who speaks.
     pub(crate) role: Role,
     /// What is said.
     pub(crate) content: String,
+    /// Answers that stood here before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "or_default")]
+    pub(crate) earlier: Vec<String>,
+    /// What another program noted, kept for it.
+    #[serde(flatten)]
+    pub(crate) others: Map<String, Value>,
+}
+
+impl Turn {
+    /// What somebody says.
+    pub(crate) fn new(role: Role, content: impl Into<String>) -> Self {
+        Self { role, content: content.into(), earlier: Vec::new(), others: Map::new() }
+    }
 }
 
 /// A conversation.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Conversation {
+    /// What it is about, where somebody said so.
+    pub(crate) title: Option<String>,
     /// Instructions before the first turn.
     pub(crate) system: Option<String>,
+    /// How answers are written, as far as somebody chose it.
+    pub(crate) parameters: Parameters,
     /// The turns, the person's first, alternating.
     pub(crate) turns: Vec<Turn>,
+    /// What another program noted, kept for it.
+    pub(crate) others: Map<String, Value>,
+    /// So many of the first turns, an even number, are left out of prompts: they have no room.
+    pub(crate) left_out: usize,
 }
 
-/// A conversation as a file.
-#[derive(Serialize, Deserialize)]
-struct Saved {
-    /// Says what the file is.
-    trine_conversation: u32,
-    #[serde(default)]
-    model: String,
-    #[serde(default)]
-    system: Option<String>,
-    messages: Vec<Turn>,
+/// A prompt for the next answer.
+#[derive(Debug)]
+pub(crate) struct Prompt {
+    /// Its tokens.
+    pub(crate) tokens: Vec<u32>,
+    /// So many messages were left out for it that were part of the prompt before.
+    pub(crate) newly_left_out: usize,
+}
+
+/// A prompt that has no room, whatever is left out of it.
+#[derive(Debug)]
+pub(crate) struct TooLong {
+    /// Its tokens.
+    pub(crate) tokens: usize,
+    /// Whether it may have more than that.
+    pub(crate) at_least: bool,
+}
+
+impl std::fmt::Display for TooLong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let least = if self.at_least { "at least " } else { "" };
+        write!(f, "the message has {least}{} tokens", self.tokens)
+    }
+}
+
+impl std::error::Error for TooLong {}
+
+/// Refuses a text that cannot fit, before anything is done with it.
+///
+/// # Errors
+/// [`TooLong`].
+pub(crate) fn check_bytes(text: &str, context: usize) -> Result<(), TooLong> {
+    let tokens = text.len() / TOKEN_BYTES_MAX;
+    if tokens > context { Err(TooLong { tokens, at_least: true }) } else { Ok(()) }
 }
 
 impl Conversation {
     /// The same with a question at its end.
     pub(crate) fn asking(mut self, content: String) -> Self {
-        self.turns.push(Turn { role: Role::User, content });
+        self.turns.push(Turn::new(Role::User, content));
         self
     }
 
-    /// The prompt that asks for the next answer.
+    /// The prompt that asks for the next answer, of at most `context` tokens. Where there is no room for all turns and an
+    /// answer of up to `answer` tokens, the oldest are left out, from then on: as many as it takes to leave half of the
+    /// context free, but for the last one.
     ///
     /// # Errors
-    /// If the model has no chat template or it refuses the conversation.
-    pub(crate) fn prompt(&self, text: &TextSide) -> Result<Vec<u32>> {
+    /// [`TooLong`] if the last turn has no room (nothing is left out then); if the model has no chat template, or it
+    /// refuses the conversation.
+    pub(crate) fn prompt(
+        &mut self,
+        text: &TextSide,
+        context: usize,
+        answer: usize,
+    ) -> Result<Prompt> {
+        let last = self.turns.len().saturating_sub(1);
+        if let Some(turn) = self.turns.last() {
+            // The template would be blamed otherwise, which takes less text than the tokenizer.
+            check_bytes(&turn.content, context)?;
+            let tokens = text.tokenizer.encode(&turn.content, Specials::AsText)?.len();
+            if tokens > context {
+                return Err(TooLong { tokens, at_least: false }.into());
+            }
+        }
+        let before = self.left_out;
+        let mut first = before;
+        let mut bytes: usize = self.turns[first..].iter().map(|turn| turn.content.len()).sum();
+        while first + 1 < last && bytes > RENDERED_BYTES_MAX {
+            bytes -= self.turns[first].content.len() + self.turns[first + 1].content.len();
+            first += 2;
+        }
+        let spare = answer.min(context / ANSWER_PART);
+        let mut tokens = self.prompt_from(first, text)?;
+        if tokens.len() + spare > context && first < last {
+            // The fewest turns that leave half of the context free: by halves, as every count asks the tokenizer.
+            let (mut least, mut most) = (first / 2 + 1, last / 2);
+            while least < most {
+                let middle = least.midpoint(most);
+                let length = self.prompt_from(2 * middle, text)?.len();
+                if length <= context / KEPT_PART { most = middle } else { least = middle + 1 }
+            }
+            first = 2 * most;
+            tokens = self.prompt_from(first, text)?;
+        }
+        if tokens.len() > context {
+            return Err(TooLong { tokens: tokens.len(), at_least: false }.into());
+        }
+        self.left_out = first;
+        Ok(Prompt { tokens, newly_left_out: first - before })
+    }
+
+    /// The prompt of all turns from one on.
+    fn prompt_from(&self, first: usize, text: &TextSide) -> Result<Vec<u32>> {
         let template = text
             .template
             .as_ref()
@@ -73,7 +168,7 @@ impl Conversation {
         let tokenizer = &text.tokenizer;
         // What people and the model said is guarded: its words never become control tokens.
         let system = self.system.iter().map(|content| ("system", content));
-        let turns = self.turns.iter().map(|turn| match turn.role {
+        let turns = self.turns[first..].iter().map(|turn| match turn.role {
             Role::User => ("user", &turn.content),
             Role::Assistant => ("assistant", &turn.content),
         });
@@ -89,116 +184,88 @@ impl Conversation {
         let rendered = template.render(&messages, &options)?;
         Ok(tokenizer.encode_prompt(&rendered, Specials::ParseGuarded)?)
     }
-
-    /// Writes the conversation to a file. An existing file is replaced only if it is a conversation.
-    ///
-    /// # Errors
-    /// If the file is something else or cannot be written.
-    pub(crate) fn save(&self, path: &Path, model: &str) -> Result<()> {
-        if path.exists() && Self::load(path).is_err() {
-            bail!("{} exists and is no conversation; choose another name", path.display());
-        }
-        let saved = Saved {
-            trine_conversation: VERSION,
-            model: model.to_owned(),
-            system: self.system.clone(),
-            messages: self.turns.clone(),
-        };
-        let mut text = serde_json::to_string_pretty(&saved)?;
-        text.push('\n');
-        let fail =
-            || format!("cannot write {}; check the path and its permissions", path.display());
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        let part = Path::new(&part);
-        let written = std::fs::File::create(part)
-            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .and_then(|()| std::fs::rename(part, path));
-        if written.is_err() {
-            let _ = std::fs::remove_file(part);
-        }
-        written.with_context(fail)
-    }
-
-    /// Reads a conversation from a file.
-    ///
-    /// # Errors
-    /// If there is none, or its turns do not alternate.
-    pub(crate) fn load(path: &Path) -> Result<Self> {
-        let fail = || format!("cannot read {}; check the path and its permissions", path.display());
-        let file = std::fs::File::open(path).with_context(fail)?;
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).with_context(fail)?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            bail!(
-                "{} is larger than {FILE_BYTES_MAX} bytes; it cannot be a conversation",
-                path.display()
-            );
-        }
-        let saved: Saved = serde_json::from_str(&text)
-            .with_context(|| format!("{} is no conversation that /save wrote", path.display()))?;
-        if saved.trine_conversation != VERSION {
-            bail!(
-                "{} has format version {}, this trine reads {VERSION}; use a newer trine",
-                path.display(),
-                saved.trine_conversation
-            );
-        }
-        let expected =
-            |index: usize| if index.is_multiple_of(2) { Role::User } else { Role::Assistant };
-        if let Some(index) =
-            (0..saved.messages.len()).find(|&at| saved.messages[at].role != expected(at))
-        {
-            bail!(
-                "{}: message {index} is the {:?}'s; messages alternate, beginning with the user's: correct the file",
-                path.display(),
-                saved.messages[index].role
-            );
-        }
-        Ok(Self { system: saved.system, turns: saved.messages })
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use trine_weights::Checkpoint;
+
     use super::*;
+    use crate::embedded::Embedded;
 
-    fn turn(role: Role, content: &str) -> Turn {
-        Turn { role, content: content.to_owned() }
+    const CONTEXT: usize = 400;
+
+    fn text() -> TextSide {
+        let checkpoint = Checkpoint::from_static(Embedded::Demo.bytes()).unwrap();
+        TextSide::read(&checkpoint, &[], true).unwrap()
+    }
+
+    fn ask(conversation: &mut Conversation, words: usize, text: &TextSide) -> Result<Prompt> {
+        conversation.turns.push(Turn::new(Role::User, "word ".repeat(words)));
+        conversation.prompt(text, CONTEXT, usize::MAX)
     }
 
     #[test]
-    fn saved_conversations_come_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("chat.json");
-        let conversation = Conversation {
-            system: Some("Be brief.".to_owned()),
-            turns: vec![turn(Role::User, "a\n\"b\" ü"), turn(Role::Assistant, "c")],
-        };
-        conversation.save(&path, "demo").unwrap();
-        assert_eq!(Conversation::load(&path).unwrap(), conversation);
-        conversation.save(&path, "demo").unwrap();
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no partial file stays");
-    }
-
-    #[test]
-    fn other_files_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("notes.txt");
-        std::fs::write(&path, "my notes").unwrap();
-        let error = Conversation::default().save(&path, "demo").unwrap_err().to_string();
-        assert!(error.contains("notes.txt"), "{error}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "my notes");
-        let wrong = [
-            r#"{"trine_conversation":2,"messages":[]}"#,
-            r#"{"trine_conversation":1,"messages":[{"role":"assistant","content":"x"}]}"#,
-            r#"{"trine_conversation":1,"messages":[{"role":"user","content":"x"},{"role":"user","content":"y"}]}"#,
-            r#"{"messages":[]}"#,
-            "[]",
-        ];
-        for text in wrong {
-            std::fs::write(&path, text).unwrap();
-            assert!(Conversation::load(&path).is_err(), "{text}");
+    fn the_oldest_turns_leave_several_at_once() {
+        let text = text();
+        let mut conversation =
+            Conversation { system: Some("Be brief.".to_owned()), ..Conversation::default() };
+        let (mut times, mut messages) = (0, 0);
+        for _ in 0..40 {
+            let before = conversation.left_out;
+            let prompt = ask(&mut conversation, 10, &text).unwrap();
+            assert!(prompt.tokens.len() + CONTEXT / ANSWER_PART <= CONTEXT);
+            assert_eq!(conversation.left_out, before + prompt.newly_left_out);
+            assert!(conversation.left_out.is_multiple_of(2));
+            if prompt.newly_left_out > 0 {
+                assert!(prompt.tokens.len() <= CONTEXT / KEPT_PART);
+                times += 1;
+                messages += prompt.newly_left_out;
+            }
+            // The system text stays, as does the newest message.
+            let rendered = text.tokenizer.decode(&prompt.tokens, false);
+            assert!(rendered.contains("Be brief.") && rendered.contains("word word"));
+            conversation.turns.push(Turn::new(Role::Assistant, "answer ".repeat(10)));
         }
+        assert!(times >= 2 && messages >= 6 * times, "{messages} messages in {times} times");
+        assert_eq!(conversation.turns.len(), 80, "nothing is forgotten");
+    }
+
+    #[test]
+    fn a_message_without_room_is_refused_and_changes_nothing() {
+        let text = text();
+        let mut conversation = Conversation::default();
+        ask(&mut conversation, 10, &text).unwrap();
+        conversation.turns.push(Turn::new(Role::Assistant, "answer"));
+        for (words, at_least) in [(CONTEXT, false), (20_000_000, true)] {
+            let error = ask(&mut conversation, words, &text).unwrap_err();
+            let too_long: &TooLong = error.downcast_ref().unwrap();
+            assert!(too_long.tokens > CONTEXT && too_long.at_least == at_least, "{too_long}");
+            conversation.turns.pop();
+            assert_eq!(conversation.left_out, 0);
+        }
+        // Room for the message, though for little of an answer.
+        let prompt = ask(&mut conversation, CONTEXT * 9 / 10, &text).unwrap();
+        assert_eq!(prompt.newly_left_out, 2);
+    }
+
+    #[test]
+    fn an_answer_that_filled_the_context_leaves_with_its_question() {
+        let text = text();
+        let mut conversation = Conversation::default();
+        ask(&mut conversation, 10, &text).unwrap();
+        conversation.turns.push(Turn::new(Role::Assistant, "answer ".repeat(CONTEXT)));
+        assert_eq!(ask(&mut conversation, 10, &text).unwrap().newly_left_out, 2);
+    }
+
+    #[test]
+    fn a_file_of_many_megabytes_is_cut_before_it_is_rendered() {
+        let text = text();
+        let mut conversation = Conversation::default();
+        for _ in 0..40 {
+            conversation.turns.push(Turn::new(Role::User, "word ".repeat(20_000)));
+            conversation.turns.push(Turn::new(Role::Assistant, "answer ".repeat(20_000)));
+        }
+        assert_eq!(ask(&mut conversation, 10, &text).unwrap().newly_left_out, 80);
     }
 }

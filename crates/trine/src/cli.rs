@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use trine_model::KvType;
 use trine_weights::DType;
 
@@ -19,9 +19,10 @@ pub(crate) use models::{
 };
 pub(crate) use serve::ServeArgs;
 pub(crate) use top::TopArgs;
+pub(crate) use values::Seed;
 use values::{
     parse_batch, parse_bias, parse_context, parse_drafts, parse_gap, parse_kv, parse_positive,
-    parse_probability, parse_rate, parse_target,
+    parse_probability, parse_rate, parse_seed, parse_target,
 };
 
 /// Shown at the end of every command's long help.
@@ -53,6 +54,16 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// What is parsed. Negative numbers are values of every option that takes one: a message about the value says more than
+/// that `-1` is no option.
+pub(crate) fn command() -> clap::Command {
+    let values = |arg: clap::Arg| {
+        let takes = arg.get_action().takes_values() && !arg.is_positional();
+        if takes { arg.allow_negative_numbers(true) } else { arg }
+    };
+    Cli::command().mut_args(values).mut_subcommands(|command| command.mut_args(values))
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -69,7 +80,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Measure how well a model predicts a text, or how far it is from another model
     Eval(EvalArgs),
-    /// Show what running a model means: steps, memory, cost
+    /// Show what running a model means: memory, cost, steps
     Explain(ExplainArgs),
     /// Forecast how fast a model runs on a machine, this one or another
     Plan(PlanArgs),
@@ -133,7 +144,7 @@ pub(crate) struct Placement {
     pub(crate) device: Option<DeviceChoice>,
 
     /// Layers that the GPU runs, the last ones and the output; the CPU runs the others [default: all that fit]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub(crate) gpu_layers: Option<usize>,
 
     /// Measure which kernels suit the GPU: auto (once, the default), off, again
@@ -195,8 +206,10 @@ With PROMPT, or with text on standard input, one answer is written; else a chat 
 
 const RUN_DETAILS: &str = "\
 With a PROMPT, or with text on standard input, one answer is written and the program ends. Without
-either a chat begins (/help shows its commands). A PROMPT of `-` is read from standard input; with
-any other PROMPT standard input is left alone.
+either a chat begins (/help shows its commands). With both, the text of standard input comes after
+the prompt, with an empty line between: trine run MODEL \"Summarise this\" < report.txt. A PROMPT of
+`-` is standard input alone. A program that starts trine in a loop over its own standard input gives
+it another one: < /dev/null.
 
 A single argument of several words is the prompt for the embedded model: trine run \"Once upon a
 time\". A word that could name a model is never taken for a prompt.
@@ -223,6 +236,10 @@ pub(crate) struct RunArgs {
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Option<String>,
 
+    /// Take the prompt from a file; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub(crate) prompt_file: Option<PathBuf>,
+
     /// Instructions that stand before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,
@@ -232,12 +249,16 @@ pub(crate) struct RunArgs {
     pub(crate) raw: bool,
 
     /// Chat even though standard input is no terminal: its lines are taken as if typed
-    #[arg(short, long, conflicts_with_all = ["prompt", "json"])]
+    #[arg(short, long, conflicts_with_all = ["prompt", "prompt_file", "json"])]
     pub(crate) interactive: bool,
 
     /// Print one JSON object with text, counts, timings and the reason for the end
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Say nothing on standard error but warnings and errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 
     #[command(flatten)]
     pub(crate) fetch: FetchArgs,
@@ -254,39 +275,39 @@ pub(crate) struct RunArgs {
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Most tokens to write [default: until the model ends or the context is full]
-    #[arg(long, value_name = "N", value_parser = parse_positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub(crate) max_tokens: Option<usize>,
 
     /// Randomness: 0 always takes the most likely token
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T")]
     pub(crate) temperature: Option<f32>,
 
     /// Choose among the K most likely tokens; 0 for all
-    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<usize>,
 
     /// Choose among the most likely tokens that together have probability P
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     pub(crate) top_p: Option<f32>,
 
     /// Leave out tokens less likely than P times the most likely one
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     pub(crate) min_p: Option<f32>,
 
-    /// Start of the random numbers [default: another one each time]
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
+    /// Start of the random numbers [default: -1, another one each time]
+    #[arg(long, value_name = "N", value_parser = parse_seed)]
+    pub(crate) seed: Option<Seed>,
 
     /// Divide the scores of tokens that were used already; 1 is off
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     pub(crate) repetition_penalty: Option<f32>,
 
     /// Subtract from the scores of tokens that were used already; 0 is off
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     pub(crate) presence_penalty: Option<f32>,
 
     /// Subtract from the scores of tokens for each time they were used; 0 is off
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     pub(crate) frequency_penalty: Option<f32>,
 
     /// Add VALUE to the score of token ID; can be repeated
@@ -414,6 +435,10 @@ pub(crate) struct ExplainArgs {
     #[arg(short, long, value_name = "N", default_value = "0")]
     pub(crate) depth: usize,
 
+    /// List the steps of the Plan too
+    #[arg(long)]
+    pub(crate) plan: bool,
+
     /// Print everything as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -443,31 +468,31 @@ pub(crate) struct PlanArgs {
     pub(crate) device: Option<String>,
 
     /// Read bandwidth in GB/s; without --device, a machine of its own together with --tops
-    #[arg(long, value_name = "X", value_parser = parse_rate, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = parse_rate)]
     pub(crate) gbps: Option<f64>,
 
     /// Rate of matrix products in 10^12 operations per second
-    #[arg(long, value_name = "Y", value_parser = parse_rate, allow_negative_numbers = true)]
+    #[arg(long, value_name = "Y", value_parser = parse_rate)]
     pub(crate) tops: Option<f64>,
 
     /// Microseconds between a step and the next that needs its result
-    #[arg(long, value_name = "US", value_parser = parse_gap, allow_negative_numbers = true)]
+    #[arg(long, value_name = "US", value_parser = parse_gap)]
     pub(crate) gap: Option<f64>,
 
     /// Numbers of sequences at once, separated by commas
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1,8,32", value_parser = parse_batch, allow_negative_numbers = true)]
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1,8,32", value_parser = parse_batch)]
     pub(crate) batch: Vec<usize>,
 
     /// Positions of each sequence, and lengths of prompts, separated by commas [default: 512,8192]
-    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_context, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_context)]
     pub(crate) context: Vec<usize>,
 
     /// Draft tokens that a speculating engine guesses for each pass
-    #[arg(long, value_name = "N", default_value = "4", value_parser = parse_drafts, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = parse_drafts)]
     pub(crate) drafts: usize,
 
     /// Probability that a draft token is right
-    #[arg(long, value_name = "P", default_value = "0.7", value_parser = parse_probability, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value = "0.7", value_parser = parse_probability)]
     pub(crate) acceptance: f64,
 
     /// How keys and values are stored: f32, f16, int8 [default: f16]
@@ -593,13 +618,30 @@ pub(crate) enum Shell {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::error::ErrorKind;
 
     use super::*;
 
     #[test]
     fn the_definition_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn negative_numbers_are_values() {
+        let mut options = 0;
+        for subcommand in command().get_subcommands() {
+            let valued = subcommand.get_arguments().filter(|arg| arg.get_action().takes_values());
+            for option in valued.filter_map(clap::Arg::get_long) {
+                let typed = ["trine", subcommand.get_name(), &format!("--{option}"), "-1"];
+                let kind = command().try_get_matches_from(typed).err().map(|error| error.kind());
+                assert_ne!(kind, Some(ErrorKind::UnknownArgument), "{typed:?}");
+                options += 1;
+            }
+        }
+        assert!(options > 50, "{options} options");
+        assert_eq!((parse_seed("-1"), parse_seed("7")), (Ok(Seed::Random), Ok(Seed::Given(7))));
+        assert!(parse_seed("-2").unwrap_err().contains("-1 for another one"));
     }
 
     #[test]

@@ -2,15 +2,18 @@
 
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use trine_text::Specials;
 
-use crate::chat::{Conversation, Role, Turn};
+use crate::chat::{Conversation, Prompt, Role, TooLong, Turn, check_bytes};
+use crate::cli::SamplingArgs;
+use crate::failure::OutputClosed;
 use crate::generate::{Answer, Ending};
-use crate::interrupt::Watch;
+use crate::interrupt::{self, Watch};
 use crate::line_source::{Line, LineSource, next_input};
 use crate::options::Writing;
 use crate::output;
+use crate::saved::Parameters;
 use crate::session::Session;
 use crate::vocabulary::TextSide;
 
@@ -20,7 +23,7 @@ const HELP: &str = "\
 /system TEXT   set the instructions that stand before the conversation; without TEXT remove them
 /save FILE     keep the conversation in a file
 /load FILE     go on with a conversation from a file
-/exit          leave (also Ctrl-D, or Ctrl-C twice)
+/exit          leave (also Ctrl-D, or Ctrl-C twice; three times if the conversation is not saved)
 
 Several lines: end a line with \\, or put the text between \"\"\" and \"\"\".
 A text that begins with a slash is sent with a space before it.
@@ -74,61 +77,114 @@ pub(crate) type Show<'a> =
 /// A chat with a model.
 pub(crate) struct Chat<'a> {
     /// The model.
-    pub(crate) session: &'a mut Session,
+    session: &'a mut Session,
     /// Its text side.
-    pub(crate) text: &'a TextSide,
+    text: &'a TextSide,
+    /// What was typed about how answers are written: it comes before what a file says.
+    typed: &'a SamplingArgs,
+    /// The same with what a preset says, which a file comes before.
+    preset: &'a SamplingArgs,
     /// How answers are written.
-    pub(crate) writing: &'a Writing,
+    writing: Writing,
     /// Whether inputs are continued as they are, without a template or memory.
-    pub(crate) raw: bool,
+    raw: bool,
     /// What was said.
-    pub(crate) conversation: Conversation,
+    conversation: Conversation,
+    /// Whether the conversation is in a file as it is.
+    is_saved: bool,
+    /// Whether anything went wrong.
+    has_failed: bool,
 }
 
-impl Chat<'_> {
-    /// Talks until the end of the input, `/exit`, or Ctrl-C twice at the prompt.
+impl<'a> Chat<'a> {
+    /// A chat that goes on with a conversation. How answers are written is given as it was typed, and with what a preset says.
+    pub(crate) fn new(
+        session: &'a mut Session,
+        text: &'a TextSide,
+        [typed, preset]: [&'a SamplingArgs; 2],
+        raw: bool,
+        mut conversation: Conversation,
+    ) -> Self {
+        let writing = Writing::new(preset, session.model.defaults());
+        conversation.parameters = Parameters::of(preset);
+        Self {
+            session,
+            text,
+            typed,
+            preset,
+            writing,
+            raw,
+            conversation,
+            is_saved: true,
+            has_failed: false,
+        }
+    }
+
+    /// Talks until the end of the input, `/exit`, or Ctrl-C often enough at the prompt. Gives whether all went well.
     ///
     /// # Errors
     /// If the input cannot be read or the output not written. What goes wrong with a single answer is told, and the
     /// chat goes on.
-    pub(crate) fn talk(&mut self, lines: &mut dyn LineSource, show: &mut Show<'_>) -> Result<()> {
-        let mut interrupted_before = false;
+    pub(crate) fn talk(mut self, lines: &mut dyn LineSource, show: &mut Show<'_>) -> Result<bool> {
+        let mut interrupts = 0;
         loop {
+            interrupt::set_unsaved(self.is_unsaved());
             let input = match next_input(lines)? {
                 Line::Text(text) => text,
-                Line::End => return Ok(()),
-                Line::Interrupted if interrupted_before => return Ok(()),
+                Line::End => return Ok(!self.has_failed),
                 Line::Interrupted => {
-                    output::note("Ctrl-C again, or /exit, to leave");
-                    interrupted_before = true;
+                    interrupts += 1;
+                    match interrupts {
+                        1 => output::note("Ctrl-C again, or /exit, to leave"),
+                        2 if self.is_unsaved() => output::note(interrupt::UNSAVED_NOTE),
+                        _ => return Ok(!self.has_failed),
+                    }
                     continue;
                 }
             };
-            interrupted_before = false;
+            interrupts = 0;
             match parse(&input) {
-                Ok(Some(Slash::Exit)) => return Ok(()),
-                Ok(Some(command)) => tell(self.obey(command)),
+                Ok(Some(Slash::Exit)) => return Ok(!self.has_failed),
+                Ok(Some(command)) => {
+                    let obeyed = self.obey(command);
+                    self.tell(obeyed);
+                }
                 Ok(None) if input.trim().is_empty() => {}
                 Ok(None) => {
                     let said = self.say(input, show);
                     // Nobody reads any more: there is no point in going on.
                     if let Err(error) = &said
-                        && error.is::<crate::failure::OutputClosed>()
+                        && error.is::<OutputClosed>()
                     {
-                        return said;
+                        return said.map(|()| true);
                     }
-                    tell(said);
+                    self.tell(said);
                 }
-                Err(error) => tell(Err(error)),
+                Err(error) => self.tell(Err(error)),
             }
+        }
+    }
+
+    /// Whether leaving loses something.
+    fn is_unsaved(&self) -> bool {
+        !self.is_saved && !self.conversation.turns.is_empty()
+    }
+
+    fn tell(&mut self, outcome: Result<()>) {
+        if let Err(error) = outcome
+            && let Some(message) = crate::failure::message(&error)
+        {
+            self.has_failed = true;
+            output::error(crate::terminal::harmless(&message));
         }
     }
 
     fn obey(&mut self, command: Slash<'_>) -> Result<()> {
         match command {
-            Slash::Help => output::remark(HELP),
+            Slash::Help => output::help(HELP),
             Slash::Reset => {
                 self.conversation.turns.clear();
+                self.conversation.left_out = 0;
                 output::note("the conversation is forgotten");
             }
             Slash::System(_) if self.raw => {
@@ -138,39 +194,57 @@ impl Chat<'_> {
             }
             Slash::System("") => {
                 self.conversation.system = None;
+                self.is_saved = false;
                 output::note("no system text");
             }
             Slash::System(text) => {
                 self.conversation.system = Some(text.to_owned());
+                self.is_saved = false;
                 output::note("the system text is set");
             }
             Slash::Save(path) => {
                 self.conversation.save(path, &self.session.name)?;
+                self.is_saved = true;
                 output::note(&format!(
-                    "{} messages are in {}",
-                    self.conversation.turns.len(),
+                    "{} in {}",
+                    messages(self.conversation.turns.len()),
                     path.display()
                 ));
             }
-            Slash::Load(path) => {
-                self.conversation = Conversation::load(path)?;
-                output::note(&format!(
-                    "{} messages from {}",
-                    self.conversation.turns.len(),
-                    path.display()
-                ));
-            }
+            Slash::Load(path) => self.load(path)?,
             Slash::Exit => {}
         }
         Ok(())
     }
 
-    /// Answers an input. If that fails, the input is not part of the conversation.
+    /// Goes on with the conversation of a file, as it was written but for what was typed on the command line.
+    fn load(&mut self, path: &Path) -> Result<()> {
+        let mut conversation = Conversation::load(path)?;
+        let parameters = conversation.parameters.beneath(self.typed);
+        let writing = Writing::new(&parameters.over(self.preset), self.session.model.defaults());
+        writing
+            .sampling
+            .check(self.session.engine.vocabulary())
+            .with_context(|| format!("the parameters of {} cannot be used", path.display()))?;
+        conversation.parameters = parameters;
+        (self.conversation, self.writing, self.is_saved) = (conversation, writing, true);
+        let Conversation { turns, parameters, system, .. } = &self.conversation;
+        output::note(&format!("{} from {}", messages(turns.len()), path.display()));
+        if system.is_some() {
+            output::note("it has a system text; /system sets another");
+        }
+        if let Some(chosen) = parameters.shown() {
+            output::note(&format!("answers are written with {chosen}"));
+        }
+        Ok(())
+    }
+
+    /// Answers an input. If that fails, or is stopped before there is an answer, the input is not part of the conversation.
     fn say(&mut self, input: String, show: &mut Show<'_>) -> Result<()> {
         let watch = Watch::new();
         if self.raw {
-            let prompt = self.text.tokenizer.encode_prompt(&input, Specials::Parse)?;
-            show(self.session, prompt, self.writing, &watch)?;
+            let prompt = raw_prompt(self.session, self.text, &input)?;
+            show(self.session, prompt, &self.writing, &watch)?;
             return Ok(());
         }
         let content =
@@ -179,46 +253,102 @@ impl Chat<'_> {
         if self.conversation.turns.last().is_some_and(|turn| turn.role == Role::User) {
             self.conversation.turns.pop();
         }
-        self.conversation.turns.push(Turn { role: Role::User, content });
-        let answered = self
-            .conversation
-            .prompt(self.text)
-            .and_then(|prompt| show(self.session, prompt, self.writing, &watch));
-        match answered {
+        self.conversation.turns.push(Turn::new(Role::User, content));
+        match self.answer(&watch, show) {
+            Ok(answer) if answer.ending == Ending::Interrupted && answer.text.is_empty() => {
+                self.conversation.turns.pop();
+                output::note("the message is not part of the conversation");
+                Ok(())
+            }
             Ok(answer) => {
-                self.conversation.turns.push(Turn { role: Role::Assistant, content: answer.text });
+                self.conversation.turns.push(Turn::new(Role::Assistant, answer.text));
+                self.is_saved = false;
                 Ok(())
             }
             Err(error) => {
                 self.conversation.turns.pop();
-                Err(match error.downcast_ref::<trine_engine::EngineError>() {
-                    Some(trine_engine::EngineError::PromptTooLong { .. }) => {
-                        error.context("the conversation has become too long; /reset begins anew")
-                    }
-                    _ => error,
-                })
+                Err(error)
             }
         }
     }
-}
 
-fn tell(outcome: Result<()>) {
-    if let Err(error) = outcome
-        && let Some(message) = crate::failure::message(&error)
-    {
-        output::error(crate::terminal::harmless(&message));
+    fn answer(&mut self, watch: &Watch, show: &mut Show<'_>) -> Result<Answer> {
+        let prompt = chat_prompt(self.session, self.text, &self.writing, &mut self.conversation)?;
+        if prompt.newly_left_out > 0 {
+            output::note(&format!(
+                "the context of {} tokens is full: from here on the model does not see the oldest {}{}",
+                self.session.engine.context(),
+                messages(self.conversation.left_out),
+                if self.conversation.system.is_some() { ", but still the system text" } else { "" },
+            ));
+        }
+        show(self.session, prompt.tokens, &self.writing, watch)
     }
 }
 
+/// The prompt of a conversation, within the context.
+///
+/// # Errors
+/// If there is no room for its last message, or the model's template refuses it.
+pub(crate) fn chat_prompt(
+    session: &Session,
+    text: &TextSide,
+    writing: &Writing,
+    conversation: &mut Conversation,
+) -> Result<Prompt> {
+    let answer = writing.max_tokens.unwrap_or(usize::MAX);
+    let prompt = conversation.prompt(text, session.engine.context(), answer);
+    prompt.map_err(|error| explained(error, session))
+}
+
+/// The prompt of a text that is continued as it is.
+///
+/// # Errors
+/// If it has no room in the context, or cannot be made tokens.
+pub(crate) fn raw_prompt(session: &Session, text: &TextSide, input: &str) -> Result<Vec<u32>> {
+    let context = session.engine.context();
+    check_bytes(input, context).map_err(|error| explained(error.into(), session))?;
+    let tokens = text.tokenizer.encode_prompt(input, Specials::Parse)?;
+    if tokens.len() > context {
+        let error = TooLong { tokens: tokens.len(), at_least: false };
+        return Err(explained(error.into(), session));
+    }
+    Ok(tokens)
+}
+
+/// What can be done about a text without room.
+fn explained(error: anyhow::Error, session: &Session) -> anyhow::Error {
+    let context = session.engine.context();
+    match error.downcast_ref::<TooLong>() {
+        None => error,
+        Some(too_long) => anyhow!(
+            "{too_long}, the context takes {context}: shorten it{}",
+            session.longer_context().map_or(String::new(), |most| format!(
+                ", or start with a larger --context (up to {most})"
+            ))
+        ),
+    }
+}
+
+fn messages(count: usize) -> String {
+    if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
+}
+
 /// What there is to say about the end of an answer, beyond the model's own end.
-pub(crate) fn ending_note(ending: Ending) -> Option<&'static str> {
+pub(crate) fn ending_note(ending: Ending, session: &Session, is_chat: bool) -> Option<String> {
     match ending {
         Ending::Stop | Ending::StopText => None,
-        Ending::Length => Some("(stopped at --max-tokens)"),
+        Ending::Length => Some("(stopped at --max-tokens)".to_owned()),
         Ending::Context => {
-            Some("(stopped: the context is full; a larger --context gives more room)")
+            let advice = match session.longer_context() {
+                _ if is_chat => "; the next message goes on without the oldest ones".to_owned(),
+                Some(most) => format!("; --context gives more room, up to {most}"),
+                None => String::new(),
+            };
+            let context = session.engine.context();
+            Some(format!("(stopped: the context of {context} tokens is full{advice})"))
         }
-        Ending::Interrupted => Some("(stopped)"),
+        Ending::Interrupted => Some("(stopped)".to_owned()),
     }
 }
 

@@ -106,6 +106,7 @@ pub(crate) fn answer(
         stop_ids: tokenizer.eos_ids().to_vec(),
         ..Request::new(prompt, max_tokens)
     };
+    listener.prefill(0, request.prompt.len());
     let id = engine.submit(request)?;
     let mut decoder = Decoder::new(Arc::clone(tokenizer), &writing.stops);
     let outcome = follow(engine, id, &mut decoder, watch, listener);

@@ -9,12 +9,17 @@ use crate::address::Address;
 use crate::traces::Traces;
 use crate::{screen, terminal};
 
-/// Messages go to standard error: warnings always, more with `-v` and `-vv`. Traces go to the collector for as long as what
+/// Messages go to standard error: warnings always, more with `-v` and `-vv`; with the time (UTC) where there is more or a
+/// server says them, which may be read long after. Traces go to the collector for as long as what
 /// is returned lives.
 ///
 /// # Errors
 /// If traces cannot be sent for want of a thread, or because of what the environment says about them.
-pub(crate) fn start(verbosity: u8, collector: Option<&Address>) -> Result<Option<Traces>> {
+pub(crate) fn start(
+    verbosity: u8,
+    is_server: bool,
+    collector: Option<&Address>,
+) -> Result<Option<Traces>> {
     let level = match verbosity {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
@@ -23,9 +28,12 @@ pub(crate) fn start(verbosity: u8, collector: Option<&Address>) -> Result<Option
     let people = tracing_subscriber::fmt::layer()
         .with_writer(screen::log)
         .with_ansi(terminal::stderr_has_colours())
-        .with_target(false)
-        .without_time()
-        .with_filter(level);
+        .with_target(false);
+    let people = if verbosity > 0 || is_server {
+        people.with_filter(level).boxed()
+    } else {
+        people.without_time().with_filter(level).boxed()
+    };
     let traces = collector.map(Traces::start).transpose()?;
     tracing_subscriber::registry().with(people).with(traces.as_ref().map(Traces::layer)).init();
     Ok(traces)

@@ -1,7 +1,7 @@
 //! The trine command line.
 //!
 //! [`cli`] is what can be typed, [`options`] what it means, [`commands`] what is done. [`model_source`] finds the
-//! model, [`session`] puts it on a device, [`generate`] runs it, [`chat`] keeps a conversation, [`forecast`] says how fast
+//! model, [`session`] puts it on a device, [`generate`] runs it, [`printer`] shows what it writes, [`chat`] keeps a conversation, [`forecast`] says how fast
 //! it can be. [`failure`] and [`app`] decide how the program ends.
 
 #![forbid(unsafe_code)]
@@ -33,12 +33,16 @@ mod modelfile;
 mod options;
 mod output;
 mod preset;
+mod printer;
+mod prompt;
+mod saved;
 mod screen;
 mod session;
 mod statistics;
 mod terminal;
 mod traces;
 mod vocabulary;
+mod wrap;
 
 fn main() -> ExitCode {
     app::main()

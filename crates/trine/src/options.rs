@@ -7,7 +7,7 @@ use trine_engine::SamplingParams;
 use trine_model::{GenerationDefaults, KvType};
 use trine_weights::DType;
 
-use crate::cli::{Placement, SamplingArgs};
+use crate::cli::{Placement, SamplingArgs, Seed};
 use crate::device::{DeviceChoice, Tune};
 
 /// Where a model runs, and with what memory.
@@ -61,8 +61,9 @@ pub(crate) struct Writing {
 impl Writing {
     /// The model's own defaults, and over them what was typed.
     pub(crate) fn new(typed: &SamplingArgs, defaults: &GenerationDefaults) -> Self {
+        let seed = typed.seed.and_then(Seed::chosen);
         let mut sampling =
-            SamplingParams::from_defaults(defaults, typed.seed.unwrap_or_else(random_seed));
+            SamplingParams::from_defaults(defaults, seed.unwrap_or_else(random_seed));
         let set = |target: &mut f32, value: Option<f32>| {
             if let Some(value) = value {
                 *target = value;
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!((plain.sampling.temperature, plain.sampling.top_k), (0.7, 40));
         let typed = SamplingArgs {
             temperature: Some(0.0),
-            seed: Some(7),
+            seed: Some(Seed::Given(7)),
             top_k: Some(0),
             ..Default::default()
         };

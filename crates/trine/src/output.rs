@@ -2,13 +2,14 @@
 
 use std::fmt::Display;
 use std::io::{Write, stderr, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use crate::failure::output_error;
-use crate::terminal;
+use crate::{terminal, wrap};
 
 /// Writes text to standard output as it is and sends it off at once.
 pub(crate) fn write_text(text: &str) -> Result<()> {
@@ -33,19 +34,54 @@ pub(crate) fn remark(text: impl Display) {
     let _ = writeln!(stderr().lock(), "{text}");
 }
 
-/// A faint line on standard error.
+/// Whether only warnings and errors are said.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From here on there are no notes.
+pub(crate) fn keep_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether there are no notes.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// A faint line on standard error, or several where the terminal is narrow.
 pub(crate) fn note(text: &str) {
-    remark(terminal::on_stderr(text, terminal::FAINT));
+    if !is_quiet() {
+        remark(terminal::on_stderr(&filled(text, ""), terminal::FAINT));
+    }
+}
+
+/// What was asked for and is no answer, on standard error.
+pub(crate) fn help(text: &str) {
+    remark(filled(text, ""));
 }
 
 /// A warning on standard error.
 pub(crate) fn warning(text: impl Display) {
-    remark(format_args!("{} {text}", terminal::on_stderr("warning:", terminal::WARNING)));
+    complaint("warning:", terminal::WARNING, &text.to_string());
 }
 
 /// An error on standard error.
 pub(crate) fn error(text: impl Display) {
-    remark(format_args!("{} {text}", terminal::on_stderr("error:", terminal::ERROR)));
+    complaint("error:", terminal::ERROR, &text.to_string());
+}
+
+fn complaint(kind: &str, style: anstyle::Style, text: &str) {
+    let text = filled(text, kind);
+    remark(format_args!("{}{}", terminal::on_stderr(kind, style), &text[kind.len()..]));
+}
+
+/// A text in the lines of the terminal that standard error is, with a word before it if one is given.
+fn filled(text: &str, before: &str) -> String {
+    let space = if before.is_empty() { "" } else { " " };
+    let text = format!("{before}{space}{text}");
+    match terminal::stderr_columns() {
+        Some(columns) => wrap::fill(&text, columns),
+        None => text,
+    }
 }
 
 /// A table of text cells; the columns named in `right` are aligned to the right.

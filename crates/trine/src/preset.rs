@@ -3,7 +3,7 @@
 use trine_hub::{Preset, PresetParameters, PresetRole};
 
 use crate::chat::{Role, Turn};
-use crate::cli::{Placement, SamplingArgs};
+use crate::cli::{Placement, SamplingArgs, Seed};
 
 /// Fills what was not typed with what a preset says.
 pub(crate) fn fill(preset: &Preset, sampling: &mut SamplingArgs, placement: &mut Placement) {
@@ -30,7 +30,7 @@ pub(crate) fn fill(preset: &Preset, sampling: &mut SamplingArgs, placement: &mut
     fill(&mut sampling.presence_penalty, presence_penalty);
     fill(&mut sampling.frequency_penalty, frequency_penalty);
     sampling.top_k = sampling.top_k.or(top_k.map(|value| value as usize));
-    sampling.seed = sampling.seed.or(*seed);
+    sampling.seed = sampling.seed.or(seed.map(Seed::Given));
     sampling.max_tokens = sampling.max_tokens.or(max_tokens.map(|value| value as usize));
     placement.context = placement.context.or(context.map(|value| value as usize));
     if sampling.stop.is_empty() {
@@ -40,12 +40,12 @@ pub(crate) fn fill(preset: &Preset, sampling: &mut SamplingArgs, placement: &mut
 
 /// The turns that every conversation with a preset begins with.
 pub(crate) fn turns(preset: &Preset) -> Vec<Turn> {
-    let turn = |message: &trine_hub::PresetMessage| Turn {
-        role: match message.role {
+    let turn = |message: &trine_hub::PresetMessage| {
+        let role = match message.role {
             PresetRole::User => Role::User,
             PresetRole::Assistant => Role::Assistant,
-        },
-        content: message.content.clone(),
+        };
+        Turn::new(role, message.content.clone())
     };
     preset.messages.iter().map(turn).collect()
 }

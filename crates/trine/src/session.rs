@@ -123,6 +123,11 @@ impl Session {
         ));
     }
 
+    /// The longest context that the model was made for, if it is longer than the one at hand.
+    pub(crate) fn longer_context(&self) -> Option<usize> {
+        Some(self.model.config().context).filter(|&most| most > self.engine.context())
+    }
+
     /// Bytes that a token costs at batch 1 with `depth` positions before it: what has to come from memory.
     pub(crate) fn bytes_per_token(&self, depth: usize) -> u64 {
         let kv = self.engine.program().options().kv;

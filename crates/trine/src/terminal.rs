@@ -30,6 +30,31 @@ pub(crate) fn stderr_is_terminal() -> bool {
     stderr().is_terminal()
 }
 
+/// Columns of the terminal that standard output is, as they are now.
+pub(crate) fn stdout_columns() -> Option<usize> {
+    columns_of(stdout())
+}
+
+/// Columns of the terminal that standard error is, as they are now.
+pub(crate) fn stderr_columns() -> Option<usize> {
+    columns_of(stderr())
+}
+
+#[cfg(unix)]
+fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
+    columns(terminal_size::terminal_size_of(stream))
+}
+
+#[cfg(windows)]
+fn columns_of(stream: impl std::os::windows::io::AsHandle) -> Option<usize> {
+    columns(terminal_size::terminal_size_of(stream))
+}
+
+/// Some terminals say that they have none: they do not know.
+fn columns(size: Option<(terminal_size::Width, terminal_size::Height)>) -> Option<usize> {
+    size.map(|(width, _)| usize::from(width.0)).filter(|&columns| columns > 0)
+}
+
 /// Whether pictures can be drawn on standard output: it is a terminal that can move its cursor.
 pub(crate) fn stdout_can_draw() -> bool {
     stdout_is_terminal() && !is_dumb()

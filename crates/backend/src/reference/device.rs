@@ -1,5 +1,7 @@
 //! A device that runs the scalar reference.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use trine_model::{BufferId, Heads, Model, Op, Plan, WeightId};
@@ -47,6 +49,7 @@ struct ReferenceProgram {
     buffers: Vec<Vec<f32>>,
     caches: Vec<ReferenceCache>,
     profile: Option<Vec<f64>>,
+    stop: Arc<AtomicBool>,
 }
 
 impl ReferenceProgram {
@@ -56,7 +59,8 @@ impl ReferenceProgram {
         let caches = plan.caches.iter().map(|cache| ReferenceCache::new(cache, &options)).collect();
         let buffers = vec![Vec::new(); plan.buffers.len()];
         let model = model.clone();
-        Ok(Self { model, plan, options, tensors, buffers, caches, profile: None })
+        let stop = Arc::default();
+        Ok(Self { model, plan, options, tensors, buffers, caches, profile: None, stop })
     }
 }
 
@@ -72,6 +76,9 @@ impl Program for ReferenceProgram {
         }
         let steps = self.plan.steps.clone();
         for (index, step) in steps.iter().enumerate() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(BackendError::Stopped);
+            }
             let start = Instant::now();
             self.execute(&step.op, batch);
             if let Some(times) = &mut self.profile {
@@ -149,6 +156,10 @@ impl Program for ReferenceProgram {
             caches: self.plan.caches.iter().map(|cache| self.options.cache_bytes(cache)).sum(),
             scratch: self.plan.buffers.iter().map(buffer_bytes).sum(),
         }
+    }
+
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = stop;
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {

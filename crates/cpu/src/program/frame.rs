@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use trine_backend::Batch;
@@ -46,6 +47,8 @@ pub(super) struct Frame<'a> {
     pub(super) memory: SharedSlice<'a, f32>,
     pub(super) quantized: SharedSlice<'a, QuantizedBlock>,
     pub(super) up: SharedSlice<'a, f32>,
+    /// The step of the Plan after which all threads end because the work is to be stopped; `usize::MAX` while it is not.
+    pub(super) last_step: AtomicUsize,
 }
 
 /// A thread's place in a step: where it takes work from.
@@ -69,15 +72,28 @@ impl Frame<'_> {
         let mut times = profile.as_mut().and_then(|guard| guard.as_mut());
         let mut cursor = Cursor { thread, barrier, phase: fixed.plan.steps.len() * PHASES };
         self.fill_angles(&mut cursor);
+        let last = fixed.plan.steps.len().saturating_sub(1);
         for (index, step) in fixed.plan.steps.iter().enumerate() {
             let start = times.is_some().then(Instant::now);
             cursor.phase = index * PHASES;
             self.step(index, &step.op, &mut cursor, &mut state);
+            // One thread decides, and names the step: a slow thread that finds a later one here goes on to it.
+            if thread.index == 0 && fixed.stop.load(Ordering::Relaxed) && index < last {
+                self.last_step.store(index, Ordering::Relaxed);
+            }
             barrier.wait();
+            if self.last_step.load(Ordering::Relaxed) <= index {
+                return;
+            }
             if let (Some(start), Some(times)) = (start, times.as_mut()) {
                 times[index] += start.elapsed().as_secs_f64();
             }
         }
+    }
+
+    /// Whether the threads ended before the last step of the Plan.
+    pub(super) fn was_stopped(&self) -> bool {
+        self.last_step.load(Ordering::Relaxed) != usize::MAX
     }
 
     fn step(&self, index: usize, op: &Op, cursor: &mut Cursor<'_>, state: &mut ThreadState) {

@@ -8,7 +8,8 @@ mod frame;
 mod layers;
 mod terms;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use trine_backend::{BackendError, Batch, Device, KvPage, KvPart, Memory, Program, ProgramOptions};
 use trine_model::{Buffer, BufferId, KvType, Model, Op, Plan, Scratch, WeightId};
@@ -72,6 +73,8 @@ struct Fixed {
     threads: Vec<Mutex<ThreadState>>,
     /// Seconds spent in each step since profiling began; none while it is off.
     profile: Mutex<Option<Vec<f64>>>,
+    /// Whether whoever waits for the step wants it no more.
+    stop: Arc<AtomicBool>,
 }
 
 /// A Plan bound to the processor.
@@ -148,6 +151,7 @@ impl CpuProgram {
             counters,
             threads,
             profile: Mutex::new(None),
+            stop: Arc::default(),
         };
         let list = |_: &AttentionKind| Vec::with_capacity(options.sequences);
         let rows = attention.iter().map(list).collect();
@@ -175,12 +179,14 @@ impl CpuProgram {
             memory: self.memory.share(),
             quantized: self.quantized.share(),
             up: self.up.share(),
+            last_step: AtomicUsize::new(usize::MAX),
         };
         let result = self.pool.run(|thread, barrier| frame.run(thread, barrier));
         result.map_err(|error| BackendError::Failed {
             device: self.fixed.device.clone(),
             what: error.to_string(),
-        })
+        })?;
+        if frame.was_stopped() { Err(BackendError::Stopped) } else { Ok(()) }
     }
 }
 
@@ -288,6 +294,10 @@ impl Program for CpuProgram {
             caches: self.fixed.caches.iter().map(|cache| cache.bytes() as u64).sum(),
             scratch: (buffers + partials + threads) as u64,
         }
+    }
+
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.fixed.stop = stop;
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {

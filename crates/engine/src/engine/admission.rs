@@ -216,6 +216,19 @@ impl Engine {
         }
     }
 
+    /// After a step was stopped, ends all running sequences. What was in the cache before that step stays reusable.
+    pub(super) fn withdraw(&mut self, events: &mut Vec<Event>) {
+        for pick in &self.picks {
+            self.kv.overwrite(pick.slot, pick.rows);
+        }
+        for slot in 0..self.places.len() {
+            if self.places[slot].running().is_some() {
+                let sequence = self.end(slot, true);
+                events.push(sequence.finished(Finish::Cancelled));
+            }
+        }
+    }
+
     /// After the device failed, what the caches hold is unknown. Sequences that have said nothing yet start again, once;
     /// the others end.
     pub(super) fn abandon(&mut self) {

@@ -6,6 +6,8 @@ mod sequence;
 mod spill;
 mod step;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use trine_backend::{BackendError, Device, Program, ProgramOptions, SequenceView};
@@ -282,6 +284,13 @@ impl Engine {
         self.is_paced = paced;
     }
 
+    /// Lets whoever waits stop a step on the way: one that finds the flag raised ends soon, and all running sequences end as
+    /// cancelled. What was in the cache before it stays reusable. On a device that cannot stop on the way
+    /// ([`Program::heed`]) the step runs to its end.
+    pub fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.program.heed(stop);
+    }
+
     /// Times steps by another clock than the system's, which gives the time since some moment: a simulator's, for a device
     /// that only says what it would take. Deadlines stay the system's.
     pub fn set_clock(&mut self, clock: impl Fn() -> Duration + Send + 'static) {
@@ -367,7 +376,8 @@ impl Engine {
     /// [`Engine::step`] that adds the events to a list of the caller's.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device failed. Nothing in the cache is used again then. Sequences without any
+    /// [`EngineError::Backend`] if the device failed, which a [stopped](Engine::heed) step is not. Nothing in the cache is used
+    /// again then. Sequences without any
     /// generated token are queued again, once; the others have ended, and the next step reports it
     /// ([`Finish::DeviceFailed`]).
     pub fn step_into(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
@@ -394,9 +404,16 @@ impl Engine {
             None => self.run_and_sample(events),
             Some(Embeddings { dimensions, .. }) => self.run_and_pool(dimensions, events),
         };
-        if let Err(error) = ran {
-            self.abandon();
-            return Err(error);
+        match ran {
+            Ok(()) => {}
+            Err(EngineError::Backend(BackendError::Stopped)) => {
+                self.withdraw(events);
+                return Ok(());
+            }
+            Err(error) => {
+                self.abandon();
+                return Err(error);
+            }
         }
         self.note_time((self.clock)().saturating_sub(started).as_secs_f64());
         if let Err(error) = self.settle(events) {

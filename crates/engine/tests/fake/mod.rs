@@ -2,6 +2,8 @@
 //! blocks and rings like a real one's caches, and fails a test in which a row would see anything else than its own
 //! sequence's tokens, each at its position.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use trine_backend::{
@@ -40,6 +42,7 @@ pub(crate) struct Fake {
     pub(crate) poison: Option<u32>,
     /// How long a run takes beyond its own work.
     pub(crate) pause: Duration,
+    stop: Arc<AtomicBool>,
 }
 
 impl Fake {
@@ -70,6 +73,7 @@ impl Fake {
             fails_at: Vec::new(),
             poison: None,
             pause: Duration::ZERO,
+            stop: Arc::default(),
             options,
         }
     }
@@ -159,6 +163,10 @@ impl Program for Fake {
         for row in 0..batch.tokens.len() {
             self.write(&view(row), batch.positions[row] as usize, batch.tokens[row]);
         }
+        // As late as a step can be stopped: when all is overwritten.
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(BackendError::Stopped);
+        }
         self.logits.clear();
         for row in 0..batch.tokens.len() {
             let history = self.read(&view(row), batch.positions[row] as usize);
@@ -246,6 +254,10 @@ impl Program for Fake {
 
     fn memory(&self) -> Memory {
         Memory::default()
+    }
+
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = stop;
     }
 
     fn profile(&mut self, _on: bool) -> Vec<f64> {

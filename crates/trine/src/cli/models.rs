@@ -126,43 +126,43 @@ pub(crate) struct CreateArgs {
 #[command(next_help_heading = "Parameters")]
 pub(crate) struct PresetArgs {
     /// Randomness: 0 always takes the most likely token
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T")]
     pub(crate) temperature: Option<f64>,
 
     /// Choose among the K most likely tokens; 0 for all
-    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<u32>,
 
     /// Choose among the most likely tokens that together have probability P
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     pub(crate) top_p: Option<f64>,
 
     /// Leave out tokens less likely than P times the most likely one
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     pub(crate) min_p: Option<f64>,
 
     /// Divide the scores of tokens that were used already; 1 is off
-    #[arg(long, visible_alias = "repeat-penalty", value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "repeat-penalty", value_name = "X")]
     pub(crate) repetition_penalty: Option<f64>,
 
     /// Subtract from the scores of tokens that were used already; 0 is off
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     pub(crate) presence_penalty: Option<f64>,
 
     /// Subtract from the scores of tokens for each time they were used; 0 is off
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     pub(crate) frequency_penalty: Option<f64>,
 
     /// Start of the random numbers
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
     /// Most tokens to write
-    #[arg(long, value_name = "N", value_parser = parse_positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub(crate) max_tokens: Option<usize>,
 
     /// Most positions (tokens) of a conversation
-    #[arg(long, value_name = "N", value_parser = parse_positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub(crate) context: Option<usize>,
 
     /// End the answer before this text; can be repeated

@@ -42,7 +42,7 @@ pub(crate) struct TopArgs {
     pub(crate) tls_ca: Option<PathBuf>,
 
     /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     pub(crate) interval: Duration,
 
     /// Print one picture as text and end

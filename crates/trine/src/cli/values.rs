@@ -24,6 +24,34 @@ pub(super) fn parse_pooling(text: &str) -> Result<Pooling, String> {
     Pooling::parse(text).ok_or_else(|| "choose mean or last".to_owned())
 }
 
+/// Where random numbers begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seed {
+    /// Somewhere else each time.
+    Random,
+    /// Here.
+    Given(u64),
+}
+
+impl Seed {
+    /// The number, if one was chosen.
+    pub(crate) fn chosen(self) -> Option<u64> {
+        match self {
+            Self::Random => None,
+            Self::Given(seed) => Some(seed),
+        }
+    }
+}
+
+pub(super) fn parse_seed(text: &str) -> Result<Seed, String> {
+    if text == "-1" {
+        return Ok(Seed::Random);
+    }
+    let wrong =
+        |_| format!("give a whole number from 0 to {}, or -1 for another one each time", u64::MAX);
+    text.parse().map(Seed::Given).map_err(wrong)
+}
+
 pub(super) fn parse_positive(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(number) if number > 0 && u32::try_from(number).is_ok() => Ok(number),

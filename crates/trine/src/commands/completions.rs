@@ -1,10 +1,9 @@
 //! `trine completions`
 
 use anyhow::Result;
-use clap::CommandFactory;
 use clap_complete::{Shell as Generator, generate};
 
-use crate::cli::{Cli, CompletionsArgs, Shell};
+use crate::cli::{self, CompletionsArgs, Shell};
 use crate::output;
 
 /// Prints the completion script.
@@ -20,6 +19,6 @@ pub(crate) fn run(args: CompletionsArgs) -> Result<()> {
         Shell::Zsh => Generator::Zsh,
     };
     let mut script = Vec::new();
-    generate(shell, &mut Cli::command(), "trine", &mut script);
+    generate(shell, &mut cli::command(), "trine", &mut script);
     output::write_text(&String::from_utf8_lossy(&script))
 }

@@ -36,7 +36,7 @@ struct StepCost {
     operations_per_byte: f64,
 }
 
-/// Prints Plan, memory and cost of a model.
+/// Prints memory and cost of a model, and its Plan if asked for.
 ///
 /// # Errors
 /// If there is no such model, it is damaged, or the numbers asked for exceed its context.
@@ -82,15 +82,15 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
             "plan": steps(&plan, Workload::decode(1, args.depth, settings.kv)),
         }));
     }
-    output::write_text(&describe(
-        &source.name(),
-        &model,
-        &plan,
-        context,
-        settings.kv,
-        &memory,
-        &costs,
-    ))
+    let mut text = describe(&source.name(), &model, context, settings.kv, &memory, &costs);
+    if args.plan {
+        text.push_str(&format!(
+            "\nPlan (n: tokens of the step, m: tokens whose logits are wanted)\n{plan}"
+        ));
+    } else {
+        text.push_str(&format!("\nThe Plan has {} steps; --plan lists them\n", plan.steps.len()));
+    }
+    output::write_text(&text)
 }
 
 /// Memory of a model that runs `sequences` sequences of `context` positions.
@@ -132,14 +132,13 @@ fn steps(plan: &Plan, workload: Workload) -> Vec<Value> {
 fn describe(
     name: &str,
     model: &Model,
-    plan: &Plan,
     context: usize,
     kv: KvType,
     memory: &MemoryNeeds,
     costs: &[StepCost],
 ) -> String {
     let mut text = format!(
-        "{}: {} layers, {}\n\nPlan (n: tokens of the step, m: tokens whose logits are wanted)\n{plan}\n",
+        "{}: {} layers, {}\n\n",
         terminal::harmless(name),
         model.config().layers.len(),
         formats(model).join(" "),
@@ -150,10 +149,10 @@ fn describe(
     ));
     let kv = format!("keys and values, {}", kv.name());
     for (what, bytes) in [
+        ("in all", memory.total_bytes),
         ("weights", memory.weight_bytes),
         (kv.as_str(), memory.cache_bytes),
         ("activations", memory.scratch_bytes),
-        ("together", memory.total_bytes),
     ] {
         text.push_str(&format!("  {what:<24} {:>12}\n", output::bytes(bytes)));
     }

@@ -1,7 +1,7 @@
 //! `trine logits`
 
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Read, Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -10,12 +10,13 @@ use trine_model::KvType;
 
 use crate::cli::LogitsArgs;
 use crate::destination;
-use crate::failure::usage;
+use crate::failure::{output_error, usage};
 use crate::interrupt::Watch;
 use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::output;
 use crate::session::{PREFILL, Session, Sizes};
+use crate::terminal;
 
 /// Largest list of ids read, in bytes of JSON.
 const IDS_BYTES_MAX: u64 = 1 << 26;
@@ -35,7 +36,7 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
             ids.len()
         )));
     }
-    destination::check_logits(&args.out, &source)?;
+    let out = destination_of(&args.out, &source)?;
     settings.context = settings.context.or(Some(ids.len()));
     let chunk = args.chunk.unwrap_or(PREFILL).min(ids.len());
     check_length(&source, &ids, &args.ids)?;
@@ -52,7 +53,7 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
         "kv": settings.kv.name(),
         "chunk": chunk.to_string(),
     });
-    let mut file = LogitsFile::create(&args.out, ids.len(), vocabulary, &facts)?;
+    let mut file = LogitsFile::create(out.as_deref(), ids.len(), vocabulary, &facts)?;
     let mut failed: Option<anyhow::Error> = None;
     let mut broken: Option<usize> = None;
     session.engine.logits(&ids, chunk, &mut |position, row| {
@@ -82,6 +83,21 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// The file that is to be written; none for standard output.
+fn destination_of(path: &Path, source: &Source) -> Result<Option<PathBuf>> {
+    if path == Path::new("-") {
+        if terminal::stdout_is_terminal() {
+            return Err(usage(
+                "--out -: logits are no text for a terminal; redirect standard output",
+            ));
+        }
+        return Ok(None);
+    }
+    let file = destination::behind_links(path)?;
+    destination::check_logits(&file, source)?;
+    Ok(Some(file))
 }
 
 /// The model's context is known from its files alone, before anything is loaded.
@@ -155,19 +171,19 @@ fn check_ids(ids: &[u32], vocabulary: usize, path: &Path) -> Result<()> {
     }
 }
 
-/// A safetensors file with the one tensor `logits`, written row by row under a `.part` name.
+/// A safetensors file with the one tensor `logits`, written row by row: to standard output, or under a `.part` name.
 ///
 /// Layout (<https://github.com/huggingface/safetensors>): u64 length of the JSON header, the header, the data.
 struct LogitsFile {
-    path: PathBuf,
-    part: PathBuf,
-    file: Option<BufWriter<File>>,
+    /// Where it is written, and the name that it gets at the end; none for standard output.
+    names: Option<[PathBuf; 2]>,
+    writer: Option<BufWriter<Box<dyn Write>>>,
     columns: usize,
     bytes: Vec<u8>,
 }
 
 impl LogitsFile {
-    fn create(path: &Path, rows: usize, columns: usize, facts: &Value) -> Result<Self> {
+    fn create(path: Option<&Path>, rows: usize, columns: usize, facts: &Value) -> Result<Self> {
         let size = rows as u64 * columns as u64 * 4;
         let mut header = serde_json::to_string(&json!({
             "__metadata__": facts,
@@ -175,14 +191,20 @@ impl LogitsFile {
         }))?;
         // Spaces at the end keep the data aligned.
         header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        let fail =
-            || format!("cannot write {}; check the path and its permissions", path.display());
-        let file = BufWriter::with_capacity(1 << 20, File::create(&part).with_context(fail)?);
-        let mut created =
-            Self { path: path.to_owned(), part, file: Some(file), columns, bytes: Vec::new() };
+        let (names, writer): (_, Box<dyn Write>) = match path {
+            None => (None, Box::new(stdout())),
+            Some(path) => {
+                let mut part = path.as_os_str().to_owned();
+                part.push(".part");
+                let part = PathBuf::from(part);
+                let file = File::create(&part).with_context(|| {
+                    format!("cannot write {}; check the path and its permissions", path.display())
+                })?;
+                (Some([part, path.to_owned()]), Box::new(file))
+            }
+        };
+        let writer = Some(BufWriter::with_capacity(1 << 20, writer));
+        let mut created = Self { names, writer, columns, bytes: Vec::new() };
         created.write(&(header.len() as u64).to_le_bytes())?;
         created.write(header.as_bytes())?;
         Ok(created)
@@ -199,32 +221,42 @@ impl LogitsFile {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let file = self.file.as_mut().expect("the file is open until it is finished");
-        file.write_all(bytes).with_context(|| {
-            format!("cannot write {}; check the space on its disk", self.path.display())
-        })
+        let writer = self.writer.as_mut().expect("it is open until it is finished");
+        writer.write_all(bytes).map_err(|error| self.failure(error))
+    }
+
+    fn failure(&self, error: std::io::Error) -> anyhow::Error {
+        match &self.names {
+            None => output_error(error),
+            Some([_, path]) => anyhow::Error::new(error)
+                .context(format!("cannot write {}; check the space on its disk", path.display())),
+        }
     }
 
     fn finish(mut self) -> Result<()> {
-        let file = self.file.take().expect("the file is open until it is finished");
-        let saved = file
-            .into_inner()
-            .map_err(std::io::IntoInnerError::into_error)
-            .and_then(|file| file.sync_all())
-            .and_then(|()| std::fs::rename(&self.part, &self.path));
+        let mut writer = self.writer.take().expect("it is open until it is finished");
+        let flushed = writer.flush();
+        drop(writer);
+        let Some([part, path]) = &self.names else {
+            return flushed.map_err(output_error);
+        };
+        let saved = flushed
+            .and_then(|()| File::open(part)?.sync_all())
+            .and_then(|()| std::fs::rename(part, path));
         if saved.is_err() {
-            let _ = std::fs::remove_file(&self.part);
+            let _ = std::fs::remove_file(part);
         }
-        saved.with_context(|| {
-            format!("cannot write {}; check the space on its disk", self.path.display())
-        })
+        saved.map_err(|error| self.failure(error))
     }
 }
 
 impl Drop for LogitsFile {
     fn drop(&mut self) {
-        if self.file.take().is_some() {
-            let _ = std::fs::remove_file(&self.part);
+        let Some(writer) = self.writer.take() else { return };
+        // What is left in the buffer is of no use to anybody.
+        let _ = writer.into_parts();
+        if let Some([part, _]) = &self.names {
+            let _ = std::fs::remove_file(part);
         }
     }
 }
@@ -258,7 +290,7 @@ mod tests {
     fn the_file_is_what_the_format_says() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.safetensors");
-        let mut file = LogitsFile::create(&path, 2, 3, &json!({"a": "b"})).unwrap();
+        let mut file = LogitsFile::create(Some(&path), 2, 3, &json!({"a": "b"})).unwrap();
         file.row(&[1.0, 2.0, 3.0]).unwrap();
         file.row(&[4.0, 5.0, f32::MIN_POSITIVE]).unwrap();
         file.finish().unwrap();
@@ -267,7 +299,7 @@ mod tests {
         let logits = tensors.tensor("logits").unwrap();
         assert_eq!(logits.shape(), [2, 3]);
         assert_eq!(logits.data()[12..16], 4.0_f32.to_le_bytes());
-        drop(LogitsFile::create(&path.with_extension("x"), 1, 1, &json!({})).unwrap());
+        drop(LogitsFile::create(Some(&path.with_extension("x")), 1, 1, &json!({})).unwrap());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "unfinished files vanish");
     }
 }

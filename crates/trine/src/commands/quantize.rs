@@ -54,8 +54,9 @@ struct Target<'a> {
 ///
 /// # Errors
 /// If there is no such model, OUT exists, the values cannot be quantised, or the file cannot be written.
-pub(crate) fn run(args: QuantizeArgs) -> Result<()> {
+pub(crate) fn run(mut args: QuantizeArgs) -> Result<()> {
     let source = find(Some(&args.input), &args.fetch)?.source;
+    args.output = destination::behind_links(&args.output)?;
     check_output(&args.output, args.force, &source)?;
     let model = source.open(None)?;
     let plan = model.base_plan();

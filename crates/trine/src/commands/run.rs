@@ -1,40 +1,41 @@
 //! `trine run`
 
-use std::io::{Read, stdin};
+use std::io::stdin;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use anyhow::Result;
 use serde::Serialize;
 use trine_engine::Statistics;
 use trine_hub::HubConfig;
 use trine_model::KvType;
-use trine_text::{MAX_TEXT_BYTES, Specials};
 
 use crate::chat::{Conversation, Turn};
-use crate::cli::RunArgs;
-use crate::converse::{Chat, ending_note};
-use crate::failure::{Interrupted, usage};
-use crate::generate::{Answer, Ending, Listener, answer};
-use crate::interrupt::Watch;
+use crate::cli::{RunArgs, SamplingArgs};
+use crate::converse::{Chat, chat_prompt, ending_note, raw_prompt};
+use crate::failure::{Interrupted, Negative, usage};
+use crate::generate::{Answer, Ending, answer};
+use crate::interrupt::{self, Watch};
 use crate::line_source::{LineSource, Piped, Typed};
 use crate::model_source::{Chosen, ModelOrPrompt, find, model_or_prompt};
 use crate::options::{Settings, Writing};
 use crate::output;
 use crate::preset;
+use crate::printer::Printer;
+use crate::prompt::Words;
 use crate::session::{Session, Sizes};
 use crate::terminal;
 use crate::vocabulary::TextSide;
-
-/// Prompts of at least this many tokens get a progress bar.
-const LONG_PROMPT: usize = 256;
 
 /// Answers once, or chats.
 ///
 /// # Errors
 /// If there is no such model, the prompt does not fit, or the device fails.
 pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
+    if args.quiet {
+        output::keep_quiet();
+    }
     let (Chosen { source, preset }, prompt) = what_is_asked(&args)?;
+    let typed = args.sampling.clone();
     let mut turns = Vec::new();
     if let Some(preset) = &preset {
         preset::fill(preset, &mut args.sampling, &mut args.placement);
@@ -45,6 +46,7 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
     }
     let settings = Settings::new(&args.placement, KvType::F16);
     let mut session = Session::open(&source, &settings, Sizes::default())?;
+    session.engine.heed(interrupt::flag());
     let defaults = session.model.defaults().clone();
     let text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, !args.raw)?;
     let writing = Writing::new(&args.sampling, &defaults);
@@ -64,23 +66,21 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
         Some(prompt) => {
             answer_once(&mut session, &text, &writing, (turns, prompt), raw, &args, verbose)
         }
-        None => chat(
-            &mut session,
-            &text,
-            &writing,
-            raw,
-            Conversation { system: args.system, turns },
-            verbose,
-        ),
+        None => {
+            let conversation =
+                Conversation { system: args.system, turns, ..Conversation::default() };
+            chat(&mut session, &text, [&typed, &args.sampling], raw, conversation, verbose)
+        }
     }
 }
 
 /// The model, and the prompt unless there is to be a chat.
 fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
     let default = || find(None, &args.fetch);
-    let (chosen, prompt) = match (&args.model, &args.prompt) {
+    let (chosen, argument) = match (&args.model, &args.prompt) {
         (Some(model), Some(prompt)) => (find(Some(model), &args.fetch)?, Some(prompt.clone())),
         (Some(text), None) if text == "-" => (default()?, Some(text.clone())),
+        (Some(text), None) if args.prompt_file.is_some() => (find(Some(text), &args.fetch)?, None),
         (Some(text), None) => match model_or_prompt(text, &args.fetch)? {
             ModelOrPrompt::Model(chosen) => (chosen, None),
             ModelOrPrompt::Prompt(prompt) if args.interactive => {
@@ -92,101 +92,21 @@ fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
         },
         (None, _) => (default()?, None),
     };
-    let prompt = match prompt {
-        Some(prompt) if prompt == "-" => Some(read_stdin()?),
-        Some(prompt) => Some(prompt),
-        None if args.interactive || terminal::stdin_is_terminal() && !args.json => None,
-        None if terminal::stdin_is_terminal() => {
+    let words = match (argument, &args.prompt_file) {
+        (Some(argument), None) => Words::of(argument),
+        (None, Some(path)) => Words::of_file(path.clone()),
+        (Some(_), Some(_)) => {
+            return Err(usage("--prompt-file and `-` name two prompts; leave one of them out"));
+        }
+        (None, None) if args.interactive || terminal::stdin_is_terminal() && !args.json => {
+            return Ok((chosen, None));
+        }
+        (None, None) if terminal::stdin_is_terminal() => {
             return Err(usage("--json answers one prompt; give it as PROMPT or on standard input"));
         }
-        None => Some(read_stdin()?),
+        (None, None) => Words::Input,
     };
-    if prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty()) {
-        return Err(usage(
-            "the prompt is empty; give one as PROMPT or on standard input, or run in a terminal to chat",
-        ));
-    }
-    Ok((chosen, prompt))
-}
-
-fn read_stdin() -> Result<String> {
-    let mut bytes = Vec::new();
-    let limit = MAX_TEXT_BYTES as u64;
-    stdin().lock().take(limit + 1).read_to_end(&mut bytes).context("cannot read standard input")?;
-    if bytes.len() as u64 > limit {
-        return Err(usage(format!(
-            "standard input holds more than {limit} bytes; give a shorter prompt"
-        )));
-    }
-    let mut text = String::from_utf8(bytes)
-        .map_err(|_| usage("standard input is not UTF-8 text; convert it first"))?;
-    // The line end that every file has is not part of what is asked.
-    if text.ends_with('\n') {
-        text.pop();
-        if text.ends_with('\r') {
-            text.pop();
-        }
-    }
-    Ok(text)
-}
-
-/// The answer on standard output as it comes.
-struct Printer {
-    bar: Option<ProgressBar>,
-    quiet: bool,
-    on_terminal: bool,
-    ends_with_line: bool,
-}
-
-impl Printer {
-    fn new(quiet: bool) -> Self {
-        Self { bar: None, quiet, on_terminal: terminal::stdout_is_terminal(), ends_with_line: true }
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        self.clear_bar();
-        if self.quiet || self.ends_with_line { Ok(()) } else { output::write_text("\n") }
-    }
-
-    fn clear_bar(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-impl Listener for Printer {
-    fn prefill(&mut self, done: usize, total: usize) {
-        if done >= total {
-            self.clear_bar();
-        } else if total >= LONG_PROMPT && terminal::stderr_is_terminal() {
-            let bar = self.bar.get_or_insert_with(|| {
-                let style = ProgressStyle::with_template(
-                    "reading the prompt {bar:30} {pos}/{len} tokens, {eta} left",
-                );
-                let bar = ProgressBar::new(total as u64);
-                if let Ok(style) = style {
-                    bar.set_style(style);
-                }
-                bar
-            });
-            bar.set_position(done as u64);
-        }
-    }
-
-    fn text(&mut self, text: &str) -> Result<()> {
-        self.clear_bar();
-        if self.quiet {
-            return Ok(());
-        }
-        self.ends_with_line = text.ends_with('\n');
-        // A model's text is not trusted with a terminal; a file gets it as it is.
-        if self.on_terminal {
-            output::write_text(&terminal::harmless(text))
-        } else {
-            output::write_text(text)
-        }
-    }
+    Ok((chosen, Some(words.read()?)))
 }
 
 /// What `--json` prints.
@@ -214,8 +134,12 @@ fn answer_once(
     verbose: bool,
 ) -> Result<()> {
     let tokens = match raw {
-        true => text.tokenizer.encode_prompt(&prompt, Specials::Parse)?,
-        false => Conversation { system: args.system.clone(), turns }.asking(prompt).prompt(text)?,
+        true => raw_prompt(session, text, &prompt)?,
+        false => {
+            let begun =
+                Conversation { system: args.system.clone(), turns, ..Conversation::default() };
+            chat_prompt(session, text, writing, &mut begun.asking(prompt))?.tokens
+        }
     };
     let watch = Watch::new();
     let mut printer = Printer::new(args.json);
@@ -237,7 +161,7 @@ fn answer_once(
             gigabytes_per_second: bandwidth(session, &answer.statistics).map(|rate| rate / 1e9),
         })?;
     }
-    tell_end(session, &answer, verbose);
+    tell_end(session, &answer, verbose, false);
     if verbose {
         output::note(&format!("seed: {}", writing.sampling.seed));
     }
@@ -250,17 +174,17 @@ fn answer_once(
 fn chat(
     session: &mut Session,
     text: &TextSide,
-    writing: &Writing,
+    sampling: [&SamplingArgs; 2],
     raw: bool,
     conversation: Conversation,
     verbose: bool,
 ) -> Result<()> {
-    let mut lines: Box<dyn LineSource> = match terminal::stdin_is_terminal() {
-        true => {
-            output::note("/help shows the commands, Ctrl-D leaves");
-            Box::new(Typed::new(history_file())?)
-        }
-        false => Box::new(Piped(stdin().lock())),
+    let is_typed = terminal::stdin_is_terminal();
+    let mut lines: Box<dyn LineSource> = if is_typed {
+        output::note("/help shows the commands, Ctrl-D leaves");
+        Box::new(Typed::new(history_file())?)
+    } else {
+        Box::new(Piped(stdin().lock()))
     };
     let tokenizer = &text.tokenizer;
     let mut show = |session: &mut Session, prompt, writing: &Writing, watch: &Watch| {
@@ -268,10 +192,13 @@ fn chat(
         let outcome = answer(&mut session.engine, tokenizer, prompt, writing, watch, &mut printer);
         printer.finish()?;
         let answer = outcome?;
-        tell_end(session, &answer, verbose);
+        tell_end(session, &answer, verbose, true);
         Ok(answer)
     };
-    Chat { session, text, writing, raw, conversation }.talk(lines.as_mut(), &mut show)
+    let chat = Chat::new(session, text, sampling, raw, conversation);
+    let went_well = chat.talk(lines.as_mut(), &mut show)?;
+    // A person has read what went wrong; a script looks at the exit code.
+    if went_well || is_typed { Ok(()) } else { Err(Negative.into()) }
 }
 
 /// Typed inputs are kept beside the models.
@@ -279,15 +206,34 @@ fn history_file() -> Option<PathBuf> {
     HubConfig::from_env().ok().map(|config| config.store.join(".chat-history"))
 }
 
-/// One line about speed on a terminal or with `-v`, and always why an answer ended early.
-fn tell_end(session: &Session, answer: &Answer, verbose: bool) {
-    if let Some(note) = ending_note(answer.ending) {
-        output::note(note);
+/// One line about speed on a terminal, more with `-v`, and always why an answer ended early.
+fn tell_end(session: &Session, answer: &Answer, verbose: bool, is_chat: bool) {
+    if let Some(note) = ending_note(answer.ending, session, is_chat) {
+        output::note(&note);
     }
-    if !verbose && !terminal::stderr_is_terminal() {
-        return;
+    if verbose {
+        output::note(&details(session, &answer.statistics));
+    } else if terminal::stderr_is_terminal()
+        && let Some(summary) = summary(&answer.statistics)
+    {
+        output::note(&summary);
     }
-    let statistics = &answer.statistics;
+}
+
+/// What an answer took, for everybody; none if nothing was written.
+fn summary(statistics: &Statistics) -> Option<String> {
+    let first = statistics.first_token_seconds?;
+    let tokens = statistics.generated_tokens;
+    let all = first + statistics.decode_seconds;
+    let speed = statistics
+        .decode_rate()
+        .map_or(String::new(), |rate| format!(", {} tokens/s", output::rate(rate)));
+    let noun = if tokens == 1 { "token" } else { "tokens" };
+    Some(format!("{tokens} {noun} in {all:.1} s{speed}; first after {first:.1} s"))
+}
+
+/// What an answer took in full.
+fn details(session: &Session, statistics: &Statistics) -> String {
     let per_second = |rate: Option<f64>| {
         rate.map_or(String::new(), |rate| format!(", {} tok/s", output::rate(rate)))
     };
@@ -298,17 +244,41 @@ fn tell_end(session: &Session, answer: &Answer, verbose: bool) {
     let first = statistics.first_token_seconds.map_or("-".to_owned(), output::seconds);
     let moved = bandwidth(session, statistics)
         .map_or(String::new(), |rate| format!(" ({} GB/s)", output::rate(rate / 1e9)));
-    output::note(&format!(
+    format!(
         "prompt: {} tokens{reused}{} | generated: {} tokens{}{moved} | first token after {first}",
         statistics.prompt_tokens,
         per_second(statistics.prefill_rate()),
         statistics.generated_tokens,
         per_second(statistics.decode_rate()),
-    ));
+    )
 }
 
 /// Bytes per second that the generated tokens took from memory, by the Plan's cost half-way through them.
 fn bandwidth(session: &Session, statistics: &Statistics) -> Option<f64> {
     let middle = statistics.prompt_tokens + statistics.generated_tokens / 2;
     Some(session.bytes_per_token(middle) as f64 * statistics.decode_rate()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_answer_took() {
+        let mut statistics = Statistics {
+            generated_tokens: 12,
+            decode_steps: 11,
+            decode_seconds: 0.9,
+            first_token_seconds: Some(0.4),
+            ..Statistics::default()
+        };
+        assert_eq!(
+            summary(&statistics).unwrap(),
+            "12 tokens in 1.3 s, 12.2 tokens/s; first after 0.4 s"
+        );
+        statistics.generated_tokens = 1;
+        (statistics.decode_steps, statistics.decode_seconds) = (0, 0.0);
+        assert_eq!(summary(&statistics).unwrap(), "1 token in 0.4 s; first after 0.4 s");
+        assert_eq!(summary(&Statistics::default()), None);
+    }
 }

@@ -93,7 +93,8 @@ async fn serve(options: ServerOptions, loader: Arc<Models>) -> Result<()> {
 /// Says where the server is and how it is asked, on standard error: nobody may have to read it.
 fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, needs_key: bool) {
     let scheme = if has_tls { "https" } else { "http" };
-    let url = format!("{scheme}://{}", server.address());
+    let address = server.address();
+    let url = format!("{scheme}://{address}");
     let key = if needs_key { " -H 'Authorization: Bearer KEY'" } else { "" };
     let model = terminal::harmless(model);
     output::remark(format_args!("serving {model} at {url}"));
@@ -102,6 +103,13 @@ fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, nee
     } else {
         ("/v1/chat/completions", r#"{"messages":[{"role":"user","content":"Hello"}]}"#)
     };
+    // Whoever listens everywhere is not asked under that name.
+    let page = match address.ip().is_unspecified() {
+        true => format!("{scheme}://localhost:{}/", address.port()),
+        false => format!("{url}/"),
+    };
+    let offers = if gives_embeddings { "what it does" } else { "chat and what it does" };
+    output::remark(format_args!("open {page} in a browser: {offers}"));
     output::remark(format_args!(
         "try: curl {url}{path}{key} -H 'Content-Type: application/json' -d '{body}'"
     ));

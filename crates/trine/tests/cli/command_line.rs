@@ -159,12 +159,23 @@ fn prompts_longer_than_the_context_are_refused_with_both_numbers() {
 #[test]
 fn explain_shows_plan_memory_and_cost() {
     let folder = golden("gguf/gemma3-f32");
-    let ran = crate::common::command(&["explain", "model.gguf", "--context", "256", "-p", "32"])
-        .current_dir(folder)
-        .output()
-        .unwrap();
+    let ran = crate::common::command(&[
+        "explain",
+        "model.gguf",
+        "--plan",
+        "--context",
+        "256",
+        "-p",
+        "32",
+    ])
+    .current_dir(folder)
+    .output()
+    .unwrap();
     assert!(ran.status.success());
     insta::assert_snapshot!("explain_gemma3_f32", String::from_utf8(ran.stdout).unwrap());
+    let short = trine(&["explain", &model()]).ok().out;
+    let total = short.lines().position(|line| line.contains("in all")).unwrap();
+    assert!(total <= 3 && short.lines().count() < 30 && short.contains("--plan"), "{short}");
 }
 
 #[test]
@@ -261,4 +272,63 @@ fn a_closed_output_ends_quietly() {
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut err).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{err}");
     assert_eq!(err, "");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    for arguments in [&["--help"][..], &["--version"], &["run", "--help"], &["completions", "bash"]]
+    {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let ran = crate::common::command(arguments).stdout(full).output().unwrap();
+        let error = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!(ran.status.code(), Some(1), "{arguments:?}: {error}");
+        assert!(error.contains("cannot write to standard output"), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn any_seed_is_given_as_minus_one() {
+    let model = model();
+    let run = |seed: &str| {
+        trine(&["run", &model, "hi", "--raw", "--json", "--max-tokens", "1", "--seed", seed])
+    };
+    let (first, second) = (run("-1").ok().json(), run("-1").ok().json());
+    assert_ne!(first["seed"], second["seed"]);
+    let error = run("-2").fails(2);
+    assert!(error.contains("-1 for another one"), "{error}");
+}
+
+/// Links that are given as outputs stay links, and `-` is no file.
+#[cfg(unix)]
+#[test]
+fn outputs_go_through_links() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::create_dir(at("far")).unwrap();
+    for name in ["model.gguf", "chat.json", "logits.safetensors"] {
+        std::os::unix::fs::symlink(format!("far/{name}"), at(name)).unwrap();
+    }
+    std::fs::write(at("ids.json"), "[2, 10, 11]").unwrap();
+    let (model, out) = (model(), at("logits.safetensors"));
+    trine(&["quantize", &model, &at("model.gguf"), "--type", "Q8_0"]).ok();
+    trine(&["logits", &model, "--ids", &at("ids.json"), "--out", &out]).ok();
+    trine_with(&format!("/save {}\n", at("chat.json")), &["run", &model, "-i"]).ok();
+    for name in ["model.gguf", "chat.json", "logits.safetensors"] {
+        assert!(std::fs::symlink_metadata(at(name)).unwrap().is_symlink(), "{name}");
+        assert!(std::fs::metadata(at(&format!("far/{name}"))).unwrap().len() > 0, "{name}");
+    }
+    assert_eq!(std::fs::read_dir(at("far")).unwrap().count(), 3, "no partial files stay");
+    let mut piped =
+        crate::common::command(&["logits", &model, "--ids", &at("ids.json"), "--out", "-"]);
+    let piped = piped.current_dir(folder.path()).output().unwrap();
+    assert!(piped.status.success());
+    assert_eq!(piped.stdout, std::fs::read(out).unwrap(), "`-` is standard output");
+    let mut refused = crate::common::command(&["quantize", &model, "-", "--type", "Q8_0"]);
+    let refused = refused.current_dir(folder.path()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(!folder.path().join("-").exists());
+    let ran = trine_with("/save -\n", &["run", &model, "-i"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("standard output"), "{}", ran.err);
 }

@@ -28,13 +28,18 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn open() -> Self {
+        Self::of_columns(COLUMNS)
+    }
+
+    /// A terminal so wide. [`Terminal::page`] is for the usual width.
+    pub(crate) fn of_columns(columns: u16) -> Self {
         let open = |path: &str| {
             let mut options = File::options();
             options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(path).unwrap()
         };
         let master = open("/dev/ptmx");
         let slave = open(&slave_of(&master));
-        let size = Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&slave, size).unwrap();
         let written = Arc::new(Mutex::new(Vec::new()));
         let is_closing = Arc::new(AtomicBool::new(false));
@@ -88,8 +93,9 @@ impl Terminal {
         self.wait(text, || self.written().contains(text));
     }
 
+    /// Waits until something is so.
     #[track_caller]
-    fn wait(&self, what: &str, is_there: impl Fn() -> bool) {
+    pub(crate) fn wait(&self, what: &str, is_there: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !is_there() {
             assert!(Instant::now() < deadline, "no {what:?} in:\n{}", self.page());

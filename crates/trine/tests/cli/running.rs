@@ -63,11 +63,42 @@ fn prompts_from_standard_input() {
     let given = trine(&run(&["hello"])).ok().out;
     assert_eq!(trine_with("hello\n", &run(&[])).ok().out, given);
     assert_eq!(trine_with("hello\n", &run(&["-"])).ok().out, given);
-    assert_eq!(
-        trine_with("something else", &run(&["hello"])).ok().out,
-        given,
-        "a PROMPT leaves the input alone"
-    );
+}
+
+#[test]
+fn a_prompt_and_standard_input_are_one_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("words.txt").display().to_string();
+    std::fs::write(&file, "hello\n").unwrap();
+    let model = model();
+    let run = |input: &str, arguments: &[&str]| {
+        let flags = ["--temperature", "0", "--max-tokens", "8"];
+        trine_with(input, &[&["run", model.as_str()][..], arguments, &flags].concat()).ok().out
+    };
+    let (alone, both) = (run("", &["hello"]), run("", &["hello\n\nthe text"]));
+    assert_ne!(alone, both);
+    assert_eq!(run("the text\n", &["hello"]), both);
+    assert_eq!(run("the text\n", &["--prompt-file", &file]), both);
+    assert_eq!(run("", &["--prompt-file", &file]), alone);
+    assert_eq!(run("hello\n", &["--prompt-file", "-"]), alone);
+    assert_eq!(run(" \n", &["hello"]), alone);
+    let error = trine(&["run", &model, "hello", "--prompt-file", &file]).fails(2);
+    assert!(error.contains("--prompt-file"), "{error}");
+    let error = trine(&["run", &model, "--prompt-file", "/no/such.txt"]).fails(1);
+    assert!(error.contains("/no/such.txt"), "{error}");
+}
+
+#[test]
+fn quiet_is_quiet() {
+    let model = model();
+    let base = ["run", &model, "hi", "--max-tokens", "2", "--raw"];
+    assert!(trine(&base).ok().err.contains("stopped at --max-tokens"));
+    let ran = trine(&[&base[..], &["--quiet"]].concat()).ok();
+    assert_eq!(ran.err, "");
+    assert!(!ran.out.is_empty());
+    let error = trine(&[&base[..], &["-q", "--context", "999999"]].concat()).fails(1);
+    assert!(error.contains("--context"), "errors are said: {error}");
+    trine(&[&base[..], &["-q", "-v"]].concat()).fails(2);
 }
 
 #[test]
@@ -122,59 +153,6 @@ fn the_end_of_the_context_is_said() {
     ])
     .ok();
     assert!(ran.err.contains("the context is full"), "{}", ran.err);
-}
-
-const CHAT: [&str; 6] = ["--interactive", "--temperature", "0", "--max-tokens", "6", "--threads=1"];
-
-fn chat(script: &str) -> crate::common::Ran {
-    let model = model();
-    trine_with(script, &[&["run", model.as_str()][..], &CHAT].concat())
-}
-
-#[test]
-fn a_chat_remembers_and_forgets() {
-    let script = "hello\nhello\n/reset\nhello\n/exit\nnever sent\n";
-    let ran = chat(script).ok();
-    assert!(ran.err.contains("forgotten"), "{}", ran.err);
-    let alone = chat("hello\n").ok().out;
-    assert!(ran.out.starts_with(&alone) && ran.out.ends_with(&alone), "{:?} {alone:?}", ran.out);
-    assert!(ran.out.len() > 2 * alone.len(), "three answers");
-}
-
-#[test]
-fn chat_commands_and_their_mistakes() {
-    let ran = chat("/help\n/hlep\n/save\n/system Be brief.\n/load /no/such/file\n\n/bye\n").ok();
-    assert_eq!(ran.out, "");
-    for expected in [
-        "/save FILE",
-        "Did you mean /help?",
-        "needs a file name",
-        "system text is set",
-        "/no/such/file",
-    ] {
-        assert!(ran.err.contains(expected), "{expected}: {}", ran.err);
-    }
-}
-
-#[test]
-fn conversations_are_saved_and_loaded() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("chat.json").display().to_string();
-    let first = chat(&format!("/system Be brief.\nhello\n/save {file}\nwhat?\n")).ok();
-    let saved: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-    assert_eq!(saved["system"], "Be brief.");
-    assert_eq!(saved["messages"][0]["content"], "hello");
-    assert_eq!(saved["messages"].as_array().unwrap().len(), 2);
-    let second = chat(&format!("/load {file}\nwhat?\n")).ok();
-    assert!(first.out.ends_with(&second.out), "{:?} {:?}", first.out, second.out);
-}
-
-#[test]
-fn several_lines_are_one_input() {
-    let block = chat("\"\"\"one\ntwo\"\"\"\n").ok().out;
-    assert_eq!(chat("one\\\ntwo\n").ok().out, block);
-    assert_ne!(chat("one\ntwo\n").ok().out, block);
 }
 
 #[test]

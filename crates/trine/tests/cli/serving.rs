@@ -224,7 +224,11 @@ fn requests_leave_traces() {
     serving.signal("-TERM");
     assert_eq!(serving.wait().code(), Some(0));
     let said = serving.said();
+    let page = format!("open http://{}/ in a browser", serving.address);
+    assert!(said.contains(&page), "{said}");
     let ended = said.lines().find(|line| line.ends_with("ended")).expect("a text has ended");
+    let (date, _) = ended.split_once('T').expect("a line begins with its time");
+    assert!(date.len() == 10 && date.starts_with("20"), "{ended}");
     for part in [
         "request{",
         "url.path=\"/v1/completions\"",

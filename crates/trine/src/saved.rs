@@ -1,0 +1,361 @@
+//! Conversations as files: what `/save` and the server's page write, and what both wrote before.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+use crate::chat::{Conversation, Role, Turn};
+use crate::cli::{SamplingArgs, Seed};
+use crate::destination;
+
+/// Version of the file format.
+const VERSION: u64 = 2;
+/// Versions that are read.
+const READ: std::ops::RangeInclusive<u64> = 1..=VERSION;
+/// Version of what the page exported before it wrote this format.
+const PAGE_VERSION: u64 = 1;
+/// Largest conversation file read.
+const FILE_BYTES_MAX: u64 = 1 << 26;
+
+/// How answers of a conversation are written, as far as somebody chose it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Parameters {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) temperature: Option<f32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) top_p: Option<f32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) top_k: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) min_p: Option<f32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_tokens: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seed: Option<u64>,
+    /// What another program set, kept for it.
+    #[serde(flatten)]
+    pub(crate) others: Map<String, Value>,
+}
+
+impl Parameters {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What was typed on the command line.
+    pub(crate) fn of(typed: &SamplingArgs) -> Self {
+        Self::default().beneath(typed)
+    }
+
+    /// These where nothing else was typed.
+    pub(crate) fn beneath(&self, typed: &SamplingArgs) -> Self {
+        Self {
+            temperature: typed.temperature.or(self.temperature),
+            top_p: typed.top_p.or(self.top_p),
+            top_k: typed.top_k.or(self.top_k),
+            min_p: typed.min_p.or(self.min_p),
+            max_tokens: typed.max_tokens.or(self.max_tokens),
+            seed: typed.seed.map_or(self.seed, Seed::chosen),
+            others: self.others.clone(),
+        }
+    }
+
+    /// The settings of a command with these in the places of theirs.
+    pub(crate) fn over(&self, settings: &SamplingArgs) -> SamplingArgs {
+        SamplingArgs {
+            temperature: self.temperature.or(settings.temperature),
+            top_p: self.top_p.or(settings.top_p),
+            top_k: self.top_k.or(settings.top_k),
+            min_p: self.min_p.or(settings.min_p),
+            max_tokens: self.max_tokens.or(settings.max_tokens),
+            seed: self.seed.map(Seed::Given).or(settings.seed),
+            ..settings.clone()
+        }
+    }
+
+    /// The known ones, for people.
+    pub(crate) fn shown(&self) -> Option<String> {
+        let known = Self { others: Map::new(), ..self.clone() };
+        // By way of text: a value would hold the digits of a double.
+        let known: Map<String, Value> =
+            serde_json::to_string(&known).and_then(|text| serde_json::from_str(&text)).ok()?;
+        let list: Vec<String> =
+            known.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        (!list.is_empty()).then(|| list.join(", "))
+    }
+}
+
+/// A field that is `null` is one that is not there.
+pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    field: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(field)?.unwrap_or_default())
+}
+
+/// A conversation as a file.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    /// Says what the file is.
+    trine_conversation: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    system: Option<String>,
+    #[serde(
+        default,
+        skip_serializing_if = "Parameters::is_empty",
+        deserialize_with = "or_default"
+    )]
+    parameters: Parameters,
+    messages: Vec<Turn>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+/// What the page exported before it wrote this format.
+#[derive(Deserialize)]
+struct PageExport {
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    system: String,
+    #[serde(default, deserialize_with = "or_default")]
+    parameters: Parameters,
+    turns: Vec<Turn>,
+}
+
+impl From<PageExport> for Saved {
+    fn from(page: PageExport) -> Self {
+        let mut messages: Vec<Turn> = Vec::with_capacity(page.turns.len());
+        for turn in page.turns {
+            // The page kept questions whose answers had failed.
+            if turn.role == Role::User
+                && messages.last().is_some_and(|last| last.role == Role::User)
+            {
+                messages.pop();
+            }
+            messages.push(turn);
+        }
+        Self {
+            trine_conversation: VERSION,
+            title: None,
+            model: page.model,
+            system: Some(page.system).filter(|system| !system.is_empty()),
+            parameters: page.parameters,
+            messages,
+            others: Map::new(),
+        }
+    }
+}
+
+impl Conversation {
+    /// Writes the conversation to a file. An existing file is replaced only if it is a conversation.
+    ///
+    /// # Errors
+    /// If the file is something else or cannot be written.
+    pub(crate) fn save(&self, path: &Path, model: &str) -> Result<()> {
+        let path = &destination::behind_links(path)?;
+        if path.exists() && Self::load(path).is_err() {
+            bail!("{} exists and is no conversation; choose another name", path.display());
+        }
+        let saved = Saved {
+            trine_conversation: VERSION,
+            title: self.title.clone(),
+            model: Some(model.to_owned()),
+            system: self.system.clone(),
+            parameters: self.parameters.clone(),
+            messages: self.turns.clone(),
+            others: self.others.clone(),
+        };
+        let mut text = serde_json::to_string_pretty(&saved)?;
+        text.push('\n');
+        destination::replace(path, text.as_bytes())
+    }
+
+    /// Reads a conversation from a file.
+    ///
+    /// # Errors
+    /// If there is none, or its turns do not alternate.
+    pub(crate) fn load(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let fail = || format!("cannot read {shown}; check the path and its permissions");
+        let file = std::fs::File::open(path).with_context(fail)?;
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(fail)?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            bail!("{shown} is larger than {FILE_BYTES_MAX} bytes; it cannot be a conversation");
+        }
+        let saved = read(&bytes).with_context(|| {
+            format!("{shown} is no conversation that /save or the server's page wrote")
+        })?;
+        let expected =
+            |index: usize| if index.is_multiple_of(2) { Role::User } else { Role::Assistant };
+        if let Some(index) =
+            (0..saved.messages.len()).find(|&at| saved.messages[at].role != expected(at))
+        {
+            bail!(
+                "{shown}: message {index} is the {:?}'s; messages alternate, beginning with the user's: correct the file",
+                saved.messages[index].role
+            );
+        }
+        if saved.parameters.max_tokens == Some(0) {
+            bail!("{shown}: max_tokens is 0; correct the file: leave it out or give at least 1");
+        }
+        let Saved { title, system, parameters, messages, others, .. } = saved;
+        Ok(Self { title, system, parameters, turns: messages, others, left_out: 0 })
+    }
+}
+
+/// Reads any of the formats.
+fn read(bytes: &[u8]) -> Result<Saved> {
+    /// What tells the formats apart.
+    #[derive(Deserialize)]
+    struct Marks {
+        trine_conversation: Option<u64>,
+        format: Option<u64>,
+    }
+    let marks: Marks = serde_json::from_slice(bytes)?;
+    match marks {
+        Marks { trine_conversation: Some(version), .. } if READ.contains(&version) => {
+            Ok(serde_json::from_slice(bytes)?)
+        }
+        Marks { trine_conversation: Some(version), .. } => bail!(
+            "it has format version {version}, this trine reads {} to {}; use a newer trine",
+            READ.start(),
+            READ.end()
+        ),
+        Marks { format: Some(PAGE_VERSION), .. } => {
+            Ok(serde_json::from_slice::<PageExport>(bytes)?.into())
+        }
+        _ => Err(anyhow!("it has no field trine_conversation")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Conversation> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chat.json");
+        std::fs::write(&path, text).unwrap();
+        Conversation::load(&path)
+    }
+
+    /// A conversation after it was written and read.
+    fn saved(conversation: &Conversation) -> (String, Conversation) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chat.json");
+        conversation.save(&path, "demo").unwrap();
+        conversation.save(&path, "demo").unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no partial file stays");
+        let text = std::fs::read_to_string(&path).unwrap();
+        (text, Conversation::load(&path).unwrap())
+    }
+
+    #[test]
+    fn files_keep_everything() {
+        let conversation = Conversation {
+            title: Some("Greetings".to_owned()),
+            system: Some("Be brief.".to_owned()),
+            parameters: Parameters {
+                temperature: Some(0.7),
+                top_k: Some(40),
+                seed: Some(u64::MAX),
+                ..Parameters::default()
+            },
+            turns: vec![
+                Turn::new(Role::User, "a\n\"b\" ü"),
+                Turn { earlier: vec!["d".to_owned()], ..Turn::new(Role::Assistant, "c") },
+            ],
+            ..Conversation::default()
+        };
+        let (text, again) = saved(&conversation);
+        assert_eq!(again, conversation);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["trine_conversation"], 2);
+        assert_eq!((&value["model"], &value["title"]), (&"demo".into(), &"Greetings".into()));
+        assert_eq!(value["parameters"]["temperature"], 0.7);
+        assert_eq!(value["messages"][1]["earlier"][0], "d");
+        assert!(value["messages"][0].get("earlier").is_none());
+    }
+
+    #[test]
+    fn fields_of_others_are_kept() {
+        let text = r#"{"trine_conversation":2,"model":"m","system":null,"mood":"good","parameters":{"mirostat":2},
+            "messages":[{"role":"user","content":"x","at":5},{"role":"assistant","content":"y","figures":{"speed":9.5}}]}"#;
+        let (text, again) = saved(&load(text).unwrap());
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&value["mood"], &value["parameters"]["mirostat"]), (&"good".into(), &2.into()));
+        assert_eq!(value["messages"][0]["at"], 5);
+        assert_eq!(value["messages"][1]["figures"]["speed"], 9.5);
+        assert_eq!(again.others.len(), 1);
+    }
+
+    #[test]
+    fn older_files_are_read() {
+        let first = r#"{"trine_conversation":1,"model":"demo","system":"s","messages":[{"role":"user","content":"x"}]}"#;
+        let first = load(first).unwrap();
+        assert_eq!((first.system.as_deref(), first.turns.len()), (Some("s"), 1));
+        let page = r#"{"format":1,"model":"demo","system":"","parameters":{"temperature":0.5,"top_k":3},
+            "turns":[{"role":"user","content":"failed"},{"role":"user","content":"x"},
+            {"role":"assistant","content":"y","figures":{"tokens":3,"reason":"stop"}}]}"#;
+        let page = load(page).unwrap();
+        assert_eq!((page.system.clone(), page.turns.len()), (None, 2));
+        assert_eq!(page.turns[0].content, "x");
+        assert_eq!((page.parameters.temperature, page.parameters.top_k), (Some(0.5), Some(3)));
+        assert_eq!(page.turns[1].others["figures"]["tokens"], 3);
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.txt");
+        std::fs::write(&path, "my notes").unwrap();
+        let error = Conversation::default().save(&path, "demo").unwrap_err().to_string();
+        assert!(error.contains("notes.txt"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "my notes");
+        let wrong = [
+            (r#"{"trine_conversation":3,"messages":[]}"#, "newer trine"),
+            (r#"{"trine_conversation":0,"messages":[]}"#, "version 0"),
+            (r#"{"trine_conversation":"2","messages":[]}"#, "invalid type"),
+            (r#"{"trine_conversation":2}"#, "messages"),
+            (
+                r#"{"trine_conversation":2,"messages":[{"role":"assistant","content":"x"}]}"#,
+                "message 0",
+            ),
+            (
+                r#"{"trine_conversation":2,"messages":[{"role":"user","content":"x"},{"role":"user","content":"y"}]}"#,
+                "message 1",
+            ),
+            (r#"{"trine_conversation":2,"messages":[{"role":"user","content":5}]}"#, "line 1"),
+            (r#"{"trine_conversation":2,"messages":[],"parameters":{"top_k":"many"}}"#, "line 1"),
+            (
+                r#"{"trine_conversation":2,"messages":[],"parameters":{"max_tokens":0}}"#,
+                "max_tokens",
+            ),
+            (r#"{"format":2,"turns":[]}"#, "trine_conversation"),
+            (r#"{"format":1}"#, "turns"),
+            (r#"{"messages":[]}"#, "trine_conversation"),
+            ("[]", "no conversation"),
+            ("", "no conversation"),
+        ];
+        for (text, expected) in wrong {
+            let error = format!("{:#}", load(text).unwrap_err());
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_deep_file_is_refused() {
+        assert!(load(&"[".repeat(100_000)).is_err());
+        let deep =
+            format!("{{\"trine_conversation\":2,\"messages\":[],\"x\":{}", "[".repeat(100_000));
+        assert!(load(&deep).is_err());
+    }
+}

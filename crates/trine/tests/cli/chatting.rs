@@ -1,0 +1,241 @@
+//! `run` as a chat: from a script, and typed on a terminal.
+
+use crate::common::{Ran, command, model, trine_with};
+
+const CHAT: [&str; 6] = ["--interactive", "--temperature", "0", "--max-tokens", "6", "--threads=1"];
+
+fn chat(script: &str) -> Ran {
+    chat_with(script, &[])
+}
+
+fn chat_with(script: &str, arguments: &[&str]) -> Ran {
+    let model = model();
+    trine_with(script, &[&["run", model.as_str()][..], &CHAT, arguments].concat())
+}
+
+#[test]
+fn a_chat_remembers_and_forgets() {
+    let script = "hello\nhello\n/reset\nhello\n/exit\nnever sent\n";
+    let ran = chat(script).ok();
+    assert!(ran.err.contains("forgotten"), "{}", ran.err);
+    let alone = chat("hello\n").ok().out;
+    assert!(ran.out.starts_with(&alone) && ran.out.ends_with(&alone), "{:?} {alone:?}", ran.out);
+    assert!(ran.out.len() > 2 * alone.len(), "three answers");
+}
+
+#[test]
+fn chat_commands_and_their_mistakes() {
+    let ran = chat("/help\n/hlep\n/save\n/system Be brief.\n/load /no/such/file\n\n/bye\n");
+    assert_eq!((ran.code, ran.out.as_str()), (1, ""), "a script can tell that something failed");
+    for expected in [
+        "/save FILE",
+        "Did you mean /help?",
+        "needs a file name",
+        "system text is set",
+        "/no/such/file",
+    ] {
+        assert!(ran.err.contains(expected), "{expected}: {}", ran.err);
+    }
+}
+
+#[test]
+fn conversations_are_saved_and_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("chat.json").display().to_string();
+    let first = chat(&format!("/system Be brief.\nhello\n/save {file}\nwhat?\n")).ok();
+    let saved: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(saved["system"], "Be brief.");
+    assert_eq!(saved["messages"][0]["content"], "hello");
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 2);
+    assert_eq!(saved["trine_conversation"], 2);
+    assert_eq!(saved["parameters"], serde_json::json!({"temperature": 0.0, "max_tokens": 6}));
+    let second = chat(&format!("/load {file}\nwhat?\n")).ok();
+    assert!(first.out.ends_with(&second.out), "{:?} {:?}", first.out, second.out);
+}
+
+#[test]
+fn several_lines_are_one_input() {
+    let block = chat("\"\"\"one\ntwo\"\"\"\n").ok().out;
+    assert_eq!(chat("one\\\ntwo\n").ok().out, block);
+    assert_ne!(chat("one\ntwo\n").ok().out, block);
+}
+
+/// Arguments with which an answer goes on as long as it may.
+const ENDLESS: [&str; 4] = ["--logit-bias", "1=-100", "--logit-bias", "106=-100"];
+
+#[test]
+fn a_chat_goes_on_when_the_context_is_full() {
+    let messages = "/system Be brief.\n".to_owned() + &"hello there, my good friend\n".repeat(20);
+    let arguments = [&["--context", "200"][..], &ENDLESS].concat();
+    let ran = chat_with(&messages, &arguments).ok();
+    assert!(ran.err.contains("the context of 200 tokens is full"), "{}", ran.err);
+    assert!(ran.err.contains("but still the system text"), "{}", ran.err);
+    assert_eq!(ran.err.matches("(stopped at --max-tokens)").count(), 20, "{}", ran.err);
+    let notes = ran.err.matches("does not see").count();
+    assert!((1..=5).contains(&notes), "several messages leave at once: {notes}");
+}
+
+#[test]
+fn an_answer_that_reaches_the_end_of_the_context_does_not_end_the_chat() {
+    let arguments = [&["--context", "64", "--max-tokens", "1000"][..], &ENDLESS].concat();
+    let model = model();
+    let arguments = [&["run", &model, "-i", "--temperature", "0"][..], &arguments].concat();
+    let ran = trine_with("hello\nhello again\n", &arguments).ok();
+    assert_eq!(
+        ran.err.matches("(stopped: the context of 64 tokens is full").count(),
+        2,
+        "{}",
+        ran.err
+    );
+    assert!(!ran.err.contains("--context"), "the chat goes on by itself: {}", ran.err);
+}
+
+#[test]
+fn a_message_without_room_is_refused_with_its_length() {
+    let long = "word ".repeat(500);
+    let ran = chat_with(&format!("hello\n{long}\nhello\n"), &["--context", "100"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("the message has") && ran.err.contains("takes 100"), "{}", ran.err);
+    assert!(ran.err.contains("larger --context (up to 32768)"), "{}", ran.err);
+    assert_eq!(ran.err.matches("(stopped at --max-tokens)").count(), 2, "{}", ran.err);
+    let longer = "word ".repeat(20_000);
+    for raw in [&[][..], &["--raw"]] {
+        let ran = chat_with(&format!("{longer}\n"), &[raw, &["--context", "32768"]].concat());
+        assert!(ran.err.contains("the message has"), "{}", ran.err);
+        assert!(!ran.err.contains("--context"), "there is no larger one: {}", ran.err);
+    }
+}
+
+#[test]
+fn files_of_the_page_are_loaded_with_their_parameters() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("page.json").display().to_string();
+    let page = r#"{"format":1,"model":"demo","system":"Be brief.","parameters":{"top_k":3,"max_tokens":2},
+        "turns":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho","figures":{"tokens":1}}]}"#;
+    std::fs::write(&file, page).unwrap();
+    let ran = chat(&format!("/load {file}\nhello\n/save {file}\n")).ok();
+    assert!(ran.err.contains("2 messages from") && ran.err.contains("top_k 3"), "{}", ran.err);
+    let saved: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(saved["trine_conversation"], 2);
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 4);
+    assert_eq!(saved["messages"][1]["figures"]["tokens"], 1, "what the page noted is kept");
+    // What was typed comes before what the file says.
+    let expected = serde_json::json!({"temperature": 0.0, "top_k": 3, "max_tokens": 6});
+    assert_eq!(saved["parameters"], expected);
+    let wrong = page.replace("\"top_k\":3", "\"top_p\":7");
+    std::fs::write(&file, wrong).unwrap();
+    let ran = chat(&format!("/load {file}\n"));
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("parameters of") && ran.err.contains("top_p"), "{}", ran.err);
+}
+
+#[cfg(target_os = "linux")]
+mod typed {
+    use std::process::Child;
+
+    use super::*;
+    use crate::pty::{Terminal, ended};
+
+    /// What Ctrl-C types.
+    const CTRL_C: &str = "\u{3}";
+
+    fn start(terminal: &Terminal, arguments: &[&str]) -> Child {
+        let fixed = ["run", "--threads", "1", "--seed", "1"];
+        terminal.spawn_whole(&mut command(&[&fixed[..], arguments].concat()))
+    }
+
+    /// Waits until a text was written so many times.
+    #[track_caller]
+    fn wait_for(terminal: &Terminal, text: &str, times: usize) {
+        terminal.wait(text, || terminal.written().matches(text).count() >= times);
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        let story = ["demo", "Once upon a time", "--max-tokens", "80"];
+        let terminal = Terminal::of_columns(40);
+        let mut child = start(&terminal, &[&story[..], &["--quiet"]].concat());
+        assert!(ended(&mut child).success());
+        let plain = [&["run", "--threads", "1", "--seed", "1"][..], &story].concat();
+        let plain = crate::common::trine(&plain).ok().out;
+        wait_for(&terminal, plain.split_whitespace().last().unwrap(), 1);
+        let written = terminal.written().replace('\r', "");
+        assert!(written.lines().count() > 4, "{written}");
+        assert!(written.lines().all(|line| line.chars().count() <= 40), "{written}");
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&written), words(&plain), "no word is cut");
+    }
+
+    #[test]
+    fn statistics_are_for_people() {
+        let terminal = Terminal::open();
+        let mut child = start(&terminal, &["demo", "Hello", "--max-tokens", "3"]);
+        assert!(ended(&mut child).success());
+        wait_for(&terminal, "first after", 1);
+        let written = terminal.written();
+        assert!(written.contains("3 tokens in") && !written.contains("GB/s"), "{written}");
+    }
+
+    #[test]
+    fn lines_that_are_typed_ahead_are_not_lost() {
+        let terminal = Terminal::open();
+        let mut child = start(&terminal, &["demo", "--max-tokens", "3"]);
+        terminal.wait_for_written(">>> ");
+        terminal.press("one\rtwo\rthree\r");
+        wait_for(&terminal, "first after", 3);
+        terminal.press("/exit\r");
+        assert!(ended(&mut child).success());
+    }
+
+    #[test]
+    fn leaving_an_unsaved_conversation_takes_one_more_interrupt() {
+        let folder = tempfile::tempdir().unwrap();
+        let terminal = Terminal::open();
+        let mut child = start(&terminal, &["demo", "--max-tokens", "3"]);
+        terminal.wait_for_written(">>> ");
+        terminal.press("hello\r");
+        wait_for(&terminal, "first after", 1);
+        wait_for(&terminal, ">>> ", 2);
+        terminal.press(CTRL_C);
+        terminal.wait_for_written("Ctrl-C again, or /exit, to leave");
+        terminal.press(CTRL_C);
+        terminal.wait_for_written("Ctrl-C once more leaves without it");
+        // Anything else begins the count again.
+        terminal.press(&format!("/save {}\r", folder.path().join("chat.json").display()));
+        terminal.wait_for_written("2 messages in");
+        terminal.press(CTRL_C);
+        wait_for(&terminal, "Ctrl-C again, or /exit, to leave", 2);
+        terminal.press(CTRL_C);
+        assert!(ended(&mut child).success());
+    }
+
+    #[test]
+    fn an_impatient_interrupt_does_not_lose_the_conversation() {
+        let terminal = Terminal::open();
+        let endless = ["--logit-bias=1=-100", "--logit-bias=106=-100"];
+        let mut child = start(&terminal, &[&["demo", "--context", "1024"][..], &endless].concat());
+        terminal.wait_for_written(">>> ");
+        terminal.press("Tell a story\r");
+        // The story itself, whatever it is.
+        let begun = || terminal.written().split("Tell a story").nth(1).map_or(0, str::len) > 40;
+        terminal.wait("the beginning of a story", begun);
+        terminal.press(CTRL_C);
+        wait_for(&terminal, "(stopped)", 1);
+        wait_for(&terminal, ">>> ", 2);
+        terminal.press("/exit\r");
+        assert!(ended(&mut child).success());
+    }
+
+    /// One pass of the reference over this prompt takes minutes, a step of its Plan seconds.
+    #[test]
+    fn an_interrupt_stops_the_reading_of_a_prompt() {
+        let terminal = Terminal::open();
+        let long = "word ".repeat(500);
+        let mut child = start(&terminal, &["demo", &long, "--device", "reference"]);
+        terminal.wait_for_written("reading the prompt");
+        terminal.press(CTRL_C);
+        assert_eq!(ended(&mut child).code(), Some(130));
+    }
+}
