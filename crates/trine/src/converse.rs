@@ -126,6 +126,8 @@ impl<'a> Chat<'a> {
     /// If the input cannot be read or the output not written. What goes wrong with a single answer is told, and the
     /// chat goes on.
     pub(crate) fn talk(mut self, lines: &mut dyn LineSource, show: &mut Show<'_>) -> Result<bool> {
+        // Between an answer and the next input Ctrl-C is a signal for a moment, which must not end the program.
+        let _watch = lines.is_typed().then(Watch::new);
         let mut interrupts = 0;
         loop {
             interrupt::set_unsaved(self.is_unsaved());
@@ -254,6 +256,7 @@ impl<'a> Chat<'a> {
             self.conversation.turns.pop();
         }
         self.conversation.turns.push(Turn::new(Role::User, content));
+        interrupt::set_unsaved(true);
         match self.answer(&watch, show) {
             Ok(answer) if answer.ending == Ending::Interrupted && answer.text.is_empty() => {
                 self.conversation.turns.pop();

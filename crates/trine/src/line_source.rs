@@ -32,6 +32,9 @@ pub(crate) trait LineSource {
 
     /// Remembers a whole input for later.
     fn remember(&mut self, input: &str);
+
+    /// Whether a person types them.
+    fn is_typed(&self) -> bool;
 }
 
 /// Lines typed at a terminal.
@@ -85,6 +88,10 @@ impl LineSource for Typed {
             }
         }
     }
+
+    fn is_typed(&self) -> bool {
+        true
+    }
 }
 
 /// Lines of a pipe or file.
@@ -103,6 +110,10 @@ impl<R: BufRead> LineSource for Piped<R> {
     }
 
     fn remember(&mut self, _input: &str) {}
+
+    fn is_typed(&self) -> bool {
+        false
+    }
 }
 
 /// The marks around an input of several lines.

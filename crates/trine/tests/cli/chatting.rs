@@ -138,12 +138,18 @@ mod typed {
     use super::*;
     use crate::pty::{Terminal, ended};
 
-    /// What Ctrl-C types.
+    /// What Ctrl-C types where a line is edited.
     const CTRL_C: &str = "\u{3}";
 
     fn start(terminal: &Terminal, arguments: &[&str]) -> Child {
         let fixed = ["run", "--threads", "1", "--seed", "1"];
-        terminal.spawn_whole(&mut command(&[&fixed[..], arguments].concat()))
+        terminal.spawn_whole(command(&[&fixed[..], arguments].concat()).env("TERM", "xterm"))
+    }
+
+    /// What Ctrl-C does while nobody reads keys: the terminal is not the program's own.
+    fn interrupt(child: &Child) {
+        let id = child.id().to_string();
+        assert!(std::process::Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     }
 
     /// Waits until a text was written so many times.
@@ -154,7 +160,7 @@ mod typed {
 
     #[test]
     fn lines_break_between_words() {
-        let story = ["demo", "Once upon a time", "--max-tokens", "80"];
+        let story = ["demo", "Once upon a time", "--raw", "--max-tokens", "80"];
         let terminal = Terminal::of_columns(40);
         let mut child = start(&terminal, &[&story[..], &["--quiet"]].concat());
         assert!(ended(&mut child).success());
@@ -221,21 +227,24 @@ mod typed {
         // The story itself, whatever it is.
         let begun = || terminal.written().split("Tell a story").nth(1).map_or(0, str::len) > 40;
         terminal.wait("the beginning of a story", begun);
-        terminal.press(CTRL_C);
+        // The second one comes while the answer is stopped, or just after.
+        interrupt(&child);
+        interrupt(&child);
         wait_for(&terminal, "(stopped)", 1);
         wait_for(&terminal, ">>> ", 2);
         terminal.press("/exit\r");
         assert!(ended(&mut child).success());
     }
 
-    /// One pass of the reference over this prompt takes minutes, a step of its Plan seconds.
+    /// One pass over this prompt also samples the first token.
     #[test]
     fn an_interrupt_stops_the_reading_of_a_prompt() {
         let terminal = Terminal::open();
         let long = "word ".repeat(500);
-        let mut child = start(&terminal, &["demo", &long, "--device", "reference"]);
+        let mut child = start(&terminal, &["demo", &long, "--device", "reference", "-v"]);
         terminal.wait_for_written("reading the prompt");
-        terminal.press(CTRL_C);
+        interrupt(&child);
         assert_eq!(ended(&mut child).code(), Some(130));
+        wait_for(&terminal, "generated: 0 tokens", 1);
     }
 }

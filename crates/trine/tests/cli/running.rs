@@ -152,7 +152,11 @@ fn the_end_of_the_context_is_said() {
         "106=-100",
     ])
     .ok();
-    assert!(ran.err.contains("the context is full"), "{}", ran.err);
+    assert!(
+        ran.err.contains("the context of 40 tokens is full; --context gives more room"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
