@@ -229,7 +229,11 @@ fn summary(statistics: &Statistics) -> Option<String> {
         .decode_rate()
         .map_or(String::new(), |rate| format!(", {} tokens/s", output::rate(rate)));
     let noun = if tokens == 1 { "token" } else { "tokens" };
-    Some(format!("{tokens} {noun} in {all:.1} s{speed}; first after {first:.1} s"))
+    let [all, first] = [all, first].map(|seconds| match seconds {
+        short if short < 0.1 => output::seconds(short),
+        long => format!("{long:.1} s"),
+    });
+    Some(format!("{tokens} {noun} in {all}{speed}; first after {first}"))
 }
 
 /// What an answer took in full.
@@ -279,6 +283,8 @@ mod tests {
         statistics.generated_tokens = 1;
         (statistics.decode_steps, statistics.decode_seconds) = (0, 0.0);
         assert_eq!(summary(&statistics).unwrap(), "1 token in 0.4 s; first after 0.4 s");
+        statistics.first_token_seconds = Some(0.031);
+        assert_eq!(summary(&statistics).unwrap(), "1 token in 31 ms; first after 31 ms");
         assert_eq!(summary(&Statistics::default()), None);
     }
 }
