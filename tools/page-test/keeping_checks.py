@@ -95,6 +95,44 @@ def check_background(page: Page, checks: Checks) -> None:
                 and not page.questions(), page.titles())
 
 
+def check_reload(page: Page, checks: Checks) -> None:
+    """A reload while an answer is being written, and a browser that keeps nothing."""
+    new_chat(page)
+    page.endless()
+    page.type("#message", "Reload me" + ENTER)
+    page.wait("some of it is kept", """return (async () => {
+      const { Store } = await import('/page/store.js');
+      const store = new Store(() => {});
+      await store.open();
+      const talk = await store.load(location.hash.slice('#chat-'.length));
+      return [...(talk?.nodes.values() ?? [])].some(node => node.role === 'assistant' && node.content.length > 5);
+    })()""")
+    page.get_again()
+    told = page.wait("it is told", "return document.querySelector('.trouble:not([hidden])')?.textContent")
+    kept = page.answers()[0]
+    checks.note("a reload keeps what was written of an answer", len(kept) > 5 and "closed" in told, [kept, told])
+    page.brief()
+    page.press_words(".trouble", "Continue")
+    page.wait("it goes on", "return document.querySelector('.answer .said').textContent.length > arguments[0]", len(kept))
+    page.wait_idle()
+
+    script = """Object.defineProperty(window, 'indexedDB', { get() { throw new DOMException('blocked', 'SecurityError'); } });
+        for (const name of ['localStorage', 'sessionStorage']) {
+          Object.defineProperty(window, name, { get() { throw new DOMException('blocked', 'SecurityError'); } });
+        }"""
+    added = page.devtools("Page.addScriptToEvaluateOnNewDocument", source=script)["identifier"]
+    page.open(page.url)
+    page.get_again()
+    told = page.wait("it is told", "return document.getElementById('banner-text').textContent")
+    page.brief()
+    page.ask("Without any storage")
+    checks.note("a browser that keeps nothing is told of, and the page works", "keeps nothing" in told
+                and len(page.answers()) == 1 and page.titles() == ["Without any storage"], [told, page.titles()])
+    page.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=added)
+    page.open(page.url)
+    page.get_again()
+
+
 def check_files(page: Page, checks: Checks) -> None:
     """Attachments, export and import."""
     new_chat(page)

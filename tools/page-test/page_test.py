@@ -40,6 +40,7 @@ def main() -> None:
         chat_checks.check_hostile(page, checks)
         keeping_checks.check_list(page, checks)
         keeping_checks.check_background(page, checks)
+        keeping_checks.check_reload(page, checks)
         keeping_checks.check_files(page, checks)
         keeping_checks.check_takeover(page, checks)
         keeping_checks.check_tabs(page, checks)

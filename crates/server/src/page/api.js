@@ -10,23 +10,37 @@ export class RequestError extends Error {
     this.status = status;
     this.code = code;
     this.id = id;
-    this.key = sessionStorage.getItem(KEY);
+    this.key = givenKey();
   }
 
   /** Whether another key was given since: the error says nothing about that one. */
   get isOfOldKey() {
-    return this.key !== sessionStorage.getItem(KEY);
+    return this.key !== givenKey();
   }
 }
 
+/** The key where the browser keeps nothing for the page. */
+let loneKey = null;
+
 /** Keeps the key until the tab is closed. */
 export function setKey(key) {
-  sessionStorage.setItem(KEY, key);
+  loneKey = key;
+  try {
+    sessionStorage.setItem(KEY, key);
+  } catch { /* then a reload asks for it again */ }
+}
+
+function givenKey() {
+  try {
+    return sessionStorage.getItem(KEY) ?? loneKey;
+  } catch {
+    return loneKey;
+  }
 }
 
 /** Whether a key was given in this tab. */
 export function hasKey() {
-  return sessionStorage.getItem(KEY) !== null;
+  return givenKey() !== null;
 }
 
 function unreachable() {
@@ -37,7 +51,7 @@ function unreachable() {
 /** Asks the server. Throws a RequestError unless the status is a success. Paths are relative to the page's own. */
 export async function ask(path, options = {}) {
   const headers = { ...options.headers };
-  const key = sessionStorage.getItem(KEY);
+  const key = givenKey();
   if (key) headers.Authorization = `Bearer ${key}`;
   let response;
   try {

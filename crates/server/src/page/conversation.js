@@ -194,13 +194,31 @@ export class Talk {
 
   /** Forgets the texts of removed messages for good. Whether there were any. */
   purge() {
-    const left = [...this.nodes.values()].filter((node) => node.isRemoved && node.content !== '');
-    for (const node of left) {
+    return this.tidy((node) => node.isRemoved && node.content !== '', (node) => {
       node.content = '';
       delete node.error;
+    });
+  }
+
+  /** Ends answers whose tab was closed or reloaded while it wrote them. Whether there were any. */
+  mend() {
+    return this.tidy((node) => node.writing && !node.isRemoved && !Talk.isWrittenElsewhere(node), (node) => {
+      delete node.writing;
+      node.figures = { ...node.figures, reason: 'failed' };
+      node.error = { message: 'The page was closed before the answer was whole.', code: 'closed', id: null };
+    });
+  }
+
+  /** Changes messages without making the conversation a newer one. Whether there were any. */
+  tidy(isMeant, change) {
+    const { changed } = this.head;
+    const meant = [...this.nodes.values()].filter(isMeant);
+    for (const node of meant) {
+      change(node);
       this.touch(node);
     }
-    return left.length > 0;
+    this.head.changed = changed;
+    return meant.length > 0;
   }
 
   /** The name for lists. */

@@ -18,6 +18,8 @@ import { exportAll, exportTalk, importFiles, takeOver } from './transfer.js';
 const $ = (id) => document.getElementById(id);
 const HASH = '#chat-';
 const NEW = 'trine-new-chat';
+/** Milliseconds between two looks whether another tab still writes. */
+const OTHERS_PERIOD = 2000;
 
 /** The conversation on the page. */
 let talk = new Talk();
@@ -25,6 +27,7 @@ let talk = new Talk();
 const held = new Map();
 let heads = [];
 let isSending = false;
+let othersTimer = null;
 /** Counts the conversations that were gone to. */
 let goes = 0;
 /** Conversations that were deleted here: what still comes for them is not kept. */
@@ -140,7 +143,9 @@ async function go() {
     toast('This conversation is no longer in this browser.');
     return;
   }
-  if (!held.has(id) && found.purge()) keep(found);
+  // Both have to happen.
+  const isTidied = [!held.has(id) && found.purge(), !answering.writing(found) && found.mend()].includes(true);
+  if (isTidied) keep(found);
   show(found);
   frame.closeOver();
 }
@@ -327,7 +332,8 @@ function follow() {
   $('stop').hidden = !isWriting;
   $('send').disabled = composer.isEmpty;
   $('export').disabled = talk.isEmpty;
-  const path = sendable(talk.shown().map(({ node }) => node));
+  const shown = talk.shown().map(({ node }) => node);
+  const path = sendable(shown);
   const counted = path.findLastIndex((node) => node.figures?.prompt !== undefined);
   const figures = path[counted]?.figures;
   const said = figures ? figures.prompt + (figures.tokens ?? 0) : 0;
@@ -335,6 +341,7 @@ function follow() {
   const used = said + draft + path.slice(counted + 1).reduce((sum, node) => sum + aboutTokens(node.content), 0);
   const context = settings.contextOf(settings.model);
   view.context = context;
+  watchOthers(shown);
   $('context').hidden = !context;
   $('context').value = context ? Math.min(1, used / context) : 0;
   const isLong = context && draft > context;
@@ -342,6 +349,18 @@ function follow() {
   const count = `${used > said ? 'about ' : ''}${short(used)}`;
   const words = isLong ? `too long: about ${short(draft)} of ${short(context)} tokens` : `${count} of ${short(context)} tokens`;
   $('context-text').textContent = context ? words : '';
+}
+
+/** Looks again while another tab writes: if that was closed, its answer is ended here. */
+function watchOthers(path) {
+  clearTimeout(othersTimer);
+  const last = path.at(-1);
+  if (!last?.writing || answering.writing(talk)) return;
+  othersTimer = setTimeout(() => {
+    if (!answering.writing(talk) && talk.mend()) keep(talk);
+    view.refresh();
+    follow();
+  }, OTHERS_PERIOD);
 }
 
 // Controls
