@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from access_checks import CONTRAST
 from browser import CONTROL, ENTER, FIGURES, SHIFT, UP, Checks, Page, Server
 
 #: What a model or a file may hold to break out of its text.
@@ -213,6 +214,8 @@ def check_context(page: Page, checks: Checks) -> None:
                      "document.querySelectorAll('.left-out').length, document.querySelectorAll('.unsent').length]")
     checks.note("a full context ends no conversation", state[:2] == [6, 0], state)
     checks.note("a mark shows what the model no longer gets", state[2] == 1 and state[3] > 0, state)
+    bad = page.run(CONTRAST)
+    checks.note("and they can still be read", not bad, bad)
     last = page.run("return window.sent.at(-1)")["messages"]
     checks.note("the system prompt and the last message are sent", last[0]["content"] == "Stay kind."
                 and last[-1]["content"].startswith("5. ") and last[1]["role"] == "user" and len(last) < 12,

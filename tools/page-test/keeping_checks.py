@@ -16,6 +16,54 @@ const frame = box.getBoundingClientRect();
 return Boolean(last) && last.bottom <= frame.bottom + 2 && last.bottom > frame.top && frame.bottom <= innerHeight;
 """
 
+#: Changes conversations at random and gives what was found wrong. Every message that is not deleted can be reached by arrows,
+#: what is undone is as before, questions and answers that are sent alternate, and an export holds what is shown.
+RANDOM = """
+return (async () => {
+  const [{ Talk, sendable }, { read, written }] = await Promise.all([import('/page/conversation.js'), import('/page/file.js')]);
+  let state = 7;
+  const below = count => { state = (state * 1103515245 + 12345) % 2147483648; return Math.floor(state / 65536) % count; };
+  const shown = talk => talk.shown().map(entry => entry.node.content).join();
+  for (let round = 0; round < 60; round += 1) {
+    const talk = new Talk();
+    for (let step = 0; step < 40; step += 1) {
+      const path = talk.shown().map(entry => entry.node);
+      const node = path[below(path.length)];
+      const name = `${round}.${step}`;
+      const kind = below(6);
+      if (path.length === 0 || kind === 0) talk.add('user', name, talk.last()?.id ?? null);
+      else if (kind <= 2 && talk.last().role === 'user') talk.add('assistant', name, talk.last().id);
+      else if (kind === 3) talk.add(node.role, name, talk.parentOf(node));
+      else if (kind === 4) talk.choose([...talk.nodes.values()].filter(one => !one.isRemoved)[0]);
+      else {
+        const before = shown(talk);
+        const undo = talk.remove(node);
+        if (below(2) === 0) {
+          talk.restore(undo);
+          if (shown(talk) !== before) return `${name}: ${before} is ${shown(talk)} after undoing`;
+        }
+      }
+      const reached = new Set();
+      const branches = talk.branches();
+      const follow = parent => {
+        for (const one of branches.get(parent) ?? []) {
+          reached.add(one.id);
+          follow(one.id);
+        }
+      };
+      follow('');
+      const lost = [...talk.nodes.values()].filter(one => !one.isRemoved && !reached.has(one.id));
+      if (lost.length > 0) return `${name}: lost ${lost.map(one => one.content)}`;
+      const sent = sendable(talk.shown().map(entry => entry.node));
+      if (sent.some((one, index) => one.role !== ['user', 'assistant'][index % 2])) return `${name}: sent ${sent.map(one => one.role)}`;
+      const [again] = read(JSON.stringify(written(talk)));
+      if (shown(again) !== shown(talk)) return `${name}: ${shown(talk)} is ${shown(again)} after an import`;
+    }
+  }
+  return '';
+})()
+"""
+
 #: Keeps the text of what is exported.
 CATCH = """
 const real = URL.createObjectURL.bind(URL);
@@ -30,6 +78,8 @@ def new_chat(page: Page) -> None:
 
 def check_list(page: Page, checks: Checks) -> None:
     """New, rename, delete, drafts."""
+    wrong = page.run(RANDOM)
+    checks.note("no change of a conversation loses a message", wrong == "", wrong)
     new_chat(page)
     checks.note("the shortcut begins a chat and the message has the focus",
                 page.run("return document.activeElement.id") == "message")
@@ -45,6 +95,20 @@ def check_list(page: Page, checks: Checks) -> None:
     draft = page.wait("the draft is back", "return document.getElementById('message').value")
     checks.note("a draft outlives leaving and a reload", draft == "An unsent draft", draft)
     page.set("message", "")
+    page.set("system", "A habit.")
+    page.set("min_p", 0.25)
+    page.run("document.getElementById('habits').click()")
+    page.get_again()
+    kept = page.run("return document.getElementById('system').value")
+    checks.note("a system prompt typed before the first message outlives a reload", kept == "A habit.", kept)
+    page.run("document.querySelector('#talks a').click()")
+    page.wait("the other conversation is shown", "return document.querySelector('.turn')")
+    page.click("#new")
+    habits = page.run("return ['system', 'min_p'].map(id => document.getElementById(id).value)")
+    checks.note("new chats begin as the person wants", habits == ["A habit.", "0.25"], habits)
+    page.set("system", "")
+    page.set("min_p", "")
+    page.run("document.getElementById('habits').click()")
     page.set("max_tokens", 8)
     page.ask("The lighthouse keeper\nand the sea")
     page.wait("it is listed", "return document.querySelector('#talks .talk-title').textContent === 'The lighthouse keeper'")
@@ -113,8 +177,9 @@ def check_reload(page: Page, checks: Checks) -> None:
     checks.note("a reload keeps what was written of an answer", len(kept) > 5 and "closed" in told, [kept, told])
     page.brief()
     page.press_words(".trouble", "Continue")
-    page.wait("it goes on", "return document.querySelector('.answer .said').textContent.length > arguments[0]", len(kept))
-    page.wait_idle()
+    page.wait("it is done", "return /^\\d+ tokens/.test(document.querySelector('.answer:not(.writing) .figures')?.textContent ?? '')"
+              " && !document.querySelector('.trouble:not([hidden])')")
+    checks.note("and it can be continued", page.answers()[0].startswith(kept.rstrip()), page.answers())
 
     script = """Object.defineProperty(window, 'indexedDB', { get() { throw new DOMException('blocked', 'SecurityError'); } });
         for (const name of ['localStorage', 'sessionStorage']) {
@@ -180,6 +245,11 @@ def check_files(page: Page, checks: Checks) -> None:
                     and exported["title"] == "What colour is the fox?" and exported["parameters"] == {"max_tokens": 8}
                     and [one["role"] for one in exported["messages"]] == ["user", "assistant"]
                     and exported["messages"][0]["content"] == wanted and len(answer["earlier"]) == 1, exported)
+        page.run("window.exported = null")
+        page.click("#export-all")
+        everything = json.loads(page.wait("all are exported", "return window.exported"))
+        checks.note("all conversations are exported as a list", [one["title"] for one in everything] == page.titles(),
+                    [one.get("title") for one in everything])
         formats = {
             "exported": exported | {"title": "Imported again", "unknown": 1},
             "with unanswered questions": {"trine_conversation": 2, "title": "Twice asked", "model": "", "system": None, "messages": [

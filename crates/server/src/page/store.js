@@ -6,7 +6,8 @@ import { Talk } from './conversation.js';
 const DATABASE = 'trine';
 const VERSION = 1;
 const CHANNEL = 'trine-conversations';
-const OPEN_WAIT = 5000;
+/** Milliseconds until a browser that does not open its storage counts as one without. */
+const OPEN_WAIT = 20000;
 
 function settled(request) {
   return new Promise((resolve, reject) => {

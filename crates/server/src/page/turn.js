@@ -92,7 +92,8 @@ export class Turn {
     this.item.classList.toggle('writing', this.state.isWriting);
     if (this.state.isWriting) this.item.setAttribute('aria-busy', 'true');
     else this.item.removeAttribute('aria-busy');
-    this.figures.textContent = this.state.waits || figuresText(node, this.state.context);
+    const said = this.state.isLeftOut ? 'not answered: the model does not get this' : figuresText(node, this.state.context);
+    this.figures.textContent = this.state.waits || said;
   }
 
   drawText() {

@@ -84,6 +84,7 @@ export class View {
         isWriting,
         isBusy: writing !== null || isElsewhere,
         canResume: index === entries.length - 1,
+        isLeftOut: node.role === 'user' && entries[index + 1]?.node.role === 'user',
         waits: node === writing ? this.waits : isWriting ? 'another tab writes this' : '',
         context: node.figures ? this.context : null,
       });
