@@ -69,6 +69,8 @@ pub enum Update {
     Finished {
         /// Why.
         finish: Finish,
+        /// The stop id that ended it, which is no [`Update::Token`].
+        stop: Option<u32>,
         /// What it has cost.
         statistics: Statistics,
     },
@@ -266,6 +268,8 @@ struct Client {
     updates: UnboundedSender<Update>,
     /// Prompt tokens, while it has a place in the queue.
     queued: Option<usize>,
+    /// The stop id that ended it.
+    stop: Option<u32>,
 }
 
 impl Worker {
@@ -316,7 +320,7 @@ impl Worker {
                 let tokens = request.prompt.len();
                 match self.engine.submit(*request) {
                     Ok(sequence) => {
-                        let client = Client { ticket, updates, queued: Some(tokens) };
+                        let client = Client { ticket, updates, queued: Some(tokens), stop: None };
                         self.clients.insert(sequence, client);
                         self.sequences.insert(ticket, sequence);
                     }
@@ -361,9 +365,14 @@ impl Worker {
             Event::Prefill { done, total, .. } => Update::Prefill { done, total },
             Event::PromptLogprobs { tokens, .. } => Update::PromptLogprobs(tokens),
             Event::Embedding { vector, .. } => Update::Embedding(vector),
-            Event::Token { is_stop: true, .. } => return,
+            Event::Token { is_stop: true, token, .. } => {
+                client.stop = Some(token);
+                return;
+            }
             Event::Token { token, logprobs, .. } => Update::Token { token, logprobs, at },
-            Event::Finished { finish, statistics, .. } => Update::Finished { finish, statistics },
+            Event::Finished { finish, statistics, .. } => {
+                Update::Finished { finish, stop: client.stop, statistics }
+            }
         };
         // A client that is gone has sent a cancellation.
         let _ = client.updates.send(update);

@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::body::read_object;
 use crate::calling::{Calling, arguments};
 use crate::conversation::{Rendering, prompt, read_messages};
-use crate::error::{ApiError, Dialect};
+use crate::error::{ApiError, Dialect, shown};
 use crate::generate::{Ask, Choices, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
@@ -22,6 +22,7 @@ use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
 use crate::structure::Structure;
 use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
+use crate::warnings::Warnings;
 
 /// Fields of the API that this server has not.
 pub(crate) const UNSUPPORTED: [Unsupported; 2] =
@@ -37,7 +38,7 @@ pub(crate) async fn handle(
     let streams = fields.boolean("stream")?.unwrap_or(false);
     let lease = app.model(fields.text("model")?).await?;
     let reading = Arc::clone(&lease);
-    let ask = app.work(move || read(&object, &reading)).await?;
+    let (ask, warnings) = app.work(move || read(&object, &reading)).await?;
     let prompt_tokens = ask.request.prompt.len();
     let choices = Choices::start(&app, &lease, vec![ask])?;
     let id = random_id("msg_");
@@ -63,7 +64,7 @@ pub(crate) async fn handle(
     if let Ok(id) = id.parse() {
         response.headers_mut().insert(HeaderName::from_static("request-id"), id);
     }
-    Ok(response)
+    Ok(warnings.on(response))
 }
 
 /// Tokens of a conversation.
@@ -73,22 +74,20 @@ pub(crate) async fn count_tokens(
 ) -> Result<Response<Body>, ApiError> {
     let (object, lease) = app.open(request).await?;
     let work = move || {
-        let messages = calling(Fields::new(&object))?.conversation(conversation(&object)?)?;
+        let mut warnings = Warnings::default();
+        let calling = calling(Fields::new(&object), &mut warnings)?;
+        let messages = calling.conversation(conversation(&object, &mut warnings)?)?;
         let ids = prompt(&lease.model, messages, &Rendering::default())?;
-        Ok(json_response(&json!({"input_tokens": ids.len()})))
+        Ok(warnings.on(json_response(&json!({"input_tokens": ids.len()}))))
     };
     app.work(work).await
 }
 
-fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
+fn read(object: &Map<String, Value>, lease: &Lease) -> Result<(Ask, Warnings), ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
     refuse(fields, &UNSUPPORTED)?;
     refuse(fields, &EVERYWHERE)?;
-    let thinks =
-        |thinking| Fields::within(thinking, "thinking.").get("type") != Some(&"disabled".into());
-    if fields.object("thinking")?.is_some_and(thinks) {
-        return Err(ApiError::unsupported("thinking", "the models of this server answer at once"));
-    }
+    check_thinking(fields)?;
     let mut parameters = Parameters::of_model(model);
     let vocabulary = model.service.limits().vocabulary;
     read_sampling(fields, &mut parameters.sampling, vocabulary)?;
@@ -97,23 +96,38 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
         Some(most.ok_or_else(|| fields.wrong("max_tokens", "a number of tokens"))?);
     parameters.stops = read_stops(fields, "stop_sequences")?;
     parameters.structure = Structure::of_message(fields)?;
-    let calling = calling(fields)?;
+    let mut warnings = Warnings::default();
+    let calling = calling(fields, &mut warnings)?;
     calling.apply(&mut parameters, model)?;
-    let messages = calling.conversation(conversation(object)?)?;
+    let messages = calling.conversation(conversation(object, &mut warnings)?)?;
     let ids = prompt(model, messages, &rendering(object))?;
-    Ok(parameters.ask(ids, None, model))
+    Ok((parameters.ask(ids, None, model), warnings))
 }
 
-/// Tools and their choice, put into OpenAI's form.
-fn calling(fields: Fields<'_>) -> Result<Calling, ApiError> {
+/// Whether and how much a model may think before it answers. Those of this server answer at once, which each of the ways
+/// allows.
+fn check_thinking(fields: Fields<'_>) -> Result<(), ApiError> {
+    let Some(thinking) = fields.object("thinking")? else { return Ok(()) };
+    let thinking = Fields::within(thinking, "thinking.");
+    match thinking.text("type")? {
+        Some("adaptive" | "enabled" | "disabled") => Ok(()),
+        _ => Err(thinking.wrong("type", "adaptive, enabled or disabled")),
+    }
+}
+
+/// Tools and their choice, put into OpenAI's form. Tools that Anthropic's servers run, or know without a schema, are left
+/// out.
+fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiError> {
     let mut tools = Vec::new();
-    for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
-        if tool.get("type").is_some_and(|kind| !kind.is_null() && kind != "custom") {
-            let param = format!("tools[{index}].type");
-            return Err(ApiError::unsupported(
-                param,
-                "this server runs no tools itself; declare your own",
+    for tool in fields.list("tools")?.unwrap_or_default() {
+        if let Some(kind) =
+            tool.get("type").and_then(Value::as_str).filter(|kind| *kind != "custom")
+        {
+            warnings.push(format!(
+                "the tool of type {} is left out: this server runs no tools itself; declare one with an input_schema",
+                shown(kind)
             ));
+            continue;
         }
         tools.push(json!({"type": "function", "function": {
             "name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"],
@@ -135,18 +149,26 @@ fn calling(fields: Fields<'_>) -> Result<Calling, ApiError> {
 }
 
 /// A message's blocks of calls and results, put into OpenAI's form: calls into a field of their message, each result into
-/// a message before the rest of it.
-fn unfold(message: &Value, unfolded: &mut Vec<Value>) {
+/// a message before the rest of it. What a model has thought is for that model only and left out, as is what tools have done
+/// that run on another server.
+fn unfold(message: &Value, unfolded: &mut Vec<Value>, warnings: &mut Warnings) {
     let is_of = |block: &Value, kind: &str| block.get("type").is_some_and(|name| name == kind);
     let blocks = message.get("content").and_then(Value::as_array);
-    let tools = |block: &Value| is_of(block, "tool_use") || is_of(block, "tool_result");
-    let Some(blocks) = blocks.filter(|blocks| blocks.iter().any(tools)) else {
+    let Some(blocks) = blocks.filter(|blocks| !blocks.is_empty()) else {
         unfolded.push(message.clone());
         return;
     };
     let (mut rest, mut calls) = (Vec::new(), Vec::new());
     for block in blocks {
-        if is_of(block, "tool_result") {
+        let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
+        if matches!(kind, "thinking" | "redacted_thinking") {
+            continue;
+        }
+        if is_hosted(kind) {
+            let kind = shown(kind);
+            warnings
+                .push(format!("blocks of type {kind} are left out: this server has no such tool"));
+        } else if is_of(block, "tool_result") {
             let content = match block.get("content") {
                 None | Some(Value::Null) => json!(""),
                 Some(content) => content.clone(),
@@ -172,6 +194,12 @@ fn unfold(message: &Value, unfolded: &mut Vec<Value>) {
     unfolded.push(message);
 }
 
+/// Whether blocks of a type tell what a tool has done that runs on the server.
+fn is_hosted(kind: &str) -> bool {
+    matches!(kind, "server_tool_use" | "mcp_tool_use" | "tool_reference")
+        || (kind.ends_with("_tool_result") && kind != "tool_result")
+}
+
 /// A conversation that ends with the assistant's words is one that it goes on with.
 fn rendering(object: &Map<String, Value>) -> Rendering {
     let last = object.get("messages").and_then(Value::as_array).and_then(|items| items.last());
@@ -180,11 +208,14 @@ fn rendering(object: &Map<String, Value>) -> Rendering {
 }
 
 /// The messages, the system's instructions first.
-fn conversation(object: &Map<String, Value>) -> Result<Vec<Message>, ApiError> {
+fn conversation(
+    object: &Map<String, Value>,
+    warnings: &mut Warnings,
+) -> Result<Vec<Message>, ApiError> {
     let fields = Fields::new(object);
     let mut unfolded = Vec::new();
     for message in fields.list("messages")?.unwrap_or_default() {
-        unfold(message, &mut unfolded);
+        unfold(message, &mut unfolded, warnings);
     }
     let map = Map::from_iter([("messages".to_owned(), unfolded.into())]);
     let mut messages = read_messages(Fields::new(&map))?;
@@ -215,7 +246,7 @@ fn flatten(message: &mut Message) {
 
 fn stop(reason: &Reason) -> (&'static str, Option<&str>) {
     match reason {
-        Reason::Stop => ("end_turn", None),
+        Reason::Stop | Reason::StopId(_) => ("end_turn", None),
         Reason::StopText(text) => ("stop_sequence", Some(text)),
         Reason::Calls => ("tool_use", None),
         Reason::Length => ("max_tokens", None),

@@ -30,9 +30,10 @@ use crate::live::Looks;
 use crate::metrics::Metrics;
 use crate::models::{Lease, Models};
 use crate::options::{Limits, TraceParent};
+use crate::warnings::Told;
 use crate::{
-    anthropic, embeddings, live, ollama, openai, openapi, page, responses, routers, service_routes,
-    text_routes,
+    anthropic, embeddings, live, llama, ollama, openai, openapi, page, responses, routers,
+    service_routes, text_routes,
 };
 
 /// Bytes of a body that one permit of the budget stands for.
@@ -48,6 +49,7 @@ pub(crate) struct App {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) metrics: Metrics,
     pub(crate) looks: Looks,
+    pub(crate) told: Told,
     /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`]. The first so many bytes of a body need none, nor do the first so
     /// many of its values: connections bound these, and ordinary requests pass whatever large bodies do.
     pub(crate) bodies: Arc<Semaphore>,
@@ -75,6 +77,7 @@ impl App {
             lifecycle: Lifecycle::new(limits.request),
             metrics: Metrics::new(),
             looks: Looks::default(),
+            told: Told::default(),
             bodies: Arc::new(Semaphore::new(permits)),
             answers: Arc::new(Semaphore::new(permits)),
             workers: Arc::new(Semaphore::new(threads)),
@@ -148,8 +151,14 @@ pub(crate) fn routes() -> Vec<Route> {
     let openai = |prefix: &str| {
         [
             route(POST, format!("{prefix}/chat/completions"), openai::chat::handle),
+            route(
+                POST,
+                format!("{prefix}/chat/completions/input_tokens"),
+                openai::chat::input_tokens,
+            ),
             route(POST, format!("{prefix}/completions"), openai::completions::handle),
             route(POST, format!("{prefix}/responses"), responses::handle),
+            route(POST, format!("{prefix}/responses/input_tokens"), responses::input_tokens),
             route(GET, format!("{prefix}/models"), openai::models::list),
             route(GET, format!("{prefix}/models/{{*name}}"), openai::models::one),
             route(POST, format!("{prefix}/embeddings"), embeddings::openai::handle),
@@ -167,6 +176,8 @@ pub(crate) fn routes() -> Vec<Route> {
         route(GET, "/api/ps", ollama::running),
         route(POST, "/api/show", ollama::show),
         route(GET, "/api/version", ollama::version),
+        route(POST, "/completion", llama::completion),
+        route(GET, "/slots", llama::slots),
         route(POST, "/tokenize", text_routes::tokenize),
         route(POST, "/detokenize", text_routes::detokenize),
         route(POST, "/apply-template", text_routes::apply_template),
@@ -180,6 +191,7 @@ pub(crate) fn routes() -> Vec<Route> {
         route(GET, "/ping", service_routes::ready),
         route(GET, "/version", service_routes::version),
         route(GET, "/props", service_routes::props),
+        route(GET, "/tokenizer_info", service_routes::tokenizer_info),
         route(GET, "/metrics", service_routes::metrics),
         route(GET, "/model_info", routers::model_info),
         route(GET, "/get_model_info", routers::model_info),
@@ -305,6 +317,7 @@ fn finish(
         }
         tracing::debug!(message = error.message, "refused");
     }
+    app.told.tell(&mut response);
     let status = response.status();
     app.metrics.answered(route.as_ref().map_or("other", MatchedPath::as_str), status.as_u16());
     let span = Span::current();

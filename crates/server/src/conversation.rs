@@ -1,7 +1,7 @@
 //! Messages to a prompt's token ids.
 
 use serde_json::{Map, Value};
-use trine_text::{Content, Message, Part, RenderOptions, Specials, Tokenizer};
+use trine_text::{Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions, Specials, Tokenizer};
 
 use crate::error::ApiError;
 use crate::json::Fields;
@@ -126,6 +126,17 @@ pub(crate) fn render(
         let message = "the model has no chat template; use /v1/completions";
         ApiError { code: "no_chat_template", ..ApiError::field("model", message) }
     })?;
+    let bytes: usize = messages.iter().map(|message| message.content.bytes()).sum();
+    if bytes > MAX_PROMPT_BYTES {
+        let message = format!(
+            "the conversation has {bytes} bytes, more than the {MAX_PROMPT_BYTES} of the longest prompt that is written for a \
+             model; shorten it"
+        );
+        return Err(ApiError {
+            code: "context_length_exceeded",
+            ..ApiError::field("messages", message)
+        });
+    }
     let tokenizer = &*model.tokenizer;
     let messages = template.arranged(messages).into_iter();
     let mut messages: Vec<Message> = messages.map(|message| message.guarded(tokenizer)).collect();

@@ -1,5 +1,7 @@
 //! What a request can be answered with instead of a result, in each dialect's words.
 
+use std::borrow::Cow;
+
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{Response, StatusCode};
@@ -117,7 +119,7 @@ impl ApiError {
 
     /// The body in a dialect.
     pub(crate) fn body(&self, dialect: Dialect) -> Value {
-        let message = &self.message;
+        let message = &*self.message_in(dialect);
         match dialect {
             Dialect::OpenAi => json!({"error": {
                 "message": message, "type": self.openai_type(), "param": self.param, "code": self.code,
@@ -137,6 +139,25 @@ impl ApiError {
             }
             Dialect::Ollama => json!({ "error": message }),
         }
+    }
+
+    /// The message. Of a prompt that is too long it begins as the dialect's own servers have it: clients look for these words
+    /// to shorten a conversation and try again.
+    fn message_in(&self, dialect: Dialect) -> Cow<'_, str> {
+        let Some((prompt, context)) = self.counts else { return (&*self.message).into() };
+        let begin = match dialect {
+            Dialect::OpenAi => format!(
+                "This model's maximum context length is {context} tokens. However, your messages resulted in {prompt} tokens"
+            ),
+            Dialect::Llama => format!(
+                "request ({prompt} tokens) exceeds the available context size ({context} tokens)"
+            ),
+            Dialect::Anthropic => {
+                format!("prompt is too long: {prompt} tokens > {context} maximum")
+            }
+            Dialect::Ollama => "the input length exceeds the context length".to_owned(),
+        };
+        format!("{begin}: {}", self.message).into()
     }
 
     /// The whole response in a dialect.
@@ -291,6 +312,25 @@ mod tests {
         assert_eq!(llama["error"]["n_prompt_tokens"], 9);
         assert_eq!(error.body(Dialect::Anthropic)["type"], "error");
         assert!(error.body(Dialect::Ollama)["error"].is_string());
+    }
+
+    /// The words that litellm and Claude Code look for.
+    #[test]
+    fn a_prompt_that_is_too_long_is_told_in_the_words_of_each_dialect() {
+        let error = ApiError::from(EngineError::PromptTooLong { prompt: 9, context: 8 });
+        for (dialect, words) in [
+            (
+                Dialect::OpenAi,
+                "This model's maximum context length is 8 tokens. However, your messages",
+            ),
+            (Dialect::Llama, "request (9 tokens) exceeds the available context size (8 tokens)"),
+            (Dialect::Anthropic, "prompt is too long: 9 tokens > 8 maximum"),
+            (Dialect::Ollama, "the input length exceeds the context length"),
+        ] {
+            let body = error.body(dialect);
+            let message = body["error"]["message"].as_str().or(body["error"].as_str()).unwrap();
+            assert!(message.starts_with(words) && message.contains("--context"), "{message}");
+        }
     }
 
     #[test]

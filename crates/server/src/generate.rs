@@ -1,6 +1,7 @@
 //! From prompts to text: what all dialects share between the engine and the wire.
 
-use std::collections::VecDeque;
+mod assembler;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 use trine_engine::{Finish, Generation, Limits, Logprobs, Request, Service, Statistics, Update};
-use trine_text::{CallParser, Grammar, ReplyPart, StopMatcher, StreamDecoder, Tokenizer, ToolCall};
+use trine_text::{CallParser, Grammar, ReplyPart, Tokenizer, ToolCall};
 
 use crate::app::App;
 use crate::error::{ApiError, failure, shown};
@@ -16,6 +17,7 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::ModelMetrics;
 use crate::models::Lease;
 use crate::structure::Guide;
+use assembler::Assembler;
 
 /// Pieces that may wait for a slow client; beyond them the texts wait as tokens in the engine's own channel.
 const PIECES: usize = 16;
@@ -29,6 +31,8 @@ pub(crate) struct Ask {
     /// For the engine; without deadline and constraint, which the text gets when it is queued.
     pub(crate) request: Request,
     pub(crate) stops: Vec<String>,
+    /// Those of the request's stop ids that the client named.
+    pub(crate) stop_ids: Vec<u32>,
     /// Whether a stop text that ends the text belongs to it.
     pub(crate) include_stop: bool,
     pub(crate) skip_special: bool,
@@ -97,6 +101,8 @@ pub(crate) enum Reason {
     Stop,
     /// This stop text was reached.
     StopText(String),
+    /// This token ended it, as the client asked.
+    StopId(u32),
     /// The model ended it, and waits for the results of the tools that it has called.
     Calls,
     /// There may be no more tokens.
@@ -121,6 +127,7 @@ impl Choices {
         let (model, lifecycle) = (&lease.model, &app.lifecycle);
         let (metrics, deadline) = (app.metrics.model(&lease.name), lifecycle.deadline(lease.asked));
         check_queue(&asks, &model.service.limits())?;
+        check_prompt_logprobs(&asks)?;
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
             let span = generate_span(&lease.name, &ask);
@@ -255,6 +262,25 @@ fn check_queue(asks: &[Ask], limits: &Limits) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Refuses prompts with more log-probabilities than an answer may have, before anything is run.
+fn check_prompt_logprobs(asks: &[Ask]) -> Result<(), ApiError> {
+    let of = |ask: &Ask| {
+        let alternatives = ask.request.prompt_logprobs?;
+        Some(ask.request.prompt.len().saturating_sub(1) * (1 + alternatives))
+    };
+    let wanted: usize = asks.iter().filter_map(of).sum();
+    if wanted > LOGPROBS_WHOLE_MAX {
+        let message = format!(
+            "the prompts have {wanted} log-probabilities, alternatives included, and an answer has at most \
+             {LOGPROBS_WHOLE_MAX}; send shorter or fewer prompts, or ask for fewer alternatives"
+        );
+        let echoes = asks.iter().any(|ask| ask.request.logprobs.is_some());
+        let param = if echoes { "logprobs" } else { "prompt_logprobs" };
+        return Err(ApiError::field(param, message));
+    }
+    Ok(())
+}
+
 /// The span of a text, within that of its request. Where OpenTelemetry has a name for an attribute, that is the field's
 /// (<https://opentelemetry.io/docs/specs/semconv/gen-ai/>); of prompts and answers it holds no word.
 fn generate_span(model: &str, ask: &Ask) -> Span {
@@ -273,6 +299,8 @@ fn generate_span(model: &str, ask: &Ask) -> Span {
 struct Run {
     generation: Generation,
     assembler: Assembler,
+    /// The stop ids that the client named.
+    stop_ids: Vec<u32>,
     metrics: Arc<ModelMetrics>,
     span: Span,
     /// When the request asked for the model.
@@ -297,7 +325,7 @@ impl Run {
     ) -> Result<Self, ApiError> {
         let assembler = Assembler::new(tokenizer, &ask);
         metrics.asked(ask.request.prompt.len());
-        let Ask { mut request, grammar, .. } = ask;
+        let Ask { mut request, grammar, stop_ids, .. } = ask;
         request.deadline = deadline;
         if let Some(grammar) = &grammar {
             request.constraint = Some(Box::new(Guide::start(grammar)?));
@@ -307,6 +335,7 @@ impl Run {
         Ok(Self {
             generation,
             assembler,
+            stop_ids,
             metrics,
             span,
             asked,
@@ -381,14 +410,17 @@ impl Run {
                     }
                 }
             }
-            Some(Update::Finished { finish, statistics }) => {
+            Some(Update::Finished { finish, stop, statistics }) => {
                 if let Some(error) = failure(finish) {
                     return (vec![self.fail(error)], true);
                 }
                 let rest = self.assembler.finish();
                 let reason = match finish {
                     Finish::Stop if self.assembler.has_calls() => Reason::Calls,
-                    Finish::Stop => Reason::Stop,
+                    Finish::Stop => {
+                        let named = stop.filter(|token| self.stop_ids.contains(token));
+                        named.map_or(Reason::Stop, Reason::StopId)
+                    }
                     _ => Reason::Length,
                 };
                 let Statistics { prefill_seconds, decode_seconds, .. } = statistics;
@@ -442,169 +474,10 @@ impl Run {
     }
 }
 
-/// Tokens to text, up to a stop text.
-struct Assembler {
-    stream: StreamDecoder,
-    matcher: StopMatcher,
-    stops: Vec<String>,
-    include_stop: bool,
-    calls: Option<CallParser>,
-    /// Tokens whose text has not been passed on, if log-probabilities are wanted.
-    pending: VecDeque<TokenText>,
-    /// Characters decoded and passed on.
-    decoded: usize,
-    passed: usize,
-    generated: usize,
-}
-
-struct Assembled {
-    pieces: Vec<Piece>,
-    /// Why nothing more is to come.
-    stopped: Option<Reason>,
-}
-
-impl Assembler {
-    fn new(tokenizer: &Arc<Tokenizer>, ask: &Ask) -> Self {
-        Self {
-            stream: StreamDecoder::new(Arc::clone(tokenizer), ask.skip_special),
-            matcher: StopMatcher::new(&ask.stops),
-            stops: ask.stops.clone(),
-            include_stop: ask.include_stop,
-            calls: ask.calls.clone(),
-            pending: VecDeque::new(),
-            decoded: 0,
-            passed: 0,
-            generated: 0,
-        }
-    }
-
-    fn push(&mut self, token: u32, logprobs: Option<Box<Logprobs>>) -> Assembled {
-        self.generated += 1;
-        let decoded = self.stream.push(token);
-        if let Some(logprobs) = logprobs {
-            self.pending.push_back(TokenText { logprobs: *logprobs, offset: self.decoded });
-        }
-        self.decoded += decoded.chars().count();
-        let step = self.matcher.push(decoded);
-        let stopped = step.stopped.map(|index| self.stops[index].clone());
-        let mut text = step.text;
-        if let Some(stop) = stopped.as_ref().filter(|_| self.include_stop) {
-            text.push_str(stop);
-        }
-        let pieces = self.pass(text, false, stopped.is_some());
-        let is_called = self.calls.as_ref().is_some_and(CallParser::is_done);
-        let stopped = stopped.map(Reason::StopText).or(is_called.then_some(Reason::Calls));
-        Assembled { pieces, stopped }
-    }
-
-    fn has_calls(&self) -> bool {
-        self.calls.as_ref().is_some_and(|calls| calls.calls() > 0)
-    }
-
-    fn finish(&mut self) -> Vec<Piece> {
-        let mut text = self.matcher.push(self.stream.finish()).text;
-        text.push_str(&self.matcher.finish());
-        self.pass(text, true, true)
-    }
-
-    /// Pieces of the text, with the tokens that begin in what was passed on, or `all` that are left. `ends` says that no
-    /// more text comes.
-    fn pass(&mut self, text: String, all: bool, ends: bool) -> Vec<Piece> {
-        self.passed += text.chars().count();
-        let ready =
-            self.pending.iter().take_while(|token| all || token.offset < self.passed).count();
-        let tokens: Vec<TokenText> = self.pending.drain(..ready).collect();
-        let generated = self.generated;
-        let Some(calls) = &mut self.calls else {
-            let is_empty = text.is_empty() && tokens.is_empty();
-            let piece = (!is_empty).then_some(Piece::Text { text, tokens, generated });
-            return piece.into_iter().collect();
-        };
-        let mut parts = calls.push(&text);
-        if ends && !calls.is_done() {
-            parts.extend(calls.finish());
-        }
-        // Tokens come with a text, and with an empty one if all of theirs is held back or a call.
-        let has_text = parts.iter().any(|part| matches!(part, ReplyPart::Text(_)));
-        if !tokens.is_empty() && !has_text {
-            parts.insert(0, ReplyPart::Text(String::new()));
-        }
-        let mut tokens = Some(tokens);
-        let piece = |part| match part {
-            ReplyPart::Text(text) => {
-                Piece::Text { text, tokens: tokens.take().unwrap_or_default(), generated }
-            }
-            ReplyPart::Call(call) => Piece::Call(call),
-        };
-        parts.into_iter().map(piece).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
-
-    use trine_text::Specials;
-    use trine_weights::Checkpoint;
-
+    use super::assembler::tests::{ask, path, tokenizer};
     use super::*;
-
-    fn path() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf")
-    }
-
-    fn tokenizer() -> Arc<Tokenizer> {
-        let checkpoint = Checkpoint::open(path()).unwrap();
-        Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap())
-    }
-
-    fn ask(stops: &[&str]) -> Ask {
-        Ask {
-            request: Request::new(Vec::new(), 0),
-            stops: stops.iter().map(|stop| (*stop).to_owned()).collect(),
-            include_stop: false,
-            skip_special: true,
-            grammar: None,
-            calls: None,
-        }
-    }
-
-    /// Text and tokens that come out when the tokens of `text` go in.
-    fn assembled(text: &str, stops: &[&str]) -> (String, Vec<TokenText>, usize) {
-        let tokenizer = tokenizer();
-        let ids = tokenizer.encode(text, Specials::AsText).unwrap();
-        let mut assembler = Assembler::new(&tokenizer, &ask(stops));
-        let mut whole = Whole::default();
-        let mut stopped = false;
-        for &token in &ids {
-            let logprobs = Logprobs { token, logprob: -1.0, rank: 0, top: Vec::new() };
-            let step = assembler.push(token, Some(Box::new(logprobs)));
-            stopped |= step.stopped.is_some();
-            step.pieces.into_iter().for_each(|piece| whole.take(piece).unwrap());
-            if stopped {
-                return (whole.text(), whole.tokens, ids.len());
-            }
-        }
-        assembler.finish().into_iter().for_each(|piece| whole.take(piece).unwrap());
-        (whole.text(), whole.tokens, ids.len())
-    }
-
-    #[test]
-    fn tokens_know_where_their_text_begins() {
-        let text = "One day a bird – über 日本 😀 – flew away.";
-        let (whole, tokens, count) = assembled(text, &["flew over"]);
-        assert_eq!((whole.as_str(), tokens.len()), (text, count));
-        assert!(tokens.is_sorted_by_key(|token| token.offset));
-        let tokenizer = tokenizer();
-        let characters: Vec<char> = text.chars().collect();
-        for token in tokens {
-            let spelled = tokenizer.decode(&[token.logprobs.token], false);
-            if !spelled.contains(char::REPLACEMENT_CHARACTER) {
-                let there: String = characters[token.offset..].iter().collect();
-                assert!(there.starts_with(&spelled), "{spelled:?} at {}", token.offset);
-            }
-        }
-    }
 
     /// A text whose client goes away while a piece waits for room is counted like others.
     #[tokio::test]
@@ -649,12 +522,5 @@ mod tests {
         let counted: Vec<&str> = text.lines().filter(|line| line.starts_with(ended)).collect();
         assert_eq!(counted, [format!("{ended}\"abort\"}} 1")]);
         service.stop();
-    }
-
-    #[test]
-    fn tokens_of_a_stop_text_are_not_given() {
-        let (whole, tokens, count) = assembled("One day a bird flew away.", &[" bird flew"]);
-        assert_eq!(whole, "One day a");
-        assert!(tokens.len() < count && tokens.iter().all(|token| token.offset < 9));
     }
 }

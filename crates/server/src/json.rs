@@ -22,6 +22,8 @@ pub(crate) const VALUE_BYTES: usize = 72;
 /// # Errors
 /// 400 with the place of the error.
 pub(crate) fn parse_object(bytes: &[u8]) -> Result<(Map<String, Value>, usize), ApiError> {
+    // RFC 8259 allows readers to pass over the mark, which some programs of Windows write.
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let left = Cell::new(VALUES_MAX);
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = Strict { left: &left }
@@ -281,7 +283,7 @@ mod tests {
             b"{} x",
             b"{\"a\":\"\\ud800\"}",
             b"{\"a\":\"\xff\"}",
-            b"\xef\xbb\xbf{}",
+            b"\xef\xbb\xbf\xef\xbb\xbf{}",
             b"{\"a\":1e999}",
             b"{'a':1}",
         ];
@@ -290,6 +292,7 @@ mod tests {
             assert_eq!(parse_object(bytes).expect_err(&text).status, 400, "{text}");
         }
         assert_eq!(parse_object(b" {\"a\": [1, {\"b\": null}]} ").unwrap().1, 5);
+        assert_eq!(parse_object(b"\xef\xbb\xbf{\"a\": 1}").unwrap().1, 2);
     }
 
     #[test]

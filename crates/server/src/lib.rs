@@ -15,9 +15,9 @@
 //! | `app`, `guard`, `keys` | what is checked of every request, and the routes |
 //! | `models` | several models by name, loaded when they are asked for |
 //! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `structure` | what the dialects have in common on the way in |
-//! | `generate`, `stream`, `error` | what they have in common on the way out |
+//! | `generate`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
-//! | `openai`, `anthropic`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
+//! | `openai`, `anthropic`, `llama`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
 //! | `metrics`, `sensors`, `service_routes`, `live` | counts, energy, health, what the engines do at the moment |
 //! | `page` | the page at `/` |
 //! | `openapi` | the description of all routes for programs, and, in tests, what it is made of |
@@ -39,6 +39,7 @@ mod json;
 mod keys;
 mod lifecycle;
 mod live;
+mod llama;
 mod metrics;
 mod models;
 mod ollama;
@@ -56,6 +57,7 @@ mod structure;
 mod text_routes;
 mod transport;
 mod unsupported;
+mod warnings;
 
 pub use keys::Keys;
 pub use models::{Description, LoadedModel, Loader};

@@ -2,7 +2,7 @@
 //!
 //! Each model has exactly one series of each gauge: routers take one and do not add several up.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,6 +18,46 @@ use crate::sensors::{Reading, Sensors};
 
 /// Media type of [`Metrics::text`].
 pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Media type of what [`plain`] makes of it.
+pub(crate) const PLAIN_MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// OpenMetrics in Prometheus' older format: there a counter is described under the name of its samples, and units and the
+/// mark of the end are not known.
+pub(crate) fn plain(text: &str) -> String {
+    let of_type = |line: &'_ str| {
+        let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+        Some((name.to_owned(), kind.to_owned()))
+    };
+    let counters: HashSet<String> = text
+        .lines()
+        .filter_map(of_type)
+        .filter(|(_, kind)| kind == "counter")
+        .map(|(name, _)| name)
+        .collect();
+    let mut plain = String::with_capacity(text.len());
+    for line in text.lines() {
+        let described = ["# HELP ", "# TYPE "].into_iter().find_map(|begin| {
+            let (name, rest) = line.strip_prefix(begin)?.split_once(' ')?;
+            Some((begin, name, rest))
+        });
+        match described {
+            _ if line.starts_with("# UNIT ") || line == "# EOF" => continue,
+            Some((begin, name, rest)) => {
+                let suffix = if counters.contains(name) { "_total" } else { "" };
+                let rest = match rest {
+                    "unknown" if begin == "# TYPE " => "untyped",
+                    "info" | "stateset" if begin == "# TYPE " => "gauge",
+                    rest => rest,
+                };
+                plain.extend([begin, name, suffix, " ", rest]);
+            }
+            None => plain.push_str(line),
+        }
+        plain.push('\n');
+    }
+    plain
+}
 
 /// Bounds of the histograms, those of vLLM, in seconds.
 const FIRST_TOKEN: &[f64] = &[

@@ -1,5 +1,6 @@
 //! The dialect of Ollama: `/api/...`
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,16 +19,16 @@ use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::json::Fields;
 use crate::models::{Description, Entry, Lease};
 use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
-use crate::service_routes::{VERSION, json_response};
+use crate::service_routes::json_response;
 use crate::stream::{Writer, push_json, respond};
 use crate::structure::Structure;
 use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
 
 /// Options that this server has not.
 pub(crate) const UNSUPPORTED_OPTIONS: [Unsupported; 3] = [
-    ("mirostat", Harmless::At(0.0), "leave it out"),
-    ("tfs_z", Harmless::At(1.0), "leave it out"),
-    ("typical_p", Harmless::At(1.0), "leave it out"),
+    ("mirostat", Harmless::At(&[0.0]), "leave it out"),
+    ("tfs_z", Harmless::From(1.0), "leave it out"),
+    ("typical_p", Harmless::From(1.0), "leave it out"),
 ];
 /// Fields of the API that this server has not.
 pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
@@ -114,7 +115,9 @@ fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<A
         Way::Chat if fields.list("messages")?.is_none_or(<[Value]>::is_empty) => return Ok(None),
         Way::Chat => {
             refuse_images(fields)?;
-            let messages = calling.conversation(read_messages(fields)?)?;
+            let messages = with_ids(fields.list("messages")?.unwrap_or_default());
+            let map = Map::from_iter([("messages".to_owned(), messages.into())]);
+            let messages = calling.conversation(read_messages(Fields::new(&map))?)?;
             prompt(model, messages, &Rendering::default())?
         }
         Way::Generate => {
@@ -149,6 +152,54 @@ fn refuse_images(fields: Fields<'_>) -> Result<(), ApiError> {
         }
         None => Ok(()),
     }
+}
+
+/// The messages with an id for each call, and for each result the id of its call.
+///
+/// Calls have no ids in answers of this dialect, so that clients make up ids, or none, for the results. A result belongs to
+/// the call that it names, to the first open call of the function that it names, or to the first open call.
+fn with_ids(messages: &[Value]) -> Vec<Value> {
+    let mut messages = messages.to_vec();
+    // Ids and functions of calls without a result.
+    let mut open: VecDeque<(String, Value)> = VecDeque::new();
+    let mut made = 0;
+    for message in &mut messages {
+        if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
+            for call in calls {
+                let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
+                let id = id.unwrap_or_else(|| {
+                    made += 1;
+                    format!("trine-{made}")
+                });
+                let name = call["function"]["name"].clone();
+                if let Some(call) = call.as_object_mut() {
+                    call.insert("id".to_owned(), id.as_str().into());
+                    open.push_back((id, name));
+                }
+            }
+        }
+        let Some(result) = message.as_object_mut().filter(|message| is_result(message)) else {
+            continue;
+        };
+        let named = result.get("tool_call_id").filter(|id| !id.is_null());
+        let function = result.get("tool_name").or_else(|| result.get("name"));
+        let place = open.iter().position(|(id, _)| named.is_some_and(|named| named == id.as_str()));
+        let place = place
+            .or_else(|| open.iter().position(|(_, name)| function.is_some_and(|it| it == name)));
+        match place.or((!open.is_empty() && function.is_none_or(Value::is_null)).then_some(0)) {
+            Some(place) => {
+                let id = open.remove(place).map(|(id, _)| id);
+                result.insert("tool_call_id".to_owned(), id.into());
+            }
+            // Of no call that is open: it stands for itself, under the name that it gives.
+            None => drop(result.shift_remove("tool_call_id")),
+        }
+    }
+    messages
+}
+
+fn is_result(message: &Map<String, Value>) -> bool {
+    message.get("role").is_some_and(|role| role == "tool")
 }
 
 fn read_options(
@@ -328,9 +379,14 @@ pub(crate) async fn show(
     })))
 }
 
+/// The version of Ollama whose API this dialect has: clients ask which of its features they may use, editors for 0.6.4 at least.
+/// It has `capabilities` of `/api/show` (0.6.4), calls in streams (0.8) and `context_length` of `/api/ps` (0.10), and nothing yet of what
+/// came later.
+const API_VERSION: &str = "0.10.0";
+
 /// `GET /api/version`
 pub(crate) async fn version() -> Response<Body> {
-    json_response(&json!({"version": VERSION}))
+    json_response(&json!({"version": API_VERSION}))
 }
 
 /// A time in RFC 3339, from seconds since 1970.

@@ -69,6 +69,13 @@ impl Parameters {
         }
     }
 
+    /// The same with penalties that count what OpenAI's API and vLLM count, unless a request names a window.
+    #[must_use]
+    pub(crate) fn with_penalties_of_openai(mut self) -> Self {
+        self.sampling.penalises_answer = true;
+        self
+    }
+
     /// What a request says, over the model's defaults.
     ///
     /// # Errors
@@ -76,7 +83,7 @@ impl Parameters {
     pub(crate) fn read(fields: Fields<'_>, model: &LoadedModel) -> Result<Self, ApiError> {
         refuse(fields, &EVERYWHERE)?;
         refuse_modalities(fields)?;
-        let mut parameters = Self::of_model(model);
+        let mut parameters = Self::of_model(model).with_penalties_of_openai();
         let vocabulary = model.service.limits().vocabulary;
         read_sampling(fields, &mut parameters.sampling, vocabulary)?;
         for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
@@ -162,6 +169,7 @@ impl Parameters {
         Ask {
             request,
             stops: self.stops.clone(),
+            stop_ids: self.stop_ids.clone(),
             include_stop: self.include_stop,
             skip_special: self.skip_special,
             grammar: self.grammar.clone(),
@@ -203,6 +211,8 @@ pub(crate) fn read_sampling(
     // -1 is llama.cpp's spelling of "the whole context".
     if let Some(window) = fields.integer("repeat_last_n", -1..=(1 << 24))? {
         sampling.penalty_window = usize::try_from(window).unwrap_or(1 << 24);
+        // Who names a window means the penalties of programs that have one.
+        sampling.penalises_answer = false;
     }
     if let Some(seed) = fields.integer("seed", -1..=i64::MAX)?
         && seed >= 0

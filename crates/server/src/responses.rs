@@ -1,27 +1,31 @@
 //! The dialect of OpenAI's Responses API, without state: `/v1/responses`
 
+mod input;
+
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
-use trine_text::{Message, ReplyPart, ToolCall};
+use trine_text::{ReplyPart, ToolCall};
 
 use crate::app::{App, unix_seconds};
 use crate::body::read_object;
-use crate::calling::Calling;
-use crate::conversation::{Rendering, prompt, read_messages};
+use crate::conversation::{Rendering, prompt};
 use crate::error::ApiError;
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
+use crate::openai;
 use crate::parameters::{Parameters, TOKENS_MAX, read_sampling};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
 use crate::structure::Structure;
 use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
+use crate::warnings::Warnings;
+use input::Spaces;
 
 /// Fields of the API that need state or other things that this server has not.
 pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
@@ -37,7 +41,7 @@ pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
     ),
     ("prompt", Harmless::Off, "prompts are not kept; send the text as instructions"),
     ("background", Harmless::Off, "use \"stream\": true"),
-    ("top_logprobs", Harmless::At(0.0), "use /v1/chat/completions"),
+    ("top_logprobs", Harmless::At(&[0.0]), "use /v1/chat/completions"),
 ];
 /// What `include` may not ask for; the rest of it is about things that no answer has.
 const LOGPROBS: &str = "message.output_text.logprobs";
@@ -52,7 +56,8 @@ pub(crate) async fn handle(
     let streams = fields.boolean("stream")?.unwrap_or(false);
     let lease = app.model(fields.text("model")?).await?;
     let reading = Arc::clone(&lease);
-    let (ask, echoed) = app.work(move || Ok((read(&object, &reading)?, echoed(&object)))).await?;
+    let (asked, echoed) = app.work(move || Ok((read(&object, &reading)?, echoed(&object)))).await?;
+    let Asked { ask, spaces, warnings } = asked;
     let prompt_tokens = ask.request.prompt.len();
     let choices = Choices::start(&app, &lease, vec![ask])?;
     let answer = Answer {
@@ -61,10 +66,11 @@ pub(crate) async fn handle(
         model: Arc::clone(&lease.name),
         prompt_tokens,
         echoed,
+        spaces,
     };
     if streams {
         let events = Events { answer, sequence: 0, items: Vec::new(), text: None };
-        return respond(choices, events).await;
+        return Ok(warnings.on(respond(choices, events).await?));
     }
     let wholes = collect(choices, 1).await?;
     let ended = &wholes[0].ended;
@@ -75,16 +81,41 @@ pub(crate) async fn handle(
             let status = if index + 1 == parts.len() { status } else { "completed" };
             message(&random_id("msg_"), status, json!([part_of(text)]))
         }
-        ReplyPart::Call(call) => function_call(&CallIds::new(), "completed", call, &call.arguments),
+        ReplyPart::Call(call) => {
+            answer.function_call(&CallIds::new(), "completed", call, &call.arguments)
+        }
     };
     let mut items: Vec<Value> = parts.iter().enumerate().map(item).collect();
     if items.is_empty() {
         items.push(message(&random_id("msg_"), status, json!([part_of("")])));
     }
-    Ok(json_response(&answer.whole(items, ended)))
+    Ok(warnings.on(json_response(&answer.whole(items, ended))))
 }
 
-fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
+/// Counts the tokens of a conversation.
+pub(crate) async fn input_tokens(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let (object, lease) = app.open(request).await?;
+    let work = move || {
+        let (fields, mut warnings) = (Fields::new(&object), Warnings::default());
+        let (calling, _) = input::calling(fields, &mut warnings)?;
+        let messages = calling.conversation(input::conversation(fields, &mut warnings)?)?;
+        let ids = prompt(&lease.model, messages, &Rendering::default())?;
+        Ok(warnings.on(json_response(&openai::input_tokens(ids.len()))))
+    };
+    app.work(work).await
+}
+
+/// A request understood.
+struct Asked {
+    ask: Ask,
+    spaces: Spaces,
+    warnings: Warnings,
+}
+
+fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Asked, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
     refuse(fields, &UNSUPPORTED)?;
     refuse(fields, &EVERYWHERE)?;
@@ -94,103 +125,17 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Ask, ApiError> {
     if fields.text("truncation")?.is_some_and(|truncation| truncation != "disabled") {
         return Err(ApiError::unsupported("truncation", "conversations are never cut"));
     }
-    let mut parameters = Parameters::of_model(model);
+    let mut parameters = Parameters::of_model(model).with_penalties_of_openai();
     let vocabulary = model.service.limits().vocabulary;
     read_sampling(fields, &mut parameters.sampling, vocabulary)?;
     parameters.max_tokens = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
     parameters.structure = Structure::of_response(fields)?;
-    let calling = calling(fields)?;
+    let mut warnings = Warnings::default();
+    let (calling, spaces) = input::calling(fields, &mut warnings)?;
     calling.apply(&mut parameters, model)?;
-    let messages = calling.conversation(conversation(fields)?)?;
+    let messages = calling.conversation(input::conversation(fields, &mut warnings)?)?;
     let ids = prompt(model, messages, &Rendering::default())?;
-    Ok(parameters.ask(ids, None, model))
-}
-
-/// Tools, which have no object `function` of their own here.
-fn calling(fields: Fields<'_>) -> Result<Calling, ApiError> {
-    let nested = |tool: &Value| {
-        let Value::Object(function) = tool else { return tool.clone() };
-        json!({"type": function.get("type"), "function": function})
-    };
-    let tools: Value = fields.list("tools")?.unwrap_or_default().iter().map(nested).collect();
-    let choice = fields.get("tool_choice").unwrap_or(&Value::Null);
-    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let calling = Calling::new(&tools, choice, parallel);
-    calling.map_err(|error| ApiError {
-        message: error.message.replacen(".function", "", 1),
-        param: error.param.map(|param| param.replacen(".function", "", 1)),
-        ..error
-    })
-}
-
-/// An item of the input as a message of a chat.
-fn unfold(item: &Value) -> Result<Value, ApiError> {
-    let wrong = |what: &str| Err(ApiError::field("input", what));
-    match item.get("type").and_then(Value::as_str) {
-        Some("function_call") => {
-            let function = json!({"name": item["name"], "arguments": item["arguments"]});
-            let call = json!({"id": item["call_id"], "type": "function", "function": function});
-            Ok(json!({"role": "assistant", "content": null, "tool_calls": [call]}))
-        }
-        Some("function_call_output") => {
-            if !item["call_id"].is_string() {
-                return wrong("an output of a function has no call_id");
-            }
-            Ok(json!({
-                "role": "tool", "tool_call_id": item["call_id"], "content": item["output"],
-            }))
-        }
-        None | Some("message") => {
-            let mut item = item.clone();
-            if let Some(map) = item.as_object_mut() {
-                map.retain(|key, _| matches!(&**key, "role" | "content"));
-            }
-            Ok(item)
-        }
-        Some(kind) => {
-            let what = format!("items of type {} are not taken", crate::error::shown(kind));
-            Err(ApiError::unsupported("input", &what))
-        }
-    }
-}
-
-/// The items as messages: calls that follow one another, or the words before them, are one message.
-fn unfolded(items: &[Value]) -> Result<Vec<Value>, ApiError> {
-    let mut messages: Vec<Value> = Vec::with_capacity(items.len());
-    for item in items {
-        let mut message = unfold(item)?;
-        let calls = message.get_mut("tool_calls").map(Value::take);
-        match (calls, messages.last_mut()) {
-            (Some(Value::Array(calls)), Some(last)) if last["role"] == "assistant" => {
-                match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
-                    Some(before) => before.extend(calls),
-                    None => last["tool_calls"] = calls.into(),
-                }
-            }
-            (Some(calls), _) => {
-                message["tool_calls"] = calls;
-                messages.push(message);
-            }
-            (None, _) => messages.push(message),
-        }
-    }
-    Ok(messages)
-}
-
-fn conversation(fields: Fields<'_>) -> Result<Vec<Message>, ApiError> {
-    let mut messages = match fields.get("input") {
-        Some(Value::String(text)) => vec![Message::new("user", text.as_str())],
-        Some(Value::Array(items)) => {
-            let map = Map::from_iter([("messages".to_owned(), unfolded(items)?.into())]);
-            let read = read_messages(Fields::new(&map));
-            read.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })?
-        }
-        _ => return Err(fields.wrong("input", "a text or a list of messages")),
-    };
-    if let Some(instructions) = fields.text("instructions")? {
-        messages.insert(0, Message::new("system", instructions));
-    }
-    Ok(messages)
+    Ok(Asked { ask: parameters.ask(ids, None, model), spaces, warnings })
 }
 
 /// Fields of the request that a response repeats.
@@ -218,6 +163,7 @@ struct Answer {
     model: Arc<str>,
     prompt_tokens: usize,
     echoed: Map<String, Value>,
+    spaces: Spaces,
 }
 
 impl Answer {
@@ -262,6 +208,21 @@ impl Answer {
         }
         response
     }
+
+    fn function_call(
+        &self,
+        ids: &CallIds,
+        status: &str,
+        call: &ToolCall,
+        arguments: &str,
+    ) -> Value {
+        let mut item = json!({
+            "id": ids.item, "type": "function_call", "status": status,
+            "call_id": ids.call, "arguments": arguments,
+        });
+        self.spaces.name(&call.name, &mut item);
+        item
+    }
 }
 
 fn is_cut(ended: &Ended) -> bool {
@@ -290,13 +251,6 @@ impl CallIds {
     fn new() -> Self {
         Self { item: random_id("fc_"), call: random_id("call_") }
     }
-}
-
-fn function_call(ids: &CallIds, status: &str, call: &ToolCall, arguments: &str) -> Value {
-    json!({
-        "id": ids.item, "type": "function_call", "status": status,
-        "call_id": ids.call, "name": call.name, "arguments": arguments,
-    })
 }
 
 /// Writes events.
@@ -369,15 +323,15 @@ impl Events {
     fn call(&mut self, out: &mut Vec<u8>, call: &ToolCall) {
         self.close(out, "completed");
         let (ids, index) = (CallIds::new(), self.items.len());
-        let begun = function_call(&ids, "in_progress", call, "");
+        let begun = self.answer.function_call(&ids, "in_progress", call, "");
         self.push_item(out, "response.output_item.added", &begun);
         let delta = json!({"item_id": ids.item, "output_index": index, "delta": call.arguments});
         self.push(out, "response.function_call_arguments.delta", delta);
+        let item = self.answer.function_call(&ids, "completed", call, &call.arguments);
         let done = json!({
-            "item_id": ids.item, "output_index": index, "name": call.name, "arguments": call.arguments,
+            "item_id": ids.item, "output_index": index, "name": item["name"], "arguments": call.arguments,
         });
         self.push(out, "response.function_call_arguments.done", done);
-        let item = function_call(&ids, "completed", call, &call.arguments);
         self.push_item(out, "response.output_item.done", &item);
         self.items.push(item);
     }

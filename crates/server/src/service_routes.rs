@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Query, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, Response};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, Response};
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, shown};
 use crate::lifecycle::Phase;
-use crate::metrics::MEDIA_TYPE;
-use crate::models::Entry;
+use crate::metrics::{MEDIA_TYPE, PLAIN_MEDIA_TYPE, plain};
+use crate::models::{Entry, LoadedModel};
 
 /// Version of the program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -42,8 +42,16 @@ pub(crate) async fn version() -> Response<Body> {
     json_response(&json!({"version": VERSION}))
 }
 
-/// `GET /metrics`
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
+/// `GET /metrics`: as OpenMetrics, or in Prometheus' older format for readers that name only that.
+pub(crate) async fn metrics(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, ApiError> {
+    let accepted = |kind: &str| {
+        let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        values.into_iter().any(|value| value.contains(kind))
+    };
+    let is_plain = accepted("text/plain") && !accepted("application/openmetrics-text");
     let status = |entry: Entry| {
         let status = entry.model.map(|model| model.service.status()).unwrap_or_default();
         (entry.name, status)
@@ -51,9 +59,31 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response<Body
     let statuses: Vec<_> = app.models.entries().into_iter().map(status).collect();
     let text = tokio::task::spawn_blocking(move || app.metrics.text(&statuses)).await;
     let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
+    let (text, kind) = if is_plain { (plain(&text), PLAIN_MEDIA_TYPE) } else { (text, MEDIA_TYPE) };
     let mut response = Response::new(Body::from(text));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     Ok(response)
+}
+
+/// Name and model of a loaded model: of the one that a query names, or the default one.
+///
+/// # Errors
+/// 404 for a name that is none, 503 for a model that is not loaded: a question that any web page can have a browser ask loads
+/// nothing.
+pub(crate) fn loaded(
+    app: &App,
+    query: &[(String, String)],
+) -> Result<(String, Arc<LoadedModel>), ApiError> {
+    let asked = query.iter().find(|(name, _)| name == "model").map(|(_, model)| model.as_str());
+    let Entry { name, model, .. } = app.models.entry(app.models.resolve(asked)?);
+    match model {
+        Some(model) => Ok((name, model)),
+        None => {
+            let message =
+                format!("the model {} is not loaded; a text of it loads it", shown(&name));
+            Err(ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) })
+        }
+    }
 }
 
 /// `GET /props?model=NAME`: llama.cpp's description of a loaded model.
@@ -61,13 +91,7 @@ pub(crate) async fn props(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Response<Body>, ApiError> {
-    let asked = query.iter().find(|(name, _)| name == "model").map(|(_, model)| model.as_str());
-    let Entry { name, model, .. } = app.models.entry(app.models.resolve(asked)?);
-    // A question that any web page can have a browser ask loads nothing.
-    let model = model.ok_or_else(|| {
-        let message = format!("the model {} is not loaded; a text of it loads it", shown(&name));
-        ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) }
-    })?;
+    let (name, model) = loaded(&app, &query)?;
     let limits = model.service.limits();
     Ok(json_response(&json!({
         "default_generation_settings": {
@@ -76,6 +100,8 @@ pub(crate) async fn props(
         },
         "total_slots": limits.sequences,
         "model_alias": name,
+        // Where its file lies is nothing for clients.
+        "model_path": name,
         "chat_template": model.template.as_ref().map_or("", |template| template.source()),
         "bos_token": model.tokenizer.bos_text(),
         "eos_token": model.tokenizer.eos_text(),
@@ -83,5 +109,25 @@ pub(crate) async fn props(
         "build_info": format!("trine {VERSION}"),
         "device": model.description.device,
         "is_sleeping": false,
+    })))
+}
+
+/// `GET /tokenizer_info?model=NAME`: vLLM's description of a loaded model's tokenizer, for programs that write prompts
+/// themselves.
+pub(crate) async fn tokenizer_info(
+    State(app): State<Arc<App>>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Result<Response<Body>, ApiError> {
+    let (_, model) = loaded(&app, &query)?;
+    let tokenizer = &model.tokenizer;
+    Ok(json_response(&json!({
+        "tokenizer_class": "GemmaTokenizerFast",
+        "bos_token": tokenizer.bos_text(),
+        "eos_token": tokenizer.eos_text(),
+        "add_bos_token": true,
+        "add_eos_token": false,
+        "model_max_length": model.service.limits().context,
+        "vocab_size": tokenizer.vocabulary_size(),
+        "chat_template": model.template.as_ref().map(|template| template.source()),
     })))
 }

@@ -13,8 +13,12 @@ pub(crate) type Unsupported = (&'static str, Harmless, &'static str);
 pub(crate) enum Harmless {
     /// Where it is false, or empty.
     Off,
-    /// At this number.
-    At(f64),
+    /// At these numbers.
+    At(&'static [f64]),
+    /// At this number and below.
+    UpTo(f64),
+    /// At this number and above.
+    From(f64),
     /// At these texts.
     Text(&'static [&'static str]),
 }
@@ -27,16 +31,16 @@ pub(crate) const EVERYWHERE: [Unsupported; 35] = [
         "Gemma models do not fill in the middle; put everything into the prompt",
     ),
     ("use_beam_search", Harmless::Off, "leave it out"),
-    ("length_penalty", Harmless::At(1.0), "it belongs to beam search; leave it out"),
-    ("typical_p", Harmless::At(1.0), "use top_p or min_p"),
-    ("typ_p", Harmless::At(1.0), "use top_p or min_p"),
-    ("top_n_sigma", Harmless::At(-1.0), "use top_p or min_p"),
-    ("tfs_z", Harmless::At(1.0), "use top_p or min_p"),
-    ("mirostat", Harmless::At(0.0), "use temperature"),
-    ("dynatemp_range", Harmless::At(0.0), "use temperature"),
-    ("xtc_probability", Harmless::At(0.0), "use min_p"),
-    ("dry_multiplier", Harmless::At(0.0), "use frequency_penalty or repetition_penalty"),
-    ("n_probs", Harmless::At(0.0), "use logprobs"),
+    ("length_penalty", Harmless::At(&[1.0]), "it belongs to beam search; leave it out"),
+    ("typical_p", Harmless::From(1.0), "use top_p or min_p"),
+    ("typ_p", Harmless::From(1.0), "use top_p or min_p"),
+    ("top_n_sigma", Harmless::UpTo(0.0), "use top_p or min_p"),
+    ("tfs_z", Harmless::From(1.0), "use top_p or min_p"),
+    ("mirostat", Harmless::At(&[0.0]), "use temperature"),
+    ("dynatemp_range", Harmless::UpTo(0.0), "use temperature"),
+    ("xtc_probability", Harmless::UpTo(0.0), "use min_p"),
+    ("dry_multiplier", Harmless::UpTo(0.0), "use frequency_penalty or repetition_penalty"),
+    ("n_probs", Harmless::UpTo(0.0), "use logprobs"),
     ("samplers", Harmless::Off, "the order of samplers is fixed; leave it out"),
     ("bad_words", Harmless::Off, "use logit_bias"),
     ("allowed_token_ids", Harmless::Off, "use logit_bias"),
@@ -65,9 +69,9 @@ pub(crate) const EVERYWHERE: [Unsupported; 35] = [
     ("audio", Harmless::Off, "answers are text"),
     ("functions", Harmless::Off, "use tools"),
     ("function_call", Harmless::Text(&["none", "auto"]), "use tools"),
-    ("n_discard", Harmless::At(0.0), "prompts and answers are never cut; leave it out"),
-    ("n_keep", Harmless::At(0.0), "prompts and answers are never cut; leave it out"),
-    ("id_slot", Harmless::At(-1.0), "the engine chooses; leave it out"),
+    ("n_discard", Harmless::At(&[0.0]), "prompts and answers are never cut; leave it out"),
+    ("n_keep", Harmless::At(&[0.0, -1.0]), "prompts and answers are never cut; leave it out"),
+    ("id_slot", Harmless::UpTo(-1.0), "the engine chooses; leave it out"),
 ];
 
 /// Looks for the fields of a list.
@@ -90,10 +94,51 @@ fn is_harmless(value: &Value, harmless: &Harmless) -> bool {
         (Harmless::Off, Value::Array(items)) => items.is_empty(),
         (Harmless::Off, Value::Object(map)) => map.is_empty(),
         (Harmless::Off, _) => false,
-        (Harmless::At(neutral), value) => value.as_f64() == Some(*neutral),
+        (Harmless::At(neutral), value) => {
+            value.as_f64().is_some_and(|value| neutral.contains(&value))
+        }
+        (Harmless::UpTo(most), value) => value.as_f64().is_some_and(|value| value <= *most),
+        (Harmless::From(least), value) => value.as_f64().is_some_and(|value| value >= *least),
         (Harmless::Text(texts), value) => {
             let text = value.as_str().or_else(|| value.get("type")?.as_str());
             text.is_some_and(|text| texts.contains(&text))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The values at which the programs that have a field leave it without effect.
+    #[test]
+    fn fields_that_are_off_are_taken() {
+        let off = json!({
+            "top_n_sigma": [0, -1, -1.0, null], "n_keep": [0, -1], "n_discard": [0], "typical_p": [1, 1.0, 1.5],
+            "typ_p": [1.0], "tfs_z": [1, 2], "mirostat": [0], "dynatemp_range": [0.0, -1], "xtc_probability": [0, -0.5],
+            "dry_multiplier": [0.0, -1], "n_probs": [0, -1], "id_slot": [-1], "length_penalty": [1.0],
+            "lora": [[]], "documents": [[], null], "suffix": ["", null], "use_beam_search": [false],
+            "function_call": ["none", "auto"], "cache_salt": [""], "samplers": [[]],
+        });
+        for (name, values) in off.as_object().unwrap() {
+            for value in values.as_array().unwrap() {
+                let map = serde_json::Map::from_iter([(name.clone(), value.clone())]);
+                assert!(refuse(Fields::new(&map), &EVERYWHERE).is_ok(), "{name}: {value}");
+            }
+        }
+        let on = json!({
+            "top_n_sigma": [0.1, 1, "0"], "n_keep": [1], "n_discard": [2], "typical_p": [0.9, 0], "tfs_z": [0.5],
+            "mirostat": [1, 2], "dynatemp_range": [0.5], "xtc_probability": [0.1], "dry_multiplier": [0.8],
+            "n_probs": [3], "id_slot": [0, 1], "length_penalty": [0.5], "lora": [[1]], "use_beam_search": [true],
+        });
+        for (name, values) in on.as_object().unwrap() {
+            for value in values.as_array().unwrap() {
+                let map = serde_json::Map::from_iter([(name.clone(), value.clone())]);
+                let error = refuse(Fields::new(&map), &EVERYWHERE).expect_err(name);
+                assert_eq!(error.param.as_deref(), Some(name.as_str()), "{value}");
+            }
         }
     }
 }

@@ -40,7 +40,9 @@ pub use grammar::{
 };
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;
-pub use template::{CalendarTime, ChatTemplate, Content, Message, Part, RenderOptions};
+pub use template::{
+    CalendarTime, ChatTemplate, Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions,
+};
 pub use tokenizer::{MAX_PIECE_BYTES, MAX_TEXT_BYTES, Specials, Tokenizer};
 pub use tools::{CallParser, MAX_TOOLS, ReplyPart, ToolCall, ToolChoice, ToolError, Tools};
 pub use vocabulary::MAX_VOCABULARY;

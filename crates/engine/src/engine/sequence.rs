@@ -254,7 +254,7 @@ impl Sequence {
         };
         let mut allowed = std::mem::take(&mut workspace.allowed);
         let result = self.restrict(vocabulary, &mut allowed).and_then(|is_restricted| {
-            let choice = Choice { logits: row, history: &self.tokens };
+            let choice = Choice { logits: row, history: &self.tokens, answer: self.prompt };
             let sampled = if is_restricted {
                 self.stream.sample_allowed(choice, &allowed, workspace)
             } else {

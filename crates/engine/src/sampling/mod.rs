@@ -49,6 +49,8 @@ pub(crate) struct Choice<'a> {
     pub(crate) logits: &'a [f32],
     /// Prompt and answer so far.
     pub(crate) history: &'a [u32],
+    /// Where the answer begins in it.
+    pub(crate) answer: usize,
 }
 
 impl Workspace {
@@ -90,7 +92,7 @@ impl Stream {
         let Workspace { logits: adjusted, candidates, counts, .. } = workspace;
         adjusted.clear();
         adjusted.extend_from_slice(choice.logits);
-        penalties::apply(&self.params, adjusted, choice.history, counts);
+        penalties::apply(&self.params, adjusted, (choice.history, choice.answer), counts);
         self.choose(adjusted, candidates)
     }
 
@@ -108,7 +110,7 @@ impl Stream {
         if penalties::change(&self.params) {
             adjusted.clear();
             adjusted.extend_from_slice(logits);
-            penalties::apply(&self.params, adjusted, choice.history, counts);
+            penalties::apply(&self.params, adjusted, (choice.history, choice.answer), counts);
             logits = adjusted;
         }
         let ids = set_bits(allowed).take_while(|&id| (id as usize) < logits.len());
@@ -215,13 +217,13 @@ impl Sampler {
     }
 
     /// Chooses the token that follows `history` (prompt and answer so far) from its logits, (vocabulary), which are
-    /// left with bias and penalties applied.
+    /// left with bias and penalties applied. Penalties of an answer count all of the history as one.
     ///
     /// # Errors
     /// [`EngineError::NonFiniteLogits`] if a logit is infinite or not a number, or becomes so.
     pub fn sample(&mut self, logits: &mut [f32], history: &[u32]) -> Result<u32, EngineError> {
         let Workspace { candidates, counts, .. } = &mut self.workspace;
-        penalties::apply(&self.stream.params, logits, history, counts);
+        penalties::apply(&self.stream.params, logits, (history, 0), counts);
         self.stream.choose(logits, candidates)
     }
 }

@@ -41,6 +41,10 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// The penalties count this many of the last tokens, prompt and answer together; 0 turns them off.
     pub penalty_window: usize,
+    /// Instead of that window presence and frequency penalty count all tokens of the answer and none of the prompt, and the
+    /// repetition penalty all tokens of both, as OpenAI's API and vLLM have it.
+    #[serde(default)]
+    pub penalises_answer: bool,
     /// Added to the logits of these tokens; -100 forbids a token for all practical purposes. Entries for one token add
     /// up. From -100 to 100 each.
     pub logit_bias: Vec<(u32, f32)>,
@@ -60,6 +64,7 @@ impl SamplingParams {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             penalty_window: PENALTY_WINDOW,
+            penalises_answer: false,
             logit_bias: Vec::new(),
             seed: 0,
         }

@@ -11,15 +11,16 @@ fn penalise(params: &SamplingParams) -> bool {
     let neutral = params.repetition_penalty == 1.0
         && params.presence_penalty == 0.0
         && params.frequency_penalty == 0.0;
-    !neutral && params.penalty_window > 0
+    !neutral && (params.penalises_answer || params.penalty_window > 0)
 }
 
 /// Applies bias, repetition penalty, presence and frequency penalty, in this order. Ids beyond the logits are ignored.
-/// `counts` is zero before and after, and grows to the logits' number if it is shorter.
+/// The answer begins in `history` at `answer`. `counts` is zero before and after, and grows to the logits' number if it is
+/// shorter.
 pub(super) fn apply(
     params: &SamplingParams,
     logits: &mut [f32],
-    history: &[u32],
+    (history, answer): (&[u32], usize),
     counts: &mut Vec<u32>,
 ) {
     for &(id, bias) in &params.logit_bias {
@@ -33,20 +34,42 @@ pub(super) fn apply(
     if counts.len() < logits.len() {
         counts.resize(logits.len(), 0);
     }
-    let window = &history[history.len().saturating_sub(params.penalty_window)..];
-    let known = || window.iter().map(|&id| id as usize).filter(|&id| id < logits.len());
+    // What is repeated, and the part of it whose tokens are counted.
+    let (repeated, counted) = match params.penalises_answer {
+        true => (history, &history[answer.min(history.len())..]),
+        false => {
+            let window = &history[history.len().saturating_sub(params.penalty_window)..];
+            (window, window)
+        }
+    };
+    if params.repetition_penalty != 1.0 {
+        each(repeated, logits, counts, |logit, _| {
+            if *logit > 0.0 {
+                *logit /= params.repetition_penalty;
+            } else {
+                *logit *= params.repetition_penalty;
+            }
+        });
+    }
+    each(counted, logits, counts, |logit, count| {
+        *logit -= params.presence_penalty + count as f32 * params.frequency_penalty;
+    });
+}
+
+/// Changes the logit of each token that occurs, which is told how often it does.
+fn each(
+    tokens: &[u32],
+    logits: &mut [f32],
+    counts: &mut [u32],
+    mut change: impl FnMut(&mut f32, u32),
+) {
+    let known = || tokens.iter().map(|&id| id as usize).filter(|&id| id < logits.len());
     known().for_each(|id| counts[id] += 1);
-    for id in window.iter().map(|&id| id as usize) {
+    for id in tokens.iter().map(|&id| id as usize) {
         // The first occurrence carries the whole count; clearing it skips the others.
         let Some(count) = counts.get_mut(id).map(std::mem::take).filter(|&count| count > 0) else {
             continue;
         };
-        let logit = &mut logits[id];
-        if *logit > 0.0 {
-            *logit /= params.repetition_penalty;
-        } else {
-            *logit *= params.repetition_penalty;
-        }
-        *logit -= params.presence_penalty + count as f32 * params.frequency_penalty;
+        change(&mut logits[id], count);
     }
 }

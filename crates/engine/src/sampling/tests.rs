@@ -229,6 +229,27 @@ fn history_beyond_the_window_or_the_vocabulary_is_ignored() {
 }
 
 #[test]
+fn penalties_of_an_answer_count_all_of_it_and_nothing_of_the_prompt() {
+    let params = SamplingParams {
+        presence_penalty: 1.0,
+        frequency_penalty: 0.5,
+        repetition_penalty: 2.0,
+        penalty_window: 1,
+        penalises_answer: true,
+        ..SamplingParams::greedy()
+    };
+    // Token 0 is in the prompt, 1 twice in the answer, 2 in both, 3 in neither.
+    let (history, answer) = ([0, 0, 2, 1, 2, 1], 3);
+    let mut logits = [8.0; 4];
+    penalties::apply(&params, &mut logits, (&history, answer), &mut Vec::new());
+    assert_eq!(logits, [4.0, 2.0, 2.5, 8.0]);
+    let window = SamplingParams { penalises_answer: false, ..params };
+    let mut logits = [8.0; 4];
+    penalties::apply(&window, &mut logits, (&history, answer), &mut Vec::new());
+    assert_eq!(logits, [8.0, 2.5, 8.0, 8.0]);
+}
+
+#[test]
 fn hostile_parameters_are_refused_by_name() {
     let base = SamplingParams::from_defaults(&GenerationDefaults::default(), 1);
     base.check(262_144).unwrap();
@@ -277,7 +298,9 @@ fn a_workspace_for_the_vocabulary_does_not_grow() {
     let base = SamplingParams { repetition_penalty: 1.1, ..plain(1.0, 4) };
     for top_k in [0, 1, 64, 300, 499, 500, 1000] {
         let mut stream = Stream::new(SamplingParams { top_k, top_p: 0.9, ..base.clone() });
-        stream.sample(Choice { logits: &wavy(500), history: &[1, 2, 3] }, &mut workspace).unwrap();
+        stream
+            .sample(Choice { logits: &wavy(500), history: &[1, 2, 3], answer: 1 }, &mut workspace)
+            .unwrap();
     }
     assert_eq!(sizes(&workspace), before);
     assert!(workspace.counts.iter().all(|&count| count == 0));
@@ -408,8 +431,9 @@ fn the_largest_logits_give_the_token_that_all_give() {
                 // Few distinct values, so that some are equal.
                 let logits: Vec<f32> =
                     (0..vocabulary).map(|_| (number() * 400.0).floor() / 20.0 - 10.0).collect();
-                let expected =
-                    all.sample(Choice { logits: &logits, history: &[] }, &mut workspace).unwrap();
+                let expected = all
+                    .sample(Choice { logits: &logits, history: &[], answer: 0 }, &mut workspace)
+                    .unwrap();
                 let found = top.sample_top(&top_of(&logits), vocabulary, &mut workspace).unwrap();
                 assert_eq!(found, expected, "{vocabulary} {temperature} {top_k} {top_p} {min_p}");
             }

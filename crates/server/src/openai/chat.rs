@@ -84,6 +84,21 @@ pub(crate) async fn handle(
     Ok(json_response(&answer))
 }
 
+/// Counts the tokens of a conversation.
+pub(crate) async fn input_tokens(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let (object, lease) = app.open(request).await?;
+    let work = move || {
+        let fields = Fields::new(&object);
+        let messages = Calling::read(fields)?.conversation(read_messages(fields)?)?;
+        let ids = prompt(&lease.model, messages, &Rendering::read(fields)?)?;
+        Ok(json_response(&super::input_tokens(ids.len())))
+    };
+    app.work(work).await
+}
+
 fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
     let streaming = Streaming::read(fields)?;

@@ -29,8 +29,8 @@ pub(crate) const PROMPTS_MAX: usize = 256;
 const TEXTS_MAX: usize = 256;
 
 /// A prompt and its text, if the text is to be repeated.
-struct Prompt {
-    ids: Vec<u32>,
+pub(crate) struct Prompt {
+    pub(crate) ids: Vec<u32>,
     text: String,
 }
 
@@ -113,12 +113,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiErr
             "log-probabilities of the prompt come with whole answers; use \"stream\": false";
         return Err(ApiError::unsupported(param, remedy));
     }
-    let prompts = read_prompts(fields, model, echo)?;
-    if prompts.len() * parameters.n > TEXTS_MAX {
-        let message =
-            format!("{} prompts with n texts each are more than {TEXTS_MAX} texts", prompts.len());
-        return Err(ApiError::field("n", message));
-    }
+    let prompts = read_prompts(fields, model, echo, parameters.n)?;
     let asks = prompts.iter().flat_map(|prompt| parameters.asks(&prompt.ids, logprobs, model));
     Ok(Completion {
         asks: asks.collect(),
@@ -131,11 +126,12 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiErr
     })
 }
 
-/// A text, a list of texts, a list of token ids, or a list of such lists.
-fn read_prompts(
+/// A text, a list of texts, a list of token ids, or a list of such lists; `n` texts are written after each.
+pub(crate) fn read_prompts(
     fields: Fields<'_>,
     model: &LoadedModel,
     echo: bool,
+    n: usize,
 ) -> Result<Vec<Prompt>, ApiError> {
     let expected = "use a text, a list of texts, a list of token ids or a list of such lists";
     let wrong = |what: &str| ApiError::field("prompt", format!("{what}; {expected}"));
@@ -159,14 +155,23 @@ fn read_prompts(
         }
     };
     let value = fields.get("prompt").ok_or_else(|| wrong("prompt is missing"))?;
-    let prompts = match value {
+    let many = match value {
         Value::Array(items) if items.iter().any(|item| item.is_string() || item.is_array()) => {
-            if items.len() > PROMPTS_MAX {
-                return Err(wrong(&format!("there are more than {PROMPTS_MAX} prompts")));
-            }
-            items.iter().map(one).collect::<Result<Vec<Prompt>, ApiError>>()?
+            Some(items)
         }
-        value => vec![one(value)?],
+        _ => None,
+    };
+    let count = many.map_or(1, Vec::len);
+    if count > PROMPTS_MAX {
+        return Err(wrong(&format!("there are more than {PROMPTS_MAX} prompts")));
+    }
+    if count * n > TEXTS_MAX {
+        let message = format!("{count} prompts with n texts each are more than {TEXTS_MAX} texts");
+        return Err(ApiError::field("n", message));
+    }
+    let prompts = match many {
+        Some(items) => items.iter().map(one).collect::<Result<Vec<Prompt>, ApiError>>()?,
+        None => vec![one(value)?],
     };
     for prompt in &prompts {
         let checked = model.service.limits().check_prompt(&prompt.ids);

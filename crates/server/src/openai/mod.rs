@@ -106,19 +106,25 @@ impl Tally {
     }
 }
 
+/// A count of tokens, as Responses have it.
+pub(crate) fn input_tokens(count: usize) -> Value {
+    json!({"object": "response.input_tokens", "input_tokens": count})
+}
+
 /// `finish_reason`.
 pub(crate) fn finish_reason(reason: &Reason) -> &'static str {
     match reason {
-        Reason::Stop | Reason::StopText(_) => "stop",
+        Reason::Stop | Reason::StopText(_) | Reason::StopId(_) => "stop",
         Reason::Calls => "tool_calls",
         Reason::Length => "length",
     }
 }
 
-/// vLLM's `stop_reason`: the stop text that was reached.
+/// vLLM's `stop_reason`: the stop text that was reached, or the id of `stop_token_ids` that ended the text.
 pub(crate) fn stop_reason(reason: &Reason) -> Value {
     match reason {
         Reason::StopText(text) => text.clone().into(),
+        Reason::StopId(token) => (*token).into(),
         Reason::Stop | Reason::Calls | Reason::Length => Value::Null,
     }
 }

@@ -10,6 +10,9 @@ use super::schema::{
 /// Schemas of answers, by name.
 pub(super) fn schemas() -> Vec<Field> {
     vec![
+        ("InputTokens", input_tokens()),
+        ("LlamaText", llama_text()),
+        ("LlamaTexts", one_of(vec![schema("LlamaText"), list(schema("LlamaText"))])),
         ("ChatCompletion", chat()),
         ("ChatLogprobs", chat_logprobs()),
         ("ToolCall", tool_call([])),
@@ -39,7 +42,13 @@ pub(super) fn schemas() -> Vec<Field> {
 pub(super) fn finish() -> [Field; 2] {
     [
         ("finish_reason", choice(["stop", "length", "tool_calls"])),
-        ("stop_reason", about(nullable(text()), "The stop text that was reached.")),
+        (
+            "stop_reason",
+            about(
+                nullable(one_of(vec![text(), token_id()])),
+                "The stop text that was reached, or the id of `stop_token_ids` that ended the text.",
+            ),
+        ),
     ]
 }
 
@@ -227,7 +236,7 @@ fn response_item() -> Value {
             ("name", text()),
             ("arguments", about(text(), "JSON, an object.")),
         ],
-        [],
+        [("namespace", about(text(), "Of a function that was declared in one."))],
     );
     one_of(vec![message, call])
 }
@@ -347,4 +356,42 @@ fn tokens() -> Value {
         [("tokens", list(one_of(vec![token_id(), piece])))],
         [("count", count()), ("max_model_len", count()), ("token_strs", list(text()))],
     )
+}
+
+fn input_tokens() -> Value {
+    object([("object", constant("response.input_tokens")), ("input_tokens", count())], [])
+}
+
+/// The fields of every part of a text of llama.cpp's.
+pub(super) fn llama_part(stop: bool) -> Vec<Field> {
+    vec![
+        ("index", count()),
+        ("content", text()),
+        ("stop", constant(stop)),
+        ("tokens_predicted", count()),
+        ("tokens_evaluated", about(count(), "Tokens of the prompt.")),
+    ]
+}
+
+fn llama_text() -> Value {
+    let counts = ["cache_n", "prompt_n", "predicted_n"].map(|name| (name, count()));
+    let times = [
+        "prompt_ms",
+        "prompt_per_token_ms",
+        "prompt_per_second",
+        "predicted_ms",
+        "predicted_per_token_ms",
+        "predicted_per_second",
+    ];
+    let timings = object(counts.into_iter().chain(times.map(|name| (name, number()))), []);
+    let mut fields = llama_part(true);
+    fields.extend([
+        ("model", text()),
+        ("tokens_cached", about(count(), "Tokens of the prompt that were in the cache.")),
+        ("truncated", constant(false)),
+        ("stop_type", choice(["eos", "word", "limit"])),
+        ("stopping_word", text()),
+        ("timings", timings),
+    ]);
+    object(fields, [])
 }

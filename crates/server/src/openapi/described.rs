@@ -23,6 +23,8 @@ pub(super) fn schemas() -> Vec<Field> {
         ("Health", object([("status", constant("ok"))], [])),
         ("Ready", object([("status", constant("ready"))], [])),
         ("Props", props()),
+        ("TokenizerInfo", tokenizer_info()),
+        ("Slots", slots()),
         ("SamplingDefaults", counted(&SamplingParams::greedy(), sampling_type)),
         ("ServerStatus", status()),
         ("EngineStatus", counted(&Status::default(), store)),
@@ -112,6 +114,7 @@ fn props() -> Value {
             ("default_generation_settings", defaults),
             ("total_slots", count()),
             ("model_alias", text()),
+            ("model_path", about(text(), "The same: where its file lies is not told.")),
             ("chat_template", text()),
             ("bos_token", text()),
             ("eos_token", text()),
@@ -122,6 +125,35 @@ fn props() -> Value {
         ],
         [],
     )
+}
+
+fn tokenizer_info() -> Value {
+    object(
+        [
+            ("tokenizer_class", text()),
+            ("bos_token", text()),
+            ("eos_token", text()),
+            ("add_bos_token", boolean()),
+            ("add_eos_token", boolean()),
+            ("model_max_length", count()),
+            ("vocab_size", count()),
+            ("chat_template", nullable(text())),
+        ],
+        [],
+    )
+}
+
+fn slots() -> Value {
+    let slot = object(
+        [
+            ("id", count()),
+            ("n_ctx", count()),
+            ("speculative", constant(false)),
+            ("is_processing", boolean()),
+        ],
+        [],
+    );
+    list(slot)
 }
 
 /// The object that a struct of numbers is written as. `other` gives the schemas of what is no plain number or truth.

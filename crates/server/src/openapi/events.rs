@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::answers::{anthropic_stop, finish, head, output_text, tool_call};
+use super::answers::{anthropic_stop, finish, head, llama_part, output_text, tool_call};
 use super::schema::{Field, about, constant, count, list, nullable, object, one_of, schema, text};
 
 /// Schemas of events and lines, by name.
@@ -12,6 +12,7 @@ pub(super) fn schemas() -> Vec<Field> {
         ("LlamaChatEvent", one_of(vec![chat_chunk(), schema("LlamaError"), done()])),
         ("CompletionEvent", one_of(vec![completion_chunk(), schema("OpenAiError"), done()])),
         ("LlamaCompletionEvent", one_of(vec![completion_chunk(), schema("LlamaError"), done()])),
+        ("LlamaTextEvent", llama_text()),
         ("ResponseEvent", response()),
         ("AnthropicEvent", anthropic()),
         ("OllamaChatLine", one_of(vec![schema("OllamaChat"), schema("OllamaError")])),
@@ -144,4 +145,8 @@ fn anthropic() -> Value {
         event("ping", []),
         schema("AnthropicError"),
     ])
+}
+
+fn llama_text() -> Value {
+    one_of(vec![object(llama_part(false), []), schema("LlamaText"), schema("LlamaError")])
 }

@@ -69,13 +69,17 @@ pub(super) fn sampling() -> Vec<Field> {
             "repetition_penalty",
             repetition("Makes tokens of prompt and answer less likely; 1 changes nothing."),
         ),
-        ("presence_penalty", penalty("Subtracted from the logits of tokens that are there.")),
-        ("frequency_penalty", penalty("Subtracted once for each time that a token is there.")),
+        ("presence_penalty", penalty("Subtracted from the logits of tokens that the answer has.")),
+        (
+            "frequency_penalty",
+            penalty("Subtracted once for each time that the answer has a token."),
+        ),
         (
             "repeat_last_n",
             about(
                 integer(-1, 1 << 24),
-                "So many of the last tokens are penalised; -1 is the whole context.",
+                "The penalties count the last so many tokens, prompt and answer together; -1 is the whole context. Where it is \
+                 absent, they do so with 64 in Ollama's dialect.",
             ),
         ),
         (
@@ -127,7 +131,13 @@ pub(super) fn parameters(tokens: Option<i64>) -> Vec<Field> {
             "ignore_eos",
             about(default(boolean(), false), "Goes on where the model would end the text."),
         ),
-        ("min_tokens", about(default(integer(0, most), 0), "The text does not end before.")),
+        (
+            "min_tokens",
+            about(
+                default(integer(0, most), 0),
+                "The text does not end before, and no stop text begins before.",
+            ),
+        ),
         (
             "n",
             about(
@@ -174,13 +184,25 @@ pub(super) fn refused_fields(unsupported: &[Unsupported]) -> impl Iterator<Item 
 fn off(harmless: &Harmless, remedy: &str) -> Value {
     match harmless {
         Harmless::Off => refused(remedy, json!([null, false, "", [], {}])),
-        Harmless::At(neutral) => refused(remedy, json!([null, neutral])),
+        Harmless::At(numbers) => {
+            let values: Vec<Value> =
+                std::iter::once(Value::Null).chain(numbers.iter().map(|&it| it.into())).collect();
+            refused(remedy, values.into())
+        }
+        Harmless::UpTo(most) => off_within("maximum", *most, remedy),
+        Harmless::From(least) => off_within("minimum", *least, remedy),
         Harmless::Text(texts) => {
             let named = asked([("type", json!({ "enum": texts }))], []);
             let schema = one_of(vec![json!({ "enum": texts }), named]);
             about(schema, format!("Not supported: {remedy}."))
         }
     }
+}
+
+fn off_within(bound: &str, number: f64, remedy: &str) -> Value {
+    let mut schema = json!({"type": "number"});
+    schema[bound] = number.into();
+    about(schema, format!("Not supported: {remedy}. Accepted where it is off."))
 }
 
 /// `structure::Structure::read`

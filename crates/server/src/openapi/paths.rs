@@ -11,6 +11,7 @@ use crate::error::{ApiError, Dialect};
 use crate::guard::is_public;
 use crate::metrics;
 use crate::service_routes::VERSION;
+use crate::warnings::HEADER;
 
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
@@ -184,6 +185,18 @@ fn models() -> Vec<Operation> {
         .streams(EVENTS, |_| "ResponseEvent"),
         post(
             "OpenAI",
+            &["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"],
+            ("TemplateRequest", "InputTokens"),
+            "Counts the tokens of a conversation, as llama.cpp has it.",
+        ),
+        post(
+            "OpenAI",
+            &["/v1/responses/input_tokens", "/responses/input_tokens"],
+            ("ResponseCountRequest", "InputTokens"),
+            "Counts the tokens of a conversation.",
+        ),
+        post(
+            "OpenAI",
             &["/v1/embeddings", "/embeddings"],
             ("EmbeddingRequest", "Embeddings"),
             "Embeds texts.",
@@ -241,12 +254,19 @@ fn ollama() -> Vec<Operation> {
         post("Ollama", &["/api/show"], ("OllamaShowRequest", "OllamaShow"), "Describes a model."),
         get("Ollama", &["/api/tags"], "OllamaModels", "All models."),
         get("Ollama", &["/api/ps"], "OllamaRunning", "The loaded models."),
-        get("Ollama", &["/api/version"], "Version", "The program's version."),
+        get("Ollama", &["/api/version"], "Version", "The version of Ollama whose API this is."),
     ]
 }
 
 fn texts() -> Vec<Operation> {
     vec![
+        post(
+            "Texts",
+            &["/completion"],
+            ("LlamaTextRequest", "LlamaTexts"),
+            "Continues texts, as llama.cpp has it.",
+        )
+        .streams(EVENTS, |_| "LlamaTextEvent"),
         post("Texts", &["/tokenize"], ("TokenizeRequest", "Tokens"), "A text's token ids."),
         post("Texts", &["/detokenize"], ("DetokenizeRequest", "Text"), "The text of token ids."),
         post(
@@ -264,13 +284,19 @@ fn server() -> Vec<Operation> {
         "description": "Name of a model; the default one if it is absent.",
     });
     let page = ["text/html", "text/css", "text/javascript", "image/svg+xml"];
-    let kind = metrics::MEDIA_TYPE.split(';').next().unwrap_or_default();
+    let kinds = [metrics::MEDIA_TYPE, metrics::PLAIN_MEDIA_TYPE]
+        .map(|kind| kind.split(';').next().unwrap_or_default());
     vec![
         get("Server", &["/health", "/v1/health"], "Health", "The process answers."),
         get("Server", &["/ready", "/ping"], "Ready", "Requests are taken; otherwise 503."),
         get("Server", &["/version"], "Version", "The program's version."),
-        get("Server", &["/props"], "Props", "Describes a model that is loaded.").names(model),
-        get("Server", &["/metrics"], "", "Counts, as OpenMetrics.").answered_as(&[kind], &text()),
+        get("Server", &["/props"], "Props", "Describes a model that is loaded.").names(model.clone()),
+        get("Server", &["/tokenizer_info"], "TokenizerInfo", "vLLM's: the tokenizer of a model that is loaded.")
+            .names(model.clone()),
+        get("Server", &["/slots"], "Slots", "llama.cpp's: what a model that is loaded can run at once.")
+            .names(model),
+        get("Server", &["/metrics"], "", "Counts, as OpenMetrics; for readers that accept `text/plain` only, in Prometheus' older format.")
+            .answered_as(&kinds, &text()),
         get(
             "Server",
             &["/v1/trine/status"],
@@ -364,8 +390,11 @@ fn security() -> Value {
 
 fn headers() -> Value {
     let id = "The request's own `x-request-id`, or one that was made; it stands in the log.";
+    let warning = "What the request asks for and is answered without, such as a tool that only another server runs. There may be \
+                   several.";
     json!({
         "RequestId": {"required": true, "description": id, "schema": text()},
+        "Warning": {"required": false, "description": warning, "schema": text()},
         "RetryAfter": {"required": true, "description": "Seconds.", "schema": count()},
         "WwwAuthenticate": {"required": true, "schema": constant("Bearer")},
     })
@@ -389,7 +418,11 @@ fn described_at(operation: &Operation, path: &str) -> Value {
         content.insert(kind.to_owned(), json!({"schema": schema(event(dialect))}));
     }
     let mut responses = Map::new();
-    let success = json!({"description": "OK", "headers": request_id, "content": content});
+    let mut answered = request_id.clone();
+    if operation.method == "post" {
+        answered[HEADER.as_str()] = json!({"$ref": "#/components/headers/Warning"});
+    }
+    let success = json!({"description": "OK", "headers": answered, "content": content});
     responses.insert("200".to_owned(), success);
     if operation.tag == "Page" {
         let words = "The browser has the file already.";

@@ -23,6 +23,8 @@ pub(super) fn schemas() -> Vec<Field> {
         ("ChatRequest", chat()),
         ("CompletionRequest", completion()),
         ("ResponseRequest", response()),
+        ("ResponseCountRequest", response_count()),
+        ("LlamaTextRequest", llama_text()),
         ("EmbeddingRequest", embedding()),
         ("MessageRequest", anthropic()),
         ("MessageCountRequest", anthropic_count()),
@@ -84,17 +86,43 @@ fn completion() -> Value {
     asked([("prompt", about(texts_or_ids(completions::PROMPTS_MAX), words))], fields)
 }
 
+fn llama_text() -> Value {
+    let mut fields = vec![model(), stream(false)];
+    fields.extend(parameters(None));
+    let none = || refused("use /v1/chat/completions", json!([null, "none", "auto", []]));
+    fields.extend([("tools", none()), ("tool_choice", none())]);
+    let words = "A text, a list of texts, a list of token ids, or a list of such lists. All prompts together have at most \
+                 256 texts.";
+    asked([("prompt", about(texts_or_ids(completions::PROMPTS_MAX), words))], fields)
+}
+
+/// What says what a conversation is.
+fn response_conversation() -> Vec<Field> {
+    vec![
+        ("instructions", about(text(), "What stands before the conversation.")),
+        ("tools", list(schema("ResponseTool"))),
+        ("tool_choice", schema("ToolChoice")),
+        parallel(),
+    ]
+}
+
+fn response_input() -> Field {
+    let items = json!({"type": "array", "items": schema("ResponseInputItem"), "minItems": 1});
+    ("input", about(one_of(vec![text(), items]), "The user's words, or a conversation."))
+}
+
+fn response_count() -> Value {
+    asked([response_input()], [model()].into_iter().chain(response_conversation()))
+}
+
 fn response() -> Value {
     let mut fields = vec![model(), stream(false)];
     fields.extend(sampling());
     let format = asked([], [("format", schema("ResponseFormat"))]);
+    fields.extend(response_conversation());
     fields.extend([
-        ("instructions", about(text(), "What stands before the conversation.")),
         ("max_output_tokens", about(most_tokens(1), "Absent: until the context is full.")),
         ("text", about(format, "What the text looks like.")),
-        ("tools", list(schema("ResponseTool"))),
-        ("tool_choice", schema("ToolChoice")),
-        parallel(),
         (
             "truncation",
             about(default(constant("disabled"), "disabled"), "Conversations are never cut."),
@@ -106,11 +134,7 @@ fn response() -> Value {
     fields.extend(refused_fields(&EVERYWHERE));
     let words = "Log-probabilities are not among it; what else it names no answer has.";
     fields.push(("include", about(list(text()), words)));
-    let items = json!({"type": "array", "items": schema("ResponseInputItem"), "minItems": 1});
-    asked(
-        [("input", about(one_of(vec![text(), items]), "The user's words, or a conversation."))],
-        fields,
-    )
+    asked([response_input()], fields)
 }
 
 fn response_item() -> Value {
@@ -121,12 +145,21 @@ fn response_item() -> Value {
             ("name", text()),
             ("arguments", any()),
         ],
+        [("namespace", text())],
+    );
+    let outputs = choice(["function_call_output", "custom_tool_call_output"]);
+    let output = asked([("type", outputs), ("call_id", text()), ("output", any())], []);
+    let custom = asked(
+        [
+            ("type", constant("custom_tool_call")),
+            ("call_id", text()),
+            ("name", text()),
+            ("input", text()),
+        ],
         [],
     );
-    let output = asked(
-        [("type", constant("function_call_output")), ("call_id", text()), ("output", any())],
-        [],
-    );
+    let words = "Thoughts, and what tools of another server have done: left out.";
+    let other = about(asked([("type", text())], []), words);
     let part =
         asked([("type", choice(["text", "input_text", "output_text"])), ("text", text())], []);
     let message = asked(
@@ -136,12 +169,16 @@ fn response_item() -> Value {
         ],
         [("type", constant("message"))],
     );
-    one_of(vec![message, call, output])
+    one_of(vec![message, call, output, custom, other])
 }
 
 fn response_tool() -> Value {
     let [name, rest @ ..] = &*function("parameters") else { unreachable!("it has a name") };
-    asked([("type", constant("function")), name.clone()], rest.iter().cloned())
+    let function = asked([("type", constant("function")), name.clone()], rest.iter().cloned());
+    let within =
+        [("type", constant("namespace")), ("name", text()), ("tools", list(function.clone()))];
+    let words = "Of any other type: left out with a warning.";
+    one_of(vec![function, asked(within, []), about(asked([("type", text())], []), words)])
 }
 
 fn embedding() -> Value {
@@ -180,12 +217,12 @@ fn anthropic() -> Value {
     let mut fields = vec![model(), stream(false)];
     fields.extend(sampling());
     let format = asked([], [("format", schema("ResponseFormat"))]);
-    let disabled = asked([], [("type", constant("disabled"))]);
+    let thinking = asked([("type", choice(["adaptive", "enabled", "disabled"]))], []);
     fields.extend([
         ("stop_sequences", stops()),
         ("output_config", about(format, "What the text looks like.")),
         ("output_format", about(schema("ResponseFormat"), "The same, as it was called in a beta.")),
-        ("thinking", about(disabled, "Not supported: the models of this server answer at once.")),
+        ("thinking", about(thinking, "Changes nothing: the models of this server answer at once.")),
     ]);
     fields.extend(refused_fields(&anthropic_dialect::UNSUPPORTED));
     fields.extend(refused_fields(&EVERYWHERE));
@@ -229,15 +266,18 @@ fn anthropic_message() -> Value {
         [("type", constant("tool_result")), ("tool_use_id", text())],
         [("content", one_of(vec![text(), list(said.clone())]))],
     );
-    let blocks = list(one_of(vec![said, call, result]));
+    let words = "Thoughts, and what tools of another server have done: left out.";
+    let other = about(asked([("type", text())], []), words);
+    let blocks = list(one_of(vec![said, call, result, other]));
     let role = choice(["user", "assistant", "system", "developer", "tool", "model"]);
     asked([("role", role), ("content", one_of(vec![text(), blocks]))], [])
 }
 
 fn anthropic_tool() -> Value {
     let [name, rest @ ..] = &*function("input_schema") else { unreachable!("it has a name") };
-    let kind = about(constant("custom"), "This server runs no tools itself.");
-    asked([name.clone()], rest.iter().cloned().chain([("type", kind)]))
+    let custom = asked([name.clone()], rest.iter().cloned().chain([("type", constant("custom"))]));
+    let words = "Of any other type: left out with a warning, for this server runs no tools itself.";
+    one_of(vec![custom, about(asked([("type", text())], []), words)])
 }
 
 fn anthropic_choice() -> Value {

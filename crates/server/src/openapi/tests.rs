@@ -138,7 +138,7 @@ const ELSEWHERE: [(&str, &str); 11] = [
     ("messages[].tool_name", "trine_text::Tools::conversation"),
     ("messages[].content[].", "conversation::read_parts, anthropic::unfold"),
     ("messages[].images", "ollama::refuse_images"),
-    ("input[].", "responses::unfold"),
+    ("input[].", "responses::input::unfold"),
     ("system[].", "anthropic::conversation"),
     ("function_call.", "unsupported::is_harmless"),
     ("modalities[]", "parameters::refuse_modalities"),
@@ -157,7 +157,7 @@ fn the_fields_are_those_that_are_read() {
         describe(&document, &body["schema"], "", &mut described);
         ask(path.clone(), specimens(path));
         let mut reads = take();
-        if path.ends_with("/responses") {
+        if path.contains("/responses") {
             // The input is read as the messages of a chat.
             reads.retain(|(name, _)| !name.starts_with("messages"));
         }
@@ -294,9 +294,17 @@ fn specimens(path: &str) -> Vec<Value> {
             with(response.clone(), json!({"text": {"format": formats[0]}})),
             with(response, json!({"text": {"format": formats[1]}})),
         ],
+        "/chat/completions/input_tokens" => vec![json!({"messages": messages})],
+        "/responses/input_tokens" => vec![json!({"input": "Hi"})],
+        "/completion" => vec![
+            json!({"prompt": "Hi", "n_predict": 1}),
+            json!({"prompt": "Hi", "n_predict": 1, "structured_outputs": {"regex": "a"}}),
+            json!({"prompt": "Hi", "n_predict": 1, "response_format": formats[0]}),
+            json!({"prompt": "Hi", "n_predict": 1, "response_format": formats[1]}),
+        ],
         "/embeddings" => vec![json!({"model": "embedder", "input": "Hi"})],
         "/messages" => vec![
-            with(chat.clone(), json!({"thinking": {"type": "disabled"}})),
+            with(chat.clone(), json!({"thinking": {"type": "adaptive"}})),
             with(chat.clone(), json!({"output_config": {"format": formats[0]}})),
             with(chat.clone(), json!({"output_config": {"format": formats[1]}})),
             with(chat.clone(), json!({"output_format": formats[0]})),

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
+use super::heads::Heads;
 use super::stall::Impatient;
 use super::table::Place;
 use crate::app::{App, answer};
@@ -81,7 +82,7 @@ async fn talk<S>(
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .keep_alive(!place.is_late())
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Heads::new(stream, HEAD_BYTES_MAX)), service);
     tokio::pin!(connection);
     tokio::select! {
         // A request that has come is read before the connection is told to end.

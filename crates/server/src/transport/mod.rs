@@ -1,6 +1,7 @@
 //! The accept loop, and how a server ends.
 
 mod connection;
+mod heads;
 mod stall;
 mod table;
 mod tls;

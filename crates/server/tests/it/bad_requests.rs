@@ -49,7 +49,7 @@ fn is_well(server: &Harness) {
 fn bodies_that_are_no_json_objects() {
     let server = Harness::start();
     let deep = format!("{{\"prompt\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    let bodies: [&[u8]; 13] = [
+    let bodies: [&[u8]; 12] = [
         b"",
         b"{\"prompt\": \"a\"",
         b"{\"prompt\": NaN}",
@@ -57,7 +57,6 @@ fn bodies_that_are_no_json_objects() {
         b"{\"prompt\": \"a\", \"prompt\": \"b\"}",
         b"{\"prompt\": \"\\ud800\"}",
         b"{\"prompt\": \"\xff\xfe\"}",
-        b"\xef\xbb\xbf{\"prompt\": \"a\"}",
         b"[]",
         b"1",
         b"null",
@@ -376,4 +375,20 @@ fn what_can_never_be_answered_is_refused_for_good() {
     let (status, error) = server.post("/v1/completions", &scores);
     assert_eq!((status, &error["error"]["param"]), (400, &json!("logprobs")), "{error}");
     server.wait_idle();
+}
+
+/// A conversation that no context holds is told for what it is, and not as a fault of the template.
+#[test]
+fn conversations_that_are_much_too_long() {
+    let server = Harness::start();
+    let text = "a bird ".repeat(3 << 20);
+    let body = json!({"max_tokens": 1, "messages": [{"role": "user", "content": text}]});
+    for path in ["/v1/chat/completions", "/v1/messages", "/api/chat"] {
+        let (status, error) = server.post(path, &body);
+        let message = error["error"]["message"].as_str().or(error["error"].as_str()).unwrap();
+        assert_eq!(status, 400, "{message}");
+        assert!(!message.contains("template") && message.contains("bytes"), "{message}");
+    }
+    let (_, error) = server.post("/v1/chat/completions", &body);
+    assert_eq!(error["error"]["code"], "context_length_exceeded", "{error}");
 }

@@ -90,7 +90,14 @@ fn ollama_describes_models() {
         server.post("/api/show", &json!({"model": "main"})).1["capabilities"][0],
         "completion"
     );
-    assert!(server.get("/api/version").1["version"].is_string());
+    let (_, version) = server.get("/api/version");
+    let numbers: Vec<u32> = version["version"]
+        .as_str()
+        .unwrap()
+        .split('.')
+        .map(|number| number.parse().unwrap())
+        .collect();
+    assert!(*numbers >= [0, 6, 4][..], "editors want Ollama 0.6.4 or newer: {numbers:?}");
     let (status, error) =
         server.post("/api/chat", &json!({"model": "none", "messages": messages()}));
     assert_eq!(status, 404);

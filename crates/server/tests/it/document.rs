@@ -136,7 +136,11 @@ fn request(path: &str) -> Value {
         "/completions" => json!({"prompt": "Hi"}),
         "/responses" => json!({"input": "Hi", "max_output_tokens": 4}),
         "/messages" => json!({"messages": messages, "max_tokens": 4}),
-        "/messages/count_tokens" | "/apply-template" => json!({ "messages": messages }),
+        "/messages/count_tokens" | "/apply-template" | "/chat/completions/input_tokens" => {
+            json!({ "messages": messages })
+        }
+        "/responses/input_tokens" => json!({"input": "Hi"}),
+        "/completion" => json!({"prompt": "Hi", "n_predict": 4}),
         "/embeddings" | "/api/embed" => json!({"model": "embedder", "input": "Hi"}),
         "/api/embeddings" => json!({"model": "embedder", "prompt": "Hi"}),
         "/api/chat" => json!({"messages": messages, "options": {"num_predict": 4}}),
@@ -188,8 +192,10 @@ fn without_chance(value: Value) -> Value {
     match value {
         Value::Object(map) => {
             let stays = |name: &str| {
-                !matches!(name, "id" | "created" | "created_at" | "usage")
-                    && !name.ends_with("_duration")
+                !matches!(
+                    name,
+                    "id" | "created" | "created_at" | "usage" | "timings" | "tokens_cached"
+                ) && !name.ends_with("_duration")
             };
             let rest = map.into_iter().filter(|(name, _)| stays(name));
             rest.map(|(name, value)| (name, without_chance(value))).collect()

@@ -25,6 +25,8 @@ pub(crate) const TEXT: &str =
     " One day a little bird sat on a tall tree and sang: \"Hello, all of you!\" Then it flew away.";
 /// Positions of a sequence.
 pub(crate) const CONTEXT: usize = 512;
+/// The same of the model `long`.
+pub(crate) const LONG_CONTEXT: usize = 2048;
 /// Most requests that wait for a place.
 pub(crate) const QUEUE: usize = 40;
 /// Sequences at once.
@@ -59,7 +61,7 @@ pub(crate) fn demo_embedder() -> Engine {
     engine.expect("the embedded model is small")
 }
 
-/// Loads scripted models called `main`, `other` and `third`; `broken` cannot be loaded, and `defect` panics. `demo` is the
+/// Loads scripted models called `main`, `other` and `third`, and `long`, which has a context of [`LONG_CONTEXT`]; `broken` cannot be loaded, and `defect` panics. `demo` is the
 /// embedded model itself; no grammar can guide `narrow`, whose logits are fewer than its tokenizer's tokens. `demo-embedder` and
 /// `embedder` give embeddings: of the embedded model, and scripted ones of [`DIMENSIONS`] numbers.
 pub(crate) struct Scripted {
@@ -90,7 +92,7 @@ impl Scripted {
 impl Loader for Scripted {
     fn names(&self) -> Vec<String> {
         let texts = ["main", "other", "third", "broken", "defect", "demo", "narrow"];
-        texts.into_iter().chain(["demo-embedder", "embedder"]).map(str::to_owned).collect()
+        texts.into_iter().chain(["demo-embedder", "embedder", "long"]).map(str::to_owned).collect()
     }
 
     fn bytes(&self, _name: &str) -> u64 {
@@ -111,9 +113,10 @@ impl Loader for Scripted {
         let script = tokenizer.encode(TEXT, Specials::AsText).expect("the text is short");
         let vocabulary = tokenizer.vocabulary_size();
         let controls = Arc::clone(&self.controls);
+        let context = if name == "long" { LONG_CONTEXT } else { CONTEXT };
         let scripted = |vocabulary: usize, script: Vec<u32>| {
             let program =
-                Script::new(vocabulary, script, CONTEXT, SEQUENCES, Arc::clone(&controls));
+                Script::new(vocabulary, script, context, SEQUENCES, Arc::clone(&controls));
             Engine::from_program(Box::new(program))
         };
         let mut engine = match name {

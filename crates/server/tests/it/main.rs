@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod agents;
 mod bad_requests;
 mod client;
 mod conversations;
@@ -12,6 +13,7 @@ mod embeddings;
 mod ending;
 mod fake;
 mod harness;
+mod llama;
 mod log_lines;
 mod logprobs;
 mod network;

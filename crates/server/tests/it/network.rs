@@ -1,6 +1,6 @@
 //! Clients and networks that misbehave: rows 77 to 89 of the list of bad inputs.
 
-use std::io::{BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,61 @@ fn begin_stream(server: &Harness, tokens: usize) -> BufReader<TcpStream> {
     assert_eq!(client::read_head(&mut reader).0, 200);
     assert!(client::read_chunk(&mut reader).is_some());
     reader
+}
+
+/// A line feed alone ends no line of a head: where a proxy thinks otherwise, a request could hide in another one.
+#[test]
+fn bare_line_feeds_in_heads_are_refused() {
+    let server = Harness::start();
+    for sent in [
+        "GET /health HTTP/1.1\nHost: localhost\n\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\n\r\n",
+        "GET /health HTTP/1.1\r\nX-A: b\nHost: localhost\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\r\n\n",
+        "\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ] {
+        let mut stream = connect(server.address);
+        stream.write_all(sent.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let answer = String::from_utf8_lossy(&read_to_close(stream)).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 400"), "{sent:?}: {answer:?}");
+    }
+    // In bodies they are bytes like others, and the next request on the connection is found.
+    let body = "{\n\n\"prompt\": \"a\",\n\"max_tokens\": 1\n}\n";
+    let mut stream = connect(server.address);
+    for _ in 0..3 {
+        send(&mut stream, "POST", COMPLETIONS, &[], body.as_bytes());
+        let answer = client::read(&mut BufReader::new(&stream), "POST");
+        assert_eq!(answer.status, 200, "{}", answer.json());
+    }
+}
+
+/// The limit of a head holds to the byte, however it comes.
+#[test]
+fn heads_are_taken_up_to_the_limit() {
+    let server = Harness::start();
+    const LIMIT: usize = 64 << 10;
+    let empty = head("GET", "/health", &[("x-long", "")]).len();
+    for (bytes, expected) in [(LIMIT - 1, "200"), (LIMIT + 1, "431"), (100 << 10, "431")] {
+        let head = head("GET", "/health", &[("x-long", &"a".repeat(bytes - empty))]);
+        assert_eq!(head.len(), bytes);
+        for piece in [1000, 40_000, usize::MAX] {
+            let mut stream = connect(server.address);
+            for piece in head.as_bytes().chunks(piece) {
+                if stream.write_all(piece).is_err() {
+                    break;
+                }
+            }
+            let mut line = String::new();
+            // A server that has refused the rest may reset the connection behind its answer.
+            let _ = BufReader::new(stream).read_line(&mut line);
+            let is_cut = line.is_empty() && expected == "431";
+            assert!(
+                is_cut || line.starts_with(&format!("HTTP/1.1 {expected}")),
+                "{bytes}: {line:?}"
+            );
+        }
+    }
 }
 
 /// Row 77: a head that comes slowly.

@@ -15,8 +15,8 @@ use crate::error::TextError;
 
 /// Instructions of one rendering.
 pub(crate) const MAX_STEPS: u64 = 1_000_000;
-/// Bytes of the rendered prompt.
-pub(crate) const MAX_OUTPUT_BYTES: usize = 4 << 20;
+/// Most bytes of a rendered prompt.
+pub const MAX_OUTPUT_BYTES: usize = 4 << 20;
 /// Bytes of one string made by the template.
 pub(crate) const MAX_STRING_BYTES: usize = 8 << 20;
 /// Elements of one list made by the template.

@@ -48,6 +48,17 @@ impl Content {
             Self::Absent(()) => String::new(),
         }
     }
+
+    /// Bytes of all texts in it.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Parts(parts) => {
+                parts.iter().filter_map(|part| part.text.as_ref()).map(String::len).sum()
+            }
+            Self::Absent(()) => 0,
+        }
+    }
 }
 
 impl From<&str> for Content {

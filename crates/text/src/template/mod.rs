@@ -22,6 +22,7 @@ use minijinja::{AutoEscape, Environment, ErrorKind};
 use serde_json::{Map, Value};
 
 pub use clock::CalendarTime;
+pub use limits::MAX_OUTPUT_BYTES as MAX_PROMPT_BYTES;
 pub use message::{Content, Message, Part};
 pub(crate) use program::MAX_SOURCE_BYTES;
 

@@ -1,0 +1,214 @@
+//! Tokens to text: what may still become a stop text or a call is held back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use trine_engine::Logprobs;
+use trine_text::{CallParser, ReplyPart, StopMatcher, StreamDecoder, Tokenizer};
+
+use super::{Ask, Piece, Reason, TokenText};
+
+/// Tokens to text, up to a stop text.
+pub(super) struct Assembler {
+    stream: StreamDecoder,
+    matcher: StopMatcher,
+    stops: Vec<String>,
+    /// No stop text begins in so many tokens.
+    min_tokens: usize,
+    include_stop: bool,
+    calls: Option<CallParser>,
+    /// Tokens whose text has not been passed on, if log-probabilities are wanted.
+    pending: VecDeque<TokenText>,
+    /// Characters decoded and passed on.
+    decoded: usize,
+    passed: usize,
+    pub(super) generated: usize,
+}
+
+pub(super) struct Assembled {
+    pub(super) pieces: Vec<Piece>,
+    /// Why nothing more is to come.
+    pub(super) stopped: Option<Reason>,
+}
+
+impl Assembler {
+    pub(super) fn new(tokenizer: &Arc<Tokenizer>, ask: &Ask) -> Self {
+        Self {
+            stream: StreamDecoder::new(Arc::clone(tokenizer), ask.skip_special),
+            matcher: StopMatcher::new(&ask.stops),
+            stops: ask.stops.clone(),
+            min_tokens: ask.request.min_tokens,
+            include_stop: ask.include_stop,
+            calls: ask.calls.clone(),
+            pending: VecDeque::new(),
+            decoded: 0,
+            passed: 0,
+            generated: 0,
+        }
+    }
+
+    pub(super) fn push(&mut self, token: u32, logprobs: Option<Box<Logprobs>>) -> Assembled {
+        self.generated += 1;
+        let decoded = self.stream.push(token);
+        if let Some(logprobs) = logprobs {
+            self.pending.push_back(TokenText { logprobs: *logprobs, offset: self.decoded });
+        }
+        self.decoded += decoded.chars().count();
+        if self.generated <= self.min_tokens {
+            let decoded = decoded.to_owned();
+            let pieces = self.pass(decoded, false, false);
+            return Assembled { pieces, stopped: None };
+        }
+        let step = self.matcher.push(decoded);
+        let stopped = step.stopped.map(|index| self.stops[index].clone());
+        let mut text = step.text;
+        if let Some(stop) = stopped.as_ref().filter(|_| self.include_stop) {
+            text.push_str(stop);
+        }
+        let pieces = self.pass(text, false, stopped.is_some());
+        let is_called = self.calls.as_ref().is_some_and(CallParser::is_done);
+        let stopped = stopped.map(Reason::StopText).or(is_called.then_some(Reason::Calls));
+        Assembled { pieces, stopped }
+    }
+
+    pub(super) fn has_calls(&self) -> bool {
+        self.calls.as_ref().is_some_and(|calls| calls.calls() > 0)
+    }
+
+    pub(super) fn finish(&mut self) -> Vec<Piece> {
+        let mut text = self.matcher.push(self.stream.finish()).text;
+        text.push_str(&self.matcher.finish());
+        self.pass(text, true, true)
+    }
+
+    /// Pieces of the text, with the tokens that begin in what was passed on, or `all` that are left. `ends` says that no
+    /// more text comes.
+    fn pass(&mut self, text: String, all: bool, ends: bool) -> Vec<Piece> {
+        self.passed += text.chars().count();
+        let ready =
+            self.pending.iter().take_while(|token| all || token.offset < self.passed).count();
+        let tokens: Vec<TokenText> = self.pending.drain(..ready).collect();
+        let generated = self.generated;
+        let Some(calls) = &mut self.calls else {
+            let is_empty = text.is_empty() && tokens.is_empty();
+            let piece = (!is_empty).then_some(Piece::Text { text, tokens, generated });
+            return piece.into_iter().collect();
+        };
+        let mut parts = calls.push(&text);
+        if ends && !calls.is_done() {
+            parts.extend(calls.finish());
+        }
+        // Tokens come with a text, and with an empty one if all of theirs is held back or a call.
+        let has_text = parts.iter().any(|part| matches!(part, ReplyPart::Text(_)));
+        if !tokens.is_empty() && !has_text {
+            parts.insert(0, ReplyPart::Text(String::new()));
+        }
+        let mut tokens = Some(tokens);
+        let piece = |part| match part {
+            ReplyPart::Text(text) => {
+                Piece::Text { text, tokens: tokens.take().unwrap_or_default(), generated }
+            }
+            ReplyPart::Call(call) => Piece::Call(call),
+        };
+        parts.into_iter().map(piece).collect()
+    }
+}
+
+#[cfg(test)]
+pub(in crate::generate) mod tests {
+    use std::path::{Path, PathBuf};
+
+    use trine_engine::Request;
+    use trine_text::Specials;
+    use trine_weights::Checkpoint;
+
+    use super::super::Whole;
+    use super::*;
+
+    pub(in crate::generate) fn path() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf")
+    }
+
+    pub(in crate::generate) fn tokenizer() -> Arc<Tokenizer> {
+        let checkpoint = Checkpoint::open(path()).unwrap();
+        Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap())
+    }
+
+    pub(in crate::generate) fn ask(stops: &[&str]) -> Ask {
+        Ask {
+            request: Request::new(Vec::new(), 0),
+            stops: stops.iter().map(|stop| (*stop).to_owned()).collect(),
+            stop_ids: Vec::new(),
+            include_stop: false,
+            skip_special: true,
+            grammar: None,
+            calls: None,
+        }
+    }
+
+    /// Text and tokens that come out when the tokens of `text` go in.
+    fn assembled(text: &str, stops: &[&str]) -> (String, Vec<TokenText>, usize) {
+        assembled_as(text, &ask(stops))
+    }
+
+    fn assembled_as(text: &str, ask: &Ask) -> (String, Vec<TokenText>, usize) {
+        let tokenizer = tokenizer();
+        let ids = tokenizer.encode(text, Specials::AsText).unwrap();
+        let mut assembler = Assembler::new(&tokenizer, ask);
+        let mut whole = Whole::default();
+        let mut stopped = false;
+        for &token in &ids {
+            let logprobs = Logprobs { token, logprob: -1.0, rank: 0, top: Vec::new() };
+            let step = assembler.push(token, Some(Box::new(logprobs)));
+            stopped |= step.stopped.is_some();
+            step.pieces.into_iter().for_each(|piece| whole.take(piece).unwrap());
+            if stopped {
+                return (whole.text(), whole.tokens, ids.len());
+            }
+        }
+        assembler.finish().into_iter().for_each(|piece| whole.take(piece).unwrap());
+        (whole.text(), whole.tokens, ids.len())
+    }
+
+    #[test]
+    fn tokens_know_where_their_text_begins() {
+        let text = "One day a bird – über 日本 😀 – flew away.";
+        let (whole, tokens, count) = assembled(text, &["flew over"]);
+        assert_eq!((whole.as_str(), tokens.len()), (text, count));
+        assert!(tokens.is_sorted_by_key(|token| token.offset));
+        let tokenizer = tokenizer();
+        let characters: Vec<char> = text.chars().collect();
+        for token in tokens {
+            let spelled = tokenizer.decode(&[token.logprobs.token], false);
+            if !spelled.contains(char::REPLACEMENT_CHARACTER) {
+                let there: String = characters[token.offset..].iter().collect();
+                assert!(there.starts_with(&spelled), "{spelled:?} at {}", token.offset);
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_of_a_stop_text_are_not_given() {
+        let (whole, tokens, count) = assembled("One day a bird flew away.", &[" bird flew"]);
+        assert_eq!(whole, "One day a");
+        assert!(tokens.len() < count && tokens.iter().all(|token| token.offset < 9));
+    }
+
+    #[test]
+    fn no_stop_text_begins_in_the_least_tokens() {
+        let text = "One day a bird flew over a bird and a bird.";
+        let tokens = |text: &str| tokenizer().encode(text, Specials::AsText).unwrap().len();
+        let mut ask = ask(&[" a bird"]);
+        for (min_tokens, expected) in [
+            (0, "One day"),
+            (tokens("One day a bird"), "One day a bird flew over"),
+            (tokens("One day a bird flew over a"), "One day a bird flew over a bird and"),
+            (1000, text),
+        ] {
+            ask.request.min_tokens = min_tokens;
+            let (whole, given, _) = assembled_as(text, &ask);
+            assert_eq!(whole, expected, "{min_tokens}");
+            assert_eq!(given.len(), tokens(expected));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! llama.cpp's own endpoints for texts, `POST /completion` and `GET /slots`; what it has of OpenAI's dialect is answered there.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::{Request, Response};
+use serde_json::{Map, Value, json};
+
+use crate::app::App;
+use crate::calling;
+use crate::error::{ApiError, Dialect};
+use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
+use crate::json::Fields;
+use crate::models::Lease;
+use crate::openai::completions::read_prompts;
+use crate::parameters::Parameters;
+use crate::service_routes::{json_response, loaded};
+use crate::stream::{Writer, push_event, respond};
+
+/// A request understood.
+struct Completion {
+    asks: Vec<Ask>,
+    streams: bool,
+}
+
+/// Continues texts.
+pub(crate) async fn completion(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let (object, lease) = app.open(request).await?;
+    let reading = Arc::clone(&lease);
+    let Completion { asks, streams } = app.work(move || read(&object, &reading)).await?;
+    let texts = Texts {
+        model: Arc::clone(&lease.name),
+        prompt_tokens: asks.iter().map(|ask| ask.request.prompt.len()).collect(),
+        generated: vec![0; asks.len()],
+    };
+    let count = asks.len();
+    let choices = Choices::start(&app, &lease, asks)?;
+    if streams {
+        return respond(choices, texts).await;
+    }
+    let wholes = collect(choices, count).await?;
+    let whole = wholes.iter().enumerate();
+    let mut answers: Vec<Value> =
+        whole.map(|(index, whole)| texts.last(index, &whole.text(), &whole.ended)).collect();
+    // Several texts are a list.
+    Ok(json_response(&if answers.len() == 1 { answers.remove(0) } else { answers.into() }))
+}
+
+fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiError> {
+    let (fields, model) = (Fields::new(object), &*lease.model);
+    let streams = fields.boolean("stream")?.unwrap_or(false);
+    calling::refuse(fields)?;
+    let mut parameters = Parameters::read(fields, model)?;
+    // llama.cpp's penalties look back on a window, whether a request names it or not.
+    parameters.sampling.penalises_answer = false;
+    if parameters.prompt_logprobs.is_some() {
+        return Err(ApiError::unsupported("prompt_logprobs", "use /v1/completions"));
+    }
+    parameters.compile(model)?;
+    let prompts = read_prompts(fields, model, false, parameters.n)?;
+    let asks = prompts.iter().flat_map(|prompt| parameters.asks(&prompt.ids, None, model));
+    Ok(Completion { asks: asks.collect(), streams })
+}
+
+/// Writes texts.
+struct Texts {
+    model: Arc<str>,
+    /// Of the prompt of each text.
+    prompt_tokens: Vec<usize>,
+    /// Tokens of each text so far.
+    generated: Vec<usize>,
+}
+
+impl Texts {
+    fn part(&self, index: usize, text: &str, stop: bool) -> Value {
+        json!({
+            "index": index,
+            "content": text,
+            "stop": stop,
+            "tokens_predicted": self.generated[index],
+            "tokens_evaluated": self.prompt_tokens[index],
+        })
+    }
+
+    fn last(&self, index: usize, text: &str, ended: &Ended) -> Value {
+        let (kind, word) = match &ended.reason {
+            Reason::Stop | Reason::StopId(_) | Reason::Calls => ("eos", ""),
+            Reason::StopText(word) => ("word", word.as_str()),
+            Reason::Length => ("limit", ""),
+        };
+        let mut last = self.part(index, text, true);
+        last["model"] = (&*self.model).into();
+        last["tokens_predicted"] = ended.generated.into();
+        last["tokens_cached"] = ended.reused.into();
+        last["truncated"] = false.into();
+        last["stop_type"] = kind.into();
+        last["stopping_word"] = word.into();
+        last["timings"] = timings(self.prompt_tokens[index].saturating_sub(ended.reused), ended);
+        last
+    }
+}
+
+/// Counts and times: `prompt_n` are the tokens of the prompt that were not in the cache.
+fn timings(prompt: usize, ended: &Ended) -> Value {
+    let of = |count: usize, seconds: f64| {
+        let rate = |over: f64, of: f64| if of > 0.0 { over / of } else { 0.0 };
+        (seconds * 1e3, rate(seconds * 1e3, count as f64), rate(count as f64, seconds))
+    };
+    let (prompt_ms, prompt_each, prompt_rate) = of(prompt, ended.prefill_seconds);
+    let (predicted_ms, predicted_each, predicted_rate) = of(ended.generated, ended.decode_seconds);
+    json!({
+        "cache_n": ended.reused,
+        "prompt_n": prompt,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_each,
+        "prompt_per_second": prompt_rate,
+        "predicted_n": ended.generated,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_each,
+        "predicted_per_second": predicted_rate,
+    })
+}
+
+impl Writer for Texts {
+    fn begin(&mut self, _out: &mut Vec<u8>) {}
+
+    fn piece(&mut self, index: usize, piece: Piece, out: &mut Vec<u8>) {
+        match piece {
+            Piece::Text { text, generated, .. } => {
+                self.generated[index] = generated;
+                push_event(out, None, &self.part(index, &text, false));
+            }
+            Piece::End(ended) => push_event(out, None, &self.last(index, "", &ended)),
+            Piece::Call(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
+        }
+    }
+
+    fn end(&mut self, _out: &mut Vec<u8>) {}
+
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        push_event(out, None, &error.body(Dialect::Llama));
+    }
+}
+
+/// `GET /slots?model=NAME`: the sequences that a loaded model can run at once, those at work first. The engine gives a
+/// sequence any place that is free, so that numbers say nothing of who is asked for.
+pub(crate) async fn slots(
+    State(app): State<Arc<App>>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Result<Response<Body>, ApiError> {
+    let (_, model) = loaded(&app, &query)?;
+    let status = model.service.status();
+    let slot = |id: usize| {
+        json!({
+            "id": id,
+            "n_ctx": status.context,
+            "speculative": false,
+            "is_processing": id < status.running,
+        })
+    };
+    Ok(json_response(&(0..status.sequences).map(slot).collect()))
+}

@@ -1,0 +1,236 @@
+//! What a request of the Responses API brings: its tools and its conversation.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+use trine_text::Message;
+
+use crate::calling::Calling;
+use crate::conversation::read_messages;
+use crate::error::{ApiError, shown};
+use crate::json::Fields;
+use crate::warnings::Warnings;
+
+/// Functions that stand in namespaces, by the names that the model knows them under.
+#[derive(Debug, Default)]
+pub(super) struct Spaces(HashMap<String, (String, String)>);
+
+impl Spaces {
+    /// Adds the fields that name a function in the client's words.
+    pub(super) fn name(&self, function: &str, item: &mut Value) {
+        match self.0.get(function) {
+            Some((space, name)) => {
+                item["name"] = name.as_str().into();
+                item["namespace"] = space.as_str().into();
+            }
+            None => item["name"] = function.into(),
+        }
+    }
+}
+
+/// The name under which the model knows a function of a namespace.
+fn joined(space: &str, name: &str) -> String {
+    format!("{space}.{name}")
+}
+
+/// The name of a call or choice under which the model knows its function.
+fn name_of(item: &Value) -> Value {
+    match (item["namespace"].as_str(), item["name"].as_str()) {
+        (Some(space), Some(name)) => joined(space, name).into(),
+        _ => item["name"].clone(),
+    }
+}
+
+/// Functions, which have no object `function` of their own here, those of namespaces among the others. Tools of other
+/// kinds are left out.
+pub(super) fn calling(
+    fields: Fields<'_>,
+    warnings: &mut Warnings,
+) -> Result<(Calling, Spaces), ApiError> {
+    let (mut tools, mut spaces) = (Vec::new(), Spaces::default());
+    for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
+        match tool.get("type").and_then(Value::as_str) {
+            Some("namespace") => {
+                add_space(&format!("tools[{index}]"), tool, &mut tools, &mut spaces, warnings)?;
+            }
+            kind => add_tool(kind, tool, None, &mut tools, warnings),
+        }
+    }
+    let choice = match fields.get("tool_choice") {
+        Some(choice) if choice["namespace"].is_string() => {
+            json!({"type": "function", "name": name_of(choice)})
+        }
+        Some(choice) => choice.clone(),
+        None => Value::Null,
+    };
+    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    let calling = Calling::new(&tools.into(), &choice, parallel).map_err(|error| ApiError {
+        message: error.message.replacen(".function", "", 1),
+        param: error.param.map(|param| param.replacen(".function", "", 1)),
+        ..error
+    })?;
+    Ok((calling, spaces))
+}
+
+/// The functions of a namespace, each under the name of both.
+fn add_space(
+    place: &str,
+    tool: &Value,
+    tools: &mut Vec<Value>,
+    spaces: &mut Spaces,
+    warnings: &mut Warnings,
+) -> Result<(), ApiError> {
+    let wrong = |field: &str, words: &str| {
+        let param = format!("{place}.{field}");
+        ApiError::field(&param, format!("{param} must be {words}"))
+    };
+    let space = tool["name"].as_str().ok_or_else(|| wrong("name", "the namespace's name"))?;
+    let within = tool["tools"].as_array().ok_or_else(|| wrong("tools", "a list of functions"))?;
+    for tool in within {
+        let name = tool["name"].as_str().unwrap_or_default();
+        let full = joined(space, name);
+        add_tool(tool.get("type").and_then(Value::as_str), tool, Some(&full), tools, warnings);
+        spaces.0.insert(full, (space.to_owned(), name.to_owned()));
+    }
+    Ok(())
+}
+
+/// A tool in the form that chats have, under another name if one is given; a warning for one that is no function.
+fn add_tool(
+    kind: Option<&str>,
+    tool: &Value,
+    name: Option<&str>,
+    tools: &mut Vec<Value>,
+    warnings: &mut Warnings,
+) {
+    match kind {
+        Some(kind) if kind != "function" => {
+            let named = tool["name"].as_str().map(|name| format!(" {}", shown(name)));
+            warnings.push(format!(
+                "the tool{} of type {} is left out: only functions can be called here",
+                named.unwrap_or_default(),
+                shown(kind)
+            ));
+        }
+        _ => {
+            let mut function = tool.clone();
+            if let (Some(name), Some(map)) = (name, function.as_object_mut()) {
+                map.insert("name".to_owned(), name.into());
+            }
+            tools.push(json!({"type": kind, "function": function}));
+        }
+    }
+}
+
+/// What an item of the input is.
+enum Item {
+    /// A message of a chat.
+    Message(Value),
+    /// Nothing that the model is told.
+    LeftOut,
+}
+
+fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
+    let wrong = |what: &str| Err(ApiError::field("input", what));
+    let call = |arguments: Value| {
+        let function = json!({"name": name_of(item), "arguments": arguments});
+        let call = json!({"id": item["call_id"], "type": "function", "function": function});
+        Item::Message(json!({"role": "assistant", "content": null, "tool_calls": [call]}))
+    };
+    match item.get("type").and_then(Value::as_str) {
+        Some("function_call") => Ok(call(item["arguments"].clone())),
+        // Of another server: its input is a text, not JSON.
+        Some("custom_tool_call") => Ok(call(json!({"input": item["input"]}))),
+        Some(kind @ ("function_call_output" | "custom_tool_call_output")) => {
+            if !item["call_id"].is_string() {
+                return wrong(&format!("an item of type {kind} has no call_id"));
+            }
+            Ok(Item::Message(json!({
+                "role": "tool", "tool_call_id": item["call_id"], "content": item["output"],
+            })))
+        }
+        None | Some("message") => {
+            let mut item = item.clone();
+            if let Some(map) = item.as_object_mut() {
+                map.retain(|key, _| matches!(&**key, "role" | "content"));
+            }
+            Ok(Item::Message(item))
+        }
+        // What a model of another server thought is for that model only.
+        Some("reasoning") => Ok(Item::LeftOut),
+        // What another server has done by itself; the answer that it gave after that is an item of its own.
+        Some(kind) if is_hosted(kind) => {
+            let kind = shown(kind);
+            warnings
+                .push(format!("items of type {kind} are left out: this server has no such tool"));
+            Ok(Item::LeftOut)
+        }
+        Some(kind) => {
+            let what = format!("items of type {} are not taken", shown(kind));
+            Err(ApiError::unsupported("input", &what))
+        }
+    }
+}
+
+/// Whether items of a type tell what a tool has done that runs on the server.
+fn is_hosted(kind: &str) -> bool {
+    let tools = [
+        "web_search",
+        "file_search",
+        "computer",
+        "image_generation",
+        "code_interpreter",
+        "local_shell",
+        "shell",
+        "apply_patch",
+        "mcp",
+        "tool_search",
+    ];
+    let tool = kind.strip_suffix("_call").or_else(|| kind.strip_suffix("_call_output"));
+    tool.or_else(|| kind.strip_suffix("_output")).is_some_and(|tool| tools.contains(&tool))
+        || matches!(kind, "mcp_list_tools" | "mcp_approval_request" | "mcp_approval_response")
+}
+
+/// The items as messages: calls that follow one another, or the words before them, are one message.
+fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<Vec<Value>, ApiError> {
+    let mut messages: Vec<Value> = Vec::with_capacity(items.len());
+    for item in items {
+        let Item::Message(mut message) = unfold(item, warnings)? else { continue };
+        let calls = message.get_mut("tool_calls").map(Value::take);
+        match (calls, messages.last_mut()) {
+            (Some(Value::Array(calls)), Some(last)) if last["role"] == "assistant" => {
+                match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
+                    Some(before) => before.extend(calls),
+                    None => last["tool_calls"] = calls.into(),
+                }
+            }
+            (Some(calls), _) => {
+                message["tool_calls"] = calls;
+                messages.push(message);
+            }
+            (None, _) => messages.push(message),
+        }
+    }
+    Ok(messages)
+}
+
+/// The conversation, the instructions first.
+pub(super) fn conversation(
+    fields: Fields<'_>,
+    warnings: &mut Warnings,
+) -> Result<Vec<Message>, ApiError> {
+    let mut messages = match fields.get("input") {
+        Some(Value::String(text)) => vec![Message::new("user", text.as_str())],
+        Some(Value::Array(items)) => {
+            let messages = unfolded(items, warnings)?;
+            let map = Map::from_iter([("messages".to_owned(), messages.into())]);
+            let read = read_messages(Fields::new(&map));
+            read.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })?
+        }
+        _ => return Err(fields.wrong("input", "a text or a list of messages")),
+    };
+    if let Some(instructions) = fields.text("instructions")? {
+        messages.insert(0, Message::new("system", instructions));
+    }
+    Ok(messages)
+}
