@@ -1,13 +1,14 @@
 //! What has to pass before a change lands.
 
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 
 use crate::drivers::{self, Drivers};
 use crate::programs::{self, Program};
 use crate::test_runs::{TestRun, Validation};
-use crate::{chart, outside, radv, shaders, test_runs, tidy, validation};
+use crate::{chart, dist, outside, radv, shaders, test_runs, tidy, validation};
 
 /// Set to 1, this lets `ci` pass without the drivers that it could not install or fetch.
 const OFFLINE: &str = "TRINE_CI_OFFLINE";
@@ -55,6 +56,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
     let others = TestRun::new("tests", others.collect());
     TestRun { driver: drivers.lavapipe.as_ref(), ..others }.run(root)?;
+    skipped.extend(packages(root, &programs)?);
     skipped.extend(outside::page(root, &programs)?);
     if is_offline {
         skipped.push("the test of the router, which is fetched".to_owned());
@@ -74,6 +76,17 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 /// The tests of the whole workspace.
 fn tests(root: &Path) -> anyhow::Result<Vec<Program>> {
     programs::build(root, "building the tests", &[&TESTS[..], &EVERYTHING].concat())
+}
+
+/// Packs the program that was built for the tests. Gives what was skipped, if anything.
+fn packages(root: &Path, programs: &[Program]) -> anyhow::Result<Option<String>> {
+    if !dist::is_possible() {
+        return Ok(Some("the packages: no dpkg-dev".to_owned()));
+    }
+    let start = Instant::now();
+    let packed = dist::pack(root, programs).context("the packages failed")?;
+    eprintln!("== packages: {} files in {:.0} s", packed.len(), start.elapsed().as_secs_f64());
+    Ok(None)
 }
 
 /// Lints and tests of the shader compiler.

@@ -5,7 +5,7 @@
 //! packages stay in `target/drivers`, fetches them and `dpkg -x` unpacks them there, so that nothing of the system
 //! changes.
 
-mod apt;
+pub(crate) mod apt;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -286,11 +286,14 @@ fn missing_packages() -> Vec<&'static str> {
     if std::env::var_os("CXX").is_none() && !["c++", "g++"].iter().any(|name| is_program(name)) {
         packages.push("g++");
     }
+    if is_program("dpkg") && !crate::dist::is_possible() {
+        packages.push("dpkg-dev");
+    }
     packages
 }
 
 /// Installs packages of the system; needs apt and root's rights only where there are any.
-fn install(root: &Path, packages: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn install(root: &Path, packages: &[&str]) -> anyhow::Result<()> {
     if packages.is_empty() {
         return Ok(());
     }

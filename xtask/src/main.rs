@@ -3,12 +3,15 @@
 mod bad_input;
 mod chart;
 mod ci;
+mod dist;
 mod drivers;
 mod outside;
 mod programs;
 mod radv;
 mod shaders;
 mod sources;
+mod standard_library;
+mod systems;
 mod test_runs;
 mod tidy;
 mod validation;
@@ -36,8 +39,16 @@ enum Task {
     },
     /// Everything that has to pass before a change lands: tidy, formatting, lints, shaders, all tests, reports.
     Ci,
+    /// Packages of the program in target/dist: an archive, a Debian package, a bill of materials.
+    Dist {
+        /// Pack the program without optimisation, to try how it is packed.
+        #[arg(long)]
+        dev: bool,
+    },
     /// Install and fetch the Vulkan drivers and the browser that the tests run on, and print how to use each driver.
     Drivers,
+    /// Check the types of everything but Vulkan for macOS.
+    Macos,
     /// The server from outside: its page in a headless Chromium, and several of them behind sglang-router.
     Outside,
     /// Report what RADV makes of the Vulkan backend's kernels for the Radeon 780M: docs/benchmarks/radv-phoenix.md.
@@ -56,18 +67,23 @@ enum Task {
     Tidy,
     /// The tests of the Vulkan backend on the drivers of `drivers`, under the validation layer.
     Vulkan,
+    /// Build for Windows, and run the program and the portable tests under Wine.
+    Windows,
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Chart { check } => chart::run(&root(), check),
         Task::Ci => ci::run(&root()),
+        Task::Dist { dev } => dist::run(&root(), dev),
         Task::Drivers => drivers::run(&root()),
+        Task::Macos => systems::macos(&root()),
         Task::Outside => ci::outside(&root()),
         Task::Radv { check } => radv::run(&root(), check),
         Task::Shaders { check } => shaders::run(&root(), check).map(drop),
         Task::Tidy => tidy::run(&root()),
         Task::Vulkan => ci::vulkan(&root()),
+        Task::Windows => systems::windows(&root()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

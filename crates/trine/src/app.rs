@@ -90,6 +90,7 @@ fn run(mut cli: Cli) -> Result<()> {
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Logits(args) => commands::logits::run(args, verbose),
         Command::Completions(args) => commands::completions::run(args),
+        Command::Man(args) => commands::man::run(args),
     }
 }
 

@@ -2,17 +2,19 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use trine_model::KvType;
 use trine_weights::DType;
 
 use crate::device::{DeviceChoice, Tune};
 
+mod documents;
 mod models;
 mod serve;
 mod top;
 mod values;
 
+pub(crate) use documents::{CompletionsArgs, ManArgs, Shell};
 pub(crate) use models::{
     CopyArgs, CreateArgs, FetchArgs, ListArgs, PresetArgs, PullArgs, RemoveArgs, SearchArgs,
     ShowArgs,
@@ -106,6 +108,8 @@ pub(crate) enum Command {
     Logits(LogitsArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
+    /// Print the manual page of the program or of a command
+    Man(ManArgs),
 }
 
 impl Command {
@@ -131,6 +135,7 @@ impl Command {
             Command::Show(_) => ("show", None),
             Command::Doctor(_) => ("doctor", None),
             Command::Completions(_) => ("completions", None),
+            Command::Man(_) => ("man", None),
         }
     }
 }
@@ -595,25 +600,6 @@ pub(crate) struct LogitsArgs {
 
     #[command(flatten)]
     pub(crate) placement: Placement,
-}
-
-/// `trine completions`
-#[derive(Debug, Args)]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    #[arg(value_enum)]
-    pub(crate) shell: Shell,
-}
-
-/// Shells with completion scripts.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-#[allow(missing_docs, reason = "the names say it")]
-pub(crate) enum Shell {
-    Bash,
-    Elvish,
-    Fish,
-    Powershell,
-    Zsh,
 }
 
 #[cfg(test)]

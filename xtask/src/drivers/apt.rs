@@ -20,14 +20,14 @@ pub(super) fn install(root: &Path, packages: &[&str]) -> anyhow::Result<()> {
 }
 
 /// A private apt.
-pub(super) struct Apt {
+pub(crate) struct Apt {
     folder: PathBuf,
     options: Vec<String>,
 }
 
 impl Apt {
     /// Makes its folders below `drivers` and fetches the package lists of the releases.
-    pub(super) fn new(drivers: &Path, name: &str, suites: &str) -> anyhow::Result<Self> {
+    pub(crate) fn new(drivers: &Path, name: &str, suites: &str) -> anyhow::Result<Self> {
         if !Path::new(KEYRING).is_file() {
             bail!("{KEYRING} is missing; please install debian-archive-keyring");
         }
@@ -71,7 +71,7 @@ impl Apt {
     }
 
     /// Versions of a package in a release, newest first.
-    pub(super) fn versions(&self, package: &str, suite: &str) -> anyhow::Result<Vec<String>> {
+    pub(crate) fn versions(&self, package: &str, suite: &str) -> anyhow::Result<Vec<String>> {
         let output = self
             .command("apt-cache")
             .args(["madison", package])
@@ -81,7 +81,7 @@ impl Apt {
     }
 
     /// Downloads exactly these packages, each `NAME=VERSION`; the files.
-    pub(super) fn download(&self, packages: &[String]) -> anyhow::Result<Vec<PathBuf>> {
+    pub(crate) fn download(&self, packages: &[String]) -> anyhow::Result<Vec<PathBuf>> {
         let folder = self.folder.join("packages");
         let mut command = self.command("apt-get");
         command.args(["--quiet", "download"]).args(packages).current_dir(&folder);
@@ -90,7 +90,7 @@ impl Apt {
     }
 
     /// Downloads packages and all they depend on, preferring one release; the files.
-    pub(super) fn download_whole(
+    pub(crate) fn download_whole(
         &self,
         suite: &str,
         packages: &[String],
@@ -103,7 +103,7 @@ impl Apt {
     }
 
     /// Deletes lists and packages: what they held is unpacked.
-    pub(super) fn clear(&self) -> anyhow::Result<()> {
+    pub(crate) fn clear(&self) -> anyhow::Result<()> {
         std::fs::remove_dir_all(&self.folder)
             .with_context(|| format!("cannot delete {}", self.folder.display()))
     }

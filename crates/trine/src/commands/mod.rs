@@ -9,6 +9,7 @@ mod doctor_gpu;
 pub(crate) mod eval;
 pub(crate) mod explain;
 pub(crate) mod logits;
+pub(crate) mod man;
 pub(crate) mod plan;
 pub(crate) mod quantize;
 pub(crate) mod quantize_metadata;

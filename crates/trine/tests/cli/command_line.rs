@@ -30,6 +30,7 @@ fn help_texts() {
         "doctor",
         "logits",
         "completions",
+        "man",
     ] {
         let name = if command.is_empty() { "trine" } else { command };
         insta::assert_snapshot!(format!("help_{name}"), help_of(command));
@@ -261,6 +262,22 @@ fn completions_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let out = trine(&["completions", shell]).ok().out;
         assert!(out.contains("quantize") && out.contains("max-tokens"), "{shell}");
+    }
+}
+
+#[test]
+fn manual_pages_of_the_program_and_of_every_command() {
+    let program = trine(&["man"]).ok().out;
+    assert!(program.contains(".TH") && program.contains("trine\\-run(1)"), "{program}");
+    let run = trine(&["man", "run"]).ok().out;
+    assert!(run.contains("\\-\\-max\\-tokens") && run.contains("\\-\\-device"), "{run}");
+    let error = trine(&["man", "nonsense"]).fails(1);
+    assert!(error.contains("nonsense"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("man1");
+    trine(&["man", "--to", to.to_str().unwrap()]).ok();
+    for page in ["trine.1", "trine-run.1", "trine-serve.1"] {
+        assert!(to.join(page).metadata().unwrap().len() > 500, "{page}");
     }
 }
 

@@ -1,0 +1,39 @@
+//! `trine man`
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use clap_mangen::Man;
+
+use crate::cli::{Cli, ManArgs};
+use crate::output;
+
+/// Prints the program's man page, or that of a command; or writes all of them to a folder.
+///
+/// # Errors
+/// If the folder or standard output cannot be written.
+pub(crate) fn run(args: ManArgs) -> Result<()> {
+    let mut program = Cli::command();
+    if let Some(folder) = &args.to {
+        return write_all(program, folder);
+    }
+    // Names of commands are those of their pages after this.
+    program.build();
+    let page = match &args.command {
+        None => program,
+        Some(name) => {
+            let found = program.get_subcommands().find(|command| command.get_name() == name);
+            found.with_context(|| format!("there is no command {name}"))?.clone()
+        }
+    };
+    let mut text = Vec::new();
+    Man::new(page).render(&mut text)?;
+    output::write_text(&String::from_utf8_lossy(&text))
+}
+
+fn write_all(program: clap::Command, folder: &Path) -> Result<()> {
+    let fail = || format!("cannot write man pages to {}; check the path", folder.display());
+    std::fs::create_dir_all(folder).with_context(fail)?;
+    clap_mangen::generate_to(program, folder).with_context(fail)
+}

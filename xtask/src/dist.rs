@@ -1,0 +1,148 @@
+//! Packages of the program: an archive, a Debian package, a bill of materials, and the checksums of these. Decision 021 has
+//! the reasons.
+
+mod bill;
+mod debian;
+mod inventory;
+mod licences;
+mod tree;
+mod trial;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use sha2::{Digest, Sha256};
+
+pub(crate) use self::debian::is_possible;
+use self::inventory::Inventory;
+use self::tree::Tree;
+use crate::programs::{self, Program};
+
+/// The folder of the results, from the repository's root.
+const RESULTS: &str = "target/dist";
+
+/// Builds the program, for people or in the way of tests, and packs it.
+pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
+    let build = ["build", "--locked", "--package", "trine", "--release"];
+    let build = if dev { &build[..4] } else { &build };
+    let programs = programs::build(root, "building trine", build)?;
+    let results = pack(root, &programs)?;
+    for path in results {
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+/// Packs the `trine` among programs that were built, and tries the packages; the files that result.
+pub(crate) fn pack(root: &Path, programs: &[Program]) -> anyhow::Result<Vec<PathBuf>> {
+    let program = programs::find(programs, "bin", "trine")?;
+    let folder = root.join(RESULTS);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot clear {RESULTS}"))?;
+    }
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {RESULTS}"))?;
+    let release = Release { version: version(root)?, target: target()?, time: commit_time(root)? };
+    let inventory = Inventory::of_program(root, &release.target)?;
+
+    let stripped = folder.join("trine");
+    finish(Command::new("strip").arg("-o").arg(&stripped).arg(&program.path))?;
+    let bill = folder.join(format!("trine-{}.cdx.json", release.version));
+    std::fs::write(&bill, bill::write(&inventory, &release)?)?;
+    let licences = licences::collect(root, &inventory)?;
+
+    let tree = Tree::of_program(root, &stripped, &licences, &bill)?;
+    let name = format!("trine-{}-{}", release.version, release.target);
+    let mut results = vec![archive(&tree, &folder, &name, &release)?];
+    if cfg!(target_os = "linux") {
+        results.push(debian::package(root, &tree, &folder, &release)?);
+    }
+    results.push(bill);
+    let sums = folder.join("SHA256SUMS");
+    std::fs::write(&sums, checksums(&results)?)?;
+    results.push(sums);
+    std::fs::remove_file(&stripped)?;
+    trial::run(root, &results)?;
+    Ok(results)
+}
+
+/// What is packed.
+struct Release {
+    /// The program's version.
+    version: String,
+    /// The target that it was built for.
+    target: String,
+    /// Seconds since 1970 that every packed file has as its time.
+    time: u64,
+}
+
+fn archive(tree: &Tree, folder: &Path, name: &str, release: &Release) -> anyhow::Result<PathBuf> {
+    let stage = folder.join("stage");
+    tree.write(&stage.join(name), "")?;
+    let path = folder.join(format!("{name}.tar.gz"));
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
+        .arg(format!("--mtime=@{}", release.time))
+        .arg("--directory")
+        .arg(&stage)
+        // Without the time of packing, so that the same files give the same archive.
+        .args(["--use-compress-program", "gzip --no-name"])
+        .arg("--file")
+        .arg(&path)
+        .arg(name);
+    finish(&mut tar)?;
+    std::fs::remove_dir_all(&stage)?;
+    Ok(path)
+}
+
+/// Lines that `sha256sum --check` reads.
+fn checksums(files: &[PathBuf]) -> anyhow::Result<String> {
+    let line = |path: &PathBuf| {
+        let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+        let sum: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        anyhow::Ok(format!("{sum}  {name}\n"))
+    };
+    files.iter().map(line).collect()
+}
+
+fn version(root: &Path) -> anyhow::Result<String> {
+    let path = root.join("Cargo.toml");
+    let manifest: toml::Table = std::fs::read_to_string(&path)?.parse()?;
+    let version = manifest["workspace"]["package"]["version"].as_str();
+    Ok(version.context("the workspace has no version")?.to_owned())
+}
+
+/// The target that cargo builds for when nothing else is said.
+fn target() -> anyhow::Result<String> {
+    let text = output(Command::new("rustc").args(["--version", "--verbose"]))?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc does not tell its host")?.to_owned())
+}
+
+/// When the last commit was made; now, where there is no repository.
+fn commit_time(root: &Path) -> anyhow::Result<u64> {
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%ct"]).current_dir(root);
+    if let Ok(text) = output(&mut git) {
+        return text.trim().parse().context("git gives no time");
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    Ok(now.as_secs())
+}
+
+/// Runs a command to its end.
+fn finish(command: &mut Command) -> anyhow::Result<()> {
+    output(command).map(drop)
+}
+
+/// What a command prints.
+fn output(command: &mut Command) -> anyhow::Result<String> {
+    let name = command.get_program().display().to_string();
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
+    if !output.status.success() {
+        bail!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

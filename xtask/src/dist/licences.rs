@@ -1,0 +1,105 @@
+//! The licences of what is linked into the program, as one text.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::inventory::{Inventory, Package};
+
+/// How names of files with licences begin, in capitals.
+const NAMES: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
+
+/// The text of each package's licences, each different text once.
+///
+/// # Errors
+/// If a package has no such file, and its licence is none that this repository has the text of.
+pub(super) fn collect(root: &Path, inventory: &Inventory) -> anyhow::Result<String> {
+    let mut texts: Vec<(String, Vec<String>)> = Vec::new();
+    for package in inventory.packages.iter().filter(|package| package.is_foreign) {
+        let label = format!("{} {} ({})", package.name, package.version, package.licence);
+        for path in files(root, package)? {
+            let text = std::fs::read(&path).with_context(|| path.display().to_string())?;
+            let text = String::from_utf8_lossy(&text).replace("\r\n", "\n").trim().to_owned();
+            match texts.iter_mut().find(|(other, _)| *other == text) {
+                Some((_, labels)) => labels.push(label.clone()),
+                None => texts.push((text, vec![label.clone()])),
+            }
+        }
+    }
+    let mut all = String::from(
+        "trine contains the packages below. Rust's standard library, which it contains too, is licensed under MIT or\nApache-2.0.\n",
+    );
+    for (text, labels) in texts {
+        all.push_str(&format!("\n{}\n{}\n\n{text}\n", "=".repeat(100), labels.join("\n")));
+    }
+    Ok(all)
+}
+
+/// Files with the licences of a package.
+fn files(root: &Path, package: &Package) -> anyhow::Result<Vec<PathBuf>> {
+    let is_licence = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+        path.is_file() && NAMES.iter().any(|start| name.starts_with(start))
+    };
+    let entries = std::fs::read_dir(&package.folder)
+        .with_context(|| format!("the source of {} is missing; cargo fetch", package.name))?;
+    let mut files: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(is_licence).collect();
+    files.sort();
+    if files.is_empty() {
+        // Their sources name the licence and do not contain it.
+        if package.licence != "Apache-2.0" {
+            bail!("{} {} contains no licence ({})", package.name, package.version, package.licence);
+        }
+        files.push(root.join("LICENSE-APACHE"));
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(folder: &Path, name: &str, licence: &str) -> Package {
+        Package {
+            name: name.into(),
+            version: "1.0.0".into(),
+            licence: licence.into(),
+            description: None,
+            repository: None,
+            is_foreign: true,
+            checksum: None,
+            folder: folder.join(name),
+            uses: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_text_is_there_once_with_all_that_it_is_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for (name, file, text) in [
+            ("a", "LICENSE-MIT", "same text\r\n"),
+            ("b", "license.md", "same text"),
+            ("b", "README.md", "not a licence"),
+            ("c", "COPYING", "other text"),
+            ("d", "lib.rs", ""),
+        ] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+            std::fs::write(root.join(name).join(file), text).unwrap();
+        }
+        std::fs::write(root.join("LICENSE-APACHE"), "apache text").unwrap();
+        let packages = ["a", "b", "c"].map(|name| package(root, name, "MIT")).into();
+        let mut inventory = Inventory { packages };
+        inventory.packages.push(package(root, "d", "Apache-2.0"));
+        let text = collect(root, &inventory).unwrap();
+        assert_eq!(text.matches("same text").count(), 1, "{text}");
+        assert!(text.contains("a 1.0.0 (MIT)\nb 1.0.0 (MIT)\n\nsame text"), "{text}");
+        assert!(text.contains("other text") && text.contains("apache text"), "{text}");
+        assert!(!text.contains("not a licence"), "{text}");
+
+        inventory.packages[3].licence = "ISC".into();
+        let error = collect(root, &inventory).unwrap_err().to_string();
+        assert!(error.contains("d 1.0.0"), "{error}");
+    }
+}

@@ -1,0 +1,77 @@
+//! Tries what was packed: unpacked somewhere else, with nothing of the repository in reach.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use super::{finish, output};
+
+/// Files that every package has below its prefix, besides the program.
+const EXPECTED: [&str; 5] = [
+    "share/man/man1/trine-run.1",
+    "share/bash-completion/completions/trine",
+    "share/doc/trine/LICENSE-MIT",
+    "share/doc/trine/THIRD-PARTY-LICENSES",
+    "share/doc/trine/trine.cdx.json",
+];
+
+/// Unpacks each package and writes a story with its program.
+pub(super) fn run(root: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
+    let folder = root.join("target/dist-trial");
+    for path in packages {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let to = folder.join(&name);
+        std::fs::create_dir_all(&to).with_context(|| to.display().to_string())?;
+        let prefix = if let Some(name) = name.strip_suffix(".tar.gz") {
+            finish(Command::new("tar").arg("-xzf").arg(path).arg("-C").arg(&to))?;
+            to.join(name)
+        } else if name.ends_with(".deb") {
+            finish(Command::new("dpkg-deb").arg("-R").arg(path).arg(&to))?;
+            try_debian(&to)?;
+            to.join("usr")
+        } else {
+            continue;
+        };
+        try_program(&prefix).with_context(|| format!("{name} is not whole"))?;
+    }
+    std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())
+}
+
+fn try_program(prefix: &Path) -> anyhow::Result<()> {
+    for place in EXPECTED {
+        if std::fs::metadata(prefix.join(place)).map_or(0, |about| about.len()) == 0 {
+            bail!("{place} is missing or empty");
+        }
+    }
+    let mut trine = Command::new(prefix.join("bin/trine"));
+    trine.args(["run", "demo", "Tell me a story", "--device", "cpu", "--max-tokens", "8"]);
+    let story = output(trine.env_clear().env("HOME", prefix).current_dir(prefix))?;
+    if story.split_whitespace().count() < 3 {
+        bail!("its program wrote {story:?}");
+    }
+    Ok(())
+}
+
+/// The scripts are scripts, and the unit is one for systemd where that is there.
+fn try_debian(folder: &Path) -> anyhow::Result<()> {
+    for script in ["postinst", "prerm", "postrm"] {
+        finish(Command::new("sh").arg("-n").arg(folder.join("DEBIAN").join(script)))?;
+    }
+    let unit = folder.join("usr/lib/systemd/system/trine.service");
+    if !crate::drivers::is_program("systemd-analyze") {
+        return Ok(());
+    }
+    // The program is looked for where the unit says.
+    let text = std::fs::read_to_string(&unit).with_context(|| unit.display().to_string())?;
+    let program = folder.join("usr/bin/trine");
+    std::fs::write(&unit, text.replace("/usr/bin/trine", &program.display().to_string()))?;
+    let mut analyze = Command::new("systemd-analyze");
+    analyze.args(["verify", "--man=no", "--recursive-errors=no"]).arg(&unit);
+    let output = analyze.output().context("cannot start systemd-analyze")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() || said.contains("trine.service") {
+        bail!("systemd does not take the unit: {}", said.trim());
+    }
+    Ok(())
+}
