@@ -118,11 +118,11 @@ impl Inventory {
         let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut waiting = vec![program.id.clone()];
         while let Some(id) = waiting.pop() {
-            if !found.contains_key(&id) {
-                let uses = linked(nodes[&*id]);
+            found.entry(id).or_insert_with_key(|id| {
+                let uses = linked(nodes[&**id]);
                 waiting.extend(uses.iter().cloned());
-                found.insert(id, uses);
-            }
+                uses
+            });
         }
 
         let others: BTreeSet<(&str, &str, &str)> = found
