@@ -219,6 +219,17 @@ fn read(bytes: &[u8]) -> Result<Saved> {
         trine_conversation: Option<u64>,
         format: Option<u64>,
     }
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        // The page exports all its conversations as a list.
+        let list: Vec<Value> = serde_json::from_slice(bytes)?;
+        return match list.as_slice() {
+            [one] => read(&serde_json::to_vec(one)?),
+            several => bail!(
+                "it is a list of {} conversations; give the file of one, which the page exports too",
+                several.len()
+            ),
+        };
+    }
     let marks: Marks = serde_json::from_slice(bytes)?;
     match marks {
         Marks { trine_conversation: Some(version), .. } if READ.contains(&version) => {
@@ -342,13 +353,39 @@ mod tests {
             (r#"{"format":2,"turns":[]}"#, "trine_conversation"),
             (r#"{"format":1}"#, "turns"),
             (r#"{"messages":[]}"#, "trine_conversation"),
-            ("[]", "no conversation"),
+            ("[]", "a list of 0"),
+            (r#"[{"trine_conversation":2,"messages":[]},{}]"#, "a list of 2"),
             ("", "no conversation"),
         ];
         for (text, expected) in wrong {
             let error = format!("{:#}", load(text).unwrap_err());
             assert!(error.contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_list_of_one_conversation_is_that_conversation() {
+        let text = r#"[{"trine_conversation":2,"messages":[{"role":"user","content":"x","unanswered":["w"]}]}]"#;
+        assert_eq!(load(text).unwrap().turns[0].content, "x");
+    }
+
+    #[test]
+    fn options_come_before_files_and_files_before_presets() {
+        let typed = SamplingArgs { temperature: Some(0.0), ..SamplingArgs::default() };
+        let preset = SamplingArgs { top_k: Some(5), min_p: Some(0.5), ..typed.clone() };
+        let file = Parameters {
+            temperature: Some(1.0),
+            top_k: Some(40),
+            seed: Some(3),
+            ..Parameters::default()
+        };
+        let chosen = file.beneath(&typed);
+        let found = chosen.over(&preset);
+        assert_eq!((found.temperature, found.top_k, found.min_p), (Some(0.0), Some(40), Some(0.5)));
+        assert_eq!(found.seed, Some(Seed::Given(3)));
+        assert_eq!(chosen.shown().unwrap(), "temperature 0.0, top_k 40, seed 3");
+        let random = SamplingArgs { seed: Some(Seed::Random), ..SamplingArgs::default() };
+        assert_eq!(file.beneath(&random).seed, None, "-1 is a choice too");
     }
 
     #[test]
