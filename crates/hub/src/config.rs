@@ -98,16 +98,17 @@ impl HubConfig {
 
     /// Reads `TRINE_HOME`, `XDG_DATA_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`,
     /// `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, the token file of the Hugging Face cache and the usual
-    /// proxy variables.
+    /// proxy variables. Without `TRINE_HOME` the store is at `store`, or else with the user's data.
     ///
     /// # Errors
     /// [`HubError::InvalidSetting`] when a variable cannot be used, or when there is neither
     /// `TRINE_HOME` nor a home folder.
-    pub fn from_env() -> Result<Self, HubError> {
+    pub fn from_env(store: Option<PathBuf>) -> Result<Self, HubError> {
         let strategy = etcetera::choose_base_strategy().ok();
         let home = strategy.as_ref().map(|s| s.home_dir().to_owned());
         let data = strategy.as_ref().map(|s| s.data_dir());
-        let mut config = Self::from_lookup(&|name| std::env::var_os(name), home, data)?;
+        let default = store.or_else(|| data.map(|data| data.join("trine").join("models")));
+        let mut config = Self::from_lookup(&|name| std::env::var_os(name), home, default)?;
         config.proxy = ureq::Proxy::try_from_env();
         Ok(config)
     }
@@ -116,7 +117,7 @@ impl HubConfig {
     fn from_lookup(
         lookup: &dyn Fn(&str) -> Option<OsString>,
         home: Option<PathBuf>,
-        data: Option<PathBuf>,
+        default: Option<PathBuf>,
     ) -> Result<Self, HubError> {
         let path = |name: &str| lookup(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let text = |name: &'static str| match path(name) {
@@ -125,12 +126,10 @@ impl HubConfig {
                 HubError::InvalidSetting { setting: name, reason: "it is not text".to_owned() }
             }),
         };
-        let store = path("TRINE_HOME")
-            .or_else(|| data.map(|data| data.join("trine").join("models")))
-            .ok_or_else(|| HubError::InvalidSetting {
-                setting: "the model store",
-                reason: "there is no home folder; set TRINE_HOME to a folder for models".to_owned(),
-            })?;
+        let store = path("TRINE_HOME").or(default).ok_or_else(|| HubError::InvalidSetting {
+            setting: "the model store",
+            reason: "there is no home folder; set TRINE_HOME to a folder for models".to_owned(),
+        })?;
         let mut config = HubConfig::new(store);
         if let Some(endpoint) = text("HF_ENDPOINT")? {
             config.endpoint = endpoint;
@@ -197,7 +196,7 @@ mod tests {
         HubConfig::from_lookup(
             &|name| map.get(name).cloned(),
             home.map(Path::to_owned),
-            home.map(|home| home.join(".local/share")),
+            home.map(|home| home.join(".local/share/trine/models")),
         )
     }
 

@@ -194,10 +194,10 @@ impl PresetParameters {
             }
             "presence_penalty" => next.presence_penalty = Some(number(value)?),
             "frequency_penalty" => next.frequency_penalty = Some(number(value)?),
-            // In Ollama -1 is another seed each time, as none is here.
+            // In Ollama -1 means another seed each time, which is what an unset seed means here.
             "seed" if value.trim() == "-1" => next.seed = None,
             "seed" => next.seed = Some(number(value)?),
-            // -1 is no limit, -2 until the context is full: both are what no limit is here.
+            // -1 means no limit, -2 until the context is full. Without a limit an answer ends there too.
             "num_predict" | "max_tokens" if matches!(value.trim(), "-1" | "-2") => {
                 next.max_tokens = None;
             }
@@ -349,7 +349,7 @@ impl Preset {
 }
 
 impl Hub {
-    /// The preset of a name, as it was created. A text that can be no preset's name is none.
+    /// The preset of a name, as it was created; `None` also for a text that cannot be a preset's name.
     ///
     /// # Errors
     /// [`HubError::InvalidPreset`] when its file is damaged, [`HubError::File`] when it cannot be read.

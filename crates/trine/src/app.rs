@@ -10,6 +10,7 @@ use clap::FromArgMatches;
 use crate::cli::{self, Cli, Command};
 use crate::commands;
 use crate::failure::{exit_code, message, output_error, usage};
+use crate::settings::{self, Settings};
 use crate::{interrupt, log, output, screen, terminal, traces};
 
 /// Exit code after a defect of trine's own, as Rust programs have it.
@@ -21,11 +22,22 @@ const MISUNDERSTOOD: u8 = 2;
 pub(crate) fn main() -> ExitCode {
     report_panics();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let matches = cli::command().try_get_matches();
+        let settings = Settings::read();
+        // Help and the command line's own mistakes come before those of a file.
+        let command = match &settings {
+            Ok(settings) => settings.fill(cli::command()),
+            Err(_) => cli::command(),
+        };
+        let matches = command.try_get_matches();
         let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
             Ok(cli) => cli,
             Err(told) => return tell(&told),
         };
+        match (settings, &cli.command) {
+            (Ok(settings), _) => settings::set(settings),
+            (Err(_), Command::Completions(_)) => {}
+            (Err(error), _) => return Err(error),
+        }
         let collector = match &cli.command {
             Command::Serve(args) => traces::collector(args.otlp_endpoint.as_ref())?,
             _ => None,
@@ -75,6 +87,9 @@ fn run(mut cli: Cli) -> Result<()> {
         Command::Run(args) => commands::run::run(args, verbose),
         Command::Serve(args) => commands::serve::run(args, verbose),
         Command::Top(args) => commands::top::run(args),
+        Command::Ps(args) => commands::servers::ps(args),
+        Command::Stop(args) => commands::servers::stop(args),
+        Command::Config(args) => commands::config::run(args),
         Command::Bench(args) => commands::bench::run(args, verbose),
         Command::Eval(args) => commands::eval::run(args, verbose),
         Command::Explain(args) => commands::explain::run(args),

@@ -11,6 +11,7 @@ use crate::device::{DeviceChoice, Tune};
 mod documents;
 mod models;
 mod serve;
+mod servers;
 mod top;
 mod values;
 
@@ -20,6 +21,7 @@ pub(crate) use models::{
     ShowArgs,
 };
 pub(crate) use serve::ServeArgs;
+pub(crate) use servers::{ConfigArgs, PsArgs, ServerArgs, StopArgs};
 pub(crate) use top::TopArgs;
 pub(crate) use values::Seed;
 use values::{
@@ -78,6 +80,10 @@ pub(crate) enum Command {
     /// Show live what a server does: speed, batch, KV blocks, queue
     #[command(after_long_help = top::DETAILS, after_help = top::SHORT)]
     Top(TopArgs),
+    /// List the models that a server has loaded
+    Ps(PsArgs),
+    /// Make a server unload a model
+    Stop(StopArgs),
     /// Measure how fast a model runs on this machine
     Bench(BenchArgs),
     /// Measure how well a model predicts a text, or how far it is from another model
@@ -102,6 +108,8 @@ pub(crate) enum Command {
     Cp(CopyArgs),
     /// Show what a model is: size, formats, tokenizer, defaults
     Show(ShowArgs),
+    /// Show the settings that hold, and where they come from
+    Config(ConfigArgs),
     /// Check this machine and say what is wrong with it
     Doctor(DoctorArgs),
     /// Write a model's logits for a list of token ids
@@ -123,6 +131,9 @@ impl Command {
             Command::Explain(args) => ("explain", Some(&mut args.placement)),
             Command::Logits(args) => ("logits", Some(&mut args.placement)),
             Command::Top(_) => ("top", None),
+            Command::Ps(_) => ("ps", None),
+            Command::Stop(_) => ("stop", None),
+            Command::Config(_) => ("config", None),
             // Its --device is a machine, and its --context a list.
             Command::Plan(_) => ("plan", None),
             Command::Quantize(_) => ("quantize", None),

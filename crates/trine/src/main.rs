@@ -38,6 +38,7 @@ mod prompt;
 mod saved;
 mod screen;
 mod session;
+mod settings;
 mod statistics;
 mod terminal;
 mod traces;

@@ -18,7 +18,7 @@ use trine_weights::{Checkpoint, DType};
 use crate::cli::FetchArgs;
 use crate::embedded::Embedded;
 use crate::failure::usage;
-use crate::{fetch, output, terminal};
+use crate::{fetch, output, settings, terminal};
 
 /// A model that exists.
 #[derive(Debug, Clone)]
@@ -141,13 +141,13 @@ impl Source {
     }
 }
 
-/// The model of an argument; the embedded one for none. A model that is not here is fetched if
+/// The model of an argument; for none that of the settings, else the embedded one. A model that is not here is fetched if
 /// somebody agrees to it.
 ///
 /// # Errors
 /// If there is no such model, or it is not fetched; the message says what to do.
 pub(crate) fn find(typed: Option<&str>, fetch: &FetchArgs) -> Result<Chosen> {
-    let Some(typed) = typed else {
+    let Some(typed) = typed.or_else(|| settings::get().model()) else {
         return Ok(Chosen { source: Source::DEMO, preset: None });
     };
     match resolve(typed)? {
@@ -456,7 +456,15 @@ fn close_paths(path: &Path) -> Vec<String> {
 /// # Errors
 /// If a setting cannot be used; the message names it.
 pub(crate) fn hub() -> Result<Hub, HubError> {
-    Hub::new(HubConfig::from_env()?)
+    Hub::new(hub_config()?)
+}
+
+/// The settings of the hub: the environment's, and the store of the configuration file.
+///
+/// # Errors
+/// If a setting cannot be used; the message names it.
+pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
+    HubConfig::from_env(settings::get().store())
 }
 
 /// Names of the complete local models, for messages.

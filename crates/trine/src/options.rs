@@ -9,6 +9,7 @@ use trine_weights::DType;
 
 use crate::cli::{Placement, SamplingArgs, Seed};
 use crate::device::{DeviceChoice, Tune};
+use crate::settings;
 
 /// Where a model runs, and with what memory.
 #[derive(Debug, Clone)]
@@ -34,6 +35,25 @@ pub(crate) struct Settings {
 impl Settings {
     /// The settings of a command whose usual storage of keys and values is `kv`.
     pub(crate) fn new(placement: &Placement, kv: KvType) -> Self {
+        let mut placement = placement.clone();
+        placement.or(settings::get().placement().clone());
+        Self::typed(&placement, kv)
+    }
+
+    /// The settings of a command that measures a model: those of the configuration that change what is measured, the
+    /// formats and the context, hold for it only where they are typed.
+    pub(crate) fn measuring(placement: &Placement, kv: KvType) -> Self {
+        let mut placement = placement.clone();
+        placement.or(Placement {
+            kv: None,
+            context: None,
+            quantize: None,
+            ..settings::get().placement().clone()
+        });
+        Self::typed(&placement, kv)
+    }
+
+    fn typed(placement: &Placement, kv: KvType) -> Self {
         Self {
             device: placement.device.clone().unwrap_or_default(),
             gpu_layers: placement.gpu_layers,
@@ -78,6 +98,27 @@ impl Writing {
         sampling.top_k = typed.top_k.unwrap_or(sampling.top_k);
         sampling.logit_bias.extend_from_slice(&typed.logit_bias);
         Self { sampling, max_tokens: typed.max_tokens, stops: typed.stop.clone() }
+    }
+}
+
+impl SamplingArgs {
+    /// Fills what is not given here from others.
+    pub(crate) fn or(&mut self, other: &Self) {
+        self.max_tokens = self.max_tokens.or(other.max_tokens);
+        self.temperature = self.temperature.or(other.temperature);
+        self.top_k = self.top_k.or(other.top_k);
+        self.top_p = self.top_p.or(other.top_p);
+        self.min_p = self.min_p.or(other.min_p);
+        self.seed = self.seed.or(other.seed);
+        self.repetition_penalty = self.repetition_penalty.or(other.repetition_penalty);
+        self.presence_penalty = self.presence_penalty.or(other.presence_penalty);
+        self.frequency_penalty = self.frequency_penalty.or(other.frequency_penalty);
+        if self.logit_bias.is_empty() {
+            self.logit_bias.clone_from(&other.logit_bias);
+        }
+        if self.stop.is_empty() {
+            self.stop.clone_from(&other.stop);
+        }
     }
 }
 

@@ -109,7 +109,7 @@ pub(crate) struct ServeArgs {
     pub(crate) prefix_cache_dir: Option<PathBuf>,
 
     /// Disk space that they may take in all, such as 24G [default: 10G]
-    #[arg(long, value_name = "SIZE", requires = "prefix_cache_dir", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) prefix_cache_size: Option<u64>,
 
     /// A further name for a model; can be repeated

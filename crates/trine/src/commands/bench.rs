@@ -109,7 +109,7 @@ struct Report {
 pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let tests = tests(&args)?;
     let source = find(args.model.as_deref(), &args.fetch)?.source;
-    let mut settings = Settings::new(&args.placement, KvType::F16);
+    let mut settings = Settings::measuring(&args.placement, KvType::F16);
     let batch = args.batch.iter().copied().max().unwrap_or(1);
     // The least of what steps may have on any device.
     let rows = if settings.batch_invariant { PREFILL_INVARIANT } else { PREFILL };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
-use trine_hub::{EntryState, HubConfig};
+use trine_hub::EntryState;
 
 use super::doctor_gpu;
 use crate::bandwidth::Bandwidth;
@@ -13,7 +13,7 @@ use crate::cli::DoctorArgs;
 use crate::embedded::Embedded;
 use crate::failure::Negative;
 use crate::machine;
-use crate::model_source::{Source, hub};
+use crate::model_source::{Source, hub, hub_config};
 use crate::output;
 use crate::terminal;
 use crate::vocabulary::TextSide;
@@ -242,7 +242,7 @@ fn bandwidth() -> Finding {
 
 /// Store, cache, token and models.
 fn store() -> Vec<Finding> {
-    let config = match HubConfig::from_env() {
+    let config = match hub_config() {
         Ok(config) => config,
         Err(error) => {
             return vec![Finding::fail(

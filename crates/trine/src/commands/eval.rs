@@ -98,7 +98,7 @@ pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
     let source = find(Some(&args.model), &args.fetch)?.source;
     let against = args.against.as_deref().map(|name| find(Some(name), &args.fetch)).transpose()?;
     let against = against.map(|chosen| chosen.source);
-    let mut settings = Settings::new(&args.placement, KvType::F16);
+    let mut settings = Settings::measuring(&args.placement, KvType::F16);
     let (bos, ids) = tokens(&source, &text, args.max_tokens)?;
     if args.max_tokens.is_some_and(|most| most < 2) {
         return Err(usage(

@@ -42,7 +42,7 @@ struct StepCost {
 /// If there is no such model, it is damaged, or the numbers asked for exceed its context.
 pub(crate) fn run(args: ExplainArgs) -> Result<()> {
     let source = find(args.model.as_deref(), &args.fetch)?.source;
-    let settings = Settings::new(&args.placement, KvType::F16);
+    let settings = Settings::measuring(&args.placement, KvType::F16);
     let model = source.open(settings.quantize)?;
     let most = model.config().context;
     let context = settings.context.unwrap_or(most.min(CONTEXT));

@@ -28,7 +28,7 @@ const IDS_BYTES_MAX: u64 = 1 << 26;
 pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     let ids = read_ids(&args.ids)?;
     let source = find(Some(&args.model), &args.fetch)?.source;
-    let mut settings = Settings::new(&args.placement, KvType::F32);
+    let mut settings = Settings::measuring(&args.placement, KvType::F32);
     if let Some(context) = settings.context.filter(|&context| context < ids.len()) {
         return Err(usage(format!(
             "{} holds {} ids, more than --context {context}; leave --context out or raise it",

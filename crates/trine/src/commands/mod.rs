@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 mod bench_steps;
 pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod create;
 pub(crate) mod doctor;
 mod doctor_gpu;
@@ -16,6 +17,7 @@ pub(crate) mod quantize_metadata;
 pub(crate) mod run;
 pub(crate) mod search;
 pub(crate) mod serve;
+pub(crate) mod servers;
 pub(crate) mod show;
 pub(crate) mod store;
 pub(crate) mod top;

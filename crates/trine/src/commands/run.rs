@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use anyhow::Result;
 use serde::Serialize;
 use trine_engine::Statistics;
-use trine_hub::HubConfig;
 use trine_model::KvType;
 
 use crate::chat::{Conversation, Turn};
@@ -16,13 +15,14 @@ use crate::failure::{Interrupted, Negative, usage};
 use crate::generate::{Answer, Ending, answer};
 use crate::interrupt::{self, Watch};
 use crate::line_source::{LineSource, Piped, Typed};
-use crate::model_source::{Chosen, ModelOrPrompt, find, model_or_prompt};
+use crate::model_source::{Chosen, ModelOrPrompt, find, hub_config, model_or_prompt};
 use crate::options::{Settings, Writing};
 use crate::output;
 use crate::preset;
 use crate::printer::Printer;
 use crate::prompt::Words;
 use crate::session::{Session, Sizes};
+use crate::settings;
 use crate::terminal;
 use crate::vocabulary::TextSide;
 
@@ -44,6 +44,7 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
             args.system = args.system.or_else(|| preset.system.clone());
         }
     }
+    args.sampling.or(settings::get().sampling());
     let settings = Settings::new(&args.placement, KvType::F16);
     let mut session = Session::open(&source, &settings, Sizes::default())?;
     session.engine.heed(interrupt::flag());
@@ -203,7 +204,7 @@ fn chat(
 
 /// Typed inputs are kept beside the models.
 fn history_file() -> Option<PathBuf> {
-    HubConfig::from_env().ok().map(|config| config.store.join(".chat-history"))
+    hub_config().ok().map(|config| config.store.join(".chat-history"))
 }
 
 /// One line about speed on a terminal, more with `-v`, and always why an answer ended early.

@@ -59,7 +59,12 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     let queue = args.queue as usize;
     let embeddings = args.embeddings.then(|| args.pooling.unwrap_or_default());
     let limit = args.prefix_cache_size.unwrap_or(PREFIXES_BYTES);
-    let prefixes = args.prefix_cache_dir.map(|folder| (folder, limit));
+    // Settings may name a folder for servers that generate.
+    let folder = args.prefix_cache_dir.filter(|_| !args.embeddings);
+    if folder.is_none() && args.prefix_cache_size.is_some() && !args.embeddings {
+        return Err(usage("--prefix-cache-size needs --prefix-cache-dir"));
+    }
+    let prefixes = folder.map(|folder| (folder, limit));
     let loader = Models { models, settings, sequences, embeddings, prefixes, queue, verbose };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)

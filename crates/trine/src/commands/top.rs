@@ -18,7 +18,7 @@ use crate::screen::Screen;
 use crate::terminal;
 
 mod draw;
-mod fetch;
+pub(crate) mod fetch;
 mod history;
 mod status;
 mod view;

@@ -16,6 +16,7 @@ mod running;
 #[allow(dead_code, reason = "the program uses the rest")]
 mod screen;
 mod serving;
+mod settings;
 mod traces;
 mod vulkan;
 mod watching;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
 use ureq::Agent;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
@@ -19,6 +20,8 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Longest time from the request to the end of the answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// Most characters of an error that is passed on.
+const SAID_MAX: usize = 1000;
 /// Largest file of keys or certificates, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Longest key that a server looks at, in bytes.
@@ -26,7 +29,7 @@ const KEY_BYTES_MAX: usize = 4096;
 
 /// Why there is no answer, in words that are harmless for a terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Problem {
+pub(crate) enum Problem {
     /// The server wants another key. Asking again changes nothing, and it counts wrong keys.
     Key(String),
     /// What may be over at the next look.
@@ -35,7 +38,7 @@ pub(super) enum Problem {
 
 impl Problem {
     /// In words.
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         match self {
             Self::Key(text) | Self::Passing(text) => text,
         }
@@ -43,7 +46,7 @@ impl Problem {
 }
 
 /// The client of one server.
-pub(super) struct Client {
+pub(crate) struct Client {
     agent: Agent,
     address: Address,
     key: Option<String>,
@@ -58,7 +61,7 @@ impl Client {
     ///
     /// # Errors
     /// If a file cannot be read or holds something else.
-    pub(super) fn new(
+    pub(crate) fn new(
         address: Address,
         key_file: Option<PathBuf>,
         tls_ca: Option<&Path>,
@@ -91,22 +94,48 @@ impl Client {
     /// # Errors
     /// Whatever keeps the server from answering, or what it answers instead.
     pub(super) fn ask(&self) -> Result<Snapshot, Problem> {
-        let mut request = self.agent.get(format!("{}{PATH}", self.address));
-        request = request.header("connection", "close");
-        if let Some(key) = &self.key {
-            request = request.header("authorization", format!("Bearer {key}"));
-        }
-        let request = request.config().timeout_global(Some(self.time)).build();
-        let mut response = request.call().map_err(|error| self.unanswered(&error))?;
-        let status = response.status().as_u16();
-        if status != 200 {
-            return Err(self.refused(status));
-        }
-        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-        let body = body.map_err(|error| self.unanswered(&error))?;
+        let body = self.send(PATH, None)?;
         parse(&body).map_err(|reason| {
             self.passing(format!("what answers at {} is no trine server: {reason}", self.address))
         })
+    }
+
+    /// The answer to a path; to a `POST` where there is a body.
+    ///
+    /// # Errors
+    /// Whatever keeps the server from answering, or what it answers instead.
+    pub(crate) fn send(&self, path: &str, body: Option<&Value>) -> Result<Vec<u8>, Problem> {
+        let url = format!("{}{path}", self.address);
+        let key = self.key.as_ref().map(|key| format!("Bearer {key}"));
+        let sent = match body {
+            None => {
+                let mut request = self.agent.get(url).header("connection", "close");
+                if let Some(key) = key {
+                    request = request.header("authorization", key);
+                }
+                request.config().timeout_global(Some(self.time)).build().call()
+            }
+            Some(body) => {
+                let mut request = self.agent.post(url).header("connection", "close");
+                if let Some(key) = key {
+                    request = request.header("authorization", key);
+                }
+                request = request.header("content-type", "application/json");
+                request.config().timeout_global(Some(self.time)).build().send(body.to_string())
+            }
+        };
+        let mut response = sent.map_err(|error| self.unanswered(&error))?;
+        let status = response.status().as_u16();
+        let answer = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+        if status != 200 {
+            // What a server says of a path that it knows is better than its number.
+            let said = body.and_then(|_| said(answer.as_deref().unwrap_or_default()));
+            return Err(match said {
+                Some(said) if status != 401 => self.passing(said),
+                _ => self.refused(status),
+            });
+        }
+        answer.map_err(|error| self.unanswered(&error))
     }
 
     fn passing(&self, text: String) -> Problem {
@@ -160,6 +189,13 @@ impl Client {
         };
         Problem::Passing(text)
     }
+}
+
+/// What a server says in an error of Ollama's form.
+fn said(answer: &[u8]) -> Option<String> {
+    let value: Value = serde_json::from_slice(answer).ok()?;
+    let text = value["error"].as_str()?;
+    Some(harmless(&text.chars().take(SAID_MAX).collect::<String>()))
 }
 
 /// A file's text, if the file is small.

@@ -1,0 +1,75 @@
+//! `trine config`: the settings that hold, and where they come from.
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+
+use crate::cli::ConfigArgs;
+use crate::model_source::hub_config;
+use crate::output;
+use crate::settings::{self, KEYS, Key, Origin};
+use crate::terminal;
+
+/// Prints every setting.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub(crate) fn run(args: ConfigArgs) -> Result<()> {
+    let settings = settings::get();
+    let file = settings.file.as_ref().map(|file| file.display().to_string());
+    if args.json {
+        let values: Map<String, Value> =
+            KEYS.iter().map(|key| (key.name.to_owned(), entry(key))).collect();
+        return output::json(
+            &json!({ "file": file, "file_exists": settings.is_there, "settings": values }),
+        );
+    }
+    match file {
+        None => output::line("file: none, as there is no home folder; TRINE_CONFIG names one")?,
+        Some(file) => {
+            let state = if settings.is_there { "" } else { " (not there)" };
+            output::line(format_args!("file: {}{state}", terminal::harmless(&file)))?;
+        }
+    }
+    let rows = KEYS.iter().map(|key| {
+        let (value, from) = held(key);
+        vec![key.name.to_owned(), terminal::harmless(&value).into_owned(), from]
+    });
+    output::line(output::table(&["setting", "value", "from"], rows.collect(), &[]))
+}
+
+/// The value that holds, and where it comes from, for people.
+fn held(key: &Key) -> (String, String) {
+    match settings::get().value(key.name) {
+        Some(value) => {
+            let from = match &value.origin {
+                Origin::Environment(name) => name.clone(),
+                Origin::File(line) => format!("file, line {line}"),
+            };
+            (value.texts.join(", "), from)
+        }
+        None => (default(key), "default".to_owned()),
+    }
+}
+
+fn default(key: &Key) -> String {
+    let store = (key.name == "store").then(|| hub_config().ok()).flatten();
+    store.map_or(key.default.to_owned(), |config| config.store.display().to_string())
+}
+
+fn entry(key: &Key) -> Value {
+    match settings::get().value(key.name) {
+        None => json!({ "value": null, "default": default(key), "from": "default" }),
+        Some(value) => {
+            let shown = match value.texts.as_slice() {
+                [text] => json!(text),
+                texts => json!(texts),
+            };
+            match &value.origin {
+                Origin::Environment(name) => {
+                    json!({ "value": shown, "from": "environment", "variable": name })
+                }
+                Origin::File(line) => json!({ "value": shown, "from": "file", "line": line }),
+            }
+        }
+    }
+}

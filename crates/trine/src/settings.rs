@@ -1,0 +1,375 @@
+//! What holds where nothing was typed: the environment, then one TOML file, then the defaults.
+//!
+//! The file is `trine/config.toml` in the user's folder for configuration, or the one that `TRINE_CONFIG` names. Every
+//! value keeps where it came from, which `trine config` prints. [`keys`] lists what can be set.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, Command, CommandFactory, Parser};
+use etcetera::BaseStrategy;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::cli::{Placement, SamplingArgs, ServeArgs, TopArgs};
+use crate::output;
+use crate::terminal;
+
+mod keys;
+
+pub(crate) use keys::{KEYS, Key};
+use keys::{Kind, Place};
+
+/// Names the file.
+const FILE_VARIABLE: &str = "TRINE_CONFIG";
+/// Largest file, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A variable of the environment.
+    Environment(String),
+    /// A line of the file.
+    File(usize),
+}
+
+/// A value that is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Value {
+    /// What it is of.
+    pub(crate) key: &'static Key,
+    /// The value as it would be typed; several where the option can be repeated.
+    pub(crate) texts: Vec<String>,
+    /// Where it comes from.
+    pub(crate) origin: Origin,
+}
+
+/// Everything that is set.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Settings {
+    /// The file, where there is a folder for it.
+    pub(crate) file: Option<PathBuf>,
+    /// Whether the file is there.
+    pub(crate) is_there: bool,
+    values: Vec<Value>,
+    placement: Placement,
+    sampling: SamplingArgs,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+/// Makes these the settings of the process. The first ones stay.
+pub(crate) fn set(settings: Settings) {
+    // Whoever asked before has got the defaults already.
+    let _ = SETTINGS.set(settings);
+}
+
+/// The settings of the process; none are set in tests.
+pub(crate) fn get() -> &'static Settings {
+    SETTINGS.get_or_init(Settings::default)
+}
+
+/// Checks values of options that `run` has.
+#[derive(Debug, Parser)]
+struct RunProbe {
+    #[command(flatten)]
+    placement: Placement,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+}
+
+impl Settings {
+    /// Reads the environment and the file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or something in it or in the environment cannot be used; the message names the place.
+    pub(crate) fn read() -> Result<Self> {
+        let strategy = etcetera::choose_base_strategy().ok();
+        let home = strategy.as_ref().map(|strategy| strategy.home_dir().to_owned());
+        let folder = strategy.as_ref().map(BaseStrategy::config_dir);
+        Self::from_lookup(&|name| std::env::var_os(name), home.as_deref(), folder.as_deref())
+    }
+
+    /// The same over any source of variables. An empty variable counts as unset.
+    fn from_lookup(
+        lookup: &dyn Fn(&str) -> Option<OsString>,
+        home: Option<&Path>,
+        folder: Option<&Path>,
+    ) -> Result<Self> {
+        let variable = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        let named = variable(FILE_VARIABLE).map(PathBuf::from);
+        let usual = folder.map(|folder| folder.join("trine").join("config.toml"));
+        let mut settings = Self::default();
+        for key in &KEYS {
+            let Some(value) = variable(&key.variable()) else { continue };
+            let origin = Origin::Environment(key.variable());
+            // The hub reads its own variable; here it is only shown.
+            let text = match key.name {
+                "store" => value.to_string_lossy().into_owned(),
+                _ => value.into_string().map_err(|_| anyhow!("{} is not text", key.variable()))?,
+            };
+            check(key, &text).map_err(|problem| anyhow!("{}: {problem}", key.variable()))?;
+            settings.values.push(Value { key, texts: vec![text], origin });
+        }
+        if let Some(path) = named.clone().or(usual) {
+            if let Some(text) = read_file(&path, named.is_some())? {
+                settings.is_there = true;
+                let shown = path.display();
+                let values = parse(&text, &path, home)
+                    .map_err(|(line, problem)| anyhow!("{shown}, line {line}: {problem}"))?;
+                let is_new = |value: &Value| settings.value(value.key.name).is_none();
+                let values: Vec<Value> = values.into_iter().filter(is_new).collect();
+                settings.values.extend(values);
+            }
+            settings.file = Some(path);
+        }
+        let typed = settings.typed(Place::Run);
+        let probe =
+            RunProbe::try_parse_from(typed).context("the settings contradict each other")?;
+        (settings.placement, settings.sampling) = (probe.placement, probe.sampling);
+        Ok(settings)
+    }
+
+    /// A value by its name, if it is set.
+    pub(crate) fn value(&self, name: &str) -> Option<&Value> {
+        self.values.iter().find(|value| value.key.name == name)
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.value(name)?.texts.first().map(String::as_str)
+    }
+
+    /// The model that runs where none is named.
+    pub(crate) fn model(&self) -> Option<&str> {
+        self.text("model")
+    }
+
+    /// The folder of the model store.
+    pub(crate) fn store(&self) -> Option<PathBuf> {
+        self.text("store").map(PathBuf::from)
+    }
+
+    /// Where a model runs.
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// How tokens are chosen.
+    pub(crate) fn sampling(&self) -> &SamplingArgs {
+        &self.sampling
+    }
+
+    /// Values as a command line.
+    fn typed(&self, place: Place) -> Vec<String> {
+        let mut typed = vec!["trine".to_owned()];
+        for value in self.values.iter().filter(|value| value.key.place == place) {
+            typed.extend(value.texts.iter().filter_map(|text| value.key.typed(text)));
+        }
+        typed
+    }
+
+    /// Makes the values defaults of the options of `serve` and of what asks servers. Those of other commands are filled in
+    /// after presets, which come before them.
+    pub(crate) fn fill(&self, command: Command) -> Command {
+        let mut command = command;
+        for value in self.values.iter().filter(|value| value.key.place == Place::Serve) {
+            command = command.mut_subcommand("serve", |serve| {
+                set_default(serve, value.key.argument(), &value.texts)
+            });
+        }
+        for name in ["top", "ps", "stop"] {
+            let Some(found) = command.find_subcommand(name) else { continue };
+            let has =
+                |argument: &str| found.get_arguments().any(|found| found.get_id() == argument);
+            let mut defaults: Vec<(&str, String)> = Vec::new();
+            defaults.extend(self.url().map(|url| ("url", url)));
+            for (key, argument) in
+                [("server.api-key-file", "api_key_file"), ("server.tls-ca", "tls_ca")]
+            {
+                defaults.extend(self.text(key).map(|text| (argument, text.to_owned())));
+            }
+            defaults.retain(|(argument, _)| has(argument));
+            for (argument, text) in defaults {
+                command = command.mut_subcommand(name, |client| {
+                    set_default(client, argument.to_owned(), std::slice::from_ref(&text))
+                });
+            }
+        }
+        command
+    }
+
+    /// Where the server is that is asked: as set, else where `serve` would listen.
+    fn url(&self) -> Option<String> {
+        if let Some(url) = self.text("server.url") {
+            return Some(url.to_owned());
+        }
+        let (host, port) = (self.text("server.host"), self.text("server.port"));
+        if host.is_none() && port.is_none() {
+            return None;
+        }
+        let host = match host {
+            None | Some("0.0.0.0" | "") => "127.0.0.1".to_owned(),
+            Some("::" | "[::]") => "[::1]".to_owned(),
+            Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]"),
+            Some(host) => host.to_owned(),
+        };
+        let scheme = if self.value("server.tls-cert").is_some() { "https" } else { "http" };
+        Some(format!("{scheme}://{host}:{}", port.unwrap_or("8080")))
+    }
+}
+
+/// Gives an option another default.
+fn set_default(command: Command, argument: String, texts: &[String]) -> Command {
+    // clap keeps texts for the life of the process; these are read once.
+    let texts: Vec<&'static str> =
+        texts.iter().map(|text| &*Box::leak(text.clone().into_boxed_str())).collect();
+    command.mut_arg(argument, |option| option.default_values(texts).hide_default_value(true))
+}
+
+/// The file's text, if it is there.
+fn read_file(path: &Path, is_named: bool) -> Result<Option<String>> {
+    let shown = path.display();
+    let metadata = match std::fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if !is_named && error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            let hint =
+                if is_named { format!(", which {FILE_VARIABLE} names") } else { String::new() };
+            return Err(error)
+                .with_context(|| format!("cannot read the settings of {shown}{hint}"));
+        }
+    };
+    if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
+        return Err(anyhow!(
+            "{shown} is no file of settings: it is a folder or device, or has more than {FILE_BYTES_MAX} bytes"
+        ));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .with_context(|| format!("cannot read the settings of {shown}"))?;
+    String::from_utf8(bytes).map(Some).map_err(|_| anyhow!("{shown} is not UTF-8 text"))
+}
+
+/// The values of a file, in its order; or the line and the problem of the first that cannot be used.
+fn parse(text: &str, path: &Path, home: Option<&Path>) -> Result<Vec<Value>, (usize, String)> {
+    let line =
+        |start: usize| text.get(..start).map_or(1, |before| before.matches('\n').count() + 1);
+    let table = DeTable::parse(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let message = terminal::harmless(error.message()).replace('\n', " ");
+        (line(start), message)
+    })?;
+    let mut found: Vec<(usize, String, &Spanned<DeValue<'_>>)> = Vec::new();
+    for (key, value) in table.get_ref() {
+        let (start, name) = (key.span().start, key.get_ref());
+        match value.get_ref().as_table() {
+            // A table of a name that is a value's is told as a wrong value.
+            Some(inner) if !KEYS.iter().any(|key| *key.name == **name) => {
+                if inner.is_empty() && !keys::is_section(name) {
+                    return Err((line(start), unknown(name)));
+                }
+                for (key, value) in inner {
+                    found.push((key.span().start, format!("{name}.{}", key.get_ref()), value));
+                }
+            }
+            _ => found.push((start, name.to_string(), value)),
+        }
+    }
+    found.sort_by_key(|(start, ..)| *start);
+    let mut values = Vec::new();
+    for (start, name, value) in found {
+        let number = line(start);
+        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+            return Err((number, unknown(&name)));
+        };
+        let wrong = |problem: String| (number, format!("{name}: {problem}"));
+        let mut texts = texts(key, value.get_ref()).map_err(wrong)?;
+        if key.kind == Kind::Path {
+            texts = texts.iter().map(|text| whole_path(text, path, home)).collect();
+        }
+        for text in &texts {
+            check(key, text).map_err(wrong)?;
+        }
+        values.push(Value { key, texts, origin: Origin::File(number) });
+    }
+    Ok(values)
+}
+
+fn unknown(name: &str) -> String {
+    let name = terminal::harmless(name);
+    let mut close = output::close_names(&name, KEYS.iter().map(|key| key.name));
+    // The right key without its section, or in another one.
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    close.extend(KEYS.iter().map(|key| key.name).filter(|key| last(key) == last(&name)));
+    let hint = close.first().map_or(String::new(), |close| format!(". Did you mean {close}?"));
+    format!("there is no setting {name}{hint}; `trine config` lists all")
+}
+
+/// A value of the file as it would be typed.
+fn texts(key: &Key, value: &DeValue<'_>) -> Result<Vec<String>, String> {
+    let wrong = || format!("this is a {}; write {}", value.type_str(), key.kind.expected());
+    match (key.kind, value) {
+        (Kind::Text | Kind::Path | Kind::Size, DeValue::String(text)) => Ok(vec![text.to_string()]),
+        (Kind::Number | Kind::Size, DeValue::Integer(number)) => {
+            let number = i128::from_str_radix(number.as_str(), number.radix());
+            Ok(vec![number.map_err(|_| "the number is too large".to_owned())?.to_string()])
+        }
+        (Kind::Number, DeValue::Float(number)) => Ok(vec![number.as_str().to_owned()]),
+        (Kind::Switch, DeValue::Boolean(is_on)) => Ok(vec![is_on.to_string()]),
+        (Kind::Texts, DeValue::String(text)) => Ok(vec![text.to_string()]),
+        (Kind::Texts, DeValue::Array(all)) => {
+            let text = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().map(str::to_owned);
+            all.iter().map(text).collect::<Option<_>>().ok_or_else(wrong)
+        }
+        _ => Err(wrong()),
+    }
+}
+
+/// A path of the file: `~` is the home folder, and others stand beside the file.
+fn whole_path(text: &str, file: &Path, home: Option<&Path>) -> String {
+    let path = match (text.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => file.parent().unwrap_or(Path::new("")).join(text),
+    };
+    path.to_str().map_or_else(|| text.to_owned(), str::to_owned)
+}
+
+/// Whether a value could be typed for its option.
+fn check(key: &Key, text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("it is empty; leave it out".to_owned());
+    }
+    if key.kind == Kind::Switch && !matches!(text, "true" | "false") {
+        return Err("write true or false".to_owned());
+    }
+    let probe = match key.place {
+        Place::Program => return Ok(()),
+        Place::Run => RunProbe::command(),
+        Place::Serve => ServeArgs::augment_args(Command::new("trine")),
+        Place::Client => TopArgs::augment_args(Command::new("trine")),
+    };
+    let Some(typed) = key.typed(text) else { return Ok(()) };
+    match probe.try_get_matches_from(["trine".to_owned(), typed]) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                clap::error::ErrorKind::ValueValidation | clap::error::ErrorKind::InvalidValue
+            ) =>
+        {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            let problem = source.unwrap_or_else(|| "it cannot be used".to_owned());
+            Err(format!("{:?}: {problem}", terminal::harmless(text)))
+        }
+        // What else an option needs is said when the command runs.
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "settings/tests.rs"]
+mod tests;

@@ -1,0 +1,133 @@
+//! Everything that can be set.
+
+/// Something that can be set.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    /// Its name in the file, with its section.
+    pub(crate) name: &'static str,
+    /// What holds where nothing is set, in words.
+    pub(crate) default: &'static str,
+    pub(super) kind: Kind,
+    pub(super) place: Place,
+}
+
+/// Form of a value in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Text,
+    Path,
+    Number,
+    /// A number, or a text such as `24G`.
+    Size,
+    Switch,
+    /// A text, or a list of them.
+    Texts,
+}
+
+/// Which options it is the default of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// None: the program asks for it itself.
+    Program,
+    /// Those of `run`, and of other commands that run a model.
+    Run,
+    /// Those of `serve`.
+    Serve,
+    /// Those of commands that ask a server.
+    Client,
+}
+
+impl Kind {
+    pub(super) fn expected(self) -> &'static str {
+        match self {
+            Kind::Text | Kind::Path => "a text in quotes",
+            Kind::Number => "a number",
+            Kind::Size => "a number, or a text in quotes such as \"24G\"",
+            Kind::Switch => "true or false",
+            Kind::Texts => "a text in quotes, or a list of texts",
+        }
+    }
+}
+
+impl Key {
+    /// The variable of the environment that sets it.
+    pub(crate) fn variable(&self) -> String {
+        match self.name {
+            // It had its name before there were settings.
+            "store" => "TRINE_HOME".to_owned(),
+            name => format!("TRINE_{}", name.replace(['.', '-'], "_").to_ascii_uppercase()),
+        }
+    }
+
+    fn option(&self) -> &'static str {
+        self.name.rsplit('.').next().unwrap_or(self.name)
+    }
+
+    /// The name of its argument, as the command line's definition has it.
+    pub(super) fn argument(&self) -> String {
+        self.option().replace('-', "_")
+    }
+
+    /// A value as it would be typed; nothing for a switch that is off.
+    pub(super) fn typed(&self, text: &str) -> Option<String> {
+        match self.kind {
+            Kind::Switch => (text == "true").then(|| format!("--{}", self.option())),
+            _ => Some(format!("--{}={text}", self.option())),
+        }
+    }
+}
+
+/// Whether a name is a section's.
+pub(super) fn is_section(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
+}
+
+const fn key(name: &'static str, kind: Kind, place: Place, default: &'static str) -> Key {
+    Key { name, kind, place, default }
+}
+
+/// All of them, in the order in which `trine config` prints them.
+pub(crate) const KEYS: [Key; 38] = {
+    use Kind::{Number, Path, Size, Switch, Text, Texts};
+    use Place::{Client, Program, Run, Serve};
+    [
+        key("model", Text, Program, "demo"),
+        key("store", Path, Program, "trine/models in the user's data folder"),
+        key("device", Text, Run, "auto"),
+        key("gpu-layers", Number, Run, "all that fit"),
+        key("tune", Text, Run, "auto"),
+        key("batch-invariant", Switch, Run, "false"),
+        key("threads", Number, Run, "one for each physical core"),
+        key("kv", Text, Run, "f16"),
+        key("context", Number, Run, "the model's, at most 8192"),
+        key("quantize", Text, Run, "off"),
+        key("sampling.temperature", Number, Run, "the model's"),
+        key("sampling.top-k", Number, Run, "the model's"),
+        key("sampling.top-p", Number, Run, "the model's"),
+        key("sampling.min-p", Number, Run, "the model's"),
+        key("sampling.seed", Number, Run, "another one each time"),
+        key("sampling.max-tokens", Number, Run, "no limit"),
+        key("sampling.repetition-penalty", Number, Run, "the model's"),
+        key("sampling.presence-penalty", Number, Run, "the model's"),
+        key("sampling.frequency-penalty", Number, Run, "the model's"),
+        key("sampling.stop", Texts, Run, "none"),
+        key("server.host", Text, Serve, "127.0.0.1"),
+        key("server.port", Number, Serve, "8080"),
+        key("server.api-key-file", Path, Serve, "none"),
+        key("server.tls-cert", Path, Serve, "none"),
+        key("server.tls-key", Path, Serve, "none"),
+        key("server.sequences", Number, Serve, "8"),
+        key("server.queue", Number, Serve, "256"),
+        key("server.connections", Number, Serve, "1024"),
+        key("server.drain-seconds", Number, Serve, "30"),
+        key("server.request-seconds", Number, Serve, "no limit"),
+        key("server.memory", Size, Serve, "no limit"),
+        key("server.prefix-cache-dir", Path, Serve, "none"),
+        key("server.prefix-cache-size", Size, Serve, "10G"),
+        key("server.origin", Texts, Serve, "pages of this machine"),
+        key("server.host-name", Texts, Serve, "none"),
+        key("server.body-limit", Number, Serve, "32"),
+        key("server.url", Text, Client, "where server.host and server.port are"),
+        key("server.tls-ca", Path, Client, "public authorities"),
+    ]
+};

@@ -1,0 +1,163 @@
+//! The configuration file, and the commands that ask a running server.
+
+use std::path::Path;
+
+use crate::common::{Ran, command, finish, model, trine};
+use crate::serving::Serving;
+
+/// A run with a configuration file and further variables.
+fn with(text: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Ran {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("my.toml");
+    std::fs::write(&file, text).unwrap();
+    let mut command = command(arguments);
+    command.env("TRINE_CONFIG", &file).envs(variables.iter().copied());
+    finish(command.output().unwrap())
+}
+
+#[test]
+fn options_come_before_variables_and_these_before_the_file() {
+    let text =
+        "kv = 'int8'\ncontext = 96\nthreads = 1\n[sampling]\ntemperature = 0\nmax-tokens = 3\n";
+    let run = |variables: &[(&str, &str)], more: &[&str]| {
+        let path = model();
+        let ran = with(text, variables, &[&["run", &path, "hi", "-v"], more].concat()).ok();
+        (ran.out, ran.err)
+    };
+    let (_, said) = run(&[], &[]);
+    assert!(said.contains("context: 96") && said.contains("int8"), "{said}");
+    assert!(said.contains("generated: 3 tokens"), "{said}");
+    let (_, said) = run(&[("TRINE_CONTEXT", "80")], &[]);
+    assert!(said.contains("context: 80") && said.contains("int8"), "{said}");
+    let (_, said) = run(&[("TRINE_CONTEXT", "80")], &["--context", "64", "--kv", "f32"]);
+    assert!(said.contains("context: 64") && said.contains("f32"), "{said}");
+    let ran = trine(&["--context", "48", "run", &model(), "hi", "-v", "--max-tokens", "1"]).ok();
+    assert!(ran.err.contains("context: 48"), "{}", ran.err);
+    let path = model();
+    let early = with(text, &[], &["--context", "48", "run", &path, "hi", "-v"]).ok();
+    assert!(
+        early.err.contains("context: 48"),
+        "what is typed before the command wins too: {}",
+        early.err
+    );
+}
+
+#[test]
+fn presets_come_before_the_file() {
+    let store = tempfile::tempdir().unwrap();
+    let store = store.path().to_str().unwrap();
+    let variables = [("TRINE_HOME", store)];
+    let create = ["create", "short", "--from", &model(), "--max-tokens", "2", "--context", "64"];
+    with("", &variables, &create).ok();
+    let text = "model = 'short'\ncontext = 96\n[sampling]\nmax-tokens = 5\ntemperature = 0\n";
+    // The model of the file is the preset, and a prompt alone goes to it.
+    let ran = with(text, &variables, &["run", "Once upon a time", "-v"]).ok();
+    assert!(
+        ran.err.contains("generated: 2 tokens") && ran.err.contains("context: 64"),
+        "{}",
+        ran.err
+    );
+    let ran = with(text, &variables, &["run", "demo", "Once upon a time", "-v"]).ok();
+    assert!(
+        ran.err.contains("generated: 5 tokens") && ran.err.contains("context: 96"),
+        "{}",
+        ran.err
+    );
+}
+
+/// What is measured is not changed from afar.
+#[test]
+fn measurements_take_no_formats_from_the_file() {
+    let plain = trine(&["explain", &model(), "--json"]).ok().out;
+    let set = with(
+        "kv = 'int8'\ncontext = 64\nquantize = 'Q4_0'\n",
+        &[],
+        &["explain", &model(), "--json"],
+    );
+    assert_eq!(set.ok().out, plain);
+}
+
+#[test]
+fn config_says_what_holds_and_why() {
+    let text = "model = 'gemma3:4b'\n\n[server]\nport = 9000\n";
+    let variables = [("TRINE_KV", "int8"), ("TRINE_SERVER_PORT", "9001")];
+    let shown = with(text, &variables, &["config"]).ok().out;
+    let row = |name: &str| {
+        let line = shown.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.unwrap_or_else(|| panic!("no {name} in {shown}")).to_owned()
+    };
+    assert!(row("model").contains("gemma3:4b") && row("model").contains("file, line 1"), "{shown}");
+    assert!(row("kv").contains("int8") && row("kv").contains("TRINE_KV"), "{shown}");
+    assert!(
+        row("server.port").contains("9001") && row("server.port").contains("TRINE_SERVER_PORT")
+    );
+    assert!(row("server.host").contains("default"), "{shown}");
+    assert!(row("store").contains("TRINE_HOME"), "{shown}");
+    assert!(shown.lines().next().unwrap().contains("my.toml"), "{shown}");
+    let json = with(text, &variables, &["config", "--json"]).ok().json();
+    assert_eq!(json["settings"]["model"]["line"], 1);
+    assert_eq!(json["settings"]["kv"]["variable"], "TRINE_KV");
+    assert_eq!(json["settings"]["server.host"]["from"], "default");
+    // Without a file there is one that could be.
+    let shown = trine(&["config"]).ok().out;
+    assert!(shown.contains("trine/config.toml (not there)"), "{shown}");
+}
+
+#[test]
+fn a_file_that_cannot_be_used_stops_every_command_but_help() {
+    for arguments in [&["config"][..], &["run", "demo", "hi"], &["list"], &["serve"]] {
+        let error = with("\nthreds = 3\n", &[], arguments).fails(1);
+        assert!(
+            error.contains("my.toml, line 2") && error.contains("Did you mean threads?"),
+            "{error}"
+        );
+    }
+    let help = with("threds = 3\n", &[], &["run", "--help"]).ok();
+    assert!(help.out.contains("Usage: trine run"));
+    with("threds = 3\n", &[], &["completions", "bash"]).ok();
+    // A mistake of the command line comes first.
+    with("threds = 3\n", &[], &["run", "--no-such-flag"]).fails(2);
+    let error =
+        finish(command(&["list"]).env("TRINE_CONFIG", "/no/such.toml").output().unwrap()).fails(1);
+    assert!(error.contains("/no/such.toml") && error.contains("TRINE_CONFIG"), "{error}");
+}
+
+#[test]
+fn the_store_of_the_file_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("owner/tiny-GGUF");
+    std::fs::create_dir_all(&path).unwrap();
+    std::fs::copy(model(), path.join("tiny-F32.gguf")).unwrap();
+    let file = folder.path().join("c.toml");
+    // Paths stand beside the file.
+    std::fs::write(&file, "store = '.'\n").unwrap();
+    let run = |home: Option<&Path>| {
+        let mut command = command(&["list"]);
+        command.env("TRINE_CONFIG", &file).env_remove("TRINE_HOME");
+        home.map(|home| command.env("TRINE_HOME", home));
+        finish(command.output().unwrap()).ok().out
+    };
+    assert!(run(None).contains("owner/tiny-GGUF:F32"));
+    let other = tempfile::tempdir().unwrap();
+    assert!(!run(Some(other.path())).contains("owner/tiny-GGUF"), "the environment wins");
+}
+
+#[test]
+fn loaded_models_are_listed() {
+    let server = Serving::start(&["demo"]);
+    let url = format!("http://{}", server.address);
+    let listed = trine(&["ps", "--url", &url]).ok().out;
+    assert!(listed.contains("demo"), "{listed}");
+    // The address of the file is asked where none is typed.
+    let port = url.rsplit(':').next().unwrap();
+    let json = with(&format!("[server]\nport = {port}\n"), &[], &["ps", "--json"]).ok().json();
+    assert_eq!(json[0]["name"].as_str().map(|name| name.trim_end_matches(":latest")), Some("demo"));
+}
+
+#[test]
+fn servers_that_do_not_answer_are_named() {
+    for arguments in [&["ps"][..], &["stop", "demo"]] {
+        let error = trine(&[arguments, &["--url", "http://127.0.0.1:9"]].concat()).fails(1);
+        assert!(error.contains("no server at http://127.0.0.1:9"), "{error}");
+    }
+}
