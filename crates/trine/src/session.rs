@@ -1,6 +1,6 @@
 //! A model on a device, ready to run, and what was decided on the way.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use trine_backend::{Device, Share};
 use trine_engine::{Engine, EngineOptions, Pooling};
 use trine_model::{Model, Workload};
@@ -128,10 +128,42 @@ impl Session {
         Some(self.model.config().context).filter(|&most| most > self.engine.context())
     }
 
+    /// Calls `each(position, logits)` for every position of `ids`, in order, as [`Engine::logits`] does.
+    ///
+    /// # Errors
+    /// Those of [`Engine::logits`], the first one of `each`, and logits that are infinite or not numbers.
+    pub(crate) fn logits(
+        &mut self,
+        ids: &[u32],
+        chunk: usize,
+        mut each: impl FnMut(usize, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let Self { name, engine, .. } = self;
+        let mut outcome = Ok(());
+        engine.logits(ids, chunk, &mut |position, row| {
+            if outcome.is_ok() {
+                outcome = check_finite(name, position, row).and_then(|()| each(position, row));
+            }
+        })?;
+        outcome
+    }
+
     /// Bytes that a token costs at batch 1 with `depth` positions before it: what has to come from memory.
     pub(crate) fn bytes_per_token(&self, depth: usize) -> u64 {
         let kv = self.engine.program().options().kv;
         self.engine.program().plan().cost(Workload::decode(1, depth, kv)).memory_bytes()
+    }
+}
+
+/// Statistics over logits that are not finite look like results and are none.
+fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
+    match row.iter().position(|logit| !logit.is_finite()) {
+        None => Ok(()),
+        Some(id) => bail!(
+            "{name} gives logits that are not finite: at position {position} token id {id} has {}; the model file is \
+             damaged or its values overflow: fetch it again, or try --device reference to rule the device out",
+            row[id]
+        ),
     }
 }
 

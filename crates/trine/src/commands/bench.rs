@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use trine_engine::{Engine, Event, Finish, Request, SequenceId};
 use trine_model::{KvType, Workload};
@@ -119,7 +119,8 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     session.tell(verbose);
     let mut bandwidth = yardstick(&session);
     let watch = Watch::new();
-    let (speeds, reads) = measure(&mut session.engine, &tests, &args, bandwidth.as_mut(), &watch)?;
+    let measured = measure(&mut session.engine, &tests, &args, bandwidth.as_mut(), &watch);
+    let (speeds, reads) = measured.with_context(|| format!("{} was not measured", session.name))?;
     let mut report = report(&session, &settings, &tests, speeds, reads);
     if args.steps {
         step_times(&mut session, &tests, &watch, &mut report)?;

@@ -92,7 +92,7 @@ impl Score {
 /// Judges a model by a text.
 ///
 /// # Errors
-/// If the text is too short, the models do not belong together, or the device fails.
+/// If the text is too short, the models do not belong together, the device fails, or a model gives logits that are not finite.
 pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
     let text = read_text(&args.text)?;
     let source = find(Some(&args.model), &args.fetch)?.source;
@@ -286,32 +286,30 @@ fn score_window(
         let at = (window.start + row + 1).checked_sub(shift)?;
         (window.scored..window.end).contains(&at).then(|| ids[at] as usize)
     };
+    let place = || format!("in the window that begins at token {} of the text", window.start);
     let mut kept: Vec<f32> = Vec::new();
     if let Some(other) = other {
-        other.engine.logits(&input, ROWS, &mut |row, logits| {
+        let scored = other.logits(&input, ROWS, |row, logits| {
             if let Some(target) = target(row) {
                 totals.other.add(negative_log(logits, target));
                 kept.extend_from_slice(logits);
             }
-        })?;
+            Ok(())
+        });
+        scored.with_context(place)?;
         watch.check()?;
     }
     let mut truth = kept.chunks_exact(session.engine.vocabulary());
-    session.engine.logits(&input, ROWS, &mut |row, logits| {
-        let Some(target) = target(row) else { return };
+    let scored = session.logits(&input, ROWS, |row, logits| {
+        let Some(target) = target(row) else { return Ok(()) };
         totals.own.add(negative_log(logits, target));
         if let Some(truth) = truth.next() {
             totals.divergences.push(divergence(truth, logits));
             totals.agreed += usize::from(largest(truth) == largest(logits));
         }
-    })?;
-    if !totals.own.nats.is_finite() {
-        bail!(
-            "{} gives logits that are not finite; the file is damaged, fetch it again",
-            session.name
-        );
-    }
-    Ok(())
+        Ok(())
+    });
+    scored.with_context(place)
 }
 
 /// Negative logarithm of the probability of a token, in nats.
@@ -319,7 +317,7 @@ fn negative_log(logits: &[f32], token: usize) -> f64 {
     log_sum_exp(logits) - f64::from(logits[token])
 }
 
-/// Kullback-Leibler divergence `D(p || q)` of two distributions given by logits, in nats.
+/// Kullback-Leibler divergence `D(p || q)` of two distributions given by finite logits, in nats.
 fn divergence(p: &[f32], q: &[f32]) -> f64 {
     let (p_total, q_total) = (log_sum_exp(p), log_sum_exp(q));
     let term = |(&p, &q): (&f32, &f32)| {

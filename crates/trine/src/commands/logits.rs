@@ -24,7 +24,8 @@ const IDS_BYTES_MAX: u64 = 1 << 26;
 /// Writes the logits of every position.
 ///
 /// # Errors
-/// If the ids are no list of this model's tokens, do not fit its context, or a file cannot be read or written.
+/// If the ids are no list of this model's tokens, do not fit its context, a file cannot be read or written, or the model gives
+/// logits that are not finite.
 pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     let ids = read_ids(&args.ids)?;
     let source = find(Some(&args.model), &args.fetch)?.source;
@@ -54,27 +55,8 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
         "chunk": chunk.to_string(),
     });
     let mut file = LogitsFile::create(out.as_deref(), ids.len(), vocabulary, &facts)?;
-    let mut failed: Option<anyhow::Error> = None;
-    let mut broken: Option<usize> = None;
-    session.engine.logits(&ids, chunk, &mut |position, row| {
-        if broken.is_none() && !row.iter().all(|value| value.is_finite()) {
-            broken = Some(position);
-        }
-        if failed.is_none()
-            && let Err(error) = file.row(row).and_then(|()| Ok(watch.check()?))
-        {
-            failed = Some(error);
-        }
-    })?;
-    if let Some(error) = failed {
-        return Err(error);
-    }
+    session.logits(&ids, chunk, |_, row| file.row(row).and_then(|()| Ok(watch.check()?)))?;
     file.finish()?;
-    if let Some(position) = broken {
-        output::warning(format_args!(
-            "from position {position} on there are logits that are not finite: the model's weights are damaged"
-        ));
-    }
     if verbose {
         output::note(&format!(
             "{} positions of {vocabulary} logits in {}",

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod broken;
 mod chatting;
 mod command_line;
 mod common;
