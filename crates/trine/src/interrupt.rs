@@ -25,10 +25,11 @@ const EXIT_CODE: i32 = 130;
 pub(crate) const UNSAVED_NOTE: &str =
     "the conversation is not saved (/save FILE does that); Ctrl-C once more leaves without it";
 
-/// Takes over Ctrl-C. Without it (which systems without signals would be) the system's own way stays: the program ends.
+/// Takes over Ctrl-C, unless the program was started to ignore it. Without it (which systems without signals would be) the
+/// system's own way stays: the program ends.
 pub(crate) fn install() {
     LazyLock::force(&RAISED);
-    let installed = ctrlc::set_handler(|| {
+    let installed = ctrlc::try_set_handler(|| {
         if WATCHES.load(Ordering::SeqCst) == 0 {
             screen::exit(EXIT_CODE);
         }

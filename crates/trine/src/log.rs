@@ -5,8 +5,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::address::Address;
-use crate::traces::Traces;
+use crate::traces::{Collector, Traces};
 use crate::{screen, terminal};
 
 /// Messages go to standard error: warnings always, more with `-v` and `-vv`; with the time (UTC) where there is more or a
@@ -14,11 +13,11 @@ use crate::{screen, terminal};
 /// is returned lives.
 ///
 /// # Errors
-/// If traces cannot be sent for want of a thread, or because of what the environment says about them.
+/// If traces cannot be sent.
 pub(crate) fn start(
     verbosity: u8,
     is_server: bool,
-    collector: Option<&Address>,
+    collector: Option<&Collector>,
 ) -> Result<Option<Traces>> {
     let level = match verbosity {
         0 => LevelFilter::WARN,
@@ -36,5 +35,8 @@ pub(crate) fn start(
     };
     let traces = collector.map(Traces::start).transpose()?;
     tracing_subscriber::registry().with(people).with(traces.as_ref().map(Traces::layer)).init();
+    for problem in collector.into_iter().flat_map(Collector::problems) {
+        tracing::warn!("{}", terminal::harmless(problem));
+    }
     Ok(traces)
 }

@@ -1,7 +1,10 @@
 //! Spans of the server to a collector: OTLP over HTTP (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>).
 
+mod environment;
+
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -9,11 +12,15 @@ use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{SpanKind, Status, TracerProvider};
 use opentelemetry::{KeyValue, Value};
 use opentelemetry_http::{Bytes, HeaderExtractor, HttpClient, HttpError, Request, Response};
-use opentelemetry_otlp::{SpanExporter as OtlpExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_otlp::{
+    Protocol, SpanExporter as OtlpExporter, WithExportConfig, WithHttpConfig,
+};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider, SpanData, SpanExporter,
+};
 use tracing::{Level, Span, Subscriber};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::filter::Targets;
@@ -21,43 +28,84 @@ use tracing_subscriber::layer::Layer;
 use tracing_subscriber::registry::LookupSpan;
 use ureq::Agent;
 use ureq::http::HeaderMap;
+use ureq::http::header::{CONTENT_TYPE, HeaderValue};
 
 use crate::address::Address;
 use crate::failure::usage;
 use crate::terminal;
+use environment::{ENDPOINT, Environment, FRAMING, QUEUE};
 
-/// Names the collector where the command line does not.
-const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// What a collector answers under, behind its address.
 const PATH: &str = "/v1/traces";
 /// The name of this program among others, unless the environment gives another.
 const SERVICE: &str = "trine";
 /// Whose spans are sent.
 const TARGET: &str = "trine_server";
-/// Longest time that a collector may take for a batch, and largest answer that is read, in bytes.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Largest answer of a collector that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// Says how many spans may wait, and how many that are at most: the exporter makes room for all at its start.
-const QUEUE: &str = "OTEL_BSP_MAX_QUEUE_SIZE";
-const QUEUE_MAX: u64 = 1 << 16;
-/// Longest time that the program's end waits for the last batch.
+/// Most spans that may wait: the exporter makes room for all at its start.
+const QUEUE_MAX: usize = 1 << 16;
+/// Longest and least time that the program's end waits for the last batch.
 const END_TIME: Duration = Duration::from_secs(3);
+const END_TIME_LEAST: Duration = Duration::from_millis(50);
+
+/// When the program has to end, once that is known.
+static END: OnceLock<Instant> = OnceLock::new();
+
+/// Where spans go, and how.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    /// With the path of traces.
+    url: String,
+    environment: Environment,
+}
+
+impl Collector {
+    /// What is wrong with OpenTelemetry's variables in the environment, one sentence each.
+    pub(crate) fn problems(&self) -> &[String] {
+        &self.environment.problems
+    }
+}
 
 /// The collector that is named on the command line or else in the environment, if one is.
 ///
 /// # Errors
-/// If the environment names something else.
-pub(crate) fn collector(given: Option<&Address>) -> Result<Option<Address>> {
-    if let Some(given) = given {
-        return Ok(Some(given.clone()));
-    }
-    match std::env::var(ENDPOINT) {
-        Ok(text) if !text.trim().is_empty() => {
-            let address = Address::parse(text.trim());
-            address.map(Some).map_err(|problem| usage(format!("{ENDPOINT}: {problem}")))
+/// If the environment names something else, or asks for more than is possible.
+pub(crate) fn collector(given: Option<&Address>) -> Result<Option<Collector>> {
+    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+    collector_in(given, Environment::read(variables))
+}
+
+fn collector_in(given: Option<&Address>, environment: Environment) -> Result<Option<Collector>> {
+    let url = match (given, &environment.endpoint) {
+        (Some(given), _) => format!("{given}{PATH}"),
+        (None, None) => return Ok(None),
+        (None, Some((name, text))) => {
+            let address = Address::parse(text);
+            let address = address.map_err(|problem| usage(format!("{name}: {problem}")))?;
+            if *name == ENDPOINT { format!("{address}{PATH}") } else { address.to_string() }
         }
-        _ => Ok(None),
+    };
+    if environment.queue > QUEUE_MAX {
+        let size = environment.queue;
+        return Err(usage(format!("{QUEUE} is {size}; use at most {QUEUE_MAX}")));
     }
+    if environment.is_disabled {
+        return Ok(None);
+    }
+    Ok(Some(Collector { url, environment }))
+}
+
+/// Notes when the program has to end: what the collector has not taken by then is lost.
+pub(crate) fn end_by(end: Instant) {
+    let _ = END.set(end);
+}
+
+/// How long the end waits for the last batch.
+fn patience(end: Option<Instant>, now: Instant) -> Duration {
+    let left = end.map_or(END_TIME, |end| end.saturating_duration_since(now));
+    left.clamp(END_TIME_LEAST, END_TIME)
 }
 
 /// Puts a request's span into the trace that its headers name (<https://www.w3.org/TR/trace-context/>). Without a collector
@@ -70,24 +118,23 @@ pub(crate) fn follow(span: &Span, headers: &HeaderMap) {
 
 /// Sends spans in batches from a thread of its own, the last ones when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Traces(SdkTracerProvider);
+pub(crate) struct Traces {
+    provider: SdkTracerProvider,
+    url: String,
+}
 
 impl Traces {
     /// Whether a collector is there is seen when there is something to send.
     ///
     /// # Errors
-    /// If the variables of OpenTelemetry in the environment ask for what is not supported.
-    pub(crate) fn start(collector: &Address) -> Result<Self> {
-        let queue = std::env::var(QUEUE).ok().and_then(|size| size.trim().parse::<u64>().ok());
-        if let Some(size) = queue.filter(|size| *size > QUEUE_MAX) {
-            return Err(usage(format!("{QUEUE} is {size}; use at most {QUEUE_MAX}")));
-        }
-        let url = format!("{collector}{PATH}");
+    /// If the exporter cannot be made.
+    pub(crate) fn start(collector: &Collector) -> Result<Self> {
+        let Collector { url, environment } = collector;
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            .timeout_global(Some(ANSWER_TIME))
+            .timeout_global(Some(environment.timeout))
             .user_agent(concat!("trine/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
@@ -95,22 +142,28 @@ impl Traces {
         let exporter = OtlpExporter::builder()
             .with_http()
             .with_http_client(client)
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout(environment.timeout)
             .with_endpoint(url)
             .build()
             .context("traces cannot be sent")?;
+        let batches = BatchConfigBuilder::default()
+            .with_max_queue_size(environment.queue)
+            .with_max_export_batch_size(environment.batch)
+            .with_scheduled_delay(environment.delay)
+            .build();
         let mut resource = Resource::builder()
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-        let names = |variable: &str, what: &str| {
-            std::env::var(variable).is_ok_and(|value| value.contains(what) && !value.is_empty())
-        };
-        if !names("OTEL_SERVICE_NAME", "") && !names("OTEL_RESOURCE_ATTRIBUTES", "service.name=") {
+        if !environment.names_service {
             resource = resource.with_service_name(SERVICE);
         }
+        let processor =
+            BatchSpanProcessor::builder(Named(exporter)).with_batch_config(batches).build();
         let provider = SdkTracerProvider::builder()
-            .with_batch_exporter(Named(exporter))
+            .with_span_processor(processor)
             .with_resource(resource.build())
             .build();
-        Ok(Self(provider))
+        Ok(Self { provider, url: url.clone() })
     }
 
     /// Takes the spans.
@@ -119,7 +172,7 @@ impl Traces {
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
         tracing_opentelemetry::layer()
-            .with_tracer(self.0.tracer(SERVICE))
+            .with_tracer(self.provider.tracer(SERVICE))
             .with_location(false)
             .with_target(false)
             .with_threads(false)
@@ -130,8 +183,11 @@ impl Traces {
 
 impl Drop for Traces {
     fn drop(&mut self) {
-        // Spans that the collector did not take are lost, which the client has said.
-        let _ = self.0.shutdown_with_timeout(END_TIME);
+        let patience = patience(END.get().copied(), Instant::now());
+        if let Err(error) = self.provider.shutdown_with_timeout(patience) {
+            let url = &self.url;
+            tracing::warn!("the last traces are lost, {url} did not take them in time: {error}");
+        }
     }
 }
 
@@ -209,10 +265,48 @@ impl HttpClient for Client {
 
 impl Client {
     fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ureq::Error> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        // Some may come from the environment, where they describe another body.
+        for name in FRAMING {
+            head.headers.remove(name);
+        }
+        head.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         let answer = self.agent.run(Request::from_parts(head, body.to_vec()))?;
         let (head, mut body) = answer.into_parts();
         let body = body.with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
         Ok(Response::from_parts(head, body.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::environment::TRACES_ENDPOINT;
+    use super::*;
+
+    fn named(given: Option<&str>, variables: &[(&str, &str)]) -> Option<String> {
+        let given = given.map(|text| Address::parse(text).unwrap());
+        let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let collector = collector_in(given.as_ref(), Environment::read(owned)).unwrap();
+        collector.map(|collector| collector.url)
+    }
+
+    #[test]
+    fn collectors_are_found_in_their_order() {
+        let generic = (ENDPOINT, "http://b:1/otlp/");
+        let own = (TRACES_ENDPOINT, "https://c/spans");
+        assert_eq!(named(None, &[]), None);
+        assert_eq!(named(None, &[generic]).unwrap(), "http://b:1/otlp/v1/traces");
+        assert_eq!(named(None, &[generic, own]).unwrap(), "https://c/spans");
+        assert_eq!(named(Some("http://a"), &[generic, own]).unwrap(), "http://a/v1/traces");
+        assert_eq!(named(Some("http://a"), &[("OTEL_SDK_DISABLED", "true")]), None);
+    }
+
+    #[test]
+    fn the_end_waits_no_longer_than_it_may() {
+        let now = Instant::now();
+        assert_eq!(patience(None, now), END_TIME);
+        assert_eq!(patience(Some(now + Duration::from_secs(60)), now), END_TIME);
+        assert_eq!(patience(Some(now + Duration::from_secs(1)), now), Duration::from_secs(1));
+        assert_eq!(patience(Some(now), now + Duration::from_secs(1)), END_TIME_LEAST);
     }
 }

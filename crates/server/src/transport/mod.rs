@@ -26,8 +26,9 @@ use table::{Place, Table};
 
 /// Pause after the system refused a connection: it is out of file descriptors, and some have to be closed first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time for error events to reach clients after requests were ended.
+/// Most time for error events to reach clients after requests were ended, and its share of the time to drain at most.
 const ABORT_GRACE: Duration = Duration::from_secs(2);
+const ABORT_SHARE: u32 = 4;
 /// Time for what was written last to reach the network: answers to those who came while the server ended.
 const LAST_WRITES: Duration = Duration::from_millis(50);
 
@@ -80,7 +81,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Takes no more requests, and ends when those in flight are finished and their answers sent, or their time is up.
+    /// Takes no more requests, and ends when those in flight are finished and their answers sent, or shortly before the time to
+    /// drain is over: what is left of it is for telling those whose requests have not ended.
     pub fn drain(&self) {
         self.lifecycle.enter(Phase::Draining);
     }
@@ -153,12 +155,13 @@ impl Server {
             lifecycle.reached(Phase::Draining).await;
             self.app.models.drain();
             tracing::info!(in_flight = lifecycle.in_flight(), "draining");
-            tokio::select! {
-                () = self.settle(&table, limits.drain) => {}
-                () = lifecycle.reached(Phase::Aborting) => {}
-            }
+            let (to_finish, to_tell) = shares(limits.drain);
+            let to_tell = tokio::select! {
+                () = self.settle(&table, to_finish) => to_tell,
+                () = lifecycle.reached(Phase::Aborting) => ABORT_GRACE,
+            };
             lifecycle.enter(Phase::Aborting);
-            self.settle(&table, ABORT_GRACE).await;
+            self.settle(&table, to_tell).await;
             tokio::time::sleep(LAST_WRITES).await;
         };
         tokio::select! {
@@ -206,6 +209,13 @@ impl Server {
     }
 }
 
+/// Of the time to drain what requests have to finish, and what clients have to take the errors of those that did not. What is
+/// written last comes after both.
+fn shares(drain: Duration) -> (Duration, Duration) {
+    let to_tell = ABORT_GRACE.min(drain / ABORT_SHARE);
+    (drain - to_tell, to_tell.saturating_sub(LAST_WRITES))
+}
+
 fn unresolved(error: &io::Error) -> String {
     format!("the name is unknown ({error}); give an address such as 127.0.0.1")
 }
@@ -233,6 +243,20 @@ fn unusable(addresses: &[SocketAddr], error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_to_drain_is_enough_for_all_of_it() {
+        for milliseconds in [0, 1, 100, 1000, 8000, 30_000, 86_400_000] {
+            let drain = Duration::from_millis(milliseconds);
+            let (to_finish, to_tell) = shares(drain);
+            assert!(to_finish + to_tell + LAST_WRITES <= drain.max(to_finish + LAST_WRITES));
+            assert!(
+                to_finish * ABORT_SHARE >= drain * (ABORT_SHARE - 1),
+                "most of it is to finish"
+            );
+        }
+        assert_eq!(shares(Duration::from_secs(30)).0, Duration::from_secs(28));
+    }
 
     /// Row 119 of the list of bad inputs.
     #[test]

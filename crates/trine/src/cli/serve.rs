@@ -34,12 +34,13 @@ like one of them goes on from there. Who reads its files can tell what was asked
 
 With --otlp-endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT in the environment, each request and each
 text is a span of a trace, sent by OTLP over HTTP (protobuf) to /v1/traces there. They hold times,
-counts and names, nothing of prompts and answers. OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
-OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER count too.
+counts and names, nothing of prompts and answers. Other variables of OpenTelemetry count too; what
+is wrong with them is told at the start.
 
-SIGTERM, SIGHUP and Ctrl-C end the server: /ready and new requests are answered with 503, requests
-in flight may take --drain-seconds to finish and then end with an error. A second signal ends it at
-once.";
+SIGTERM, SIGHUP and Ctrl-C end the server within --drain-seconds: /ready and new requests are
+answered with 503, requests in flight may finish and end with an error shortly before the time is
+over. A second signal ends it at once. A signal that was ignored at the start, as `nohup` does with
+SIGHUP, stays so.";
 
 /// `trine serve`
 #[derive(Debug, Args)]

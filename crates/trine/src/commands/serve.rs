@@ -1,15 +1,15 @@
 //! `trine serve`
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use trine_engine::disk::{DiskStore, Folder, Origin};
 use trine_engine::{Pooling, SamplingParams, Service};
 use trine_model::KvType;
 use trine_server::{
-    Description, Handle, Keys, Limits, LoadedModel, Loader, ServeError, Server, ServerOptions,
+    Description, Keys, Limits, LoadedModel, Loader, ServeError, Server, ServerOptions,
 };
 
 use crate::cli::{FetchArgs, ServeArgs};
@@ -17,11 +17,11 @@ use crate::failure::{message, usage};
 use crate::interrupt::Watch;
 use crate::model_source::{Source, find};
 use crate::options::Settings;
-use crate::output;
 use crate::session::{Session, Sizes, formats};
-use crate::terminal;
-use crate::traces;
+#[cfg(unix)]
+use crate::signals;
 use crate::vocabulary::TextSide;
+use crate::{open_files, output, terminal, traces};
 
 /// Threads that serve connections; the models have their own.
 const THREADS: usize = 2;
@@ -35,6 +35,9 @@ const QUEUE_CONTEXTS: usize = 64;
 const PREFIXES_BYTES: u64 = 10 << 30;
 /// Most bytes of prefixes that wait to be written, where more than one does.
 const PREFIXES_WAITING: usize = 256 << 20;
+/// Longest and least time that the end waits for work that nobody wants any more.
+const LEFTOVERS: Duration = Duration::from_secs(1);
+const LEFTOVERS_LEAST: Duration = Duration::from_millis(50);
 /// Largest file of keys, in bytes.
 const KEYS_BYTES_MAX: u64 = 1 << 20;
 
@@ -72,21 +75,34 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
         .enable_all()
         .build()
         .context("the system gives no threads for the server")?;
-    let outcome = runtime.block_on(serve(options, Arc::new(loader)));
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    let end = Arc::new(OnceLock::new());
+    let outcome = runtime.block_on(serve(options, Arc::new(loader), Arc::clone(&end)));
+    let left =
+        end.get().map_or(LEFTOVERS, |end: &Instant| end.saturating_duration_since(Instant::now()));
+    runtime.shutdown_timeout(left.clamp(LEFTOVERS_LEAST, LEFTOVERS));
     outcome
 }
 
-async fn serve(options: ServerOptions, loader: Arc<Models>) -> Result<()> {
+/// Serves. `end` is when the program has to have ended, once a signal has come.
+async fn serve(
+    options: ServerOptions,
+    loader: Arc<Models>,
+    end: Arc<OnceLock<Instant>>,
+) -> Result<()> {
     let default = loader.names()[0].clone();
     let gives_embeddings = loader.embeddings.is_some();
     let (has_tls, needs_key) = (options.tls.is_some(), options.keys.is_some());
+    let drain = options.limits.drain;
     let server = Server::bind(options, loader).await.map_err(|error| match error {
         ServeError::NoKeys { .. } => usage(error.to_string()),
         error => anyhow!(error),
     })?;
     let handle = server.handle();
-    watch_signals(&handle)?;
+    watch_signals(move || {
+        let latest = *end.get_or_init(|| Instant::now() + drain);
+        traces::end_by(latest);
+        handle.drain();
+    })?;
     // From here on somebody listens, and the first Ctrl-C does not end the program by itself.
     let _watch = Watch::new();
     server.preload().await.map_err(|problem| anyhow!(problem))?;
@@ -122,39 +138,21 @@ fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, nee
 
 /// The first signal drains, the second ends the program.
 #[cfg(unix)]
-fn watch_signals(handle: &Handle) -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let listen = |kind| signal(kind).context("the system does not deliver signals");
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut hang_up = listen(SignalKind::hangup())?;
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let handle = handle.clone();
-    tokio::spawn(async move {
-        let mut is_draining = false;
-        loop {
-            let code = tokio::select! {
-                _ = terminate.recv() => 143,
-                _ = hang_up.recv() => 129,
-                _ = interrupt.recv() => 130,
-            };
-            if is_draining {
-                std::process::exit(code);
-            }
-            is_draining = true;
-            output::remark("finishing the requests in flight; another signal ends at once");
-            handle.drain();
-        }
-    });
-    Ok(())
+fn watch_signals(drain: impl FnOnce() + Send + 'static) -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+    signals::watch(&[SIGTERM, SIGHUP, SIGINT], |_| {
+        output::remark("finishing the requests in flight; another signal ends at once");
+        drain();
+    })
 }
 
 /// The first Ctrl-C drains; the second one ends the program by itself.
 #[cfg(not(unix))]
-fn watch_signals(handle: &Handle) -> Result<()> {
-    let handle = handle.clone();
+fn watch_signals(drain: impl FnOnce() + Send + 'static) -> Result<()> {
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
-            handle.drain();
+            drain();
         }
     });
     Ok(())
@@ -205,10 +203,19 @@ fn served_name(source: &Source) -> String {
 
 fn options(args: &ServeArgs) -> Result<ServerOptions> {
     let keys = args.api_key_file.as_deref().map(read_keys).transpose()?;
+    let (wanted, reserve) = (args.connections as usize, Limits::default().reserve);
+    let connections =
+        open_files::connections(wanted, reserve).map_err(|problem| anyhow!(problem))?;
+    if connections < wanted {
+        output::warning(format_args!(
+            "the limit on open files leaves room for {connections} connections at once, not {wanted}; raise it, for example \
+             with `ulimit -n`, or set --connections"
+        ));
+    }
     let limits = Limits {
         body_bytes: args.body_limit.saturating_mul(1 << 20),
         bodies_bytes: Limits::default().bodies_bytes.max(args.body_limit.saturating_mul(1 << 21)),
-        connections: args.connections as usize,
+        connections,
         waiters: args.queue as usize,
         request: args.request_seconds.map(|seconds| Duration::from_secs(seconds.into())),
         drain: Duration::from_secs(args.drain_seconds.into()),

@@ -15,6 +15,8 @@ use crate::failure::{Interrupted, Signalled};
 use crate::interrupt::Watch;
 use crate::output;
 use crate::screen::Screen;
+#[cfg(unix)]
+use crate::signals;
 use crate::terminal;
 
 mod draw;
@@ -147,44 +149,11 @@ fn ask(client: &Client, interval: Duration, sender: &Sender<News>) {
 /// [`Watch`]'s.
 #[cfg(unix)]
 fn watch_signals(sender: Sender<News>) -> Result<()> {
-    use tokio::signal::unix::{Signal, SignalKind, signal};
+    use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM};
 
-    const HANG_UP: u8 = 1;
-    const QUIT: u8 = 3;
-    const TERMINATE: u8 = 15;
-    async fn first(hang_up: &mut Signal, quit: &mut Signal, terminate: &mut Signal) -> u8 {
-        tokio::select! {
-            _ = hang_up.recv() => HANG_UP,
-            _ = quit.recv() => QUIT,
-            _ = terminate.recv() => TERMINATE,
-        }
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("the system gives no thread for signals")?;
-    let (mut hang_up, mut quit, mut terminate) = {
-        let _inside = runtime.enter();
-        let listen = |kind| signal(kind).context("the system does not deliver signals");
-        (
-            listen(SignalKind::hangup())?,
-            listen(SignalKind::quit())?,
-            listen(SignalKind::terminate())?,
-        )
-    };
-    let wait = move || {
-        runtime.block_on(async {
-            let number = first(&mut hang_up, &mut quit, &mut terminate).await;
-            let _ = sender.send(News::Signal(number));
-            let number = first(&mut hang_up, &mut quit, &mut terminate).await;
-            crate::screen::exit(128 + i32::from(number));
-        });
-    };
-    thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(wait)
-        .context("the system gives no thread")?;
-    Ok(())
+    signals::watch(&[SIGHUP, SIGQUIT, SIGTERM], move |number| {
+        let _ = sender.send(News::Signal(number));
+    })
 }
 
 /// Other systems have no signal but Ctrl-C.

@@ -42,7 +42,30 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    #[cfg(target_os = "linux")]
+    signals::set(&mut command, libc::SIG_DFL);
     command
+}
+
+/// What a process inherits about signals. Tests that send some must not depend on how they were started: `nohup` ignores one,
+/// shells without job control another.
+#[cfg(target_os = "linux")]
+pub(crate) mod signals {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    /// Starts a command with this way to handle the signals that end programs.
+    pub(crate) fn set(command: &mut Command, way: libc::sighandler_t) {
+        let set = move || {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+                // SAFETY: the function may be called between fork and exec, and installs no code.
+                unsafe { libc::signal(signal, way) };
+            }
+            Ok(())
+        };
+        // SAFETY: the closure calls one function, which may be called there, and allocates nothing.
+        unsafe { command.pre_exec(set) };
+    }
 }
 
 /// The same, with the Vulkan drivers of the machine or those that the environment names.

@@ -6,6 +6,8 @@ mod broken;
 mod chatting;
 mod command_line;
 mod common;
+#[cfg(target_os = "linux")]
+mod inherited;
 mod logits;
 mod names;
 mod planning;

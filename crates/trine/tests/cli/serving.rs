@@ -24,7 +24,7 @@ impl Drop for Serving {
 }
 
 impl Serving {
-    fn command(arguments: &[&str]) -> Command {
+    pub(crate) fn command(arguments: &[&str]) -> Command {
         command(&[&["serve", "--device", "cpu", "--port", "0"], arguments].concat())
     }
 
@@ -37,7 +37,7 @@ impl Serving {
         Self::start_by(Self::command(arguments).envs(environment.iter().copied()))
     }
 
-    fn start_by(command: &mut Command) -> Self {
+    pub(crate) fn start_by(command: &mut Command) -> Self {
         let mut child = command.spawn().expect("the binary starts");
         let stderr = child.stderr.take().expect("standard error is piped");
         let mut lines = BufReader::new(stderr);
@@ -81,8 +81,12 @@ impl Serving {
         answer
     }
 
+    pub(crate) fn id(&self) -> String {
+        self.child.id().to_string()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
+        let id = self.id();
         let sent = Command::new("kill").args([name, &id]).status().expect("kill exists");
         assert!(sent.success());
     }

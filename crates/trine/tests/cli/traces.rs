@@ -172,3 +172,107 @@ fn what_is_no_address_of_a_collector_is_refused() {
         assert_eq!(wrong.status.code(), Some(2), "{size}");
     }
 }
+
+/// A collector that takes connections and never answers: the first thing that each sends is told.
+fn hanging() -> (String, Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, asked) = channel();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.read_exact(&mut [0]).unwrap();
+            kept.push(stream);
+            let _ = sender.send(());
+        }
+    });
+    (url, asked)
+}
+
+/// Nothing is sent before the end.
+const LATE: (&str, &str) = ("OTEL_BSP_SCHEDULE_DELAY", "3600000");
+
+#[test]
+fn a_collector_that_hangs_holds_up_neither_the_end_nor_a_second_signal() {
+    let (url, asked) = hanging();
+    let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*url), LATE];
+    let mut serving = Serving::start_in(&environment, &["--drain-seconds", "1"]);
+    assert!(serving.ask("POST", "/v1/completions", BODY).starts_with("HTTP/1.1 200"));
+    serving.signal("-TERM");
+    assert_eq!(serving.wait().code(), Some(0));
+    let said = serving.said();
+    assert!(said.contains("the last traces are lost") && said.contains(&url), "{said}");
+    asked.recv().unwrap();
+
+    let mut serving = Serving::start_in(&environment, &[]);
+    assert!(serving.ask("POST", "/v1/completions", BODY).starts_with("HTTP/1.1 200"));
+    serving.signal("-TERM");
+    asked.recv().unwrap();
+    serving.signal("-TERM");
+    assert_eq!(serving.wait().code(), Some(143), "it did not wait for the collector");
+}
+
+#[test]
+fn variables_that_make_no_sense_are_told_and_frame_nothing() {
+    let collector = Collector::start("200 OK");
+    let url = format!("{}/v1/traces", collector.url);
+    let environment = [
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &*url),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=7,content-length=1,Content-Type=text/plain"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "often"),
+        ("OTEL_NO_SUCH_THING", "1"),
+    ];
+    let mut command = Serving::command(&[]);
+    let mut child = command.envs(environment).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let (mut said, mut line) = (String::new(), String::new());
+    let address = loop {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "{said}");
+        said.push_str(&line);
+        if let Some((_, address)) = line.split_once("serving demo at http://") {
+            break address.trim().to_owned();
+        }
+    };
+    for told in [
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+        "http/protobuf is used",
+        "5000 is used",
+        "OTEL_NO_SUCH_THING",
+        "content-length",
+    ] {
+        assert!(said.contains(told), "{told}: {said}");
+    }
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    stream.read_to_end(&mut Vec::new()).unwrap();
+    let ended =
+        std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(ended.unwrap().success() && child.wait().unwrap().success());
+    // The body is whole, and of the type that it is.
+    let heads: Vec<String> = collector.requests.try_iter().map(|(head, _)| head).collect();
+    let [head] = &heads[..] else { panic!("{heads:?}") };
+    assert!(head.contains("x-tenant: 7\r\n"), "{head}");
+    assert_eq!(head.matches("content-type: application/x-protobuf").count(), 1, "{head}");
+    assert_eq!(head.matches("content-type").count(), 1, "{head}");
+    assert!(
+        head.matches("content-length").count() == 1 && !head.contains("content-length: 1\r"),
+        "{head}"
+    );
+}
+
+#[test]
+fn a_disabled_sdk_sends_nothing() {
+    let collector = Collector::start("200 OK");
+    let environment = [("OTEL_SDK_DISABLED", "true"), ("OTEL_BSP_SCHEDULE_DELAY", "20")];
+    let mut serving = Serving::start_in(&environment, &["--otlp-endpoint", &collector.url]);
+    assert!(serving.ask("POST", "/v1/completions", BODY).starts_with("HTTP/1.1 200"));
+    serving.signal("-TERM");
+    assert_eq!(serving.wait().code(), Some(0));
+    assert_eq!(collector.requests.try_iter().count(), 0);
+}

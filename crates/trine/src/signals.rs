@@ -1,0 +1,71 @@
+//! Signals that end the program in good order.
+//!
+//! They are watched by a thread of its own until the program has ended: whatever it is busy with by then, a second one ends it.
+//!
+//! A signal that is ignored when the program starts stays so. `nohup` and shells without job control start programs that way
+//! so that a closed terminal, or Ctrl-C for another program, does not end them.
+
+/// Calls `first` with the number of the first signal that comes; the second ends the program at once. Signals that the program
+/// inherited as ignored are left alone.
+///
+/// # Errors
+/// If the system gives no thread or no signals.
+#[cfg(unix)]
+pub(crate) fn watch(
+    signals: &[i32],
+    first: impl FnOnce(u8) + Send + 'static,
+) -> anyhow::Result<()> {
+    use anyhow::Context;
+    use signal_hook::iterator::Signals;
+
+    let ignored = ignored();
+    let heeded = signals.iter().filter(|&&number| !contains(ignored, number));
+    let mut signals = Signals::new(heeded).context("the system does not deliver signals")?;
+    let wait = move || {
+        let mut coming = signals.forever();
+        if let Some(number) = coming.next() {
+            first(number as u8);
+        }
+        if let Some(number) = coming.next() {
+            crate::screen::exit(128 + number);
+        }
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(wait).context("the system gives no thread for signals")?;
+    Ok(())
+}
+
+/// The set of signals that the program ignores, as far as the system tells: safe code cannot ask but through Linux's `/proc`.
+#[cfg(unix)]
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignored_in(&status)
+}
+
+/// The set in the text of `/proc/self/status` (`man 5 proc_pid_status`), empty if there is none.
+#[cfg(unix)]
+fn ignored_in(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(unix)]
+fn contains(set: u64, number: i32) -> bool {
+    set >> (number - 1) & 1 == 1
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_signals_are_read() {
+        let status =
+            "SigBlk:\t0000000000000003\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
+        let set = ignored_in(status);
+        assert!(contains(set, 1) && contains(set, 13));
+        assert!(!contains(set, 2) && !contains(set, 15) && !contains(set, 64));
+        assert_eq!(ignored_in("SigIgn:\tnonsense\n"), 0);
+        assert_eq!(ignored_in(""), 0);
+    }
+}
