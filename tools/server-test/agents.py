@@ -283,11 +283,19 @@ class Client:
         before = self.server.status()["generated_tokens"]
         process = self.begin(command)
         try:
-            wait_until("it is answered", lambda: self.server.status()["generated_tokens"] > before + 3, PATIENCE)
+            # A request that is refused is asked again and again by some.
+            refused = len(self.proxy.seen)
+
+            def is_answered() -> bool:
+                if any(status >= 400 for _, status, *_ in self.proxy.seen[refused:]):
+                    raise ValueError(f"refused: {self.proxy.seen[refused:]}")
+                return self.server.status()["generated_tokens"] > before + 3
+
+            wait_until("it is answered", is_answered, PATIENCE)
             end(process)
             self.server.wait_idle()
             self.checks.note(f"{self.name}: cancelled in the middle of an answer", True)
-        except (TimeoutError, OSError) as error:
+        except (TimeoutError, ValueError, OSError) as error:
             end(process)
             self.checks.note(f"{self.name}: cancelled in the middle of an answer", False, str(error))
         finally:

@@ -117,11 +117,22 @@ def test_structured_output(anthropic_client: anthropic.Anthropic) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+        {"thinking": {"type": "adaptive"}},
+        {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+    ],
+)
+def test_what_is_offered_is_left_out(anthropic_client: anthropic.Anthropic, fields: dict[str, Any]) -> None:
+    assert text_of(ask(anthropic_client, **fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
         {"messages": []},
         {"extra_body": {"temperature": 9999}},
         {"max_tokens": -1},
-        {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2048},
-        {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        {"extra_body": {"thinking": {"type": "deep"}}},
         {"messages": [{"role": "user", "content": "long " * 3000}]},
         {"extra_body": {"output_config": {"format": {"type": "xml"}}}},
     ],

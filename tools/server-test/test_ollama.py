@@ -8,7 +8,7 @@ import ollama
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from harness import Server
+from harness import PATIENCE, Server
 
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "Tell me a story about a fox."}]
 OPTIONS: dict[str, Any] = {"num_predict": 16, "temperature": 0}
