@@ -184,8 +184,8 @@ fn texts_end_as_asked() {
         let events = answer.events();
         let texts = events.iter().filter_map(|event| event["choices"][0]["text"].as_str());
         assert_eq!(whole["choices"][0]["text"], texts.collect::<String>());
-        let reasons = events.iter().filter_map(|event| event["choices"][0].get("stop_reason"));
-        assert_eq!(reasons.last(), Some(&whole["choices"][0]["stop_reason"]));
+        let mut reasons = events.iter().filter_map(|event| event["choices"][0].get("stop_reason"));
+        assert_eq!(reasons.next_back(), Some(&whole["choices"][0]["stop_reason"]));
         whole
     };
     let early = ask(json!({"stop": [" a"]}));
