@@ -53,15 +53,15 @@ def program(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def server(program: str) -> Iterator[Server]:
-    """A server with the model inside the program, called `demo`."""
-    with Server(program, name="serve-demo") as running:
+    """A server with the model inside the program, called `demo`, and no others: its models are not managed."""
+    with Server(program, "demo", name="serve-demo") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def embedder(program: str) -> Iterator[Server]:
     """A server that embeds texts."""
-    with Server(program, "--embeddings", name="serve-embeddings") as running:
+    with Server(program, "demo", "--embeddings", name="serve-embeddings") as running:
         yield running
 
 
@@ -70,7 +70,7 @@ def guarded(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A server that asks for [`KEY`]."""
     path: Path = tmp_path_factory.mktemp("keys") / "keys"
     path.write_text(KEY + "\n")
-    with Server(program, "--api-key-file", str(path), name="serve-guarded") as running:
+    with Server(program, "demo", "--api-key-file", str(path), name="serve-guarded") as running:
         yield running
 
 

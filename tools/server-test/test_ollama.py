@@ -116,14 +116,15 @@ def test_errors(ollama_client: ollama.Client, fields: dict[str, Any], status: in
 
 
 def test_what_the_server_has_not(ollama_client: ollama.Client) -> None:
-    for call in (
-        lambda: ollama_client.pull("demo"),
-        lambda: ollama_client.delete("demo"),
-        lambda: ollama_client.copy("demo", "other"),
+    for call, status in (
+        (lambda: ollama_client.push("demo"), 404),
+        (lambda: ollama_client.pull("demo"), 403),
+        (lambda: ollama_client.delete("demo"), 403),
+        (lambda: ollama_client.copy("demo", "other"), 403),
     ):
         with pytest.raises(ollama.ResponseError) as caught:
             call()
-        assert caught.value.status_code == 404
+        assert caught.value.status_code == status
     with pytest.raises(ollama.ResponseError) as caught:
         ollama_client.embed("demo", "Hi")
     assert caught.value.status_code == 501

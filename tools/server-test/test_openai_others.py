@@ -215,7 +215,7 @@ def test_keys(guarded: Server) -> None:
 
 def test_a_full_queue(program: str) -> None:
     messages: Any = [{"role": "user", "content": "Hi"}]
-    with Server(program, "--sequences", "1", "--queue", "1", name="serve-full") as server:
+    with Server(program, "demo", "--sequences", "1", "--queue", "1", name="serve-full") as server:
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0, timeout=PATIENCE)
 
         def occupy() -> None:

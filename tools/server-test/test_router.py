@@ -96,7 +96,7 @@ class Cluster:
 def cluster(program: str, policy: str, workers: int = WORKERS) -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         names = [f"worker-{policy}-{index}" for index in range(workers)]
-        servers = [stack.enter_context(Server(program, "--threads", "1", name=name)) for name in names]
+        servers = [stack.enter_context(Server(program, "demo", "--threads", "1", name=name)) for name in names]
         yield Cluster(stack.enter_context(Router(servers, policy)), servers)
 
 

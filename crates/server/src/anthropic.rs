@@ -36,7 +36,8 @@ pub(crate) async fn handle(
     let object = read_object(&app, request).await?;
     let fields = Fields::new(&object);
     let streams = fields.boolean("stream")?.unwrap_or(false);
-    let lease = app.model(fields.text("model")?).await?;
+    let named = app.models.find(fields.text("model")?).await?;
+    let lease = app.model(&named, None).await?;
     let reading = Arc::clone(&lease);
     let (ask, warnings) = app.work(move || read(&object, &reading)).await?;
     let prompt_tokens = ask.request.prompt.len();
@@ -76,7 +77,8 @@ pub(crate) async fn count_tokens(
     let work = move || {
         let mut warnings = Warnings::default();
         let calling = calling(Fields::new(&object), &mut warnings)?;
-        let messages = calling.conversation(conversation(&object, &mut warnings)?)?;
+        let messages = conversation(&object, &mut warnings)?;
+        let messages = calling.conversation(messages, &lease.preset)?;
         let ids = prompt(&lease.model, messages, &Rendering::default())?;
         Ok(warnings.on(json_response(&json!({"input_tokens": ids.len()}))))
     };
@@ -88,18 +90,18 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<(Ask, Warnings), A
     refuse(fields, &UNSUPPORTED)?;
     refuse(fields, &EVERYWHERE)?;
     check_thinking(fields)?;
-    let mut parameters = Parameters::of_model(model);
+    let mut parameters = Parameters::of(lease);
     let vocabulary = model.service.limits().vocabulary;
     read_sampling(fields, &mut parameters.sampling, vocabulary)?;
     let most = fields.count("max_tokens", 0, TOKENS_MAX)?;
     parameters.max_tokens =
         Some(most.ok_or_else(|| fields.wrong("max_tokens", "a number of tokens"))?);
-    parameters.stops = read_stops(fields, "stop_sequences")?;
+    read_stops(fields, "stop_sequences", &mut parameters.stops)?;
     parameters.structure = Structure::of_message(fields)?;
     let mut warnings = Warnings::default();
     let calling = calling(fields, &mut warnings)?;
     calling.apply(&mut parameters, model)?;
-    let messages = calling.conversation(conversation(object, &mut warnings)?)?;
+    let messages = calling.conversation(conversation(object, &mut warnings)?, &lease.preset)?;
     let ids = prompt(model, messages, &rendering(object))?;
     Ok((parameters.ask(ids, None, model), warnings))
 }

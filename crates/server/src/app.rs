@@ -14,7 +14,7 @@ use axum::extract::MatchedPath;
 use axum::handler::Handler;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, Request, Response, StatusCode};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 use tower::ServiceExt;
@@ -28,13 +28,17 @@ use crate::json::Fields;
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
 use crate::live::Looks;
 use crate::metrics::Metrics;
-use crate::models::{Lease, Models};
+use crate::models::{KeepAlive, Lease, Models, Named};
+use crate::ollama::pull::Pulls;
 use crate::options::{Limits, TraceParent};
 use crate::warnings::Told;
 use crate::{
     anthropic, embeddings, live, llama, ollama, openai, openapi, page, responses, routers,
     service_routes, text_routes,
 };
+
+/// Methods that some path takes.
+pub(crate) const METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 
 /// Bytes of a body that one permit of the budget stands for.
 pub(crate) const BODY_PERMIT_BYTES: usize = 1 << 16;
@@ -50,6 +54,8 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) looks: Looks,
     pub(crate) told: Told,
+    /// Models that are being fetched.
+    pub(crate) pulls: Pulls,
     /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`]. The first so many bytes of a body need none, nor do the first so
     /// many of its values: connections bound these, and ordinary requests pass whatever large bodies do.
     pub(crate) bodies: Arc<Semaphore>,
@@ -78,6 +84,7 @@ impl App {
             metrics: Metrics::new(),
             looks: Looks::default(),
             told: Told::default(),
+            pulls: Pulls::default(),
             bodies: Arc::new(Semaphore::new(permits)),
             answers: Arc::new(Semaphore::new(permits)),
             workers: Arc::new(Semaphore::new(threads)),
@@ -111,13 +118,18 @@ impl App {
         request: Request<Body>,
     ) -> Result<(Object, Arc<Lease>), ApiError> {
         let object = read_object(self, request).await?;
-        let lease = self.model(Fields::new(&object).text("model")?).await?;
+        let named = self.models.find(Fields::new(&object).text("model")?).await?;
+        let lease = self.model(&named, None).await?;
         Ok((object, lease))
     }
 
-    /// The model of a name in a request; loads it if need be, for as long as the request may take.
-    pub(crate) async fn model(&self, name: Option<&str>) -> Result<Arc<Lease>, ApiError> {
-        let acquired = self.models.acquire(self.models.resolve(name)?);
+    /// The model that a name stands for; loads it if need be, for as long as the request may take.
+    pub(crate) async fn model(
+        &self,
+        named: &Named,
+        keep: Option<KeepAlive>,
+    ) -> Result<Arc<Lease>, ApiError> {
+        let acquired = self.models.acquire(named, keep);
         let lease = match self.lifecycle.deadline(Instant::now()) {
             None => acquired.await,
             Some(deadline) => timeout_at(deadline.into(), acquired).await.unwrap_or_else(|_| {
@@ -139,6 +151,7 @@ where
 {
     let answers = match method {
         Method::GET => get(handler),
+        Method::DELETE => delete(handler),
         _ => post(handler),
     };
     (method, path.into(), answers)
@@ -172,10 +185,14 @@ pub(crate) fn routes() -> Vec<Route> {
         route(POST, "/api/generate", ollama::generate),
         route(POST, "/api/embed", embeddings::ollama::embed_inputs),
         route(POST, "/api/embeddings", embeddings::ollama::embed_prompt),
-        route(GET, "/api/tags", ollama::tags),
-        route(GET, "/api/ps", ollama::running),
-        route(POST, "/api/show", ollama::show),
-        route(GET, "/api/version", ollama::version),
+        route(GET, "/api/tags", ollama::models::tags),
+        route(GET, "/api/ps", ollama::models::running),
+        route(POST, "/api/show", ollama::models::show),
+        route(GET, "/api/version", ollama::models::version),
+        route(POST, "/api/pull", ollama::pull::handle),
+        route(POST, "/api/create", ollama::manage::create),
+        route(POST, "/api/copy", ollama::manage::copy),
+        route(Method::DELETE, "/api/delete", ollama::manage::delete),
         route(POST, "/completion", llama::completion),
         route(GET, "/slots", llama::slots),
         route(POST, "/tokenize", text_routes::tokenize),
@@ -245,7 +262,8 @@ pub(crate) async fn answer(
     if let Some(trace_parent) = app.trace_parent {
         trace_parent(&span, request.headers());
     }
-    let work = (request.method() == Method::POST).then(|| app.lifecycle.begin());
+    let is_work = matches!(*request.method(), Method::POST | Method::DELETE);
+    let work = is_work.then(|| app.lifecycle.begin());
     let checked = app.guard.check_source(&request);
     let is_from_known_source = checked.is_ok();
     let checked = checked.and_then(|()| {
@@ -265,7 +283,7 @@ pub(crate) async fn answer(
         Err(error) => axum::response::IntoResponse::into_response(error),
         Ok(()) if asked.method == Method::OPTIONS => {
             let mut response = Response::new(Body::empty());
-            let methods = HeaderValue::from_static("GET, HEAD, POST, OPTIONS");
+            let methods = HeaderValue::from_static(METHODS);
             response.headers_mut().insert("allow", methods);
             response
         }

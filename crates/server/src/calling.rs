@@ -4,10 +4,11 @@
 use serde_json::{Map, Value, json};
 use trine_text::{Message, ToolCall, ToolChoice, ToolError, Tools};
 
+use crate::conversation::with_preset;
 use crate::error::ApiError;
 use crate::guard::random_id;
 use crate::json::Fields;
-use crate::models::LoadedModel;
+use crate::models::{LoadedModel, Preset};
 use crate::parameters::Parameters;
 use crate::structure::compile;
 
@@ -45,11 +46,16 @@ impl Calling {
         !self.tools.is_empty() && self.choice != ToolChoice::None
     }
 
-    /// The conversation with tools, calls and results as text.
+    /// The conversation with the turns of the preset, and with tools, calls and results as text.
     ///
     /// # Errors
     /// 400 naming the message with a call or result of a wrong shape.
-    pub(crate) fn conversation(&self, messages: Vec<Message>) -> Result<Vec<Message>, ApiError> {
+    pub(crate) fn conversation(
+        &self,
+        messages: Vec<Message>,
+        preset: &Preset,
+    ) -> Result<Vec<Message>, ApiError> {
+        let messages = with_preset(preset, messages);
         self.tools.conversation(messages, &self.choice, self.parallel).map_err(refused)
     }
 

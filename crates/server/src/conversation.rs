@@ -5,7 +5,7 @@ use trine_text::{Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions, Specia
 
 use crate::error::ApiError;
 use crate::json::Fields;
-use crate::models::LoadedModel;
+use crate::models::{LoadedModel, Preset};
 
 /// Most messages in a conversation.
 pub(crate) const MESSAGES_MAX: usize = 1 << 14;
@@ -111,6 +111,21 @@ fn read_parts(fields: Fields<'_>, parts: &[Value]) -> Result<Vec<Part>, ApiError
         }
     };
     parts.iter().enumerate().map(read).collect()
+}
+
+/// Puts the turns of a preset before those of a conversation, and its system prompt where there is none.
+pub(crate) fn with_preset(preset: &Preset, mut messages: Vec<Message>) -> Vec<Message> {
+    let is_system = |message: &Message| message.role == "system";
+    let first = messages.iter().position(|message| !is_system(message)).unwrap_or(messages.len());
+    let turns =
+        preset.messages.iter().map(|(role, text)| Message::new(role.as_str(), text.as_str()));
+    messages.splice(first..first, turns);
+    if let Some(system) = &preset.system
+        && !messages.iter().any(is_system)
+    {
+        messages.insert(0, Message::new("system", system.as_str()));
+    }
+    messages
 }
 
 /// The text of a conversation in the model's format, with the marks of [`Tokenizer::guard`].

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use trine_engine::{EngineError, Finish};
 use trine_text::TextError;
 
+use crate::models::{LibraryError, Refusal};
+
 /// Seconds after which a client may try again when the server is full.
 const RETRY_SECONDS: u32 = 1;
 
@@ -82,7 +84,8 @@ impl ApiError {
     }
 
     /// 404 for a model.
-    pub(crate) fn unknown_model(name: &str, known: &[String]) -> Self {
+    pub(crate) fn unknown_model<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
+        let known: Vec<&str> = known.collect();
         let message = format!(
             "the model {} does not exist here; there are: {}",
             shown(name),
@@ -92,6 +95,11 @@ impl ApiError {
             param: Some("model".to_owned()),
             ..Self::new(StatusCode::NOT_FOUND, "model_not_found", message)
         }
+    }
+
+    /// 403 for what this server lets nobody do.
+    pub(crate) fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, code, message)
     }
 
     /// 503 while the server ends.
@@ -246,6 +254,22 @@ impl From<EngineError> for ApiError {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "non_finite_logits", message)
             }
             _ => Self::overloaded(message),
+        }
+    }
+}
+
+impl From<LibraryError> for ApiError {
+    fn from(error: LibraryError) -> Self {
+        let LibraryError { refusal, message } = error;
+        match refusal {
+            Refusal::Invalid => Self::bad_request(message),
+            Refusal::Unknown => Self {
+                param: Some("model".to_owned()),
+                ..Self::new(StatusCode::NOT_FOUND, "model_not_found", message)
+            },
+            Refusal::Busy => Self::new(StatusCode::CONFLICT, "model_in_use", message),
+            Refusal::Cancelled => Self::draining(),
+            Refusal::Failed => Self::new(StatusCode::BAD_GATEWAY, "library_failed", message),
         }
     }
 }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
-use trine_engine::{Finish, Generation, Limits, Logprobs, Request, Service, Statistics, Update};
+use trine_engine::{
+    EngineError, Finish, Generation, Limits, Logprobs, Request, Service, Statistics, Update,
+};
 use trine_text::{CallParser, Grammar, ReplyPart, Tokenizer, ToolCall};
 
 use crate::app::App;
@@ -33,6 +35,8 @@ pub(crate) struct Ask {
     pub(crate) stops: Vec<String>,
     /// Those of the request's stop ids that the client named.
     pub(crate) stop_ids: Vec<u32>,
+    /// Most positions of prompt and text, where the model has more.
+    pub(crate) context: Option<usize>,
     /// Whether a stop text that ends the text belongs to it.
     pub(crate) include_stop: bool,
     pub(crate) skip_special: bool,
@@ -125,12 +129,13 @@ impl Choices {
     /// If the engine refuses one, or could never queue them together; none is queued then.
     pub(crate) fn start(app: &App, lease: &Arc<Lease>, asks: Vec<Ask>) -> Result<Self, ApiError> {
         let (model, lifecycle) = (&lease.model, &app.lifecycle);
-        let (metrics, deadline) = (app.metrics.model(&lease.name), lifecycle.deadline(lease.asked));
+        let (metrics, deadline) = (app.metrics.model(&lease.base), lifecycle.deadline(lease.asked));
         check_queue(&asks, &model.service.limits())?;
         check_prompt_logprobs(&asks)?;
+        asks.iter().try_for_each(check_context)?;
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
-            let span = generate_span(&lease.name, &ask);
+            let span = generate_span(&lease.base, &ask);
             let (service, tokenizer) = (&model.service, &model.tokenizer);
             let run = Run::start(service, tokenizer, lease.asked, ask, deadline, &metrics, span)?;
             runs.push(run);
@@ -142,8 +147,7 @@ impl Choices {
             let lease = Arc::clone(lease);
             let span = run.span.clone();
             let follow = async move {
-                run.follow(index, sender, &lifecycle).await;
-                drop(lease);
+                run.follow(index, sender, &lease, &lifecycle).await;
             };
             tokio::spawn(follow.instrument(span));
         }
@@ -244,6 +248,17 @@ pub(crate) async fn collect(mut choices: Choices, count: usize) -> Result<Vec<Wh
         wholes[index].take(piece)?;
     }
     Ok(wholes)
+}
+
+/// Refuses a prompt that fills the context that the name of the model sets.
+fn check_context(ask: &Ask) -> Result<(), ApiError> {
+    let prompt = ask.request.prompt.len();
+    match ask.context {
+        Some(context) if prompt > context => {
+            Err(EngineError::PromptTooLong { prompt, context }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses several texts that the queue has no room for together even if nobody else is there: they are queued at once.
@@ -347,8 +362,14 @@ impl Run {
     }
 
     /// Passes on pieces until the text ends, nobody wants it any more, or the server ends.
-    async fn follow(mut self, index: usize, sender: Sender<(usize, Piece)>, lifecycle: &Lifecycle) {
-        if !self.pass_on(index, &sender, lifecycle).await {
+    async fn follow(
+        mut self,
+        index: usize,
+        sender: Sender<(usize, Piece)>,
+        lease: &Lease,
+        lifecycle: &Lifecycle,
+    ) {
+        if !self.pass_on(index, &sender, lease, lifecycle).await {
             self.note_end("abort", false);
         }
     }
@@ -358,6 +379,7 @@ impl Run {
         &mut self,
         index: usize,
         sender: &Sender<(usize, Piece)>,
+        lease: &Lease,
         lifecycle: &Lifecycle,
     ) -> bool {
         let aborting = lifecycle.reached(Phase::Aborting);
@@ -370,6 +392,14 @@ impl Run {
             };
             let (pieces, is_over) = self.take(update);
             for piece in pieces {
+                let piece = match piece {
+                    Piece::Failed(error) => Piece::Failed(lease.explain(error).await),
+                    Piece::End(ended) => {
+                        lease.note_success();
+                        Piece::End(ended)
+                    }
+                    piece => piece,
+                };
                 let sent = tokio::select! {
                     sent = sender.send((index, piece)) => sent.is_ok(),
                     () = &mut aborting => false,
@@ -476,24 +506,18 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-    use super::assembler::tests::{ask, path, tokenizer};
+    use super::assembler::tests::ask;
     use super::*;
+    use crate::models::testing::Demo;
+    use crate::models::{KeepAlive, Models};
 
     /// A text whose client goes away while a piece waits for room is counted like others.
     #[tokio::test]
     async fn a_text_that_nobody_takes_is_counted() {
-        let model = trine_model::Model::open(&path()).unwrap();
-        let options = trine_engine::EngineOptions {
-            context: Some(64),
-            kv: trine_model::KvType::F32,
-            sequences: 1,
-            kept: 0,
-            prefill: 16,
-            outputs: 0,
-        };
-        let device = trine_backend::reference::ReferenceDevice::new();
-        let engine = trine_engine::Engine::new(&model, &device, options).unwrap();
-        let (service, tokenizer) = (Service::start(engine).unwrap(), tokenizer());
+        let models = Models::new(Arc::new(Demo), KeepAlive::Forever, None, 1);
+        let named = models.find(None).await.unwrap();
+        let lease = models.acquire(&named, None).await.unwrap();
+        let (service, tokenizer) = (lease.service.clone(), Arc::clone(&lease.tokenizer));
         let metrics = crate::metrics::Metrics::new();
         let mut request = Request::new(vec![tokenizer.bos_id().unwrap()], 8);
         request.logprobs = Some(0);
@@ -509,7 +533,7 @@ mod tests {
         }
         let (sender, pieces) = channel(1);
         let lifecycle = Lifecycle::new(None);
-        let mut follow = std::pin::pin!(run.follow(0, sender, &lifecycle));
+        let mut follow = std::pin::pin!(run.follow(0, sender, &lease, &lifecycle));
         let first = std::future::poll_fn(|context| {
             std::task::Poll::Ready(follow.as_mut().poll(context).is_ready())
         });

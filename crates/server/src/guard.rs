@@ -6,6 +6,7 @@ use axum::http::header::{HOST, ORIGIN, TRANSFER_ENCODING};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 
+use crate::app::METHODS;
 use crate::error::{ApiError, shown};
 use crate::keys::{Keys, WrongKeys};
 use crate::options::{ServerOptions, is_loopback};
@@ -106,7 +107,7 @@ impl Guard {
         headers.insert("access-control-allow-origin", origin.clone());
         headers.insert("access-control-expose-headers", HeaderValue::from_static("x-request-id"));
         if asked.method == Method::OPTIONS {
-            let methods = HeaderValue::from_static("GET, HEAD, POST, OPTIONS");
+            let methods = HeaderValue::from_static(METHODS);
             headers.insert("access-control-allow-methods", methods);
             let allowed = asked.wanted_headers.clone().unwrap_or(HeaderValue::from_static("*"));
             headers.insert("access-control-allow-headers", allowed);

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | [`Server`], [`ServerOptions`], `lifecycle` | the accept loop, connections, draining |
 //! | `app`, `guard`, `keys` | what is checked of every request, and the routes |
-//! | `models` | several models by name, loaded when they are asked for |
+//! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
 //! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `structure` | what the dialects have in common on the way in |
 //! | `generate`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
@@ -60,7 +60,10 @@ mod unsupported;
 mod warnings;
 
 pub use keys::Keys;
-pub use models::{Description, LoadedModel, Loader};
+pub use models::{
+    Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
+    Preset, PullProgress, Recipe, Refusal,
+};
 pub use options::{Limits, ServerOptions, TraceParent};
 pub use structure::grammar_cache;
 pub use transport::{Handle, ServeError, Server};

@@ -88,7 +88,7 @@ impl Looks {
 
 /// `GET /v1/trine/status`
 pub(crate) async fn status(State(app): State<Arc<App>>) -> Response<Body> {
-    let entries = app.models.entries();
+    let entries = app.models.engines();
     let models: Value = entries.iter().map(|entry| described(&app, entry)).collect();
     let phase = match app.lifecycle.phase() {
         Phase::Running => "running",
@@ -106,7 +106,8 @@ pub(crate) async fn status(State(app): State<Arc<App>>) -> Response<Body> {
 
 fn described(app: &App, entry: &Entry) -> Value {
     let Some(model) = &entry.model else {
-        return json!({"name": entry.name, "is_loaded": false, "bytes": entry.bytes});
+        let (name, bytes, problem) = (&entry.name, entry.bytes, &entry.problem);
+        return json!({"name": name, "is_loaded": false, "bytes": bytes, "problem": problem});
     };
     let status = model.service.status();
     let rates = app.looks.rates(&entry.name, &status, Instant::now());
@@ -116,6 +117,7 @@ fn described(app: &App, entry: &Entry) -> Value {
         "name": entry.name,
         "is_loaded": true,
         "bytes": entry.bytes,
+        "problem": entry.problem,
         "family": model.description.family,
         "formats": model.description.formats,
         "device": model.description.device,

@@ -54,7 +54,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiErr
     let (fields, model) = (Fields::new(object), &*lease.model);
     let streams = fields.boolean("stream")?.unwrap_or(false);
     calling::refuse(fields)?;
-    let mut parameters = Parameters::read(fields, model)?;
+    let mut parameters = Parameters::read(fields, lease)?;
     // llama.cpp's penalties look back on a window, whether a request names it or not.
     parameters.sampling.penalises_answer = false;
     if parameters.prompt_logprobs.is_some() {

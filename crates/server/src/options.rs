@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 
 use crate::keys::Keys;
+use crate::models::KeepAlive;
 
 /// All settings of a server. [`ServerOptions::default`] is a server for this machine alone.
 #[derive(Debug, Clone)]
@@ -25,8 +26,8 @@ pub struct ServerOptions {
     pub origins: Vec<String>,
     /// Further host names under which a server on a loopback address may be asked.
     pub host_names: Vec<String>,
-    /// Further names of models, each with the name that is meant.
-    pub aliases: Vec<(String, String)>,
+    /// How long a model that nobody uses stays loaded, where requests do not say it.
+    pub keep_alive: KeepAlive,
     /// Bytes that loaded models may take in all.
     pub memory_budget: Option<u64>,
     /// Finds a request's place in the trace of whoever sent it; none leaves every request a trace of its own.
@@ -77,7 +78,7 @@ impl Default for ServerOptions {
             tls: None,
             origins: Vec::new(),
             host_names: Vec::new(),
-            aliases: Vec::new(),
+            keep_alive: KeepAlive::Forever,
             memory_budget: None,
             trace_parent: None,
             limits: Limits::default(),

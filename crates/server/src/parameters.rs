@@ -11,7 +11,7 @@ use trine_text::{CallParser, Grammar};
 use crate::error::ApiError;
 use crate::generate::Ask;
 use crate::json::{Fields, token_id};
-use crate::models::LoadedModel;
+use crate::models::{Lease, LoadedModel};
 use crate::structure::Structure;
 use crate::unsupported::{EVERYWHERE, refuse};
 
@@ -31,6 +31,8 @@ pub(crate) struct Parameters {
     pub(crate) sampling: SamplingParams,
     /// None: until the context is full.
     pub(crate) max_tokens: Option<usize>,
+    /// Most positions of prompt and text, where the model has more.
+    pub(crate) context: Option<usize>,
     pub(crate) stops: Vec<String>,
     pub(crate) stop_ids: Vec<u32>,
     pub(crate) ignore_eos: bool,
@@ -49,12 +51,16 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// A model's own way of writing, with a seed of chance.
-    pub(crate) fn of_model(model: &LoadedModel) -> Self {
+    /// A model's own way of writing, with a seed of chance, and over it what the name says under which it was asked for.
+    pub(crate) fn of(lease: &Lease) -> Self {
+        let preset = &lease.preset;
+        let mut sampling = SamplingParams { seed: random_seed(), ..lease.sampling.clone() };
+        preset.apply(&mut sampling);
         Self {
-            sampling: SamplingParams { seed: random_seed(), ..model.sampling.clone() },
-            max_tokens: None,
-            stops: Vec::new(),
+            sampling,
+            max_tokens: preset.max_tokens,
+            context: preset.context,
+            stops: preset.stops.clone(),
             stop_ids: Vec::new(),
             ignore_eos: false,
             min_tokens: 0,
@@ -76,15 +82,15 @@ impl Parameters {
         self
     }
 
-    /// What a request says, over the model's defaults.
+    /// What a request says, over the defaults.
     ///
     /// # Errors
     /// 400 naming the first field that is out of range, or that would change the answer's meaning and is not supported.
-    pub(crate) fn read(fields: Fields<'_>, model: &LoadedModel) -> Result<Self, ApiError> {
+    pub(crate) fn read(fields: Fields<'_>, lease: &Lease) -> Result<Self, ApiError> {
         refuse(fields, &EVERYWHERE)?;
         refuse_modalities(fields)?;
-        let mut parameters = Self::of_model(model).with_penalties_of_openai();
-        let vocabulary = model.service.limits().vocabulary;
+        let mut parameters = Self::of(lease).with_penalties_of_openai();
+        let vocabulary = lease.service.limits().vocabulary;
         read_sampling(fields, &mut parameters.sampling, vocabulary)?;
         for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
             let most = TOKENS_MAX as i64;
@@ -93,7 +99,7 @@ impl Parameters {
                 break;
             }
         }
-        parameters.stops = read_stops(fields, "stop")?;
+        read_stops(fields, "stop", &mut parameters.stops)?;
         parameters.stop_ids = fields.ids("stop_token_ids")?.unwrap_or_default();
         if parameters.stop_ids.len() > STOPS_MAX {
             return Err(ApiError::field("stop_token_ids", format!("use at most {STOPS_MAX} ids")));
@@ -154,7 +160,10 @@ impl Parameters {
     ) -> Ask {
         let context = model.service.limits().context;
         // A sequence can hold no more; the engine ends it with "length" when the context is full.
-        let max_tokens = self.max_tokens.unwrap_or(context).min(context + 1);
+        let mut max_tokens = self.max_tokens.unwrap_or(context).min(context + 1);
+        if let Some(context) = self.context {
+            max_tokens = max_tokens.min((context + 1).saturating_sub(prompt.len()));
+        }
         let mut request = Request::new(prompt, max_tokens);
         request.sampling = self.sampling.clone();
         request.stop_ids = self.stop_ids.clone();
@@ -170,6 +179,7 @@ impl Parameters {
             request,
             stops: self.stops.clone(),
             stop_ids: self.stop_ids.clone(),
+            context: self.context,
             include_stop: self.include_stop,
             skip_special: self.skip_special,
             grammar: self.grammar.clone(),
@@ -262,11 +272,15 @@ fn read_bias(value: &Value, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiErr
     entries.into_iter().map(read).collect()
 }
 
-/// A text or a list of texts. Empty ones never match and are left out.
-pub(crate) fn read_stops(fields: Fields<'_>, name: &str) -> Result<Vec<String>, ApiError> {
+/// A text or a list of texts, instead of those there are. Empty ones never match and are left out.
+pub(crate) fn read_stops(
+    fields: Fields<'_>,
+    name: &str,
+    stops: &mut Vec<String>,
+) -> Result<(), ApiError> {
     let wrong = |what: String| ApiError::field(fields.path(name), what);
-    let stops: Vec<String> = match fields.get(name) {
-        None => return Ok(Vec::new()),
+    let given: Vec<String> = match fields.get(name) {
+        None => return Ok(()),
         Some(Value::String(text)) => vec![text.clone()],
         Some(Value::Array(items)) => {
             let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
@@ -275,12 +289,13 @@ pub(crate) fn read_stops(fields: Fields<'_>, name: &str) -> Result<Vec<String>, 
         }
         Some(_) => return Err(fields.wrong(name, "a text or a list of texts")),
     };
-    if stops.len() > STOPS_MAX || stops.iter().any(|stop| stop.len() > STOP_BYTES_MAX) {
+    if given.len() > STOPS_MAX || given.iter().any(|stop| stop.len() > STOP_BYTES_MAX) {
         return Err(wrong(format!(
             "use at most {STOPS_MAX} stop texts of at most {STOP_BYTES_MAX} bytes each"
         )));
     }
-    Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
+    *stops = given.into_iter().filter(|stop| !stop.is_empty()).collect();
+    Ok(())
 }
 
 /// How many alternatives `logprobs` and `top_logprobs` of the chat dialect ask for.

@@ -54,7 +54,8 @@ pub(crate) async fn handle(
     let object = read_object(&app, request).await?;
     let fields = Fields::new(&object);
     let streams = fields.boolean("stream")?.unwrap_or(false);
-    let lease = app.model(fields.text("model")?).await?;
+    let named = app.models.find(fields.text("model")?).await?;
+    let lease = app.model(&named, None).await?;
     let reading = Arc::clone(&lease);
     let (asked, echoed) = app.work(move || Ok((read(&object, &reading)?, echoed(&object)))).await?;
     let Asked { ask, spaces, warnings } = asked;
@@ -101,7 +102,8 @@ pub(crate) async fn input_tokens(
     let work = move || {
         let (fields, mut warnings) = (Fields::new(&object), Warnings::default());
         let (calling, _) = input::calling(fields, &mut warnings)?;
-        let messages = calling.conversation(input::conversation(fields, &mut warnings)?)?;
+        let messages = input::conversation(fields, &mut warnings)?;
+        let messages = calling.conversation(messages, &lease.preset)?;
         let ids = prompt(&lease.model, messages, &Rendering::default())?;
         Ok(warnings.on(json_response(&openai::input_tokens(ids.len()))))
     };
@@ -125,15 +127,17 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Asked, ApiError> {
     if fields.text("truncation")?.is_some_and(|truncation| truncation != "disabled") {
         return Err(ApiError::unsupported("truncation", "conversations are never cut"));
     }
-    let mut parameters = Parameters::of_model(model).with_penalties_of_openai();
+    let mut parameters = Parameters::of(lease).with_penalties_of_openai();
     let vocabulary = model.service.limits().vocabulary;
     read_sampling(fields, &mut parameters.sampling, vocabulary)?;
-    parameters.max_tokens = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
+    let most = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
+    parameters.max_tokens = most.or(parameters.max_tokens);
     parameters.structure = Structure::of_response(fields)?;
     let mut warnings = Warnings::default();
     let (calling, spaces) = input::calling(fields, &mut warnings)?;
     calling.apply(&mut parameters, model)?;
-    let messages = calling.conversation(input::conversation(fields, &mut warnings)?)?;
+    let messages = input::conversation(fields, &mut warnings)?;
+    let messages = calling.conversation(messages, &lease.preset)?;
     let ids = prompt(model, messages, &Rendering::default())?;
     Ok(Asked { ask: parameters.ask(ids, None, model), spaces, warnings })
 }

@@ -12,8 +12,8 @@ use crate::service_routes::{VERSION, json_response};
 
 /// `GET /model_info`
 pub(crate) async fn model_info(State(app): State<Arc<App>>) -> Response<Body> {
-    let name = &app.models.names()[0];
-    let entries = app.models.entries();
+    let name = app.models.default_name();
+    let entries = app.models.engines();
     let model = entries.iter().find_map(|entry| entry.model.as_ref());
     let is_generation = model.is_none_or(|model| model.service.limits().embeddings.is_none());
     json_response(&json!({
@@ -26,13 +26,13 @@ pub(crate) async fn model_info(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// `GET /server_info`
 pub(crate) async fn server_info(State(app): State<Arc<App>>) -> Response<Body> {
-    let entries = app.models.entries();
+    let (name, entries) = (app.models.default_name(), app.models.engines());
     let model = entries.iter().find_map(|entry| entry.model.as_ref());
     let limits = model.map(|model| model.service.limits());
     json_response(&json!({
         "version": VERSION,
-        "model_path": app.models.names()[0],
-        "served_model_name": app.models.names()[0],
+        "model_path": name,
+        "served_model_name": name,
         "tp_size": 1,
         "dp_size": 1,
         "max_total_num_tokens": limits.map(|limits| limits.context * limits.sequences),
@@ -44,7 +44,7 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>) -> Response<Body> {
 /// `GET /get_load`
 pub(crate) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
     let (mut running, mut waiting, mut tokens) = (0, 0, 0);
-    for model in app.models.entries().into_iter().filter_map(|entry| entry.model) {
+    for model in app.models.engines().into_iter().filter_map(|entry| entry.model) {
         let status = model.service.status();
         running += status.running;
         waiting += status.waiting;

@@ -24,17 +24,20 @@ pub(crate) fn json_response(value: &Value) -> Response<Body> {
     response
 }
 
-/// `GET /health`: the process answers.
-pub(crate) async fn health() -> Response<Body> {
-    json_response(&json!({"status": "ok"}))
+/// `GET /health`: the process answers. Starting it again would not help where a model has a problem: that is said, and the
+/// status stays 200.
+pub(crate) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
+    let status = if app.models.has_problem() { "degraded" } else { "ok" };
+    json_response(&json!({ "status": status }))
 }
 
-/// `GET /ready`: requests are taken.
+/// `GET /ready`: requests are taken, and the default model can be used as far as is known.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
-    match app.lifecycle.phase() {
-        Phase::Running => Ok(json_response(&json!({"status": "ready"}))),
-        _ => Err(ApiError::draining()),
+    if app.lifecycle.phase() != Phase::Running {
+        return Err(ApiError::draining());
     }
+    app.models.check_default().await?;
+    Ok(json_response(&json!({"status": "ready"})))
 }
 
 /// `GET /version`
@@ -56,7 +59,7 @@ pub(crate) async fn metrics(
         let status = entry.model.map(|model| model.service.status()).unwrap_or_default();
         (entry.name, status)
     };
-    let statuses: Vec<_> = app.models.entries().into_iter().map(status).collect();
+    let statuses: Vec<_> = app.models.engines().into_iter().map(status).collect();
     let text = tokio::task::spawn_blocking(move || app.metrics.text(&statuses)).await;
     let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
     let (text, kind) = if is_plain { (plain(&text), PLAIN_MEDIA_TYPE) } else { (text, MEDIA_TYPE) };
@@ -70,12 +73,12 @@ pub(crate) async fn metrics(
 /// # Errors
 /// 404 for a name that is none, 503 for a model that is not loaded: a question that any web page can have a browser ask loads
 /// nothing.
-pub(crate) fn loaded(
+pub(crate) async fn loaded(
     app: &App,
     query: &[(String, String)],
 ) -> Result<(String, Arc<LoadedModel>), ApiError> {
     let asked = query.iter().find(|(name, _)| name == "model").map(|(_, model)| model.as_str());
-    let Entry { name, model, .. } = app.models.entry(app.models.resolve(asked)?);
+    let Entry { name, model, .. } = app.models.entry(&app.models.find(asked).await?);
     match model {
         Some(model) => Ok((name, model)),
         None => {
@@ -91,7 +94,7 @@ pub(crate) async fn props(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Response<Body>, ApiError> {
-    let (name, model) = loaded(&app, &query)?;
+    let (name, model) = loaded(&app, &query).await?;
     let limits = model.service.limits();
     Ok(json_response(&json!({
         "default_generation_settings": {

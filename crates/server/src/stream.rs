@@ -26,6 +26,9 @@ const STATUS_WAIT: Duration = Duration::from_secs(15);
 /// A silent stream sends a sign of life so often: proxies cut silent connections, some after 30 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// Media type of lines of JSON.
+pub(crate) const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
+
 /// How pieces look on the wire.
 pub(crate) trait Writer: Send + 'static {
     /// Media type of the response: server-sent events, unless the format says otherwise.
@@ -52,6 +55,12 @@ pub(crate) trait Writer: Send + 'static {
 /// Appends JSON.
 pub(crate) fn push_json(out: &mut Vec<u8>, value: &Value) {
     serde_json::to_writer(out, value).expect("a value is written to memory");
+}
+
+/// Appends a line of JSON.
+pub(crate) fn push_line(out: &mut Vec<u8>, line: &Value) {
+    push_json(out, line);
+    out.push(b'\n');
 }
 
 /// Appends a server-sent event.
@@ -92,13 +101,18 @@ pub(crate) async fn respond<W: Writer>(
         }
         pump(choices, writer, &sender).await;
     });
+    Ok(body_of(receiver, HeaderValue::from_static(W::MEDIA_TYPE)))
+}
+
+/// A response whose body comes through a channel.
+pub(crate) fn body_of(receiver: Receiver<Bytes>, media_type: HeaderValue) -> Response<Body> {
     let mut response = Response::new(Body::new(ChannelBody { receiver }));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(W::MEDIA_TYPE));
+    headers.insert(CONTENT_TYPE, media_type);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // nginx buffers responses unless told not to.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }
 
 async fn pump<W: Writer>(mut choices: Choices, mut writer: W, sender: &Sender<Bytes>) {

@@ -29,7 +29,8 @@ pub(crate) async fn tokenize(
         let model = &*lease.model;
         let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
         let (ids, is_vllm) = if fields.get("messages").is_some() {
-            let messages = Calling::read(fields)?.conversation(read_messages(fields)?)?;
+            let messages =
+                Calling::read(fields)?.conversation(read_messages(fields)?, &lease.preset)?;
             (prompt(model, messages, &Rendering::read(fields)?)?, true)
         } else if let Some(text) = fields.text("prompt")? {
             let adds = fields.boolean("add_special_tokens")?.unwrap_or(true);
@@ -89,7 +90,8 @@ pub(crate) async fn apply_template(
     let (object, lease) = app.open(request).await?;
     let work = move || {
         let fields = Fields::new(&object);
-        let messages = Calling::read(fields)?.conversation(read_messages(fields)?)?;
+        let messages =
+            Calling::read(fields)?.conversation(read_messages(fields)?, &lease.preset)?;
         let text = render(&lease.model, messages, &Rendering::read(fields)?)?;
         Ok(json_response(&json!({"prompt": Tokenizer::unguard(&text)})))
     };

@@ -249,7 +249,10 @@ pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
 }
 
 /// A name that is no preset's and no path.
-fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
+///
+/// # Errors
+/// If it means several models, or one that cannot be run.
+pub(crate) fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
     let parsed = ModelName::parse(typed).ok();
     if let Some(name) = &parsed
         && let Some(model) = hub.resolve(name)?

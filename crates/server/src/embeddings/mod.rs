@@ -166,7 +166,7 @@ async fn embed(
     let model = &lease.model;
     let room = room(app, prompts.len() * shape(model)?.dimensions * size_of::<f32>())?;
     let tokens = prompts.iter().map(Vec::len).sum();
-    let metrics = app.metrics.model(&lease.name);
+    let metrics = app.metrics.model(&lease.base);
     let deadline = app.lifecycle.deadline(lease.asked);
     let aborting = app.lifecycle.reached(Phase::Aborting);
     tokio::pin!(aborting);
@@ -209,9 +209,13 @@ async fn embed(
             return Ok(Vectors { rows, tokens, room });
         };
         let vector = tokio::select! {
-            vector = first.vector() => vector?,
+            vector = first.vector() => match vector {
+                Ok(vector) => vector,
+                Err(error) => return Err(lease.explain(error).await),
+            },
             () = &mut aborting => return Err(ApiError::draining()),
         };
+        lease.note_success();
         rows.push(vector);
     }
 }

@@ -10,9 +10,11 @@ use serde_json::{Map, Value, json};
 
 use super::{Prompts, check_dimensions, embed, json_of, numbers, respond, shape};
 use crate::app::App;
+use crate::body::{Object, read_object};
 use crate::error::ApiError;
 use crate::json::Fields;
-use crate::models::LoadedModel;
+use crate::models::{Lease, LoadedModel};
+use crate::ollama::read_keep_alive;
 
 /// `POST /api/embed`
 pub(crate) async fn embed_inputs(
@@ -20,7 +22,7 @@ pub(crate) async fn embed_inputs(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let started = Instant::now();
-    let (object, lease) = app.open(request).await?;
+    let (object, lease) = open(&app, request).await?;
     let load = started.elapsed();
     let reading = Arc::clone(&lease);
     let prompts = app.work(move || read(&object, &reading.model, "input")).await?;
@@ -39,12 +41,22 @@ pub(crate) async fn embed_prompt(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (object, lease) = app.open(request).await?;
+    let (object, lease) = open(&app, request).await?;
     let reading = Arc::clone(&lease);
     let prompts = app.work(move || read(&object, &reading.model, "prompt")).await?;
     let vectors = embed(&app, &lease, prompts, 0).await?;
     let vector = vectors.rows.first().map(Vec::as_slice).unwrap_or_default();
     Ok(json_of(Body::from(format!("{{\"embedding\":{}}}", numbers(vector)))))
+}
+
+/// The object that a request carries and the model that it names, loaded if need be and kept as long as it says.
+async fn open(app: &Arc<App>, request: Request<Body>) -> Result<(Object, Arc<Lease>), ApiError> {
+    let object = read_object(app, request).await?;
+    let fields = Fields::new(&object);
+    let keep = read_keep_alive(fields)?;
+    let named = app.models.find(fields.text("model")?).await?;
+    let lease = app.model(&named, keep).await?;
+    Ok((object, lease))
 }
 
 /// The texts of a field; none where nothing is to be embedded, and the model only loaded.

@@ -92,7 +92,8 @@ pub(crate) async fn input_tokens(
     let (object, lease) = app.open(request).await?;
     let work = move || {
         let fields = Fields::new(&object);
-        let messages = Calling::read(fields)?.conversation(read_messages(fields)?)?;
+        let messages =
+            Calling::read(fields)?.conversation(read_messages(fields)?, &lease.preset)?;
         let ids = prompt(&lease.model, messages, &Rendering::read(fields)?)?;
         Ok(json_response(&super::input_tokens(ids.len())))
     };
@@ -103,7 +104,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
     let streaming = Streaming::read(fields)?;
     let calling = Calling::read(fields)?;
-    let mut parameters = Parameters::read(fields, model)?;
+    let mut parameters = Parameters::read(fields, lease)?;
     if streaming.streams && parameters.prompt_logprobs.is_some() {
         let remedy =
             "log-probabilities of the prompt come with whole answers; use \"stream\": false";
@@ -111,7 +112,7 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
     }
     let logprobs = read_chat_logprobs(fields)?;
     calling.apply(&mut parameters, model)?;
-    let messages = calling.conversation(read_messages(fields)?)?;
+    let messages = calling.conversation(read_messages(fields)?, &lease.preset)?;
     let ids = prompt(model, messages, &Rendering::read(fields)?)?;
     Ok(Chat {
         asks: parameters.asks(&ids, logprobs, model),

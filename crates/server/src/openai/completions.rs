@@ -91,12 +91,12 @@ fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiErr
     let (fields, model) = (Fields::new(object), &*lease.model);
     let streaming = Streaming::read(fields)?;
     calling::refuse(fields)?;
-    let mut parameters = Parameters::read(fields, model)?;
+    let mut parameters = Parameters::read(fields, lease)?;
     parameters.compile(model)?;
     let is_open = ["max_tokens", "max_completion_tokens", "n_predict"]
         .iter()
         .all(|name| fields.get(name).is_none());
-    if is_open {
+    if is_open && parameters.max_tokens.is_none() {
         parameters.max_tokens = Some(TOKENS_DEFAULT.max(parameters.min_tokens));
     }
     let echo = fields.boolean("echo")?.unwrap_or(false);

@@ -1,6 +1,7 @@
 //! `GET /v1/models`
 
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -14,22 +15,31 @@ use crate::models::Entry;
 use crate::service_routes::json_response;
 
 fn described(app: &App, entry: &Entry) -> Value {
-    let mut value = json!({
+    let value = match (&entry.problem, &entry.model) {
+        (Some(_), _) => "failed",
+        (None, Some(_)) => "loaded",
+        (None, None) => "unloaded",
+    };
+    let created = entry.modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let mut described = json!({
         "id": entry.name,
         "object": "model",
-        "created": app.started,
+        "created": created.map_or(app.started, |at| at.as_secs()),
         "owned_by": "trine",
-        "status": {"value": if entry.model.is_some() { "loaded" } else { "unloaded" }},
+        "status": {"value": value},
     });
-    if let Some(model) = &entry.model {
-        value["max_model_len"] = model.service.limits().context.into();
+    if let Some(problem) = &entry.problem {
+        described["status"]["message"] = problem.as_str().into();
     }
-    value
+    if let Some(model) = &entry.model {
+        described["max_model_len"] = model.service.limits().context.into();
+    }
+    described
 }
 
 /// All models.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
-    let entries = app.models.entries();
+    let entries = app.models.entries().await;
     let data: Value = entries.iter().map(|entry| described(&app, entry)).collect();
     json_response(&json!({"object": "list", "data": data}))
 }
@@ -39,10 +49,8 @@ pub(crate) async fn one(
     State(app): State<Arc<App>>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, ApiError> {
-    let Ok(Path(name)) = name else {
-        // What is no UTF-8 names nothing.
-        return Err(ApiError::unknown_model("\u{fffd}", app.models.names()));
-    };
-    let found = app.models.resolve(Some(&name))?;
-    Ok(json_response(&described(&app, &app.models.entry(found))))
+    // What is no UTF-8 names nothing.
+    let name = name.map_or_else(|_| "\u{fffd}".to_owned(), |Path(name)| name);
+    let named = app.models.find(Some(&name)).await?;
+    Ok(json_response(&described(&app, &app.models.entry(&named))))
 }

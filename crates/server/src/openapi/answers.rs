@@ -325,7 +325,7 @@ fn ollama<const N: usize>(said: [Field; N]) -> Value {
     object(
         head.into_iter().chain(said).chain([("done", boolean())]),
         [
-            ("done_reason", choice(["stop", "length", "load"])),
+            ("done_reason", choice(["stop", "length", "load", "unload"])),
             ("total_duration", nanoseconds()),
             ("load_duration", nanoseconds()),
             ("prompt_eval_count", count()),

@@ -19,8 +19,11 @@ pub(super) fn schemas() -> Vec<Field> {
         ("OllamaRunning", ollama_running()),
         ("OllamaDetails", ollama_details()),
         ("OllamaShow", ollama_show()),
+        ("OllamaSuccess", object([("status", constant("success"))], [])),
+        ("OllamaDone", object([], [])),
+        ("OllamaProgressLine", ollama_progress()),
         ("Version", object([("version", text())], [])),
-        ("Health", object([("status", constant("ok"))], [])),
+        ("Health", health()),
         ("Ready", object([("status", constant("ready"))], [])),
         ("Props", props()),
         ("TokenizerInfo", tokenizer_info()),
@@ -43,12 +46,17 @@ fn store(name: &str) -> Option<Value> {
 }
 
 fn model() -> Value {
-    let loaded = object([("value", choice(["loaded", "unloaded"]))], []);
+    let message = about(text(), "Why it cannot be used, and what to do.");
+    let value = choice(["loaded", "unloaded", "failed"]);
+    let loaded = object([("value", value)], [("message", message)]);
     object(
         [
             ("id", text()),
             ("object", constant("model")),
-            ("created", about(count(), "When the server started, in seconds since 1970.")),
+            (
+                "created",
+                about(count(), "When it came, or the server started, in seconds since 1970."),
+            ),
             ("owned_by", constant("trine")),
             ("status", loaded),
         ],
@@ -66,7 +74,7 @@ fn ollama_model() -> [Field; 6] {
         ("model", text()),
         ("modified_at", time()),
         ("size", about(count(), "Bytes in memory.")),
-        ("digest", constant("")),
+        ("digest", about(text(), "SHA-256 of its file, where known.")),
         ("details", schema("OllamaDetails")),
     ]
 }
@@ -80,7 +88,7 @@ fn ollama_running() -> Value {
 fn ollama_details() -> Value {
     object(
         [
-            ("parent_model", constant("")),
+            ("parent_model", about(text(), "What a name stands for that is no model's own.")),
             ("format", constant("gguf")),
             ("family", text()),
             ("families", list(text())),
@@ -94,9 +102,10 @@ fn ollama_details() -> Value {
 fn ollama_show() -> Value {
     object(
         [
-            ("modelfile", constant("")),
-            ("parameters", constant("")),
+            ("modelfile", text()),
+            ("parameters", about(text(), "One a line.")),
             ("template", text()),
+            ("system", text()),
             ("details", schema("OllamaDetails")),
             ("model_info", free_object()),
             ("capabilities", list(choice(["completion", "tools", "embedding"]))),
@@ -104,6 +113,18 @@ fn ollama_show() -> Value {
         ],
         [],
     )
+}
+
+fn ollama_progress() -> Value {
+    let file = about(text(), "The file that is being fetched.");
+    let error = ("error", about(text(), "What went wrong; the last line."));
+    let counts = [("total", count()), ("completed", count())];
+    object([], [("status", text()), ("digest", file), error].into_iter().chain(counts))
+}
+
+fn health() -> Value {
+    let words = "`degraded` where a model has failed, or could not be loaded, and has not been loaded again.";
+    object([("status", about(choice(["ok", "degraded"]), words))], [])
 }
 
 fn props() -> Value {
@@ -184,7 +205,12 @@ fn sampling_type(name: &str) -> Option<Value> {
 fn status() -> Value {
     let rate = |words: &str| about(nullable(number()), words);
     let model = object(
-        [("name", text()), ("is_loaded", boolean()), ("bytes", count())],
+        [
+            ("name", text()),
+            ("is_loaded", boolean()),
+            ("bytes", count()),
+            ("problem", about(nullable(text()), "Why it cannot be used, and what to do.")),
+        ],
         [
             ("family", text()),
             ("formats", list(text())),

@@ -18,7 +18,7 @@ const EVENTS: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";
 
 /// Statuses of errors, and when they are answered.
-const STATUSES: [(u16, &str); 11] = [
+const STATUSES: [(u16, &str); 13] = [
     (
         400,
         "No JSON object, a field that is missing, out of range or not supported, a prompt that is too long, more than one \
@@ -27,10 +27,12 @@ const STATUSES: [(u16, &str); 11] = [
     (401, "No valid key."),
     (
         403,
-        "A foreign `Host` on a loopback address, or a foreign `Origin` where no keys are asked for.",
+        "A foreign `Host` on a loopback address, or a foreign `Origin` where no keys are asked for. To manage models: the \
+         server was started with models.",
     ),
     (404, "There is no such model or file."),
     (408, "The body came too slowly, or the answer has taken longer than `--request-seconds`."),
+    (409, "Requests are using the model."),
     (413, "The body is too large."),
     (415, "The body is no JSON, or compressed."),
     (429, "Too many requests without a valid key."),
@@ -39,6 +41,7 @@ const STATUSES: [(u16, &str); 11] = [
         "The model failed, a text cannot go on as its grammar demands, or a defect of the server.",
     ),
     (501, "This server gives embeddings and generates nothing, or the other way round."),
+    (502, "The disk, the network or the other side failed."),
     (
         503,
         "The queue is full, the server is draining, too many connections are open, a model cannot be loaded, or the device \
@@ -51,9 +54,11 @@ const KEYED: [u16; 2] = [401, 429];
 /// Answered where something is posted, and where texts are written or embedded.
 const POSTED: [u16; 4] = [404, 408, 413, 415];
 const GENERATED: [u16; 1] = [501];
+/// Answered where models on disk are changed.
+const MANAGED: [u16; 2] = [409, 502];
 
 /// What programs find in `code`.
-const CODES: [&str; 27] = [
+const CODES: [&str; 30] = [
     "body_timeout",
     "body_too_large",
     "constraint_failed",
@@ -67,7 +72,10 @@ const CODES: [&str; 27] = [
     "invalid_grammar",
     "invalid_request",
     "invalid_value",
+    "library_closed",
+    "library_failed",
     "method_not_allowed",
+    "model_in_use",
     "model_not_found",
     "model_not_loaded",
     "no_chat_template",
@@ -138,9 +146,19 @@ impl Operation {
         self
     }
 
-    fn streams(mut self, kind: &'static str, event: EventOf) -> Self {
+    fn streams(self, kind: &'static str, event: EventOf) -> Self {
+        self.sends(kind, event).generates()
+    }
+
+    fn sends(mut self, kind: &'static str, event: EventOf) -> Self {
         self.stream = Some((kind, event));
-        self.generates()
+        self
+    }
+
+    /// The models on disk are changed.
+    fn manages(mut self) -> Self {
+        self.statuses.extend(MANAGED);
+        self
     }
 
     fn names(mut self, parameter: Value) -> Self {
@@ -251,7 +269,40 @@ fn ollama() -> Vec<Operation> {
             "Embeds a text.",
         )
         .generates(),
-        post("Ollama", &["/api/show"], ("OllamaShowRequest", "OllamaShow"), "Describes a model."),
+        post("Ollama", &["/api/show"], ("OllamaNameRequest", "OllamaShow"), "Describes a model."),
+        post(
+            "Ollama",
+            &["/api/pull"],
+            ("OllamaPullRequest", "OllamaSuccess"),
+            "Fetches a model. Of a server that was started without models.",
+        )
+        .manages()
+        .sends(LINES, |_| "OllamaProgressLine"),
+        post(
+            "Ollama",
+            &["/api/create"],
+            ("OllamaCreateRequest", "OllamaSuccess"),
+            "Names another model, with a system prompt and parameters. Of a server that was started without models.",
+        )
+        .manages()
+        .sends(LINES, |_| "OllamaSuccess"),
+        post(
+            "Ollama",
+            &["/api/copy"],
+            ("OllamaCopyRequest", "OllamaDone"),
+            "Gives a model a further name. Of a server that was started without models.",
+        )
+        .manages(),
+        Operation {
+            method: "delete",
+            ..post(
+                "Ollama",
+                &["/api/delete"],
+                ("OllamaNameRequest", "OllamaDone"),
+                "Removes a model or a name from the disk. Of a server that was started without models.",
+            )
+        }
+        .manages(),
         get("Ollama", &["/api/tags"], "OllamaModels", "All models."),
         get("Ollama", &["/api/ps"], "OllamaRunning", "The loaded models."),
         get("Ollama", &["/api/version"], "Version", "The version of Ollama whose API this is."),
@@ -288,7 +339,12 @@ fn server() -> Vec<Operation> {
         .map(|kind| kind.split(';').next().unwrap_or_default());
     vec![
         get("Server", &["/health", "/v1/health"], "Health", "The process answers."),
-        get("Server", &["/ready", "/ping"], "Ready", "Requests are taken; otherwise 503."),
+        get(
+            "Server",
+            &["/ready", "/ping"],
+            "Ready",
+            "Requests are taken, and the default model can be used as far as is known; otherwise 503.",
+        ),
         get("Server", &["/version"], "Version", "The program's version."),
         get("Server", &["/props"], "Props", "Describes a model that is loaded.").names(model.clone()),
         get("Server", &["/tokenizer_info"], "TokenizerInfo", "vLLM's: the tokenizer of a model that is loaded.")

@@ -32,7 +32,10 @@ pub(super) fn schemas() -> Vec<Field> {
         ("OllamaGenerateRequest", ollama_generate()),
         ("OllamaEmbedRequest", ollama_embed("input")),
         ("OllamaEmbeddingRequest", ollama_embed("prompt")),
-        ("OllamaShowRequest", ollama_show()),
+        ("OllamaNameRequest", ollama_name(Vec::new())),
+        ("OllamaPullRequest", ollama_name(vec![stream(true)])),
+        ("OllamaCopyRequest", ollama_copy()),
+        ("OllamaCreateRequest", ollama_create()),
         ("OllamaOptions", ollama_options()),
         ("TokenizeRequest", tokenize()),
         ("DetokenizeRequest", detokenize()),
@@ -292,9 +295,18 @@ fn anthropic_choice() -> Value {
     about(choice, "Whether and which tool has to be called.")
 }
 
+fn keep_alive() -> Field {
+    let words = "How long the model stays loaded when nobody uses it: seconds, or a time such as `5m`; 0 unloads it, and a negative \
+                 one keeps it for ever. Absent: as it is, and when it is loaded, what `--keep-alive` says.";
+    let number = "[0-9]+(\\.[0-9]+)?";
+    let pattern = format!("^[-+]?({number}|({number}(ns|us|µs|ms|s|m|h))+)$");
+    let time = json!({"type": "string", "pattern": pattern});
+    ("keep_alive", about(one_of(vec![json!({"type": "number"}), time]), words))
+}
+
 /// Fields of Ollama's chats and completions.
 fn ollama() -> Vec<Field> {
-    let mut fields = vec![model(), stream(true)];
+    let mut fields = vec![model(), stream(true), keep_alive()];
     let format = one_of(vec![json!({"enum": ["", "json"]}), free_object()]);
     fields.extend([
         ("options", schema("OllamaOptions")),
@@ -349,6 +361,7 @@ fn ollama_embed(input: &'static str) -> Value {
     let truncate = about(boolean(), "Changes nothing: a text that is too long is refused.");
     let fields = [
         model(),
+        keep_alive(),
         (input, about(texts, "Absent or empty: the model is only loaded.")),
         ("truncate", truncate),
         ("options", about(free_object(), "Changes nothing.")),
@@ -357,12 +370,38 @@ fn ollama_embed(input: &'static str) -> Value {
     asked([], fields)
 }
 
-fn ollama_show() -> Value {
-    let named = |name: &'static str| object([(name, json!({"type": "string"}))], []);
-    let (_, name) = model();
-    let mut body = asked([], [("model", name.clone()), ("name", about(name, "The same."))]);
+/// A request about one model, which `model` or its older name `name` names.
+fn ollama_name(more: Vec<Field>) -> Value {
+    let named =
+        |name: &'static str| object([(name, json!({"type": "string", "minLength": 1}))], []);
+    let name = about(text(), "Name of a model.");
+    let names = [("model", name.clone()), ("name", about(name, "The same."))];
+    let mut body = asked([], names.into_iter().chain(more));
     body["anyOf"] = json!([named("model"), named("name")]);
     body
+}
+
+fn ollama_copy() -> Value {
+    let name = |words: &str| about(json!({"type": "string", "minLength": 1}), words);
+    let source = ("source", name("Name of a model."));
+    asked([source, ("destination", name("A further name for it."))], [])
+}
+
+fn ollama_create() -> Value {
+    let turn = object([("role", choice(["user", "assistant"])), ("content", text())], []);
+    let parameters = "Numbers and texts by their names in `options`; `stop` may be a list.";
+    let mut fields = vec![
+        stream(true),
+        (
+            "from",
+            about(json!({"type": "string", "minLength": 1}), "Name of the other model. Needed."),
+        ),
+        ("system", about(text(), "System prompt of conversations that have none.")),
+        ("parameters", about(free_object(), parameters)),
+        ("messages", about(list(turn), "Turns that every conversation begins with.")),
+    ];
+    fields.extend(refused_fields(&ollama_dialect::manage::UNSUPPORTED_CREATE));
+    ollama_name(fields)
 }
 
 fn tokenize() -> Value {

@@ -9,20 +9,15 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
-use trine_backend::reference::ReferenceDevice;
-use trine_engine::{Engine, EngineOptions, Pooling, SamplingParams, Service};
-use trine_model::Model;
-use trine_text::{ChatTemplate, Tokenizer};
-use trine_weights::Checkpoint;
 
 use super::DOCUMENT;
 use super::paths::document;
 use super::reads::{Form, noted, take};
 use crate::app::{App, answer, router, routes};
 use crate::guard::Guard;
-use crate::models::{Description, LoadedModel, Loader, Models};
+use crate::models::testing::Demo;
+use crate::models::{KeepAlive, Models};
 use crate::options::{Limits, ServerOptions};
-use crate::structure::grammar_cache;
 
 /// Where the document is kept.
 fn path() -> PathBuf {
@@ -149,13 +144,13 @@ fn the_fields_are_those_that_are_read() {
     let document = document();
     let mut wrong = Vec::new();
     for (path, operations) in document["paths"].as_object().unwrap() {
-        let Some(body) = operations["post"]["requestBody"]["content"].get("application/json")
-        else {
+        let (method, operation) = operations.as_object().unwrap().iter().next().unwrap();
+        let Some(body) = operation["requestBody"]["content"].get("application/json") else {
             continue;
         };
         let mut described = BTreeMap::new();
         describe(&document, &body["schema"], "", &mut described);
-        ask(path.clone(), specimens(path));
+        ask(method, path.clone(), specimens(path));
         let mut reads = take();
         if path.contains("/responses") {
             // The input is read as the messages of a chat.
@@ -325,7 +320,13 @@ fn specimens(path: &str) -> Vec<Value> {
         "/api/generate" => vec![prompt],
         "/api/embed" => vec![json!({"model": "embedder", "input": "Hi"})],
         "/api/embeddings" => vec![json!({"model": "embedder", "prompt": "Hi"})],
-        "/api/show" => vec![json!({"name": "demo"})],
+        "/api/show" | "/api/pull" | "/api/delete" => vec![json!({"name": "demo"})],
+        "/api/copy" => vec![json!({"source": "demo", "destination": "other"})],
+        "/api/create" => {
+            let turns =
+                json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+            vec![json!({"name": "other", "from": "demo", "messages": turns})]
+        }
         "/tokenize" => {
             vec![json!({"messages": messages}), json!({"prompt": "Hi"}), json!({"content": "Hi"})]
         }
@@ -336,15 +337,18 @@ fn specimens(path: &str) -> Vec<Value> {
 }
 
 /// Posts requests to a server in this process; those that are sound must be answered.
-fn ask(path: String, bodies: Vec<Value>) {
+fn ask(method: &str, path: String, bodies: Vec<Value>) {
+    let method = method.to_uppercase();
     noted(async move {
-        let models = Models::new(Arc::new(Demo), &[], None, 8);
+        let models = Models::new(Arc::new(Demo), KeepAlive::Forever, None, 8);
         let address = IpAddr::from([127, 0, 0, 1]);
         let guard = Guard::new(&ServerOptions::default(), address);
         let app = Arc::new(App::new(models, guard, Limits::default(), None));
         let router = router(&app);
         for body in bodies {
-            let request = Request::post(&path)
+            let request = Request::builder()
+                .method(&*method)
+                .uri(&path)
                 .header("host", "localhost")
                 .body(Body::from(body.to_string()))
                 .unwrap();
@@ -358,40 +362,4 @@ fn ask(path: String, bodies: Vec<Value>) {
         }
         tokio::task::spawn_blocking(move || app.models.stop()).await.unwrap();
     });
-}
-
-/// The embedded model on the scalar reference, to write texts and to embed them.
-struct Demo;
-
-impl Loader for Demo {
-    fn names(&self) -> Vec<String> {
-        ["demo", "embedder"].map(str::to_owned).to_vec()
-    }
-
-    fn bytes(&self, _name: &str) -> u64 {
-        1
-    }
-
-    fn load(&self, name: &str) -> Result<LoadedModel, String> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
-        let checkpoint = Checkpoint::open(&path).expect("the embedded model opens");
-        let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer");
-        let (model, device) = (Model::open(&path).unwrap(), ReferenceDevice::new());
-        let options =
-            EngineOptions { context: Some(256), sequences: 1, ..EngineOptions::default() };
-        let engine = match name {
-            "demo" => Engine::new(&model, &device, options),
-            _ => Engine::for_embeddings(&model, &device, options, Pooling::Mean),
-        };
-        let tokenizer = Arc::new(tokenizer);
-        Ok(LoadedModel {
-            grammars: grammar_cache(&tokenizer),
-            tokenizer,
-            template: Some(ChatTemplate::gemma()),
-            sampling: SamplingParams::greedy(),
-            service: Service::start(engine.unwrap()).unwrap(),
-            description: Description::default(),
-            bytes: 1,
-        })
-    }
 }

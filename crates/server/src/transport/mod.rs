@@ -121,7 +121,7 @@ impl Server {
             None => None,
         };
         let limits = options.limits.clone();
-        let models = Models::new(loader, &options.aliases, options.memory_budget, limits.waiters);
+        let models = Models::new(loader, options.keep_alive, options.memory_budget, limits.waiters);
         let guard = Guard::new(&options, address.ip());
         let app = Arc::new(App::new(models, guard, limits, options.trace_parent));
         Ok(Self { router: router(&app), app, listener, address, tls })
@@ -142,8 +142,7 @@ impl Server {
     /// # Errors
     /// What is wrong with the model.
     pub async fn preload(&self) -> Result<(), String> {
-        let name = self.app.models.names()[0].clone();
-        self.app.models.preload(&name).await
+        self.app.models.preload().await
     }
 
     /// Takes connections until [`Handle::drain`] or [`Handle::abort`] is called and what is in flight has ended.
@@ -167,6 +166,7 @@ impl Server {
         tokio::select! {
             () = ended => {}
             () = self.accept(&table) => {}
+            () = self.app.models.expire() => {}
         }
         let models = self.app.models.clone();
         // A panic of an engine's thread was reported where it happened.

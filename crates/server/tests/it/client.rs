@@ -85,7 +85,7 @@ pub(crate) fn send(
 ) {
     let length = body.len().to_string();
     let mut all = headers.to_vec();
-    if method == "POST" {
+    if matches!(method, "POST" | "DELETE") {
         all.push(("Content-Length", &length));
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
             all.push(("Content-Type", "application/json"));

@@ -35,7 +35,7 @@ fn close(value: &mut Value) {
 /// Panics unless the document has the answer: status, headers, media type and body.
 pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
     // The body of HEAD is left out, and OPTIONS is answered on every path before its route is looked for.
-    if !matches!(method, "GET" | "POST") {
+    if !matches!(method, "GET" | "POST" | "DELETE") {
         return;
     }
     // A head that is no HTTP is answered before there is a request to route.
@@ -146,6 +146,10 @@ fn request(path: &str) -> Value {
         "/api/chat" => json!({"messages": messages, "options": {"num_predict": 4}}),
         "/api/generate" => json!({"prompt": "Hi", "options": {"num_predict": 4}}),
         "/api/show" => json!({"model": "main"}),
+        "/api/pull" => json!({"model": "owner/repo"}),
+        "/api/copy" => json!({"source": "main", "destination": "copy"}),
+        "/api/create" => json!({"model": "preset", "from": "main"}),
+        "/api/delete" => json!({"model": "third"}),
         "/tokenize" => json!({"content": "Hi"}),
         "/detokenize" => json!({"tokens": [5, 6]}),
         other => panic!("there is no request for {other}"),
@@ -155,7 +159,7 @@ fn request(path: &str) -> Value {
 /// Whole and streamed; that each answer is described is checked where it is read.
 #[test]
 fn every_route_answers_as_described() {
-    let server = Harness::start();
+    let server = Harness::library();
     for (path, operations) in DOCUMENT["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
             let kinds = operation["responses"]["200"]["content"].as_object().unwrap();
@@ -169,12 +173,16 @@ fn every_route_answers_as_described() {
             }
             let mut body = request(path);
             body["stream"] = false.into();
-            let whole = client::post(server.address, path, &[], body.to_string().as_bytes());
+            let ask = |body: &Value| {
+                let method = method.to_uppercase();
+                client::ask(server.address, &method, path, &[], body.to_string().as_bytes())
+            };
+            let whole = ask(&body);
             assert_eq!(whole.header("content-type"), Some("application/json"), "{path}");
             assert_eq!(whole.status, 200, "{path}");
             let Some(kind) = streams else { continue };
             body["stream"] = true.into();
-            let stream = client::post(server.address, path, &[], body.to_string().as_bytes());
+            let stream = ask(&body);
             assert!(stream.header("content-type").unwrap().starts_with(kind), "{path}");
             assert_eq!(stream.status, 200, "{path}");
         }
@@ -207,10 +215,14 @@ fn without_chance(value: Value) -> Value {
 
 #[test]
 fn defaults_are_what_holds_where_nothing_is_said() {
-    let server = Harness::start();
+    let server = Harness::library();
     let mut defaults = 0;
     for (path, operations) in DOCUMENT["paths"].as_object().unwrap() {
         let Some(operation) = operations.get("post") else { continue };
+        // Its lines are those of the moments at which they are written.
+        if path == "/api/pull" {
+            continue;
+        }
         let schema = resolved(&operation["requestBody"]["content"]["application/json"]["schema"]);
         let body = request(path);
         let mut explicit = body.clone();

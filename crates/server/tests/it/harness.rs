@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use trine_backend::reference::ReferenceDevice;
 use trine_engine::{Engine, EngineOptions, Pooling, SamplingParams, Service, Status};
 use trine_model::{KvType, Model, Rows};
 use trine_server::{
-    Description, Handle, LoadedModel, Loader, Server, ServerOptions, grammar_cache,
+    Description, Found, Handle, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
+    Preset, PullProgress, Recipe, Refusal, Server, ServerOptions, grammar_cache,
 };
 use trine_text::{ChatTemplate, Specials, Tokenizer};
 use trine_weights::Checkpoint;
@@ -61,6 +62,15 @@ pub(crate) fn demo_embedder() -> Engine {
     engine.expect("the embedded model is small")
 }
 
+/// Models on a disk that is not there, which clients may change. A download waits while it is held.
+#[derive(Default)]
+pub(crate) struct Shelf {
+    pub(crate) is_held: AtomicBool,
+    /// Downloads that have begun, and those that nobody wanted any more.
+    pub(crate) begun: AtomicUsize,
+    pub(crate) cancelled: AtomicUsize,
+}
+
 /// Loads scripted models called `main`, `other` and `third`, and `long`, which has a context of [`LONG_CONTEXT`]; `broken` cannot be loaded, and `defect` panics. `demo` is the
 /// embedded model itself; no grammar can guide `narrow`, whose logits are fewer than its tokenizer's tokens. `demo-embedder` and
 /// `embedder` give embeddings: of the embedded model, and scripted ones of [`DIMENSIONS`] numbers.
@@ -69,6 +79,14 @@ pub(crate) struct Scripted {
     pub(crate) loads: AtomicUsize,
     /// Questions for a model's bytes, which are answered with 100.
     pub(crate) sizes_asked: AtomicUsize,
+    /// All names.
+    pub(crate) names: Mutex<Vec<(String, Found)>>,
+    /// The stamp of all files.
+    pub(crate) stamp: AtomicU64,
+    /// While this is set no load ends.
+    pub(crate) is_held: AtomicBool,
+    /// Where clients may change the models.
+    pub(crate) shelf: Option<Shelf>,
     /// Bytes that the next model takes once it is loaded.
     pub(crate) size: AtomicU64,
     /// The last engine made, to look at.
@@ -78,8 +96,15 @@ pub(crate) struct Scripted {
 
 impl Scripted {
     pub(crate) fn new(controls: Arc<Controls>) -> Self {
+        let texts = ["main", "other", "third", "broken", "defect", "demo", "narrow"];
+        let names = texts.into_iter().chain(["demo-embedder", "embedder", "long"]);
+        let names = names.map(|name| (name.to_owned(), Found::plain(name)));
         Self {
             controls,
+            names: Mutex::new(names.collect()),
+            stamp: AtomicU64::new(1),
+            is_held: AtomicBool::new(false),
+            shelf: None,
             loads: AtomicUsize::new(0),
             sizes_asked: AtomicUsize::new(0),
             size: AtomicU64::new(100),
@@ -90,17 +115,42 @@ impl Scripted {
 }
 
 impl Loader for Scripted {
-    fn names(&self) -> Vec<String> {
-        let texts = ["main", "other", "third", "broken", "defect", "demo", "narrow"];
-        texts.into_iter().chain(["demo-embedder", "embedder", "long"]).map(str::to_owned).collect()
+    fn list(&self) -> Vec<Listed> {
+        let names = self.names.lock().unwrap();
+        let listed = |(name, found): &(String, Found)| Listed {
+            model: found.model.clone(),
+            ..Listed::plain(name.clone(), 100)
+        };
+        names.iter().map(listed).collect()
     }
 
-    fn bytes(&self, _name: &str) -> u64 {
+    fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        let names = self.names.lock().unwrap();
+        Ok(names.iter().find(|(other, _)| other == name).map(|(_, found)| found.clone()))
+    }
+
+    fn bytes(&self, _model: &str) -> u64 {
         self.sizes_asked.fetch_add(1, Ordering::SeqCst);
         100
     }
 
+    fn stamp(&self, _model: &str) -> u64 {
+        self.stamp.load(Ordering::SeqCst)
+    }
+
+    fn outline(&self, _model: &str) -> Result<Outline, String> {
+        let description = Description { family: "gemma3".to_owned(), ..Description::default() };
+        Ok(Outline { description, ..Outline::default() })
+    }
+
+    fn library(&self) -> Option<&dyn Library> {
+        self.shelf.as_ref().map(|_| self as &dyn Library)
+    }
+
     fn load(&self, name: &str) -> Result<LoadedModel, String> {
+        while self.is_held.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         match name {
             "broken" if self.loads.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => {
                 return Err("its file /secret/path is damaged".to_owned());
@@ -149,6 +199,91 @@ impl Loader for Scripted {
     }
 }
 
+impl Scripted {
+    fn add(&self, name: &str, found: Found) {
+        let mut names = self.names.lock().unwrap();
+        names.retain(|(other, _)| other != name);
+        names.push((name.to_owned(), found));
+    }
+
+    fn known(&self, name: &str) -> Result<Found, LibraryError> {
+        let found = self.find(name).expect("no name is ambiguous");
+        found.ok_or_else(|| LibraryError::new(Refusal::Unknown, format!("there is no {name}")))
+    }
+
+    fn shelf(&self) -> &Shelf {
+        self.shelf.as_ref().expect("clients may change the models")
+    }
+}
+
+impl Library for Scripted {
+    fn pullable(&self, name: &str) -> Result<String, LibraryError> {
+        match name.contains("..") {
+            true => Err(LibraryError::new(Refusal::Invalid, "it is no name")),
+            false => Ok(name.to_lowercase()),
+        }
+    }
+
+    fn pull(&self, name: &str, progress: &mut dyn PullProgress) -> Result<(), LibraryError> {
+        let shelf = self.shelf();
+        shelf.begun.fetch_add(1, Ordering::SeqCst);
+        if name == "no/such" {
+            return Err(LibraryError::new(Refusal::Unknown, "there is no such repository"));
+        }
+        progress.file("model.gguf", Some(100));
+        progress.advance(40);
+        while shelf.is_held.load(Ordering::SeqCst) {
+            if progress.is_cancelled() {
+                shelf.cancelled.fetch_add(1, Ordering::SeqCst);
+                return Err(LibraryError::new(Refusal::Cancelled, "nobody wants it"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if name == "breaks/off" {
+            return Err(LibraryError::new(Refusal::Failed, "the other side went away"));
+        }
+        progress.advance(60);
+        self.add(name, Found::plain(name));
+        Ok(())
+    }
+
+    fn owned(&self, name: &str) -> Result<Option<String>, LibraryError> {
+        let found = self.known(name)?;
+        Ok((found.model == name).then_some(found.model))
+    }
+
+    fn delete(&self, name: &str) -> Result<(), LibraryError> {
+        self.names.lock().unwrap().retain(|(other, _)| other != name);
+        Ok(())
+    }
+
+    fn copy(&self, from: &str, to: &str) -> Result<(), LibraryError> {
+        self.add(to, self.known(from)?);
+        Ok(())
+    }
+
+    fn create(&self, name: &str, recipe: &Recipe) -> Result<(), LibraryError> {
+        let mut preset = Preset { system: recipe.system.clone(), ..Preset::default() };
+        for (name, value) in &recipe.parameters {
+            match name.as_str() {
+                "temperature" => preset.temperature = value.parse().ok(),
+                "num_predict" => preset.max_tokens = value.parse().ok(),
+                "stop" => preset.stops.push(value.clone()),
+                _ => {
+                    return Err(LibraryError::new(
+                        Refusal::Invalid,
+                        format!("no parameter {name}"),
+                    ));
+                }
+            }
+        }
+        preset.messages.clone_from(&recipe.messages);
+        let model = self.known(&recipe.from)?.model;
+        self.add(name, Found { model, preset: Arc::new(preset) });
+        Ok(())
+    }
+}
+
 /// A running server. Ends when dropped.
 pub(crate) struct Harness {
     pub(crate) address: SocketAddr,
@@ -165,9 +300,20 @@ impl Harness {
 
     /// A server with other options.
     pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
+        Self::of(Scripted::new(Arc::default()), change)
+    }
+
+    /// A server whose models clients may change.
+    pub(crate) fn library() -> Self {
+        let shelf = Some(Shelf::default());
+        Self::of(Scripted { shelf, ..Scripted::new(Arc::default()) }, |_| {})
+    }
+
+    /// A server of a loader.
+    pub(crate) fn of(loader: Scripted, change: impl FnOnce(&mut ServerOptions)) -> Self {
         let mut options = ServerOptions { port: 0, ..ServerOptions::default() };
         change(&mut options);
-        let loader = Arc::new(Scripted::new(Arc::new(Controls::default())));
+        let loader = Arc::new(loader);
         let (sender, receiver) = std::sync::mpsc::channel();
         let shared = Arc::clone(&loader);
         let thread = std::thread::spawn(move || {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use trine_engine::Pooling;
+use trine_server::KeepAlive;
 
 use crate::address::Address;
 
@@ -16,10 +17,14 @@ The first MODEL answers requests that name none. --help tells more.";
 pub(super) const DETAILS: &str = "\
 The first MODEL is loaded at once and answers requests that name none; the others are loaded when a
 request names them. With --memory, models that no request is using are unloaded to make room, the
-least recently used ones first.
+least recently used ones first; with --keep-alive after some time without a request.
 
-A model's name in requests is its file's name without the ending, the name of a fetched model, or
-`demo`; GET /v1/models lists them, --alias adds others.
+Without a MODEL, `demo` is the first one and every model and preset of `trine list` is served too,
+and clients that may use the server can pull, copy, create and delete models (Ollama's /api/pull and
+so on). With models named, these are served and nothing on the disk is changed.
+
+A model's name in requests is its file's name without the ending, the name of a fetched model or the
+last part of it, or `demo`; GET /v1/models lists them, --alias adds others.
 
 On an address that other machines reach, clients must send one of the keys of --api-key-file as
 `Authorization: Bearer KEY` or `x-api-key: KEY`; /health and /ready need none.
@@ -45,7 +50,7 @@ SIGHUP, stays so.";
 /// `trine serve`
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The models to serve [default: demo]
+    /// The models to serve [default: demo, and all models of `trine list`]
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
     pub(crate) models: Vec<String>,
 
@@ -104,6 +109,10 @@ pub(crate) struct ServeArgs {
     /// Memory that loaded models may take in all, such as 24G [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
+
+    /// How long a model that no request uses stays loaded, such as 5m, 0 or -1 (for ever) [default: -1]
+    #[arg(long, value_name = "TIME", value_parser = KeepAlive::parse, allow_hyphen_values = true)]
+    pub(crate) keep_alive: Option<KeepAlive>,
 
     /// Keep prefixes of prompts in this folder when memory has no room for them, and over restarts
     #[arg(long, value_name = "DIR", conflicts_with = "embeddings")]

@@ -17,6 +17,7 @@ pub(crate) mod quantize_metadata;
 pub(crate) mod run;
 pub(crate) mod search;
 pub(crate) mod serve;
+mod serve_names;
 pub(crate) mod servers;
 pub(crate) mod show;
 pub(crate) mod store;

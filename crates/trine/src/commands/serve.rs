@@ -7,20 +7,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use trine_engine::disk::{DiskStore, Folder, Origin};
 use trine_engine::{Pooling, SamplingParams, Service};
-use trine_model::KvType;
+use trine_model::{KvType, Model};
 use trine_server::{
-    Description, Keys, Limits, LoadedModel, Loader, ServeError, Server, ServerOptions,
+    Description, Found, Keys, Library, Limits, Listed, LoadedModel, Loader, Outline, ServeError,
+    Server, ServerOptions,
 };
 
+use super::serve_names::{Names, Served, laid, served_name, stamp};
 use crate::cli::{FetchArgs, ServeArgs};
 use crate::failure::{message, usage};
 use crate::interrupt::Watch;
-use crate::model_source::{Source, find};
+use crate::model_source::{Source, find, hub};
 use crate::options::Settings;
 use crate::session::{Session, Sizes, formats};
 #[cfg(unix)]
 use crate::signals;
-use crate::vocabulary::TextSide;
+use crate::vocabulary::{TextSide, template};
 use crate::{open_files, output, terminal, traces};
 
 /// Threads that serve connections; the models have their own.
@@ -46,17 +48,8 @@ const KEYS_BYTES_MAX: u64 = 1 << 20;
 /// # Errors
 /// If there is no such model, it cannot be loaded, or the address cannot be listened on.
 pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
-    let models = models(&args)?;
+    let names = names(&args)?;
     let options = options(&args)?;
-    for (_, model) in &args.alias {
-        if !models.iter().any(|(name, _)| name == model) {
-            let names: Vec<&str> = models.iter().map(|(name, _)| &**name).collect();
-            return Err(usage(format!(
-                "--alias: there is no model {model}; the models are {}",
-                names.join(", ")
-            )));
-        }
-    }
     let sequences = usize::from(args.sequences);
     let settings = Settings::new(&args.placement, KvType::F16);
     let queue = args.queue as usize;
@@ -68,7 +61,7 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
         return Err(usage("--prefix-cache-size needs --prefix-cache-dir"));
     }
     let prefixes = folder.map(|folder| (folder, limit));
-    let loader = Models { models, settings, sequences, embeddings, prefixes, queue, verbose };
+    let loader = Models { names, settings, sequences, embeddings, prefixes, queue, verbose };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("http")
@@ -89,7 +82,7 @@ async fn serve(
     loader: Arc<Models>,
     end: Arc<OnceLock<Instant>>,
 ) -> Result<()> {
-    let default = loader.names()[0].clone();
+    let default = loader.list()[0].name.clone();
     let gives_embeddings = loader.embeddings.is_some();
     let (has_tls, needs_key) = (options.tls.is_some(), options.keys.is_some());
     let drain = options.limits.drain;
@@ -158,47 +151,33 @@ fn watch_signals(drain: impl FnOnce() + Send + 'static) -> Result<()> {
     Ok(())
 }
 
-/// The model of an argument.
-fn base(typed: &str, fetch: &FetchArgs) -> Result<Source> {
-    let chosen = find(Some(typed), fetch)?;
-    match chosen.preset {
-        None => Ok(chosen.source),
-        Some(preset) => Err(usage(format!(
-            "{} is a preset, which this server cannot apply; serve {}, which it stands on",
-            preset.name, preset.from
-        ))),
+/// The names under which clients ask for models.
+fn names(args: &ServeArgs) -> Result<Names> {
+    if args.models.is_empty() {
+        match hub() {
+            Ok(hub) => return Names::store(hub, &args.alias),
+            Err(error) => tracing::warn!(%error, "there is no model store; only demo is served"),
+        }
     }
-}
-
-/// The models by the names under which clients ask for them.
-fn models(args: &ServeArgs) -> Result<Vec<(String, Source)>> {
-    let sources = match args.models.as_slice() {
-        [] => vec![Source::DEMO],
-        models => models.iter().map(|model| base(model, &args.fetch)).collect::<Result<_>>()?,
+    let models = match args.models.as_slice() {
+        [] => vec![served(None, &args.fetch)?],
+        models => {
+            let served = models.iter().map(|model| served(Some(model), &args.fetch));
+            served.collect::<Result<_>>()?
+        }
     };
-    let mut named: Vec<(String, Source)> = Vec::new();
-    for source in sources {
-        let name = served_name(&source);
-        if named.iter().any(|(other, _)| *other == name) {
-            return Err(usage(format!(
-                "two models would have the name {name}; rename a file, or serve them from two servers"
-            )));
-        }
-        named.push((name, source));
-    }
-    Ok(named)
+    Names::fixed(models, &args.alias)
 }
 
-/// A path is nobody's business but the machine's.
-fn served_name(source: &Source) -> String {
-    match source {
-        Source::Path(path) => {
-            let absolute = path.canonicalize().unwrap_or_else(|_| path.clone());
-            let name = if absolute.is_dir() { absolute.file_name() } else { absolute.file_stem() };
-            name.unwrap_or_default().to_string_lossy().into_owned()
-        }
-        source => source.name(),
-    }
+/// The model of an argument; a preset has its own name, and the model's is that of what it stands on.
+fn served(typed: Option<&str>, fetch: &FetchArgs) -> Result<Served> {
+    let chosen = find(typed, fetch)?;
+    let model = served_name(&chosen.source);
+    let (name, laid) = match &chosen.preset {
+        Some(preset) => (preset.name.clone(), Arc::new(laid(preset))),
+        None => (model.clone(), Arc::default()),
+    };
+    Ok(Served { name, model, source: chosen.source, laid })
 }
 
 fn options(args: &ServeArgs) -> Result<ServerOptions> {
@@ -229,7 +208,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         tls: args.tls_cert.clone().zip(args.tls_key.clone()),
         origins: args.origin.clone(),
         host_names: args.host_name.clone(),
-        aliases: args.alias.clone(),
+        keep_alive: args.keep_alive.unwrap_or_default(),
         memory_budget: args.memory,
         trace_parent: Some(traces::follow),
         limits,
@@ -248,7 +227,7 @@ fn read_keys(path: &Path) -> Result<Keys> {
 
 /// Opens models for the server.
 struct Models {
-    models: Vec<(String, Source)>,
+    names: Names,
     settings: Settings,
     sequences: usize,
     /// How embeddings are made, where the server gives these instead of text.
@@ -274,12 +253,12 @@ fn keep_prefixes(session: &mut Session, folder: &Path, limit: u64) -> Result<()>
 }
 
 impl Models {
-    fn source(&self, name: &str) -> Option<&Source> {
-        self.models.iter().find(|(other, _)| other == name).map(|(_, source)| source)
+    fn source(&self, model: &str) -> Result<Source> {
+        self.names.source(model).ok_or_else(|| anyhow!("there is no model {model} any more"))
     }
 
     fn open(&self, name: &str) -> Result<LoadedModel> {
-        let source = self.source(name).ok_or_else(|| anyhow!("there is no model {name}"))?;
+        let source = self.source(name)?;
         let sizes = Sizes {
             sequences: self.sequences,
             kept: match self.embeddings {
@@ -292,7 +271,7 @@ impl Models {
             outputs: self.sequences.max(OUTPUTS_LEAST),
             ..Sizes::default()
         };
-        let mut session = Session::open(source, &self.settings, sizes)?;
+        let mut session = Session::open(&source, &self.settings, sizes)?;
         let tokens = session.engine.context().saturating_mul(QUEUE_CONTEXTS);
         session.engine.set_queue(self.queue, tokens);
         if let Some((folder, limit)) = &self.prefixes
@@ -303,15 +282,12 @@ impl Models {
         let defaults = session.model.defaults().clone();
         let text = TextSide::read(session.model.checkpoint(), &defaults.stop_ids, true)?;
         session.tell(self.verbose);
-        let weights = session.model.base_plan().weights;
-        let description = Description {
-            family: session.model.config().family.name().to_owned(),
-            formats: formats(&session.model),
-            parameters: weights.iter().map(|weight| (weight.rows * weight.columns) as u64).sum(),
-            context: session.model.config().context,
-            device: session.device.clone(),
-        };
         let bytes = session.engine.program().memory().total();
+        let description = Description {
+            device: session.device.clone(),
+            gpu_bytes: if session.gpu.is_some() { bytes } else { 0 },
+            ..described(&session.model)
+        };
         let service = Service::start(session.engine).context("the system gives no thread")?;
         Ok(LoadedModel {
             grammars: trine_server::grammar_cache(&text.tokenizer),
@@ -325,19 +301,52 @@ impl Models {
     }
 }
 
+fn described(model: &Model) -> Description {
+    let weights = model.base_plan().weights;
+    Description {
+        family: model.config().family.name().to_owned(),
+        formats: formats(model),
+        parameters: weights.iter().map(|weight| (weight.rows * weight.columns) as u64).sum(),
+        context: model.config().context,
+        ..Description::default()
+    }
+}
+
 impl Loader for Models {
-    fn names(&self) -> Vec<String> {
-        self.models.iter().map(|(name, _)| name.clone()).collect()
+    fn list(&self) -> Vec<Listed> {
+        self.names.list()
     }
 
-    fn bytes(&self, name: &str) -> u64 {
-        match self.source(name) {
-            None => 0,
-            Some(source) => source.file_bytes(),
-        }
+    fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        self.names.find(name)
     }
 
-    fn load(&self, name: &str) -> Result<LoadedModel, String> {
-        self.open(name).map_err(|error| message(&error).unwrap_or_default())
+    fn bytes(&self, model: &str) -> u64 {
+        self.names.source(model).map_or(0, |source| source.file_bytes())
+    }
+
+    fn stamp(&self, model: &str) -> u64 {
+        self.names.source(model).map_or(0, |source| stamp(&source))
+    }
+
+    fn outline(&self, model: &str) -> Result<Outline, String> {
+        let outline = || -> Result<Outline> {
+            let opened = self.source(model)?.open(self.settings.quantize)?;
+            let template = template(opened.checkpoint())?;
+            Ok(Outline {
+                description: described(&opened),
+                template: template.map(|template| template.source().to_owned()),
+                embeds: self.embeddings.is_some(),
+            })
+        };
+        outline().map_err(|error| message(&error).unwrap_or_default())
+    }
+
+    fn load(&self, model: &str) -> Result<LoadedModel, String> {
+        self.open(model).map_err(|error| message(&error).unwrap_or_default())
+    }
+
+    fn library(&self) -> Option<&dyn Library> {
+        self.names.library()
     }
 }

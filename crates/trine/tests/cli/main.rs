@@ -19,6 +19,7 @@ mod running;
 #[allow(dead_code, reason = "the program uses the rest")]
 mod screen;
 mod serving;
+mod serving_models;
 mod settings;
 mod traces;
 mod vulkan;

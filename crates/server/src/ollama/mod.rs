@@ -1,5 +1,9 @@
 //! The dialect of Ollama: `/api/...`
 
+pub(crate) mod manage;
+pub(crate) mod models;
+pub(crate) mod pull;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,14 +17,14 @@ use trine_text::{Message, Specials, ToolCall};
 use crate::app::{App, unix_seconds};
 use crate::body::read_object;
 use crate::calling::{Calling, arguments};
-use crate::conversation::{Rendering, prompt, read_messages};
+use crate::conversation::{Rendering, prompt, read_messages, with_preset};
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::json::Fields;
-use crate::models::{Description, Entry, Lease};
+use crate::models::{KeepAlive, Lease, Unloaded};
 use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_json, respond};
+use crate::stream::{Writer, push_line, respond};
 use crate::structure::Structure;
 use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
 
@@ -71,16 +75,21 @@ async fn handle(
     let object = read_object(&app, request).await?;
     let fields = Fields::new(&object);
     let streams = fields.boolean("stream")?.unwrap_or(true);
-    let lease = app.model(fields.text("model")?).await?;
+    let keep = read_keep_alive(fields)?;
+    let named = app.models.find(fields.text("model")?).await?;
+    if keep == Some(KeepAlive::For(Duration::ZERO)) && asks_nothing(fields, way)? {
+        let unloaded = app.models.unload(&named.base).await;
+        tracing::debug!(is_gone = unloaded == Unloaded::Gone, "asked to unload the model");
+        let lines = Lines::new(named.name, way, started);
+        return Ok(json_response(&lines.without_text("unload")));
+    }
+    let lease = app.model(&named, keep).await?;
     let load = started.elapsed();
     let reading = Arc::clone(&lease);
     let ask = app.work(move || read(&object, &reading, way)).await?;
-    let mut lines = Lines { model: Arc::clone(&lease.name), way, prompt_tokens: 0, started, load };
+    let mut lines = Lines { load, ..Lines::new(Arc::clone(&lease.name), way, started) };
     let Some(ask) = ask else {
-        // A request without a question only loads the model.
-        let mut line = lines.line("", true);
-        line["done_reason"] = "load".into();
-        return Ok(json_response(&line));
+        return Ok(json_response(&lines.without_text("load")));
     };
     lines.prompt_tokens = ask.request.prompt.len();
     let choices = Choices::start(&app, &lease, vec![ask])?;
@@ -96,11 +105,30 @@ async fn handle(
     Ok(json_response(&line))
 }
 
+/// How long the model stays loaded after the request, where that says it.
+///
+/// # Errors
+/// 400 for what is no time.
+pub(crate) fn read_keep_alive(fields: Fields<'_>) -> Result<Option<KeepAlive>, ApiError> {
+    let Some(value) = fields.get("keep_alive") else { return Ok(None) };
+    let expected = "a time such as \"5m\", a number of seconds, 0, or -1 for ever";
+    let keep = KeepAlive::of_value(value);
+    keep.map(Some).ok_or_else(|| fields.wrong("keep_alive", expected))
+}
+
+/// Whether a request only loads the model, or unloads it.
+fn asks_nothing(fields: Fields<'_>, way: Way) -> Result<bool, ApiError> {
+    Ok(match way {
+        Way::Chat => fields.list("messages")?.is_none_or(<[Value]>::is_empty),
+        Way::Generate => fields.text("prompt")?.is_none_or(str::is_empty),
+    })
+}
+
 fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<Ask>, ApiError> {
     let (fields, model) = (Fields::new(object), &*lease.model);
     refuse(fields, &UNSUPPORTED)?;
     refuse(fields, &EVERYWHERE)?;
-    let mut parameters = Parameters::of_model(model);
+    let mut parameters = Parameters::of(lease);
     if let Some(options) = fields.object("options")? {
         let options = Fields::within(options, "options.");
         read_options(options, &mut parameters, model.service.limits().vocabulary)?;
@@ -111,27 +139,28 @@ fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<A
         Way::Generate => Calling::default(),
     };
     calling.apply(&mut parameters, model)?;
+    if asks_nothing(fields, way)? {
+        return Ok(None);
+    }
     let ids = match way {
-        Way::Chat if fields.list("messages")?.is_none_or(<[Value]>::is_empty) => return Ok(None),
         Way::Chat => {
             refuse_images(fields)?;
             let messages = with_ids(fields.list("messages")?.unwrap_or_default());
             let map = Map::from_iter([("messages".to_owned(), messages.into())]);
-            let messages = calling.conversation(read_messages(Fields::new(&map))?)?;
+            let messages = read_messages(Fields::new(&map))?;
+            let messages = calling.conversation(messages, &lease.preset)?;
             prompt(model, messages, &Rendering::default())?
         }
         Way::Generate => {
             let text = fields.text("prompt")?.unwrap_or_default();
-            if text.is_empty() {
-                return Ok(None);
-            }
             if fields.boolean("raw")?.unwrap_or(false) || model.template.is_none() {
                 model.tokenizer.encode_prompt(text, Specials::Parse)?
             } else {
                 let system = fields.text("system")?.filter(|system| !system.is_empty());
                 let system = system.map(|system| Message::new("system", system));
                 let messages = system.into_iter().chain([Message::new("user", text)]);
-                prompt(model, messages.collect(), &Rendering::default())?
+                let messages = with_preset(&lease.preset, messages.collect());
+                prompt(model, messages, &Rendering::default())?
             }
         }
     };
@@ -212,7 +241,7 @@ fn read_options(
     if let Some(most) = options.integer("num_predict", -2..=TOKENS_MAX as i64)? {
         parameters.max_tokens = usize::try_from(most).ok();
     }
-    parameters.stops = read_stops(options, "stop")?;
+    read_stops(options, "stop", &mut parameters.stops)?;
     refuse(options, &UNSUPPORTED_OPTIONS)
 }
 
@@ -226,6 +255,17 @@ struct Lines {
 }
 
 impl Lines {
+    fn new(model: Arc<str>, way: Way, started: Instant) -> Self {
+        Self { model, way, prompt_tokens: 0, started, load: Duration::ZERO }
+    }
+
+    /// The answer to a request that asks nothing.
+    fn without_text(&self, reason: &str) -> Value {
+        let mut line = self.line("", true);
+        line["done_reason"] = reason.into();
+        line
+    }
+
     fn line(&self, text: &str, done: bool) -> Value {
         let mut line = json!({"model": &*self.model, "created_at": rfc3339(unix_seconds())});
         match self.way {
@@ -256,11 +296,6 @@ fn written(call: &ToolCall) -> Value {
     json!({"function": {"index": call.index, "name": call.name, "arguments": arguments(call)}})
 }
 
-fn push_line(out: &mut Vec<u8>, line: &Value) {
-    push_json(out, line);
-    out.push(b'\n');
-}
-
 impl Writer for Lines {
     const MEDIA_TYPE: &'static str = "application/x-ndjson";
 
@@ -287,106 +322,6 @@ impl Writer for Lines {
 
     /// Lines of JSON have nothing that readers skip.
     fn keep_alive(&mut self, _out: &mut Vec<u8>) {}
-}
-
-fn details(description: &Description) -> Value {
-    let parameters = match description.parameters {
-        0 => String::new(),
-        count @ 1..1_000_000_000 => format!("{:.1}M", count as f64 / 1e6),
-        count => format!("{:.1}B", count as f64 / 1e9),
-    };
-    json!({
-        "parent_model": "",
-        "format": "gguf",
-        "family": description.family,
-        "families": [description.family],
-        "parameter_size": parameters,
-        "quantization_level": description.formats.first().map_or("", String::as_str),
-    })
-}
-
-fn listed(app: &App, entry: &Entry) -> Value {
-    let details = match &entry.model {
-        Some(model) => details(&model.description),
-        None => details(&Description::default()),
-    };
-    json!({
-        "name": entry.name,
-        "model": entry.name,
-        "modified_at": rfc3339(app.started),
-        "size": entry.bytes,
-        "digest": "",
-        "details": details,
-    })
-}
-
-/// `GET /api/tags`
-pub(crate) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
-    let entries = app.models.entries();
-    let models: Value = entries.iter().map(|entry| listed(&app, entry)).collect();
-    json_response(&json!({ "models": models }))
-}
-
-/// `GET /api/ps`
-pub(crate) async fn running(State(app): State<Arc<App>>) -> Response<Body> {
-    let entries = app.models.entries();
-    let loaded = entries.iter().filter(|entry| entry.model.is_some());
-    let models: Value = loaded
-        .map(|entry| {
-            let mut value = listed(&app, entry);
-            let model = entry.model.as_ref();
-            let context = model.map_or(0, |model| model.service.limits().context);
-            // Models are unloaded when room is needed, never by the clock.
-            value["expires_at"] = "2999-12-31T23:59:59Z".into();
-            value["size_vram"] = 0.into();
-            value["context_length"] = context.into();
-            value
-        })
-        .collect();
-    json_response(&json!({ "models": models }))
-}
-
-/// `POST /api/show`
-pub(crate) async fn show(
-    State(app): State<Arc<App>>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
-    let fields = Fields::new(&object);
-    let asked = fields.text("model")?.or(fields.text("name")?);
-    let asked = asked.ok_or_else(|| ApiError::field("model", "model is missing; name one"))?;
-    let lease = app.model(Some(asked)).await?;
-    let model = &lease.model;
-    let description = &model.description;
-    let template = model.template.as_ref().map_or("", |template| template.source());
-    let capabilities = match model.service.limits().embeddings {
-        None => json!(["completion", "tools"]),
-        Some(_) => json!(["embedding"]),
-    };
-    let family = &description.family;
-    let mut info = Map::new();
-    info.insert("general.architecture".to_owned(), family.clone().into());
-    info.insert("general.parameter_count".to_owned(), description.parameters.into());
-    info.insert(format!("{family}.context_length"), description.context.into());
-    Ok(json_response(&json!({
-        "modelfile": "",
-        "parameters": "",
-        "template": template,
-        "details": details(description),
-        "model_info": info,
-        "capabilities": capabilities,
-        "modified_at": rfc3339(app.started),
-    })))
-}
-
-/// The version of Ollama whose API this dialect has: clients ask which of its features they may use, editors for 0.6.4 at least.
-/// It has `capabilities` of `/api/show` (0.6.4), calls in streams (0.8) and `context_length` of `/api/ps` (0.10), and nothing yet of what
-/// came later.
-const API_VERSION: &str = "0.10.0";
-
-/// `GET /api/version`
-pub(crate) async fn version() -> Response<Body> {
-    json_response(&json!({"version": API_VERSION}))
 }
 
 /// A time in RFC 3339, from seconds since 1970.

@@ -1,0 +1,107 @@
+//! A model that stays loaded while a request uses it.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::loader::LoadedModel;
+use super::preset::Preset;
+use super::table::{FAILED_STEPS, Problem, Ready};
+use super::{Named, Shared};
+use crate::error::{ApiError, shown};
+
+/// A model that stays loaded while this lives.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// The name that was asked for.
+    pub(crate) name: Arc<str>,
+    /// The model's own name.
+    pub(crate) base: Arc<str>,
+    /// What the name lays over the model.
+    pub(crate) preset: Arc<Preset>,
+    /// The model.
+    pub(crate) model: Arc<LoadedModel>,
+    /// When it was asked for, which may be long before it was loaded.
+    pub(crate) asked: Instant,
+    shared: Arc<Shared>,
+}
+
+impl Deref for Lease {
+    type Target = LoadedModel;
+
+    fn deref(&self) -> &LoadedModel {
+        &self.model
+    }
+}
+
+impl Lease {
+    /// A lease that the table has counted.
+    pub(super) fn new(
+        named: &Named,
+        model: &Arc<LoadedModel>,
+        asked: Instant,
+        shared: &Arc<Shared>,
+    ) -> Self {
+        let Named { name, base, preset } = named.clone();
+        Self { name, base, preset, model: Arc::clone(model), asked, shared: Arc::clone(shared) }
+    }
+
+    /// Changes the model's entry, if it is still this one.
+    fn change<T>(&self, change: impl FnOnce(&mut Ready) -> T) -> Option<T> {
+        let mut table = self.shared.table();
+        let ready = table.ready_mut(&self.base);
+        ready.filter(|ready| Arc::ptr_eq(&ready.model, &self.model)).map(change)
+    }
+
+    /// The device has given a result.
+    pub(crate) fn note_success(&self) {
+        let failed_steps = self.model.service.status().device_failures;
+        self.change(|ready| ready.failed_steps = failed_steps);
+    }
+
+    /// The error of a request that the device has failed, with its true cause. Where the cause lasts, the model is unloaded
+    /// when its requests have ended, and the next one loads it again.
+    pub(crate) async fn explain(&self, error: ApiError) -> ApiError {
+        if error.code != "device_failed" {
+            return error;
+        }
+        let stamp = self.shared.stamp(&self.base).await;
+        let failed_steps = self.model.service.status().device_failures;
+        let mut table = self.shared.table();
+        let has_changed = table.stamps.get(&*self.base).is_some_and(|loaded| *loaded != stamp);
+        let ready = table.ready_mut(&self.base);
+        let Some(ready) = ready.filter(|ready| Arc::ptr_eq(&ready.model, &self.model)) else {
+            return error;
+        };
+        if !has_changed && failed_steps.saturating_sub(ready.failed_steps) < FAILED_STEPS {
+            return error;
+        }
+        let is_first = !ready.has_failed;
+        ready.has_failed = true;
+        let problem = Problem { has_changed, stamp, since: Instant::now() };
+        let message = problem.message(&shown(&self.name));
+        table.problems.insert(self.base.to_string(), problem);
+        drop(table);
+        if is_first {
+            tracing::error!(
+                model = %shown(&self.base),
+                has_changed,
+                "the model gives no more texts; the next request loads it again"
+            );
+        }
+        match has_changed {
+            true => ApiError { code: "model_not_loaded", message, ..error },
+            false => error,
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.change(|ready| {
+            ready.leases = ready.leases.saturating_sub(1);
+            ready.used = Instant::now();
+        });
+        self.shared.released.notify_waiters();
+    }
+}

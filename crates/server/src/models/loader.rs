@@ -1,0 +1,230 @@
+//! What the crate that has devices and files does for the server: find models, open them, and manage those on disk.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use trine_engine::{SamplingParams, Service};
+use trine_text::{ChatTemplate, GrammarCache, Tokenizer};
+
+use super::preset::{Preset, Recipe};
+
+/// Finds and opens models.
+///
+/// A *name* is what a client asks for. A *model* is what is loaded for it: several names may stand for one model, which is
+/// loaded once for all of them. All methods may read the disk.
+pub trait Loader: Send + Sync + 'static {
+    /// The names that are listed, the one for requests that name none first. Never empty. May change while the server
+    /// runs where there is a [`library`](Loader::library), and only there.
+    fn list(&self) -> Vec<Listed>;
+
+    /// What a name stands for; `None` where it stands for nothing. Names that are not listed may be found too.
+    ///
+    /// # Errors
+    /// Why a name that is known stands for no model at the moment, and what to do, for clients.
+    fn find(&self, name: &str) -> Result<Option<Found>, String>;
+
+    /// Bytes of memory that a model will take about, before it is loaded.
+    fn bytes(&self, model: &str) -> u64;
+
+    /// A number that changes when the files of a model change: when they are written to, cut, replaced or removed.
+    fn stamp(&self, model: &str) -> u64;
+
+    /// Describes a model without loading it.
+    ///
+    /// # Errors
+    /// What is wrong with the model, for the log.
+    fn outline(&self, model: &str) -> Result<Outline, String>;
+
+    /// Opens a model. Called on a thread that may wait; never for two models at once.
+    ///
+    /// # Errors
+    /// What is wrong with the model and what to do, for the log: clients are told only that it cannot be loaded.
+    fn load(&self, model: &str) -> Result<LoadedModel, String>;
+
+    /// What manages the models on disk, where clients may do that.
+    fn library(&self) -> Option<&dyn Library> {
+        None
+    }
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The model, for [`Loader::load`].
+    pub model: String,
+    /// What requests under this name get where they say nothing of their own.
+    pub preset: Arc<Preset>,
+}
+
+impl Found {
+    /// A model as it is.
+    pub fn plain(model: impl Into<String>) -> Self {
+        Self { model: model.into(), preset: Arc::default() }
+    }
+}
+
+/// A name in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The name.
+    pub name: String,
+    /// The model that it stands for.
+    pub model: String,
+    /// Bytes that the model takes, on disk or, where that is known, in memory.
+    pub bytes: u64,
+    /// When it came or was changed, where known.
+    pub modified: Option<SystemTime>,
+    /// SHA-256 of its file in hexadecimal, where known; empty otherwise.
+    pub digest: String,
+}
+
+impl Listed {
+    /// A name for the model of the same name.
+    pub fn plain(name: impl Into<String>, bytes: u64) -> Self {
+        let name = name.into();
+        Self { model: name.clone(), name, bytes, modified: None, digest: String::new() }
+    }
+}
+
+/// A model ready for requests.
+#[derive(Debug)]
+pub struct LoadedModel {
+    /// Text to token ids and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// How conversations are written; base models have none.
+    pub template: Option<ChatTemplate>,
+    /// How its makers sample it.
+    pub sampling: SamplingParams,
+    /// Its compiled grammars ([`grammar_cache`](crate::grammar_cache) makes one).
+    pub grammars: GrammarCache,
+    /// The engine that runs it.
+    pub service: Service,
+    /// Facts for people.
+    pub description: Description,
+    /// Bytes that it takes.
+    pub bytes: u64,
+}
+
+impl LoadedModel {
+    /// What [`Loader::outline`] says of it before it is loaded.
+    pub(crate) fn outline(&self) -> Outline {
+        Outline {
+            description: self.description.clone(),
+            template: self.template.as_ref().map(|template| template.source().to_owned()),
+            embeds: self.service.limits().embeddings.is_some(),
+        }
+    }
+}
+
+/// Facts about a model.
+#[derive(Debug, Clone, Default)]
+pub struct Description {
+    /// Family of the architecture, such as `gemma3`.
+    pub family: String,
+    /// Formats of the weights, the one with most bytes first.
+    pub formats: Vec<String>,
+    /// Numbers in the weights.
+    pub parameters: u64,
+    /// Positions that the model was made for.
+    pub context: usize,
+    /// What runs it; empty where it is not loaded.
+    pub device: String,
+    /// Bytes of it in the memory of a GPU.
+    pub gpu_bytes: u64,
+}
+
+/// What is known of a model without loading it.
+#[derive(Debug, Clone, Default)]
+pub struct Outline {
+    /// Facts for people.
+    pub description: Description,
+    /// Source of its chat template, if it has one.
+    pub template: Option<String>,
+    /// Whether the server gives its embeddings, and no text of it.
+    pub embeds: bool,
+}
+
+/// Manages the models on disk. Every method may take long: they are called on threads that may wait.
+pub trait Library: Send + Sync {
+    /// The one spelling of a name that can be fetched: requests for the same spelling share a download.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] if it cannot be the name of a model.
+    fn pullable(&self, name: &str) -> Result<String, LibraryError>;
+
+    /// Fetches a model, or what is missing of it.
+    ///
+    /// # Errors
+    /// What went wrong; [`Refusal::Cancelled`] after [`PullProgress::is_cancelled`].
+    fn pull(&self, name: &str, progress: &mut dyn PullProgress) -> Result<(), LibraryError>;
+
+    /// The model whose files [`Library::delete`] removes under this name; `None` where it removes a name only.
+    ///
+    /// # Errors
+    /// [`Refusal::Unknown`], or [`Refusal::Invalid`] for what cannot be removed.
+    fn owned(&self, name: &str) -> Result<Option<String>, LibraryError>;
+
+    /// Removes a name from the disk, and its model's files if it is a model of its own.
+    ///
+    /// # Errors
+    /// [`Refusal::Unknown`], or what went wrong.
+    fn delete(&self, name: &str) -> Result<(), LibraryError>;
+
+    /// Gives a model a further name.
+    ///
+    /// # Errors
+    /// [`Refusal::Unknown`] for the first name, [`Refusal::Invalid`] for the second.
+    fn copy(&self, from: &str, to: &str) -> Result<(), LibraryError>;
+
+    /// Makes a name for another model with a preset over it. A preset of that name is replaced.
+    ///
+    /// # Errors
+    /// [`Refusal::Unknown`] for the other model, [`Refusal::Invalid`] for the name or a parameter.
+    fn create(&self, name: &str, recipe: &Recipe) -> Result<(), LibraryError>;
+}
+
+/// Receives the course of a download.
+pub trait PullProgress {
+    /// A file begins, so many bytes long if that is known.
+    fn file(&mut self, name: &str, bytes: Option<u64>);
+
+    /// So many more bytes of the file are on disk.
+    fn advance(&mut self, bytes: u64);
+
+    /// The download pauses, and why.
+    fn waiting(&mut self, reason: &str);
+
+    /// Whether nobody wants it any more.
+    fn is_cancelled(&self) -> bool;
+}
+
+/// Why something was not done with the models on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LibraryError {
+    /// The kind.
+    pub refusal: Refusal,
+    /// What went wrong and what to do, for clients.
+    pub message: String,
+}
+
+/// Kinds of [`LibraryError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The request cannot be meant so.
+    Invalid,
+    /// There is no such model.
+    Unknown,
+    /// Something else uses it.
+    Busy,
+    /// Nobody wanted it any more.
+    Cancelled,
+    /// The disk, the network or the other side failed.
+    Failed,
+}
+
+impl LibraryError {
+    /// An error of a kind.
+    pub fn new(refusal: Refusal, message: impl Into<String>) -> Self {
+        Self { refusal, message: message.into() }
+    }
+}

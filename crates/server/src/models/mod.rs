@@ -1,0 +1,591 @@
+//! Several models by name: loaded when a request wants them, unloaded when their time is over, and the least recently used
+//! ones to stay within a budget of memory.
+//!
+//! Where all models are in use, a load marks as many as have to go as leaving. Their requests go on, further ones wait
+//! until the model is gone and then ask for it in turn: no model is kept out by steady work on others.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `loader`, `preset` | what the crate that has devices and files gives |
+//! | `keep` | how long a model stays loaded |
+//! | `table` | what is loaded, pure |
+//! | `loading` | loading and unloading |
+//! | `lease` | a model that stays loaded while a request uses it |
+
+mod keep;
+mod lease;
+mod loader;
+mod loading;
+mod preset;
+mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::{Notify, watch};
+
+use crate::error::{ApiError, shown};
+
+pub use keep::KeepAlive;
+pub(crate) use lease::Lease;
+pub use loader::{
+    Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline, PullProgress,
+    Refusal,
+};
+pub use preset::{Preset, Recipe};
+use table::{Outcome, Problem, Ready, Slot, Table};
+
+/// A list of names is asked for again after this time, where it may change.
+const LIST_AGE: Duration = Duration::from_secs(1);
+/// After this time a model that has failed for another reason than its files may be tried again, for who asks whether the
+/// server is ready. A request tries it at any time.
+const PROBLEM_PAUSE: Duration = Duration::from_secs(30);
+/// Most names in the message about one that does not exist.
+const NAMES_SHOWN: usize = 20;
+
+/// The table of models.
+#[derive(Debug, Clone)]
+pub(crate) struct Models {
+    shared: Arc<Shared>,
+}
+
+/// What a request's name stands for.
+#[derive(Debug, Clone)]
+pub(crate) struct Named {
+    /// The name that was asked for, or the default one.
+    pub(crate) name: Arc<str>,
+    /// The model.
+    pub(crate) base: Arc<str>,
+    pub(crate) preset: Arc<Preset>,
+}
+
+/// A name or model for people.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    /// What the name stands for.
+    pub(crate) base: String,
+    /// Present while it is loaded.
+    pub(crate) model: Option<Arc<LoadedModel>>,
+    pub(crate) bytes: u64,
+    /// When it is unloaded if nobody uses it any more; `None` for never, and where it is not loaded.
+    pub(crate) expires: Option<SystemTime>,
+    /// Why it cannot be used.
+    pub(crate) problem: Option<String>,
+    pub(crate) modified: Option<SystemTime>,
+    pub(crate) digest: String,
+}
+
+/// What became of a request to unload a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unloaded {
+    /// It is not loaded any more, or never was.
+    Gone,
+    /// Requests use it.
+    InUse,
+}
+
+struct Shared {
+    loader: Arc<dyn Loader>,
+    /// The names, and when they were asked for.
+    list: Mutex<(Instant, Arc<[Listed]>)>,
+    keep: KeepAlive,
+    budget: Option<u64>,
+    waiters_max: usize,
+    table: Mutex<Table>,
+    /// One load at a time.
+    loading: tokio::sync::Mutex<()>,
+    /// Told when a lease ends, a model is gone or its time has changed, and when the table is closed.
+    released: Notify,
+    /// Told when models that were leaving are gone or stay, and when the table is closed.
+    settled: Notify,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Models").finish_non_exhaustive()
+    }
+}
+
+/// Why there is no lease.
+enum Failure {
+    Refused(ApiError),
+    NotLoaded(String),
+}
+
+enum Look {
+    Ready(Lease),
+    Loading(watch::Receiver<Outcome>),
+    /// Loaded, and about to be unloaded.
+    Leaving,
+}
+
+/// A request that waits for a load, or for a model to leave.
+struct Waiter(Arc<Shared>);
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.0.table().waiters -= 1;
+    }
+}
+
+impl Models {
+    /// No model is loaded yet.
+    pub(crate) fn new(
+        loader: Arc<dyn Loader>,
+        keep: KeepAlive,
+        budget: Option<u64>,
+        waiters_max: usize,
+    ) -> Self {
+        let shared = Shared {
+            list: Mutex::new((Instant::now(), loader.list().into())),
+            loader,
+            keep,
+            budget,
+            waiters_max,
+            table: Mutex::new(Table::default()),
+            loading: tokio::sync::Mutex::new(()),
+            released: Notify::new(),
+            settled: Notify::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The name that is meant where a request names none.
+    pub(crate) fn default_name(&self) -> String {
+        self.known()[0].name.clone()
+    }
+
+    /// The names as they were when somebody looked last.
+    fn known(&self) -> Arc<[Listed]> {
+        Arc::clone(&self.shared.list().1)
+    }
+
+    /// The names as they are, asked for again where they may have changed.
+    async fn names(&self) -> Arc<[Listed]> {
+        let shared = Arc::clone(&self.shared);
+        let is_young = |at: Instant| at.elapsed() < LIST_AGE;
+        if shared.loader.library().is_none() || is_young(shared.list().0) {
+            return self.known();
+        }
+        let looked = tokio::task::spawn_blocking(move || {
+            let names: Arc<[Listed]> = shared.loader.list().into();
+            // The default name is there whatever happens to the disk.
+            if !names.is_empty() {
+                *shared.list() = (Instant::now(), names);
+            }
+        });
+        if looked.await.is_err() {
+            tracing::error!("the models could not be listed");
+        }
+        self.known()
+    }
+
+    /// The names are asked for again by the next who wants them.
+    fn forget_names(&self) {
+        let mut list = self.shared.list();
+        if let Some(past) = list.0.checked_sub(LIST_AGE) {
+            list.0 = past;
+        }
+    }
+
+    /// What a request's name stands for; the default one for none.
+    ///
+    /// # Errors
+    /// 404 if it stands for nothing.
+    pub(crate) async fn find(&self, asked: Option<&str>) -> Result<Named, ApiError> {
+        let asked = match asked.filter(|asked| !asked.is_empty()) {
+            Some(asked) => asked.to_owned(),
+            None => self.default_name(),
+        };
+        let found = match self.shared.loader.library() {
+            None => self.shared.look_up(&asked),
+            Some(_) => {
+                let (shared, asked) = (Arc::clone(&self.shared), asked.clone());
+                let found = tokio::task::spawn_blocking(move || shared.look_up(&asked)).await;
+                found.map_err(|_| ApiError::internal("the request met a defect of the server"))?
+            }
+        };
+        match found {
+            Ok(Some(Found { model, preset })) => {
+                Ok(Named { name: asked.into(), base: model.into(), preset })
+            }
+            Ok(None) => {
+                let names = self.names().await;
+                Err(ApiError::unknown_model(
+                    &asked,
+                    names.iter().map(|listed| &*listed.name).take(NAMES_SHOWN),
+                ))
+            }
+            Err(message) => Err(LibraryError::new(Refusal::Unknown, message).into()),
+        }
+    }
+
+    /// A model that stays loaded while the lease lives; loads it if need be. `keep` says how long it stays loaded after that,
+    /// where the request says so.
+    ///
+    /// # Errors
+    /// 503 if it cannot be loaded, or too many requests are waiting for loads.
+    pub(crate) async fn acquire(
+        &self,
+        named: &Named,
+        keep: Option<KeepAlive>,
+    ) -> Result<Lease, ApiError> {
+        self.open(named, keep).await.map_err(|failure| match failure {
+            Failure::Refused(error) => error,
+            Failure::NotLoaded(_) => {
+                let problem = self.shared.table().problems.get(&*named.base).cloned();
+                let problem = problem.unwrap_or_else(|| Problem {
+                    has_changed: false,
+                    stamp: 0,
+                    since: Instant::now(),
+                });
+                let message = problem.message(&shown(&named.name));
+                ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) }
+            }
+        })
+    }
+
+    /// Loads the default model before anybody asks for it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) async fn preload(&self) -> Result<(), String> {
+        let named = self.find(None).await.map_err(|error| error.message)?;
+        self.open(&named, None).await.map(drop).map_err(|failure| match failure {
+            Failure::Refused(error) => error.message,
+            Failure::NotLoaded(message) => message,
+        })
+    }
+
+    async fn open(&self, named: &Named, keep: Option<KeepAlive>) -> Result<Lease, Failure> {
+        let asked = Instant::now();
+        let mut waiter: Option<Waiter> = None;
+        // A load keeps its model as long as somebody has this.
+        let mut loaded: Option<watch::Receiver<Outcome>> = None;
+        loop {
+            // Before the look: what happens between the look and the wait is told too.
+            let settled = self.shared.settled.notified();
+            let look = self.shared.find_or_load(named, keep).map_err(Failure::Refused)?;
+            drop(loaded.take());
+            if !matches!(look, Look::Ready(_)) && waiter.is_none() {
+                waiter = Some(self.shared.wait().map_err(Failure::Refused)?);
+            }
+            let mut receiver = match look {
+                Look::Ready(mut lease) => {
+                    lease.asked = asked;
+                    return Ok(lease);
+                }
+                Look::Loading(receiver) => receiver,
+                Look::Leaving => {
+                    settled.await;
+                    continue;
+                }
+            };
+            let outcome = tokio::select! {
+                biased;
+                outcome = receiver.wait_for(Option::is_some) => Some(outcome.map(|outcome| outcome.clone())),
+                () = settled => None,
+            };
+            // The server may be ending.
+            let Some(outcome) = outcome else {
+                loaded = Some(receiver);
+                continue;
+            };
+            match outcome {
+                // Loaded: the next look at the table gives a lease.
+                Ok(Some(Ok(()))) => loaded = Some(receiver),
+                _ if self.shared.is_closed() => {
+                    return Err(Failure::Refused(ApiError::draining()));
+                }
+                Ok(Some(Err(message))) => return Err(Failure::NotLoaded(message)),
+                Ok(None) | Err(_) => {
+                    return Err(Failure::NotLoaded(
+                        "loading it met a defect of the server".to_owned(),
+                    ));
+                }
+            }
+        }
+    }
+
+    /// All names, the default one first.
+    pub(crate) async fn entries(&self) -> Vec<Entry> {
+        let names = self.names().await;
+        let table = self.shared.table();
+        names.iter().map(|listed| entry(&table, listed)).collect()
+    }
+
+    /// All models that names stand for, each once and under its own name, the default one first; then those that are still
+    /// loaded though no name stands for them any more.
+    pub(crate) fn engines(&self) -> Vec<Entry> {
+        let names = self.known();
+        let table = self.shared.table();
+        let mut entries: Vec<Entry> = Vec::new();
+        for listed in names.iter() {
+            if entries.iter().all(|entry| entry.base != listed.model) {
+                entries
+                    .push(entry(&table, &Listed { name: listed.model.clone(), ..listed.clone() }));
+            }
+        }
+        for (name, slot) in &table.slots {
+            if matches!(slot, Slot::Ready(_)) && entries.iter().all(|entry| entry.base != *name) {
+                entries.push(entry(&table, &Listed::plain(name.clone(), 0)));
+            }
+        }
+        entries
+    }
+
+    /// What is known of a name.
+    pub(crate) fn entry(&self, named: &Named) -> Entry {
+        let names = self.known();
+        let of_name = names.iter().find(|listed| *listed.name == *named.name);
+        let listed = of_name.or_else(|| names.iter().find(|listed| *listed.model == *named.base));
+        let (bytes, modified, digest) = match listed {
+            Some(listed) => (listed.bytes, listed.modified, listed.digest.clone()),
+            None => (0, None, String::new()),
+        };
+        let (name, model) = (named.name.to_string(), named.base.to_string());
+        entry(&self.shared.table(), &Listed { name, model, bytes, modified, digest })
+    }
+
+    /// Describes a model, loaded or not.
+    ///
+    /// # Errors
+    /// 503 if its files cannot be read.
+    pub(crate) async fn outline(&self, named: &Named) -> Result<Outline, ApiError> {
+        if let Some(ready) = self.shared.table().ready(&named.base) {
+            return Ok(ready.model.outline());
+        }
+        let (loader, base) = (Arc::clone(&self.shared.loader), Arc::clone(&named.base));
+        let outline = tokio::task::spawn_blocking(move || loader.outline(&base)).await;
+        let outline =
+            outline.map_err(|_| ApiError::internal("the request met a defect of the server"))?;
+        outline.map_err(|problem| {
+            tracing::error!(model = %shown(&named.base), problem, "the model cannot be described");
+            let name = shown(&named.name);
+            let message = format!("the model {name} cannot be read; the server's log says why");
+            ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) }
+        })
+    }
+
+    /// Whether the default model can be used as far as is known.
+    ///
+    /// # Errors
+    /// 503 with what stands against it.
+    pub(crate) async fn check_default(&self) -> Result<(), ApiError> {
+        let name = self.default_name();
+        let base = self.known()[0].model.clone();
+        let Some(problem) = self.shared.table().problems.get(&base).cloned() else { return Ok(()) };
+        let stamp = self.shared.stamp(&base).await;
+        if Table::may_work(&problem, stamp, PROBLEM_PAUSE) {
+            return Ok(());
+        }
+        let message = problem.message(&shown(&name));
+        Err(ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) })
+    }
+
+    /// Whether any model has a problem.
+    pub(crate) fn has_problem(&self) -> bool {
+        !self.shared.table().problems.is_empty()
+    }
+
+    /// What manages the models on disk, where clients may do that.
+    ///
+    /// # Errors
+    /// 403 where this server serves the models that it was started with.
+    pub(crate) fn check_library(&self) -> Result<(), ApiError> {
+        if self.shared.loader.library().is_some() {
+            return Ok(());
+        }
+        let message = "this server serves the models that it was started with; start `trine serve` without naming models to \
+                       manage them through it";
+        Err(ApiError::forbidden("library_closed", message))
+    }
+
+    /// Runs work on the models on disk, on a thread that may wait; the list of names may be another one then.
+    ///
+    /// # Errors
+    /// As [`Models::check_library`], and what the work gives.
+    pub(crate) async fn manage<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&dyn Library) -> Result<T, LibraryError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.check_library()?;
+        let loader = Arc::clone(&self.shared.loader);
+        let done = tokio::task::spawn_blocking(move || loader.library().map(work)).await;
+        self.forget_names();
+        match done {
+            Ok(Some(done)) => done.map_err(ApiError::from),
+            Ok(None) | Err(_) => Err(ApiError::internal("the request met a defect of the server")),
+        }
+    }
+
+    /// Runs the work of [`Models::manage`] on the thread that calls.
+    ///
+    /// # Errors
+    /// As [`Models::manage`].
+    pub(crate) fn manage_here<T>(
+        &self,
+        work: impl FnOnce(&dyn Library) -> Result<T, LibraryError>,
+    ) -> Result<T, LibraryError> {
+        let done = self.shared.loader.library().map(work);
+        self.forget_names();
+        done.unwrap_or_else(|| Err(LibraryError::new(Refusal::Failed, "there is no library")))
+    }
+
+    /// Unloads a model that nobody uses; one that is used is unloaded when its requests have ended.
+    pub(crate) async fn unload(&self, base: &str) -> Unloaded {
+        if let Some(ready) = self.shared.table().ready_mut(base) {
+            ready.keep = KeepAlive::For(Duration::ZERO);
+        }
+        self.unload_idle(base).await
+    }
+
+    /// Unloads a model that nobody uses.
+    pub(crate) async fn unload_idle(&self, base: &str) -> Unloaded {
+        let model = {
+            let mut table = self.shared.table();
+            match table.begin_to_stop(base) {
+                Some(model) => model,
+                None if table.ready(base).is_some() => return Unloaded::InUse,
+                None => return Unloaded::Gone,
+            }
+        };
+        self.shared.finish_to_stop(base.to_owned(), model).await;
+        Unloaded::Gone
+    }
+
+    /// Forgets what is known of a model that is no more.
+    pub(crate) fn forget(&self, base: &str) {
+        let mut table = self.shared.table();
+        table.problems.remove(base);
+        table.stamps.remove(base);
+        table.sizes.remove(base);
+    }
+
+    /// Unloads models when their time is over; for ever.
+    pub(crate) async fn expire(&self) {
+        self.shared.expire().await;
+    }
+
+    /// Gives no more leases, and ends the waits for them. Requests that have one go on: they may give their engine as
+    /// much work as they need.
+    pub(crate) fn drain(&self) {
+        self.shared.table().is_closed = true;
+        self.shared.settled.notify_waiters();
+        self.shared.released.notify_waiters();
+    }
+
+    /// Ends all engines. Waits for their threads: for a thread that may wait.
+    pub(crate) fn stop(&self) {
+        self.drain();
+        let slots = std::mem::take(&mut self.shared.table().slots);
+        let models = slots.into_values().filter_map(|slot| match slot {
+            Slot::Ready(Ready { model, .. }) => Some(model),
+            Slot::Loading(_) | Slot::Stopping(_) => None,
+        });
+        let models: Vec<Arc<LoadedModel>> = models.collect();
+        // None of them takes more while others end.
+        models.iter().for_each(|model| model.service.drain());
+        models.iter().for_each(|model| model.service.stop());
+    }
+}
+
+fn entry(table: &Table, listed: &Listed) -> Entry {
+    let ready = table.ready(&listed.model);
+    let model = ready.map(|ready| Arc::clone(&ready.model));
+    let estimate = listed.bytes.max(table.size(&listed.model));
+    let expires = ready
+        .and_then(Ready::expires)
+        .and_then(|at| SystemTime::now().checked_add(at.saturating_duration_since(Instant::now())));
+    let failed = table.problems.get(&listed.model);
+    Entry {
+        name: listed.name.clone(),
+        base: listed.model.clone(),
+        bytes: model.as_ref().map_or(estimate, |model| model.bytes),
+        model,
+        expires,
+        problem: failed.map(|problem| problem.message(&shown(&listed.name))),
+        modified: listed.modified,
+        digest: listed.digest.clone(),
+    }
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn list(&self) -> MutexGuard<'_, (Instant, Arc<[Listed]>)> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.table().is_closed
+    }
+
+    /// What a name stands for. Ollama's clients add a tag where none was typed.
+    fn look_up(&self, asked: &str) -> Result<Option<Found>, String> {
+        let found = self.loader.find(asked)?;
+        match asked.strip_suffix(":latest") {
+            Some(bare) if found.is_none() => self.loader.find(bare),
+            _ => Ok(found),
+        }
+    }
+
+    /// [`Loader::stamp`], on a thread that may wait.
+    async fn stamp(self: &Arc<Self>, base: &str) -> u64 {
+        let (loader, base) = (Arc::clone(&self.loader), base.to_owned());
+        tokio::task::spawn_blocking(move || loader.stamp(&base)).await.unwrap_or_default()
+    }
+
+    fn wait(self: &Arc<Self>) -> Result<Waiter, ApiError> {
+        let mut table = self.table();
+        if table.waiters >= self.waiters_max {
+            return Err(ApiError::overloaded(format!(
+                "{} requests are waiting for models to be loaded, no more are taken; try again later",
+                table.waiters
+            )));
+        }
+        table.waiters += 1;
+        drop(table);
+        Ok(Waiter(Arc::clone(self)))
+    }
+
+    fn find_or_load(
+        self: &Arc<Self>,
+        named: &Named,
+        keep: Option<KeepAlive>,
+    ) -> Result<Look, ApiError> {
+        let base = &*named.base;
+        let mut table = self.table();
+        if table.is_closed {
+            return Err(ApiError::draining());
+        }
+        if table.ready(base).is_some_and(|ready| !ready.model.service.is_alive()) {
+            tracing::error!(model = %shown(base), "its engine met a defect; it is loaded again");
+            table.slots.remove(base);
+        }
+        match table.slots.get_mut(base) {
+            Some(Slot::Ready(ready)) if ready.is_leaving || ready.has_failed => Ok(Look::Leaving),
+            Some(Slot::Stopping(_)) => Ok(Look::Leaving),
+            Some(Slot::Ready(ready)) => {
+                ready.leases += 1;
+                ready.used = Instant::now();
+                ready.keep = keep.unwrap_or(ready.keep);
+                Ok(Look::Ready(Lease::new(named, &ready.model, ready.used, self)))
+            }
+            Some(Slot::Loading(sender)) => Ok(Look::Loading(sender.subscribe())),
+            None => {
+                let (sender, receiver) = watch::channel(None);
+                let sender = Arc::new(sender);
+                table.slots.insert(base.to_owned(), Slot::Loading(Arc::clone(&sender)));
+                // A task of its own: the client that asked first may go away.
+                tokio::spawn(Arc::clone(self).load_when_there_is_room(base.to_owned(), sender));
+                Ok(Look::Loading(receiver))
+            }
+        }
+    }
+}

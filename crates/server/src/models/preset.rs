@@ -1,0 +1,114 @@
+//! What a name lays over the model that it stands for.
+
+use trine_engine::SamplingParams;
+
+/// A system prompt and parameters for requests that have none of their own.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Preset {
+    /// The system prompt of conversations without one.
+    pub system: Option<String>,
+    /// See [`SamplingParams::temperature`].
+    pub temperature: Option<f32>,
+    /// See [`SamplingParams::top_k`].
+    pub top_k: Option<usize>,
+    /// See [`SamplingParams::top_p`].
+    pub top_p: Option<f32>,
+    /// See [`SamplingParams::min_p`].
+    pub min_p: Option<f32>,
+    /// See [`SamplingParams::repetition_penalty`].
+    pub repetition_penalty: Option<f32>,
+    /// See [`SamplingParams::presence_penalty`].
+    pub presence_penalty: Option<f32>,
+    /// See [`SamplingParams::frequency_penalty`].
+    pub frequency_penalty: Option<f32>,
+    /// See [`SamplingParams::seed`]; a seed of chance otherwise.
+    pub seed: Option<u64>,
+    /// Texts that end an answer.
+    pub stops: Vec<String>,
+    /// Most tokens of an answer.
+    pub max_tokens: Option<usize>,
+    /// Most positions of a prompt and its answer. The model's context bounds it.
+    pub context: Option<usize>,
+    /// Turns that every conversation begins with: who speaks (`user` or `assistant`), and what is said.
+    pub messages: Vec<(String, String)>,
+}
+
+/// What a preset is to be made of, as a request says it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Recipe {
+    /// The name that the new one is to stand on.
+    pub from: String,
+    /// The system prompt.
+    pub system: Option<String>,
+    /// Parameters by their names in Ollama's API, with their values as text; `stop` may be there several times.
+    pub parameters: Vec<(String, String)>,
+    /// Turns that every conversation begins with: who speaks, and what is said.
+    pub messages: Vec<(String, String)>,
+}
+
+impl Preset {
+    /// Lays the numbers over a model's own.
+    pub fn apply(&self, sampling: &mut SamplingParams) {
+        let set = |target: &mut f32, value: Option<f32>| {
+            if let Some(value) = value {
+                *target = value;
+            }
+        };
+        set(&mut sampling.temperature, self.temperature);
+        set(&mut sampling.top_p, self.top_p);
+        set(&mut sampling.min_p, self.min_p);
+        set(&mut sampling.repetition_penalty, self.repetition_penalty);
+        set(&mut sampling.presence_penalty, self.presence_penalty);
+        set(&mut sampling.frequency_penalty, self.frequency_penalty);
+        sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
+        sampling.seed = self.seed.unwrap_or(sampling.seed);
+    }
+
+    /// Parameters by their names in Ollama's API, in the order of its documentation.
+    pub fn parameters(&self) -> Vec<(&'static str, String)> {
+        let mut parameters = Vec::new();
+        let mut add = |name, value: Option<String>| {
+            parameters.extend(value.map(|value| (name, value)));
+        };
+        let number = |value: Option<f32>| value.map(|value| value.to_string());
+        let count = |value: Option<usize>| value.map(|value| value.to_string());
+        add("num_ctx", count(self.context));
+        add("repeat_penalty", number(self.repetition_penalty));
+        add("presence_penalty", number(self.presence_penalty));
+        add("frequency_penalty", number(self.frequency_penalty));
+        add("temperature", number(self.temperature));
+        add("seed", self.seed.map(|seed| seed.to_string()));
+        for stop in &self.stops {
+            add("stop", Some(format!("{stop:?}")));
+        }
+        add("num_predict", count(self.max_tokens));
+        add("top_k", count(self.top_k));
+        add("top_p", number(self.top_p));
+        add("min_p", number(self.min_p));
+        parameters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preset_changes_what_it_names_and_nothing_else() {
+        let model = SamplingParams { temperature: 0.7, top_k: 64, ..SamplingParams::greedy() };
+        let mut sampling = model.clone();
+        Preset::default().apply(&mut sampling);
+        assert_eq!(sampling, model);
+        let preset = Preset {
+            temperature: Some(0.2),
+            seed: Some(7),
+            stops: vec!["a\n".to_owned()],
+            ..Preset::default()
+        };
+        preset.apply(&mut sampling);
+        assert_eq!((sampling.temperature, sampling.seed, sampling.top_k), (0.2, 7, 64));
+        let parameters = [("temperature", "0.2"), ("seed", "7"), ("stop", "\"a\\n\"")];
+        let parameters = parameters.map(|(name, value)| (name, value.to_owned()));
+        assert_eq!(preset.parameters(), parameters);
+    }
+}

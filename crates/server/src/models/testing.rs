@@ -1,0 +1,97 @@
+//! A loader for tests: the embedded model on the scalar reference.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use trine_backend::reference::ReferenceDevice;
+use trine_engine::{Engine, EngineOptions, Pooling, SamplingParams, Service};
+use trine_model::Model;
+use trine_text::{ChatTemplate, Tokenizer};
+use trine_weights::Checkpoint;
+
+use super::{
+    Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline, PullProgress,
+    Recipe,
+};
+use crate::structure::grammar_cache;
+
+/// The embedded model, to write texts (`demo`) and to embed them (`embedder`), and a library that does everything that it is
+/// asked at once.
+pub(crate) struct Demo;
+
+impl Loader for Demo {
+    fn list(&self) -> Vec<Listed> {
+        ["demo", "embedder"].map(|name| Listed::plain(name, 1)).to_vec()
+    }
+
+    fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        Ok(self.list().iter().any(|listed| listed.name == name).then(|| Found::plain(name)))
+    }
+
+    fn bytes(&self, _model: &str) -> u64 {
+        1
+    }
+
+    fn stamp(&self, _model: &str) -> u64 {
+        1
+    }
+
+    fn outline(&self, _model: &str) -> Result<Outline, String> {
+        Ok(Outline::default())
+    }
+
+    fn load(&self, model: &str) -> Result<LoadedModel, String> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
+        let checkpoint = Checkpoint::open(&path).expect("the embedded model opens");
+        let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer");
+        let opened = Model::open(&path).expect("the embedded model opens");
+        let device = ReferenceDevice::new();
+        let options =
+            EngineOptions { context: Some(256), sequences: 1, ..EngineOptions::default() };
+        let engine = match model {
+            "demo" => Engine::new(&opened, &device, options),
+            _ => Engine::for_embeddings(&opened, &device, options, Pooling::Mean),
+        };
+        let tokenizer = Arc::new(tokenizer);
+        Ok(LoadedModel {
+            grammars: grammar_cache(&tokenizer),
+            tokenizer,
+            template: Some(ChatTemplate::gemma()),
+            sampling: SamplingParams::greedy(),
+            service: Service::start(engine.expect("the embedded model is small"))
+                .expect("there are threads"),
+            description: Description::default(),
+            bytes: 1,
+        })
+    }
+
+    fn library(&self) -> Option<&dyn Library> {
+        Some(self)
+    }
+}
+
+impl Library for Demo {
+    fn pullable(&self, name: &str) -> Result<String, LibraryError> {
+        Ok(name.to_owned())
+    }
+
+    fn pull(&self, _name: &str, _progress: &mut dyn PullProgress) -> Result<(), LibraryError> {
+        Ok(())
+    }
+
+    fn owned(&self, _name: &str) -> Result<Option<String>, LibraryError> {
+        Ok(None)
+    }
+
+    fn delete(&self, _name: &str) -> Result<(), LibraryError> {
+        Ok(())
+    }
+
+    fn copy(&self, _from: &str, _to: &str) -> Result<(), LibraryError> {
+        Ok(())
+    }
+
+    fn create(&self, _name: &str, _recipe: &Recipe) -> Result<(), LibraryError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! What changes the models on disk: `/api/create`, `/api/copy`, `/api/delete`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::models::read_name;
+use crate::app::App;
+use crate::body::read_object;
+use crate::error::{ApiError, shown};
+use crate::json::Fields;
+use crate::models::{Recipe, Unloaded};
+use crate::service_routes::json_response;
+use crate::stream::{LINES, push_line};
+use crate::unsupported::{Harmless, Unsupported, refuse};
+
+/// Fields of `/api/create` that this server has not.
+pub(crate) const UNSUPPORTED_CREATE: [Unsupported; 5] = [
+    ("template", Harmless::Off, "templates of this API are Go's; the model's own is used"),
+    ("adapters", Harmless::Off, "leave it out"),
+    ("files", Harmless::Off, "name a model that is here, or pull one"),
+    ("quantize", Harmless::Off, "use `trine quantize`, or pull the quantisation that you want"),
+    ("modelfile", Harmless::Off, "send from, system and parameters, or use `trine create`"),
+];
+/// Most parameters of a preset.
+const PARAMETERS_MAX: usize = 256;
+
+/// `POST /api/create`: a name for another model, with a system prompt and parameters.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    app.models.check_library()?;
+    let object = read_object(&app, request).await?;
+    let fields = Fields::new(&object);
+    let streams = fields.boolean("stream")?.unwrap_or(true);
+    let name = read_name(fields)?.to_owned();
+    refuse(fields, &UNSUPPORTED_CREATE)?;
+    let from = fields.text("from")?.filter(|from| !from.is_empty());
+    let from = from.ok_or_else(|| ApiError::field("from", "from is missing; name a model"))?;
+    let recipe = Recipe {
+        from: from.to_owned(),
+        system: fields.text("system")?.filter(|text| !text.is_empty()).map(str::to_owned),
+        parameters: read_parameters(fields)?,
+        messages: read_turns(fields)?,
+    };
+    app.models.manage(move |library| library.create(&name, &recipe)).await?;
+    Ok(done(streams))
+}
+
+/// `POST /api/copy`: a further name for a model.
+pub(crate) async fn copy(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    app.models.check_library()?;
+    let object = read_object(&app, request).await?;
+    let fields = Fields::new(&object);
+    let name = |field: &str| -> Result<String, ApiError> {
+        let name = fields.text(field)?.filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| ApiError::field(field, format!("{field} is missing")))?;
+        Ok(name.to_owned())
+    };
+    let (from, to) = (name("source")?, name("destination")?);
+    app.models.manage(move |library| library.copy(&from, &to)).await?;
+    Ok(json_response(&json!({})))
+}
+
+/// `DELETE /api/delete`: removes a preset, or a model with its files. One that is loaded and that nobody uses is unloaded.
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    app.models.check_library()?;
+    let object = read_object(&app, request).await?;
+    let name = read_name(Fields::new(&object))?.to_owned();
+    let asked = name.clone();
+    let model = app.models.manage(move |library| library.owned(&asked)).await?;
+    if let Some(model) = &model
+        && app.models.unload_idle(model).await == Unloaded::InUse
+    {
+        let message = format!("requests are using the model {}; try again later", shown(&name));
+        return Err(ApiError::new(StatusCode::CONFLICT, "model_in_use", message));
+    }
+    app.models.manage(move |library| library.delete(&name)).await?;
+    if let Some(model) = &model {
+        // A request may have loaded it meanwhile. It keeps what it has.
+        app.models.unload(model).await;
+        app.models.forget(model);
+    }
+    Ok(json_response(&json!({})))
+}
+
+/// `{"status": "success"}`, as a line or whole.
+pub(super) fn done(streams: bool) -> Response<Body> {
+    let success = json!({"status": "success"});
+    if !streams {
+        return json_response(&success);
+    }
+    let mut line = Vec::new();
+    push_line(&mut line, &success);
+    let mut response = Response::new(Body::from(line));
+    response.headers_mut().insert("content-type", LINES);
+    response
+}
+
+/// Parameters as text. Ranges are the library's business.
+fn read_parameters(fields: Fields<'_>) -> Result<Vec<(String, String)>, ApiError> {
+    let mut parameters = Vec::new();
+    for (name, value) in fields.object("parameters")?.into_iter().flatten() {
+        let values = match value {
+            Value::Array(values) => values.as_slice(),
+            value => std::slice::from_ref(value),
+        };
+        for value in values {
+            let text = match value {
+                Value::Null => continue,
+                Value::String(text) => text.clone(),
+                Value::Number(_) | Value::Bool(_) => value.to_string(),
+                Value::Array(_) | Value::Object(_) => {
+                    let path = format!("parameters.{name}");
+                    let message = format!("{path} must be a number, a text or a list of texts");
+                    return Err(ApiError::field(path, message));
+                }
+            };
+            parameters.push((name.clone(), text));
+        }
+    }
+    if parameters.len() > PARAMETERS_MAX {
+        let message = format!("use at most {PARAMETERS_MAX} parameters");
+        return Err(ApiError::field("parameters", message));
+    }
+    Ok(parameters)
+}
+
+/// Turns that every conversation begins with. What the system says is a field of its own.
+fn read_turns(fields: Fields<'_>) -> Result<Vec<(String, String)>, ApiError> {
+    let turns = fields.list("messages")?.unwrap_or_default().iter().enumerate();
+    turns.map(|(index, turn)| read_turn(index, turn)).collect()
+}
+
+fn read_turn(index: usize, turn: &Value) -> Result<(String, String), ApiError> {
+    let path = format!("messages[{index}]");
+    let Value::Object(map) = turn else {
+        return Err(ApiError::field(&path, format!("{path} must be an object")));
+    };
+    let prefix = format!("{path}.");
+    let turn = Fields::within(map, &prefix);
+    let role = turn.text("role")?.filter(|role| matches!(*role, "user" | "assistant"));
+    let role = role.ok_or_else(|| turn.wrong("role", "user or assistant"))?;
+    let content = turn.text("content")?.ok_or_else(|| turn.wrong("content", "a text"))?;
+    Ok((role.to_owned(), content.to_owned()))
+}

@@ -1,0 +1,152 @@
+//! What there is: `/api/tags`, `/api/ps`, `/api/show`, `/api/version`.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use serde_json::{Map, Value, json};
+
+use super::rfc3339;
+use crate::app::App;
+use crate::body::read_object;
+use crate::error::ApiError;
+use crate::json::Fields;
+use crate::models::{Description, Entry, Preset};
+use crate::service_routes::json_response;
+
+/// When a model that stays loaded for ever is unloaded.
+const NEVER: &str = "2999-12-31T23:59:59Z";
+
+/// `GET /api/tags`
+pub(crate) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
+    let entries = app.models.entries().await;
+    let models: Value = entries.iter().map(|entry| listed(&app, entry)).collect();
+    json_response(&json!({ "models": models }))
+}
+
+/// `GET /api/ps`
+pub(crate) async fn running(State(app): State<Arc<App>>) -> Response<Body> {
+    let described = |entry: &Entry| {
+        let model = entry.model.as_ref()?;
+        let mut value = listed(&app, entry);
+        value["expires_at"] = entry.expires.map_or_else(|| NEVER.to_owned(), time).into();
+        value["size_vram"] = model.description.gpu_bytes.into();
+        value["context_length"] = model.service.limits().context.into();
+        Some(value)
+    };
+    let models: Value = app.models.engines().iter().filter_map(described).collect();
+    json_response(&json!({ "models": models }))
+}
+
+/// `POST /api/show`
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let object = read_object(&app, request).await?;
+    let named = app.models.find(Some(read_name(Fields::new(&object))?)).await?;
+    // Front ends ask this of every model that they list: nothing is loaded for it.
+    let outline = app.models.outline(&named).await?;
+    let entry = app.models.entry(&named);
+    let description = &outline.description;
+    let capabilities =
+        if outline.embeds { json!(["embedding"]) } else { json!(["completion", "tools"]) };
+    let family = &description.family;
+    let mut info = Map::new();
+    info.insert("general.architecture".to_owned(), family.clone().into());
+    info.insert("general.parameter_count".to_owned(), description.parameters.into());
+    info.insert(format!("{family}.context_length"), description.context.into());
+    let is_other = *named.name != *named.base;
+    let parent = if is_other { &*named.base } else { "" };
+    Ok(json_response(&json!({
+        "modelfile": modelfile(&named.base, &named.preset),
+        "parameters": parameters(&named.preset, ""),
+        "template": outline.template.unwrap_or_default(),
+        "system": named.preset.system.clone().unwrap_or_default(),
+        "details": details(description, parent),
+        "model_info": info,
+        "capabilities": capabilities,
+        "modified_at": entry.modified.map_or_else(|| rfc3339(app.started), time),
+    })))
+}
+
+/// The version of Ollama whose API this dialect has: clients ask which of its features they may use, editors for 0.6.4 at least.
+/// It has `capabilities` of `/api/show` (0.6.4), calls in streams (0.8) and `context_length` of `/api/ps` (0.10), and nothing yet of what
+/// came later.
+const API_VERSION: &str = "0.10.0";
+
+/// `GET /api/version`
+pub(crate) async fn version() -> Response<Body> {
+    json_response(&json!({"version": API_VERSION}))
+}
+
+/// The field `model`, or its older name.
+///
+/// # Errors
+/// 400 if it is missing.
+pub(super) fn read_name(fields: Fields<'_>) -> Result<&str, ApiError> {
+    let asked = fields.text("model")?.or(fields.text("name")?);
+    let asked = asked.filter(|asked| !asked.is_empty());
+    asked.ok_or_else(|| ApiError::field("model", "model is missing; name one"))
+}
+
+/// The preset's parameters, one a line, each after a word.
+fn parameters(preset: &Preset, word: &str) -> String {
+    let lines = preset.parameters().into_iter();
+    let lines = lines.map(|(name, value)| format!("{word}{name} {value}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The preset in the form that Ollama's `create` reads.
+fn modelfile(base: &str, preset: &Preset) -> String {
+    let mut text = format!("FROM {base}\n");
+    if let Some(system) = &preset.system {
+        text.push_str(&format!("SYSTEM \"\"\"{system}\"\"\"\n"));
+    }
+    let parameters = parameters(preset, "PARAMETER ");
+    if !parameters.is_empty() {
+        text.push_str(&format!("{parameters}\n"));
+    }
+    for (role, words) in &preset.messages {
+        text.push_str(&format!("MESSAGE {role} \"\"\"{words}\"\"\"\n"));
+    }
+    text
+}
+
+fn details(description: &Description, parent: &str) -> Value {
+    let parameters = match description.parameters {
+        0 => String::new(),
+        count @ 1..1_000_000_000 => format!("{:.1}M", count as f64 / 1e6),
+        count => format!("{:.1}B", count as f64 / 1e9),
+    };
+    json!({
+        "parent_model": parent,
+        "format": "gguf",
+        "family": description.family,
+        "families": [description.family],
+        "parameter_size": parameters,
+        "quantization_level": description.formats.first().map_or("", String::as_str),
+    })
+}
+
+fn listed(app: &App, entry: &Entry) -> Value {
+    let parent = if entry.name == entry.base { "" } else { &*entry.base };
+    let details = match &entry.model {
+        Some(model) => details(&model.description, parent),
+        None => details(&Description::default(), parent),
+    };
+    json!({
+        "name": entry.name,
+        "model": entry.name,
+        "modified_at": entry.modified.map_or_else(|| rfc3339(app.started), time),
+        "size": entry.bytes,
+        "digest": entry.digest,
+        "details": details,
+    })
+}
+
+fn time(at: SystemTime) -> String {
+    rfc3339(at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}

@@ -1,0 +1,208 @@
+//! Names that stand for models: aliases, presets, tags.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use trine_server::{Found, Preset};
+
+use crate::client;
+use crate::harness::{Harness, Scripted};
+
+/// A server with `gpt-4o`, a further name for `main`, and `sailor`, a preset over it.
+fn server() -> Harness {
+    let loader = Scripted::new(Arc::default());
+    let sailor = Preset {
+        system: Some("You are a sailor.".to_owned()),
+        max_tokens: Some(3),
+        stops: vec![" tall".to_owned()],
+        ..Preset::default()
+    };
+    let sailor = Found { preset: Arc::new(sailor), ..Found::plain("main") };
+    let mut names = loader.names.lock().unwrap();
+    names.push(("gpt-4o".to_owned(), Found::plain("main")));
+    names.push(("sailor".to_owned(), sailor));
+    drop(names);
+    Harness::of(loader, |_| {})
+}
+
+fn messages() -> Value {
+    json!([{"role": "user", "content": "Hi"}])
+}
+
+#[test]
+fn models_are_listed_and_found_under_every_name() {
+    let server = server();
+    for path in ["/v1/models", "/models"] {
+        let (status, list) = server.get(path);
+        assert_eq!((status, &list["object"]), (200, &json!("list")));
+        let names: Vec<&str> = list["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|model| model["id"].as_str().unwrap())
+            .collect();
+        assert_eq!(names[0], "main");
+        assert!(names.contains(&"gpt-4o") && names.contains(&"sailor"), "{names:?}");
+    }
+    let (_, tags) = server.get("/api/tags");
+    let tag = |name: &str| {
+        let mut models = tags["models"].as_array().unwrap().iter();
+        models.find(|model| model["name"] == name).cloned().unwrap_or_default()
+    };
+    assert_eq!(tag("gpt-4o")["details"]["parent_model"], "main");
+    assert_eq!(tag("main")["details"]["parent_model"], "");
+    assert_eq!(server.get("/v1/models/main").0, 200);
+    assert_eq!(server.get("/v1/models/gpt-4o").1["id"], "gpt-4o");
+    assert_eq!(server.get("/v1/models/gpt-4o").1["status"]["value"], "loaded");
+    let (status, error) = server.get("/v1/models/no/such");
+    assert_eq!((status, &error["error"]["code"]), (404, &json!("model_not_found")));
+    // What is loaded is one model, whatever names it has.
+    let (_, status) = server.get("/v1/trine/status");
+    let loaded =
+        status["models"].as_array().unwrap().iter().filter(|model| model["is_loaded"] == true);
+    let names: Vec<&Value> = loaded.map(|model| &model["name"]).collect();
+    assert_eq!(names, ["main"]);
+}
+
+/// Of every dialect, whole and streamed: clients compare it with the name that they asked for.
+#[test]
+fn answers_carry_the_name_that_was_asked_for() {
+    let server = server();
+    let ollama = json!({"num_predict": 1});
+    for name in ["gpt-4o", "main", "main:latest", "gpt-4o:latest"] {
+        let bodies = [
+            ("/v1/chat/completions", json!({"messages": messages(), "max_tokens": 1})),
+            ("/v1/completions", json!({"prompt": "a", "max_tokens": 1})),
+            ("/v1/responses", json!({"input": "a", "max_output_tokens": 1})),
+            ("/v1/messages", json!({"messages": messages(), "max_tokens": 1})),
+            ("/api/chat", json!({"messages": messages(), "options": ollama, "stream": false})),
+            ("/api/generate", json!({"prompt": "a", "options": ollama, "stream": false})),
+        ];
+        for (path, mut body) in bodies {
+            body["model"] = name.into();
+            let (status, answer) = server.post(path, &body);
+            assert_eq!((status, &answer["model"]), (200, &json!(name)), "{path}: {answer}");
+            body["stream"] = true.into();
+            let answer = client::post(server.address, path, &[], body.to_string().as_bytes());
+            let text = String::from_utf8(answer.body).unwrap();
+            assert!(text.contains(&format!("\"model\":\"{name}\"")), "{path}: {text}");
+        }
+    }
+    let (_, answer) = server.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1}));
+    assert_eq!(answer["model"], "main", "the default one's where none was named");
+    assert_eq!(server.loader.loads.load(std::sync::atomic::Ordering::SeqCst), 0);
+    let metrics = client::ask(server.address, "GET", "/metrics", &[], b"");
+    let metrics = String::from_utf8(metrics.body).unwrap();
+    assert!(!metrics.contains("gpt-4o"), "what is counted is the model's");
+}
+
+/// The prompt that a conversation becomes under a name.
+fn prompt(server: &Harness, model: &str, messages: &Value) -> String {
+    let body = json!({"model": model, "messages": messages});
+    let (status, answer) = server.post("/apply-template", &body);
+    assert_eq!(status, 200, "{answer}");
+    answer["prompt"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_presets_system_prompt_holds_where_a_request_has_none() {
+    let server = server();
+    assert!(prompt(&server, "sailor", &messages()).contains("You are a sailor."));
+    assert!(!prompt(&server, "main", &messages()).contains("sailor"));
+    let own =
+        json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]);
+    let own = prompt(&server, "sailor", &own);
+    assert!(own.contains("Be brief.") && !own.contains("sailor"), "{own}");
+    // In each dialect: the same question has more tokens, by the same number.
+    let count = |path: &str, body: &Value, pointer: &str, model: &str| {
+        let mut body = body.clone();
+        body["model"] = model.into();
+        let (status, answer) = server.post(path, &body);
+        assert_eq!(status, 200, "{path}: {answer}");
+        // Anthropic's count is without what was in the cache.
+        let cached = answer["usage"]["cache_read_input_tokens"].as_i64().unwrap_or(0);
+        answer.pointer(pointer).and_then(Value::as_i64).unwrap() + cached
+    };
+    let mut more = Vec::new();
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    for (path, body, pointer) in [
+        ("/v1/chat/completions", json!({"messages": messages()}), "/usage/prompt_tokens"),
+        (
+            "/v1/chat/completions",
+            json!({"messages": messages(), "tools": tools}),
+            "/usage/prompt_tokens",
+        ),
+        ("/v1/responses", json!({"input": "Hi"}), "/usage/input_tokens"),
+        ("/v1/messages", json!({"messages": messages(), "max_tokens": 1}), "/usage/input_tokens"),
+        ("/v1/messages/count_tokens", json!({"messages": messages()}), "/input_tokens"),
+        ("/tokenize", json!({"messages": messages()}), "/count"),
+        (
+            "/api/chat",
+            json!({"messages": messages(), "stream": false, "options": {"num_predict": 1}}),
+            "/prompt_eval_count",
+        ),
+        (
+            "/api/generate",
+            json!({"prompt": "Hi", "stream": false, "options": {"num_predict": 1}}),
+            "/prompt_eval_count",
+        ),
+    ] {
+        let mut body = body;
+        if path.starts_with("/v1/") && body.get("max_tokens").is_none() {
+            body[if path.ends_with("responses") { "max_output_tokens" } else { "max_tokens" }] =
+                1.into();
+        }
+        more.push(count(path, &body, pointer, "sailor") - count(path, &body, pointer, "main"));
+    }
+    assert!(more[0] > 3 && more.iter().all(|other| (other - more[0]).abs() <= 2), "{more:?}");
+    let raw = json!({"prompt": "Hi", "raw": true, "stream": false, "options": {"num_predict": 1}});
+    let of = |model: &str| count("/api/generate", &raw, "/prompt_eval_count", model);
+    assert_eq!(of("sailor"), of("main"), "what goes to the model as it is stays as it is");
+}
+
+#[test]
+fn a_presets_parameters_hold_where_a_request_has_none() {
+    let server = server();
+    let chat = |fields: Value| {
+        let mut body = json!({"model": "sailor", "messages": messages()});
+        for (name, value) in fields.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        server.post("/v1/chat/completions", &body).1
+    };
+    assert_eq!(chat(json!({}))["usage"]["completion_tokens"], 3);
+    assert_eq!(chat(json!({"max_tokens": 5}))["usage"]["completion_tokens"], 5);
+    let text =
+        |answer: &Value| answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    let stopped = chat(json!({"max_tokens": 200}));
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+    assert!(!text(&stopped).contains(" tall"), "{stopped}");
+    let own = chat(json!({"max_tokens": 200, "stop": "never"}));
+    assert!(text(&own).contains(" tall"), "{own}");
+    let ollama = json!({"model": "sailor", "prompt": "a", "stream": false});
+    assert_eq!(server.post("/api/generate", &ollama).1["eval_count"], 3);
+    let completion = json!({"model": "sailor", "prompt": "a"});
+    assert_eq!(server.post("/v1/completions", &completion).1["usage"]["completion_tokens"], 3);
+    let (_, shown) = server.post("/api/show", &json!({"model": "sailor"}));
+    assert_eq!(shown["system"], "You are a sailor.");
+    assert_eq!(shown["parameters"], "stop \" tall\"\nnum_predict 3");
+    assert!(shown["modelfile"].as_str().unwrap().starts_with("FROM main\nSYSTEM"), "{shown}");
+}
+
+/// A preset's context is a bound on prompt and answer, where the model has more.
+#[test]
+fn a_presets_context_is_kept() {
+    let loader = Scripted::new(Arc::default());
+    let short = Preset { context: Some(40), ..Preset::default() };
+    let short = Found { preset: Arc::new(short), ..Found::plain("main") };
+    loader.names.lock().unwrap().push(("short".to_owned(), short));
+    let server = Harness::of(loader, |_| {});
+    let body = json!({"model": "short", "prompt": vec![5; 30], "max_tokens": 100});
+    let (status, answer) = server.post("/v1/completions", &body);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["usage"]["completion_tokens"], 11, "as with a model of 40 positions");
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    let body = json!({"model": "short", "prompt": vec![5; 41], "max_tokens": 1});
+    let (status, error) = server.post("/v1/completions", &body);
+    assert_eq!((status, &error["error"]["code"]), (400, &json!("context_length_exceeded")));
+}

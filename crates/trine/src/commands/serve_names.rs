@@ -1,0 +1,628 @@
+//! The names that a server answers to, and the models that they stand for.
+//!
+//! A server that was started with models has these and no others. One that was started without any has the model inside the
+//! program, what the store holds, and its presets; clients may change the store.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs::Metadata;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+use trine_hub::catalog::{self, Known};
+use trine_hub::{
+    EntryState, Hub, HubError, LocalModel, ModelName, Preset, PresetMessage, PresetName,
+    PresetRole, Progress,
+};
+use trine_server::{
+    Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
+};
+
+use crate::embedded::Embedded;
+use crate::failure::usage;
+use crate::model_source::{Chosen, Resolved, Source, resolve_model};
+
+/// Most files of a folder whose state is looked at.
+const FILES_MAX: usize = 4096;
+
+/// What names stand for.
+pub(super) enum Names {
+    /// The models of the command line, the default one first.
+    Fixed(Vec<Served>),
+    /// The model inside the program and those of the store.
+    Store(Box<Shop>),
+}
+
+/// A model of the command line.
+#[derive(Debug, Clone)]
+pub(super) struct Served {
+    /// The name that is listed.
+    pub(super) name: String,
+    /// The name of the model: two that have the same share what is loaded.
+    pub(super) model: String,
+    pub(super) source: Source,
+    pub(super) laid: Arc<Laid>,
+}
+
+/// The store, and what stands for its models beside their own names.
+pub(super) struct Shop {
+    hub: Hub,
+    aliases: Vec<(String, String)>,
+}
+
+impl Names {
+    /// Those of a server that was started with models.
+    ///
+    /// # Errors
+    /// If two models would have one name, or an alias stands for no model.
+    pub(super) fn fixed(models: Vec<Served>, aliases: &[(String, String)]) -> Result<Self> {
+        let mut all: Vec<Served> = Vec::new();
+        for served in models {
+            let is_other = |other: &Served| {
+                other.name == served.name
+                    || other.model == served.model && place(&other.source) != place(&served.source)
+            };
+            if all.iter().any(is_other) {
+                return Err(usage(format!(
+                    "two models would have the name {}; rename a file, or serve them from two servers",
+                    served.name
+                )));
+            }
+            all.push(served);
+        }
+        for (name, model) in aliases {
+            let meant = all.iter().find(|served| served.name == *model).cloned();
+            let meant = meant.ok_or_else(|| {
+                let names: Vec<&str> = all.iter().map(|served| &*served.name).collect();
+                usage(format!(
+                    "--alias: there is no model {model}; the models are {}",
+                    names.join(", ")
+                ))
+            })?;
+            if all.iter().any(|served| served.name == *name) {
+                return Err(usage(format!("--alias: two models would have the name {name}")));
+            }
+            all.push(Served { name: name.clone(), ..meant });
+        }
+        Ok(Self::Fixed(all))
+    }
+
+    /// Those of a server that was started without models.
+    ///
+    /// # Errors
+    /// If an alias stands for no model.
+    pub(super) fn store(hub: Hub, aliases: &[(String, String)]) -> Result<Self> {
+        let shop = Shop { hub, aliases: aliases.to_vec() };
+        for (_, model) in aliases {
+            if shop.find(model).map_err(|message| anyhow!(message))?.is_none() {
+                return Err(usage(format!("--alias: there is no model {model}; see `trine list`")));
+            }
+        }
+        Ok(Self::Store(Box::new(shop)))
+    }
+
+    /// See [`Loader::list`](trine_server::Loader::list).
+    pub(super) fn list(&self) -> Vec<Listed> {
+        match self {
+            Self::Fixed(all) => all
+                .iter()
+                .map(|served| listed(&served.name, &served.model, &served.source))
+                .collect(),
+            Self::Store(shop) => shop.list(),
+        }
+    }
+
+    /// See [`Loader::find`](trine_server::Loader::find).
+    pub(super) fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        let all = match self {
+            Self::Fixed(all) => all,
+            Self::Store(shop) => return shop.find(name),
+        };
+        let exact = all.iter().find(|served| served.name == name);
+        let mut short = all.iter().filter(|served| is_short(name, &served.name));
+        let meant = exact.or_else(|| short.next().filter(|_| short.next().is_none()));
+        let found = |served: &Served| Found {
+            model: served.model.clone(),
+            preset: Arc::clone(&served.laid),
+        };
+        Ok(meant.map(found))
+    }
+
+    /// The model of a name that [`Names::find`] or [`Names::list`] gave.
+    pub(super) fn source(&self, model: &str) -> Option<Source> {
+        match self {
+            Self::Fixed(all) => {
+                all.iter().find(|served| served.model == model).map(|served| served.source.clone())
+            }
+            Self::Store(shop) => shop.source(model),
+        }
+    }
+
+    /// The store, where clients may change it.
+    pub(super) fn library(&self) -> Option<&dyn Library> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Store(shop) => Some(&**shop),
+        }
+    }
+}
+
+/// A path is nobody's business but the machine's.
+pub(super) fn served_name(source: &Source) -> String {
+    match source {
+        Source::Path(path) => {
+            let absolute = path.canonicalize().unwrap_or_else(|_| path.clone());
+            let name = if absolute.is_dir() { absolute.file_name() } else { absolute.file_stem() };
+            name.unwrap_or_default().to_string_lossy().into_owned()
+        }
+        source => source.name(),
+    }
+}
+
+/// Whether a name is the last part of another one, with or without what follows its colon, in upper or lower case.
+fn is_short(name: &str, whole: &str) -> bool {
+    let Some((_, last)) = whole.rsplit_once('/') else { return false };
+    let stem = last.split_once(':').map_or(last, |(stem, _)| stem);
+    name.eq_ignore_ascii_case(last) || name.eq_ignore_ascii_case(stem)
+}
+
+/// Where a model lies.
+fn place(source: &Source) -> PathBuf {
+    match source {
+        Source::Embedded(model) => PathBuf::from(model.name()),
+        Source::Path(path) => path.canonicalize().unwrap_or_else(|_| path.clone()),
+        Source::Local(model) => model.path.clone(),
+    }
+}
+
+fn listed(name: &str, model: &str, source: &Source) -> Listed {
+    let digest = match source {
+        Source::Local(model) => match model.files.as_slice() {
+            [file] => file.sha256.clone(),
+            _ => None,
+        },
+        Source::Embedded(_) | Source::Path(_) => None,
+    };
+    let modified = match source {
+        Source::Embedded(_) => None,
+        source => std::fs::metadata(place(source)).and_then(|facts| facts.modified()).ok(),
+    };
+    Listed {
+        name: name.to_owned(),
+        model: model.to_owned(),
+        bytes: source.file_bytes(),
+        modified,
+        digest: digest.unwrap_or_default(),
+    }
+}
+
+/// A number that changes with the files of a model.
+pub(super) fn stamp(source: &Source) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for path in files(source) {
+        path.hash(&mut hasher);
+        match std::fs::metadata(&path) {
+            Ok(facts) => {
+                (facts.len(), facts.modified().ok(), inode(&facts)).hash(&mut hasher);
+            }
+            Err(error) => error.kind().hash(&mut hasher),
+        }
+    }
+    hasher.finish()
+}
+
+#[cfg(unix)]
+fn inode(facts: &Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (facts.dev(), facts.ino())
+}
+
+#[cfg(not(unix))]
+fn inode(_facts: &Metadata) -> (u64, u64) {
+    (0, 0)
+}
+
+/// The files of a model, in an order that does not change.
+fn files(source: &Source) -> Vec<PathBuf> {
+    let within = |folder: &Path, is_part: &dyn Fn(&str) -> bool| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(FILES_MAX);
+        let paths = entries.filter(|entry| is_part(&entry.file_name().to_string_lossy()));
+        let mut paths: Vec<PathBuf> = paths.map(|entry| entry.path()).collect();
+        paths.sort();
+        paths
+    };
+    match source {
+        Source::Embedded(_) => Vec::new(),
+        Source::Local(model) => model.files.iter().map(|file| file.path.clone()).collect(),
+        Source::Path(path) if path.is_dir() => within(path, &|_| true),
+        Source::Path(path) => {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            match (name.find("-00001-of-"), path.parent()) {
+                (Some(end), Some(folder)) => {
+                    within(folder, &|other| other.starts_with(&name[..end]))
+                }
+                _ => vec![path.clone()],
+            }
+        }
+    }
+}
+
+/// What the server lays over a model for a preset.
+pub(super) fn laid(preset: &Preset) -> Laid {
+    let parameters = &preset.parameters;
+    let number = |value: Option<f64>| value.map(|value| value as f32);
+    let count = |value: Option<u32>| value.map(|value| value as usize);
+    let role = |role| match role {
+        PresetRole::User => "user",
+        PresetRole::Assistant => "assistant",
+    };
+    let turn = |turn: &PresetMessage| (role(turn.role).to_owned(), turn.content.clone());
+    Laid {
+        system: preset.system.clone(),
+        temperature: number(parameters.temperature),
+        top_k: count(parameters.top_k),
+        top_p: number(parameters.top_p),
+        min_p: number(parameters.min_p),
+        repetition_penalty: number(parameters.repetition_penalty),
+        presence_penalty: number(parameters.presence_penalty),
+        frequency_penalty: number(parameters.frequency_penalty),
+        seed: parameters.seed,
+        stops: parameters.stop.clone(),
+        max_tokens: count(parameters.max_tokens),
+        context: count(parameters.context),
+        messages: preset.messages.iter().map(turn).collect(),
+    }
+}
+
+impl Shop {
+    fn list(&self) -> Vec<Listed> {
+        let demo = Embedded::Demo;
+        let mut all = vec![listed(demo.name(), demo.name(), &Source::Embedded(demo))];
+        let entries = self.hub.list().unwrap_or_else(|error| {
+            tracing::error!(%error, "the models cannot be listed");
+            Vec::new()
+        });
+        for entry in entries.iter().filter(|entry| entry.state == EntryState::Complete) {
+            if let Ok(Some(model)) = self.hub.resolve(&entry.name) {
+                let name = entry.name.to_string();
+                all.push(listed(&name, &name, &Source::Local(Box::new(model))));
+            }
+        }
+        let presets = self.hub.presets().unwrap_or_else(|error| {
+            tracing::error!(%error, "the presets cannot be listed");
+            Vec::new()
+        });
+        let names = presets.into_iter().map(|preset| preset.name);
+        let names: Vec<String> =
+            self.aliases.iter().map(|(name, _)| name.clone()).chain(names).collect();
+        for name in names {
+            if let Ok(Some(found)) = self.find(&name)
+                && let Some(source) = self.source(&found.model)
+            {
+                all.push(listed(&name, &found.model, &source));
+            }
+        }
+        all
+    }
+
+    fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        let alias = self.aliases.iter().find(|(alias, _)| alias == name);
+        let name = alias.map_or(name, |(_, model)| model);
+        if let Some(model) = Embedded::find(name) {
+            return Ok(Some(Found::plain(model.name())));
+        }
+        let told = |error: HubError| told(error).message;
+        let Some(preset) = self.hub.whole_preset(name).map_err(told)? else {
+            let local = self.local(name).map_err(|error| error.to_string())?;
+            return Ok(local.map(|model| Found::plain(self.own_name(&model))));
+        };
+        let from = preset.from.as_str();
+        let model = match Embedded::find(from) {
+            Some(model) => Some(model.name().to_owned()),
+            // Whoever made the preset on this machine may have named a path. Clients may not, and are not told it.
+            None if Path::new(from).is_absolute() => Some(preset.name.clone()),
+            None => {
+                let local = self.local(from).map_err(|error| error.to_string())?;
+                local.map(|model| self.own_name(&model))
+            }
+        };
+        let model = model.ok_or_else(|| {
+            format!("the preset {} stands on {from}, which is not here; pull it", preset.name)
+        })?;
+        Ok(Some(Found { model, preset: Arc::new(laid(&preset)) }))
+    }
+
+    /// A complete model of the store by any of its names.
+    fn local(&self, name: &str) -> Result<Option<LocalModel>> {
+        Ok(match resolve_model(&self.hub, name)? {
+            Resolved::Here(Chosen { source: Source::Local(model), .. }) => Some(*model),
+            Resolved::Here(_) | Resolved::Missing(_) | Resolved::Unknown => None,
+        })
+    }
+
+    /// The name under which a model is listed: others may stand for the same files.
+    fn own_name(&self, model: &LocalModel) -> String {
+        let entries = self.hub.list().unwrap_or_default();
+        let entry = entries.iter().find(|entry| entry.path == model.path);
+        entry.map_or_else(|| model.name.to_string(), |entry| entry.name.to_string())
+    }
+
+    fn source(&self, model: &str) -> Option<Source> {
+        if let Some(model) = Embedded::find(model) {
+            return Some(Source::Embedded(model));
+        }
+        if let Ok(Some(preset)) = self.hub.whole_preset(model)
+            && Path::new(&preset.from).is_absolute()
+        {
+            return Some(Source::Path(preset.from.into()));
+        }
+        self.local(model).ok().flatten().map(|model| Source::Local(Box::new(model)))
+    }
+
+    /// A preset of a name; `None` where the name is a model's.
+    fn preset(&self, name: &str) -> Result<Option<Preset>, LibraryError> {
+        if Embedded::find(name).is_some() {
+            return Ok(None);
+        }
+        self.hub.preset(name).map_err(told)
+    }
+
+    /// What a new preset may stand on: a preset or a model that is here, never a path.
+    fn base(&self, name: &str) -> Result<String, LibraryError> {
+        let bare = name.strip_suffix(":latest").unwrap_or(name);
+        if let Some(preset) = self.preset(bare)? {
+            return Ok(preset.name);
+        }
+        let found =
+            self.find(bare).map_err(|message| LibraryError::new(Refusal::Invalid, message))?;
+        found.map(|found| found.model).ok_or_else(|| {
+            let message = format!("there is no model {name:.100} on this machine; pull it first");
+            LibraryError::new(Refusal::Unknown, message)
+        })
+    }
+}
+
+/// An error of the store for clients. Paths are for the log.
+fn told(error: HubError) -> LibraryError {
+    let refusal = match &error {
+        HubError::InvalidName { .. }
+        | HubError::InvalidPreset { .. }
+        | HubError::Ambiguous { .. }
+        | HubError::NoMatch { .. }
+        | HubError::Unusable { .. } => Refusal::Invalid,
+        HubError::RepositoryNotFound { .. }
+        | HubError::FileNotFound { .. }
+        | HubError::NotLocal { .. } => Refusal::Unknown,
+        HubError::Cancelled => Refusal::Cancelled,
+        HubError::Refused { reason, .. } => {
+            tracing::warn!(%error, "refused");
+            return LibraryError::new(Refusal::Busy, format!("it is not removed: {reason}"));
+        }
+        HubError::File { .. } | HubError::NoSpace { .. } => {
+            tracing::error!(%error, "the model store failed");
+            let message = "the model store cannot be read or written; the server's log says why";
+            return LibraryError::new(Refusal::Failed, message);
+        }
+        _ => Refusal::Failed,
+    };
+    LibraryError::new(refusal, error.to_string())
+}
+
+impl Library for Shop {
+    fn pullable(&self, name: &str) -> Result<String, LibraryError> {
+        let name = name.strip_suffix(":latest").unwrap_or(name);
+        if Embedded::find(name).is_some() {
+            let message = format!("{name} is inside the program; there is nothing to fetch");
+            return Err(LibraryError::new(Refusal::Invalid, message));
+        }
+        if self.preset(name)?.is_some() {
+            let message =
+                format!("{name:.100} is a preset of this machine; pull what it stands on");
+            return Err(LibraryError::new(Refusal::Invalid, message));
+        }
+        match catalog::find(name) {
+            Some(Known::Model(entry)) => return Ok(entry.model().to_string()),
+            Some(Known::Refused(family)) => {
+                let message = format!("trine does not run {name:.100}: {}", family.reason);
+                return Err(LibraryError::new(Refusal::Invalid, message));
+            }
+            None => {}
+        }
+        if let Ok(name) = ModelName::parse(name) {
+            return Ok(name.to_string());
+        }
+        if let Some(local) = self.hub.short_name(name).map_err(told)? {
+            return Ok(local.to_string());
+        }
+        let near = catalog::close(name);
+        let near = match near.is_empty() {
+            true => String::new(),
+            false => format!("; near: {}", near.join(", ")),
+        };
+        let message = format!(
+            "there is no model {name:.100}{near}. Name a repository of Hugging Face (owner/repo), or one of `trine search`"
+        );
+        Err(LibraryError::new(Refusal::Unknown, message))
+    }
+
+    fn pull(&self, name: &str, progress: &mut dyn PullProgress) -> Result<(), LibraryError> {
+        let name = ModelName::parse(name).map_err(told)?;
+        self.hub.pull(&name, &mut Passed(progress)).map(drop).map_err(told)
+    }
+
+    fn owned(&self, name: &str) -> Result<Option<String>, LibraryError> {
+        let name = name.strip_suffix(":latest").unwrap_or(name);
+        if Embedded::find(name).is_some() {
+            let message = format!("{name} is inside the program; it cannot be removed");
+            return Err(LibraryError::new(Refusal::Invalid, message));
+        }
+        if self.preset(name)?.is_some() {
+            return Ok(None);
+        }
+        let refused = |error: anyhow::Error| LibraryError::new(Refusal::Invalid, error.to_string());
+        let local = self.local(name).map_err(refused)?.ok_or_else(|| {
+            let message = format!("there is no model {name:.100} on this machine");
+            LibraryError::new(Refusal::Unknown, message)
+        })?;
+        Ok(Some(self.own_name(&local)))
+    }
+
+    fn delete(&self, name: &str) -> Result<(), LibraryError> {
+        let Some(model) = self.owned(name)? else {
+            let name = name.strip_suffix(":latest").unwrap_or(name);
+            return self.hub.remove_preset(name).map(drop).map_err(told);
+        };
+        let model = ModelName::parse(&model).map_err(told)?;
+        self.hub.remove(&model).map(drop).map_err(told)
+    }
+
+    fn copy(&self, from: &str, to: &str) -> Result<(), LibraryError> {
+        let to = self.new_name(to)?;
+        let bare = from.strip_suffix(":latest").unwrap_or(from);
+        let copy = match self.preset(bare)? {
+            // Independent of the first one, which may be deleted.
+            Some(mut preset) => {
+                preset.name = to.to_string();
+                preset
+            }
+            None => Preset::new(&to, self.base(bare)?),
+        };
+        self.hub.save_preset(&copy).map_err(told)
+    }
+
+    fn create(&self, name: &str, recipe: &Recipe) -> Result<(), LibraryError> {
+        let invalid = |message: String| LibraryError::new(Refusal::Invalid, message);
+        let mut preset = Preset::new(&self.new_name(name)?, self.base(&recipe.from)?);
+        preset.system.clone_from(&recipe.system);
+        for (name, value) in &recipe.parameters {
+            let set = preset.parameters.set(name, value);
+            set.map_err(|reason| invalid(format!("parameters.{name:.100}: {reason}")))?;
+        }
+        let turn = |(role, content): &(String, String)| PresetMessage {
+            role: if role == "user" { PresetRole::User } else { PresetRole::Assistant },
+            content: content.clone(),
+        };
+        preset.messages = recipe.messages.iter().map(turn).collect();
+        self.hub.save_preset(&preset).map_err(told)
+    }
+}
+
+impl Shop {
+    /// A name for a preset, which no model inside the program has.
+    fn new_name(&self, name: &str) -> Result<PresetName, LibraryError> {
+        let name = PresetName::parse(name).map_err(told)?;
+        if Embedded::find(&name.to_string()).is_some() {
+            let message =
+                format!("{name} is the name of a model inside the program; choose another");
+            return Err(LibraryError::new(Refusal::Invalid, message));
+        }
+        Ok(name)
+    }
+}
+
+/// Passes the course of a download on to the server.
+struct Passed<'a>(&'a mut dyn PullProgress);
+
+impl Progress for Passed<'_> {
+    fn start(&mut self, file: &str, total: Option<u64>) {
+        self.0.file(file, total);
+    }
+
+    fn advance(&mut self, bytes: u64) {
+        self.0.advance(bytes);
+    }
+
+    fn done(&mut self, _file: &str) {}
+
+    fn waiting(&mut self, reason: &str) {
+        self.0.waiting(reason);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(name: &str, source: Source) -> Served {
+        Served { name: name.to_owned(), model: served_name(&source), source, laid: Arc::default() }
+    }
+
+    #[test]
+    fn the_last_part_of_a_name_is_enough_where_it_is_the_only_one() {
+        let models = ["a/one-GGUF:Q4_0", "a/two", "b/two"];
+        let models =
+            models.map(|name| Served { model: name.to_owned(), ..served(name, Source::DEMO) });
+        let names = Names::Fixed(models.to_vec());
+        let meant = |name: &str| names.find(name).unwrap().map(|found| found.model);
+        for name in ["a/one-GGUF:Q4_0", "one-GGUF:Q4_0", "one-gguf:q4_0", "One-GGUF"] {
+            assert_eq!(meant(name).as_deref(), Some("a/one-GGUF:Q4_0"), "{name}");
+        }
+        assert_eq!(meant("b/two").as_deref(), Some("b/two"));
+        for name in ["two", "one", "a/one-GGUF", "", "Q4_0", "/"] {
+            assert_eq!(meant(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_name_stands_for_one_model() {
+        let alias = |name: &str, model: &str| [(name.to_owned(), model.to_owned())];
+        let demo = || vec![served("demo", Source::DEMO)];
+        let names = Names::fixed(demo(), &alias("gpt-4o", "demo")).unwrap();
+        let listed: Vec<_> =
+            names.list().into_iter().map(|listed| (listed.name, listed.model)).collect();
+        let expected = [("demo", "demo"), ("gpt-4o", "demo")];
+        assert_eq!(listed, expected.map(|(name, model)| (name.to_owned(), model.to_owned())));
+        for (models, aliases, mark) in [
+            (demo(), alias("x", "y"), "no model y"),
+            (demo(), alias("demo", "demo"), "the name demo"),
+            (
+                vec![served("demo", Source::DEMO), served("demo", Source::DEMO)],
+                alias("x", "demo"),
+                "the name demo",
+            ),
+            (
+                vec![
+                    served("m", Source::Path("a/m.gguf".into())),
+                    served("n", Source::Path("b/m.gguf".into())),
+                ],
+                alias("x", "m"),
+                "the name n",
+            ),
+        ] {
+            let error = Names::fixed(models, &aliases).err().unwrap().to_string();
+            assert!(error.contains(mark), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_stamp_changes_with_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        let source = Source::Path(path.clone());
+        let mut stamps = vec![stamp(&source)];
+        std::fs::write(&path, "one").unwrap();
+        stamps.push(stamp(&source));
+        assert_eq!(stamps[1], stamp(&source));
+        std::fs::write(&path, "longer").unwrap();
+        stamps.push(stamp(&source));
+        let other = folder.path().join("other");
+        std::fs::write(&other, "longer").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        stamps.push(stamp(&source));
+        assert!(stamps.windows(2).all(|two| two[0] != two[1]), "{stamps:?}");
+        // Of a model in several files, any of them.
+        let [first, second] =
+            ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"].map(|name| folder.path().join(name));
+        std::fs::write(&first, "a").unwrap();
+        std::fs::write(&second, "b").unwrap();
+        let split = Source::Path(first);
+        let before = stamp(&split);
+        std::fs::write(&second, "bb").unwrap();
+        assert_ne!(stamp(&split), before);
+    }
+}
