@@ -152,7 +152,7 @@ pub(crate) async fn slots(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Response<Body>, ApiError> {
-    let (_, model) = loaded(&app, &query)?;
+    let (_, model) = loaded(&app, &query).await?;
     let status = model.service.status();
     let slot = |id: usize| {
         json!({

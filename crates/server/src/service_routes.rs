@@ -121,7 +121,7 @@ pub(crate) async fn tokenizer_info(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Response<Body>, ApiError> {
-    let (_, model) = loaded(&app, &query)?;
+    let (_, model) = loaded(&app, &query).await?;
     let tokenizer = &model.tokenizer;
     Ok(json_response(&json!({
         "tokenizer_class": "GemmaTokenizerFast",
