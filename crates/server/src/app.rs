@@ -31,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::models::{KeepAlive, Lease, Models, Named};
 use crate::ollama::pull::Pulls;
 use crate::options::{Limits, TraceParent};
-use crate::warnings::Told;
+use crate::warnings::{Noted, Told};
 use crate::{
     anthropic, embeddings, live, llama, ollama, openai, openapi, page, responses, routers,
     service_routes, text_routes,
@@ -99,9 +99,10 @@ impl App {
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let permit = Arc::clone(&self.workers).acquire_owned().await;
+        let noted = Noted::present();
         let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            work()
+            Noted::of_thread(noted, work)
         });
         task.await.unwrap_or_else(|_| {
             self.metrics.panics.inc();
@@ -279,6 +280,7 @@ pub(crate) async fn answer(
         }
         Ok(())
     });
+    let noted = Noted::default();
     let response = match checked {
         Err(error) => axum::response::IntoResponse::into_response(error),
         Ok(()) if asked.method == Method::OPTIONS => {
@@ -288,7 +290,8 @@ pub(crate) async fn answer(
             response
         }
         Ok(()) => {
-            match CatchPanic(Box::pin(router.oneshot(request).instrument(span.clone()))).await {
+            let answered = router.oneshot(request).instrument(span.clone());
+            match CatchPanic(Box::pin(noted.clone().of(answered))).await {
                 Ok(Ok(response)) => response,
                 Ok(Err(never)) => match never {},
                 Err(panic) => {
@@ -301,6 +304,7 @@ pub(crate) async fn answer(
             }
         }
     };
+    let response = noted.on(response);
     span.in_scope(|| finish(&app, response, &asked, started.elapsed(), work, is_from_known_source))
 }
 

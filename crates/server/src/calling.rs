@@ -2,7 +2,7 @@
 //! the answer.
 
 use serde_json::{Map, Value, json};
-use trine_text::{Message, ToolCall, ToolChoice, ToolError, Tools};
+use trine_text::{GrammarError, Message, Relaxed, ToolCall, ToolChoice, ToolError, Tools};
 
 use crate::conversation::with_preset;
 use crate::error::ApiError;
@@ -10,7 +10,8 @@ use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::{LoadedModel, Preset};
 use crate::parameters::Parameters;
-use crate::structure::compile;
+use crate::structure;
+use crate::warnings::note;
 
 /// The tools of a request, and how they may be called.
 #[derive(Debug, Default)]
@@ -59,6 +60,15 @@ impl Calling {
         self.tools.conversation(messages, &self.choice, self.parallel).map_err(refused)
     }
 
+    /// The error of a grammar of calls, which names the tool at fault.
+    fn not_held(&self, error: &GrammarError) -> ApiError {
+        let field = match error {
+            GrammarError::Tool { tool, .. } => self.tools.field(tool),
+            _ => None,
+        };
+        structure::refused(error, field.as_deref().unwrap_or("tools"))
+    }
+
     /// Makes the texts look as asked, and call tools as asked. For a thread that may wait.
     ///
     /// # Errors
@@ -82,10 +92,22 @@ impl Calling {
             })?),
         };
         if let Some(source) = self.tools.grammar(&self.choice, self.parallel, answer) {
-            parameters.grammar = Some(compile(&source, "tools", model)?);
+            let grammar = model.grammars.get(&source).map_err(|error| self.not_held(&error))?;
+            warn_of(grammar.relaxed());
+            parameters.grammar = Some(grammar);
         }
         parameters.calls = Some(self.tools.parser(self.parallel));
         Ok(())
+    }
+}
+
+/// Says what of the tools' schemas is not held to while an answer is written. Calls are compared with them when they are complete.
+fn warn_of(relaxed: &[Relaxed]) {
+    for Relaxed { tool, left_out } in relaxed {
+        let (place, keyword) = (&left_out.place, &left_out.keyword);
+        note(format!(
+            "the tool {tool}: no grammar holds {place}/{keyword}; calls are written without it and checked after"
+        ));
     }
 }
 

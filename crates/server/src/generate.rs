@@ -19,6 +19,7 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::ModelMetrics;
 use crate::models::Lease;
 use crate::structure::Guide;
+use crate::warnings::note_logged;
 use assembler::Assembler;
 
 /// Pieces that may wait for a slow client; beyond them the texts wait as tokens in the engine's own channel.
@@ -204,7 +205,12 @@ impl Whole {
                 }
                 self.tokens.extend(tokens);
             }
-            Piece::Call(call) => self.parts.push(ReplyPart::Call(call)),
+            Piece::Call(call) => {
+                if let Some(complaint) = complaint(&call) {
+                    note_logged(complaint);
+                }
+                self.parts.push(ReplyPart::Call(call));
+            }
             Piece::End(ended) => self.ended = ended,
             Piece::Failed(error) => return Err(error),
         }
@@ -227,6 +233,12 @@ impl Whole {
             ReplyPart::Text(_) => None,
         })
     }
+}
+
+/// What is wrong with a call.
+fn complaint(call: &ToolCall) -> Option<String> {
+    let problem = call.problem.as_ref()?;
+    Some(format!("the arguments of a call of the tool {} {problem}", call.name))
 }
 
 /// Waits for `count` texts to be complete.

@@ -105,7 +105,8 @@ impl Guard {
             return;
         }
         headers.insert("access-control-allow-origin", origin.clone());
-        headers.insert("access-control-expose-headers", HeaderValue::from_static("x-request-id"));
+        let exposed = HeaderValue::from_static("x-request-id, x-trine-warning");
+        headers.insert("access-control-expose-headers", exposed);
         if asked.method == Method::OPTIONS {
             let methods = HeaderValue::from_static(METHODS);
             headers.insert("access-control-allow-methods", methods);

@@ -29,38 +29,31 @@ pub(crate) struct Structure {
 }
 
 impl Structure {
-    /// Reads the fields of OpenAI, llama.cpp, vLLM and SGLang.
+    /// Reads the fields of OpenAI's chats and completions, and those of llama.cpp, vLLM and SGLang.
     ///
     /// # Errors
     /// 400 naming a field of a wrong shape, or the second one of two.
     pub(crate) fn read(fields: Fields<'_>) -> Result<Option<Self>, ApiError> {
-        let found = [
-            response_format(fields)?,
-            json_schema(fields, "json_schema"),
-            gbnf(fields)?,
-            json_schema(fields, "guided_json"),
-            text(fields, "guided_regex", GrammarSource::Regex)?,
-            text(fields, "regex", GrammarSource::Regex)?,
-            choice(fields, "guided_choice")?,
-            text(fields, "guided_grammar", gbnf_or_lark)?,
-            text(fields, "ebnf", gbnf_or_lark)?,
-            structured_outputs(fields)?,
-        ];
-        only_one(found)
+        only_one([response_format(fields)?].into_iter().chain(of_others(fields)?))
     }
 
-    /// Reads `text.format` of OpenAI's Responses API.
+    /// Reads `text.format` of OpenAI's Responses API, and the fields of llama.cpp, vLLM and SGLang.
     ///
     /// # Errors
-    /// 400 naming the field of a wrong shape.
+    /// 400 naming the field of a wrong shape, or the second one of two.
     pub(crate) fn of_response(fields: Fields<'_>) -> Result<Option<Self>, ApiError> {
-        let Some(text) = fields.object("text")? else { return Ok(None) };
-        let text = Fields::within(text, "text.");
-        let Some(format) = text.object("format")? else { return Ok(None) };
-        read_format("text.format", format)
+        let format = match fields.object("text")? {
+            None => None,
+            Some(text) => match Fields::within(text, "text.").object("format")? {
+                None => None,
+                Some(format) => read_format("text.format", format)?,
+            },
+        };
+        only_one([format].into_iter().chain(of_others(fields)?))
     }
 
-    /// Reads `output_config.format` of Anthropic's messages, and `output_format`, as it was called in their beta.
+    /// Reads `output_config.format` of Anthropic's messages, and `output_format`, as it was called in their beta, and the fields
+    /// of llama.cpp, vLLM and SGLang.
     ///
     /// # Errors
     /// 400 naming the field of a wrong shape, or the second one of two.
@@ -73,29 +66,27 @@ impl Structure {
             None => None,
             Some(config) => Fields::within(config, "output_config.").object("format")?,
         };
-        only_one([
+        let formats = [
             read("output_config.format", config)?,
             read("output_format", fields.object("output_format")?)?,
-        ])
+        ];
+        only_one(formats.into_iter().chain(of_others(fields)?))
     }
 
-    /// Reads Ollama's `format`: `json`, or a schema.
+    /// Reads Ollama's `format`, which is `json` or a schema, and the fields of llama.cpp, vLLM and SGLang.
     ///
     /// # Errors
-    /// 400 for something else.
+    /// 400 for something else, naming the field, or the second one of two.
     pub(crate) fn of_ollama(fields: Fields<'_>) -> Result<Option<Self>, ApiError> {
-        let param = "format".to_owned();
-        match fields.get("format") {
-            None => Ok(None),
-            Some(Value::String(text)) if text.is_empty() => Ok(None),
-            Some(Value::String(text)) if text == "json" => {
-                Ok(Some(Self { source: GrammarSource::JsonObject, param }))
-            }
-            Some(schema @ Value::Object(_)) => {
-                Ok(Some(Self { source: GrammarSource::JsonSchema(schema.to_string()), param }))
-            }
-            Some(_) => Err(fields.wrong("format", "\"json\" or a JSON schema")),
-        }
+        let source = match fields.get("format") {
+            None => None,
+            Some(Value::String(text)) if text.is_empty() => None,
+            Some(Value::String(text)) if text == "json" => Some(GrammarSource::JsonObject),
+            Some(schema @ Value::Object(_)) => Some(GrammarSource::JsonSchema(schema.to_string())),
+            Some(_) => return Err(fields.wrong("format", "\"json\" or a JSON schema")),
+        };
+        let format = source.map(|source| Self { source, param: "format".to_owned() });
+        only_one([format].into_iter().chain(of_others(fields)?))
     }
 
     /// The JSON schema, if it is one.
@@ -112,27 +103,21 @@ impl Structure {
     /// # Errors
     /// 400 naming the field if the source is no grammar, or larger than one request may cost.
     pub(crate) fn compile(&self, model: &LoadedModel) -> Result<Arc<Grammar>, ApiError> {
-        compile(&self.source, &self.param, model)
+        model.grammars.get(&self.source).map_err(|error| refused(&error, &self.param))
     }
 }
 
-/// The compiled grammar of a source that the field `param` gave.
-///
-/// # Errors
-/// 400 naming the field if the source is no grammar, or larger than one request may cost.
-pub(crate) fn compile(
-    source: &GrammarSource,
-    param: &str,
-    model: &LoadedModel,
-) -> Result<Arc<Grammar>, ApiError> {
-    model.grammars.get(source).map_err(|error| match error {
+/// The error of a source that the field `param` gave.
+pub(crate) fn refused(error: &GrammarError, param: &str) -> ApiError {
+    match error {
         GrammarError::Invalid { .. }
         | GrammarError::TooLarge { .. }
+        | GrammarError::Tool { .. }
         | GrammarError::Tokenizer(_) => {
             ApiError { code: "invalid_grammar", ..ApiError::field(param, error.to_string()) }
         }
         error => ApiError::internal(error.to_string()),
-    })
+    }
 }
 
 /// A grammar that guides one text.
@@ -160,7 +145,24 @@ impl Constraint for Guide {
     }
 }
 
-fn only_one<const N: usize>(found: [Option<Structure>; N]) -> Result<Option<Structure>, ApiError> {
+/// The fields of llama.cpp, vLLM and SGLang, which every dialect takes.
+fn of_others(fields: Fields<'_>) -> Result<[Option<Structure>; 9], ApiError> {
+    Ok([
+        json_schema(fields, "json_schema"),
+        gbnf(fields)?,
+        json_schema(fields, "guided_json"),
+        text(fields, "guided_regex", GrammarSource::Regex)?,
+        text(fields, "regex", GrammarSource::Regex)?,
+        choice(fields, "guided_choice")?,
+        text(fields, "guided_grammar", gbnf_or_lark)?,
+        text(fields, "ebnf", gbnf_or_lark)?,
+        structured_outputs(fields)?,
+    ])
+}
+
+fn only_one(
+    found: impl IntoIterator<Item = Option<Structure>>,
+) -> Result<Option<Structure>, ApiError> {
     let mut found = found.into_iter().flatten();
     let first = found.next();
     match (&first, found.next()) {

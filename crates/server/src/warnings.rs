@@ -3,10 +3,14 @@
 //! A program that offers everything it has, as coding agents do, is answered with what this server can do of it. A refusal
 //! would end its session over something that the answer may never need
 //! ([decision 015](../../../docs/decisions/015-what-agents-offer.md)).
+//!
+//! Who reads a request hands its [`Warnings`] to the answer. What is noticed further in, where nobody knows the answer, is noted
+//! ([`note`]) with the task that answers the request; [`App::work`](crate::app::App::work) takes that along to its threads.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response};
@@ -19,15 +23,87 @@ const BYTES_MAX: usize = 400;
 /// Most warnings that are known to have been told.
 const TOLD_MAX: usize = 1024;
 
+tokio::task_local! {
+    static TASKS: Noted;
+}
+
+thread_local! {
+    static THREADS: RefCell<Option<Noted>> = const { RefCell::new(None) };
+}
+
+/// What was noted while a request was answered.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Noted(Arc<Mutex<Warnings>>);
+
+impl Noted {
+    /// Those of the present request, if this is part of answering one.
+    pub(crate) fn present() -> Option<Self> {
+        TASKS.try_with(Self::clone).ok().or_else(|| THREADS.with_borrow(Option::clone))
+    }
+
+    /// Runs a task that answers the request.
+    pub(crate) async fn of<T>(self, task: impl Future<Output = T>) -> T {
+        TASKS.scope(self, task).await
+    }
+
+    /// Runs a part of it on another thread.
+    pub(crate) fn of_thread<T>(present: Option<Self>, work: impl FnOnce() -> T) -> T {
+        /// Puts back what was there, after a panic too: the thread has other work to do.
+        struct Before(Option<Noted>);
+
+        impl Drop for Before {
+            fn drop(&mut self) {
+                THREADS.set(self.0.take());
+            }
+        }
+
+        let _before = Before(THREADS.replace(present));
+        work()
+    }
+
+    /// Gives them to an answer, beside those that it has.
+    pub(crate) fn on(&self, mut response: Response<Body>) -> Response<Body> {
+        let mut warnings = response.extensions_mut().remove::<Warnings>().unwrap_or_default();
+        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.0.iter().for_each(|warning| warnings.add(warning.clone()));
+        warnings.on(response)
+    }
+
+    fn add(warning: Warning) {
+        if let Some(present) = Self::present() {
+            present.0.lock().unwrap_or_else(PoisonError::into_inner).add(warning);
+        }
+    }
+}
+
+/// Warns in the answer to the present request.
+pub(crate) fn note(text: impl Into<String>) {
+    Noted::add(Warning { text: text.into(), is_logged: false });
+}
+
+/// The same for what the log has already.
+pub(crate) fn note_logged(text: impl Into<String>) {
+    Noted::add(Warning { text: text.into(), is_logged: true });
+}
+
+#[derive(Debug, Clone)]
+struct Warning {
+    text: String,
+    is_logged: bool,
+}
+
 /// The warnings of a request, each once.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Warnings(Vec<String>);
+pub(crate) struct Warnings(Vec<Warning>);
 
 impl Warnings {
     pub(crate) fn push(&mut self, text: impl Into<String>) {
-        let text = text.into();
-        if self.0.len() < WARNINGS_MAX && !self.0.contains(&text) {
-            self.0.push(text);
+        self.add(Warning { text: text.into(), is_logged: false });
+    }
+
+    fn add(&mut self, warning: Warning) {
+        if self.0.len() < WARNINGS_MAX && self.0.iter().all(|other| other.text != warning.text) {
+            self.0.push(warning);
         }
     }
 
@@ -40,8 +116,8 @@ impl Warnings {
     }
 
     fn write(&self, headers: &mut HeaderMap) {
-        for text in &self.0 {
-            if let Ok(value) = HeaderValue::from_str(&escaped(text)) {
+        for warning in &self.0 {
+            if let Ok(value) = HeaderValue::from_str(&escaped(&warning.text)) {
                 headers.append(HEADER, value);
             }
         }
@@ -49,7 +125,7 @@ impl Warnings {
 }
 
 /// A text as a header's value: ASCII, and not longer than [`BYTES_MAX`].
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut value = String::new();
     for sign in text.chars() {
         match sign {
@@ -74,8 +150,9 @@ impl Told {
     pub(crate) fn tell(&self, response: &mut Response<Body>) {
         let Some(warnings) = response.extensions_mut().remove::<Warnings>() else { return };
         warnings.write(response.headers_mut());
-        for text in &warnings.0 {
-            if self.is_new(text) {
+        for Warning { text, .. } in warnings.0.iter().filter(|warning| !warning.is_logged) {
+            let text = escaped(text);
+            if self.is_new(&text) {
                 tracing::warn!("{text}");
             } else {
                 tracing::debug!("{text}");
@@ -111,6 +188,26 @@ mod tests {
         assert_eq!(values.len(), WARNINGS_MAX);
         assert_eq!(values[0], "a\\r\\nb: \\u{1f600}");
         assert!(values.iter().all(|value| value.len() <= BYTES_MAX + 3));
+    }
+
+    #[tokio::test]
+    async fn what_is_noted_reaches_the_answer_from_tasks_and_threads() {
+        let noted = Noted::default();
+        let task = async {
+            note("one");
+            let present = Noted::present();
+            let work = move || Noted::of_thread(present, || note_logged("two"));
+            std::thread::spawn(work).join().unwrap();
+        };
+        noted.clone().of(task).await;
+        assert!(Noted::present().is_none());
+        note("nobody's");
+        let mut warnings = Warnings::default();
+        warnings.push("of the answer");
+        let mut response = noted.on(warnings.on(Response::new(Body::empty())));
+        Told::default().tell(&mut response);
+        let values: Vec<&HeaderValue> = response.headers().get_all(HEADER).iter().collect();
+        assert_eq!(values, ["of the answer", "one", "two"]);
     }
 
     #[test]

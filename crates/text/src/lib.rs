@@ -30,13 +30,15 @@ mod stream;
 mod template;
 mod tokenizer;
 mod tools;
+mod validation;
 mod vocabulary;
 
 pub use error::TextError;
 pub use gguf::GgufVocabulary;
 pub use grammar::{
-    CallShape, Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource,
+    CallShape, Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource, LeftOut,
     MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Matcher, Otherwise,
+    Relaxed,
 };
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;

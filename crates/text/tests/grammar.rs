@@ -304,6 +304,8 @@ fn hostile_schemas_are_refused_with_their_place() {
         (r#"{"type":"number","multipleOf":0}"#, "#/multipleOf"),
         (r#"{"type":"number","multipleOf":"2"}"#, "#/multipleOf"),
         (r#"{"allOf":[{"multipleOf":9973},{"multipleOf":0.9973}]}"#, "least common multiple"),
+        (r#"{"allOf":[{"multipleOf":9973},{"multipleOf":9967},{"multipleOf":7}]}"#, "4294967295"),
+        (r#"{"type":"array","items":{"uniqueItems":true}}"#, "#/items/uniqueItems"),
         (r#"{"enum":[]}"#, "#/enum"),
         (r#"{"enum":5}"#, "#/enum"),
         (r#"{"required":"a"}"#, "#/required"),

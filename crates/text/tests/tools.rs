@@ -90,6 +90,32 @@ fn calls_are_found_wherever_a_reply_is_cut() {
     assert_eq!(parse(&format!("{bare}\n{bare}"), true).1.len(), 2);
 }
 
+/// A call is complete when its object is, not when the list around it is.
+#[test]
+fn calls_of_a_list_come_one_by_one() {
+    let (first, second) =
+        (r#"{"name": "weather", "parameters": {"city": "Bern"}}"#, r#"{"name": "time"}"#);
+    let mut parser = tools().parser(true);
+    let count = |parts: Vec<ReplyPart>| {
+        assert!(parts.iter().all(|part| matches!(part, ReplyPart::Call(_))), "{parts:?}");
+        parts.len()
+    };
+    assert_eq!(count(parser.push(&format!("[{first}"))), 1, "before the list goes on");
+    assert_eq!(count(parser.push(&format!(", {second}"))), 1);
+    assert_eq!(count(parser.push("]")) + count(parser.finish()), 0);
+    // What breaks off within a list takes no call with it, and is no text.
+    for rest in ["", ",", ", {\"name\": \"weather\", \"parameters\": {\"city\": \"O", ", {\"na"] {
+        let (text, calls) = parse(&format!("[{first}, {second}{rest}"), true);
+        assert_eq!((text.as_str(), calls.len()), ("", 2), "{rest:?}");
+    }
+    let fenced = format!("```json\n[{first},\n {second}]\n```\nDone.");
+    assert_eq!((parse(&fenced, true).0.trim(), parse(&fenced, true).1.len()), ("Done.", 2));
+    let foreign = format!("[{first}, {{\"name\": \"nope\"}}] and so on");
+    assert_eq!(parse(&foreign, true).0, "{\"name\": \"nope\"}] and so on");
+    assert_eq!(parse(&foreign, true).1.len(), 1);
+    assert_eq!(parse(&format!("[{first}, {second}]"), false).1.len(), 1);
+}
+
 #[test]
 fn arguments_keep_their_spelling() {
     let reply =
@@ -116,7 +142,7 @@ fn what_is_no_call_is_text_unchanged() {
         "``",
         "`x`",
         "See {\"name\": \"weather\", \"parameters\": {}}",
-        "[{\"name\": \"weather\", \"parameters\": {}}, {\"name\": \"nope\"}]",
+        "[{\"name\": \"nope\"}, {\"name\": \"weather\", \"parameters\": {}}]",
         "é\n  ",
     ] {
         assert_eq!(parse(reply, true), (reply.to_owned(), Vec::new()), "{reply:?}");

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use trine_engine::Logprobs;
 use trine_text::{CallParser, ReplyPart, StopMatcher, StreamDecoder, Tokenizer};
 
-use super::{Ask, Piece, Reason, TokenText};
+use super::{Ask, Piece, Reason, TokenText, complaint};
+use crate::warnings::escaped;
 
 /// Tokens to text, up to a stop text.
 pub(super) struct Assembler {
@@ -108,7 +109,13 @@ impl Assembler {
             ReplyPart::Text(text) => {
                 Piece::Text { text, tokens: tokens.take().unwrap_or_default(), generated }
             }
-            ReplyPart::Call(call) => Piece::Call(call),
+            ReplyPart::Call(call) => {
+                // The call is passed on: who asked for it checks it too, and tells the model what is wrong with it.
+                if let Some(complaint) = complaint(&call) {
+                    tracing::warn!("{}", escaped(&complaint));
+                }
+                Piece::Call(call)
+            }
         };
         parts.into_iter().map(piece).collect()
     }

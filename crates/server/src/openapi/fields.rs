@@ -208,12 +208,18 @@ fn off_within(bound: &str, number: f64, remedy: &str) -> Value {
 /// `structure::Structure::read`
 fn structure() -> Vec<Field> {
     let only = "At most one of the fields that say what the text looks like is taken.";
+    let mut fields = vec![("response_format", about(schema("ResponseFormat"), only))];
+    fields.extend(structure_of_others());
+    fields
+}
+
+/// `structure::of_others`
+pub(super) fn structure_of_others() -> Vec<Field> {
     let json_schema = || one_of(vec![free_object(), boolean(), text()]);
     let choices = || about(list(text()), "The text is one of these.");
     let grammar = || about(text(), "GBNF if it has `::=`, otherwise Lark.");
     let object = about(boolean(), "The text is a JSON object.");
     vec![
-        ("response_format", about(schema("ResponseFormat"), only)),
         ("json_schema", about(json_schema(), "llama.cpp's: a JSON schema.")),
         ("grammar", about(text(), "llama.cpp's: GBNF; with the first line `%llguidance` Lark.")),
         ("guided_json", about(json_schema(), "vLLM's: a JSON schema, or a text that holds one.")),

@@ -5,8 +5,8 @@ use trine_engine::LOGPROBS_MAX;
 
 use super::fields::{
     calling, function, ids, message, messages, model, most_tokens, parallel, parameters, priority,
-    refused_fields, rendering, response_format, sampling, stops, stream, streaming, texts_or_ids,
-    tool, tool_choice,
+    refused_fields, rendering, response_format, sampling, stops, stream, streaming,
+    structure_of_others, texts_or_ids, tool, tool_choice,
 };
 use super::schema::{
     Field, about, any, asked, boolean, choice, constant, default, free_object, integer, list,
@@ -133,6 +133,7 @@ fn response() -> Value {
         ("metadata", about(any(), "Repeated in the answer.")),
         ("user", about(any(), "Repeated in the answer.")),
     ]);
+    fields.extend(structure_of_others());
     fields.extend(refused_fields(&responses::UNSUPPORTED));
     fields.extend(refused_fields(&EVERYWHERE));
     let words = "Log-probabilities are not among it; what else it names no answer has.";
@@ -227,6 +228,7 @@ fn anthropic() -> Value {
         ("output_format", about(schema("ResponseFormat"), "The same, as it was called in a beta.")),
         ("thinking", about(thinking, "Changes nothing: the models of this server answer at once.")),
     ]);
+    fields.extend(structure_of_others());
     fields.extend(refused_fields(&anthropic_dialect::UNSUPPORTED));
     fields.extend(refused_fields(&EVERYWHERE));
     fields.extend(anthropic_conversation());
@@ -312,6 +314,7 @@ fn ollama() -> Vec<Field> {
         ("options", schema("OllamaOptions")),
         ("format", about(format, "What the text looks like: JSON, or what a JSON schema says.")),
     ]);
+    fields.extend(structure_of_others());
     fields.extend(refused_fields(&ollama_dialect::UNSUPPORTED));
     fields.extend(refused_fields(&EVERYWHERE));
     fields

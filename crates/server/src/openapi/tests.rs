@@ -268,24 +268,26 @@ fn specimens(path: &str) -> Vec<Value> {
     let ollama = json!({"messages": messages, "options": {"num_predict": 1}});
     let prompt = json!({"prompt": "Hi", "options": {"num_predict": 1}});
     let response = json!({"input": [{"role": "user", "content": "Hi"}], "max_output_tokens": 1});
+    let structured = json!({"structured_outputs": {"regex": "a"}});
     match path.trim_start_matches("/v1") {
         // Fields that are read behind one that is there: the second one has none.
         "/chat/completions" => vec![
             with(chat.clone(), json!({"stream": true, "stream_options": {"include_usage": true}})),
             json!({ "messages": [] }),
-            with(chat.clone(), json!({"structured_outputs": {"regex": "a"}})),
+            with(chat.clone(), structured),
             with(chat.clone(), json!({"response_format": formats[0]})),
             with(chat, json!({"response_format": formats[1]})),
         ],
         "/completions" => vec![
             with(completion.clone(), json!({"stream": true, "stream_options": {}})),
             json!({ "prompt": "" }),
-            with(completion.clone(), json!({"structured_outputs": {"regex": "a"}})),
+            with(completion.clone(), structured),
             with(completion.clone(), json!({"response_format": formats[0]})),
             with(completion, json!({"response_format": formats[1]})),
         ],
         "/responses" => vec![
             response.clone(),
+            with(response.clone(), structured),
             with(response.clone(), json!({"text": {"format": formats[0]}})),
             with(response, json!({"text": {"format": formats[1]}})),
         ],
@@ -299,6 +301,7 @@ fn specimens(path: &str) -> Vec<Value> {
         ],
         "/embeddings" => vec![json!({"model": "embedder", "input": "Hi"})],
         "/messages" => vec![
+            with(chat.clone(), structured),
             with(chat.clone(), json!({"thinking": {"type": "adaptive"}})),
             with(chat.clone(), json!({"output_config": {"format": formats[0]}})),
             with(chat.clone(), json!({"output_config": {"format": formats[1]}})),
@@ -316,8 +319,8 @@ fn specimens(path: &str) -> Vec<Value> {
                 "tools": [{"name": "a"}], "tool_choice": {"type": "tool", "name": "a"},
             }),
         ],
-        "/api/chat" => vec![ollama],
-        "/api/generate" => vec![prompt],
+        "/api/chat" => vec![ollama.clone(), with(ollama, structured)],
+        "/api/generate" => vec![prompt.clone(), with(prompt, structured)],
         "/api/embed" => vec![json!({"model": "embedder", "input": "Hi"})],
         "/api/embeddings" => vec![json!({"model": "embedder", "prompt": "Hi"})],
         "/api/show" | "/api/pull" | "/api/delete" => vec![json!({"name": "demo"})],

@@ -24,4 +24,5 @@ mod openai;
 mod page;
 mod structured;
 mod tls;
+mod tool_schemas;
 mod tools;

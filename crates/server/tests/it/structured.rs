@@ -139,6 +139,36 @@ fn other_dialects_ask_for_structure_in_their_own_fields() {
     }
 }
 
+/// The fields of llama.cpp, vLLM and SGLang are no part of the other dialects' APIs, but nobody sends them to be ignored.
+#[test]
+fn every_dialect_takes_the_fields_of_other_servers() {
+    let server = Harness::start();
+    server.reply("yes and no");
+    let fields = [
+        json!({"guided_regex": "(yes|no)"}),
+        json!({"regex": "(yes|no)"}),
+        json!({"guided_choice": ["no", "yes"]}),
+        json!({"ebnf": "root ::= \"yes\" | \"no\""}),
+        json!({"grammar": "root ::= \"yes\" | \"no\""}),
+        json!({"structured_outputs": {"choice": ["no", "yes"]}}),
+    ];
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    for fields in fields {
+        for (path, body, place) in [
+            ("/v1/responses", json!({"input": "Hi"}), "/output/0/content/0/text"),
+            ("/v1/messages", json!({"messages": messages, "max_tokens": 60}), "/content/0/text"),
+            ("/api/chat", json!({"messages": messages, "stream": false}), "/message/content"),
+            ("/api/generate", json!({"prompt": "Hi", "stream": false}), "/response"),
+        ] {
+            let (status, answer) = server.post(path, &with(body, &fields));
+            assert_eq!(status, 200, "{path} {fields}: {answer}");
+            assert_eq!(answer.pointer(place), Some(&json!("yes")), "{path} {fields}: {answer}");
+        }
+    }
+    let both = json!({"messages": messages, "format": "json", "regex": "a", "stream": false});
+    assert_eq!(server.post("/api/chat", &both).0, 400);
+}
+
 #[test]
 fn a_document_that_is_cut_short_is_not_called_complete() {
     let server = Harness::start();

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{JsonCompileOptions, ParserFactory};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
+use super::calls::Calls;
 use super::{
-    CallShape, Grammar, GrammarError, GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES,
-    MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Otherwise, gbnf, schema,
+    Grammar, GrammarError, GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES,
+    MAX_SCHEMA_BYTES, Otherwise, Relaxed, gbnf, schema,
 };
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary::{Kind, shortened};
@@ -228,116 +229,73 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
         GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
         GrammarSource::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
         GrammarSource::Choice(choices) => TopLevelGrammar::from_lark(choices_to_lark(choices)?),
-        GrammarSource::Calls { calls, shape } => match &shape.otherwise {
-            Otherwise::Json(answer) => json_grammar(calls_or_json(calls, shape.parallel, answer)?),
-            Otherwise::Nothing | Otherwise::Text => {
-                TopLevelGrammar::from_lark(calls_to_lark(calls, shape)?)
-            }
-        },
+        GrammarSource::Calls { calls, shape } => {
+            let calls = Calls::read(calls, shape)?;
+            let (start, relaxed) = calls.compile(|grammar| base.start(grammar, kind))?;
+            return Ok(base.grammar(start, source, relaxed));
+        }
     };
-    let parser =
-        base.factory.create_parser(grammar).map_err(|error| refusal(kind, &error.to_string()))?;
-    let states = parser.parser.lexer_stats().num_bytes;
-    let mut start = llguidance::Matcher::new(Ok(parser));
-    if let Some(problem) = start.get_error() {
-        return Err(refusal(kind, &problem));
+    Ok(base.grammar(base.start(grammar, kind)?, source, Vec::new()))
+}
+
+impl Base {
+    /// The state before a reply's first token, and the bytes of its lexer.
+    fn start(
+        &self,
+        grammar: TopLevelGrammar,
+        kind: &'static str,
+    ) -> Result<(llguidance::Matcher, usize), GrammarError> {
+        let parser = self.factory.create_parser(grammar);
+        let parser = parser.map_err(|error| refusal(kind, &error.to_string()))?;
+        let states = parser.parser.lexer_stats().num_bytes;
+        let mut start = llguidance::Matcher::new(Ok(parser));
+        if let Some(problem) = start.get_error() {
+            return Err(refusal(kind, &problem));
+        }
+        let open = start.is_accepting().map_err(|error| refusal(kind, &error.to_string()))?;
+        if !open {
+            // A grammar that allows no text at all would fail at the first token of a reply.
+            let mut probe = start.deep_clone();
+            probe.compute_mask().map_err(|_| {
+                GrammarError::invalid(
+                    kind,
+                    "as a whole",
+                    "no text satisfies it; remove what contradicts itself",
+                )
+            })?;
+        }
+        Ok((start, states))
     }
-    let open = start.is_accepting().map_err(|error| refusal(kind, &error.to_string()))?;
-    if !open {
-        // A grammar that allows no text at all would fail at the first token of a reply.
-        let mut probe = start.deep_clone();
-        probe.compute_mask().map_err(|_| {
-            GrammarError::invalid(
-                kind,
-                "as a whole",
-                "no text satisfies it; remove what contradicts itself",
-            )
-        })?;
+
+    fn grammar(
+        &self,
+        (start, states): (llguidance::Matcher, usize),
+        source: &GrammarSource,
+        relaxed: Vec<Relaxed>,
+    ) -> Grammar {
+        // Choices may be empty, which takes memory too.
+        let choices = match source {
+            GrammarSource::Choice(choices) => size_of_val(choices.as_slice()),
+            _ => 0,
+        };
+        let bytes = states + source_bytes(source) * BYTES_PER_SOURCE_BYTE + choices;
+        Grammar { start: Mutex::new(start), tables: self.tables.clone(), bytes, relaxed }
     }
-    // Choices may be empty, which takes memory too.
-    let choices = match source {
-        GrammarSource::Choice(choices) => size_of_val(choices.as_slice()),
-        _ => 0,
-    };
-    let bytes = states + source_bytes(source) * BYTES_PER_SOURCE_BYTE + choices;
-    Ok(Grammar { start: Mutex::new(start), tables: base.tables.clone(), bytes })
 }
 
 /// A grammar for a schema.
-fn json_grammar(schema: Value) -> TopLevelGrammar {
+pub(super) fn json_grammar(schema: Value) -> TopLevelGrammar {
     TopLevelGrammar::from_json_schema(with_options(schema))
 }
 
 /// A schema with options that it cannot override.
-fn with_options(mut schema: Value) -> Value {
+pub(super) fn with_options(mut schema: Value) -> Value {
     let options = JsonCompileOptions {
         whitespace_pattern: Some(JSON_SPACE.to_owned()),
         ..JsonCompileOptions::default()
     };
     options.apply_to(&mut schema);
     schema
-}
-
-/// The beginning of a call is one terminal, so that text and calls part at one place.
-fn calls_to_lark(calls: &[(String, String)], shape: &CallShape) -> Result<String, GrammarError> {
-    let mut lark = String::from("start: call");
-    if shape.parallel {
-        lark.push_str(" | first (\", \" call)* \"]\"");
-    }
-    if shape.otherwise == Otherwise::Text {
-        lark.push_str(" | TEXT\nTEXT: /(?s:.+)/ & ~/(?s:\\[?\\{\"name\": .*)/");
-    }
-    for (rule, prefix) in [("call", ""), ("first", "[")] {
-        let names: Vec<String> = (0..calls.len()).map(|index| format!("{rule}{index}")).collect();
-        if prefix.is_empty() || shape.parallel {
-            lark.push_str(&format!("\n{rule}: {}", names.join(" | ")));
-            for (index, (name, _)) in calls.iter().enumerate() {
-                let head =
-                    format!("{prefix}{{\"name\": {}, \"parameters\": ", Value::from(name.as_str()));
-                lark.push_str(&format!(
-                    "\n{rule}{index}: {} arguments{index} \"}}\"",
-                    lark_string(&head)
-                ));
-            }
-        }
-    }
-    for (index, (_, schema)) in calls.iter().enumerate() {
-        let schema = with_options(schema::digestible(schema)?);
-        lark.push_str(&format!("\narguments{index}: %json {schema}"));
-    }
-    lark.push('\n');
-    Ok(lark)
-}
-
-/// A schema that calls satisfy, and what satisfies the schema `answer`. All of them begin with the same signs, and within one
-/// schema the library holds several alternatives open.
-fn calls_or_json(
-    calls: &[(String, String)],
-    parallel: bool,
-    answer: &str,
-) -> Result<Value, GrammarError> {
-    let mut definitions = Map::new();
-    let mut define = |name: String, schema: &str| {
-        let place = format!("#/$defs/{name}");
-        definitions.insert(name, schema::moved(schema, &place)?);
-        Ok(json!({ "$ref": place }))
-    };
-    let mut alternatives = vec![define("answer".to_owned(), answer)?];
-    for (index, (name, schema)) in calls.iter().enumerate() {
-        let arguments = define(format!("arguments{index}"), schema)?;
-        alternatives.push(json!({
-            "type": "object",
-            "properties": {"name": {"const": name}, "parameters": arguments},
-            "required": ["name", "parameters"],
-            "additionalProperties": false,
-        }));
-    }
-    if parallel {
-        let calls = json!({ "anyOf": alternatives[1..] });
-        alternatives.push(json!({ "type": "array", "items": calls, "minItems": 1 }));
-    }
-    let whole = json!({ "anyOf": alternatives, "$defs": definitions });
-    schema::digestible(&whole.to_string())
 }
 
 /// Checks the syntax of an expression; the character where it is wrong, from 1, and the problem.

@@ -28,6 +28,14 @@ pub enum GrammarError {
         /// Its bound.
         limit: u64,
     },
+    /// The schema of a tool's arguments is at fault.
+    #[error("the tool `{tool}`: {error}")]
+    Tool {
+        /// The tool's name.
+        tool: String,
+        /// What is wrong.
+        error: Box<GrammarError>,
+    },
     /// The tokenizer cannot be constrained.
     #[error(
         "this model's tokenizer cannot follow a grammar: {0}; ask without a response format, or use another model"

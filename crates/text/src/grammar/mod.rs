@@ -19,6 +19,7 @@
 //! 4 ms and keeps about 0.15 MiB, a matcher starts in 0.06 ms; a mask takes 25 µs in the median and 6 ms at worst.
 
 mod cache;
+mod calls;
 mod compiler;
 mod error;
 mod gbnf;
@@ -31,6 +32,8 @@ pub use cache::GrammarCache;
 pub use compiler::GrammarCompiler;
 pub use error::GrammarError;
 pub use matcher::Matcher;
+pub use schema::LeftOut;
+pub(crate) use schema::resolve as resolve_reference;
 
 use compiler::Tables;
 use std::sync::Arc;
@@ -53,7 +56,7 @@ pub const MAX_CHOICES: usize = 4096;
 #[non_exhaustive]
 pub enum GrammarSource {
     /// JSON that satisfies this JSON schema (draft 2020-12 and its predecessors' spellings). Keys of an object come in
-    /// the order of `properties`. Between elements there is at most one space, or a line break and an indent.
+    /// the order of `properties`, and no others where it says nothing of others. Between elements there is at most one space, or a line break and an indent.
     JsonSchema(String),
     /// Any JSON object.
     JsonObject,
@@ -68,7 +71,7 @@ pub enum GrammarSource {
     Choice(Vec<String>),
     /// Tool calls, as [`Tools::grammar`](crate::Tools::grammar) makes it.
     Calls {
-        /// Names with the JSON schemas of their arguments.
+        /// Names with the JSON schemas of their arguments. What no grammar holds is left out of those ([`Grammar::relaxed`]).
         calls: Vec<(String, String)>,
         /// What a reply may be.
         shape: CallShape,
@@ -95,12 +98,21 @@ pub enum Otherwise {
     Json(String),
 }
 
-/// Checks a JSON schema without compiling it.
+/// Checks the JSON schema of a tool without compiling it.
 ///
 /// # Errors
 /// [`GrammarError::Invalid`] and [`GrammarError::TooLarge`].
-pub(crate) fn check_schema(source: &str) -> Result<(), GrammarError> {
-    schema::checked(source).map(drop)
+pub(crate) fn check_tool_schema(source: &str) -> Result<(), GrammarError> {
+    schema::relaxed(source).map(drop)
+}
+
+/// A keyword that the grammar of a tool's arguments does not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relaxed {
+    /// The tool's name.
+    pub tool: String,
+    /// The keyword and its place in the schema of the tool's arguments.
+    pub left_out: LeftOut,
 }
 
 impl GrammarSource {
@@ -123,6 +135,7 @@ pub struct Grammar {
     start: Mutex<llguidance::Matcher>,
     tables: Arc<Tables>,
     bytes: usize,
+    relaxed: Vec<Relaxed>,
 }
 
 impl std::fmt::Debug for Grammar {
@@ -141,6 +154,11 @@ impl Grammar {
         let start = self.start.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let state = compiler::guarded(|| Ok(start.deep_clone()))?;
         Ok(Matcher::new(state, self.tables.clone()))
+    }
+
+    /// What of the tools' schemas it does not hold. Empty for all other grammars, which hold everything or are refused.
+    pub fn relaxed(&self) -> &[Relaxed] {
+        &self.relaxed
     }
 
     /// Estimated memory in bytes.

@@ -6,20 +6,24 @@
 //!
 //! - [`Tools`] checks declarations of the OpenAI form; [`Tools::conversation`] writes them and all earlier calls and
 //!   results into messages that a template without tools takes.
-//! - [`Tools::grammar`] makes a reply be a call, or be text or a call, with arguments that satisfy their schema.
-//! - [`CallParser`] splits the generated text into text and calls while it arrives.
+//! - [`Tools::grammar`] makes a reply be a call, or be text or a call, with arguments that satisfy what a grammar can hold of
+//!   their schema.
+//! - [`CallParser`] splits the generated text into text and calls while it arrives, and compares calls with the whole schema.
 //!
 //! A list of calls is `[{...}, {...}]`, this crate's extension of the documented form for several calls in one reply.
 
 mod conversation;
 mod parser;
 
+use std::sync::{Arc, OnceLock};
+
 use serde_json::{Map, Value};
 use thiserror::Error;
 
 pub use parser::{CallParser, ReplyPart, ToolCall};
 
-use crate::grammar::{CallShape, GrammarSource, MAX_SCHEMA_BYTES, Otherwise, check_schema};
+use crate::grammar::{CallShape, GrammarSource, MAX_SCHEMA_BYTES, Otherwise, check_tool_schema};
+use crate::validation::Checker;
 use crate::vocabulary::shortened;
 
 /// Most tools of one request.
@@ -59,7 +63,7 @@ pub enum ToolChoice {
 }
 
 /// One function.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 struct Tool {
     /// Letters, digits and `_-.:/`, at most 64.
     name: String,
@@ -67,12 +71,20 @@ struct Tool {
     description: Option<String>,
     /// JSON schema of its arguments, an object, as text.
     schema: String,
+    /// What compares calls with the schema, once there was one.
+    checker: OnceLock<Checker>,
+}
+
+impl Tool {
+    fn checker(&self) -> &Checker {
+        self.checker.get_or_init(|| Checker::new(&self.schema))
+    }
 }
 
 /// The checked tools of a request.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Tools {
-    tools: Vec<Tool>,
+    tools: Arc<[Tool]>,
 }
 
 impl Tools {
@@ -111,7 +123,7 @@ impl Tools {
             }
             tools.push(tool);
         }
-        Ok(Self { tools })
+        Ok(Self { tools: tools.into() })
     }
 
     /// Reads the field `tool_choice` of an OpenAI request: `auto`, `none`, `required` or `{"type": "function",
@@ -161,6 +173,12 @@ impl Tools {
         self.tools.is_empty()
     }
 
+    /// The field with the arguments' schema of the tool of this name.
+    pub fn field(&self, name: &str) -> Option<String> {
+        let index = self.tools.iter().position(|tool| tool.name == name)?;
+        Some(format!("tools[{index}].function.parameters"))
+    }
+
     /// The tool of this name.
     fn find(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|tool| tool.name == name)
@@ -199,7 +217,7 @@ impl Tools {
 
     /// A parser for one reply. Without `parallel` the reply ends at its first call.
     pub fn parser(&self, parallel: bool) -> CallParser {
-        CallParser::new(self.tools.iter().map(|tool| tool.name.clone()).collect(), parallel)
+        CallParser::new(Arc::clone(&self.tools), parallel)
     }
 }
 
@@ -230,12 +248,14 @@ fn read_tool(place: &str, entry: &Value) -> Result<Tool, ToolError> {
         Some(Value::String(text)) => Some(text.clone()),
         Some(_) => return Err(ToolError::new(format!("{place}.description"), "it must be text")),
     };
-    let schema = read_parameters(&format!("{place}.parameters"), function.get("parameters"))?;
-    Ok(Tool { name: name.to_owned(), description, schema })
+    let schema = read_parameters(&format!("{place}.parameters"), name, function.get("parameters"))?;
+    Ok(Tool { name: name.to_owned(), description, schema, checker: OnceLock::new() })
 }
 
-/// The schema of a function's arguments as text.
-fn read_parameters(place: &str, value: Option<&Value>) -> Result<String, ToolError> {
+/// The schema of the arguments of the function `name` as text.
+fn read_parameters(place: &str, name: &str, value: Option<&Value>) -> Result<String, ToolError> {
+    let wrong =
+        |place: &str, problem: &str| ToolError::new(place, format!("the tool `{name}`: {problem}"));
     let mut parameters = match value {
         None | Some(Value::Null) => {
             let mut none = Map::new();
@@ -244,17 +264,19 @@ fn read_parameters(place: &str, value: Option<&Value>) -> Result<String, ToolErr
             none
         }
         Some(Value::Object(parameters)) => parameters.clone(),
-        Some(_) => return Err(ToolError::new(place, "it must be the JSON schema of an object")),
+        Some(_) => return Err(wrong(place, "it must be the JSON schema of an object")),
     };
     if parameters.get("type").is_some_and(|kind| kind != "object") {
-        return Err(ToolError::new(
-            format!("{place}.type"),
-            "arguments have names, so the type must be \"object\"",
-        ));
+        let problem = "arguments have names, so the type must be \"object\"";
+        return Err(wrong(&format!("{place}.type"), problem));
     }
     parameters.entry("type").or_insert_with(|| "object".into());
     let schema = Value::Object(parameters).to_string();
-    check_schema(&schema).map_err(|error| ToolError::new(place, error.to_string()))?;
+    if schema.len() > MAX_SCHEMA_BYTES {
+        let problem = format!("its schema exceeds {MAX_SCHEMA_BYTES} bytes; use a smaller one");
+        return Err(wrong(place, &problem));
+    }
+    check_tool_schema(&schema).map_err(|error| wrong(place, &error.to_string()))?;
     Ok(schema)
 }
 

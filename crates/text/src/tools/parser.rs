@@ -1,7 +1,11 @@
 //! Generated text to text and calls.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
+
+use super::Tool;
 
 /// What a fence around calls may be labelled.
 const FENCES: [&str; 6] = ["", "json", "tool_code", "tool_call", "tool_calls", "tool"];
@@ -18,6 +22,8 @@ pub struct ToolCall {
     pub name: String,
     /// The arguments: the text of a JSON object as the model wrote it.
     pub arguments: String,
+    /// Why they do not satisfy the tool's schema, or cannot be told to. It names places and keywords, and no value.
+    pub problem: Option<String>,
 }
 
 /// A piece of a reply.
@@ -31,19 +37,33 @@ pub enum ReplyPart {
 
 /// Splits a reply into text and calls while it arrives, wherever its pieces are cut.
 ///
-/// A call is an object `{"name": ..., "parameters": {...}}` (`arguments` will do too) of a declared tool, or a list of
+/// A call is an object `{"name": ..., "parameters": {...}}` (`arguments` will do too) of a declared tool, or one in a list of
 /// them, at the beginning of a line, bare or in a fence such as ` ```tool_code `. Text that may be the beginning of one
-/// is held back; what turns out to be none is passed on as it was. Each byte is scanned a bounded number of times.
+/// is held back; what turns out to be none is passed on as it was. A call of a list is passed on when it is complete, whatever
+/// comes of the list: where the list breaks off in another one, that one is dropped. Each byte is scanned a bounded number of
+/// times.
 #[derive(Debug, Clone)]
 pub struct CallParser {
-    names: Vec<String>,
+    tools: Arc<[Tool]>,
     parallel: bool,
     held: String,
-    /// Whether `held` begins at the beginning of a line, where a call may stand.
-    line_start: bool,
+    place: Place,
     scan: Scan,
     calls: usize,
     done: bool,
+}
+
+/// What may stand at the beginning of the text held back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// A line, and so a call.
+    Line,
+    /// The rest of a line of text.
+    Words,
+    /// The sign behind an element of a list, or the next element.
+    List { is_fenced: bool, wants_element: bool },
+    /// The end of a fence.
+    Fence,
 }
 
 /// How far the value that may be a call has been scanned.
@@ -56,13 +76,14 @@ struct Scan {
     escaped: bool,
 }
 
-/// What the text at the beginning of a line is.
+/// What stands somewhere.
 enum Found {
+    /// No call.
     Text,
     /// Not decided yet.
     Open,
-    /// Calls, in so many bytes.
-    Calls(Vec<(String, String)>, usize),
+    /// A call's name and arguments, and the bytes up to its end.
+    Call(String, String, usize),
 }
 
 #[derive(Deserialize)]
@@ -73,9 +94,16 @@ struct WrittenCall<'a> {
 }
 
 impl CallParser {
-    pub(super) fn new(names: Vec<String>, parallel: bool) -> Self {
-        let scan = Scan::default();
-        Self { names, parallel, held: String::new(), line_start: true, scan, calls: 0, done: false }
+    pub(super) fn new(tools: Arc<[Tool]>, parallel: bool) -> Self {
+        Self {
+            tools,
+            parallel,
+            held: String::new(),
+            place: Place::Line,
+            scan: Scan::default(),
+            calls: 0,
+            done: false,
+        }
     }
 
     /// Takes the next piece of the reply; what is certain by it.
@@ -106,45 +134,132 @@ impl CallParser {
     fn advance(&mut self, last: bool) -> Vec<ReplyPart> {
         let mut parts = Vec::new();
         while !self.held.is_empty() && !self.done {
-            if !self.line_start {
-                let end = self.held.find('\n').map_or(self.held.len(), |place| place + 1);
-                self.line_start = self.held[..end].ends_with('\n');
-                self.pass(end, &mut parts);
-                continue;
-            }
-            let space = self.held.len() - self.held.trim_start().len();
-            if space == self.held.len() && space <= MAX_SPACE_BYTES {
-                if last && self.calls == 0 {
-                    self.pass(space, &mut parts);
-                }
-                break;
-            }
-            match self.find(space, last) {
-                Found::Open => break,
-                Found::Text => {
-                    self.scan = Scan::default();
-                    self.line_start = false;
-                }
-                Found::Calls(calls, length) => {
-                    self.scan = Scan::default();
-                    self.held.drain(..space + length);
-                    for (name, arguments) in calls {
-                        parts.push(ReplyPart::Call(ToolCall {
-                            index: self.calls,
-                            name,
-                            arguments,
-                        }));
-                        self.calls += 1;
-                        if !self.parallel {
-                            self.done = true;
-                            self.held.clear();
-                            break;
-                        }
+            let goes_on = match self.place {
+                Place::Words => {
+                    let end = self.held.find('\n').map_or(self.held.len(), |place| place + 1);
+                    if self.held[..end].ends_with('\n') {
+                        self.place = Place::Line;
                     }
+                    self.pass(end, &mut parts);
+                    true
                 }
+                Place::Line => self.line(last, &mut parts),
+                Place::List { is_fenced, wants_element } => {
+                    self.list(is_fenced, wants_element, last, &mut parts)
+                }
+                Place::Fence => self.fence_end(last),
+            };
+            if !goes_on {
+                break;
             }
         }
         parts
+    }
+
+    /// At the beginning of a line; whether there is more to do.
+    fn line(&mut self, last: bool, parts: &mut Vec<ReplyPart>) -> bool {
+        let space = self.held.len() - self.held.trim_start().len();
+        if space == self.held.len() && space <= MAX_SPACE_BYTES {
+            if last && self.calls == 0 {
+                self.pass(space, parts);
+            }
+            return false;
+        }
+        let rest = &self.held[space..];
+        let is_fenced = rest.starts_with('`');
+        let (found, is_list) = match fence(rest) {
+            None => (Found::Open, false),
+            Some(None) => (Found::Text, false),
+            Some(Some(inner)) => {
+                let list = rest[inner..].strip_prefix('[');
+                let element = list.map_or(&rest[inner..], str::trim_start);
+                let (start, is_list) = (self.held.len() - element.len(), list.is_some());
+                (self.find(start), is_list)
+            }
+        };
+        match found {
+            Found::Open if !last => return false,
+            Found::Open | Found::Text => {
+                self.scan = Scan::default();
+                self.place = Place::Words;
+            }
+            Found::Call(name, arguments, end) => {
+                self.place = match (is_list, is_fenced) {
+                    (true, is_fenced) => Place::List { is_fenced, wants_element: false },
+                    (false, true) => Place::Fence,
+                    (false, false) => Place::Line,
+                };
+                self.call(name, arguments, end, parts);
+            }
+        }
+        true
+    }
+
+    /// Behind an element of a list; whether there is more to do.
+    fn list(
+        &mut self,
+        is_fenced: bool,
+        wants_element: bool,
+        last: bool,
+        parts: &mut Vec<ReplyPart>,
+    ) -> bool {
+        let space = self.held.len() - self.held.trim_start().len();
+        self.held.drain(..space);
+        if wants_element {
+            match self.find(0) {
+                Found::Open if last => self.held.clear(),
+                Found::Open => return false,
+                Found::Text => {
+                    self.scan = Scan::default();
+                    self.place = Place::Words;
+                }
+                Found::Call(name, arguments, end) => {
+                    self.place = Place::List { is_fenced, wants_element: false };
+                    self.call(name, arguments, end, parts);
+                }
+            }
+            return true;
+        }
+        match self.held.as_bytes().first() {
+            None => return false,
+            Some(b',') => {
+                self.held.drain(..1);
+                self.place = Place::List { is_fenced, wants_element: true };
+            }
+            Some(b']') => {
+                self.held.drain(..1);
+                self.place = if is_fenced { Place::Fence } else { Place::Line };
+            }
+            Some(_) => self.place = Place::Words,
+        }
+        true
+    }
+
+    /// Where a fence may end; whether there is more to do.
+    fn fence_end(&mut self, last: bool) -> bool {
+        let rest = self.held.trim_start();
+        let space = self.held.len() - rest.len();
+        if let Some(after) = rest.strip_prefix("```") {
+            self.held.drain(..self.held.len() - after.len());
+        } else if !last && "```".starts_with(rest) && space <= MAX_SPACE_BYTES {
+            return false;
+        }
+        self.place = Place::Line;
+        true
+    }
+
+    /// Passes on a call that ends with the first `end` bytes.
+    fn call(&mut self, name: String, arguments: String, end: usize, parts: &mut Vec<ReplyPart>) {
+        self.scan = Scan::default();
+        self.held.drain(..end);
+        let tool = self.tools.iter().find(|tool| tool.name == name);
+        let problem = tool.and_then(|tool| tool.checker().problem(&arguments));
+        parts.push(ReplyPart::Call(ToolCall { index: self.calls, name, arguments, problem }));
+        self.calls += 1;
+        if !self.parallel {
+            self.done = true;
+            self.held.clear();
+        }
     }
 
     /// Passes on the first `end` bytes as text.
@@ -157,31 +272,18 @@ impl CallParser {
         }
     }
 
-    fn find(&mut self, space: usize, last: bool) -> Found {
-        let rest = &self.held[space..];
-        let undecided = if last { Found::Text } else { Found::Open };
-        let Some(inner) = fence(rest) else { return undecided };
-        let Some(inner) = inner else { return Found::Text };
-        match begins_call(&rest[inner..], &self.names) {
+    /// What stands at `start`.
+    fn find(&mut self, start: usize) -> Found {
+        let rest = &self.held[start..];
+        match begins_call(rest, &self.tools) {
             Some(true) => {}
             Some(false) => return Found::Text,
-            None => return undecided,
+            None => return Found::Open,
         }
-        let Some(length) = self.scan.end(&rest.as_bytes()[inner..]) else { return undecided };
-        let Some(calls) = read_calls(&rest[inner..inner + length], &self.names) else {
-            return Found::Text;
-        };
-        let end = inner + length;
-        if inner == 0 || !rest.starts_with('`') {
-            return Found::Calls(calls, end);
-        }
-        let after = rest[end..].trim_start();
-        if after.starts_with("```") {
-            Found::Calls(calls, rest.len() - after.len() + 3)
-        } else if last || !"```".starts_with(after) {
-            Found::Calls(calls, end)
-        } else {
-            Found::Open
+        let Some(length) = self.scan.end(rest.as_bytes()) else { return Found::Open };
+        match read_call(&rest[..length], &self.tools) {
+            Some((name, arguments)) => Found::Call(name, arguments, start + length),
+            None => Found::Text,
         }
     }
 }
@@ -207,12 +309,9 @@ fn fence(text: &str) -> Option<Option<usize>> {
     Some(Some(text.len() - content.trim_start().len()))
 }
 
-/// Whether `text` begins `{"name": "NAME"` or `[{"name": "NAME"` with a known name; `None` if it is too short to tell.
-fn begins_call(text: &str, names: &[String]) -> Option<bool> {
-    let mut rest = text.trim_start();
-    if let Some(inner) = rest.strip_prefix('[') {
-        rest = inner.trim_start();
-    }
+/// Whether `text` begins `{"name": "NAME"` with a known name; `None` if it is too short to tell.
+fn begins_call(text: &str, tools: &[Tool]) -> Option<bool> {
+    let mut rest = text;
     for expected in ["{", "\"name\"", ":", "\""] {
         match rest.strip_prefix(expected) {
             Some(after) => rest = if expected == "\"" { after } else { after.trim_start() },
@@ -221,8 +320,8 @@ fn begins_call(text: &str, names: &[String]) -> Option<bool> {
         }
     }
     match rest.split_once('"') {
-        Some((name, _)) => Some(names.iter().any(|known| known == name)),
-        None if names.iter().any(|known| known.starts_with(rest)) => None,
+        Some((name, _)) => Some(tools.iter().any(|tool| tool.name == name)),
+        None if tools.iter().any(|tool| tool.name.starts_with(rest)) => None,
         None => Some(false),
     }
 }
@@ -258,20 +357,10 @@ impl Scan {
     }
 }
 
-/// The names and arguments of a value that is a call or a list of calls.
-fn read_calls(text: &str, names: &[String]) -> Option<Vec<(String, String)>> {
-    let written: Vec<WrittenCall<'_>> = if text.starts_with('[') {
-        serde_json::from_str(text).ok()?
-    } else {
-        vec![serde_json::from_str(text).ok()?]
-    };
-    let mut calls = Vec::with_capacity(written.len());
-    for call in written {
-        let arguments = call.parameters.map_or("{}", RawValue::get);
-        if !names.contains(&call.name) || !arguments.starts_with('{') {
-            return None;
-        }
-        calls.push((call.name, arguments.to_owned()));
-    }
-    Some(calls)
+/// The name and the arguments of a value that is a call.
+fn read_call(text: &str, tools: &[Tool]) -> Option<(String, String)> {
+    let call: WrittenCall<'_> = serde_json::from_str(text).ok()?;
+    let arguments = call.parameters.map_or("{}", RawValue::get);
+    let is_call = arguments.starts_with('{') && tools.iter().any(|tool| tool.name == call.name);
+    is_call.then(|| (call.name, arguments.to_owned()))
 }

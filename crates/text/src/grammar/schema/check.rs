@@ -1,0 +1,529 @@
+//! What of a schema a grammar can hold, and what the schema may cost.
+
+use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
+use llguidance::regex_to_lark;
+use serde_json::{Map, Value};
+
+use super::apart::Apart;
+use super::references::{canonical, resolve};
+use super::{KIND, LISTS, LeftOut, MAPS, SCHEMA, add_options, each_below, invalid};
+use crate::grammar::compiler::regex_problem;
+use crate::grammar::error::GrammarError;
+use crate::vocabulary::shortened;
+
+const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+
+/// Formats that the library has an expression for. Others are annotations, as JSON Schema has it.
+const FORMATS: [&str; 10] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+
+/// Counts with their largest acceptable value: what must be there is spelled out by the compiled grammar.
+const LEAST: [(&str, u64); 3] =
+    [("minLength", 65_536), ("minItems", 4096), ("minProperties", 4096)];
+
+const MOST: [&str; 3] = ["maxLength", "maxItems", "maxProperties"];
+
+/// A bound above this cannot bind, for no reply has as many bytes ([`crate::MAX_TEXT_BYTES`]); it is left out.
+const MOST_MAX: u64 = 1 << 26;
+
+/// Most enumerated values of a whole schema.
+const MAX_VALUES: usize = 10_000;
+
+/// Most schemas within a schema, itself included. One costs the library up to half a millisecond.
+const MAX_SCHEMAS: usize = 5000;
+
+/// Largest sum of the squares of the numbers of properties: the library writes for each property which others may follow.
+/// One object may have 707.
+const MAX_PROPERTY_PAIRS: usize = 500_000;
+
+/// Most `patternProperties` of a whole schema: each two in an object are proved to be disjoint.
+const MAX_PATTERNS: usize = 16;
+
+/// Most alternatives of one `oneOf`: each two are compared.
+const MAX_ONE_OF: usize = 256;
+
+/// Largest `multipleOf` without its decimal point (2.5 is 25): the library follows a number by its remainder, a state for each.
+const MAX_MULTIPLE: u64 = 10_000;
+
+/// Most digits of a `multipleOf` behind its decimal point.
+const MAX_MULTIPLE_DIGITS: u32 = 6;
+
+/// Work that two expressions are compared with, in the library's unit.
+const MAX_PATTERN_WORK: u64 = 10_000;
+
+/// Most expressions that are looked at a second time because the library does not take them.
+const MAX_FOREIGN_PATTERNS: usize = 64;
+
+/// What becomes of a keyword.
+enum Held {
+    /// The grammar holds it.
+    Yes,
+    /// It asks for nothing, or for what another keyword is reported for.
+    Idle,
+    /// No grammar holds it, for this reason.
+    No(&'static str),
+}
+
+/// Checks a schema and takes out of it what asks for nothing.
+pub(super) struct Check<'a> {
+    /// The schema as it was given.
+    root: &'a Value,
+    /// What no grammar can hold is left out and noted here; without a list it is an error.
+    left_out: Option<Vec<LeftOut>>,
+    values: usize,
+    schemas: usize,
+    property_pairs: usize,
+    patterns: usize,
+    foreign_patterns: usize,
+    /// Steps that proofs have taken.
+    proof_steps: usize,
+    /// Each `multipleOf` without its decimal point, the digits behind that, and its place.
+    multiples: Vec<(u64, u32, String)>,
+    /// Whether several schemas may apply to one value.
+    merges: bool,
+}
+
+impl<'a> Check<'a> {
+    pub(super) fn new(root: &'a Value, relaxes: bool) -> Self {
+        Self {
+            root,
+            left_out: relaxes.then(Vec::new),
+            values: 0,
+            schemas: 0,
+            property_pairs: 0,
+            patterns: 0,
+            foreign_patterns: 0,
+            proof_steps: 0,
+            multiples: Vec::new(),
+            merges: false,
+        }
+    }
+
+    /// What was left out.
+    pub(super) fn finish(self) -> Vec<LeftOut> {
+        self.left_out.unwrap_or_default()
+    }
+
+    /// Notes what is left out at `place`, or fails.
+    pub(super) fn leave_out(
+        &mut self,
+        place: &str,
+        keyword: &str,
+        why: &str,
+    ) -> Result<(), GrammarError> {
+        match &mut self.left_out {
+            None => Err(invalid(&format!("{place}/{keyword}"), why)),
+            Some(left_out) => {
+                left_out.push(LeftOut { place: place.to_owned(), keyword: keyword.to_owned() });
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks a schema and all within it. Recursion is bounded by the parser's limit on nesting.
+    pub(super) fn schema(&mut self, place: &str, schema: &mut Value) -> Result<(), GrammarError> {
+        self.schemas += 1;
+        if self.schemas > MAX_SCHEMAS {
+            let limit = MAX_SCHEMAS as u64;
+            return Err(GrammarError::too_large(KIND, "the number of schemas within it", limit));
+        }
+        let map = match schema {
+            Value::Object(map) => map,
+            Value::Bool(_) => return Ok(()),
+            _ => return Err(invalid(place, "a schema must be an object or a boolean")),
+        };
+        self.merges |= map.contains_key("allOf") || map.contains_key("$ref") && map.len() > 1;
+        let keys: Vec<String> = map.keys().cloned().collect();
+        for key in &keys {
+            match held(map, key) {
+                Held::Yes => {}
+                Held::Idle => {
+                    map.shift_remove(key);
+                }
+                Held::No(why) => {
+                    self.leave_out(place, key, why)?;
+                    map.shift_remove(key);
+                }
+            }
+        }
+        for key in &keys {
+            let Some(value) = map.get_mut(key) else { continue };
+            if !self.keyword(place, key, value)? {
+                map.shift_remove(key);
+            }
+        }
+        self.pattern_properties(place, map)?;
+        for key in &keys {
+            if let Some(value) = map.get_mut(key) {
+                self.below(&format!("{place}/{key}"), key, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The schemas below a keyword.
+    fn below(&mut self, at: &str, key: &str, value: &mut Value) -> Result<(), GrammarError> {
+        if SCHEMA.contains(&key) || (key == "items" && !value.is_array()) {
+            self.schema(at, value)?;
+        } else if LISTS.contains(&key) || key == "items" {
+            let list =
+                value.as_array_mut().ok_or_else(|| invalid(at, "it must be a list of schemas"))?;
+            for (index, item) in list.iter_mut().enumerate() {
+                self.schema(&format!("{at}/{index}"), item)?;
+            }
+        } else if MAPS.contains(&key) {
+            let named =
+                value.as_object_mut().ok_or_else(|| invalid(at, "it must map names to schemas"))?;
+            self.count(key, named.len())?;
+            for (name, item) in named {
+                self.schema(&format!("{at}/{name}"), item)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, key: &str, found: usize) -> Result<(), GrammarError> {
+        let (total, what, limit) = match key {
+            "properties" => {
+                (&mut self.property_pairs, "the number of properties, squared", MAX_PROPERTY_PAIRS)
+            }
+            "patternProperties" => {
+                (&mut self.patterns, "the number of patternProperties", MAX_PATTERNS)
+            }
+            "enum" => (&mut self.values, "the number of enumerated values", MAX_VALUES),
+            _ => return Ok(()),
+        };
+        *total += if key == "properties" { found * found } else { found };
+        if *total > limit {
+            return Err(GrammarError::too_large(KIND, what, limit as u64));
+        }
+        Ok(())
+    }
+
+    /// Checks a keyword's value; whether it stays.
+    fn keyword(&mut self, place: &str, key: &str, value: &mut Value) -> Result<bool, GrammarError> {
+        let at = format!("{place}/{key}");
+        match key {
+            "type" => check_type(&at, value)?,
+            "$ref" => return self.reference(place, &at, value),
+            "enum" => match value.as_array() {
+                Some(values) if !values.is_empty() => self.count(key, values.len())?,
+                _ => return Err(invalid(&at, "it must be a list of at least one value")),
+            },
+            "required" => {
+                let names =
+                    value.as_array().is_some_and(|names| names.iter().all(Value::is_string));
+                if !names {
+                    return Err(invalid(&at, "it must be a list of names"));
+                }
+            }
+            "minimum" | "maximum" if !value.is_number() => {
+                return Err(invalid(&at, "it must be a number"));
+            }
+            // Draft 4 has booleans there.
+            "exclusiveMinimum" | "exclusiveMaximum"
+                if !value.is_number() && !value.is_boolean() =>
+            {
+                return Err(invalid(&at, "it must be a number"));
+            }
+            "pattern" => match value.as_str() {
+                Some(text) => {
+                    let problem = self.pattern_problem(&at, text)?;
+                    return self.stays(place, key, problem);
+                }
+                None => return Err(invalid(&at, "it must be a regular expression")),
+            },
+            "multipleOf" => {
+                let number = value.as_f64().filter(|number| *number > 0.0);
+                let number = number.ok_or_else(|| invalid(&at, "it must be a number above 0"))?;
+                return match multiple(number) {
+                    Some((whole, digits)) => {
+                        self.multiples.push((whole, digits, place.to_owned()));
+                        Ok(true)
+                    }
+                    None => self.stays(place, key, Some(multiple_problem(value))),
+                };
+            }
+            _ => return check_count(&at, key, value),
+        }
+        Ok(true)
+    }
+
+    /// Whether a keyword stays: it does without a problem.
+    fn stays(
+        &mut self,
+        place: &str,
+        key: &str,
+        problem: Option<String>,
+    ) -> Result<bool, GrammarError> {
+        match problem {
+            None => Ok(true),
+            Some(problem) => self.leave_out(place, key, &problem).map(|()| false),
+        }
+    }
+
+    /// Why the library does not take an expression, if it does not.
+    ///
+    /// # Errors
+    /// If it is none.
+    fn pattern_problem(&mut self, at: &str, text: &str) -> Result<Option<String>, GrammarError> {
+        let problem = match regex_problem(text) {
+            Some((character, problem)) => format!("character {character}: {problem}"),
+            None => match RegexBuilder::new().mk_regex_for_serach(&regex_to_lark(text, "dw")) {
+                Ok(_) => return Ok(None),
+                Err(error) => crate::grammar::compiler::first_line(&error.to_string()),
+            },
+        };
+        if self.left_out.is_some() {
+            self.foreign_patterns += 1;
+            if self.foreign_patterns > MAX_FOREIGN_PATTERNS {
+                let what = "the number of patterns in another syntax than Rust's regex";
+                return Err(GrammarError::too_large(KIND, what, MAX_FOREIGN_PATTERNS as u64));
+            }
+            if !crate::validation::is_pattern(text) {
+                return Err(invalid(at, problem));
+            }
+        }
+        Ok(Some(problem))
+    }
+
+    /// Leaves out `patternProperties` that the library does not take, and with them what is said of all other properties.
+    fn pattern_properties(
+        &mut self,
+        place: &str,
+        map: &mut Map<String, Value>,
+    ) -> Result<(), GrammarError> {
+        let Some(Value::Object(patterns)) = map.get_mut("patternProperties") else { return Ok(()) };
+        let names: Vec<String> = patterns.keys().cloned().collect();
+        let mut opens = false;
+        self.count("patternProperties", names.len())?;
+        self.patterns -= names.len();
+        for name in &names {
+            let at = format!("{place}/patternProperties/{name}");
+            if let Some(problem) = self.pattern_problem(&at, name)? {
+                self.leave_out(&format!("{place}/patternProperties"), name, &problem)?;
+                patterns.shift_remove(name);
+                opens = true;
+            }
+        }
+        if !are_disjoint(patterns.keys()) {
+            let why = "it cannot be told that no name matches two of its expressions; make them exclude each other";
+            self.leave_out(place, "patternProperties", why)?;
+            map.shift_remove("patternProperties");
+            opens = true;
+        }
+        if opens {
+            // Names that an expression would have matched may come.
+            map.insert("additionalProperties".to_owned(), Value::Bool(true));
+        }
+        Ok(())
+    }
+
+    /// The library holds any of several schemas, not exactly one: where no value satisfies two of them that is the same. Called
+    /// before anything is changed, because what a schema says decides, and not what is made of it.
+    pub(super) fn one_of(&mut self, place: &str, schema: &mut Value) -> Result<(), GrammarError> {
+        if let Some(map) = schema.as_object_mut()
+            && let Some(Value::Array(options)) = map.get("oneOf")
+        {
+            if options.len() > MAX_ONE_OF {
+                let what = "the number of schemas in one oneOf";
+                return Err(GrammarError::too_large(KIND, what, MAX_ONE_OF as u64));
+            }
+            let apart = Apart::new(self.root, self.proof_steps);
+            let is_proved = apart.all(options);
+            self.proof_steps = apart.steps();
+            if !is_proved {
+                let why = "it cannot be told that no value satisfies two of these schemas; use anyOf, or a property with a \
+                    different const in each";
+                self.leave_out(place, "oneOf", why)?;
+            }
+            if let Some(options) = map.shift_remove("oneOf") {
+                add_options(map, options);
+            }
+        }
+        let mut outcome = Ok(());
+        each_below(schema, &mut |way, below| {
+            if outcome.is_ok() {
+                outcome = self.one_of(&format!("{place}/{way}"), below);
+            }
+        });
+        outcome
+    }
+
+    /// Where schemas are merged, several may meet in one number, which is then a multiple of their least common one. The library
+    /// finds that in 32 bits, and does not notice where they are not enough.
+    pub(super) fn multiples(&mut self, schema: &mut Value) -> Result<(), GrammarError> {
+        let digits = self.multiples.iter().map(|(_, digits, _)| *digits).max().unwrap_or_default();
+        let whole = |(number, own, _): &(u64, u32, String)| number * 10_u64.pow(digits - own);
+        let largest = self.multiples.iter().map(whole).max().unwrap_or_default();
+        let fits = |common: u64, number: u64| {
+            let common = common / divisor(common, number) * number;
+            (common.checked_mul(largest)? <= u64::from(u32::MAX)).then_some(common)
+        };
+        if !self.merges || self.multiples.iter().map(whole).try_fold(1, fits).is_some() {
+            return Ok(());
+        }
+        if self.left_out.is_none() {
+            let what = "the least common multiple of all multipleOf, without its decimal point and times the largest of them,";
+            return Err(GrammarError::too_large(KIND, what, u64::from(u32::MAX)));
+        }
+        for (_, _, place) in std::mem::take(&mut self.multiples) {
+            self.leave_out(&place, "multipleOf", "")?;
+        }
+        remove_multiples(schema);
+        Ok(())
+    }
+
+    fn reference(
+        &mut self,
+        place: &str,
+        at: &str,
+        value: &mut Value,
+    ) -> Result<bool, GrammarError> {
+        let Some(reference) = value.as_str() else { return Err(invalid(at, "it must be text")) };
+        let shown = shortened(reference);
+        let problem = if !reference.starts_with('#') {
+            format!("{shown:?} is not in this schema, and nothing is fetched; put it into $defs")
+        } else {
+            match resolve(self.root, reference) {
+                Some(Value::Object(_) | Value::Bool(_)) => match canonical(reference) {
+                    Some(reference) => {
+                        *value = reference.into();
+                        return Ok(true);
+                    }
+                    None => "names with `/` are not supported in references; name the definition \
+                             without it"
+                        .to_owned(),
+                },
+                Some(_) => format!("{shown:?} is no schema; point to one"),
+                None => format!("{shown:?} is not in this schema; define it in $defs"),
+            }
+        };
+        self.stays(place, "$ref", Some(problem))
+    }
+}
+
+/// What becomes of a keyword, as far as its own value says.
+fn held(map: &Map<String, Value>, key: &str) -> Held {
+    let value = &map[key];
+    let is_open =
+        matches!(value, Value::Bool(true)) || value.as_object().is_some_and(Map::is_empty);
+    let unless =
+        |is_idle: bool, why: &'static str| if is_idle { Held::Idle } else { Held::No(why) };
+    match key {
+        "uniqueItems" => unless(
+            value == false,
+            "uniqueItems is not supported: no grammar holds it; leave it out, or use an enum of the lists",
+        ),
+        "propertyNames" => unless(
+            is_open || *value == serde_json::json!({"type": "string"}),
+            "propertyNames is not supported; use patternProperties",
+        ),
+        "unevaluatedProperties" | "unevaluatedItems" => {
+            unless(is_open, "it is not supported; use additionalProperties or items")
+        }
+        "not" => Held::No("not is not supported; say what is allowed"),
+        "if" => unless(
+            !map.contains_key("then") && !map.contains_key("else"),
+            "if is not supported; use anyOf",
+        ),
+        "then" | "else" | "minContains" | "maxContains" | "$dynamicAnchor" | "$recursiveAnchor" => {
+            Held::Idle
+        }
+        "contains" => Held::No("contains is not supported; use items, or prefixItems"),
+        "dependentRequired" | "dependentSchemas" | "dependencies" => {
+            unless(is_open, "it is not supported; use anyOf")
+        }
+        "$dynamicRef" | "$recursiveRef" => Held::No("only $ref is supported; use it"),
+        "format" => match value.as_str() {
+            Some(name) if FORMATS.contains(&name) => Held::Yes,
+            _ => Held::Idle,
+        },
+        _ => Held::Yes,
+    }
+}
+
+/// A `multipleOf` without its decimal point, and the digits behind that; none if the library cannot follow it.
+fn multiple(number: f64) -> Option<(u64, u32)> {
+    let without_point = |digits: u32| {
+        let scaled = number * 10_f64.powi(digits as i32);
+        let whole = scaled.round();
+        let is_whole = (scaled - whole).abs() <= 1e-9 * scaled;
+        (is_whole && (1.0..=MAX_MULTIPLE as f64).contains(&whole)).then_some((whole as u64, digits))
+    };
+    (0..=MAX_MULTIPLE_DIGITS).find_map(without_point)
+}
+
+fn multiple_problem(value: &Value) -> String {
+    format!(
+        "{value} is not supported: without its decimal point it may be at most {MAX_MULTIPLE}, with at most \
+         {MAX_MULTIPLE_DIGITS} digits behind that"
+    )
+}
+
+fn remove_multiples(schema: &mut Value) {
+    if let Value::Object(map) = schema {
+        map.shift_remove("multipleOf");
+    }
+    each_below(schema, &mut |_, below| remove_multiples(below));
+}
+
+/// The greatest common divisor of numbers above 0.
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+/// Whether it can be proved that no name matches two of the expressions, which the library takes.
+fn are_disjoint<'a>(patterns: impl Iterator<Item = &'a String>) -> bool {
+    let mut builder = RegexBuilder::new();
+    let compiled: Result<Vec<ExprRef>, _> = patterns
+        .map(|pattern| builder.mk_regex_for_serach(&regex_to_lark(pattern, "dw")))
+        .collect();
+    let Ok(compiled) = compiled else { return false };
+    compiled.iter().enumerate().all(|(index, &first)| {
+        compiled[..index].iter().all(|&second| {
+            let both = RegexAst::And(vec![RegexAst::ExprRef(first), RegexAst::ExprRef(second)]);
+            let both = builder.mk(&both);
+            let both = both.and_then(|both| builder.to_regex_limited(both, MAX_PATTERN_WORK));
+            both.is_ok_and(|mut both| both.always_empty())
+        })
+    })
+}
+
+fn check_type(at: &str, value: &Value) -> Result<(), GrammarError> {
+    let known = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
+    let good = match value {
+        Value::Array(names) => !names.is_empty() && names.iter().all(known),
+        name => known(name),
+    };
+    if good {
+        return Ok(());
+    }
+    let found = shortened(&value.to_string());
+    Err(invalid(
+        at,
+        format!("{found} is no type; use one of {}, or a list of them", TYPES.join(", ")),
+    ))
+}
+
+/// Checks a count and writes it as the library reads it; whether it stays.
+fn check_count(at: &str, key: &str, value: &mut Value) -> Result<bool, GrammarError> {
+    let least = LEAST.iter().find(|(name, _)| *name == key);
+    if least.is_none() && !MOST.contains(&key) {
+        return Ok(true);
+    }
+    let whole = value.as_f64().filter(|number| number.fract() == 0.0 && *number >= 0.0);
+    let Some(number) = whole else { return Err(invalid(at, "it must be a whole number from 0")) };
+    if let Some((_, limit)) = least
+        && number > *limit as f64
+    {
+        let problem =
+            format!("{value} is more than a reply can hold; at most {limit} is supported");
+        return Err(invalid(at, problem));
+    }
+    let binds = number <= MOST_MAX as f64;
+    if binds {
+        *value = (number as u64).into();
+    }
+    Ok(binds)
+}

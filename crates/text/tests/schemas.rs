@@ -1,0 +1,472 @@
+//! Schemas: what a grammar makes of them, what it leaves out of a tool's, and what it refuses otherwise.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use common::work::within;
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+use trine_text::{
+    Grammar, GrammarCompiler, GrammarError, GrammarSource, ReplyPart, Specials, Tokenizer,
+    ToolChoice, Tools,
+};
+
+struct World {
+    tokenizer: Arc<Tokenizer>,
+    compiler: GrammarCompiler,
+}
+
+fn world() -> &'static World {
+    static WORLD: OnceLock<World> = OnceLock::new();
+    WORLD.get_or_init(|| {
+        let tokenizer = Arc::new(common::from_json("tokenizer"));
+        World { compiler: GrammarCompiler::new(tokenizer.clone()), tokenizer }
+    })
+}
+
+fn strict(schema: &Value) -> Result<Grammar, GrammarError> {
+    world().compiler.compile(&GrammarSource::JsonSchema(schema.to_string()))
+}
+
+fn takes(grammar: &Grammar, text: &str) -> bool {
+    let mut matcher = grammar.matcher().unwrap();
+    let ids = world().tokenizer.encode(text, Specials::AsText).unwrap();
+    ids.iter().all(|&id| matcher.accept(id).is_ok()) && matcher.is_complete()
+}
+
+fn tools(parameters: &Value) -> Tools {
+    let function = json!({"name": "f", "parameters": parameters});
+    Tools::from_openai(&json!([{"type": "function", "function": function}])).unwrap()
+}
+
+fn calls(parameters: &Value) -> Result<Grammar, GrammarError> {
+    let source = tools(parameters).grammar(&ToolChoice::Required, false, None).unwrap();
+    world().compiler.compile(&source)
+}
+
+fn call(arguments: &str) -> String {
+    format!("{{\"name\": \"f\", \"parameters\": {arguments}}}")
+}
+
+/// What of a tool's schema is left out, as places of keywords.
+fn left_out(grammar: &Grammar) -> Vec<String> {
+    let place = |relaxed: &trine_text::Relaxed| {
+        assert_eq!(relaxed.tool, "f");
+        format!("{}/{}", relaxed.left_out.place, relaxed.left_out.keyword)
+    };
+    grammar.relaxed().iter().map(place).collect()
+}
+
+/// An object with the property `a` of a schema.
+fn with(schema: Value) -> Value {
+    json!({"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "required": ["a"]})
+}
+
+#[test]
+fn what_no_grammar_holds_is_left_out_of_tools_and_refused_elsewhere() {
+    for (schema, keyword, good, bad) in [
+        (
+            json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true}),
+            "uniqueItems",
+            "[1, 2]",
+            "[\"x\"]",
+        ),
+        (json!({"type": "integer", "not": {"const": 3}}), "not", "4", "\"x\""),
+        (
+            json!({"type": "object", "propertyNames": {"pattern": "^x"}, "additionalProperties": {"type": "integer"}}),
+            "propertyNames",
+            r#"{"x": 1}"#,
+            r#"{"x": "y"}"#,
+        ),
+        (
+            json!({"type": "array", "items": {"type": "integer"}, "contains": {"const": 7}}),
+            "contains",
+            "[7]",
+            "[\"x\"]",
+        ),
+        (
+            json!({"type": "object", "properties": {"p": {"type": "integer"}, "q": {}}, "dependentRequired": {"p": ["q"]}}),
+            "dependentRequired",
+            r#"{"p": 1, "q": 2}"#,
+            r#"{"p": "x"}"#,
+        ),
+        (
+            json!({"type": "object", "properties": {"p": {"type": "integer"}}, "if": {"required": ["p"]}, "then": {"required": ["q"],
+                "properties": {"q": {"type": "null"}}}}),
+            "if",
+            r#"{"p": 1, "q": null}"#,
+            r#"{"p": "x"}"#,
+        ),
+        (
+            json!({"type": "object", "properties": {"p": {"type": "integer"}}, "unevaluatedProperties": false}),
+            "unevaluatedProperties",
+            r#"{"p": 1}"#,
+            r#"{"p": "x"}"#,
+        ),
+        (
+            json!({"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 5}]}),
+            "oneOf",
+            "3",
+            "\"x\"",
+        ),
+        (json!({"type": "string", "pattern": "^(?!x)[a-z]+$"}), "pattern", "\"abc\"", "5"),
+        (json!({"type": "string", "pattern": "^(a)\\1$"}), "pattern", "\"aa\"", "5"),
+        (json!({"type": "number", "multipleOf": 123_456.5}), "multipleOf", "123456.5", "\"x\""),
+        (json!({"$ref": "https://example.com/schema.json"}), "$ref", "5", ""),
+        (json!({"$ref": "#/$defs/gone"}), "$ref", "\"x\"", ""),
+        (json!({"$ref": "other.json#/x", "type": "integer"}), "$ref", "5", "\"x\""),
+        (
+            json!({"type": "object", "patternProperties": {"^a": {"type": "integer"}, "b$": {}}, "additionalProperties": false}),
+            "patternProperties",
+            r#"{"b": 1}"#,
+            "5",
+        ),
+        (
+            json!({"type": "object", "patternProperties": {"^(?!x)": {"type": "integer"}}, "additionalProperties": false}),
+            "patternProperties/^(?!x)",
+            r#"{"b": 1}"#,
+            "5",
+        ),
+    ] {
+        let whole = with(schema.clone());
+        let grammar = calls(&whole).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        assert_eq!(left_out(&grammar), [format!("#/properties/a/{keyword}")], "{schema}");
+        let with_value = |value: &str| call(&format!("{{\"a\": {value}, \"b\": 1}}"));
+        assert!(takes(&grammar, &with_value(good)), "{schema}: {good}");
+        assert!(bad.is_empty() || !takes(&grammar, &with_value(bad)), "{schema}: {bad}");
+        assert!(
+            !takes(&grammar, &with_value(good).replace("1}", "\"x\"}")),
+            "the rest is held: {schema}"
+        );
+        let error = strict(&whole).unwrap_err().to_string();
+        assert!(error.contains(&format!("#/properties/a/{keyword}")), "{schema}: {error}");
+    }
+}
+
+#[test]
+fn keywords_that_ask_for_nothing_are_no_matter() {
+    for schema in [
+        json!({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {}}),
+        json!({"type": "array", "uniqueItems": false, "unevaluatedItems": true}),
+        json!({"type": "string", "format": "path"}),
+        json!({"type": "string", "format": "binary"}),
+        json!({"type": "string", "format": "password"}),
+        json!({"type": "string", "format": "uri-reference"}),
+        json!({"type": "object", "then": {"required": ["x"]}, "minContains": 2, "$dynamicAnchor": "x"}),
+        json!({"type": "string", "minLength": 1.0, "maxLength": 1e300}),
+    ] {
+        let grammar =
+            calls(&with(schema.clone())).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        assert_eq!(left_out(&grammar), Vec::<String>::new(), "{schema}");
+        assert!(strict(&with(schema.clone())).is_ok(), "{schema}");
+    }
+    // A format that the grammar knows is held.
+    let grammar = strict(&json!({"type": "string", "format": "date"})).unwrap();
+    assert!(takes(&grammar, "\"2024-02-29\"") && !takes(&grammar, "\"soon\""));
+}
+
+#[test]
+fn alternatives_that_exclude_each_other_are_held() {
+    let of = |kind: &str| json!({"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]});
+    for (schema, good) in [
+        (
+            json!({"oneOf": [{"type": "string"}, {"type": ["integer", "null"]}, {"const": true}]}),
+            "null",
+        ),
+        (
+            json!({"oneOf": [of("x"), of("y"), {"$ref": "#/$defs/z"}], "$defs": {"z": of("z")}}),
+            r#"{"kind": "z"}"#,
+        ),
+        (json!({"oneOf": [{"allOf": [of("x")]}, {"anyOf": [of("y"), {"type": "null"}]}]}), "null"),
+        (
+            json!({"oneOf": [
+                {"type": "object", "properties": {"p": {}}, "required": ["p"], "additionalProperties": false},
+                {"type": "object", "properties": {"q": {}}, "required": ["q"], "additionalProperties": false}]}),
+            r#"{"q": 1}"#,
+        ),
+        (
+            json!({"oneOf": [{"enum": ["x", "y"]}, {"enum": ["z"]}], "anyOf": [{"const": "z"}, {"const": "x"}]}),
+            "\"z\"",
+        ),
+    ] {
+        let grammar = strict(&schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        assert!(takes(&grammar, good), "{schema}");
+        assert!(!takes(&grammar, r#"{"kind": "w"}"#) && !takes(&grammar, "5.5"), "{schema}");
+    }
+    // What is added to an object may make it satisfy the other one too.
+    let open = |name: &str| json!({"type": "object", "properties": {name: {}}, "required": [name]});
+    let error = strict(&json!({"oneOf": [open("p"), open("q")]})).unwrap_err().to_string();
+    assert!(error.contains("#/oneOf"), "{error}");
+}
+
+#[test]
+fn references_may_have_escapes() {
+    let schema = json!({
+        "type": "object", "properties": {"p": {"$ref": "#/definitions/Box%3Cint%3E"}, "q": {"$ref": "#/definitions/a~0b"}},
+        "required": ["p", "q"], "definitions": {"Box<int>": {"type": "integer"}, "a~b": {"type": "null"}},
+    });
+    let grammar = strict(&schema).unwrap();
+    assert!(
+        takes(&grammar, r#"{"p": 1, "q": null}"#) && !takes(&grammar, r#"{"p": null, "q": null}"#)
+    );
+}
+
+#[test]
+fn objects_have_the_properties_that_they_declare() {
+    let integer = || json!({"type": "integer"});
+    let closed = [
+        json!({"type": "object", "properties": {"p": integer()}}),
+        json!({"properties": {"p": integer()}}),
+        json!({"$ref": "#/$defs/o", "$defs": {"o": {"type": "object", "properties": {"p": integer()}}}}),
+        json!({"anyOf": [{"type": "object", "properties": {"p": integer()}}, {"type": "null"}]}),
+        json!({"allOf": [{"type": "object", "properties": {"p": integer()}}]}),
+        json!({"allOf": [{"type": "object", "properties": {"p": integer()}}, {"properties": {"q": integer()}}]}),
+        json!({"type": "object", "properties": {"q": integer()}, "allOf": [{"$ref": "#/$defs/o"}],
+            "$defs": {"o": {"properties": {"p": integer()}, "required": ["r"]}}}),
+    ];
+    for schema in closed {
+        let grammar = strict(&schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        let has_required = schema.to_string().contains("required");
+        let good = if has_required { r#"{"p": 1, "r": 5}"# } else { r#"{"p": 1}"# };
+        let good = if has_required && !takes(&grammar, good) {
+            r#"{"q": 2, "p": 1, "r": 5}"#
+        } else {
+            good
+        };
+        assert!(takes(&grammar, good), "{schema}");
+        assert!(!takes(&grammar, &good.replace('}', r#", "z": 1}"#)), "{schema}");
+        assert!(!takes(&grammar, r#"{"p": "x"}"#), "{schema}");
+    }
+    for schema in [
+        json!({"type": "object", "properties": {"p": integer()}, "additionalProperties": true}),
+        json!({"type": "object", "properties": {"p": integer()}, "additionalProperties": {"type": "integer"}}),
+        json!({"type": "object", "properties": {"p": integer()}, "patternProperties": {"^z": integer()}}),
+        json!({"type": "object"}),
+        json!({"type": "object", "required": ["p"]}),
+        json!({"type": "object", "properties": {"p": integer()}, "minProperties": 2}),
+        json!({"allOf": [{"properties": {"p": integer()}}, {"additionalProperties": integer()}]}),
+    ] {
+        let grammar = strict(&schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        assert!(takes(&grammar, r#"{"p": 1, "z": 1}"#), "{schema}");
+    }
+    // A tool without arguments is declared like this.
+    let grammar = calls(&json!({"type": "object", "properties": {}})).unwrap();
+    assert!(takes(&grammar, &call("{}")) && !takes(&grammar, &call(r#"{"x": 1}"#)));
+}
+
+/// Documents with some of the properties, listed ones first, in their order, and some that no schema declares.
+fn documents(listed: &Map<String, Value>) -> Vec<Value> {
+    let mut names = ["p", "q", "r", "s", "y", "z"];
+    names.sort_by_key(|name| !listed.contains_key(*name));
+    let document = |set: usize| {
+        let chosen = names.iter().enumerate().filter(|(index, _)| set >> index & 1 == 1);
+        Value::Object(chosen.map(|(_, name)| ((*name).to_owned(), json!(1))).collect())
+    };
+    (0..1 << names.len()).map(document).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A grammar takes exactly the documents that satisfy its schema and have, where it says nothing of others, declared
+    /// properties only.
+    #[test]
+    fn numbers_of_properties_are_held(
+        listed in prop::collection::vec(0..4_u8, 4),
+        least in prop::option::of(0..6_u64),
+        most in prop::option::of(0..6_u64),
+        others in prop::sample::select(vec![Value::Null, json!(true), json!(false), json!({"const": 1})]),
+        with_patterns: bool,
+    ) {
+        let (mut properties, mut required) = (Map::new(), Vec::new());
+        for (name, kind) in ["p", "q", "r", "s"].into_iter().zip(&listed) {
+            match kind {
+                0 => continue,
+                3 => required.push(name),
+                _ => {}
+            }
+            properties.insert(name.to_owned(), json!({"const": 1}));
+        }
+        let mut schema = json!({"type": "object", "properties": properties, "required": required});
+        for (key, value) in [("minProperties", least), ("maxProperties", most)] {
+            if let Some(value) = value {
+                schema[key] = value.into();
+            }
+        }
+        if !others.is_null() {
+            schema["additionalProperties"] = others.clone();
+        }
+        if with_patterns {
+            schema["patternProperties"] = json!({"^y": {"const": 1}});
+        }
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let is_wanted = |document: &Value| {
+            let names: Vec<&String> = document.as_object().unwrap().keys().collect();
+            let is_declared = |name: &&String| properties.contains_key(*name) || (with_patterns && name.as_str() == "y");
+            // Where more is asked for than is declared, others may come.
+            let is_open = least.unwrap_or(0) > properties.len() as u64;
+            validator.is_valid(document) && (!others.is_null() || is_open || names.iter().all(is_declared))
+        };
+        let documents = documents(&properties);
+        match strict(&schema) {
+            Ok(grammar) => {
+                prop_assert!(grammar.relaxed().is_empty());
+                for document in &documents {
+                    // Patterns and other properties may come in any order: the grammar's is one of them.
+                    prop_assert_eq!(takes(&grammar, &document.to_string()), is_wanted(document), "{}: {}", schema, document);
+                }
+            }
+            Err(error) => {
+                let possible: Vec<&Value> = documents.iter().filter(|document| is_wanted(document)).collect();
+                prop_assert!(possible.is_empty(), "{}: {}: {:?}", schema, error, possible);
+            }
+        }
+    }
+}
+
+#[test]
+fn wide_objects_with_bounds_are_held_or_told() {
+    let names = |count: usize| -> Map<String, Value> {
+        (0..count).map(|index| (format!("n{index}"), json!({"type": "integer"}))).collect()
+    };
+    // At least one of many; at most one of many; two of some.
+    for (count, least, most) in
+        [(40, Some(1), None), (40, None, Some(1)), (12, Some(2), None), (300, Some(1), None)]
+    {
+        let mut schema = json!({"type": "object", "properties": names(count)});
+        if let Some(least) = least {
+            schema["minProperties"] = least.into();
+        }
+        if let Some(most) = most {
+            schema["maxProperties"] = most.into();
+        }
+        let compiled = within(Duration::from_secs(20), "a wide object", || strict(&schema));
+        let Ok(grammar) = compiled else {
+            assert!(count > 100, "{count} {least:?} {most:?}: {compiled:?}");
+            continue;
+        };
+        assert_eq!(takes(&grammar, r#"{"n1": 1, "n5": 2}"#), most.is_none());
+        assert_eq!(takes(&grammar, "{}"), least.is_none());
+        assert!(most.is_none() || takes(&grammar, r#"{"n7": 1}"#));
+    }
+    let schema = json!({"type": "object", "properties": names(30), "minProperties": 10});
+    assert!(strict(&schema).unwrap_err().to_string().contains("#/minProperties"));
+    assert_eq!(left_out(&calls(&schema).unwrap()), ["#/minProperties"]);
+}
+
+#[test]
+fn tools_that_cannot_be_called_are_refused_by_name() {
+    let of = |parameters: Value| {
+        let function = |name: &str, parameters: Value| json!({"function": {"name": name, "parameters": parameters}});
+        let tools =
+            json!([function("good", json!({"type": "object"})), function("bad", parameters)]);
+        let tools = Tools::from_openai(&tools).map_err(|error| error.to_string())?;
+        let source = tools.grammar(&ToolChoice::Auto, true, None).unwrap();
+        world().compiler.compile(&source).map_err(|error| error.to_string()).map(drop)
+    };
+    let values: Vec<usize> = (0..20_000).collect();
+    for parameters in [
+        json!({"type": "object", "properties": {"a": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["a"]}),
+        json!({"type": "object", "properties": {"a": {"minimum": 3, "maximum": 2, "type": "integer"}}, "required": ["a"]}),
+        json!({"type": "object", "minProperties": 3, "maxProperties": 2}),
+        json!({"type": "string"}),
+        json!("x"),
+        json!({"properties": {"a": {"type": "thing"}}}),
+        json!({"properties": {"a": {"pattern": "["}}}),
+        json!({"properties": {"a": {"minimum": "3"}}}),
+        json!({"properties": {"a": {"$ref": "#/properties/a"}}}),
+        json!({"properties": {"a": {"not": {"$ref": "#/properties/a"}}}}),
+        json!({"properties": {"a": {"enum": values}}}),
+        json!({"properties": {"a": {"minItems": 1_000_000}}}),
+    ] {
+        let error = of(parameters.clone()).unwrap_err();
+        let shown: String = parameters.to_string().chars().take(100).collect();
+        assert!(error.contains("the tool `bad`"), "{shown}: {error}");
+        assert!(error.len() < 700, "{shown}: {error}");
+    }
+}
+
+/// The problem of a call with these arguments.
+fn problem(parameters: &Value, arguments: &str) -> Option<String> {
+    let mut parser = tools(parameters).parser(false);
+    let parts = parser.push(&call(arguments));
+    let [ReplyPart::Call(call)] = &parts[..] else { panic!("no call: {parts:?}") };
+    assert_eq!(call.arguments, arguments, "the call is passed on as it is");
+    call.problem.clone()
+}
+
+#[test]
+fn calls_are_compared_with_their_whole_schema() {
+    let schema = with(json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true}));
+    assert_eq!(problem(&schema, r#"{"a": [1, 2]}"#), None);
+    let found = problem(&schema, r#"{"a": [1, 1]}"#).unwrap();
+    assert!(found.contains("#/properties/a/uniqueItems") && found.contains("/a"), "{found}");
+    assert!(problem(&schema, r#"{"a": ["secret"]}"#).is_some_and(|text| !text.contains("secret")));
+    assert!(problem(&schema, "{}").is_some_and(|text| text.contains("required")));
+    // Older drafts, unknown formats and references elsewhere are no problem.
+    for schema in [
+        json!({"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"a": {"type": "integer", "minimum": 1,
+            "exclusiveMinimum": true}}}),
+        json!({"$schema": "https://example.com/own", "properties": {"a": {"type": "integer", "format": "odd"}}}),
+        json!({"properties": {"a": {"$ref": "https://example.com/schema.json"}}}),
+        json!({"properties": {"a": {"$ref": "#/definitions/b%20c"}}, "definitions": {"b c": {"type": "integer"}}}),
+        json!({"$id": "https://example.com/x.json", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"type": "integer"}}}),
+    ] {
+        assert_eq!(problem(&schema, r#"{"a": 5}"#), None, "{schema}");
+    }
+    let schema = json!({"type": "object", "title": 5, "properties": {"a": {"type": "integer"}}});
+    assert!(problem(&schema, r#"{"a": 5}"#).is_some_and(|text| text.contains("cannot be checked")));
+}
+
+/// Each of these would take a validator minutes, all memory or the whole stack.
+#[test]
+fn hostile_schemas_of_tools_cost_no_more_than_their_size() {
+    let twice = |count: usize, keyword: &str| {
+        let mut definitions = Map::new();
+        for index in 0..count {
+            let next = json!({"$ref": format!("#/$defs/d{}", index + 1)});
+            definitions.insert(format!("d{index}"), json!({ keyword: [next.clone(), next] }));
+        }
+        definitions.insert(format!("d{count}"), json!({"type": "integer"}));
+        json!({"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": definitions})
+    };
+    let deep = |count: usize| format!("{}1{}", "[".repeat(count), "]".repeat(count));
+    let again = json!({"properties": {"a": {"$ref": "#/$defs/d"}}, "$defs": {"d": {"items": {"$ref": "#/$defs/d"},
+        "not": {"contains": {"$ref": "#/$defs/d"}, "minItems": 500}}}});
+    let chain = {
+        let mut definitions = Map::new();
+        for index in (0..2000).rev() {
+            definitions.insert(
+                format!("d{index}"),
+                json!({"not": {"items": {"$ref": format!("#/$defs/d{}", index + 1)}}}),
+            );
+        }
+        definitions.insert("d2000".to_owned(), json!({}));
+        json!({"properties": {"a": {"not": {"$ref": "#/$defs/d0"}}}, "$defs": definitions})
+    };
+    let backtracks = with(json!({"type": "string", "pattern": "^(?=(a+)+$)(a|aa)+$"}));
+    let patterns: Vec<Value> = (0..500)
+        .map(|index| json!({"pattern": format!("^(?!x{index})\\p{{L}}{{1,200}}$")}))
+        .collect();
+    for (schema, arguments) in [
+        (twice(60, "allOf"), "{\"a\": 5}".to_owned()),
+        (twice(60, "anyOf"), "{\"a\": \"x\"}".to_owned()),
+        (again, format!("{{\"a\": {}}}", deep(100))),
+        (chain, format!("{{\"a\": {}}}", deep(100))),
+        (backtracks, format!("{{\"a\": \"{}b\"}}", "a".repeat(5000))),
+        (with(json!({ "not": {"anyOf": patterns} })), "{\"a\": \"x\"}".to_owned()),
+        (with(json!({"uniqueItems": true})), format!("{{\"a\": [{}1]}}", "1,".repeat(50_000))),
+    ] {
+        let shown: String = schema.to_string().chars().take(100).collect();
+        within(Duration::from_secs(20), &shown, || {
+            let function = json!({"name": "f", "parameters": schema});
+            let Ok(tools) = Tools::from_openai(&json!([{ "function": function }])) else { return };
+            tools.parser(false).push(&call(&arguments));
+            let source = tools.grammar(&ToolChoice::Auto, true, None).unwrap();
+            let _ = world().compiler.compile(&source);
+        });
+    }
+}
