@@ -399,9 +399,15 @@ fn not_found(typed: &str) -> anyhow::Error {
     if is_path {
         message.push_str(": no such file or folder");
     }
-    if !close.is_empty() {
-        message.push_str(&format!(". Did you mean {}?", close.join(" or ")));
-    } else if let Some(folder) =
+    if let Some((last, others)) = close.split_last() {
+        let others = others.join(", ");
+        let or = if others.is_empty() { "" } else { " or " };
+        message.push_str(&format!(
+            ". Did you mean {others}{or}{last}? `trine list` and `trine search` show all names"
+        ));
+        return anyhow!(message);
+    }
+    if let Some(folder) =
         path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
     {
         message.push_str(&format!(" (the folder {} does not exist either).", folder.display()));
