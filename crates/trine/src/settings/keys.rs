@@ -87,7 +87,7 @@ const fn key(name: &'static str, kind: Kind, place: Place, default: &'static str
 }
 
 /// All of them, in the order in which `trine config` prints them.
-pub(crate) const KEYS: [Key; 38] = {
+pub(crate) const KEYS: [Key; 39] = {
     use Kind::{Number, Path, Size, Switch, Text, Texts};
     use Place::{Client, Program, Run, Serve};
     [
@@ -122,6 +122,7 @@ pub(crate) const KEYS: [Key; 38] = {
         key("server.drain-seconds", Number, Serve, "30"),
         key("server.request-seconds", Number, Serve, "no limit"),
         key("server.memory", Size, Serve, "no limit"),
+        key("server.keep-alive", Size, Serve, "for ever"),
         key("server.prefix-cache-dir", Path, Serve, "none"),
         key("server.prefix-cache-size", Size, Serve, "10G"),
         key("server.origin", Texts, Serve, "pages of this machine"),

@@ -143,7 +143,7 @@ fn the_store_of_the_file_is_used() {
 }
 
 #[test]
-fn loaded_models_are_listed() {
+fn loaded_models_are_listed_and_stopped() {
     let server = Serving::start(&["demo"]);
     let url = format!("http://{}", server.address);
     let listed = trine(&["ps", "--url", &url]).ok().out;
@@ -152,6 +152,14 @@ fn loaded_models_are_listed() {
     let port = url.rsplit(':').next().unwrap();
     let json = with(&format!("[server]\nport = {port}\n"), &[], &["ps", "--json"]).ok().json();
     assert_eq!(json[0]["name"].as_str().map(|name| name.trim_end_matches(":latest")), Some("demo"));
+    let stopped = trine(&["stop", "demo", "--url", &url]).ok();
+    assert!(stopped.err.contains("stopped demo"), "{}", stopped.err);
+    let listed = trine(&["ps", "--url", &url]).ok();
+    assert!(listed.out.is_empty() && listed.err.contains("no model is loaded"), "{}", listed.out);
+    let again = trine(&["stop", "demo", "--url", &url]).ok();
+    assert!(again.err.contains("no model was loaded"), "{}", again.err);
+    let error = trine(&["stop", "nobody", "--url", &url]).fails(1);
+    assert!(error.contains("nobody"), "{error}");
 }
 
 #[test]
