@@ -55,7 +55,7 @@ impl KeepAlive {
     fn of_seconds(seconds: f64) -> Option<Self> {
         match seconds {
             seconds if seconds.is_nan() => None,
-            seconds if seconds < 0.0 || seconds > SECONDS_MAX => Some(Self::Forever),
+            seconds if !(0.0..=SECONDS_MAX).contains(&seconds) => Some(Self::Forever),
             seconds => Some(Self::For(Duration::from_secs_f64(seconds))),
         }
     }

@@ -1,7 +1,6 @@
 //! What the crate that has devices and files does for the server: find models, open them, and manage those on disk.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use trine_engine::{SamplingParams, Service};
 use trine_text::{ChatTemplate, GrammarCache, Tokenizer};
@@ -72,8 +71,8 @@ pub struct Listed {
     pub model: String,
     /// Bytes that the model takes, on disk or, where that is known, in memory.
     pub bytes: u64,
-    /// When it came or was changed, where known.
-    pub modified: Option<SystemTime>,
+    /// When it came or was changed, in seconds since 1970, where known.
+    pub modified: Option<u64>,
     /// SHA-256 of its file in hexadecimal, where known; empty otherwise.
     pub digest: String,
 }

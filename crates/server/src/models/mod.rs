@@ -22,10 +22,11 @@ mod table;
 pub(crate) mod testing;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 
+use crate::app::unix_seconds;
 use crate::error::{ApiError, shown};
 
 pub use keep::KeepAlive;
@@ -71,10 +72,10 @@ pub(crate) struct Entry {
     pub(crate) model: Option<Arc<LoadedModel>>,
     pub(crate) bytes: u64,
     /// When it is unloaded if nobody uses it any more; `None` for never, and where it is not loaded.
-    pub(crate) expires: Option<SystemTime>,
+    pub(crate) expires: Option<u64>,
     /// Why it cannot be used.
     pub(crate) problem: Option<String>,
-    pub(crate) modified: Option<SystemTime>,
+    pub(crate) modified: Option<u64>,
     pub(crate) digest: String,
 }
 
@@ -499,7 +500,7 @@ fn entry(table: &Table, listed: &Listed) -> Entry {
     let estimate = listed.bytes.max(table.size(&listed.model));
     let expires = ready
         .and_then(Ready::expires)
-        .and_then(|at| SystemTime::now().checked_add(at.saturating_duration_since(Instant::now())));
+        .map(|at| unix_seconds() + at.saturating_duration_since(Instant::now()).as_secs());
     let failed = table.problems.get(&listed.model);
     Entry {
         name: listed.name.clone(),

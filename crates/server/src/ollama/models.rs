@@ -1,7 +1,6 @@
 //! What there is: `/api/tags`, `/api/ps`, `/api/show`, `/api/version`.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -31,7 +30,7 @@ pub(crate) async fn running(State(app): State<Arc<App>>) -> Response<Body> {
     let described = |entry: &Entry| {
         let model = entry.model.as_ref()?;
         let mut value = listed(&app, entry);
-        value["expires_at"] = entry.expires.map_or_else(|| NEVER.to_owned(), time).into();
+        value["expires_at"] = entry.expires.map_or_else(|| NEVER.to_owned(), rfc3339).into();
         value["size_vram"] = model.description.gpu_bytes.into();
         value["context_length"] = model.service.limits().context.into();
         Some(value)
@@ -68,7 +67,7 @@ pub(crate) async fn show(
         "details": details(description, parent),
         "model_info": info,
         "capabilities": capabilities,
-        "modified_at": entry.modified.map_or_else(|| rfc3339(app.started), time),
+        "modified_at": rfc3339(entry.modified.unwrap_or(app.started)),
     })))
 }
 
@@ -140,13 +139,9 @@ fn listed(app: &App, entry: &Entry) -> Value {
     json!({
         "name": entry.name,
         "model": entry.name,
-        "modified_at": entry.modified.map_or_else(|| rfc3339(app.started), time),
+        "modified_at": rfc3339(entry.modified.unwrap_or(app.started)),
         "size": entry.bytes,
         "digest": entry.digest,
         "details": details,
     })
-}
-
-fn time(at: SystemTime) -> String {
-    rfc3339(at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }

@@ -1,7 +1,6 @@
 //! `GET /v1/models`
 
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -20,11 +19,10 @@ fn described(app: &App, entry: &Entry) -> Value {
         (None, Some(_)) => "loaded",
         (None, None) => "unloaded",
     };
-    let created = entry.modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let mut described = json!({
         "id": entry.name,
         "object": "model",
-        "created": created.map_or(app.started, |at| at.as_secs()),
+        "created": entry.modified.unwrap_or(app.started),
         "owned_by": "trine",
         "status": {"value": value},
     });

@@ -8,6 +8,7 @@ use std::fs::Metadata;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use anyhow::{Result, anyhow};
 use trine_hub::catalog::{self, Known};
@@ -188,11 +189,12 @@ fn listed(name: &str, model: &str, source: &Source) -> Listed {
         Source::Embedded(_) => None,
         source => std::fs::metadata(place(source)).and_then(|facts| facts.modified()).ok(),
     };
+    let modified = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     Listed {
         name: name.to_owned(),
         model: model.to_owned(),
         bytes: source.file_bytes(),
-        modified,
+        modified: modified.map(|since| since.as_secs()),
         digest: digest.unwrap_or_default(),
     }
 }
