@@ -17,7 +17,7 @@ pub(super) fn collect(root: &Path, inventory: &Inventory) -> anyhow::Result<Stri
     let mut texts: Vec<(String, Vec<String>)> = Vec::new();
     for package in inventory.packages.iter().filter(|package| package.is_foreign) {
         let label = format!("{} {} ({})", package.name, package.version, package.licence);
-        for path in files(root, package)? {
+        for path in files(root, package, inventory)? {
             let text = std::fs::read(&path).with_context(|| path.display().to_string())?;
             let text = String::from_utf8_lossy(&text).replace("\r\n", "\n").trim().to_owned();
             match texts.iter_mut().find(|(other, _)| *other == text) {
@@ -35,8 +35,26 @@ pub(super) fn collect(root: &Path, inventory: &Inventory) -> anyhow::Result<Stri
     Ok(all)
 }
 
-/// Files with the licences of a package.
-fn files(root: &Path, package: &Package) -> anyhow::Result<Vec<PathBuf>> {
+/// Files with the licences of a package: its own, those of another package of its repository, or this repository's copy.
+fn files(root: &Path, package: &Package, inventory: &Inventory) -> anyhow::Result<Vec<PathBuf>> {
+    let is_sibling = |other: &&Package| {
+        package.repository.is_some()
+            && (&other.repository, &other.licence) == (&package.repository, &package.licence)
+    };
+    let siblings = inventory.packages.iter().filter(is_sibling);
+    for source in std::iter::once(package).chain(siblings) {
+        let files = own_files(source)?;
+        if !files.is_empty() {
+            return Ok(files);
+        }
+    }
+    if package.licence != "Apache-2.0" {
+        bail!("{} {} contains no licence ({})", package.name, package.version, package.licence);
+    }
+    Ok(vec![root.join("LICENSE-APACHE")])
+}
+
+fn own_files(package: &Package) -> anyhow::Result<Vec<PathBuf>> {
     let is_licence = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
         path.is_file() && NAMES.iter().any(|start| name.starts_with(start))
@@ -46,13 +64,6 @@ fn files(root: &Path, package: &Package) -> anyhow::Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> =
         entries.flatten().map(|entry| entry.path()).filter(is_licence).collect();
     files.sort();
-    if files.is_empty() {
-        // Their sources name the licence and do not contain it.
-        if package.licence != "Apache-2.0" {
-            bail!("{} {} contains no licence ({})", package.name, package.version, package.licence);
-        }
-        files.push(root.join("LICENSE-APACHE"));
-    }
     Ok(files)
 }
 
@@ -101,5 +112,12 @@ mod tests {
         inventory.packages[3].licence = "ISC".into();
         let error = collect(root, &inventory).unwrap_err().to_string();
         assert!(error.contains("d 1.0.0"), "{error}");
+
+        for place in [2, 3] {
+            inventory.packages[place].repository = Some("https://example.org/c".into());
+            inventory.packages[place].licence = "ISC".into();
+        }
+        let text = collect(root, &inventory).unwrap();
+        assert!(text.contains("c 1.0.0 (ISC)\nd 1.0.0 (ISC)\n\nother text"), "{text}");
     }
 }

@@ -147,10 +147,14 @@ mod tests {
             for (row, (count, pairs)) in found(&logits, vocabulary).into_iter().enumerate() {
                 assert!(count <= ROOM && count >= TOP.min(vocabulary), "{vocabulary}: {count}");
                 let logits = &logits[row * vocabulary..][..vocabulary];
+                // Some random logits are equal, and a device may find these in any order.
+                let by_size = |a: &u32, b: &u32| {
+                    logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
+                };
                 let mut order: Vec<u32> = (0..vocabulary as u32).collect();
-                order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+                order.sort_by(by_size);
                 let mut tokens: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
-                tokens.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+                tokens.sort_by(by_size);
                 assert_eq!(tokens, order[..count]);
                 assert!(
                     pairs
