@@ -17,9 +17,7 @@ pub(super) fn collect(root: &Path, inventory: &Inventory) -> anyhow::Result<Stri
     let mut texts: Vec<(String, Vec<String>)> = Vec::new();
     for package in inventory.packages.iter().filter(|package| package.is_foreign) {
         let label = format!("{} {} ({})", package.name, package.version, package.licence);
-        for path in files(root, package, inventory)? {
-            let text = std::fs::read(&path).with_context(|| path.display().to_string())?;
-            let text = String::from_utf8_lossy(&text).replace("\r\n", "\n").trim().to_owned();
+        for text in texts_of(root, package, inventory)? {
             match texts.iter_mut().find(|(other, _)| *other == text) {
                 Some((_, labels)) => labels.push(label.clone()),
                 None => texts.push((text, vec![label.clone()])),
@@ -35,8 +33,8 @@ pub(super) fn collect(root: &Path, inventory: &Inventory) -> anyhow::Result<Stri
     Ok(all)
 }
 
-/// Files with the licences of a package: its own, those of another package of its repository, or this repository's copy.
-fn files(root: &Path, package: &Package, inventory: &Inventory) -> anyhow::Result<Vec<PathBuf>> {
+/// The texts of a package's licences: its own, those of another package of its repository, or this repository's copy.
+fn texts_of(root: &Path, package: &Package, inventory: &Inventory) -> anyhow::Result<Vec<String>> {
     let is_sibling = |other: &&Package| {
         package.repository.is_some()
             && (&other.repository, &other.licence) == (&package.repository, &package.licence)
@@ -45,13 +43,27 @@ fn files(root: &Path, package: &Package, inventory: &Inventory) -> anyhow::Resul
     for source in std::iter::once(package).chain(siblings) {
         let files = own_files(source)?;
         if !files.is_empty() {
-            return Ok(files);
+            return files.iter().map(|path| read(path)).collect();
         }
     }
-    if package.licence != "Apache-2.0" {
-        bail!("{} {} contains no licence ({})", package.name, package.version, package.licence);
+    match &*package.licence {
+        "Apache-2.0" => Ok(vec![read(&root.join("LICENSE-APACHE"))?]),
+        "MIT" => {
+            let holders = format!("Copyright (c) the authors of {}", package.name);
+            let text = read(&root.join("LICENSE-MIT"))?;
+            let line = |line: &str| match line.starts_with("Copyright") {
+                true => holders.clone(),
+                false => line.to_owned(),
+            };
+            Ok(vec![text.lines().map(line).collect::<Vec<_>>().join("\n")])
+        }
+        licence => bail!("{} {} contains no licence ({licence})", package.name, package.version),
     }
-    Ok(vec![root.join("LICENSE-APACHE")])
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    Ok(String::from_utf8_lossy(&text).replace("\r\n", "\n").trim().to_owned())
 }
 
 fn own_files(package: &Package) -> anyhow::Result<Vec<PathBuf>> {
@@ -100,6 +112,7 @@ mod tests {
             std::fs::write(root.join(name).join(file), text).unwrap();
         }
         std::fs::write(root.join("LICENSE-APACHE"), "apache text").unwrap();
+        std::fs::write(root.join("LICENSE-MIT"), "MIT\n\nCopyright (c) us\n\nmay").unwrap();
         let packages = ["a", "b", "c"].map(|name| package(root, name, "MIT")).into();
         let mut inventory = Inventory { packages };
         inventory.packages.push(package(root, "d", "Apache-2.0"));
@@ -112,6 +125,10 @@ mod tests {
         inventory.packages[3].licence = "ISC".into();
         let error = collect(root, &inventory).unwrap_err().to_string();
         assert!(error.contains("d 1.0.0"), "{error}");
+
+        inventory.packages[3].licence = "MIT".into();
+        let text = collect(root, &inventory).unwrap();
+        assert!(text.contains("MIT\n\nCopyright (c) the authors of d\n\nmay"), "{text}");
 
         for place in [2, 3] {
             inventory.packages[place].repository = Some("https://example.org/c".into());
