@@ -9,15 +9,15 @@ mod tree;
 mod trial;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use sha2::{Digest, Sha256};
 
 pub(crate) use self::debian::is_possible;
 use self::inventory::Inventory;
 use self::tree::Tree;
-use crate::programs::{self, Program};
+use crate::programs::{self, Program, finish, output};
 
 /// The folder of the results, from the repository's root.
 const RESULTS: &str = "target/dist";
@@ -129,20 +129,4 @@ fn commit_time(root: &Path) -> anyhow::Result<u64> {
     }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     Ok(now.as_secs())
-}
-
-/// Runs a command to its end.
-fn finish(command: &mut Command) -> anyhow::Result<()> {
-    output(command).map(drop)
-}
-
-/// What a command prints.
-fn output(command: &mut Command) -> anyhow::Result<String> {
-    let name = command.get_program().display().to_string();
-    let output =
-        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
-    if !output.status.success() {
-        bail!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

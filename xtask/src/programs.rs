@@ -148,6 +148,22 @@ pub(crate) fn find<'a>(
     found.with_context(|| format!("cargo built no {kind} {name}"))
 }
 
+/// Runs a command to its end.
+pub(crate) fn finish(command: &mut Command) -> anyhow::Result<()> {
+    output(command).map(drop)
+}
+
+/// What a command prints.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+    let name = command.get_program().display().to_string();
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
+    if !output.status.success() {
+        bail!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 
 use crate::drivers::apt::Apt;
+use crate::programs::output;
 
 /// Releases of Debian that have the sources of several compilers.
 const SUITES: [&str; 3] = ["trixie-backports", "forky", "sid"];
@@ -54,7 +55,7 @@ pub(crate) fn arguments(
 
 /// Whether the toolchain has the library.
 fn has_own(target: &str) -> anyhow::Result<bool> {
-    let sysroot = text(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
     Ok(libraries(Path::new(sysroot.trim()), target).is_dir())
 }
 
@@ -64,7 +65,7 @@ fn libraries(sysroot: &Path, target: &str) -> PathBuf {
 
 /// Builds the library from its source into a folder of ours.
 fn build(root: &Path, sysroot: &Path, target: &str, purpose: Purpose) -> anyhow::Result<()> {
-    let version = text(Command::new("rustc").arg("--version"))?;
+    let version = output(Command::new("rustc").arg("--version"))?;
     let stamp = format!("{} for {purpose:?}\n", version.trim());
     let place = libraries(sysroot, target);
     if std::fs::read_to_string(place.join(STAMP)).is_ok_and(|text| text == stamp) {
@@ -89,7 +90,7 @@ fn build(root: &Path, sysroot: &Path, target: &str, purpose: Purpose) -> anyhow:
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zforce-unstable-if-unmarked -Cembed-bitcode=yes")
         .current_dir(&source);
-    text(&mut cargo)?;
+    output(&mut cargo)?;
     let kind = if purpose == Purpose::Programs { "rlib" } else { "rmeta" };
     for entry in std::fs::read_dir(built.join(target).join("release/deps"))? {
         let path = entry?.path();
@@ -103,7 +104,7 @@ fn build(root: &Path, sysroot: &Path, target: &str, purpose: Purpose) -> anyhow:
             rustc.args(["--crate-type", "lib", "--emit", "obj", "--target", target, "--sysroot"]);
             rustc.arg(sysroot).arg("-o").arg(place.join(format!("{object}.o")));
             rustc.arg(source.join(format!("rtstartup/{object}.rs")));
-            text(rustc.env("RUSTC_BOOTSTRAP", "1"))?;
+            output(rustc.env("RUSTC_BOOTSTRAP", "1"))?;
         }
     }
     std::fs::remove_dir_all(&built)?;
@@ -132,23 +133,11 @@ fn source(root: &Path, number: &str) -> anyhow::Result<PathBuf> {
         format!("Debian has the source of {}, not of {number}", versions.join(", "))
     })?;
     for package in apt.download(&[format!("rust-src={version}")])? {
-        text(Command::new("dpkg").arg("-x").arg(package).arg(&unpacked))?;
+        output(Command::new("dpkg").arg("-x").arg(package).arg(&unpacked))?;
     }
     apt.clear()?;
     if !library.is_dir() {
         bail!("rust-src {version} has no {}", library.display());
     }
     Ok(library)
-}
-
-/// What a command prints.
-fn text(command: &mut Command) -> anyhow::Result<String> {
-    let name = command.get_program().display().to_string();
-    let output =
-        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
-    if !output.status.success() {
-        let error = String::from_utf8_lossy(&output.stderr);
-        bail!("{name} failed: {}", error.trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

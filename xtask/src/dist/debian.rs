@@ -5,8 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use super::Release;
 use super::tree::{Tree, write};
-use super::{Release, finish, output};
+use crate::programs::{finish, output};
 
 /// Programs that the package is made with, of Debian's dpkg-dev.
 const PROGRAMS: [&str; 2] = ["dpkg-deb", "dpkg-shlibdeps"];

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Deserialize;
 
-use super::output;
+use crate::programs::output;
 
 /// The packages of a program, the program's own first, the others by name and version.
 pub(super) struct Inventory {

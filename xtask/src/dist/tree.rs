@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use super::{finish, output};
+use crate::programs::{finish, output};
 
 /// Shells, the files of their completions, and the folder for these.
 const COMPLETIONS: [(&str, &str); 3] = [

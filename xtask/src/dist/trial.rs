@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use super::{finish, output};
+use crate::programs::{finish, output};
 
 /// Files that every package has below its prefix, besides the program.
 const EXPECTED: [&str; 5] = [

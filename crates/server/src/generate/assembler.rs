@@ -14,7 +14,7 @@ pub(super) struct Assembler {
     stream: StreamDecoder,
     matcher: StopMatcher,
     stops: Vec<String>,
-    /// No stop text begins in so many tokens.
+    /// Tokens at the beginning in which no stop text begins.
     min_tokens: usize,
     include_stop: bool,
     calls: Option<CallParser>,

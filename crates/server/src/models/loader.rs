@@ -184,7 +184,7 @@ pub trait Library: Send + Sync {
 
 /// Receives the course of a download.
 pub trait PullProgress {
-    /// A file begins, so many bytes long if that is known.
+    /// A file begins. Its length is in bytes, where known.
     fn file(&mut self, name: &str, bytes: Option<u64>);
 
     /// So many more bytes of the file are on disk.
