@@ -26,7 +26,7 @@ class TokenPart:
 
 
 def encode_documents(documents: list[str], tokenizer: Tokenizer) -> TokenPart:
-    """Puts `<bos>` before every document and `<eos>` behind those that are not chats."""
+    """Puts `<bos>` before every document and `<eos>` after those that are not chats."""
     pieces: list[np.ndarray] = []
     for first in range(0, len(documents), 2000):
         chunk = documents[first : first + 2000]

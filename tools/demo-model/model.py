@@ -131,7 +131,7 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """One block: norm, branch, norm, add; for attention and for the feed-forward network.
 
-    The norms behind the branches start small, so that a fresh residual stream does not grow
+    The norms after the branches start small, so that a fresh residual stream does not grow
     with depth.
     """
 

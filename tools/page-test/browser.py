@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 #: Seconds until something that a check waits for has failed to come.
@@ -200,9 +202,9 @@ class Page(Driver):
 class Server:
     """A running `trine serve`."""
 
-    def __init__(self, program: str, *arguments: str, port: int = 0) -> None:
+    def __init__(self, program: str, *arguments: str, port: int = 0, environment: dict[str, str] | None = None) -> None:
         command = [program, "serve", "--device", "cpu", "--port", str(port), *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.url = ""
         for line in self.process.stderr:
             found = re.search(r"https?://\S+", line)
@@ -219,6 +221,26 @@ class Server:
         request = urllib.request.Request(self.url + "/v1/trine/status", headers=dict(headers))
         with urllib.request.urlopen(request, timeout=30) as response:
             return json.load(response)["models"][0]["status"]
+
+    @contextlib.contextmanager
+    def slowed(self) -> Iterator[None]:
+        """Stops the process most of the time, so that an answer takes long enough to be watched on a fast machine too."""
+        done = threading.Event()
+
+        def pace() -> None:
+            while not done.is_set():
+                self.process.send_signal(signal.SIGSTOP)
+                done.wait(0.03)
+                self.process.send_signal(signal.SIGCONT)
+                done.wait(0.003)
+
+        thread = threading.Thread(target=pace)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def end(self) -> None:
         if self.process.poll() is None:

@@ -68,7 +68,8 @@ def check_chat(page: Page, server: Server, checks: Checks) -> None:
     page.run(RECORD)
     page.set("max_tokens", 60)
     page.set("system", "You tell stories.")
-    page.ask("Tell me a story about a dog.")
+    with server.slowed():
+        page.ask("Tell me a story about a dog.")
     lengths = page.run("return window.lengths")
     checks.note("an answer streams", len(lengths) >= 3, lengths)
     figures = page.run(FIGURES)
@@ -86,7 +87,8 @@ def check_chat(page: Page, server: Server, checks: Checks) -> None:
 
     page.endless()
     page.run(WATCH, 10)
-    page.ask("Tell me a long story about a cat.")
+    with server.slowed():
+        page.ask("Tell me a long story about a cat.")
     page.run("window.watch.disconnect()")
     figures = page.run(FIGURES)
     checks.note("Stop ends an answer", "stopped" in figures, figures)
@@ -258,5 +260,5 @@ def check_hostile(page: Page, checks: Checks) -> None:
             file.write_text(text)
             page.import_file(file)
             page.wait("it is refused", "return !document.getElementById('banner').hidden")
-        checks.note("a file that is no conversation changes nothing", page.titles() == before, page.titles())
+        checks.note("a file that is not a conversation changes nothing", page.titles() == before, page.titles())
         page.click("#banner-close")

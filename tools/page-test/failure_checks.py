@@ -20,7 +20,7 @@ def check_key(page: Page, program: str, checks: Checks) -> None:
             page.url = server.url
             page.post("/url", {"url": server.url + "/"})
             page.wait("it asks for a key", "return document.getElementById('key-dialog').open")
-            checks.note("nothing is said of a wrong key at first", page.run("return document.getElementById('key-wrong').hidden"))
+            checks.note("no word of a wrong key at first", page.run("return document.getElementById('key-wrong').hidden"))
             page.type("#key", "wrong-key" + ENTER)
             told = page.wait("it says that the key is wrong", "const wrong = document.getElementById('key-wrong');"
                              "return document.getElementById('key-dialog').open && !wrong.hidden && wrong.textContent")
@@ -76,10 +76,11 @@ def check_death(page: Page, program: str, checks: Checks) -> None:
         page.open(server.url)
         check_long_message(page, checks)
         page.endless()
-        page.type("#message", "Tell me a story that breaks off" + ENTER)
-        page.wait("it is being answered", "return document.querySelectorAll('.answer').length === 3"
-                  " && document.querySelector('.answer:last-child .said').textContent.length > 0")
-        server.kill()
+        with server.slowed():
+            page.type("#message", "Tell me a story that breaks off" + ENTER)
+            page.wait("it is being answered", "return document.querySelectorAll('.answer').length === 3"
+                      " && document.querySelector('.answer:last-child .said').textContent.length > 0")
+            server.kill()
         told = page.wait("it is told", TROUBLE)
         partial = page.answers()[-1]
         checks.note("a server that dies is told of in words", len(told) == 1 and "connection ended" in told[0]

@@ -6,7 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from browser import CONTROL, ENTER, SHIFT, Checks, Page
+from browser import CONTROL, ENTER, SHIFT, Checks, Page, Server
 
 #: Whether the end of the conversation is in view.
 AT_END = """
@@ -130,17 +130,18 @@ def check_list(page: Page, checks: Checks) -> None:
     checks.note("it is kept again", page.titles() == titles and len(page.answers()) == 1, page.titles())
 
 
-def check_background(page: Page, checks: Checks) -> None:
+def check_background(page: Page, server: Server, checks: Checks) -> None:
     """Going elsewhere, and deleting, while an answer is being written."""
     new_chat(page)
     page.endless()
     page.set("max_tokens", 60)
-    page.type("#message", "Go on without me" + ENTER)
-    page.wait("it is being answered", "return document.querySelector('.writing .said')?.textContent.length > 0")
-    address = page.address_of_page()
-    page.press(CONTROL, SHIFT, "o")
-    page.wait("the list shows what is being answered", "return document.querySelector('#talks .busy')")
-    page.type("#message", "typed meanwhile")
+    with server.slowed():
+        page.type("#message", "Go on without me" + ENTER)
+        page.wait("it is being answered", "return document.querySelector('.writing .said')?.textContent.length > 0")
+        address = page.address_of_page()
+        page.press(CONTROL, SHIFT, "o")
+        page.wait("the list shows what is being answered", "return document.querySelector('#talks .busy')")
+        page.type("#message", "typed meanwhile")
     page.wait("it ends", "return !document.querySelector('#talks .busy')")
     checks.note("what is typed meanwhile stays", page.run("return document.getElementById('message').value") == "typed meanwhile")
     page.set("message", "")
@@ -149,29 +150,31 @@ def check_background(page: Page, checks: Checks) -> None:
     figures = page.run("return document.querySelector('.answer .figures').textContent")
     checks.note("an answer goes on while another conversation is shown", figures.startswith("60 tokens"), figures)
     page.set("max_tokens", "")
-    page.type("#message", "Never mind" + ENTER)
-    page.wait("it is being answered", "return document.querySelector('.writing .said')?.textContent.length > 0")
-    count = len(page.titles())
-    page.act("#talks .talk-item", "delete")
-    page.wait("it is gone", "return document.querySelectorAll('#talks .talk').length === arguments[0]", count - 1)
+    with server.slowed():
+        page.type("#message", "Never mind" + ENTER)
+        page.wait("it is being answered", "return document.querySelector('.writing .said')?.textContent.length > 0")
+        count = len(page.titles())
+        page.act("#talks .talk-item", "delete")
+        page.wait("it is gone", "return document.querySelectorAll('#talks .talk').length === arguments[0]", count - 1)
     page.get_again()
     checks.note("a conversation deleted while it is answered stays deleted", len(page.titles()) == count - 1
                 and not page.questions(), page.titles())
 
 
-def check_reload(page: Page, checks: Checks) -> None:
+def check_reload(page: Page, server: Server, checks: Checks) -> None:
     """A reload while an answer is being written, and a browser that keeps nothing."""
     new_chat(page)
     page.endless()
-    page.type("#message", "Reload me" + ENTER)
-    page.wait("some of it is kept", """return (async () => {
-      const { Store } = await import('/page/store.js');
-      const store = new Store(() => {});
-      await store.open();
-      const talk = await store.load(location.hash.slice('#chat-'.length));
-      return [...(talk?.nodes.values() ?? [])].some(node => node.role === 'assistant' && node.content.length > 5);
-    })()""")
-    page.get_again()
+    with server.slowed():
+        page.type("#message", "Reload me" + ENTER)
+        page.wait("some of it is kept", """return (async () => {
+          const { Store } = await import('/page/store.js');
+          const store = new Store(() => {});
+          await store.open();
+          const talk = await store.load(location.hash.slice('#chat-'.length));
+          return [...(talk?.nodes.values() ?? [])].some(node => node.role === 'assistant' && node.content.length > 5);
+        })()""")
+        page.get_again()
     told = page.wait("it is told", "return document.querySelector('.trouble:not([hidden])')?.textContent")
     kept = page.answers()[0]
     checks.note("a reload keeps what was written of an answer", len(kept) > 5 and "closed" in told, [kept, told])
@@ -286,7 +289,7 @@ def check_takeover(page: Page, checks: Checks) -> None:
     checks.note("an old page's conversation is taken over", state == [None, "Old."] and "Kept since long ago" in page.titles(), state)
 
 
-def check_tabs(page: Page, checks: Checks) -> None:
+def check_tabs(page: Page, server: Server, checks: Checks) -> None:
     """Two tabs on one conversation."""
     new_chat(page)
     page.set("max_tokens", 8)
@@ -298,14 +301,15 @@ def check_tabs(page: Page, checks: Checks) -> None:
     page.switch(first)
     page.wait("the first tab shows it too", "return document.querySelectorAll('.turn').length === 4 && !document.querySelector('.writing')")
     page.endless()
-    page.type("#message", "A long one" + ENTER)
-    page.switch(second)
-    page.wait("it sees that the other writes", "return document.querySelector('.writing')")
-    page.type("#message", "Waits" + ENTER)
-    state = page.run("return [document.querySelectorAll('.question').length, document.getElementById('message').value]")
-    checks.note("a tab waits while the other writes, and keeps its text", state == [3, "Waits"], state)
-    page.switch(first)
-    page.press("\ue00c")
+    with server.slowed():
+        page.type("#message", "A long one" + ENTER)
+        page.switch(second)
+        page.wait("it sees that the other writes", "return document.querySelector('.writing')")
+        page.type("#message", "Waits" + ENTER)
+        state = page.run("return [document.querySelectorAll('.question').length, document.getElementById('message').value]")
+        checks.note("a tab waits while the other writes, and keeps its text", state == [3, "Waits"], state)
+        page.switch(first)
+        page.press("\ue00c")
     page.wait_idle()
     page.brief()
     page.switch(second)

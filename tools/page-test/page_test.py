@@ -17,6 +17,7 @@ import access_checks
 import chat_checks
 import failure_checks
 import keeping_checks
+import models_checks
 from browser import Checks, Server, start_driver
 
 
@@ -39,17 +40,18 @@ def main() -> None:
         chat_checks.check_context(page, checks)
         chat_checks.check_hostile(page, checks)
         keeping_checks.check_list(page, checks)
-        keeping_checks.check_background(page, checks)
-        keeping_checks.check_reload(page, checks)
+        keeping_checks.check_background(page, server, checks)
+        keeping_checks.check_reload(page, server, checks)
         keeping_checks.check_files(page, checks)
         keeping_checks.check_takeover(page, checks)
-        keeping_checks.check_tabs(page, checks)
+        keeping_checks.check_tabs(page, server, checks)
         keeping_checks.check_room(page, checks)
         keeping_checks.check_long(page, checks)
         access_checks.show(page)
         access_checks.check_keyboard(page, checks)
         access_checks.check_looks(page, checks)
         access_checks.check_logs(page, server, checks)
+        models_checks.check_models(page, options.trine, checks)
         failure_checks.check_key(page, options.trine, checks)
         failure_checks.check_death(page, options.trine, checks)
     finally:

@@ -12,7 +12,7 @@ What is checked is that no request is refused and that the client takes every an
 not the point. It is served with a context of 32,768 positions written into its file, for which agents' prompts are made.
 
 A proxy stands between client and server. It notes status and warnings of each answer, makes the model end its answers soon, and has
-it call a harmless tool where the client's words have the mark CALL-A-TOOL.
+it call a harmless tool where the client's words have the mark CALL-A-TOOL, the client's search of the web where they have SEARCH-THE-WEB.
 
 Needs Python 3.11 or later, node with npm, and their registries for the first run (1.5 GB in target/server-test/agents). The clients
 get a home of their own, no key, and are told to ask nobody else.
@@ -43,8 +43,9 @@ HERE = Path(__file__).resolve().parent
 FOLDER = SCRATCH / "agents"
 RUN = FOLDER / "run"
 CONTEXT = 32768
-#: In the client's words: its next answer is to be a call.
+#: In the client's words: its next answer is to be a call, of a harmless tool or of a search that the client asks of the server.
 MARK = "CALL-A-TOOL"
+SEARCH = "SEARCH-THE-WEB"
 #: Most tokens of an answer, and what is added to the logit of its end: agents take an answer that is cut for a failure.
 TOKENS = 400
 END_BIAS = 12
@@ -120,15 +121,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     self.send_header(name, value)
             self.send_header("connection", "close")
             self.end_headers()
-            tail = b""
+            start = tail = b""
             while piece := answer.read1(65536):
                 self.wfile.write(piece)
                 self.wfile.flush()
+                start = start if len(start) > 20_000 else start + piece
                 tail = (tail + piece)[-200_000:]
             # One of the checks is that a client knows this error for what it is.
             is_long = answer.status == 400 and any(words in tail for words in TOO_LONG)
             status = 200 if is_long else answer.status
-            self.server.seen.append((self.path, status, is_whole(tail, answer), told))
+            self.server.seen.append((self.path, status, is_whole(start, tail, answer), told))
             self.server.calls += any(mark in tail for mark in (b'"tool_use"', b'"function_call"', b'"tool_calls"'))
             if status >= 400:
                 print(f"   {self.command} {self.path}: {answer.status} {tail[:600]!r}")
@@ -142,12 +144,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_POST = do_HEAD = do
 
 
-def is_whole(tail: bytes, answer: http.client.HTTPResponse) -> bool:
-    """Whether a stream has its end."""
+def is_whole(start: bytes, tail: bytes, answer: http.client.HTTPResponse) -> bool:
+    """Whether a stream has its beginning and its end."""
     if "event-stream" not in (answer.getheader("content-type") or ""):
         return True
+    begins = (b"message_start", b"response.created", b'"delta":{"role"', b"text_completion")
     ends = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete")
-    return any(end in tail for end in ends) and b"event: error" not in tail
+    has_begun = any(begin in start for begin in begins)
+    return has_begun and any(end in tail for end in ends) and b"event: error" not in tail
 
 
 def steered(path: str, body: bytes, end_token: int) -> bytes:
@@ -156,8 +160,9 @@ def steered(path: str, body: bytes, end_token: int) -> bytes:
     turns = request.get("messages") or request.get("input") or []
     tools = request.get("tools") or []
     names = [tool.get("name") or tool.get("function", {}).get("name") for tool in tools]
-    named = next((name for name in HARMLESS if name in names), None)
-    wants = isinstance(turns, list) and has_mark(turns) and named
+    marked = {MARK: HARMLESS, SEARCH: ["WebSearch"]}
+    wanted = [name for mark, some in marked.items() if isinstance(turns, list) and has_mark(turns, mark) for name in some]
+    named = next((name for name in wanted if name in names), None)
     bias = {str(end_token): END_BIAS}
     if path.startswith("/api/"):
         options = request.get("options") or {}
@@ -166,22 +171,22 @@ def steered(path: str, body: bytes, end_token: int) -> bytes:
         request["logit_bias"] = bias
         request.pop("max_completion_tokens", None)
         request["max_output_tokens" if "input" in request else "max_tokens"] = TOKENS
-    if wants and "input" in request:
+    if named and "input" in request:
         request["tool_choice"] = {"type": "function", "name": named}
-    elif wants and "input_schema" in next(tool for tool in tools if tool.get("name") == named or "function" in tool):
+    elif named and "input_schema" in next(tool for tool in tools if tool.get("name") == named or "function" in tool):
         request["tool_choice"] = {"type": "tool", "name": named}
-    elif wants:
+    elif named:
         request["tool_choice"] = {"type": "function", "function": {"name": named}}
     return json.dumps(request).encode()
 
 
-def has_mark(turns: list[dict]) -> bool:
-    """Whether the mark stands behind all results of tools."""
+def has_mark(turns: list[dict], mark: str) -> bool:
+    """Whether a mark comes after all results of tools."""
     for turn in reversed(turns):
         text = json.dumps(turn)
         if "tool_result" in text or turn.get("role") == "tool" or "call_output" in str(turn.get("type")):
             return False
-        if turn.get("role") == "user" and MARK in text:
+        if turn.get("role") == "user" and mark in text:
             return True
     return False
 
@@ -362,6 +367,9 @@ def claude(client: Client) -> None:
     client.turn("another turn", [*base, "-c", "Say goodbye"], is_right=is_right)
     client.cancelled([*base, "Tell a story"])
     client.turn("the turn after it", [*base, "-c", "Go on"], is_right=is_right)
+    client.turn("a search of the web", [*base, f"{SEARCH} please"], calls=True, is_right=is_right)
+    told = [text for *_, all_told in client.proxy.seen for text in all_told]
+    client.checks.note("claude: it is told that the search was left out", any("web_search" in text for text in told), str(told))
 
 
 def codex(client: Client) -> None:
@@ -417,6 +425,9 @@ def aider(client: Client) -> None:
     (client.work / "a.txt").write_text("One line.\n")
     options = ["--no-git", "--yes-always", "--no-analytics", "--no-check-update", "--no-show-model-warnings"]
     options += ["--no-show-release-notes", "--no-detect-urls", "--model", "openai/demo", "--restore-chat-history"]
+    # It keeps its histories in the root of the repository that its folder lies in, unless it is told where.
+    for history in ("chat", "input"):
+        options += [f"--{history}-history-file", str(client.work / f"{history}-history")]
     base = [python("aider", "aider"), *options, "a.txt", "--message"]
 
     def is_right(said: str) -> bool:
@@ -452,8 +463,8 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no part {', '.join(unknown)}; use {', '.join(PARTS)}")
     checks = Checks()
-    model = str(demo_with_context(CONTEXT))
-    served = [model, "--context", str(CONTEXT), "--alias", f"demo={Path(model).stem}"]
+    # Its name is that of its file: `demo`.
+    served = [str(demo_with_context(CONTEXT)), "--context", str(CONTEXT)]
     with Server(str(Path(arguments.trine).resolve()), *served, name="agents") as server:
         for name in arguments.parts or PARTS:
             started = time.monotonic()

@@ -3,7 +3,7 @@
 #
 #   fetch_openapi.sh FOLDER
 #
-# OpenAI publishes it on GitHub alone (openai/openai-openapi). The crate conversa_openai_client carries a copy, so that the
+# OpenAI publishes it only on GitHub (openai/openai-openapi). The crate conversa_openai_client carries a copy, so that the
 # Rust registry is enough; cargo checks the crate, and the document's own hash is checked here.
 set -euo pipefail
 

@@ -1,4 +1,4 @@
-"""Servers as processes, and what they tell about themselves. Needs Python's standard library alone."""
+"""Servers as processes, and what they tell about themselves. Needs only Python's standard library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wait_until(what: str, is_so: Callable[[], object], patience: float = PATIENC
     deadline = time.monotonic() + patience
     while not is_so():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited in vain until {what}")
+            raise TimeoutError(f"gave up waiting until {what}")
         time.sleep(0.02)
 
 
@@ -108,7 +108,7 @@ class Server(Process):
 def demo_with_context(positions: int) -> Path:
     """The embedded model's file with another number of positions written in it.
 
-    What it says behind the positions that it learned is no language any more; the server's work is the same.
+    What it says after the positions that it learned is no language any more; the server's work is the same.
     """
     data = bytearray(DEMO.read_bytes())
     key = b"gemma3.context_length"

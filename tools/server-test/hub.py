@@ -1,4 +1,4 @@
-"""A small Hugging Face server on this machine, for tests that pull. Needs Python's standard library alone."""
+"""A small Hugging Face server on this machine, for tests that pull. Needs only Python's standard library."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
 #
 #   run.sh [--trine PROGRAM] [--openapi FILE] [--model FILE] [--cases N] [PART...]
 #
-#   PART            clients, document, openapi, vllm, router; without one all of them. router alone installs no clients
+#   PART            clients, document, openapi, vllm, router, fairness; without one all of them. router alone installs no
+#                   clients, fairness alone nothing
 #   --openapi FILE  OpenAI's OpenAPI document; without it the pinned one of fetch_openapi.sh
 #   --model FILE    a .gguf file for vLLM's tests, instead of the model inside the program
 #   --cases N       requests made up for each path of a document and each way (default: 60)
@@ -25,11 +26,11 @@ while [ $# -gt 0 ]; do
         --openapi) openapi=$(realpath "$2"); shift 2 ;;
         --model) model=$(realpath "$2"); shift 2 ;;
         --cases) cases=$2; shift 2 ;;
-        clients | document | openapi | vllm | router) parts+=("$1"); shift ;;
+        clients | document | openapi | vllm | router | fairness) parts+=("$1"); shift ;;
         *) sed -n '2,/^set/p' "$0" | sed '$d;s/^# \{0,1\}//' >&2; exit 2 ;;
     esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(clients document openapi vllm router)
+[ ${#parts[@]} -gt 0 ] || parts=(clients document openapi vllm router fairness)
 
 if [ -z "$trine" ]; then
     (cd "$root" && cargo build --release -p trine)
@@ -42,7 +43,7 @@ if [ "${parts[*]}" = router ]; then
     venv=$scratch/venv-router packages=(-c "$here/requirements.txt" prometheus_client pytest sglang-router)
 fi
 python=$venv/bin/python
-if ! cmp -s "$here/requirements.txt" "$venv/installed"; then
+if [ "${parts[*]}" != fairness ] && ! cmp -s "$here/requirements.txt" "$venv/installed"; then
     python3 -m venv --clear "$venv"
     "$python" -m pip install --quiet --disable-pip-version-check "${packages[@]}"
     cp "$here/requirements.txt" "$venv/installed"
@@ -71,6 +72,7 @@ for part in "${parts[@]}"; do
                 --confcutdir "$scratch/vllm" --rootdir "$scratch/vllm" "$scratch/vllm/tests"
             ;;
         router) test_here router test_router.py ;;
+        fairness) (cd "$here" && python3 -B fairness.py --trine "$trine") || failed=1 ;;
     esac
 done
 exit $failed

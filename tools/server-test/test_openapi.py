@@ -1,6 +1,6 @@
 """Requests that schemathesis makes up from OpenAI's own document, for the paths that the server has.
 
-Whatever is asked, the answer is no defect of the server (5xx) and is JSON or a stream of events; a success satisfies the
+Whatever is asked, the answer is not a defect of the server (5xx) and is JSON or a stream of events; a success satisfies the
 document's schema of it. exceptions.md says which paths and which checks are left out, and why.
 """
 

@@ -50,7 +50,7 @@ fn complaints(list: &str, exists: &dyn Fn(&str, &str) -> bool) -> Vec<String> {
     let wanted = ROWS.into_iter().flatten();
     let wrong = wanted.filter(|row| seen.remove(row) != Some(1)).collect::<Vec<_>>();
     complaints.extend(wrong.iter().map(|row| format!("row {row} is not there once")));
-    complaints.extend(seen.keys().map(|row| format!("row {row} is none of the list")));
+    complaints.extend(seen.keys().map(|row| format!("row {row} is not in the list")));
     complaints
 }
 
@@ -97,7 +97,7 @@ mod tests {
         for (list, expected) in [
             (list(all().filter(|row| *row != 5)), "row 5 is not there once"),
             (whole.clone() + "| 5 | again | `a/b.rs::c` |", "row 5 is not there once"),
-            (whole.clone() + "| 100 | what | `a/b.rs::c` |", "row 100 is none of the list"),
+            (whole.clone() + "| 100 | what | `a/b.rs::c` |", "row 100 is not in the list"),
             (list(all().filter(|row| *row != 5)) + "| 5 | what | |", "row 5 has neither"),
             (
                 list(all().filter(|row| *row != 5)) + "| 5 | what | `a/b.rs::d` |",

@@ -164,7 +164,7 @@ fn parse(text: &str) -> anyhow::Result<Record> {
         let figures =
             [row.trine, row.forecast, row.llama_vulkan, row.llama_cuda, row.required, row.aim];
         for figure in figures.into_iter().flatten().chain([row.limit]) {
-            ensure!(figure > 0.0, "`{}`: {figure} is no rate", row.test);
+            ensure!(figure > 0.0, "`{}`: {figure} is not a rate", row.test);
         }
         let forecast = ("", "the forecast", row.forecast);
         for (_, name, figure) in row.bars().into_iter().chain([forecast]) {
@@ -180,7 +180,7 @@ fn parse(text: &str) -> anyhow::Result<Record> {
     for row in record.forecast.iter().flat_map(|forecast| &forecast.elsewhere).flat_map(|e| &e.rows)
     {
         let is_rate = row.forecast > 0.0 && row.forecast <= row.limit;
-        ensure!(is_rate, "`{}`: {} of {} is no rate", row.test, row.forecast, row.limit);
+        ensure!(is_rate, "`{}`: {} of {} is not a rate", row.test, row.forecast, row.limit);
     }
     let is_measured = record.rows.iter().any(|row| row.trine.is_some());
     for (what, value) in
@@ -259,7 +259,7 @@ fn table(record: &Record) -> String {
 }
 
 fn assumptions(command: &str, assumes: &str) -> String {
-    format!("Forecasts are no measurements: `{command}` assumes that {assumes}.")
+    format!("Forecasts are not measurements: `{command}` assumes that {assumes}.")
 }
 
 /// The tables of the README: the record's tests, and forecasts for machines that nothing was measured on.
@@ -556,10 +556,10 @@ mod tests {
         for (trine, provenance, limit, expected) in [
             ("225", NONE, "300", "date"),
             ("null", ALL, "300", "date"),
-            ("-1", ALL, "300", "no rate"),
-            ("0", ALL, "300", "no rate"),
+            ("-1", ALL, "300", "not a rate"),
+            ("0", ALL, "300", "not a rate"),
             ("301", ALL, "300", "above the limit"),
-            ("1", ALL, "0", "no rate"),
+            ("1", ALL, "0", "not a rate"),
             ("1", ALL, "null", "invalid type"),
             ("1e999", ALL, "300", "out of range"),
             ("1, \"more\": 1", ALL, "300", "unknown field"),
@@ -596,9 +596,9 @@ mod tests {
         }
         for (forecast, other, expected) in [
             (r#""forecast": 301,"#, "40", "above the limit"),
-            (r#""forecast": 0,"#, "40", "no rate"),
+            (r#""forecast": 0,"#, "40", "not a rate"),
             ("", "40", "belongs to"),
-            (r#""forecast": 205,"#, "51", "no rate"),
+            (r#""forecast": 205,"#, "51", "not a rate"),
         ] {
             let error = format!("{:#}", with(forecast, other).unwrap_err());
             assert!(error.contains(expected), "{error}");

@@ -98,7 +98,7 @@ pub(crate) fn shader_compiler(root: &Path) -> anyhow::Result<()> {
     TestRun::new("tests of the shader compiler", compiler).run(root)
 }
 
-/// Runs the tests of the Vulkan backend alone, on the drivers that are there.
+/// Runs only the tests of the Vulkan backend, on the drivers found.
 pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
     let programs = tests(root)?;
     let skipped = vulkan_tests(root, &drivers::find(root)?, &programs)?;
@@ -106,7 +106,7 @@ pub(crate) fn vulkan(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the tests of the server from outside alone.
+/// Runs only the tests of the server from outside.
 pub(crate) fn outside(root: &Path) -> anyhow::Result<()> {
     let build = ["build", "--locked", "--package", "trine"];
     let programs = programs::build(root, "building trine", &build)?;

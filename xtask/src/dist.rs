@@ -24,9 +24,12 @@ const RESULTS: &str = "target/dist";
 
 /// Builds the program, for people or in the way of tests, and packs it.
 pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
-    let build = ["build", "--locked", "--package", "trine", "--release"];
-    let build = if dev { &build[..4] } else { &build };
-    let programs = programs::build(root, "building trine", build)?;
+    let build = match dev {
+        // As the tests are built, so that nothing is compiled twice.
+        true => ["build", "--locked", "--workspace", "--bin", "trine"],
+        false => ["build", "--locked", "--package", "trine", "--release"],
+    };
+    let programs = programs::build(root, "building trine", &build)?;
     let results = pack(root, &programs)?;
     for path in results {
         println!("{}", path.display());
@@ -113,7 +116,7 @@ fn version(root: &Path) -> anyhow::Result<String> {
     Ok(version.context("the workspace has no version")?.to_owned())
 }
 
-/// The target that cargo builds for when nothing else is said.
+/// The target that cargo builds for by default.
 fn target() -> anyhow::Result<String> {
     let text = output(Command::new("rustc").args(["--version", "--verbose"]))?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));

@@ -122,7 +122,7 @@ pub(crate) fn ensure(root: &Path) -> anyhow::Result<Drivers> {
         }
     }
     if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
-        reasons.push("the drivers of other releases are fetched on x86-64 Linux alone".to_owned());
+        reasons.push("the drivers of other releases are fetched only on x86-64 Linux".to_owned());
     } else {
         for wanted in [&RADV, &MATRIX] {
             if !is_complete(root, wanted)

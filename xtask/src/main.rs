@@ -47,7 +47,7 @@ enum Task {
     },
     /// Install and fetch the Vulkan drivers and the browser that the tests run on, and print how to use each driver.
     Drivers,
-    /// Check the types of everything but Vulkan for macOS.
+    /// Check the types of everything for macOS.
     Macos,
     /// The server from outside: its page in a headless Chromium, and several of them behind sglang-router.
     Outside,
@@ -67,7 +67,7 @@ enum Task {
     Tidy,
     /// The tests of the Vulkan backend on the drivers of `drivers`, under the validation layer.
     Vulkan,
-    /// Build for Windows, and run the program and the portable tests under Wine.
+    /// Build everything for Windows, and run the program and the tests of the portable crates under Wine.
     Windows,
 }
 

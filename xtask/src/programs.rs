@@ -1,6 +1,6 @@
 //! Programs that cargo builds of this workspace: test programs, examples, and `trine` itself.
 //!
-//! They are built by one command and started without cargo, because cargo builds the same dependency anew for each choice of
+//! They are built by one command and started without cargo, because cargo builds the same dependency again for each choice of
 //! packages that wants other features of it.
 
 use std::fmt;

@@ -33,7 +33,7 @@ fn read(root: &Path, path: &Path) -> anyhow::Result<Source> {
     Ok(Source { path: shown, text, syntax })
 }
 
-/// Every file in the folder and those below it, sorted, but for what cargo builds; none if there is no such folder.
+/// Every file in the folder and those below it, sorted, but for what cargo builds; empty if there is no such folder.
 pub(crate) fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     collect(folder, &mut paths)?;

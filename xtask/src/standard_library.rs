@@ -38,6 +38,7 @@ pub(crate) fn arguments(
     if has_own(target)? {
         return Ok(arguments);
     }
+    eprintln!("== standard library: rustup target add {target}");
     let add = Command::new("rustup")
         .args(["target", "add", target])
         .stdin(Stdio::null())

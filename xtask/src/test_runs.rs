@@ -153,7 +153,7 @@ struct Found<'a> {
     counts: Counts,
     messages: Messages,
     forbidden: Option<&'a str>,
-    /// A line with the forbidden words; tests that pass show theirs with `--show-output` alone.
+    /// A line with the forbidden words; tests that pass show theirs only with `--show-output`.
     skipped: Option<String>,
 }
 

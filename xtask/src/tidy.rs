@@ -2,10 +2,10 @@
 //!
 //! - A crate uses only crates above it in ARCHITECTURE's list of rooms.
 //! - A file has at most 700 lines, a function at most 80 (tests may have longer functions).
-//! - `unsafe` stands in the named modules alone.
+//! - `unsafe` stands only in the named modules.
 //! - Every operation of the Plan has its scalar reference, and each backend runs it and tests it.
 //! - Every row of the list of bad input has tests that exist.
-//! - The wall clock, which may jump, is read in the named places alone.
+//! - The wall clock, which may jump, is read only in the named places.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ const ROOMS: [&str; 11] = [
     "trine",
 ];
 
-/// Arrows that point up and are wrong all the same: the engine and the server know devices through `backend` alone.
+/// Arrows that point up and are wrong all the same: the engine and the server know devices only through `backend`.
 const FORBIDDEN: [(&str, &str); 6] = [
     ("engine", "cpu"),
     ("engine", "vulkan"),

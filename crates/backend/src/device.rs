@@ -46,7 +46,7 @@ pub trait Device {
         None
     }
 
-    /// What of [`Device::free_memory`] is no memory of the processor's: 0 for a device that works from that.
+    /// The part of [`Device::free_memory`] that is the device's own: 0 for a device that works from the processor's memory.
     fn own_memory(&self) -> u64 {
         0
     }
@@ -78,7 +78,7 @@ pub trait Program: Send {
         false
     }
 
-    /// Runs one step as [`Program::run`] does, and gives of each output row its largest logits alone: all that are not below the
+    /// Runs one step as [`Program::run`] does, and gives of each output row only its largest logits: all that are not below the
     /// [`TOP`]-th largest (or all, where the vocabulary is smaller), in no particular order. A logit that is not a number is
     /// always among them.
     ///
@@ -94,7 +94,7 @@ pub trait Program: Send {
     /// one) alone were ever written.
     ///
     /// # Errors
-    /// [`BackendError::BadBatch`] for a slot that there is not, any other error if the device failed; the caches' contents
+    /// [`BackendError::BadBatch`] for a slot that does not exist, any other error if the device failed; the caches' contents
     /// are undefined then.
     fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError>;
 
@@ -111,11 +111,11 @@ pub trait Program: Send {
         0
     }
 
-    /// Adds the bytes of pages to `bytes`, one page behind the other. What positions hold that were not written, or that a ring has
+    /// Adds the bytes of pages to `bytes`, one page after the other. What positions hold that were not written, or that a ring has
     /// forgotten, is undefined.
     ///
     /// # Errors
-    /// [`BackendError::BadBatch`] for a page that there is not, [`BackendError::OutOfMemory`] if there is no room for the
+    /// [`BackendError::BadBatch`] for a page that does not exist, [`BackendError::OutOfMemory`] if there is no room for the
     /// transfer (what the caches hold stays then), any other error if the device failed; the caches' contents are undefined
     /// then.
     fn read_pages(
@@ -189,7 +189,7 @@ pub struct Share {
     pub free: Option<u64>,
 }
 
-/// So many of the largest logits of a row a Program finds where it is asked for them alone.
+/// Most of a row's largest logits that [`Program::run_top`] finds.
 pub const TOP: usize = 256;
 
 /// Prompts of more rows are run as bulk rows ([`Batch::bulk_from`]).
@@ -221,7 +221,7 @@ pub struct ProgramOptions {
 
 impl ProgramOptions {
     /// Positions in a slot's ring for a local layer. A step writes all its rows before it attends, so the ring holds the
-    /// window of the first row and all rows behind it.
+    /// window of the first row and all rows after it.
     pub fn ring_length(&self, window: usize) -> usize {
         (window - 1 + self.width.tokens).min(self.context).next_multiple_of(BLOCK)
     }
@@ -254,7 +254,7 @@ impl ProgramOptions {
 /// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row; the rows of a
 /// sequence stand together at consecutive positions; a sequence's blocks cover its positions; no two sequences share
 /// a slot; outputs ascend; the input has the size that the Plan's has. Not checked: no row's block that a row of another
-/// sequence reads is written in the same step, so sequences share full blocks alone.
+/// sequence reads is written in the same step, so sequences share only full blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     /// Token ids.
@@ -273,7 +273,7 @@ pub struct Batch<'a> {
     /// depend on the number of rows of each kind where the device says that it is
     /// [invariant](Program::is_invariant).
     pub bulk_from: usize,
-    /// Rows of the Plan's input, (rows, columns) row-major; empty for a Plan that begins with token ids alone.
+    /// Rows of the Plan's input, (rows, columns) row-major; empty for a Plan that begins with token ids.
     pub input: &'a [f32],
 }
 
@@ -351,7 +351,10 @@ impl Batch<'_> {
         }
         for (index, span) in self.spans().enumerate() {
             let Some(view) = self.sequences.get(span.sequence) else {
-                return fail(format!("row {} names sequence {} of none", span.row, span.sequence));
+                return fail(format!(
+                    "row {} names sequence {}; the batch has none",
+                    span.row, span.sequence
+                ));
             };
             if view.slot as usize >= options.sequences {
                 return fail(format!("slot {} of {}", view.slot, options.sequences));
@@ -584,7 +587,7 @@ mod tests {
             (&good, [0, 0], &[], "share slot 0"),
             (&good, [0, 2], &[], "slot 2 of 2"),
             (&[(1, 0, 0), (1, 0, 1), (1, 1, 0)], [0, 1], &[], "do not stand together"),
-            (&[(1, 0, 2)], [0, 1], &[], "sequence 2 of none"),
+            (&[(1, 0, 2)], [0, 1], &[], "sequence 2; the batch has none"),
             (&[(1, 3, 0), (1, 5, 0)], [0, 1], &[], "not consecutive"),
             (&[(1, 40, 0)], [0, 1], &[], "beyond the context"),
             (&[(1, 32, 1)], [0, 1], &[], "has blocks for 32 of 33"),

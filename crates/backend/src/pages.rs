@@ -1,4 +1,4 @@
-//! Keys and values as bytes: what of a sequence's cache can leave a device and come back.
+//! Keys and values as bytes: the parts of a sequence's cache that can leave a device and come back.
 
 use trine_model::Cache;
 
@@ -36,7 +36,7 @@ pub struct KvPage<'a> {
 }
 
 impl ProgramOptions {
-    /// Checks pages before they are read or written: slots, blocks and positions that there are.
+    /// Checks pages before they are read or written: slots, blocks and positions must exist.
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] for the first that is wrong.
@@ -59,7 +59,7 @@ impl ProgramOptions {
         Err(BackendError::BadBatch { what })
     }
 
-    /// Checks what is to be written to pages of so many bytes each.
+    /// Checks what is to be written to pages of `page_bytes` each.
     ///
     /// # Errors
     /// As [`ProgramOptions::check_pages`], and if there are more or fewer bytes than the pages have.

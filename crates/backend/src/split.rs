@@ -18,13 +18,13 @@ const ATTEMPTS: [usize; 5] = [7, 6, 4, 2, 0];
 pub enum LayerChoice {
     /// As many as fit into its free memory, fewer where it turns out to have less.
     Fitting,
-    /// So many, or all where the model has fewer; if they do not fit, that is an error.
+    /// This number, or all where the model has fewer; if they do not fit, that is an error.
     Exactly(usize),
 }
 
 /// Two devices that share a model where the second one has no room for all of it.
 ///
-/// A model that the second device holds alone is loaded there as if there were no other, one of which it holds no layer
+/// A model that only the second device holds is loaded there as if there were no other, one of which it holds no layer
 /// is loaded on the first. What is between is cut in two: see [`cut`](mod@cut).
 pub struct SplitDevice {
     first: Box<dyn Device>,
@@ -44,7 +44,7 @@ impl SplitDevice {
         cut::last_layers_that_fit(plan, |part| self.second.forecast(part, options).total() <= free)
     }
 
-    /// Loads a Plan with so many layers on the second device.
+    /// Loads a Plan with `layers` layers on the second device.
     fn load_with(
         &self,
         model: &Model,
@@ -60,7 +60,7 @@ impl SplitDevice {
             return self.first.load_plan(model, plan.clone(), options).map_err(Failure::First);
         }
         let Some([first, second]) = cut::cut(plan, all - layers) else {
-            let what = format!("it cannot be cut behind layer {}", all - layers);
+            let what = format!("it cannot be cut after layer {}", all - layers);
             let device = format!("{} with {}", self.first.name(), self.second.name());
             return Err(Failure::First(BackendError::Unsupported { device, what }));
         };
@@ -80,7 +80,7 @@ enum Failure {
     Second(BackendError),
 }
 
-/// What the first part is made for: its rows go on to the second, which alone knows whose logits are wanted.
+/// What the first part is made for: its rows go on to the second, and only that one knows whose logits are wanted.
 fn without_outputs(options: &ProgramOptions) -> ProgramOptions {
     let mut options = *options;
     options.width.outputs = 0;

@@ -118,7 +118,7 @@ impl Device for Limited {
     }
 }
 
-/// Layers on a second device that says one thing of its memory and has another; none for the whole model on one device.
+/// Layers on a second device that says one thing of its memory and has another; `None` for the whole model on one device.
 fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) -> (Loaded, usize) {
     let loads = Rc::new(Cell::new(0));
     let second = Box::new(Limited { says, has, loads: loads.clone() });

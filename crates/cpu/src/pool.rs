@@ -1,56 +1,45 @@
-//! A fixed pool of threads that runs one closure per token on all of them.
+//! A fixed pool of threads that do work which consists of phases.
 //!
-//! A decode step is a few hundred small steps of 5 to 500 us. Waking threads for each would cost
-//! more than the work, so the whole token is one dispatch ([`Pool::run`]) and the steps inside are
-//! separated by a spinning [`Barrier`] (under 1 us while every thread has a core of its own).
-//! [`ChunkCounters`] hands out the parts of a step, so that a thread disturbed by another program
-//! takes fewer of them instead of holding up everyone. Which thread computed a part must never
-//! show in the result.
+//! A decode step is a few hundred phases of 5 to 500 us. Waking threads for each would cost more than the work, so the whole
+//! step is one dispatch ([`Pool::run`]), and threads look for the next phase on a [`Board`]. A phase is a number of units,
+//! which threads take one after the other; it ends when all units are *done*. No thread has to take part, and none is waited
+//! for unless it holds a unit: one that another program keeps from its core delays nobody
+//! ([decision 022](../../../docs/decisions/022-threads-on-a-busy-machine.md)). Which thread computed a unit must never show in the
+//! result.
 
-mod barrier;
-mod chunks;
+mod board;
 mod job;
+mod seats;
+mod turn;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-pub use barrier::Barrier;
-use barrier::PeerPanicked;
-pub use chunks::ChunkCounters;
-use job::{JobSlot, Task};
+pub use board::Units;
+use board::{Board, Claim, MAX_UNITS};
+use job::JobSlot;
+use seats::Seats;
+use turn::Turn;
 
 /// Most threads a pool accepts; far above what one memory bus can feed.
 pub const MAX_THREADS: usize = 512;
 
-/// Looks at the next dispatch before a worker stops spinning (about 50 us on a free core).
-const IDLE_SPINS: usize = 10_000;
-/// Times a worker gives its core away before it sleeps.
-const IDLE_YIELDS: usize = 50;
+/// Work in phases, for [`Pool::run`].
+///
+/// A phase begins when every unit of the one before it is done, and sees all that it wrote. Units of one phase run in any order,
+/// on any threads, at the same time.
+pub trait Work: Sync {
+    /// Units of a phase; `None` ends the work. Asked once for each phase, in order, by whichever thread did the last unit of the
+    /// phase before, while no unit runs.
+    fn units(&self, phase: usize) -> Option<usize>;
 
-/// Which of the pool's threads runs the closure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ThreadIndex {
-    /// 0 is the thread that called [`Pool::run`].
-    pub index: usize,
-    /// Threads in the pool.
-    pub count: usize,
-}
-
-impl ThreadIndex {
-    /// This thread's part of `0..total`, cut into equal multiples of `granule` (at least 1).
-    pub fn share_of(self, total: usize, granule: usize) -> std::ops::Range<usize> {
-        let granules = total.div_ceil(granule.max(1));
-        let cut = |index: usize| {
-            // Split without overflow: whole parts first, then the remainder one by one.
-            let whole = granules / self.count;
-            let extra = granules % self.count;
-            (index * whole + index.min(extra)).saturating_mul(granule.max(1)).min(total)
-        };
-        cut(self.index)..cut(self.index + 1)
-    }
+    /// Does all `units` of a phase that it is given, as the thread with index `thread`. There is at least one; which other threads
+    /// take part is not known. A thread does one thing at a time, so what belongs to its index is its own.
+    fn run(&self, phase: usize, thread: usize, units: &mut Units<'_>);
 }
 
 /// Why a dispatch did not run to its end.
@@ -75,7 +64,7 @@ pub enum PoolError {
     /// `run` was called inside a dispatch of the same pool, or by two threads at once.
     #[error("the thread pool is already running a dispatch: one caller at a time, never nested")]
     Busy,
-    /// The closure panicked; the other threads were stopped at their next barrier.
+    /// The work panicked. Units that other threads had begun were finished, the others never begun.
     #[error("thread {thread} panicked: {message}")]
     Panicked {
         /// Index of the first thread that panicked.
@@ -87,24 +76,24 @@ pub enum PoolError {
 
 /// What the workers and the caller share.
 struct Shared {
-    count: usize,
     job: JobSlot,
-    /// Number of dispatches so far; a change is the signal to start.
-    epoch: AtomicUsize,
-    /// Workers that have not finished the current dispatch.
-    unfinished: AtomicUsize,
-    stop: AtomicBool,
-    barrier: Barrier,
-    /// Per worker: it sleeps, or is about to.
-    asleep: Vec<AtomicBool>,
+    board: Board,
+    seats: Seats,
+    /// The dispatch has not ended. Lowered by the thread that finds no further phase.
+    running: AtomicBool,
+    /// The dispatch ends with the phase at hand, because of the failure below.
+    failed: AtomicBool,
     failure: Mutex<Option<PoolError>>,
+    /// The pool is being dropped.
+    stop: AtomicBool,
 }
 
 /// A fixed set of threads; see the module.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    busy: AtomicBool,
+    /// The turn of whoever calls [`run`](Pool::run); held for the length of a dispatch.
+    caller: Mutex<Turn>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -116,152 +105,171 @@ impl std::fmt::Debug for Pool {
 impl Pool {
     /// Starts `threads - 1` workers; the thread that calls [`run`](Pool::run) is the last member.
     pub fn new(threads: usize) -> Result<Pool, PoolError> {
+        Pool::with_turns(threads, turn::LENGTH)
+    }
+
+    /// The same with turns of another length.
+    fn with_turns(threads: usize, length: Duration) -> Result<Pool, PoolError> {
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(PoolError::ThreadCount { threads });
         }
         let shared = Arc::new(Shared {
-            count: threads,
             job: JobSlot::empty(),
-            epoch: AtomicUsize::new(0),
-            unfinished: AtomicUsize::new(0),
-            stop: AtomicBool::new(false),
-            barrier: Barrier::new(threads),
-            asleep: (0..threads).map(|_| AtomicBool::new(false)).collect(),
+            board: Board::default(),
+            seats: Seats::new(threads),
+            running: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             failure: Mutex::new(None),
+            stop: AtomicBool::new(false),
         });
-        let mut pool = Pool { shared, workers: Vec::new(), busy: AtomicBool::new(false) };
+        // A lone thread keeps nobody waiting.
+        let length = if threads > 1 { length } else { Duration::MAX };
+        let caller = Mutex::new(Turn::new(length));
+        let mut pool = Pool { shared, workers: Vec::new(), caller };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
             let worker = thread::Builder::new()
                 .name(format!("trine-cpu-{index}"))
-                .spawn(move || work(&shared, index))
+                .spawn(move || shared.serve(index, &mut Turn::new(length)))
                 .map_err(|error| PoolError::Spawn { index, threads, reason: error.to_string() })?;
             pool.workers.push(worker);
         }
         Ok(pool)
     }
 
-    /// Threads of the pool, the caller of [`run`](Pool::run) included.
+    /// Threads of the pool, the caller of [`run`](Pool::run) included. The caller's index is 0.
     pub fn threads(&self) -> usize {
-        self.shared.count
+        self.workers.len() + 1
     }
 
-    /// Runs `closure` once on every thread and returns when all are done.
+    /// Does the work and returns when all of it is done. Workers that are elsewhere are not waited for.
     ///
-    /// Every thread must pass the same barriers in the same order. A panic in one thread stops the
-    /// others at their next barrier and comes back as an error; the pool stays usable. Allocates
-    /// nothing.
-    pub fn run<F>(&self, closure: F) -> Result<(), PoolError>
-    where
-        F: Fn(ThreadIndex, &Barrier) + Sync,
-    {
-        if self.busy.swap(true, Ordering::Acquire) {
-            return Err(PoolError::Busy);
-        }
+    /// A panic in one thread ends the work with the units that are begun and comes back as an error; the pool stays usable.
+    /// Allocates nothing.
+    pub fn run(&self, work: &dyn Work) -> Result<(), PoolError> {
+        let mut turn = match self.caller.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(PoolError::Busy),
+        };
         let shared = &*self.shared;
-        shared.barrier.reset();
-        let task: &Task<'_> = &closure;
-        if shared.count > 1 {
-            shared.unfinished.store(shared.count - 1, Ordering::Relaxed);
-            // SAFETY: no worker looks at the slot between dispatches (`unfinished` reached 0 at
-            // the end of the last one and `busy` admits one caller), and `task` outlives the
-            // dispatch because this function waits for every worker before it returns; nothing
-            // between here and that wait can unwind.
-            unsafe { shared.job.set(task) };
-            shared.epoch.fetch_add(1, Ordering::SeqCst);
-            self.wake_sleepers();
+        // SAFETY: no thread looks at the slot without a unit, and between dispatches there is none. The work outlives the
+        // dispatch: this function returns when `running` has been lowered, which happens after the last unit was reported and
+        // after the last use of the work. Nothing between here and there can unwind.
+        unsafe { shared.job.set(work) };
+        shared.running.store(true, Ordering::Relaxed);
+        if let Some(claim) = shared.advance(work, 0, 0, 1) {
+            shared.take_part(claim, 0, &turn);
         }
-        shared.execute(task, 0);
-        shared.wait_for_workers();
+        shared.work_until(0, &mut turn, || !shared.running.load(Ordering::SeqCst));
+        shared.failed.store(false, Ordering::Relaxed);
         let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.busy.store(false, Ordering::Release);
         failure.map_or(Ok(()), Err)
-    }
-
-    fn wake_sleepers(&self) {
-        for (worker, asleep) in self.workers.iter().zip(&self.shared.asleep[1..]) {
-            if asleep.load(Ordering::SeqCst) {
-                Thread::unpark(worker.thread());
-            }
-        }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.seats.wake(self.workers.len());
         for worker in self.workers.drain(..) {
-            worker.thread().unpark();
-            // A worker cannot panic: the closures' panics are caught.
+            // A worker cannot panic: panics of the work are caught.
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// Runs the task as thread `index` and keeps its panic from spreading.
-    fn execute(&self, task: &Task<'_>, index: usize) {
-        let thread = ThreadIndex { index, count: self.count };
-        let outcome = catch_unwind(AssertUnwindSafe(|| task(thread, &self.barrier)));
-        if let Err(payload) = outcome {
-            self.barrier.poison();
-            if !payload.is::<PeerPanicked>() {
-                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-                failure.get_or_insert(PoolError::Panicked {
-                    thread: index,
-                    message: panic_message(&*payload),
-                });
+    /// A worker's life.
+    fn serve(&self, index: usize, turn: &mut Turn) {
+        self.work_until(index, turn, || self.stop.load(Ordering::SeqCst));
+    }
+
+    /// Takes part in phases, and waits for others where no unit is open, until `ended`.
+    fn work_until(&self, index: usize, turn: &mut Turn, ended: impl Fn() -> bool) {
+        while !ended() {
+            if turn.is_over() {
+                turn.end();
             }
-            // Dropping a payload runs foreign code, which may panic again.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+            if let Some(claim) = self.board.claim() {
+                self.take_part(claim, index, turn);
+            } else if self.seats.wait(index, || self.board.is_open() || ended()) {
+                turn.restart();
+            }
         }
     }
 
-    fn wait_for_workers(&self) {
-        let mut patience = barrier::Patience::new();
-        while self.unfinished.load(Ordering::Acquire) != 0 {
-            patience.wait();
-        }
-    }
-
-    /// Waits for a dispatch after `seen`; `None` when the pool is being dropped.
-    fn next_epoch(&self, index: usize, seen: usize) -> Option<usize> {
-        let mut looks = 0_usize;
+    /// Does units, beginning with a claimed one, as thread `index`, and goes on to the next phase where it did the last one.
+    fn take_part(&self, mut claim: Claim, index: usize, turn: &Turn) {
         loop {
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            if epoch != seen {
-                return Some(epoch);
+            // SAFETY: this thread holds a unit; the last use of the work is before the report, or before the end of the work,
+            // which the thread that was told that all units are done declares.
+            let work = unsafe { self.job.get() };
+            let mut units = Units::new(&self.board, claim, turn);
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                work.run(claim.phase, index, &mut units);
+                assert!(units.handed() > 0, "a thread left the unit that it had");
+            }));
+            let mut done = units.handed().max(1);
+            if let Err(payload) = outcome {
+                self.fail(index, payload);
+                done += self.board.take_rest(claim.units);
             }
-            if self.stop.load(Ordering::SeqCst) {
+            if !claim.is_alone() && !self.board.report(done, claim.units) {
+                return;
+            }
+            let taken = usize::from(!turn.is_over());
+            match self.advance(work, index, claim.phase + 1, taken) {
+                Some(next) => claim = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Puts up the first phase from `phase` on that has units; `taken` of them, at most 1, belong to the calling thread. A phase of
+    /// one unit is not put up: it belongs to the calling thread in any case. Without a further phase the dispatch ends.
+    ///
+    /// Only for the one thread that knows all units before to be done.
+    fn advance(&self, work: &dyn Work, index: usize, phase: usize, taken: usize) -> Option<Claim> {
+        let next = || {
+            if self.failed.load(Ordering::Relaxed) {
                 return None;
             }
-            looks += 1;
-            if looks <= IDLE_SPINS {
-                std::hint::spin_loop();
-            } else if looks <= IDLE_SPINS + IDLE_YIELDS {
-                thread::yield_now();
-            } else {
-                // The flag is raised before the last look, and the caller changes the epoch before
-                // it reads the flag: one of the two sees the other, so no wake-up is lost.
-                self.asleep[index].store(true, Ordering::SeqCst);
-                if self.epoch.load(Ordering::SeqCst) == seen && !self.stop.load(Ordering::SeqCst) {
-                    thread::park();
-                }
-                self.asleep[index].store(false, Ordering::SeqCst);
+            let mut phases = (phase..).map(|phase| work.units(phase).map(|units| (phase, units)));
+            let found = phases.find(|found| !matches!(found, Some((_, 0))))?;
+            found.inspect(|(_, units)| assert!(*units <= MAX_UNITS, "{units} units in one phase"))
+        };
+        let next = catch_unwind(AssertUnwindSafe(next)).unwrap_or_else(|payload| {
+            self.fail(index, payload);
+            None
+        });
+        let Some((phase, units)) = next else {
+            self.running.store(false, Ordering::SeqCst);
+            if index != 0 {
+                self.seats.wake_one(0);
             }
+            return None;
+        };
+        let claim = Claim { phase, units, unit: 0 };
+        if claim.is_alone() {
+            return Some(claim);
         }
+        self.board.publish(phase, units, taken);
+        self.seats.wake(units - taken);
+        (taken > 0).then_some(claim)
     }
-}
 
-fn work(shared: &Shared, index: usize) {
-    let mut seen = 0;
-    while let Some(epoch) = shared.next_epoch(index, seen) {
-        seen = epoch;
-        // SAFETY: the epoch changed, so the slot holds the task of a dispatch whose caller waits
-        // until `unfinished` is 0; this worker lowers it only after the last use of the task.
-        let task = unsafe { shared.job.get() };
-        shared.execute(task, index);
-        shared.unfinished.fetch_sub(1, Ordering::Release);
+    /// Notes a panic, with which the work will end.
+    fn fail(&self, index: usize, payload: Box<dyn Any + Send>) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(PoolError::Panicked {
+            thread: index,
+            message: panic_message(&*payload),
+        });
+        drop(failure);
+        self.failed.store(true, Ordering::Relaxed);
+        // Dropping a payload runs foreign code, which may panic again.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Memory that several threads of the pool write at once, each its own part.
 //!
-//! Rust's borrows cannot express "thread 3 owns rows 12..16 until the next barrier", so these two
+//! Rust's borrows cannot express "thread 3 owns rows 12..16 until the next phase", so these two
 //! types hand out parts of a buffer from a shared reference. Bounds are always checked; that no
 //! two threads hold overlapping parts is the caller's promise, stated at each unsafe call.
 

@@ -20,6 +20,17 @@ pub enum EngineError {
         /// Positions per sequence.
         context: usize,
     },
+    /// A request is longer than a sequence may become, however it is cut into tokens.
+    #[error(
+        "the prompt has at least {least} tokens, more than the context of {context}; \
+         shorten it or raise --context (up to what the model was made for)"
+    )]
+    PromptFarTooLong {
+        /// Fewest tokens that the prompt can have.
+        least: usize,
+        /// Positions per sequence.
+        context: usize,
+    },
     /// A token id that the model does not have.
     #[error(
         "token id {id} at index {index} of the prompt is outside the vocabulary of {vocabulary}; \

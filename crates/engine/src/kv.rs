@@ -1,5 +1,5 @@
-//! The books of the KV cache: which sequence owns which slot and which blocks, and what of a finished one can be
-//! used again.
+//! The books of the KV cache: which sequence owns which slot and which blocks, and which parts of a finished one can
+//! be used again.
 //!
 //! A sequence has a *slot* (a ring of positions in every local layer) and a *block table* (blocks of [`BLOCK`]
 //! positions that all global layers share). The numbers stand for memory that the device owns; nothing is stored here.
@@ -159,7 +159,7 @@ impl Ring {
     ///
     /// The query at `position` sees `position - (window - 1)` and later ones, so of the positions that are kept it
     /// needs `max(0, position - (window - 1)) .. position`. The ring still holds `written - length` and later ones.
-    /// Queries after it need no older ones, and what lies at `position` and after is written anew before it is read.
+    /// Queries after it need no older ones, and what lies at `position` and after is written again before it is read.
     pub fn keeps(&self, position: usize, written: usize) -> bool {
         let oldest_needed = self.oldest_needed(position);
         oldest_needed == position || oldest_needed + self.length >= written
@@ -346,7 +346,7 @@ impl KvCache {
     }
 
     /// Keeps a fork of a running sequence at its present length, which is a whole number of blocks, for prompts that
-    /// begin like it. Gives the slot that the rings are to be copied to; none if all others are running.
+    /// begin like it. Gives the slot that the rings are to be copied to; `None` if all others are running.
     pub fn snapshot(&mut self, running: usize) -> Option<usize> {
         let length = self.slots[running].length;
         debug_assert_eq!(length, whole(length), "a fork shares full blocks");
@@ -362,7 +362,7 @@ impl KvCache {
     /// caches, the oldest first, if the pool is empty.
     ///
     /// # Errors
-    /// [`EngineError::OutOfBlocks`] if there is none left; what was reserved until then stays reserved.
+    /// [`EngineError::OutOfBlocks`] if no block is left; what was reserved until then stays reserved.
     pub fn reserve(&mut self, slot: usize, end: usize) -> Result<(), EngineError> {
         debug_assert!(end <= self.shape.context, "position {end} is beyond the context");
         while self.slots[slot].blocks.len() * BLOCK < end {
@@ -462,9 +462,9 @@ impl KvCache {
         let mut running = owners.clone();
         for (index, slot) in self.slots.iter().enumerate() {
             for &block in &slot.blocks {
-                *owners
-                    .get_mut(block as usize)
-                    .ok_or_else(|| format!("slot {index} names block {block} of none"))? += 1;
+                *owners.get_mut(block as usize).ok_or_else(|| {
+                    format!("slot {index} names block {block}, which does not exist")
+                })? += 1;
                 running[block as usize] += u32::from(slot.holder == Holder::Running);
             }
             let covered = slot.blocks.len() * BLOCK;
@@ -592,7 +592,7 @@ impl KvCache {
         }
     }
 
-    /// When a slot's sequence ended; 0, which is before all, where there is none.
+    /// When a slot's sequence ended; 0, which is before all, where there is no sequence.
     fn tick_of(&self, slot: usize) -> u64 {
         match self.slots[slot].holder {
             Holder::Ended(tick) => tick,

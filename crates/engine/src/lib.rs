@@ -33,6 +33,7 @@ pub mod queue;
 mod request;
 pub mod sampling;
 pub mod scheduler;
+mod scope;
 mod service;
 mod status;
 mod traffic;
@@ -46,5 +47,6 @@ pub use request::{
 };
 pub use sampling::logprobs::log_sum_exp;
 pub use sampling::{Sampler, SamplingParams};
+pub use scope::Scope;
 pub use service::{Generation, Service, Update};
 pub use status::Status;

@@ -20,7 +20,7 @@ const LEAST: f64 = 8.0;
 /// Adapts the number of rows to the times that steps took.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    /// Average seconds of a step that decodes alone; none before the first.
+    /// Average seconds of a step that only decodes; `None` before the first.
     alone: Option<f64>,
     /// Rows that one prompt may add by the times; may lie outside the bounds, so that what follows the number of streams finds
     /// its way back.
@@ -35,13 +35,13 @@ impl Pace {
         Self { alone: None, rows: LEAST, most }
     }
 
-    /// Rows of prompts that the next step may have beside decoding sequences, at least one, where so many prompts (at
+    /// Rows of prompts that the next step may have beside decoding sequences, at least one, where `prompts` prompts (at
     /// least one) are read or wait.
     pub fn rows(&self, prompts: usize) -> usize {
         (self.rows.max(LEAST) * (prompts.max(1) as f64).powi(CROWD)).min(self.most) as usize
     }
 
-    /// Learns from a step with so many decoding sequences and rows of prompts.
+    /// Learns from a step with these numbers of decoding sequences and rows of prompts.
     pub fn note(&mut self, decodes: usize, prompt_rows: usize, seconds: f64) {
         if decodes == 0 || !seconds.is_finite() || seconds <= 0.0 {
             return;
@@ -75,7 +75,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Steps that take 10 ms and so much more for each row of so many prompts.
+    /// A pace after steps that take 10 ms and `row` more for each row of `prompts` prompts.
     fn settled(row: f64, prompts: usize) -> Pace {
         let mut pace = Pace::new(512);
         for turn in 0..100 {

@@ -6,7 +6,7 @@ pub enum Pooling {
     /// Their mean over all positions, the first one's (`<bos>`) included.
     #[default]
     Mean,
-    /// That of the last position, which alone has seen the whole text.
+    /// That of the last position, the only one that has seen the whole text.
     Last,
 }
 
@@ -55,7 +55,7 @@ impl Pool {
         self.pooling == Pooling::Mean
     }
 
-    /// Takes the hidden state of a position, (hidden). Positions come in order; position 0 begins anew.
+    /// Takes the hidden state of a position, (hidden). Positions come in order; position 0 begins a new text.
     pub(crate) fn add(&mut self, position: usize, row: &[f32]) {
         let goes_on = self.pooling == Pooling::Mean && position > 0;
         for (sum, &value) in self.sum.iter_mut().zip(row) {

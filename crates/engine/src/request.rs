@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::EngineError;
 use crate::pooling::Embeddings;
 use crate::sampling::SamplingParams;
+use crate::scope::Scope;
 
 /// Names one request from [`submit`](crate::Engine::submit) on; never used twice by an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,11 +36,13 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// Whether stop ids are generated like other tokens, for measurements of fixed length.
     pub ignore_stop: bool,
-    /// Stop ids are not sampled before so many tokens.
+    /// Stop ids are not sampled before this many tokens.
     pub min_tokens: usize,
     /// Requests with a lower number start first and give way last when memory runs out; equal ones in the order of
     /// arrival.
     pub priority: i32,
+    /// Whose prefixes it may use, and who may use its own.
+    pub scope: Scope,
     /// When the request ends, finished or not.
     pub deadline: Option<Instant>,
     /// Whether log-probabilities of generated tokens are wanted, and of how many of the most likely ones beside the
@@ -47,13 +50,13 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// The same of the prompt's tokens. Their positions are run even if they are in the cache.
     pub prompt_logprobs: Option<usize>,
-    /// What allows only some tokens at each place; none allows all.
+    /// What allows only some tokens at each place; `None` allows all.
     pub constraint: Option<Box<dyn Constraint>>,
     /// Whether the prompt's embedding is wanted, and nothing generated.
     pub is_embedding: bool,
 }
 
-/// Allows only some tokens: a grammar, for instance. Used by one request alone, on the engine's thread.
+/// Allows only some tokens: a grammar, for instance. Used by only one request, on the engine's thread.
 ///
 /// An error ends the request with [`Finish::ConstraintFailed`]; no token is sampled without the constraint's word.
 pub trait Constraint: Send + std::fmt::Debug {
@@ -65,7 +68,7 @@ pub trait Constraint: Send + std::fmt::Debug {
     /// In words, if that cannot be said.
     fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String>;
 
-    /// Goes on behind a token that was allowed.
+    /// Goes on after a token that was allowed.
     ///
     /// # Errors
     /// In words, if it cannot.
@@ -83,6 +86,7 @@ impl Request {
             ignore_stop: false,
             min_tokens: 0,
             priority: 0,
+            scope: Scope::default(),
             deadline: None,
             logprobs: None,
             prompt_logprobs: None,
@@ -145,7 +149,7 @@ impl Limits {
         most("prompt_logprobs", request.prompt_logprobs.unwrap_or(0), LOGPROBS_MAX)
     }
 
-    /// Checks whether a request with so many prompt tokens finds a place in the queue behind those that wait: the first one
+    /// Checks whether a request with this many prompt tokens finds a place in the queue after those that wait: the first one
     /// always does.
     ///
     /// # Errors
@@ -159,6 +163,18 @@ impl Limits {
         let are_too_many = waiting >= self.queue || waiting_tokens + tokens > self.queue_tokens;
         if waiting > 0 && are_too_many {
             return Err(EngineError::QueueFull { waiting, tokens: waiting_tokens });
+        }
+        Ok(())
+    }
+
+    /// Checks a prompt of which nothing is known but the fewest tokens that it can have.
+    ///
+    /// # Errors
+    /// [`EngineError::PromptFarTooLong`].
+    pub fn check_least(&self, least: usize) -> Result<(), EngineError> {
+        let context = self.context;
+        if least > context {
+            return Err(EngineError::PromptFarTooLong { least, context });
         }
         Ok(())
     }
@@ -302,7 +318,7 @@ impl fmt::Display for Finish {
         formatter.write_str(match self {
             Finish::Stop => "the model ended its text",
             Finish::Length => "the token limit is reached; raise --max-tokens for more",
-            Finish::Context => "the context is full; raise --context or start anew",
+            Finish::Context => "the context is full; raise --context or start a new conversation",
             Finish::Cancelled => "cancelled",
             Finish::Deadline => "the time allowed for it has passed",
             Finish::ConstraintFailed => {

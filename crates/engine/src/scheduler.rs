@@ -14,7 +14,7 @@ pub struct Pick {
     pub slot: usize,
     /// Its next rows, at least one.
     pub rows: usize,
-    /// So many of the last of them whose logits are wanted: none, one, or all.
+    /// How many of the last of them have their logits wanted: none, one, or all.
     pub outputs: usize,
     /// Whether they are rows of a prompt, not a generated token.
     pub prefill: bool,
@@ -75,7 +75,7 @@ impl Scheduler {
         }
     }
 
-    /// Adds a sequence with `rows` rows of prompt to run (at least one), behind the other prompts.
+    /// Adds a sequence with `rows` rows of prompt to run (at least one), after the other prompts.
     pub fn admit(&mut self, slot: usize, rows: usize, wanted: Wanted) {
         debug_assert!(
             rows > 0 && self.phases[slot] == Phase::Absent,
@@ -89,7 +89,7 @@ impl Scheduler {
     pub fn extend(&mut self, slot: usize, rows: usize, wanted: Wanted) {
         debug_assert!(
             rows > 0 && self.phases[slot] == Phase::Waiting,
-            "slot {slot} has rows to run or gets none"
+            "slot {slot} has rows to run or gets no rows"
         );
         self.phases[slot] = Phase::Prefill { left: rows, wanted };
         self.queue.insert(0, slot);

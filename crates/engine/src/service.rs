@@ -167,6 +167,19 @@ impl Service {
         Ok(Generation { ticket, updates, is_over: false, link: Arc::clone(&self.link) })
     }
 
+    /// Checks whether the queue would take a request at the moment, so that no work is done for one that it would not.
+    ///
+    /// # Errors
+    /// [`EngineError::QueueFull`], and [`EngineError::Draining`] after [`Service::drain`] or [`Service::stop`].
+    pub fn check_room(&self, tokens: usize) -> Result<(), EngineError> {
+        let Link { limits, board, .. } = &*self.link;
+        if board.is_draining.load(Ordering::Acquire) {
+            return Err(EngineError::Draining);
+        }
+        let waiting = board.waiting.load(Ordering::Acquire);
+        limits.check_queue(waiting, board.waiting_tokens.load(Ordering::Acquire), tokens)
+    }
+
     /// What requests are checked against.
     pub fn limits(&self) -> Limits {
         self.link.limits

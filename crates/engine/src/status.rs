@@ -43,7 +43,7 @@ pub struct Status {
     pub reused_tokens: u64,
     /// Tokens whose keys and values were brought from the store.
     pub restored_tokens: u64,
-    /// What the store of prefixes has done; none without one.
+    /// What the store of prefixes has done; `None` without one.
     pub store: Option<StoreCounts>,
     /// Tokens sampled.
     pub generated_tokens: u64,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use fake::{Fake, VOCABULARY, next_logits, options};
 use trine_engine::{
     Constraint, Engine, EngineError, Event, Finish, Logprobs, Request, Sampler, SamplingParams,
-    SequenceId, Statistics,
+    Scope, SequenceId, Statistics,
 };
 
 const WINDOWS: [usize; 2] = [5, 20];
@@ -207,7 +207,7 @@ fn a_prompt_alone_fills_the_cache() {
     assert_eq!(statistics.reused_tokens, 50);
     let (statistics, _) = run_one(&mut engine, request(prompt(5, 60), 0));
     assert_eq!(statistics.reused_tokens, 59, "the last token is always run");
-    assert_eq!(engine.status().generated_tokens, 3, "prompts alone generate none");
+    assert_eq!(engine.status().generated_tokens, 3, "prompts by themselves generate no tokens");
 }
 
 #[test]
@@ -451,7 +451,7 @@ fn requests_share_what_their_prompts_have_in_common() {
     assert!(engine.status().reused_tokens >= 3 * 96);
 }
 
-/// Allows even ids alone, and the end after ten.
+/// Allows only even ids, and the end after ten.
 #[derive(Debug)]
 struct Even {
     left: usize,
@@ -476,6 +476,34 @@ impl Constraint for Even {
         self.fails = self.left == 99;
         Ok(())
     }
+}
+
+/// Neither what ended sequences left, nor what running ones compute, nor the wait for that.
+#[test]
+fn scopes_share_nothing() {
+    let prompt = prompt(1, 80);
+    let of = |scope: Scope| Request { scope, ..request(prompt.clone(), 3) };
+    let all = Scope::default();
+    let (one, other) = (all.within(b"one"), all.within(b"other"));
+    let mut engine = engine(128, 4, 16);
+    assert_eq!(run_one(&mut engine, of(one)).0.reused_tokens, 0);
+    for stranger in [all, other, one.within(b"salt")] {
+        assert_eq!(run_one(&mut engine, of(stranger)).0.reused_tokens, 0, "{stranger:?}");
+    }
+    for known in [one, other] {
+        let (statistics, _) = run_one(&mut engine, of(known));
+        assert!(statistics.reused_tokens >= 64, "{}", statistics.reused_tokens);
+    }
+    // Beside each other none waits for what another one reads.
+    engine.forget();
+    for scope in [one, other] {
+        engine.submit(of(scope)).unwrap();
+    }
+    engine.step().unwrap();
+    assert_eq!(engine.status().running, 2);
+    engine.submit(of(one)).unwrap();
+    engine.step().unwrap();
+    assert_eq!((engine.status().running, engine.status().waiting), (2, 1));
 }
 
 #[test]

@@ -30,7 +30,7 @@ struct Cost {
     row: u64,
     /// Rows that cost nothing beside the weights, because the arithmetic hides behind the reading.
     hidden: u64,
-    /// Times vary by so many percent in either direction.
+    /// Percent by which times vary in either direction.
     noise: u64,
 }
 
@@ -140,7 +140,7 @@ impl Simulation {
         self.longest
     }
 
-    /// The longest gap within so many steps.
+    /// The longest gap within this number of steps.
     fn alone(&mut self, steps: usize) -> u64 {
         self.longest = 0;
         (0..steps).for_each(|_| drop(self.step()));

@@ -18,7 +18,8 @@ use trine_backend::BLOCK;
 use trine_backend::reference::ReferenceDevice;
 use trine_engine::disk::{DiskStore, Folder, Origin};
 use trine_engine::{
-    Engine, EngineOptions, Event, Finish, Request, SequenceId, Service, Statistics, Status, Update,
+    Engine, EngineOptions, Event, Finish, Request, Scope, SequenceId, Service, Statistics, Status,
+    Update,
 };
 use trine_model::{KvType, Model};
 
@@ -89,6 +90,25 @@ fn what_others_took_the_place_of_comes_back() {
     assert_eq!(counts.written, 12);
     run(&mut engine, &longer, 10);
     assert_eq!(engine.status().restored_tokens, 128);
+}
+
+#[test]
+fn scopes_have_files_of_their_own() {
+    let shelf = Shelf::default();
+    let (known, own) = (prompt(1, 150), Scope::default().within(b"own"));
+    let ask = |scope: Scope| {
+        let (mut engine, _) = engine(&shelf, Faults::default(), 1, 1);
+        let request = Request { scope, ..Request::new(known.clone(), 5) };
+        let id = engine.submit(request).expect("the request is sound");
+        let (tokens, statistics) = finish(&mut engine, id);
+        assert_eq!(tokens, greedy(&known, 5));
+        engine.spill_kept().expect("the device gives pages");
+        statistics.reused_tokens
+    };
+    assert_eq!(ask(own), 0);
+    assert_eq!(ask(Scope::default()), 0, "what another scope has written is not read");
+    assert_eq!(ask(own), 4 * BLOCK);
+    assert_eq!(ask(Scope::default()), 4 * BLOCK);
 }
 
 #[test]

@@ -5,7 +5,8 @@
 mod fake;
 mod fake_store;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::BLOCK;
 use trine_engine::disk::Origin;
 use trine_engine::{
-    Engine, Event, Finish, Logprobs, Request, Sampler, SamplingParams, SequenceId, Statistics,
+    Engine, Event, Finish, Logprobs, Request, Sampler, SamplingParams, Scope, SequenceId,
+    Statistics,
 };
 
 const STEPS: usize = 1_000_000;
@@ -25,6 +27,8 @@ const STEPS_WITH_STORE: usize = 300_000;
 const WINDOWS: [usize; 2] = [4, 20];
 const RUNNING: usize = 4;
 const SLOTS: usize = 7;
+/// Distance of the positions that are remembered of sequences that scopes have seen. Less is never reused.
+const REMEMBERED: usize = 8;
 
 /// Sizes of an engine.
 #[derive(Clone, Copy)]
@@ -41,12 +45,13 @@ const LARGER: Sizes = Sizes { context: 192, width: 45, blocks: 14 };
 
 /// A request and what came of it.
 struct Job {
+    scope: Scope,
     prompt: Vec<u32>,
     max_tokens: usize,
     stop: u32,
     seed: Option<u64>,
     answer: Vec<u32>,
-    /// The prompt's next position whose log-probability is to be reported; none if they are not wanted.
+    /// The prompt's next position whose log-probability is to be reported; `None` if they are not wanted.
     next_logprob: Option<usize>,
     is_cancelled: bool,
 }
@@ -71,6 +76,8 @@ struct Simulation {
     jobs: HashMap<SequenceId, Job>,
     /// Whole texts that later prompts begin like.
     texts: Vec<Vec<u32>>,
+    /// Hashes of the beginnings of sequences that ran in each scope.
+    seen: HashSet<(Scope, u64)>,
     reasons: HashMap<Finish, usize>,
     reused: usize,
     preemptions: usize,
@@ -88,6 +95,15 @@ fn sampling(seed: Option<u64>) -> SamplingParams {
             ..SamplingParams::greedy()
         },
     }
+}
+
+/// Hashes of the beginnings of a sequence whose lengths are multiples of [`REMEMBERED`], the shortest first.
+fn beginnings(tokens: &[u32]) -> impl Iterator<Item = u64> {
+    let mut hasher = DefaultHasher::new();
+    tokens.chunks_exact(REMEMBERED).map(move |chunk| {
+        chunk.hash(&mut hasher);
+        hasher.finish()
+    })
 }
 
 impl Simulation {
@@ -111,6 +127,7 @@ impl Simulation {
             random,
             jobs: HashMap::new(),
             texts: vec![Vec::new(); 8],
+            seen: HashSet::new(),
             reasons: HashMap::new(),
             reused: 0,
             preemptions: 0,
@@ -139,10 +156,16 @@ impl Simulation {
         prompt.truncate(self.context);
         let seed = (self.below(2) == 0).then(|| self.random.next_u64());
         let (max_tokens, stop) = (self.below(40), self.below(VOCABULARY) as u32);
+        // Texts are everybody's, what is computed of them is not.
+        let scope = match self.below(4) {
+            0 => Scope::default().within(b"own"),
+            _ => Scope::default(),
+        };
         let request = Request {
             sampling: sampling(seed),
             stop_ids: vec![stop],
             priority: self.below(3) as i32,
+            scope,
             deadline: (self.below(200) == 0).then(Instant::now),
             prompt_logprobs: (self.below(20) == 0).then_some(1),
             logprobs: (self.below(20) == 0).then_some(2),
@@ -152,7 +175,8 @@ impl Simulation {
         let next_logprob = request.prompt_logprobs.map(|_| 1);
         let id = self.engine.submit(request).expect("the request is sound");
         let answer = Vec::new();
-        let job = Job { prompt, max_tokens, stop, seed, answer, next_logprob, is_cancelled: false };
+        let is_cancelled = false;
+        let job = Job { scope, prompt, max_tokens, stop, seed, answer, next_logprob, is_cancelled };
         self.jobs.insert(id, job);
     }
 
@@ -178,6 +202,17 @@ impl Simulation {
 
     fn note(&mut self, event: Event) {
         match event {
+            Event::Started { sequence, reused, .. } => {
+                let job = &self.jobs[&sequence];
+                let (scope, prompt) = (job.scope, job.prompt.clone());
+                if let Some(last) = beginnings(&prompt[..reused]).last() {
+                    assert!(
+                        self.seen.contains(&(scope, last)),
+                        "{sequence} uses another scope's prefix"
+                    );
+                }
+                self.seen.extend(beginnings(&prompt).map(|hash| (scope, hash)));
+            }
             Event::Token { sequence, token, .. } => {
                 let job = self.jobs.get_mut(&sequence).expect("it has not ended");
                 assert!(!job.is_cancelled);
@@ -222,6 +257,7 @@ impl Simulation {
             _ => {}
         }
         tokens.truncate(self.context);
+        self.seen.extend(beginnings(&tokens).map(|hash| (job.scope, hash)));
         let index = self.below(self.texts.len());
         self.texts[index] = tokens;
     }

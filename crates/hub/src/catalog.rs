@@ -104,6 +104,32 @@ const REFUSED: [RefusedFamily; 7] = [
     },
 ];
 
+/// Families of other makers, by what their names begin with: a version or a variant may follow.
+const OTHERS: [RefusedFamily; 14] = {
+    const fn other(name: &'static str) -> RefusedFamily {
+        RefusedFamily {
+            name,
+            reason: "it is of another family, and trine runs Gemma 3; take a gemma3",
+        }
+    }
+    [
+        other("llama"),
+        other("codellama"),
+        other("tinyllama"),
+        other("mistral"),
+        other("mixtral"),
+        other("ministral"),
+        other("devstral"),
+        other("qwen"),
+        other("qwq"),
+        other("phi"),
+        other("deepseek"),
+        other("gpt-oss"),
+        other("granite"),
+        other("smollm"),
+    ]
+};
+
 impl CatalogModel {
     /// Its usual name, with the tag: `gemma3:4b`.
     pub fn name(&self) -> String {
@@ -150,7 +176,15 @@ pub fn find(name: &str) -> Option<Known> {
         model.family.eq_ignore_ascii_case(family)
             && model.tags.iter().any(|other| other.eq_ignore_ascii_case(tag))
     };
-    let refused = || REFUSED.iter().find(|other| other.name.eq_ignore_ascii_case(family));
+    let is_other = |other: &&RefusedFamily| {
+        let (start, rest) = family.split_at_checked(other.name.len()).unwrap_or_default();
+        let is_word = !rest.starts_with(|next: char| next.is_ascii_alphabetic());
+        start.eq_ignore_ascii_case(other.name) && is_word
+    };
+    let refused = || {
+        let exact = REFUSED.iter().find(|other| other.name.eq_ignore_ascii_case(family));
+        exact.or_else(|| OTHERS.iter().find(is_other))
+    };
     match MODELS.iter().find(is_model) {
         Some(model) => Some(Known::Model(model)),
         None => refused().map(Known::Refused),
@@ -216,14 +250,25 @@ mod tests {
         ] {
             assert_eq!(repository(name), model, "{name}");
         }
-        for unknown in ["gemma3:5b", "llama3", "gemma3:", ":4b", "", "gemma-3-4b", "a/gemma3"] {
+        for unknown in ["gemma3:5b", "philosophy", "gemma3:", ":4b", "", "gemma-3-4b", "a/gemma3"] {
             assert_eq!(find(unknown), None, "{unknown}");
         }
     }
 
     #[test]
     fn families_that_do_not_run_have_a_reason() {
-        for name in ["gemma3n", "gemma3n:e2b", "gemma4:12b", "GEMMA2:9b", "embeddinggemma"] {
+        for name in [
+            "gemma3n",
+            "gemma3n:e2b",
+            "gemma4:12b",
+            "GEMMA2:9b",
+            "embeddinggemma",
+            "llama3",
+            "Llama3.2:1b",
+            "mistral",
+            "qwen2.5-coder:7b",
+            "deepseek-r1",
+        ] {
             assert!(
                 matches!(find(name), Some(Known::Refused(family)) if family.reason.contains("trine")),
                 "{name}"

@@ -55,7 +55,7 @@ impl fmt::Debug for Token {
 pub struct HubConfig {
     /// Server, e.g. `https://huggingface.co`, without a final slash. Plain `http` must be asked for.
     pub endpoint: String,
-    /// Access token for gated and private repositories. Sent to the endpoint alone, and over plain
+    /// Access token for gated and private repositories. Sent only to the endpoint, and over plain
     /// `http` only to this machine itself.
     pub token: Option<Token>,
     /// Root of the model store. Created when something is pulled.
@@ -106,7 +106,9 @@ impl HubConfig {
     pub fn from_env(store: Option<PathBuf>) -> Result<Self, HubError> {
         let strategy = etcetera::choose_base_strategy().ok();
         let home = strategy.as_ref().map(|s| s.home_dir().to_owned());
-        let data = strategy.as_ref().map(|s| s.data_dir());
+        // The other folder for data is one that Windows may copy to every machine where the user works.
+        let data =
+            strategy.as_ref().map(|s| if cfg!(windows) { s.cache_dir() } else { s.data_dir() });
         let default = store.or_else(|| data.map(|data| data.join("trine").join("models")));
         let mut config = Self::from_lookup(&|name| std::env::var_os(name), home, default)?;
         config.proxy = ureq::Proxy::try_from_env();
@@ -228,6 +230,13 @@ mod tests {
         assert!(!format!("{set:?}").contains("hf_abc"), "the debug form must not show the token");
         let hub_cache = config(&[("HF_HUB_CACHE", "/c"), ("HF_HOME", "/hf")], Some(home)).unwrap();
         assert_eq!(hub_cache.hugging_face_cache.as_deref(), Some(Path::new("/c")));
+    }
+
+    #[cfg(windows)]
+    #[test]
+    fn the_store_stays_on_this_machine() {
+        let store = HubConfig::from_env(None).unwrap().store;
+        assert!(store.ends_with("AppData/Local/trine/models"), "{store:?}");
     }
 
     #[test]

@@ -170,9 +170,10 @@ pub enum HubError {
     },
     /// The disk has too little room. What was downloaded stays.
     #[error(
-        "{path} has too little room: {needed} bytes more are needed{}; free some space or set \
+        "{path} has too little room: {} more are needed{}; free some space or set \
          TRINE_HOME to a folder on a larger disk; what was downloaded is kept",
-        .available.map(|bytes| format!(", {bytes} are free")).unwrap_or_default()
+        shown(*.needed),
+        .available.map(|bytes| format!(", {} are free", shown(bytes))).unwrap_or_default()
     )]
     NoSpace {
         /// The folder of the store.
@@ -302,6 +303,15 @@ fn distance(left: &str, right: &str) -> usize {
     row[right.len()]
 }
 
+/// Bytes for people, in powers of ten as disks are counted.
+fn shown(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{bytes} bytes"),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,5 +330,16 @@ mod tests {
     fn text_from_outside_loses_its_control_characters() {
         assert_eq!(printable("a\u{1b}[31mb\n", 20), "a\u{fffd}[31mb\u{fffd}");
         assert_eq!(printable("abcdef", 3), "abc...");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_in_units_for_people() {
+        let error = HubError::NoSpace {
+            path: "/models".into(),
+            needed: 7_300_000_000,
+            available: Some(12_500_000),
+        };
+        let said = "/models has too little room: 7.3 GB more are needed, 12.5 MB are free; free";
+        assert!(error.to_string().starts_with(said), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! One GET request with the hub's rules: own redirects, token for the endpoint alone, no
+//! One GET request with the hub's rules: own redirects, token only for the endpoint, no
 //! compression, errors sorted into final and repeatable.
 
 use std::io;

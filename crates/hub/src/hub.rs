@@ -122,7 +122,7 @@ pub struct RemovedModel {
     pub bytes: u64,
 }
 
-/// Paths that are no text are shown as well as text can.
+/// Paths that are not text are shown as well as text can.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
@@ -131,7 +131,7 @@ impl Hub {
     /// A hub with these settings. Neither connects nor touches the disk.
     ///
     /// # Errors
-    /// [`HubError::InvalidSetting`] when the endpoint is no http or https address.
+    /// [`HubError::InvalidSetting`] when the endpoint is not an http or https address.
     pub fn new(config: HubConfig) -> Result<Self, HubError> {
         let client = Client::new(&config)?;
         Ok(Hub { client, store: Store::new(config.store) })

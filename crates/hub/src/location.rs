@@ -20,7 +20,7 @@ impl Location {
         if text.len() > LONGEST {
             return Err("the address is too long".to_owned());
         }
-        let (scheme, rest) = text.split_once("://").ok_or("it is no http or https address")?;
+        let (scheme, rest) = text.split_once("://").ok_or("it is not an http or https address")?;
         let secure = match scheme.to_ascii_lowercase().as_str() {
             "https" => true,
             "http" => false,

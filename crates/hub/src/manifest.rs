@@ -132,7 +132,7 @@ fn read_checked(path: &Path) -> Result<Option<Manifest>, String> {
         Err(error) => return Err(error.to_string()),
     };
     if !metadata.is_file() || metadata.len() > LARGEST {
-        return Err("it is no file of a manifest's size".to_owned());
+        return Err("it is not a file, or too large for a manifest".to_owned());
     }
     let mut text = Vec::new();
     let file = File::open(path).map_err(|error| error.to_string())?;

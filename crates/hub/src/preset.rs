@@ -506,7 +506,7 @@ fn read(path: &Path, name: &str) -> Result<Option<Preset>, HubError> {
         ),
     };
     if !metadata.is_file() || metadata.len() > LARGEST {
-        return Err(invalid("it is no file of a preset's size".to_owned()));
+        return Err(invalid("it is not a file, or too large for a preset".to_owned()));
     }
     let mut bytes = Vec::new();
     fs::File::open(path)

@@ -36,7 +36,7 @@ fn a_preset_comes_back_as_it_was_kept() {
     hub.save_preset(&again).unwrap();
     assert_eq!(hub.presets().unwrap(), [again]);
     assert_eq!(std::fs::read_dir(hub.presets_folder()).unwrap().count(), 1);
-    assert!(hub.list().unwrap().is_empty(), "presets are no models of the store");
+    assert!(hub.list().unwrap().is_empty(), "presets are not models of the store");
 
     assert!(hub.remove_preset("mario:Formal").unwrap());
     assert!(!hub.remove_preset("mario:formal").unwrap());
@@ -149,7 +149,7 @@ fn hostile_files_are_errors_that_name_the_place() {
         assert!(hub.presets().unwrap().is_empty());
     }
     put(&hub, "x.toml", &vec![b'#'; LARGEST as usize + 1]);
-    assert!(hub.preset("x").unwrap_err().to_string().contains("size"));
+    assert!(hub.preset("x").unwrap_err().to_string().contains("too large"));
     put(&hub, "x.toml", format!("from = {}", "[".repeat(100_000)).as_bytes());
     assert!(hub.preset("x").is_err(), "nesting is bounded");
     // The file's name counts, not the one inside: a preset cannot pose as another.

@@ -57,7 +57,7 @@ impl<'a> Retries<'a> {
         self.failures = 0;
     }
 
-    /// Waits until the next attempt is due, or returns the error when there shall be none.
+    /// Waits until the next attempt is due, or returns the error when there is no next one.
     pub(crate) fn pause(
         &mut self,
         failure: Failure,
@@ -81,7 +81,7 @@ impl<'a> Retries<'a> {
         let seconds = pause.as_secs_f64();
         let mut told = format!("trying again in {seconds:.1} s ({} of {limit})", self.failures);
         let cause = error.to_string();
-        // Without a connection the cause is the error in the end; any other is said once.
+        // Without a connection the cause is the error in the end; any other is told once.
         if unconnected {
             told.insert_str(0, "no connection, ");
         } else if cause != self.told {

@@ -172,7 +172,7 @@ fn pick_file(file: &str, sets: &[GgufSet], files: &[String]) -> Option<Pick> {
     if let Some(set) = sets.iter().find(holds).or_else(|| sets.iter().find(holds_lower)) {
         return Some(Pick::Gguf(set.clone()));
     }
-    // A file that is no model of its own, such as a projector, when it is asked for by name.
+    // A file that is not a model of its own, such as a projector, when it is asked for by name.
     let name = files.iter().find(|name| name.as_str() == file)?;
     let stem = name[..name.len() - ".gguf".len()].to_owned();
     let files = vec![name.clone()];

@@ -128,7 +128,7 @@ impl Shelf {
             .filter(|(_, pick)| self.is_complete(pick))
             .flat_map(|(_, pick)| pick.files().to_vec())
             .collect();
-        // Files that are no models of their own can still be asked for by name.
+        // Files that are not models of their own can still be asked for by name.
         let others = self.files.iter().filter(|file| file.complete && is_gguf(&file.name));
         let in_models: Vec<&String> = models.iter().flat_map(|(_, pick)| pick.files()).collect();
         names.extend(others.map(|f| &f.name).filter(|name| !in_models.contains(name)).cloned());
@@ -164,7 +164,7 @@ pub(crate) struct Found {
 }
 
 /// The files below a folder whose names could come from a repository (a final `.part` aside).
-/// Junk of any kind is passed over: names that are no text, links that lead nowhere or round in
+/// Junk of any kind is passed over: names that are not text, links that lead nowhere or round in
 /// circles, devices, folders that may not be read.
 pub(crate) fn find_files(folder: &Path) -> Vec<Found> {
     let mut found = Vec::new();

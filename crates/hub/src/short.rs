@@ -63,13 +63,15 @@ fn is_meant(text: &str, entry: &StoreEntry) -> bool {
         (Some(wanted), Selection::Quant(quant)) => wanted.eq_ignore_ascii_case(quant),
         (Some(_), _) => false,
     };
-    let repo = match stem.split_once('/') {
-        Some((owner, _)) if !owner.eq_ignore_ascii_case(entry.name.owner()) => return false,
-        Some((_, repo)) => repo,
-        None => stem,
-    };
     let here = entry.name.repo();
-    quant_fits && (repo.eq_ignore_ascii_case(here) || repo.eq_ignore_ascii_case(without_gguf(here)))
+    let repo_fits = match stem.split_once('/') {
+        // With its owner it is a whole name: `owner/repo` and `owner/repo-GGUF` are two repositories.
+        Some((owner, repo)) => {
+            owner.eq_ignore_ascii_case(entry.name.owner()) && repo.eq_ignore_ascii_case(here)
+        }
+        None => stem.eq_ignore_ascii_case(here) || stem.eq_ignore_ascii_case(without_gguf(here)),
+    };
+    quant_fits && repo_fits
 }
 
 /// A repository's name without the `-GGUF` at its end.
@@ -113,7 +115,15 @@ mod tests {
         is("gemma-3-1b-it-q8_0", "ggml-org/gemma-3-1b-it-GGUF:Q8_0");
         is("gemma-3-4b-it", "unsloth/Gemma-3-4B-it-GGUF:Q4_0");
         is("UNSLOTH/gemma-3-4b-it-gguf", "unsloth/Gemma-3-4B-it-GGUF:Q4_0");
-        for unknown in ["gemma-3", "gemma-3-1b-it:Q5_0", "google/gemma-3-4b-it", "", ":", "-gguf"] {
+        for unknown in [
+            "gemma-3",
+            "gemma-3-1b-it:Q5_0",
+            "google/gemma-3-4b-it",
+            "ggml-org/gemma-3-1b-it",
+            "",
+            ":",
+            "-gguf",
+        ] {
             assert_eq!(found(unknown), None, "{unknown}");
         }
         assert_eq!(hub.short_names(), ["Gemma-3-4B-it", "gemma-3-1b-it"]);

@@ -95,7 +95,7 @@ pub enum AttentionKind {
 }
 
 impl AttentionKind {
-    /// The window in positions, or none for global attention.
+    /// The window in positions, or `None` for global attention.
     pub fn window(self) -> Option<usize> {
         match self {
             AttentionKind::Local { window } => Some(window),

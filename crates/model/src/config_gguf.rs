@@ -19,7 +19,7 @@ const THETA_LOCAL: f64 = 1e4;
 const THETA_GLOBAL: f64 = 1e6;
 /// Every how many-th layer is global where the file gives no pattern.
 const PATTERN: usize = 6;
-/// Layers of the 27B model: it alone scales scores by its hidden size per head, and no key says so.
+/// Layers of the 27B model: only it scales scores by its hidden size per head, and no key says so.
 const LAYERS_OF_27B: usize = 62;
 
 /// Reads a configuration out of GGUF metadata. `vocabulary` is the number of rows of the embedding tensor.
@@ -105,7 +105,7 @@ fn attention_kinds(keys: &Keys, layers: usize) -> Result<Vec<AttentionKind>, Mod
     Ok(is_local[..layers].iter().map(kind).collect())
 }
 
-/// Rotary settings of global and of local layers; linear scaling belongs to the global ones alone.
+/// Rotary settings of global and of local layers; linear scaling belongs only to the global ones.
 fn ropes(keys: &Keys) -> Result<(Rope, Rope), ModelError> {
     let kind = keys.metadata.optional_str(&keys.name("rope.scaling.type"))?;
     let factor = keys.number("rope.scaling.factor")?;
@@ -127,7 +127,7 @@ fn ropes(keys: &Keys) -> Result<(Rope, Rope), ModelError> {
     };
     let local =
         Rope { theta: keys.number_or("rope.freq_base_swa", THETA_LOCAL)? as f32, divisor: 1.0 };
-    // A model may have layers of one kind alone.
+    // A model may have layers of only one kind.
     global.check("global layers")?;
     local.check("local layers")?;
     Ok((global, local))

@@ -186,14 +186,14 @@ fn ropes(text: Fields) -> Result<(Rope, Rope), ModelError> {
     if let Some(Fields(Value::Object(all))) = all
         && let Some(key) = all.keys().find(|key| !kinds.contains(&key.as_str()))
     {
-        let expected = "full_attention and sliding_attention alone, with an object each";
+        let expected = "only full_attention and sliding_attention, with an object each";
         return Err(ModelError::bad(
             "rope_parameters",
             format!("an object with {key:?}"),
             expected,
         ));
     }
-    // The flat `rope_scaling` belongs to the global layers alone.
+    // The flat `rope_scaling` belongs only to the global layers.
     let flat = text.object("rope_scaling")?.map(|own| divisor("rope_scaling", own)).transpose()?;
     let thetas = [
         ("rope_theta", default::THETA_GLOBAL, flat.unwrap_or(1.0)),
@@ -207,7 +207,7 @@ fn ropes(text: Fields) -> Result<(Rope, Rope), ModelError> {
             None => (text.number(key, theta)?, flat),
         };
         let rope = Rope { theta: theta as f32, divisor: divisor as f32 };
-        // A model may have layers of one kind alone.
+        // A model may have layers of only one kind.
         rope.check(kind)?;
         Ok(rope)
     };

@@ -1,4 +1,4 @@
-//! What a step costs: bytes moved and operations done, from the Plan alone.
+//! What a step costs: bytes moved and operations done, from the Plan only.
 //!
 //! One multiply-add counts as two operations. Weights are counted once per step however many rows there are,
 //! activations once for each read and write, the KV cache once per sequence for the positions it must read.

@@ -1,7 +1,7 @@
 //! Cutting: a Plan in two at the border of two layers, so that two devices can share a model.
 //!
 //! At such a border exactly one buffer holds values that are read later: the residual stream. It is the output of the
-//! first part and the input of the second. Each part has the weights and caches of its own steps alone.
+//! first part and the input of the second. Each part has only the weights and caches of its own steps.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub fn last_layers_that_fit(plan: &Plan, fits: impl Fn(&Plan) -> bool) -> usize 
     borders.get(first).map_or(0, |before| plan.layers() - before)
 }
 
-/// Cuts a Plan in any form behind its first `layers` layers: the first part with the embedding, the second with the output
+/// Cuts a Plan in any form after its first `layers` layers: the first part with the embedding, the second with the output
 /// matrix. None where there is no such border: `layers` is 0 or not less than the Plan's, or more than one buffer or a cache
 /// is needed on both sides.
 pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
@@ -45,7 +45,7 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     Some([part(plan, before, plan.input, crossing), part(plan, after, Some(crossing), plan.output)])
 }
 
-/// The steps of two parts one behind the other: what they do together, for reports. A buffer or weight that both have is
+/// The steps of two parts one after the other: what they do together, for reports. A buffer or weight that both have is
 /// listed twice.
 pub fn join(first: &Plan, second: &Plan) -> Plan {
     let (buffers, weights, caches) = (first.buffers.len(), first.weights.len(), first.caches.len());
@@ -66,14 +66,14 @@ pub fn join(first: &Plan, second: &Plan) -> Plan {
 struct Border {
     /// Whole steps before it.
     steps: usize,
-    /// Whether the step behind these adds to the residual stream and norms it for the next layer: the border is between the
+    /// Whether the step after these adds to the residual stream and norms it for the next layer: the border is between the
     /// two.
     splits_norms: bool,
-    /// The one buffer whose values are read behind the border.
+    /// The one buffer whose values are read after the border.
     crossing: BufferId,
 }
 
-/// The last border behind the first `layers` layers: those before it lie within a layer.
+/// The last border after the first `layers` layers: those before it lie within a layer.
 fn last_border(plan: &Plan, layers: usize) -> Option<Border> {
     let mut live = BTreeSet::from([plan.output]);
     let mut attends = plan.layers();

@@ -5,9 +5,9 @@ use trine_weights::Tensor;
 
 use crate::model::Model;
 
-/// Tensors of at most so many bytes are hashed whole: norms, and all matrices of small models.
+/// Most bytes of a tensor that is hashed whole: norms, and all matrices of small models.
 const WHOLE: usize = 64 << 10;
-/// Of larger ones so many pieces are, spread evenly, the first and the last bytes among them.
+/// Pieces that are hashed of larger ones, spread evenly, the first and the last bytes among them.
 const PIECES: usize = 16;
 /// Bytes of a piece.
 const PIECE: usize = 4 << 10;

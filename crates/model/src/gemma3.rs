@@ -37,7 +37,7 @@ pub fn hidden_states(config: &Config, dtype_of: &dyn Fn(&str) -> DType) -> Plan 
     p.finish(normed)
 }
 
-/// `h` behind the last layer, (tokens, hidden).
+/// `h` after the last layer, (tokens, hidden).
 fn residual_stream(p: &mut Builder, config: &Config) -> BufferId {
     let x =
         p.embed(names::TOKEN_EMBEDDING, config.vocabulary, config.hidden, config.embedding_scale);

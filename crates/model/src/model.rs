@@ -20,7 +20,7 @@ pub struct Model {
     defaults: GenerationDefaults,
     /// By trine's name.
     tensors: HashMap<String, Tensor>,
-    /// Format in which float matrices are handed out; none for the stored one.
+    /// Format in which float matrices are handed out; `None` for the stored one.
     quantize: Option<DType>,
     /// Added to every norm's weights: Hugging Face files store `w` where Gemma 3 multiplies by `1 + w`.
     norm_offset: f32,
@@ -80,7 +80,7 @@ impl Model {
         &self.defaults
     }
 
-    /// The files behind the model.
+    /// The model's files.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
     }
@@ -95,7 +95,7 @@ impl Model {
         fusion::fuse(narrow::narrow(self.base_plan()))
     }
 
-    /// The forward pass that devices run for embeddings of texts: it ends with the hidden states behind the final norm,
+    /// The forward pass that devices run for embeddings of texts: it ends with the hidden states after the final norm,
     /// (tokens, hidden), and has no output matrix.
     pub fn hidden_states_plan(&self) -> Plan {
         let dtype_of = |name: &str| self.dtype(name);
@@ -216,7 +216,7 @@ fn vocabulary_of(checkpoint: &Checkpoint) -> Result<usize, ModelError> {
 /// Finds tensors by trine's names in a checkpoint that may use others.
 struct Finder<'a> {
     checkpoint: &'a Checkpoint,
-    /// Prefix of the text model's tensors in a Hugging Face checkpoint; none for GGUF.
+    /// Prefix of the text model's tensors in a Hugging Face checkpoint; `None` for GGUF.
     prefix: Option<&'static str>,
 }
 

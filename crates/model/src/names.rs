@@ -37,7 +37,7 @@ pub fn layer(index: usize, part: &str) -> String {
     format!("blk.{index}.{part}.weight")
 }
 
-/// The Hugging Face name (without prefix) of a tensor given by trine's name, or none if there is no such tensor.
+/// The Hugging Face name (without prefix) of a tensor given by trine's name, or `None` if there is no such tensor.
 pub(crate) fn to_hf(name: &str) -> Option<String> {
     match name {
         TOKEN_EMBEDDING => return Some("embed_tokens.weight".to_owned()),

@@ -1,11 +1,11 @@
 //! Narrowing: work on the rows whose logits nobody wants is left out.
 //!
-//! After the last attention of a Plan each row only depends on itself, so the steps behind it need to see the output
-//! rows alone. In a prefill piece that is one row of hundreds, or none.
+//! After the last attention of a Plan each row only depends on itself, so the steps after it need to see the output
+//! rows only. In a prefill piece that is one row of hundreds, or none.
 
 use crate::plan::{Buffer, BufferId, Op, Plan, Rows, Step};
 
-/// Moves the selection of output rows up to right behind the last attention.
+/// Moves the selection of output rows up to right after the last attention.
 pub fn narrow(mut plan: Plan) -> Plan {
     let is_attention = |step: &Step| matches!(step.op, Op::Attend { .. });
     let Some(cut) = plan.steps.iter().rposition(is_attention).map(|last| last + 1) else {
@@ -90,7 +90,7 @@ fn live_in(tail: &[Step], selected: BufferId) -> Vec<BufferId> {
     live
 }
 
-/// Whether each output row depends on the same row of the inputs alone.
+/// Whether each output row depends only on the same row of the inputs.
 fn is_row_wise(op: &Op) -> bool {
     matches!(
         op,

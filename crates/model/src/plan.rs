@@ -86,7 +86,7 @@ pub struct Cache {
     pub kv_heads: usize,
     /// Elements per head.
     pub head_dim: usize,
-    /// Positions a sequence keeps: the window of a local layer, none for all of them.
+    /// Positions a sequence keeps: the window of a local layer, `None` for all of them.
     pub window: Option<usize>,
 }
 
@@ -180,7 +180,7 @@ pub enum Op {
         heads: Heads,
         /// Factor on the scores.
         scale: f32,
-        /// Positions seen, the row's own included; none for all.
+        /// Positions seen, the row's own included; `None` for all.
         window: Option<usize>,
         /// (tokens, query heads x head dimension).
         output: BufferId,
@@ -296,9 +296,9 @@ pub struct Plan {
     pub caches: Vec<Cache>,
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// What the pass begins with where it is not token ids alone: the residual stream that the part before it gave.
+    /// What the pass begins with besides token ids: the residual stream that the part before it gave.
     pub input: Option<BufferId>,
-    /// What the pass is for: (outputs, vocabulary) the logits, or (tokens, hidden) the residual stream for the part behind it
+    /// What the pass is for: (outputs, vocabulary) the logits, or (tokens, hidden) the residual stream for the part after it
     /// or the hidden states.
     pub output: BufferId,
 }
@@ -319,7 +319,7 @@ impl Plan {
         &self.caches[id.0]
     }
 
-    /// Values of a row of the input; 0 for a Plan that begins with token ids alone.
+    /// Values of a row of the input; 0 for a Plan that begins with token ids.
     pub fn input_columns(&self) -> usize {
         self.input.map_or(0, |id| self.buffer(id).columns)
     }

@@ -30,7 +30,7 @@ impl Width {
 /// Offsets of all buffers in one block of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scratch {
-    /// Byte offset of each buffer of the Plan; none for buffers that no step touches.
+    /// Byte offset of each buffer of the Plan; `None` for buffers that no step touches.
     pub offsets: Vec<Option<usize>>,
     /// Size of the block in bytes.
     pub bytes: usize,

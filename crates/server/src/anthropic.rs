@@ -9,37 +9,40 @@ use serde_json::{Map, Value, json};
 use trine_text::{Message, ReplyPart, ToolCall};
 
 use crate::app::App;
-use crate::body::read_object;
-use crate::calling::{Calling, arguments};
-use crate::conversation::{Rendering, prompt, read_messages};
+use crate::body::receive;
+use crate::calling::{Calling, LeftOut, arguments};
+use crate::conversation::{Conversation, Rendering, read_messages};
 use crate::error::{ApiError, Dialect, shown};
 use crate::generate::{Ask, Choices, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
+use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
 use crate::structure::Structure;
-use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
+use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::Warnings;
 
 /// Fields of the API that this server has not.
 pub(crate) const UNSUPPORTED: [Unsupported; 2] =
     [("mcp_servers", Harmless::Off, "leave it out"), ("container", Harmless::Off, "leave it out")];
 
+/// What a request asks for.
+struct Asked {
+    parameters: ParameterFields,
+    conversation: Conversation,
+    streams: bool,
+    warnings: Warnings,
+}
+
 /// Answers a conversation.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
-    let fields = Fields::new(&object);
-    let streams = fields.boolean("stream")?.unwrap_or(false);
-    let named = app.models.find(fields.text("model")?).await?;
-    let lease = app.model(&named, None).await?;
-    let reading = Arc::clone(&lease);
-    let (ask, warnings) = app.work(move || read(&object, &reading)).await?;
+    let received = receive(&app, request, read).await?;
+    let ((ask, streams, warnings), lease) = app.prepare(received, Asked::prepare).await?;
     let prompt_tokens = ask.request.prompt.len();
     let choices = Choices::start(&app, &lease, vec![ask])?;
     let id = random_id("msg_");
@@ -73,37 +76,47 @@ pub(crate) async fn count_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (object, lease) = app.open(request).await?;
-    let work = move || {
+    let read = |fields: Fields<'_>| {
         let mut warnings = Warnings::default();
-        let calling = calling(Fields::new(&object), &mut warnings)?;
-        let messages = conversation(&object, &mut warnings)?;
-        let messages = calling.conversation(messages, &lease.preset)?;
-        let ids = prompt(&lease.model, messages, &Rendering::default())?;
-        Ok(warnings.on(json_response(&json!({"input_tokens": ids.len()}))))
+        // What ends with the assistant's words is counted like all else.
+        let rendering = Rendering::default();
+        let calling = calling(fields, &mut warnings)?;
+        let messages = messages(fields, &mut warnings)?;
+        Ok((Conversation::new(calling, messages, rendering)?, warnings))
     };
-    app.work(work).await
+    let received = receive(&app, request, read).await?;
+    let count = |(conversation, warnings): (Conversation, Warnings), lease: &Lease| {
+        Ok((conversation.token_ids(lease)?.len(), warnings))
+    };
+    let ((count, warnings), _) = app.prepare(received, count).await?;
+    Ok(warnings.on(json_response(&json!({"input_tokens": count}))))
 }
 
-fn read(object: &Map<String, Value>, lease: &Lease) -> Result<(Ask, Warnings), ApiError> {
-    let (fields, model) = (Fields::new(object), &*lease.model);
+fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
+    let streams = fields.boolean("stream")?.unwrap_or(false);
     refuse(fields, &UNSUPPORTED)?;
-    refuse(fields, &EVERYWHERE)?;
     check_thinking(fields)?;
-    let mut parameters = Parameters::of(lease);
-    let vocabulary = model.service.limits().vocabulary;
-    read_sampling(fields, &mut parameters.sampling, vocabulary)?;
+    let mut parameters = ParameterFields::begin(fields)?;
+    parameters.read_sampling(fields, Penalties::OfWindow)?;
     let most = fields.count("max_tokens", 0, TOKENS_MAX)?;
     parameters.max_tokens =
         Some(most.ok_or_else(|| fields.wrong("max_tokens", "a number of tokens"))?);
-    read_stops(fields, "stop_sequences", &mut parameters.stops)?;
+    parameters.stops = read_stops(fields, "stop_sequences")?;
     parameters.structure = Structure::of_message(fields)?;
     let mut warnings = Warnings::default();
     let calling = calling(fields, &mut warnings)?;
-    calling.apply(&mut parameters, model)?;
-    let messages = calling.conversation(conversation(object, &mut warnings)?, &lease.preset)?;
-    let ids = prompt(model, messages, &rendering(object))?;
-    Ok((parameters.ask(ids, None, model), warnings))
+    let messages = messages(fields, &mut warnings)?;
+    let conversation = Conversation::new(calling, messages, rendering(fields)?)?;
+    Ok(Asked { parameters, conversation, streams, warnings })
+}
+
+impl Asked {
+    /// The text to be written, whether it is streamed, and what it is written without.
+    fn prepare(self, lease: &Lease) -> Result<(Ask, bool, Warnings), ApiError> {
+        let mut parameters = self.parameters.over(lease)?;
+        let ids = self.conversation.prompt(&mut parameters, lease)?;
+        Ok((parameters.ask(ids, None, lease), self.streams, self.warnings))
+    }
 }
 
 /// Whether and how much a model may think before it answers. Those of this server answer at once, which each of the ways
@@ -120,7 +133,7 @@ fn check_thinking(fields: Fields<'_>) -> Result<(), ApiError> {
 /// Tools and their choice, put into OpenAI's form. Tools that Anthropic's servers run, or know without a schema, are left
 /// out.
 fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiError> {
-    let mut tools = Vec::new();
+    let (mut tools, mut left_out) = (Vec::new(), LeftOut::default());
     for tool in fields.list("tools")?.unwrap_or_default() {
         if let Some(kind) =
             tool.get("type").and_then(Value::as_str).filter(|kind| *kind != "custom")
@@ -129,6 +142,7 @@ fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiEr
                 "the tool of type {} is left out: this server runs no tools itself; declare one with an input_schema",
                 shown(kind)
             ));
+            left_out.add(kind, tool["name"].as_str());
             continue;
         }
         tools.push(json!({"type": "function", "function": {
@@ -136,7 +150,7 @@ fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiEr
         }}));
     }
     let Some(choice) = fields.object("tool_choice")? else {
-        return Calling::new(&tools.into(), &Value::Null, true);
+        return Calling::without(&left_out, tools, &Value::Null, true, warnings);
     };
     let choice = Fields::within(choice, "tool_choice.");
     let serial = choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
@@ -147,7 +161,7 @@ fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiEr
         Some("tool") => json!({"type": "function", "function": {"name": choice.text("name")?}}),
         _ => return Err(choice.wrong("type", "auto, any, tool or none")),
     };
-    Calling::new(&tools.into(), &form, !serial)
+    Calling::without(&left_out, tools, &form, !serial, warnings)
 }
 
 /// A message's blocks of calls and results, put into OpenAI's form: calls into a field of their message, each result into
@@ -203,18 +217,14 @@ fn is_hosted(kind: &str) -> bool {
 }
 
 /// A conversation that ends with the assistant's words is one that it goes on with.
-fn rendering(object: &Map<String, Value>) -> Rendering {
-    let last = object.get("messages").and_then(Value::as_array).and_then(|items| items.last());
+fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
+    let last = fields.list("messages")?.and_then(<[Value]>::last);
     let continues = last.is_some_and(|last| last["role"] == "assistant");
-    Rendering { begins_answer: !continues, continues_last: continues, ..Rendering::default() }
+    Ok(Rendering { begins_answer: !continues, continues_last: continues, ..Rendering::default() })
 }
 
 /// The messages, the system's instructions first.
-fn conversation(
-    object: &Map<String, Value>,
-    warnings: &mut Warnings,
-) -> Result<Vec<Message>, ApiError> {
-    let fields = Fields::new(object);
+fn messages(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Vec<Message>, ApiError> {
     let mut unfolded = Vec::new();
     for message in fields.list("messages")?.unwrap_or_default() {
         unfold(message, &mut unfolded, warnings);

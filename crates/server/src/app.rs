@@ -20,11 +20,12 @@ use tokio::time::timeout_at;
 use tower::ServiceExt;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
+use trine_engine::Scope;
 
-use crate::body::{Held, Object, read_object};
+use crate::body::{Held, Received, Weight};
 use crate::error::{ApiError, Dialect, shown};
 use crate::guard::{Asked, Guard};
-use crate::json::Fields;
+use crate::lanes::Bulk;
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
 use crate::live::Looks;
 use crate::metrics::Metrics;
@@ -56,13 +57,14 @@ pub(crate) struct App {
     pub(crate) told: Told,
     /// Models that are being fetched.
     pub(crate) pulls: Pulls,
-    /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`]. The first so many bytes of a body need none, nor do the first so
-    /// many of its values: connections bound these, and ordinary requests pass whatever large bodies do.
+    /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`]. The first [`BODY_PERMIT_BYTES`] of a body need
+    /// none, nor do as many of its values: connections bound these, and ordinary requests pass whatever large bodies do.
     pub(crate) bodies: Arc<Semaphore>,
     /// As much room for the embeddings of answers, in permits of the same size: who reads slowly keeps no body out.
     pub(crate) answers: Arc<Semaphore>,
-    /// Threads that may be busy with texts at once.
-    workers: Arc<Semaphore>,
+    workers: Workers,
+    /// Where large bodies are read, and what work they make is done.
+    pub(crate) bulk: Bulk,
     /// When the server started, in seconds since 1970.
     pub(crate) started: u64,
 }
@@ -73,6 +75,7 @@ impl App {
         guard: Guard,
         limits: Limits,
         trace_parent: Option<TraceParent>,
+        bulk: Bulk,
     ) -> Self {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         let permits = limits.bodies_bytes / BODY_PERMIT_BYTES;
@@ -87,7 +90,8 @@ impl App {
             pulls: Pulls::default(),
             bodies: Arc::new(Semaphore::new(permits)),
             answers: Arc::new(Semaphore::new(permits)),
-            workers: Arc::new(Semaphore::new(threads)),
+            workers: Workers::new(threads),
+            bulk,
             started: unix_seconds(),
             limits,
         }
@@ -96,49 +100,111 @@ impl App {
     /// Runs work that takes processor time, such as tokenising, beside the threads that serve connections.
     pub(crate) async fn work<T: Send + 'static>(
         &self,
+        weight: Weight,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = Arc::clone(&self.workers).acquire_owned().await;
+        let permit = Arc::clone(self.workers.of(weight)).acquire_owned().await;
         let noted = Noted::present();
-        let task = tokio::task::spawn_blocking(move || {
+        let work = move || {
             let _permit = permit;
             Noted::of_thread(noted, work)
-        });
+        };
+        let task = match weight {
+            Weight::Light | Weight::Grammar => tokio::task::spawn_blocking(work),
+            Weight::Medium | Weight::Heavy => self.bulk.handle().spawn_blocking(work),
+        };
         task.await.unwrap_or_else(|_| {
             self.metrics.panics.inc();
             Err(ApiError::internal("the request met a defect of the server"))
         })
     }
 
-    /// The object that a request carries and the model that its field `model` names, loaded if need be.
+    /// Gives a request its model, loaded if need be, and does the rest of the work for it that comes before the model's own.
     ///
     /// # Errors
-    /// As [`read_object`] and [`App::model`].
-    pub(crate) async fn open(
-        self: &Arc<Self>,
-        request: Request<Body>,
-    ) -> Result<(Object, Arc<Lease>), ApiError> {
-        let object = read_object(self, request).await?;
-        let named = self.models.find(Fields::new(&object).text("model")?).await?;
-        let lease = self.model(&named, None).await?;
-        Ok((object, lease))
+    /// 404 where there is no such model, as [`App::prepare_for`] otherwise.
+    pub(crate) async fn prepare<D: Send + 'static, T: Send + 'static>(
+        &self,
+        received: Received<D>,
+        prepare: impl FnOnce(D, &Lease) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(T, Arc<Lease>), ApiError> {
+        let named = self.models.find(received.model.as_deref()).await?;
+        self.prepare_for(received, &named, None, prepare).await
     }
 
-    /// The model that a name stands for; loads it if need be, for as long as the request may take.
-    pub(crate) async fn model(
+    /// The same for a model that is found, which is kept loaded as long as `keep` says.
+    ///
+    /// # Errors
+    /// 408 and 503 where the model is not loaded, and what `prepare` finds.
+    pub(crate) async fn prepare_for<D: Send + 'static, T: Send + 'static>(
         &self,
+        received: Received<D>,
         named: &Named,
         keep: Option<KeepAlive>,
-    ) -> Result<Arc<Lease>, ApiError> {
+        prepare: impl FnOnce(D, &Lease) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(T, Arc<Lease>), ApiError> {
+        let Received { asked, weight, scope, room, .. } = received;
+        let mut lease = self.lease(named, keep).await?;
+        lease.scope = scope;
+        let lease = Arc::new(lease);
+        let reading = Arc::clone(&lease);
+        let work = move || {
+            let _room = room;
+            prepare(asked, &reading)
+        };
+        match self.work(weight, work).await {
+            Ok(prepared) => Ok((prepared, lease)),
+            Err(error) => {
+                if error.code == "queue_full" {
+                    self.metrics.model(&lease.base).refused();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A model for as long as a request may take.
+    async fn lease(&self, named: &Named, keep: Option<KeepAlive>) -> Result<Lease, ApiError> {
         let acquired = self.models.acquire(named, keep);
-        let lease = match self.lifecycle.deadline(Instant::now()) {
+        match self.lifecycle.deadline(Instant::now()) {
             None => acquired.await,
             Some(deadline) => timeout_at(deadline.into(), acquired).await.unwrap_or_else(|_| {
                 let message = "the model was not loaded in the time that a request may take";
                 Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "deadline_exceeded", message))
             }),
-        };
-        lease.map(Arc::new)
+        }
+    }
+}
+
+/// Places for work that takes processor time. Each weight has its own: what is light never waits for what is not, nor does
+/// anything wait for what is heavy but the like.
+#[derive(Debug)]
+struct Workers {
+    light: Arc<Semaphore>,
+    grammar: Arc<Semaphore>,
+    medium: Arc<Semaphore>,
+    heavy: Arc<Semaphore>,
+}
+
+impl Workers {
+    /// With `threads` at once for each weight; with half as many for heavy work, which leaves processors to the rest.
+    fn new(threads: usize) -> Self {
+        let places = |count: usize| Arc::new(Semaphore::new(count.max(1)));
+        Self {
+            light: places(threads),
+            grammar: places(threads),
+            medium: places(threads),
+            heavy: places(threads / 2),
+        }
+    }
+
+    fn of(&self, weight: Weight) -> &Arc<Semaphore> {
+        match weight {
+            Weight::Light => &self.light,
+            Weight::Grammar => &self.grammar,
+            Weight::Medium => &self.medium,
+            Weight::Heavy => &self.heavy,
+        }
     }
 }
 
@@ -253,7 +319,7 @@ async fn note_route(request: Request<Body>, next: axum::middleware::Next) -> Res
 pub(crate) async fn answer(
     app: Arc<App>,
     router: Router,
-    request: Request<Body>,
+    mut request: Request<Body>,
     client: IpAddr,
     is_reserve: bool,
 ) -> Response<Body> {
@@ -271,25 +337,27 @@ pub(crate) async fn answer(
         if is_reserve && !matches!(&*asked.path, "/health" | "/ready") {
             return Err(ApiError::overloaded("too many connections are open; try again later"));
         }
-        if request.method() != Method::OPTIONS {
-            app.guard.check_key(&request, client)?;
-        }
+        let scope = match *request.method() {
+            Method::OPTIONS => Scope::default(),
+            _ => app.guard.check_key(&request, client)?,
+        };
         // What only tells about the server is answered to the end.
         if work.is_some() && app.lifecycle.phase() != Phase::Running {
             return Err(ApiError::draining());
         }
-        Ok(())
+        Ok(scope)
     });
     let noted = Noted::default();
     let response = match checked {
         Err(error) => axum::response::IntoResponse::into_response(error),
-        Ok(()) if asked.method == Method::OPTIONS => {
+        Ok(_) if asked.method == Method::OPTIONS => {
             let mut response = Response::new(Body::empty());
             let methods = HeaderValue::from_static(METHODS);
             response.headers_mut().insert("allow", methods);
             response
         }
-        Ok(()) => {
+        Ok(scope) => {
+            request.extensions_mut().insert(scope);
             let answered = router.oneshot(request).instrument(span.clone());
             match CatchPanic(Box::pin(noted.clone().of(answered))).await {
                 Ok(Ok(response)) => response,
@@ -357,7 +425,7 @@ fn finish(
     if is_from_known_source {
         app.guard.allow_page(asked, headers);
     }
-    // Whatever another hop takes for the end of a chunked body: nothing behind it is read as a request. And the rest of a
+    // Whatever another hop takes for the end of a chunked body: nothing after it is read as a request. And the rest of a
     // body that is too large or too slow is not waited for.
     if asked.is_chunked || !is_from_known_source || matches!(status.as_u16(), 408 | 413) {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -372,7 +440,7 @@ impl<F: Future> Future for CatchPanic<F> {
     type Output = Result<F::Output, Box<dyn Any + Send>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // What a panic leaves behind belongs to this request alone.
+        // What a panic leaves behind belongs only to this request.
         match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(context))) {
             Ok(poll) => poll.map(Ok),
             Err(panic) => Poll::Ready(Err(panic)),
@@ -391,9 +459,55 @@ pub(crate) fn unix_seconds() -> u64 {
     now.map_or(0, |now| now.as_secs())
 }
 
+/// An app of the models of [`Demo`](crate::models::testing::Demo).
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use crate::models::testing::Demo;
+    use crate::options::ServerOptions;
+
+    pub(crate) fn app() -> Arc<App> {
+        let models = Models::new(Arc::new(Demo), KeepAlive::Forever, None, 1);
+        let guard = Guard::new(&ServerOptions::default(), IpAddr::from([127, 0, 0, 1]));
+        let bulk = Bulk::start().expect("there are threads");
+        Arc::new(App::new(models, guard, Limits::default(), None, bulk))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lanes;
+
+    #[test]
+    fn light_work_has_places_of_its_own() {
+        let workers = Workers::new(2);
+        let take = |weight| Arc::clone(workers.of(weight)).try_acquire_owned();
+        let mut taken = Vec::new();
+        for weight in [Weight::Heavy, Weight::Medium, Weight::Grammar] {
+            while let Ok(permit) = take(weight) {
+                taken.push(permit);
+            }
+        }
+        assert_eq!(taken.len(), 5, "one heavy, two of the others");
+        assert!(take(Weight::Light).is_ok());
+    }
+
+    /// Work of large bodies gives way to that of small ones.
+    #[tokio::test]
+    async fn large_bodies_are_worked_on_in_the_second_lane() {
+        let app = testing::app();
+        for (weight, is_bulk) in [
+            (Weight::Light, false),
+            (Weight::Grammar, false),
+            (Weight::Medium, true),
+            (Weight::Heavy, true),
+        ] {
+            let name = || Ok(std::thread::current().name().map(str::to_owned));
+            let name = app.work(weight, name).await.unwrap();
+            assert_eq!(name.as_deref() == Some(lanes::BULK), is_bulk, "{weight:?}: {name:?}");
+        }
+    }
 
     #[tokio::test]
     async fn a_panic_of_a_handler_is_caught() {

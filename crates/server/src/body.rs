@@ -14,16 +14,21 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
+use trine_engine::Scope;
 
 use crate::app::{App, BODY_PERMIT_BYTES};
 use crate::error::ApiError;
-use crate::json::{VALUE_BYTES, parse_object};
+use crate::json::{Fields, VALUE_BYTES, parse_object};
+use crate::lanes::{LIGHT_BYTES, Switch};
 
 /// The JSON object of a request, and the room that it takes.
 #[derive(Debug)]
 pub(crate) struct Object {
     map: Map<String, Value>,
-    _room: Vec<OwnedSemaphorePermit>,
+    /// Bytes of its text.
+    bytes: usize,
+    scope: Scope,
+    room: Vec<OwnedSemaphorePermit>,
 }
 
 impl Deref for Object {
@@ -34,28 +39,132 @@ impl Deref for Object {
     }
 }
 
+/// How much work a request may make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// What people type.
+    Light,
+    /// The same with grammars to be compiled.
+    Grammar,
+    /// Long conversations.
+    Medium,
+    /// Whole books.
+    Heavy,
+}
+
+/// Most bytes of a body that makes medium work.
+const MEDIUM_BYTES: usize = 1 << 20;
+
+/// Fields that hold grammars, or what becomes one.
+const GRAMMARS: [&str; 17] = [
+    "ebnf",
+    "format",
+    "grammar",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_json_object",
+    "guided_regex",
+    "json_schema",
+    "output_config",
+    "output_format",
+    "regex",
+    "response_format",
+    "structured_outputs",
+    "text",
+    "tool_choice",
+    "tools",
+];
+
+impl Weight {
+    /// The weight of a body of this size.
+    fn of(bytes: usize) -> Self {
+        if bytes <= LIGHT_BYTES {
+            Self::Light
+        } else if bytes <= MEDIUM_BYTES {
+            Self::Medium
+        } else {
+            Self::Heavy
+        }
+    }
+}
+
+impl Object {
+    /// How much work it may make.
+    fn weight(&self) -> Weight {
+        let has = |name: &&str| self.map.get(*name).is_some_and(|value| !value.is_null());
+        match Weight::of(self.bytes) {
+            Weight::Light if GRAMMARS.iter().any(has) => Weight::Grammar,
+            weight => weight,
+        }
+    }
+}
+
+/// A request that is understood as far as that needs no model, and the room that it takes.
+#[derive(Debug)]
+pub(crate) struct Received<T> {
+    /// What it asks for.
+    pub(crate) asked: T,
+    /// Its field `model`.
+    pub(crate) model: Option<String>,
+    pub(crate) weight: Weight,
+    pub(crate) scope: Scope,
+    pub(crate) room: Vec<OwnedSemaphorePermit>,
+}
+
 /// Reads the JSON object that a request carries.
 ///
 /// # Errors
-/// 400 for what is no JSON object, 408, 413, 415, and 503 where other bodies take all the room.
+/// 400 for what is not JSON object, 408, 413, 415, and 503 where other bodies take all the room.
 pub(crate) async fn read_object(
     app: &Arc<App>,
     request: Request<Body>,
 ) -> Result<Object, ApiError> {
+    parsed(app, request, Ok).await
+}
+
+/// Reads a request for a model: its object, and of that as much as needs no model.
+///
+/// # Errors
+/// As [`read_object`], and what `read` finds.
+pub(crate) async fn receive<T: Send + 'static>(
+    app: &Arc<App>,
+    request: Request<Body>,
+    read: impl FnOnce(Fields<'_>) -> Result<T, ApiError> + Send + 'static,
+) -> Result<Received<T>, ApiError> {
+    let receive = |object: Object| {
+        let fields = Fields::new(&object);
+        let model = fields.text("model")?.map(str::to_owned);
+        let asked = read(fields)?;
+        let (weight, scope) = (object.weight(), object.scope);
+        Ok(Received { asked, model, weight, scope, room: object.room })
+    };
+    parsed(app, request, receive).await
+}
+
+/// Parses the object that a request carries, and goes on with it in the same place.
+async fn parsed<T: Send + 'static>(
+    app: &Arc<App>,
+    request: Request<Body>,
+    then: impl FnOnce(Object) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     check_type(&request)?;
+    let scope = request.extensions().get().copied().unwrap_or_default();
     let (bytes, mut room) = read(app, request).await?;
     let bodies = Arc::clone(&app.bodies);
-    app.work(move || {
+    app.work(Weight::of(bytes.len()), move || {
         let (map, values) = parse_object(&bytes)?;
         // A few bytes of text can stand for many of memory.
         let taken = bodies.try_acquire_many_owned(permits(values * VALUE_BYTES) as u32);
         room.push(taken.map_err(|_| no_room())?);
-        Ok(Object { map, _room: room })
+        let length = bytes.len();
+        drop(bytes);
+        then(Object { map, bytes: length, scope, room })
     })
     .await
 }
 
-/// Permits for so many bytes. The first [`BODY_PERMIT_BYTES`] need none: connections bound how often these are taken, and what
+/// Permits for a body of this size. The first [`BODY_PERMIT_BYTES`] need none: connections bound how often these are taken, and what
 /// is small passes whatever takes the permits.
 pub(crate) fn permits(bytes: usize) -> usize {
     bytes.saturating_sub(1) / BODY_PERMIT_BYTES
@@ -86,38 +195,88 @@ fn check_type(request: &Request<Body>) -> Result<(), ApiError> {
     if is_json { Ok(()) } else { Err(refused("send the body as Content-Type: application/json")) }
 }
 
+/// Reads a body, a large one in the second lane.
 async fn read(
     app: &Arc<App>,
     request: Request<Body>,
 ) -> Result<(Vec<u8>, Vec<OwnedSemaphorePermit>), ApiError> {
-    let limit = app.limits.body_bytes;
-    let too_large = || {
-        let message = format!("the body is larger than {limit} bytes; send less");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-    };
-    let mut body = request.into_body();
-    if http_body::Body::size_hint(&body).lower() > limit as u64 {
-        return Err(too_large());
+    let switch = request.extensions().get::<Switch>().cloned();
+    let mut reading = Reading::begin(app, request.into_body())?;
+    let mut is_whole = false;
+    if !reading.is_large() {
+        is_whole = reading.read(LIGHT_BYTES).await?;
     }
-    let (mut bytes, mut room) = (Vec::new(), Vec::new());
-    let deadline = Instant::now() + app.limits.body;
-    loop {
-        let until = deadline.min(Instant::now() + app.limits.body_idle);
-        let frame = timeout_at(until, body.frame()).await.map_err(|_| {
-            let message = "the body did not come in time";
-            ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message)
-        })?;
-        let Some(frame) = frame else { return Ok((bytes, room)) };
-        let broken = |_| ApiError::bad_request("the body broke off or is framed wrongly");
-        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
-        if bytes.len() + data.len() > limit {
-            return Err(too_large());
+    if !is_whole {
+        if let Some(switch) = &switch {
+            switch.change(true).await;
         }
-        while permits(bytes.len() + data.len()) > room.len() {
-            let permit = Arc::clone(&app.bodies).try_acquire_owned();
-            room.push(permit.map_err(|_| no_room())?);
+        let read = reading.read(usize::MAX).await;
+        if let Some(switch) = &switch {
+            switch.change(false).await;
         }
-        bytes.extend_from_slice(&data);
+        read?;
+    }
+    Ok((reading.bytes, reading.room))
+}
+
+/// A body that is being read.
+struct Reading<'a> {
+    app: &'a App,
+    body: Body,
+    bytes: Vec<u8>,
+    room: Vec<OwnedSemaphorePermit>,
+    deadline: Instant,
+}
+
+impl<'a> Reading<'a> {
+    /// # Errors
+    /// 413 for a body that is too large by its own account.
+    fn begin(app: &'a App, body: Body) -> Result<Self, ApiError> {
+        let deadline = Instant::now() + app.limits.body;
+        let reading = Self { app, body, bytes: Vec::new(), room: Vec::new(), deadline };
+        if reading.announced() > app.limits.body_bytes as u64 {
+            return Err(reading.too_large());
+        }
+        Ok(reading)
+    }
+
+    /// Bytes that the body has at least.
+    fn announced(&self) -> u64 {
+        http_body::Body::size_hint(&self.body).lower()
+    }
+
+    fn is_large(&self) -> bool {
+        self.announced() > LIGHT_BYTES as u64
+    }
+
+    fn too_large(&self) -> ApiError {
+        let message =
+            format!("the body is larger than {} bytes; send less", self.app.limits.body_bytes);
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+    }
+
+    /// Reads on until there are more than `pause` bytes. Whether that was the whole body.
+    async fn read(&mut self, pause: usize) -> Result<bool, ApiError> {
+        while self.bytes.len() <= pause {
+            let until = self.deadline.min(Instant::now() + self.app.limits.body_idle);
+            let frame = timeout_at(until, self.body.frame()).await.map_err(|_| {
+                let message = "the body did not come in time";
+                ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message)
+            })?;
+            let Some(frame) = frame else { return Ok(true) };
+            let broken = |_| ApiError::bad_request("the body broke off or is framed wrongly");
+            let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+            let length = self.bytes.len() + data.len();
+            if length > self.app.limits.body_bytes {
+                return Err(self.too_large());
+            }
+            while permits(length) > self.room.len() {
+                let permit = Arc::clone(&self.app.bodies).try_acquire_owned();
+                self.room.push(permit.map_err(|_| no_room())?);
+            }
+            self.bytes.extend_from_slice(&data);
+        }
+        Ok(false)
     }
 }
 
@@ -151,5 +310,94 @@ impl<T: Unpin> http_body::Body for Held<T> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::app::testing::app;
+    use crate::lanes::{BULK, ride};
+
+    /// A body that notes the thread on which each of its pieces is taken.
+    struct Noting {
+        pieces: Vec<Bytes>,
+        threads: Arc<Mutex<Vec<String>>>,
+        /// Whether it says how long it is.
+        is_announced: bool,
+    }
+
+    impl http_body::Body for Noting {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            let thread = std::thread::current().name().unwrap_or_default().to_owned();
+            self.threads.lock().unwrap().push(thread);
+            Poll::Ready(self.pieces.pop().map(|piece| Ok(Frame::data(piece))))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            match self.is_announced {
+                true => SizeHint::with_exact(self.pieces.iter().map(|it| it.len() as u64).sum()),
+                false => SizeHint::default(),
+            }
+        }
+    }
+
+    /// The threads on which a body is read, and the one on which its connection goes on.
+    async fn threads(pieces: usize, is_announced: bool) -> (Vec<String>, String) {
+        let threads = Arc::new(Mutex::new(Vec::new()));
+        let pieces = vec![Bytes::from(vec![b' '; 1 << 15]); pieces];
+        let body = Body::new(Noting { pieces, threads: Arc::clone(&threads), is_announced });
+        let switch = Switch::default();
+        let mut request = Request::new(body);
+        request.extensions_mut().insert(switch.clone());
+        let (app, (sender, told)) = (app(), tokio::sync::oneshot::channel());
+        let bulk = Arc::clone(&app);
+        let connection = async move {
+            read(&app, request).await.unwrap();
+            sender.send(std::thread::current().name().unwrap_or_default().to_owned()).unwrap();
+        };
+        ride(Box::pin(connection), switch, &bulk.bulk);
+        let after = told.await.unwrap();
+        let threads = std::mem::take(&mut *threads.lock().unwrap());
+        (threads, after)
+    }
+
+    #[tokio::test]
+    async fn large_bodies_are_read_in_the_second_lane() {
+        let bulk = |threads: &[String]| threads.iter().filter(|name| *name == BULK).count();
+        for (pieces, is_announced, of_bulk) in [
+            (2, true, 0),
+            (2, false, 0),
+            (4, true, 5),
+            // What is not announced is large when it turns out to be.
+            (4, false, 2),
+        ] {
+            let (threads, after) = threads(pieces, is_announced).await;
+            assert_eq!(threads.len(), pieces + 1, "the last one is its end");
+            assert_eq!(bulk(&threads), of_bulk, "{pieces} {is_announced}: {threads:?}");
+            assert_ne!(after, BULK);
+        }
+    }
+
+    #[test]
+    fn work_is_weighed_before_it_is_done() {
+        let weight = |bytes: usize, map: Value| {
+            let map = map.as_object().unwrap().clone();
+            Object { map, bytes, scope: Scope::default(), room: Vec::new() }.weight()
+        };
+        assert_eq!(weight(100, json!({"prompt": "a", "tools": null})), Weight::Light);
+        assert_eq!(weight(100, json!({"prompt": "a", "guided_regex": "a+"})), Weight::Grammar);
+        assert_eq!(weight(LIGHT_BYTES + 1, json!({"prompt": "a"})), Weight::Medium);
+        assert_eq!(weight(MEDIUM_BYTES + 1, json!({"tools": []})), Weight::Heavy);
     }
 }

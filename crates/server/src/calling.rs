@@ -4,14 +4,13 @@
 use serde_json::{Map, Value, json};
 use trine_text::{GrammarError, Message, Relaxed, ToolCall, ToolChoice, ToolError, Tools};
 
-use crate::conversation::with_preset;
 use crate::error::ApiError;
 use crate::guard::random_id;
 use crate::json::Fields;
-use crate::models::{LoadedModel, Preset};
+use crate::models::LoadedModel;
 use crate::parameters::Parameters;
 use crate::structure;
-use crate::warnings::note;
+use crate::warnings::{Warnings, note};
 
 /// The tools of a request, and how they may be called.
 #[derive(Debug, Default)]
@@ -21,7 +20,63 @@ pub(crate) struct Calling {
     parallel: bool,
 }
 
+/// Tools of a request that no model here can call: those that another server runs, or knows without a schema.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOut {
+    kinds: Vec<String>,
+    names: Vec<String>,
+}
+
+impl LeftOut {
+    pub(crate) fn add(&mut self, kind: &str, name: Option<&str>) {
+        self.kinds.push(kind.to_owned());
+        self.names.extend(name.map(str::to_owned));
+    }
+
+    /// Whether a choice, in OpenAI's form, demands what only these could do: it names one of them, or demands any call where
+    /// there are no other tools.
+    fn is_demanded(&self, choice: &Value, others: &[Value]) -> bool {
+        let is_one = |all: &[String], wanted: &str| all.iter().any(|one| one == wanted);
+        match choice {
+            Value::String(word) => {
+                matches!(&**word, "required" | "any") && others.is_empty() && !self.kinds.is_empty()
+            }
+            choice => match choice["function"]["name"].as_str().or(choice["name"].as_str()) {
+                Some(name) => {
+                    is_one(&self.names, name)
+                        && others.iter().all(|tool| tool["function"]["name"] != name)
+                }
+                None => choice["type"].as_str().is_some_and(|kind| is_one(&self.kinds, kind)),
+            },
+        }
+    }
+}
+
 impl Calling {
+    /// As [`Calling::new`], where some of the request's tools were left out. A demand for one of these is
+    /// dropped: the model calls another tool, or answers in words.
+    ///
+    /// # Errors
+    /// 400 naming what is wrong with the other tools or the choice.
+    pub(crate) fn without(
+        left_out: &LeftOut,
+        tools: Vec<Value>,
+        choice: &Value,
+        parallel: bool,
+        warnings: &mut Warnings,
+    ) -> Result<Self, ApiError> {
+        let auto = Value::from("auto");
+        let choice = if left_out.is_demanded(choice, &tools) {
+            warnings.push(
+                "tool_choice demands a tool that is left out: the model may answer without it",
+            );
+            &auto
+        } else {
+            choice
+        };
+        Self::new(&tools.into(), choice, parallel)
+    }
+
     /// Reads `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
     ///
     /// # Errors
@@ -47,17 +102,9 @@ impl Calling {
         !self.tools.is_empty() && self.choice != ToolChoice::None
     }
 
-    /// The conversation with the turns of the preset, and with tools, calls and results as text.
-    ///
-    /// # Errors
-    /// 400 naming the message with a call or result of a wrong shape.
-    pub(crate) fn conversation(
-        &self,
-        messages: Vec<Message>,
-        preset: &Preset,
-    ) -> Result<Vec<Message>, ApiError> {
-        let messages = with_preset(preset, messages);
-        self.tools.conversation(messages, &self.choice, self.parallel).map_err(refused)
+    /// Adds the tools to a conversation, and how to call them.
+    pub(crate) fn declare(&self, messages: &mut Vec<Message>) {
+        self.tools.declare(messages, &self.choice, self.parallel);
     }
 
     /// The error of a grammar of calls, which names the tool at fault.
@@ -83,7 +130,7 @@ impl Calling {
         if !self.is_active() {
             return Ok(());
         }
-        let answer = match &parameters.structure {
+        let answer = match &parameters.fields.structure {
             None => None,
             Some(structure) => Some(structure.schema().ok_or_else(|| {
                 let remedy = "an answer may be a call of a tool, beside which it can be held to a JSON schema; use one, or \
@@ -101,7 +148,7 @@ impl Calling {
     }
 }
 
-/// Says what of the tools' schemas is not held to while an answer is written. Calls are compared with them when they are complete.
+/// Logs the parts of the tools' schemas that are not enforced while an answer is written. Calls are compared with them when they are complete.
 fn warn_of(relaxed: &[Relaxed]) {
     for Relaxed { tool, left_out } in relaxed {
         let (place, keyword) = (&left_out.place, &left_out.keyword);
@@ -128,7 +175,8 @@ pub(crate) fn refuse(fields: Fields<'_>) -> Result<(), ApiError> {
     }
 }
 
-fn refused(error: ToolError) -> ApiError {
+/// The error of tools, calls or results of a wrong shape.
+pub(crate) fn refused(error: ToolError) -> ApiError {
     let message = error.to_string();
     ApiError::field(error.param, message)
 }

@@ -1,11 +1,17 @@
 //! Messages to a prompt's token ids.
 
 use serde_json::{Map, Value};
-use trine_text::{Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions, Specials, Tokenizer};
+use trine_text::{
+    Content, MAX_PROMPT_BYTES, Message, Part, RenderOptions, Specials, Tokenizer, Tools,
+};
 
+use crate::calling::{self, Calling};
 use crate::error::ApiError;
+use crate::generate::check_queue;
 use crate::json::Fields;
-use crate::models::{LoadedModel, Preset};
+use crate::models::{Lease, LoadedModel, Preset};
+use crate::parameters::Parameters;
+use crate::prompts::{check_engine, check_messages, encode};
 
 /// Most messages in a conversation.
 pub(crate) const MESSAGES_MAX: usize = 1 << 14;
@@ -50,10 +56,88 @@ impl Rendering {
     }
 }
 
+/// A conversation as a request brings it. Nothing of it needs the model.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    calling: Calling,
+    /// Calls and results in it are text.
+    messages: Vec<Message>,
+    rendering: Rendering,
+}
+
+impl Conversation {
+    /// A conversation that may call tools.
+    ///
+    /// # Errors
+    /// 400 naming the message with a call or result of a wrong shape.
+    pub(crate) fn new(
+        calling: Calling,
+        messages: Vec<Message>,
+        rendering: Rendering,
+    ) -> Result<Self, ApiError> {
+        let messages = Tools::write_calls(messages).map_err(calling::refused)?;
+        Ok(Self { calling, messages, rendering })
+    }
+
+    /// In the form that OpenAI's chats have.
+    ///
+    /// # Errors
+    /// 400 naming the field that is wrong.
+    pub(crate) fn read(fields: Fields<'_>) -> Result<Self, ApiError> {
+        Self::new(Calling::read(fields)?, read_messages(fields)?, Rendering::read(fields)?)
+    }
+
+    /// Its text in the model's format, with the marks of [`Tokenizer::guard`].
+    ///
+    /// # Errors
+    /// 400 if the model has no template, or it refuses the conversation.
+    pub(crate) fn text(self, lease: &Lease) -> Result<String, ApiError> {
+        let messages = whole(&self.calling, self.messages, &lease.preset);
+        render(lease, messages, &self.rendering)
+    }
+
+    /// Its token ids, to be counted or looked at.
+    ///
+    /// # Errors
+    /// As [`Conversation::text`].
+    pub(crate) fn token_ids(self, lease: &Lease) -> Result<Vec<u32>, ApiError> {
+        let text = self.text(lease)?;
+        Ok(lease.tokenizer.encode_prompt(&text, Specials::ParseGuarded)?)
+    }
+
+    /// Its token ids as the prompt of texts, and what the texts must look like, with calls of the tools, into their parameters.
+    ///
+    /// # Errors
+    /// As [`Conversation::text`], where the prompt is longer than the context or finds no place, and for grammars and schemas
+    /// that cannot be used.
+    pub(crate) fn prompt(
+        self,
+        parameters: &mut Parameters,
+        lease: &Lease,
+    ) -> Result<Vec<u32>, ApiError> {
+        check_engine(lease)?;
+        let messages = whole(&self.calling, self.messages, &lease.preset);
+        check_messages(lease, &messages)?;
+        let text = render(lease, messages, &self.rendering)?;
+        let ids = encode(lease, &text, Specials::ParseGuarded)?;
+        let texts = parameters.fields.n;
+        check_queue(texts, texts * ids.len(), &lease.limits())?;
+        self.calling.apply(parameters, lease)?;
+        Ok(ids)
+    }
+}
+
+/// The conversation with what the model's name says, and with the tools.
+fn whole(calling: &Calling, messages: Vec<Message>, preset: &Preset) -> Vec<Message> {
+    let mut messages = with_preset(preset, messages);
+    calling.declare(&mut messages);
+    messages
+}
+
 /// The messages of a field.
 ///
 /// # Errors
-/// 400 naming the message that is none.
+/// 400 naming the invalid message.
 pub(crate) fn read_messages(fields: Fields<'_>) -> Result<Vec<Message>, ApiError> {
     let items = fields.list("messages")?.ok_or_else(|| {
         ApiError::field("messages", "messages is missing; use a list of messages")
@@ -105,7 +189,7 @@ fn read_parts(fields: Fields<'_>, parts: &[Value]) -> Result<Vec<Part>, ApiError
                 Ok(Part { kind: "text".to_owned(), text, extra: Map::new() })
             }
             Some("image_url" | "input_image" | "image" | "input_audio" | "video_url" | "file") => {
-                Err(wrong("is no text; this server takes text only"))
+                Err(wrong("is not text; this server takes text only"))
             }
             _ => Err(wrong("must be an object with the type text")),
         }
@@ -114,7 +198,7 @@ fn read_parts(fields: Fields<'_>, parts: &[Value]) -> Result<Vec<Part>, ApiError
 }
 
 /// Puts the turns of a preset before those of a conversation, and its system prompt where there is none.
-pub(crate) fn with_preset(preset: &Preset, mut messages: Vec<Message>) -> Vec<Message> {
+fn with_preset(preset: &Preset, mut messages: Vec<Message>) -> Vec<Message> {
     let is_system = |message: &Message| message.role == "system";
     let first = messages.iter().position(|message| !is_system(message)).unwrap_or(messages.len());
     let turns =
@@ -128,11 +212,8 @@ pub(crate) fn with_preset(preset: &Preset, mut messages: Vec<Message>) -> Vec<Me
     messages
 }
 
-/// The text of a conversation in the model's format, with the marks of [`Tokenizer::guard`].
-///
-/// # Errors
-/// 400 if the model has no template, or it refuses the conversation.
-pub(crate) fn render(
+/// The text of a conversation in the model's format.
+fn render(
     model: &LoadedModel,
     messages: Vec<Message>,
     rendering: &Rendering,
@@ -175,19 +256,6 @@ pub(crate) fn render(
     Ok(text)
 }
 
-/// The token ids of a conversation.
-///
-/// # Errors
-/// As [`render`].
-pub(crate) fn prompt(
-    model: &LoadedModel,
-    messages: Vec<Message>,
-    rendering: &Rendering,
-) -> Result<Vec<u32>, ApiError> {
-    let text = render(model, messages, rendering)?;
-    Ok(model.tokenizer.encode_prompt(&text, Specials::ParseGuarded)?)
-}
-
 /// Variables of a request are as little trusted as its messages. Their names stay as they are: the template checks them.
 fn guarded(variables: &Map<String, Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
     let guard = |value: &Value| {
@@ -198,7 +266,7 @@ fn guarded(variables: &Map<String, Value>, tokenizer: &Tokenizer) -> Map<String,
     variables.iter().map(|(name, value)| (name.clone(), guard(value))).collect()
 }
 
-/// Stands behind the text that is to be continued while the template is run: what the template writes behind that is cut
+/// Stands after the text that is to be continued while the template is run: what the template writes after that is cut
 /// off. The text itself could stand in there too, as `end` does in `<end_of_turn>`. A message that has it, from Unicode's
 /// private use area, stands before the place that counts.
 const MARK: &str = "\u{F8F0}end of what is continued\u{F8F1}";

@@ -15,7 +15,7 @@ use crate::models::{LibraryError, Refusal};
 /// Seconds after which a client may try again when the server is full.
 const RETRY_SECONDS: u32 = 1;
 
-/// An answer that is no result.
+/// An answer that is not a result.
 ///
 /// As a response it is a status without a body; the outermost layer writes the body in the dialect of the request's path.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub(crate) struct ApiError {
     pub(crate) code: &'static str,
     /// The field of the request that is meant.
     pub(crate) param: Option<String>,
-    /// Tokens of a prompt that is too long, and the context.
+    /// Tokens of a prompt that is too long, or the fewest that it can have, and the context.
     pub(crate) counts: Option<(usize, usize)>,
 }
 
@@ -238,6 +238,11 @@ impl From<EngineError> for ApiError {
                 counts: Some((prompt, context)),
                 ..Self::bad_request(message)
             },
+            EngineError::PromptFarTooLong { least, context } => Self {
+                code: "context_length_exceeded",
+                counts: Some((least, context)),
+                ..Self::bad_request(message)
+            },
             EngineError::EmptyPrompt | EngineError::UnknownToken { .. } => {
                 Self::bad_request(message)
             }
@@ -292,7 +297,7 @@ impl From<TextError> for ApiError {
     }
 }
 
-/// The error of a generation that ended without a usable text; none if its text is an answer.
+/// The error of a generation that ended without a usable text; `None` if its text is an answer.
 pub(crate) fn failure(finish: Finish) -> Option<ApiError> {
     let status = match finish {
         Finish::Stop | Finish::Length | Finish::Context => return None,

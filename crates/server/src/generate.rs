@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
-use trine_engine::{
-    EngineError, Finish, Generation, Limits, Logprobs, Request, Service, Statistics, Update,
-};
+use trine_engine::{Finish, Generation, Limits, Logprobs, Request, Service, Statistics, Update};
 use trine_text::{CallParser, Grammar, ReplyPart, Tokenizer, ToolCall};
 
 use crate::app::App;
@@ -36,8 +34,6 @@ pub(crate) struct Ask {
     pub(crate) stops: Vec<String>,
     /// Those of the request's stop ids that the client named.
     pub(crate) stop_ids: Vec<u32>,
-    /// Most positions of prompt and text, where the model has more.
-    pub(crate) context: Option<usize>,
     /// Whether a stop text that ends the text belongs to it.
     pub(crate) include_stop: bool,
     pub(crate) skip_special: bool,
@@ -121,6 +117,8 @@ pub(crate) struct Choices {
     /// Texts that have not ended.
     open: usize,
     lifecycle: Lifecycle,
+    /// See [`Limits::silence`](crate::Limits::silence).
+    pub(crate) silence: Duration,
 }
 
 impl Choices {
@@ -131,9 +129,9 @@ impl Choices {
     pub(crate) fn start(app: &App, lease: &Arc<Lease>, asks: Vec<Ask>) -> Result<Self, ApiError> {
         let (model, lifecycle) = (&lease.model, &app.lifecycle);
         let (metrics, deadline) = (app.metrics.model(&lease.base), lifecycle.deadline(lease.asked));
-        check_queue(&asks, &model.service.limits())?;
+        let tokens = asks.iter().map(|ask| ask.request.prompt.len()).sum();
+        check_queue(asks.len(), tokens, &model.service.limits())?;
         check_prompt_logprobs(&asks)?;
-        asks.iter().try_for_each(check_context)?;
         let mut runs = Vec::with_capacity(asks.len());
         for ask in asks {
             let span = generate_span(&lease.base, &ask);
@@ -152,10 +150,11 @@ impl Choices {
             };
             tokio::spawn(follow.instrument(span));
         }
-        Ok(Self { pieces, open, lifecycle: lifecycle.clone() })
+        let silence = app.limits.silence;
+        Ok(Self { pieces, open, lifecycle: lifecycle.clone(), silence })
     }
 
-    /// The next piece and the index of its text; none when all have ended. A failure is the end of all.
+    /// The next piece and the index of its text; `None` when all have ended. A failure is the end of all.
     pub(crate) async fn next(&mut self) -> Option<(usize, Piece)> {
         if self.open == 0 {
             return None;
@@ -262,27 +261,17 @@ pub(crate) async fn collect(mut choices: Choices, count: usize) -> Result<Vec<Wh
     Ok(wholes)
 }
 
-/// Refuses a prompt that fills the context that the name of the model sets.
-fn check_context(ask: &Ask) -> Result<(), ApiError> {
-    let prompt = ask.request.prompt.len();
-    match ask.context {
-        Some(context) if prompt > context => {
-            Err(EngineError::PromptTooLong { prompt, context }.into())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Refuses several texts that the queue has no room for together even if nobody else is there: they are queued at once.
-fn check_queue(asks: &[Ask], limits: &Limits) -> Result<(), ApiError> {
-    let tokens: usize = asks.iter().map(|ask| ask.request.prompt.len()).sum();
-    if asks.len() > 1 && (asks.len() > limits.queue || tokens > limits.queue_tokens) {
+/// Refuses several texts that the queue has no room for together even if nobody else is there: they are queued at once. A
+/// prompt counts for each of its texts.
+///
+/// # Errors
+/// 400 naming the field that asks for several.
+pub(crate) fn check_queue(texts: usize, tokens: usize, limits: &Limits) -> Result<(), ApiError> {
+    if texts > 1 && (texts > limits.queue || tokens > limits.queue_tokens) {
         let message = format!(
-            "{} texts after prompts of {tokens} tokens in all are more than there is ever room for, {} and {}; ask for \
+            "{texts} texts after prompts of {tokens} tokens in all are more than there is ever room for, {} and {}; ask for \
              fewer with n or in prompt",
-            asks.len(),
-            limits.queue,
-            limits.queue_tokens
+            limits.queue, limits.queue_tokens
         );
         return Err(ApiError::field("n", message));
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use axum::http::header::{HOST, ORIGIN, TRANSFER_ENCODING};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use trine_engine::Scope;
 
 use crate::app::METHODS;
 use crate::error::{ApiError, shown};
@@ -21,9 +22,11 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Guard {
     keys: Option<Keys>,
+    /// Whether each key has a scope of its own.
+    has_scopes: bool,
     wrong_keys: WrongKeys,
     origins: Vec<String>,
-    /// Host names that are answered; none answers all.
+    /// Host names that are answered; `None` answers all.
     host_names: Option<Vec<String>>,
 }
 
@@ -36,7 +39,9 @@ impl Guard {
             let more = options.host_names.iter().map(|name| name.to_ascii_lowercase());
             std::iter::once(own).chain(more).collect()
         });
+        let several = options.keys.as_ref().is_some_and(Keys::are_several);
         Self {
+            has_scopes: several && !options.shares_prefixes,
             keys: options.keys.clone(),
             wrong_keys: WrongKeys::default(),
             origins: options.origins.clone(),
@@ -72,21 +77,24 @@ impl Guard {
         if is_own {
             return Ok(());
         }
-        let message = "this server answers for this machine alone, and the Host header names another; start it with \
+        let message = "this server answers only for this machine, and the Host header names another; start it with \
                        --host-name to let that in";
         Err(ApiError::new(StatusCode::FORBIDDEN, "host_not_allowed", message))
     }
 
-    /// Checks the key, where one is needed.
+    /// Checks the key, where one is needed. Gives whose prefixes the request may use.
     pub(crate) fn check_key<B>(
         &self,
         request: &Request<B>,
         client: IpAddr,
-    ) -> Result<(), ApiError> {
-        let Some(keys) = &self.keys else { return Ok(()) };
-        let path = request.uri().path();
-        if is_public(path) || keys.admit(request.headers()) {
-            return Ok(());
+    ) -> Result<Scope, ApiError> {
+        let Some(keys) = &self.keys else { return Ok(Scope::default()) };
+        if is_public(request.uri().path()) {
+            return Ok(Scope::default());
+        }
+        if let Some(digest) = keys.admit(request.headers()) {
+            let scope = self.has_scopes.then(|| Scope::default().within(&digest));
+            return Ok(scope.unwrap_or_default());
         }
         if self.wrong_keys.note(client) {
             let message = "a valid API key is needed; send it as `Authorization: Bearer KEY`";

@@ -41,11 +41,14 @@ impl Keys {
         for (index, key) in lines.filter(|(_, key)| !key.is_empty() && !key.starts_with('#')) {
             if key.len() > KEY_BYTES_MAX || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return Err(format!(
-                    "line {} is no key: use visible ASCII characters without spaces, at most {KEY_BYTES_MAX}",
+                    "line {} is not a key: use visible ASCII characters without spaces, at most {KEY_BYTES_MAX}",
                     index + 1
                 ));
             }
-            digests.push(Sha256::digest(key.as_bytes()).into());
+            let digest = Sha256::digest(key.as_bytes()).into();
+            if !digests.contains(&digest) {
+                digests.push(digest);
+            }
         }
         if digests.is_empty() {
             return Err("there is no key in it; write one on a line".to_owned());
@@ -53,23 +56,29 @@ impl Keys {
         Ok(Self { digests })
     }
 
-    /// Whether a request carries one of the keys, as `Authorization: Bearer` or `x-api-key`.
-    pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
+    /// Whether there are several.
+    pub(crate) fn are_several(&self) -> bool {
+        self.digests.len() > 1
+    }
+
+    /// The digest of the one of the keys that a request carries, as `Authorization: Bearer` or `x-api-key`.
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> Option<[u8; 32]> {
         let bearer = headers.get(AUTHORIZATION).and_then(|value| {
             let (scheme, key) = value.as_bytes().split_at_checked(7)?;
             scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
         });
         let named = headers.get("x-api-key").map(|value| value.as_bytes());
-        [bearer, named].into_iter().flatten().any(|key| self.contains(key))
+        [bearer, named].into_iter().flatten().find_map(|key| self.find(key))
     }
 
-    fn contains(&self, key: &[u8]) -> bool {
+    fn find(&self, key: &[u8]) -> Option<[u8; 32]> {
         if key.len() > KEY_BYTES_MAX {
-            return false;
+            return None;
         }
         let digest: [u8; 32] = Sha256::digest(key).into();
         let found = self.digests.iter().map(|known| known.ct_eq(&digest));
-        found.fold(Choice::from(0), |found, this| found | this).into()
+        let is_known: bool = found.fold(Choice::from(0), |found, this| found | this).into();
+        is_known.then_some(digest)
     }
 }
 
@@ -116,7 +125,7 @@ mod tests {
             ("authorization", "bearer  beta-2"),
             ("x-api-key", "beta-2"),
         ] {
-            assert!(keys.admit(&header(name, value)), "{name}: {value}");
+            assert!(keys.admit(&header(name, value)).is_some(), "{name}: {value}");
         }
         for (name, value) in [
             ("authorization", "Bearer alpha-"),
@@ -127,7 +136,7 @@ mod tests {
             ("x-api-key", ""),
             ("x-api-keys", "beta-2"),
         ] {
-            assert!(!keys.admit(&header(name, value)), "{name}: {value}");
+            assert!(keys.admit(&header(name, value)).is_none(), "{name}: {value}");
         }
     }
 

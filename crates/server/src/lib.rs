@@ -37,6 +37,7 @@ mod generate;
 mod guard;
 mod json;
 mod keys;
+mod lanes;
 mod lifecycle;
 mod live;
 mod llama;
@@ -48,6 +49,7 @@ mod openapi;
 mod options;
 mod page;
 mod parameters;
+mod prompts;
 mod responses;
 mod routers;
 mod sensors;
@@ -62,7 +64,7 @@ mod warnings;
 pub use keys::Keys;
 pub use models::{
     Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
-    Preset, PullProgress, Recipe, Refusal,
+    Preset, PullProgress, Recipe, Refusal, SamplingChanges,
 };
 pub use options::{Limits, ServerOptions, TraceParent};
 pub use structure::grammar_cache;

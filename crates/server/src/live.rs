@@ -52,7 +52,7 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// The rates since the youngest look that is a second old or, if there is none, since the oldest; none for the first
+    /// The rates since the youngest look that is a second old or, if there is none, since the oldest; `None` for the first
     /// look in a while. `name` is one of the server's models, never a client's text.
     fn rates(&self, name: &str, status: &Status, at: Instant) -> Option<Rates> {
         let look = Look {

@@ -5,22 +5,25 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{Request, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::body::receive;
 use crate::calling;
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::openai::completions::read_prompts;
-use crate::parameters::Parameters;
+use crate::openai::completions::{encode_all, read_texts};
+use crate::parameters::{ParameterFields, Penalties};
+use crate::prompts::Prompt;
 use crate::service_routes::{json_response, loaded};
 use crate::stream::{Writer, push_event, respond};
 
-/// A request understood.
-struct Completion {
-    asks: Vec<Ask>,
+/// What a request asks for.
+struct Asked {
+    parameters: ParameterFields,
+    prompts: Vec<Prompt>,
     streams: bool,
 }
 
@@ -29,9 +32,8 @@ pub(crate) async fn completion(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (object, lease) = app.open(request).await?;
-    let reading = Arc::clone(&lease);
-    let Completion { asks, streams } = app.work(move || read(&object, &reading)).await?;
+    let received = receive(&app, request, read).await?;
+    let ((asks, streams), lease) = app.prepare(received, Asked::prepare).await?;
     let texts = Texts {
         model: Arc::clone(&lease.name),
         prompt_tokens: asks.iter().map(|ask| ask.request.prompt.len()).collect(),
@@ -50,20 +52,26 @@ pub(crate) async fn completion(
     Ok(json_response(&if answers.len() == 1 { answers.remove(0) } else { answers.into() }))
 }
 
-fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiError> {
-    let (fields, model) = (Fields::new(object), &*lease.model);
+fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let streams = fields.boolean("stream")?.unwrap_or(false);
     calling::refuse(fields)?;
-    let mut parameters = Parameters::read(fields, lease)?;
-    // llama.cpp's penalties look back on a window, whether a request names it or not.
-    parameters.sampling.penalises_answer = false;
+    let parameters = ParameterFields::read(fields, Penalties::OfWindow)?;
     if parameters.prompt_logprobs.is_some() {
         return Err(ApiError::unsupported("prompt_logprobs", "use /v1/completions"));
     }
-    parameters.compile(model)?;
-    let prompts = read_prompts(fields, model, false, parameters.n)?;
-    let asks = prompts.iter().flat_map(|prompt| parameters.asks(&prompt.ids, None, model));
-    Ok(Completion { asks: asks.collect(), streams })
+    let prompts = read_texts(fields, parameters.n)?;
+    Ok(Asked { parameters, prompts, streams })
+}
+
+impl Asked {
+    /// The texts to be written, and whether they are streamed.
+    fn prepare(self, lease: &Lease) -> Result<(Vec<Ask>, bool), ApiError> {
+        let mut parameters = self.parameters.over(lease)?;
+        let prompts = encode_all(self.prompts, lease, false, parameters.fields.n)?;
+        parameters.compile(lease)?;
+        let asks = prompts.iter().flat_map(|prompt| parameters.asks(&prompt.ids, None, lease));
+        Ok((asks.collect(), self.streams))
+    }
 }
 
 /// Writes texts.

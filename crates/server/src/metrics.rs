@@ -98,7 +98,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     families: Families,
     models: Mutex<HashMap<String, Arc<ModelMetrics>>>,
-    /// One text at a time: it begins with the removal of what it does not write anew.
+    /// One text at a time: it begins with the removal of what it does not write again.
     sensors: Mutex<Sensors>,
     /// Joules by sensor.
     energy: Joules,
@@ -420,7 +420,7 @@ impl Metrics {
 }
 
 impl ModelMetrics {
-    /// Something is asked of a prompt of so many tokens.
+    /// Counts a request with a prompt of this many tokens.
     pub(crate) fn asked(&self, tokens: usize) {
         self.prompt_length.observe(tokens as f64);
     }

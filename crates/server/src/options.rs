@@ -9,15 +9,17 @@ use axum::http::HeaderMap;
 use crate::keys::Keys;
 use crate::models::KeepAlive;
 
-/// All settings of a server. [`ServerOptions::default`] is a server for this machine alone.
+/// All settings of a server. [`ServerOptions::default`] is a server for this machine only.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// Name or address to listen on.
     pub host: String,
     /// Port to listen on; 0 lets the system choose.
     pub port: u16,
-    /// Who may ask; none lets everybody.
+    /// Who may ask; `None` lets everybody.
     pub keys: Option<Keys>,
+    /// Whether requests with different keys use each other's prefixes. Otherwise each of several keys has its own.
+    pub shares_prefixes: bool,
     /// Whether an address that other machines reach may go without keys.
     pub allows_no_keys: bool,
     /// Certificate chain and private key, PEM files. Without them the server speaks plain HTTP.
@@ -30,7 +32,7 @@ pub struct ServerOptions {
     pub keep_alive: KeepAlive,
     /// Bytes that loaded models may take in all.
     pub memory_budget: Option<u64>,
-    /// Finds a request's place in the trace of whoever sent it; none leaves every request a trace of its own.
+    /// Finds a request's place in the trace of whoever sent it; `None` leaves every request a trace of its own.
     pub trace_parent: Option<TraceParent>,
     /// Bounds on what clients may do.
     pub limits: Limits,
@@ -60,6 +62,9 @@ pub struct Limits {
     pub body: Duration,
     /// Time that a client may let a write wait.
     pub write_stall: Duration,
+    /// Time after which a stream that has nothing to send gives a sign of life: proxies cut silent connections, some after
+    /// 30 s.
+    pub silence: Duration,
     /// Time for a TLS handshake.
     pub handshake: Duration,
     /// Time that a text may take from its arrival to its end.
@@ -74,6 +79,7 @@ impl Default for ServerOptions {
             host: "127.0.0.1".to_owned(),
             port: 8080,
             keys: None,
+            shares_prefixes: false,
             allows_no_keys: false,
             tls: None,
             origins: Vec::new(),
@@ -98,6 +104,7 @@ impl Default for Limits {
             body_idle: Duration::from_secs(30),
             body: Duration::from_secs(300),
             write_stall: Duration::from_secs(30),
+            silence: Duration::from_secs(15),
             handshake: Duration::from_secs(10),
             request: None,
             drain: Duration::from_secs(30),
@@ -105,7 +112,7 @@ impl Default for Limits {
     }
 }
 
-/// Whether an address is reached from this machine alone.
+/// Whether an address is reached only from this machine.
 pub(crate) fn is_loopback(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_loopback(),

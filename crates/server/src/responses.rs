@@ -11,19 +11,19 @@ use serde_json::{Map, Value, json};
 use trine_text::{ReplyPart, ToolCall};
 
 use crate::app::{App, unix_seconds};
-use crate::body::read_object;
-use crate::conversation::{Rendering, prompt};
+use crate::body::receive;
+use crate::conversation::{Conversation, Rendering};
 use crate::error::ApiError;
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
 use crate::openai;
-use crate::parameters::{Parameters, TOKENS_MAX, read_sampling};
+use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
 use crate::structure::Structure;
-use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
+use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::Warnings;
 use input::Spaces;
 
@@ -46,19 +46,25 @@ pub(crate) const UNSUPPORTED: [Unsupported; 5] = [
 /// What `include` may not ask for; the rest of it is about things that no answer has.
 const LOGPROBS: &str = "message.output_text.logprobs";
 
+/// What a request asks for.
+struct Asked {
+    parameters: ParameterFields,
+    conversation: Conversation,
+    streams: bool,
+    spaces: Spaces,
+    /// Fields that the answer repeats.
+    echoed: Map<String, Value>,
+    warnings: Warnings,
+}
+
 /// Answers a conversation.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let object = read_object(&app, request).await?;
-    let fields = Fields::new(&object);
-    let streams = fields.boolean("stream")?.unwrap_or(false);
-    let named = app.models.find(fields.text("model")?).await?;
-    let lease = app.model(&named, None).await?;
-    let reading = Arc::clone(&lease);
-    let (asked, echoed) = app.work(move || Ok((read(&object, &reading)?, echoed(&object)))).await?;
-    let Asked { ask, spaces, warnings } = asked;
+    let received = receive(&app, request, read).await?;
+    let (ready, lease) = app.prepare(received, Asked::prepare).await?;
+    let Ready { ask, streams, spaces, echoed, warnings } = ready;
     let prompt_tokens = ask.request.prompt.len();
     let choices = Choices::start(&app, &lease, vec![ask])?;
     let answer = Answer {
@@ -98,54 +104,60 @@ pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (object, lease) = app.open(request).await?;
-    let work = move || {
-        let (fields, mut warnings) = (Fields::new(&object), Warnings::default());
-        let (calling, _) = input::calling(fields, &mut warnings)?;
-        let messages = input::conversation(fields, &mut warnings)?;
-        let messages = calling.conversation(messages, &lease.preset)?;
-        let ids = prompt(&lease.model, messages, &Rendering::default())?;
-        Ok(warnings.on(json_response(&openai::input_tokens(ids.len()))))
+    let received = receive(&app, request, conversation).await?;
+    let count = |(conversation, _, warnings): (Conversation, Spaces, Warnings), lease: &Lease| {
+        Ok((conversation.token_ids(lease)?.len(), warnings))
     };
-    app.work(work).await
+    let ((count, warnings), _) = app.prepare(received, count).await?;
+    Ok(warnings.on(json_response(&openai::input_tokens(count))))
 }
 
-/// A request understood.
-struct Asked {
+/// A request ready for the model.
+struct Ready {
     ask: Ask,
+    streams: bool,
     spaces: Spaces,
+    echoed: Map<String, Value>,
     warnings: Warnings,
 }
 
-fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Asked, ApiError> {
-    let (fields, model) = (Fields::new(object), &*lease.model);
+/// The conversation, the names of its functions, and what it is read without.
+fn conversation(fields: Fields<'_>) -> Result<(Conversation, Spaces, Warnings), ApiError> {
+    let mut warnings = Warnings::default();
+    let (calling, spaces) = input::calling(fields, &mut warnings)?;
+    let messages = input::messages(fields, &mut warnings)?;
+    Ok((Conversation::new(calling, messages, Rendering::default())?, spaces, warnings))
+}
+
+fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
+    let streams = fields.boolean("stream")?.unwrap_or(false);
     refuse(fields, &UNSUPPORTED)?;
-    refuse(fields, &EVERYWHERE)?;
     if fields.list("include")?.is_some_and(|wanted| wanted.iter().any(|item| item == LOGPROBS)) {
         return Err(ApiError::unsupported("include", "use /v1/chat/completions for logprobs"));
     }
     if fields.text("truncation")?.is_some_and(|truncation| truncation != "disabled") {
         return Err(ApiError::unsupported("truncation", "conversations are never cut"));
     }
-    let mut parameters = Parameters::of(lease).with_penalties_of_openai();
-    let vocabulary = model.service.limits().vocabulary;
-    read_sampling(fields, &mut parameters.sampling, vocabulary)?;
-    let most = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
-    parameters.max_tokens = most.or(parameters.max_tokens);
+    let mut parameters = ParameterFields::begin(fields)?;
+    parameters.read_sampling(fields, Penalties::OfAnswer)?;
+    parameters.max_tokens = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
     parameters.structure = Structure::of_response(fields)?;
-    let mut warnings = Warnings::default();
-    let (calling, spaces) = input::calling(fields, &mut warnings)?;
-    calling.apply(&mut parameters, model)?;
-    let messages = input::conversation(fields, &mut warnings)?;
-    let messages = calling.conversation(messages, &lease.preset)?;
-    let ids = prompt(model, messages, &Rendering::default())?;
-    Ok(Asked { ask: parameters.ask(ids, None, model), spaces, warnings })
+    let (conversation, spaces, warnings) = conversation(fields)?;
+    Ok(Asked { parameters, conversation, streams, spaces, echoed: echoed(fields), warnings })
+}
+
+impl Asked {
+    fn prepare(self, lease: &Lease) -> Result<Ready, ApiError> {
+        let Self { parameters, conversation, streams, spaces, echoed, warnings } = self;
+        let mut parameters = parameters.over(lease)?;
+        let ids = conversation.prompt(&mut parameters, lease)?;
+        Ok(Ready { ask: parameters.ask(ids, None, lease), streams, spaces, echoed, warnings })
+    }
 }
 
 /// Fields of the request that a response repeats.
-fn echoed(object: &Map<String, Value>) -> Map<String, Value> {
+fn echoed(fields: Fields<'_>) -> Map<String, Value> {
     let names = ["instructions", "max_output_tokens", "metadata", "temperature", "top_p"];
-    let fields = Fields::new(object);
     let value = |name: &str| fields.get(name).cloned().unwrap_or_default();
     let mut echoed: Map<String, Value> =
         names.iter().map(|name| ((*name).to_owned(), value(name))).collect();

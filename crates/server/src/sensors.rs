@@ -2,11 +2,11 @@
 //!
 //! | files | unit | source |
 //! |---|---|---|
-//! | `class/powercap/ZONE/energy_uj`, `max_energy_range_uj` | microjoules, a count that begins anew at the range | Linux, `Documentation/power/powercap` |
+//! | `class/powercap/ZONE/energy_uj`, `max_energy_range_uj` | microjoules, a count that wraps at the range | Linux, `Documentation/power/powercap` |
 //! | `class/hwmon/hwmonN/energyK_input` | microjoules, a count | Linux, `Documentation/hwmon/sysfs-interface` |
 //! | `class/hwmon/hwmonN/powerK_average`, `powerK_input` | microwatts | the same |
 //!
-//! They count the whole package or card, whoever uses it. Many systems let root alone read energies.
+//! They count the whole package or card, whoever uses it. Many systems let only root read energies.
 
 use std::fs::File;
 use std::io::Read;
@@ -43,7 +43,7 @@ struct Sensor {
 #[derive(Debug)]
 struct Energy {
     sensor: Sensor,
-    /// Where it begins anew; none where it does not.
+    /// Where it wraps; `None` where it does not.
     range: Option<u64>,
     last: u64,
     /// Since it was first read.
@@ -96,7 +96,7 @@ impl Sensors {
         }
     }
 
-    /// Joules of each energy sensor since it was found. A count that began anew more than once in between is short by whole
+    /// Joules of each energy sensor since it was found. A count that wrapped more than once in between is short by whole
     /// ranges.
     pub(crate) fn energies(&mut self) -> Vec<Reading> {
         let read = |energy: &mut Energy| {

@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::error::{ApiError, shown};
 use crate::lifecycle::Phase;
 use crate::metrics::{MEDIA_TYPE, PLAIN_MEDIA_TYPE, plain};
-use crate::models::{Entry, LoadedModel};
+use crate::models::{Entry, LoadedModel, Named};
 
 /// Version of the program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -24,8 +24,8 @@ pub(crate) fn json_response(value: &Value) -> Response<Body> {
     response
 }
 
-/// `GET /health`: the process answers. Starting it again would not help where a model has a problem: that is said, and the
-/// status stays 200.
+/// `GET /health`: the process answers. Starting it again would not help where a model has a problem: the answer says so, and
+/// the status stays 200.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
     let status = if app.models.has_problem() { "degraded" } else { "ok" };
     json_response(&json!({ "status": status }))
@@ -68,43 +68,50 @@ pub(crate) async fn metrics(
     Ok(response)
 }
 
-/// Name and model of a loaded model: of the one that a query names, or the default one.
+/// What a query's name, or the default one, stands for, and the model, which has to be loaded.
 ///
 /// # Errors
-/// 404 for a name that is none, 503 for a model that is not loaded: a question that any web page can have a browser ask loads
+/// 404 for an unknown name, 503 for a model that is not loaded: a question that any web page can have a browser ask loads
 /// nothing.
 pub(crate) async fn loaded(
     app: &App,
     query: &[(String, String)],
-) -> Result<(String, Arc<LoadedModel>), ApiError> {
+) -> Result<(Named, Arc<LoadedModel>), ApiError> {
     let asked = query.iter().find(|(name, _)| name == "model").map(|(_, model)| model.as_str());
-    let Entry { name, model, .. } = app.models.entry(&app.models.find(asked).await?);
-    match model {
-        Some(model) => Ok((name, model)),
+    let named = app.models.find(asked).await?;
+    match app.models.entry(&named).model {
+        Some(model) => Ok((named, model)),
         None => {
             let message =
-                format!("the model {} is not loaded; a text of it loads it", shown(&name));
+                format!("the model {} is not loaded; a text of it loads it", shown(&named.name));
             Err(ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) })
         }
     }
 }
 
-/// `GET /props?model=NAME`: llama.cpp's description of a loaded model.
+/// `GET /props?model=NAME`: llama.cpp's description of a loaded model, with what a preset lays over it.
 pub(crate) async fn props(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Response<Body>, ApiError> {
-    let (name, model) = loaded(&app, &query).await?;
-    let limits = model.service.limits();
+    let (named, model) = loaded(&app, &query).await?;
+    let (limits, preset) = (model.service.limits(), &named.preset);
+    let mut sampling = model.sampling.clone();
+    preset.sampling.apply(&mut sampling);
+    let mut params = json!(sampling);
+    // -1 is llama.cpp's spelling of "no limit", and ours of "another one each time".
+    params["seed"] = preset.sampling.seed.map_or(json!(-1), |seed| seed.into());
+    params["max_tokens"] = preset.max_tokens.map_or(json!(-1), |most| most.into());
+    params["stop"] = json!(preset.stops);
     Ok(json_response(&json!({
         "default_generation_settings": {
-            "n_ctx": limits.context,
-            "params": model.sampling,
+            "n_ctx": app.models.entry(&named).context,
+            "params": params,
         },
         "total_slots": limits.sequences,
-        "model_alias": name,
+        "model_alias": &*named.name,
         // Where its file lies is nothing for clients.
-        "model_path": name,
+        "model_path": &*named.name,
         "chat_template": model.template.as_ref().map_or("", |template| template.source()),
         "bos_token": model.tokenizer.bos_text(),
         "eos_token": model.tokenizer.eos_text(),

@@ -6,7 +6,6 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Response;
@@ -21,10 +20,6 @@ use crate::generate::{Choices, Piece};
 
 /// Chunks that may wait for a slow client.
 const CHUNKS: usize = 16;
-/// The first piece may take so long before the status is sent without it.
-const STATUS_WAIT: Duration = Duration::from_secs(15);
-/// A silent stream sends a sign of life so often: proxies cut silent connections, some after 30 s.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Media type of lines of JSON.
 pub(crate) const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
@@ -76,7 +71,7 @@ pub(crate) fn push_event(out: &mut Vec<u8>, name: Option<&str>, data: &Value) {
 }
 
 /// The response to a stream. Waits for the first piece, so that a request that fails at once is answered with its own
-/// status.
+/// status; not longer than a stream may be silent.
 ///
 /// # Errors
 /// What made the first piece fail.
@@ -84,7 +79,7 @@ pub(crate) async fn respond<W: Writer>(
     mut choices: Choices,
     mut writer: W,
 ) -> Result<Response<Body>, ApiError> {
-    let first = match tokio::time::timeout(STATUS_WAIT, choices.next()).await {
+    let first = match tokio::time::timeout(choices.silence, choices.next()).await {
         Ok(Some((_, Piece::Failed(error)))) => return Err(error),
         Ok(first) => Some(first),
         Err(_) => None,
@@ -93,13 +88,10 @@ pub(crate) async fn respond<W: Writer>(
     tokio::spawn(async move {
         let mut out = Vec::new();
         writer.begin(&mut out);
-        if let Some(first) = first {
-            let is_over = take(first, &mut writer, &mut out);
-            if !send(&sender, &mut out).await || is_over {
-                return;
-            }
+        let is_over = first.is_some_and(|first| take(first, &mut writer, &mut out));
+        if send(&sender, &mut out).await && !is_over {
+            pump(choices, writer, &sender).await;
         }
-        pump(choices, writer, &sender).await;
     });
     Ok(body_of(receiver, HeaderValue::from_static(W::MEDIA_TYPE)))
 }
@@ -119,7 +111,7 @@ async fn pump<W: Writer>(mut choices: Choices, mut writer: W, sender: &Sender<By
     let mut out = Vec::new();
     loop {
         let next = tokio::select! {
-            next = tokio::time::timeout(KEEP_ALIVE, choices.next()) => next,
+            next = tokio::time::timeout(choices.silence, choices.next()) => next,
             () = sender.closed() => return,
         };
         let is_over = match next {

@@ -101,7 +101,7 @@ impl Structure {
     /// The compiled grammar. For a thread that may wait.
     ///
     /// # Errors
-    /// 400 naming the field if the source is no grammar, or larger than one request may cost.
+    /// 400 naming the field if the source is not a grammar, or larger than one request may cost.
     pub(crate) fn compile(&self, model: &LoadedModel) -> Result<Arc<Grammar>, ApiError> {
         model.grammars.get(&self.source).map_err(|error| refused(&error, &self.param))
     }

@@ -9,56 +9,89 @@ use serde_json::{Value, json};
 use trine_text::{Specials, Tokenizer};
 
 use crate::app::App;
-use crate::calling::Calling;
-use crate::conversation::{Rendering, prompt, read_messages, render};
+use crate::body::receive;
+use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::json::Fields;
+use crate::models::Lease;
 use crate::service_routes::json_response;
 
 /// Longest answer of `/detokenize`, in token ids.
 pub(crate) const IDS_MAX: usize = 1 << 20;
+
+/// What `/tokenize` is given.
+enum Given {
+    Conversation(Conversation),
+    Text { text: String, adds_bos: bool, specials: Specials },
+}
+
+/// How `/tokenize` answers.
+struct Form {
+    /// With the text of each token, as llama.cpp has it.
+    with_pieces: bool,
+    /// With what vLLM adds.
+    is_vllm: bool,
+    /// With the name of each token, as vLLM has it.
+    with_names: bool,
+}
 
 /// `POST /tokenize`: llama.cpp's `content`, or vLLM's `prompt` or `messages`.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (object, lease) = app.open(request).await?;
-    let work = move || {
-        let fields = Fields::new(&object);
-        let model = &*lease.model;
-        let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
-        let (ids, is_vllm) = if fields.get("messages").is_some() {
-            let messages =
-                Calling::read(fields)?.conversation(read_messages(fields)?, &lease.preset)?;
-            (prompt(model, messages, &Rendering::read(fields)?)?, true)
-        } else if let Some(text) = fields.text("prompt")? {
-            let adds = fields.boolean("add_special_tokens")?.unwrap_or(true);
-            (encode(&model.tokenizer, text, adds, true)?, true)
-        } else {
-            let text = fields.text("content")?.ok_or_else(|| {
-                ApiError::field("content", "give a text as content or prompt, or messages")
-            })?;
-            let adds = fields.boolean("add_special")?.unwrap_or(false);
-            let parses = fields.boolean("parse_special")?.unwrap_or(true);
-            (encode(&model.tokenizer, text, adds, parses)?, false)
-        };
-        let mut answer = json!({ "tokens": ids });
-        if with_pieces {
-            let piece = |id: &u32| json!({"id": id, "piece": piece(&model.tokenizer, *id)});
-            answer["tokens"] = ids.iter().map(piece).collect();
-        }
-        if is_vllm {
-            answer["count"] = ids.len().into();
-            answer["max_model_len"] = model.service.limits().context.into();
-            if fields.boolean("return_token_strs")?.unwrap_or(false) {
-                let strings = ids.iter().map(|&id| model.tokenizer.piece(id).unwrap_or_default());
-                answer["token_strs"] = strings.collect();
-            }
-        }
-        Ok(json_response(&answer))
+    let received = receive(&app, request, read_tokenize).await?;
+    let (answer, _) = app.prepare(received, tokenized).await?;
+    Ok(json_response(&answer))
+}
+
+fn read_tokenize(fields: Fields<'_>) -> Result<(Given, Form), ApiError> {
+    let text = |text: &str, adds_bos: Option<bool>, parses: bool| Given::Text {
+        text: text.to_owned(),
+        adds_bos: adds_bos.unwrap_or(false),
+        specials: if parses { Specials::Parse } else { Specials::AsText },
     };
-    app.work(work).await
+    let with_pieces = fields.boolean("with_pieces")?.unwrap_or(false);
+    let is_vllm = fields.get("messages").is_some() || fields.get("prompt").is_some();
+    let given = if fields.get("messages").is_some() {
+        Given::Conversation(Conversation::read(fields)?)
+    } else if let Some(prompt) = fields.text("prompt")? {
+        let adds = fields.boolean("add_special_tokens")?.unwrap_or(true);
+        text(prompt, Some(adds), true)
+    } else {
+        let content = fields.text("content")?.ok_or_else(|| {
+            ApiError::field("content", "give a text as content or prompt, or messages")
+        })?;
+        let parses = fields.boolean("parse_special")?.unwrap_or(true);
+        text(content, fields.boolean("add_special")?, parses)
+    };
+    let with_names = is_vllm && fields.boolean("return_token_strs")?.unwrap_or(false);
+    Ok((given, Form { with_pieces, is_vllm, with_names }))
+}
+
+fn tokenized((given, form): (Given, Form), lease: &Lease) -> Result<Value, ApiError> {
+    let tokenizer = &*lease.tokenizer;
+    let ids = match given {
+        Given::Conversation(conversation) => conversation.token_ids(lease)?,
+        Given::Text { text, adds_bos: true, specials } => {
+            tokenizer.encode_prompt(&text, specials)?
+        }
+        Given::Text { text, adds_bos: false, specials } => tokenizer.encode(&text, specials)?,
+    };
+    let mut answer = json!({ "tokens": ids });
+    if form.with_pieces {
+        let piece = |id: &u32| json!({"id": id, "piece": piece(tokenizer, *id)});
+        answer["tokens"] = ids.iter().map(piece).collect();
+    }
+    if form.is_vllm {
+        answer["count"] = ids.len().into();
+        answer["max_model_len"] = lease.limits().context.into();
+    }
+    if form.with_names {
+        let names = ids.iter().map(|&id| tokenizer.piece(id).unwrap_or_default());
+        answer["token_strs"] = names.collect();
+    }
+    Ok(answer)
 }
 
 /// `POST /detokenize`
@@ -66,20 +99,25 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (object, lease) = app.open(request).await?;
-    let work = move || {
-        let ids = Fields::new(&object).ids("tokens")?;
+    let read = |fields: Fields<'_>| {
+        let ids = fields.ids("tokens")?;
         let ids =
             ids.ok_or_else(|| ApiError::field("tokens", "tokens is missing; give token ids"))?;
-        let vocabulary = lease.model.service.limits().vocabulary;
-        if ids.len() > IDS_MAX || ids.iter().any(|&id| id as usize >= vocabulary) {
-            let message = format!("use at most {IDS_MAX} token ids below {vocabulary}");
-            return Err(ApiError::field("tokens", message));
+        if ids.len() > IDS_MAX {
+            return Err(ApiError::field("tokens", format!("use at most {IDS_MAX} token ids")));
         }
-        let text = lease.model.tokenizer.decode(&ids, false);
-        Ok(json_response(&json!({"content": text, "prompt": text})))
+        Ok(ids)
     };
-    app.work(work).await
+    let received = receive(&app, request, read).await?;
+    let decode = |ids: Vec<u32>, lease: &Lease| {
+        let vocabulary = lease.limits().vocabulary;
+        if ids.iter().any(|&id| id as usize >= vocabulary) {
+            return Err(ApiError::field("tokens", format!("use token ids below {vocabulary}")));
+        }
+        Ok(lease.tokenizer.decode(&ids, false))
+    };
+    let (text, _) = app.prepare(received, decode).await?;
+    Ok(json_response(&json!({"content": text, "prompt": text})))
 }
 
 /// `POST /apply-template`: the prompt that a conversation becomes.
@@ -87,31 +125,15 @@ pub(crate) async fn apply_template(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (object, lease) = app.open(request).await?;
-    let work = move || {
-        let fields = Fields::new(&object);
-        let messages =
-            Calling::read(fields)?.conversation(read_messages(fields)?, &lease.preset)?;
-        let text = render(&lease.model, messages, &Rendering::read(fields)?)?;
+    let received = receive(&app, request, Conversation::read).await?;
+    let render = |conversation: Conversation, lease: &Lease| {
+        let text = conversation.text(lease)?;
         Ok(json_response(&json!({"prompt": Tokenizer::unguard(&text)})))
     };
-    app.work(work).await
+    Ok(app.prepare(received, render).await?.0)
 }
 
-fn encode(
-    tokenizer: &Tokenizer,
-    text: &str,
-    adds_bos: bool,
-    parses: bool,
-) -> Result<Vec<u32>, ApiError> {
-    let specials = if parses { Specials::Parse } else { Specials::AsText };
-    Ok(match adds_bos {
-        true => tokenizer.encode_prompt(text, specials)?,
-        false => tokenizer.encode(text, specials)?,
-    })
-}
-
-/// A token's text, or its bytes where they are no text.
+/// A token's text, or its bytes where they are not text.
 fn piece(tokenizer: &Tokenizer, id: u32) -> Value {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     match std::str::from_utf8(&bytes) {

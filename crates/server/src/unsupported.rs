@@ -24,7 +24,7 @@ pub(crate) enum Harmless {
 }
 
 /// Those of OpenAI's, vLLM's, SGLang's and llama.cpp's fields that no dialect has.
-pub(crate) const EVERYWHERE: [Unsupported; 35] = [
+pub(crate) const EVERYWHERE: [Unsupported; 34] = [
     (
         "suffix",
         Harmless::Off,
@@ -60,11 +60,6 @@ pub(crate) const EVERYWHERE: [Unsupported; 35] = [
     ("chat_template", Harmless::Off, "templates of requests are not run; the model's own is used"),
     ("documents", Harmless::Off, "put documents into messages"),
     ("lora", Harmless::Off, "leave it out"),
-    (
-        "cache_salt",
-        Harmless::Off,
-        "prefixes are shared between all clients of a server; run one for each",
-    ),
     ("web_search_options", Harmless::Off, "leave it out"),
     ("audio", Harmless::Off, "answers are text"),
     ("functions", Harmless::Off, "use tools"),
@@ -120,7 +115,7 @@ mod tests {
             "typ_p": [1.0], "tfs_z": [1, 2], "mirostat": [0], "dynatemp_range": [0.0, -1], "xtc_probability": [0, -0.5],
             "dry_multiplier": [0.0, -1], "n_probs": [0, -1], "id_slot": [-1], "length_penalty": [1.0],
             "lora": [[]], "documents": [[], null], "suffix": ["", null], "use_beam_search": [false],
-            "function_call": ["none", "auto"], "cache_salt": [""], "samplers": [[]],
+            "function_call": ["none", "auto"], "samplers": [[]],
         });
         for (name, values) in off.as_object().unwrap() {
             for value in values.as_array().unwrap() {

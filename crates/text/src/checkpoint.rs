@@ -36,7 +36,9 @@ impl GgufVocabulary {
             match u32::try_from(id) {
                 Ok(u32::MAX) => Ok(None),
                 Ok(id) => Ok(Some(id)),
-                Err(_) => Err(weights(metadata.error(&key(name), format!("{id} is no token id")))),
+                Err(_) => {
+                    Err(weights(metadata.error(&key(name), format!("{id} is not a token id"))))
+                }
             }
         };
         let Some(tokens) = metadata.optional_strings(&key("tokens")).map_err(weights)? else {
@@ -53,7 +55,9 @@ impl GgufVocabulary {
         if let Some(ids) = metadata.optional_u64s(&key("eos_token_ids")).map_err(weights)? {
             for id in ids {
                 let id = u32::try_from(id).map_err(|_| {
-                    weights(metadata.error(&key("eos_token_ids"), format!("{id} is no token id")))
+                    weights(
+                        metadata.error(&key("eos_token_ids"), format!("{id} is not a token id")),
+                    )
                 })?;
                 eos.push(id);
             }

@@ -57,6 +57,14 @@ pub enum TextError {
         /// The engine's description.
         problem: String,
     },
+    /// The system gives no thread with the stack that a template may need.
+    #[error(
+        "the system gives no thread to render the chat template on ({problem}); free memory, or raise the limit on it or on processes"
+    )]
+    TemplateThread {
+        /// What the system says.
+        problem: String,
+    },
     /// The chat template asked for more work, memory or output than is allowed.
     #[error(
         "the chat template exceeds the limit for {what} ({limit}); use a simpler template or a shorter conversation"

@@ -59,7 +59,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TextError::InvalidTokenizer`] if lists differ in length, an id or a
-    /// type is out of range, a score is no number or a merge names unknown
+    /// type is out of range, a score is not a number or a merge names unknown
     /// pieces; [`TextError::UnsupportedTokenizer`] for byte-level vocabularies.
     pub fn from_gguf(mut vocabulary: GgufVocabulary) -> Result<Self, TextError> {
         let count = vocabulary.tokens.len();

@@ -163,7 +163,7 @@ impl Tokenizer {
     /// token, an end-of-sequence token, and whether the former is added.
     ///
     /// # Errors
-    /// [`TextError::InvalidTokenizer`] if the file is no such JSON object or
+    /// [`TextError::InvalidTokenizer`] if the file is not such a JSON object or
     /// names a token that the vocabulary does not have.
     pub fn apply_config_json(&mut self, bytes: &[u8]) -> Result<(), TextError> {
         let config: Value = serde_json::from_slice(bytes)
@@ -244,7 +244,7 @@ fn parse_config(config: &Value) -> Result<RawConfig, TextError> {
 /// the one named `default`.
 ///
 /// # Errors
-/// [`TextError::InvalidTokenizer`] if the file is no such JSON object.
+/// [`TextError::InvalidTokenizer`] if the file is not such a JSON object.
 pub(crate) fn chat_template_source(config: &Value) -> Result<Option<String>, TextError> {
     Ok(match parse_config(config)?.chat_template {
         None => None,

@@ -101,7 +101,7 @@ impl StopMatcher {
         StopStep { text: std::mem::replace(&mut self.held, kept), stopped: None }
     }
 
-    /// Ends the text: what was held back is no stop string after all.
+    /// Ends the text: what was held back is not a stop string after all.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -16,7 +16,7 @@ pub const MAX_PIECE_BYTES: usize = 1024;
 /// window; it bounds memory and keeps every token count below 2^31.
 pub const MAX_TEXT_BYTES: usize = 1 << 26;
 
-/// Stands behind a character of untrusted text that might begin a control
+/// Stands after a character of untrusted text that might begin a control
 /// token. A noncharacter: Unicode reserves it for such internal use.
 const GUARD: char = '\u{FDD0}';
 
@@ -55,6 +55,8 @@ pub struct Tokenizer {
     pub(crate) bos: Option<u32>,
     pub(crate) add_bos: bool,
     pub(crate) eos: Vec<u32>,
+    /// Most bytes of a text that one token stands for; `None` where that has no bound.
+    pub(crate) longest: Option<usize>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -86,7 +88,7 @@ impl Tokenizer {
     /// [`Tokenizer::encode`] with exactly one beginning-of-sequence token in
     /// front, whether or not the text spells one or several.
     ///
-    /// A file whose `add_bos` says no adds none.
+    /// A file with `add_bos` false adds no such token.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -100,6 +102,24 @@ impl Tokenizer {
             _ => drop(ids.drain(1..spelled)),
         }
         Ok(ids)
+    }
+
+    /// The fewest tokens that [`Tokenizer::encode_prompt`] can give for a text, by its length: to refuse one that is far too
+    /// long before it is encoded.
+    pub fn tokens_least(&self, text: &str, specials: Specials) -> usize {
+        let Some(longest) = self.longest else { return 0 };
+        let mut counted = text;
+        // However many there are at the beginning, they become one token.
+        let bos = self.bos_text();
+        while specials != Specials::AsText && !bos.is_empty() {
+            let Some(rest) = counted.strip_prefix(&*bos) else { break };
+            counted = rest;
+        }
+        let marks = match specials {
+            Specials::ParseGuarded => text.matches(GUARD).count() * GUARD.len_utf8(),
+            Specials::Parse | Specials::AsText => 0,
+        };
+        (counted.len() - marks).div_ceil(longest)
     }
 
     /// Marks `text` as untrusted for [`Specials::ParseGuarded`]: no control

@@ -238,7 +238,7 @@ impl<'a> Size<'a> {
 /// How often schemas are applied when a document is validated, or more.
 struct Work<'a> {
     root: &'a Value,
-    /// Of a schema and a value; none while it is being counted.
+    /// Of a schema and a value; `None` while it is being counted.
     known: HashMap<(*const Value, *const Value), Option<Cost>>,
 }
 

@@ -128,6 +128,7 @@ impl Vocabulary {
         let rule = self.rule(&table)?;
         let eos = self.eos_ids();
         let before_space = self.characters_before_space();
+        let longest = self.longest(bytes.is_some());
         Ok(Tokenizer {
             kinds: self.entries.iter().map(|entry| entry.kind).collect(),
             table,
@@ -144,6 +145,7 @@ impl Vocabulary {
             bos: self.bos,
             add_bos: self.add_bos,
             eos,
+            longest,
         })
     }
 
@@ -273,6 +275,18 @@ impl Vocabulary {
             }
         }
         Ok(MergeRule::Ranks(ranks))
+    }
+
+    /// Most bytes of a text that one token stands for. A space takes one byte there, and its symbol as many or more.
+    fn longest(&self, has_bytes: bool) -> Option<usize> {
+        // Any number of characters that no piece spells becomes one unknown token.
+        if !has_bytes && self.fuse_unknown {
+            return None;
+        }
+        let present = self.entries.iter().filter(|entry| entry.kind != Kind::Absent);
+        let longest = present.map(|entry| entry.spelled.len()).max().unwrap_or(0);
+        // Without bytes one unknown token stands for a character.
+        Some(longest.max(char::MAX.len_utf8()))
     }
 
     /// The union of the file's own end ids and every token spelled like one.

@@ -51,7 +51,7 @@ fn call(arguments: &str) -> String {
     format!("{{\"name\": \"f\", \"parameters\": {arguments}}}")
 }
 
-/// What of a tool's schema is left out, as places of keywords.
+/// The parts of a tool's schema that are left out, as places of keywords.
 fn left_out(grammar: &Grammar) -> Vec<String> {
     let place = |relaxed: &trine_text::Relaxed| {
         assert_eq!(relaxed.tool, "f");

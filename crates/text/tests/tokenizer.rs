@@ -34,6 +34,53 @@ fn ids(value: &serde_json::Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
+/// What is refused by its length would have been refused by its tokens.
+#[test]
+fn a_text_has_no_fewer_tokens_than_its_length_says() {
+    for folder in TOKENIZERS {
+        let cases = json(&format!("{folder}/cases.json"));
+        for (way, tokenizer) in every_way(folder) {
+            let bos = tokenizer.bos_text().into_owned();
+            let longest = (0..tokenizer.vocabulary_size() as u32)
+                .filter_map(|id| String::from_utf8(tokenizer.token_bytes(id)?.into_owned()).ok())
+                .max_by_key(String::len)
+                .unwrap();
+            let mut texts = vec![
+                longest.repeat(50),
+                " ".repeat(1000),
+                "\u{2581}".repeat(1000),
+                "\n".repeat(1000),
+                "\u{FDD0}".repeat(1000),
+                bos.repeat(1000),
+                format!("{}Once", bos.repeat(3)),
+            ];
+            texts.extend(
+                cases
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|case| case["text"].as_str().unwrap().repeat(7)),
+            );
+            for text in &texts {
+                for specials in [Specials::Parse, Specials::AsText, Specials::ParseGuarded] {
+                    let guarded = tokenizer.guard(text);
+                    let text =
+                        if specials == Specials::ParseGuarded { &guarded } else { text.as_str() };
+                    let tokens = tokenizer.encode_prompt(text, specials).unwrap().len();
+                    let least = tokenizer.tokens_least(text, specials);
+                    assert!(
+                        least <= tokens,
+                        "{folder} {way} {specials:?} {text:?}: {least}, {tokens}"
+                    );
+                }
+            }
+            // The bound says something.
+            let words = "word ".repeat(10_000);
+            assert!(tokenizer.tokens_least(&words, Specials::Parse) > 100, "{folder} {way}");
+        }
+    }
+}
+
 #[test]
 fn golden_cases() {
     for folder in TOKENIZERS {

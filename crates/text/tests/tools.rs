@@ -103,7 +103,7 @@ fn calls_of_a_list_come_one_by_one() {
     assert_eq!(count(parser.push(&format!("[{first}"))), 1, "before the list goes on");
     assert_eq!(count(parser.push(&format!(", {second}"))), 1);
     assert_eq!(count(parser.push("]")) + count(parser.finish()), 0);
-    // What breaks off within a list takes no call with it, and is no text.
+    // What breaks off within a list takes no call with it, and is not text.
     for rest in ["", ",", ", {\"name\": \"weather\", \"parameters\": {\"city\": \"O", ", {\"na"] {
         let (text, calls) = parse(&format!("[{first}, {second}{rest}"), true);
         assert_eq!((text.as_str(), calls.len()), ("", 2), "{rest:?}");

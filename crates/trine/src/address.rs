@@ -12,7 +12,7 @@ impl Address {
     /// Reads an `http` or `https` URL without user, query and fragment.
     ///
     /// # Errors
-    /// In words, if the text is none.
+    /// In words, if the text is not an address.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong =
             |reason: &str| Err(format!("{reason}; write for example http://127.0.0.1:8080"));
@@ -21,7 +21,7 @@ impl Address {
             return wrong("leave out the query");
         }
         let Ok(uri) = text.trim_end_matches('/').parse::<Uri>() else {
-            return wrong("this is no address");
+            return wrong("this is not an address");
         };
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
             return wrong("the address begins with neither http:// nor https://");
@@ -33,7 +33,7 @@ impl Address {
             Some(authority)
                 if authority.port_u16().is_none() && authority.as_str() != authority.host() =>
             {
-                wrong("the port is no number from 0 to 65535")
+                wrong("the port is not a number from 0 to 65535")
             }
             Some(authority) if !authority.host().is_empty() => {
                 Ok(Self(text.trim_end_matches('/').to_owned()))

@@ -18,16 +18,16 @@ pub(crate) enum Timeout {
     Default,
     /// For compute, after so long.
     After(Duration),
-    /// One number alone: older kernels take it for everything but compute, newer ones for compute too. So do those kernels
+    /// A single number: older kernels take it for everything but compute, newer ones for compute too. So do those kernels
     /// show a whole list that cut their own text apart while they read it.
     Single(Duration),
     /// Never.
     Never,
-    /// Text that is no list of numbers.
+    /// Text that is not a list of numbers.
     Unclear(String),
 }
 
-/// The driver's timeout for compute; none where the driver is not loaded or does not tell. `sys` is where `/sys` is.
+/// The driver's timeout for compute; `None` where the driver is not loaded or does not tell. `sys` is where `/sys` is.
 pub(crate) fn timeout(sys: &Path) -> Option<Timeout> {
     let text = read(&sys.join("module/amdgpu/parameters/lockup_timeout"))?;
     Some(parse_timeout(&text))
@@ -86,7 +86,7 @@ pub(crate) struct Memory {
     pub(crate) own: u64,
 }
 
-/// The memory of the first GPU with these PCI numbers; none where the system does not tell.
+/// The memory of the first GPU with these PCI numbers; `None` where the system does not tell.
 pub(crate) fn memory(sys: &Path, vendor: u32, device: u32) -> Option<Memory> {
     let number = |folder: &Path, name: &str| {
         let value = parse_number(&read(&folder.join(name))?)?;
@@ -103,7 +103,7 @@ pub(crate) fn memory(sys: &Path, vendor: u32, device: u32) -> Option<Memory> {
     cards(sys).into_iter().find_map(of)
 }
 
-/// The device folders of the graphics cards; outputs of a card (`card0-DP-1`) are none.
+/// The device folders of the graphics cards; not the outputs of a card (`card0-DP-1`).
 fn cards(sys: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(sys.join("class/drm")) else { return Vec::new() };
     let mut numbers: Vec<u32> = entries

@@ -97,7 +97,7 @@ pub(crate) enum Yardstick {
 }
 
 impl Yardstick {
-    /// For a GPU if there is one, otherwise for so many threads.
+    /// For a GPU if there is one, otherwise for `threads` threads.
     ///
     /// # Errors
     /// If there is not enough memory to measure with, or the GPU fails.

@@ -10,7 +10,7 @@ use crate::vocabulary::TextSide;
 
 /// Most bytes of earlier messages that are rendered: far more than any context takes, far less than a template may give.
 const RENDERED_BYTES_MAX: usize = 2 << 20;
-/// No token has more bytes (the tokenizer's limit): what is longer than so many for each position cannot fit.
+/// Most bytes of a token (the tokenizer's limit): a text with more than these for each position cannot fit.
 const TOKEN_BYTES_MAX: usize = 1024;
 /// Part of the context that is left for an answer before old messages are left out.
 const ANSWER_PART: usize = 8;
@@ -63,7 +63,7 @@ pub(crate) struct Conversation {
     pub(crate) turns: Vec<Turn>,
     /// What another program noted, kept for it.
     pub(crate) others: Map<String, Value>,
-    /// So many of the first turns, an even number, are left out of prompts: they have no room.
+    /// Number of the first turns, even, that prompts leave out for lack of room.
     pub(crate) left_out: usize,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Conversation {
 pub(crate) struct Prompt {
     /// Its tokens.
     pub(crate) tokens: Vec<u32>,
-    /// So many messages were left out for it that were part of the prompt before.
+    /// Number of messages that it leaves out and that were part of the prompt before.
     pub(crate) newly_left_out: usize,
 }
 

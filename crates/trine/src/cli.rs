@@ -25,8 +25,8 @@ pub(crate) use servers::{ConfigArgs, PsArgs, ServerArgs, StopArgs};
 pub(crate) use top::TopArgs;
 pub(crate) use values::Seed;
 use values::{
-    parse_batch, parse_bias, parse_context, parse_drafts, parse_gap, parse_kv, parse_positive,
-    parse_probability, parse_rate, parse_seed, parse_target,
+    parse_batch, parse_bias, parse_context, parse_count, parse_drafts, parse_gap, parse_kv,
+    parse_number, parse_positive, parse_probability, parse_rate, parse_seed, parse_target, whole,
 };
 
 /// Shown at the end of every command's long help.
@@ -59,7 +59,7 @@ pub(crate) struct Cli {
 }
 
 /// What is parsed. Negative numbers are values of every option that takes one: a message about the value says more than
-/// that `-1` is no option.
+/// that `-1` is not an option.
 pub(crate) fn command() -> clap::Command {
     let values = |arg: clap::Arg| {
         let takes = arg.get_action().takes_values() && !arg.is_positional();
@@ -160,7 +160,7 @@ pub(crate) struct Placement {
     pub(crate) device: Option<DeviceChoice>,
 
     /// Layers that the GPU runs, the last ones and the output; the CPU runs the others [default: all that fit]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) gpu_layers: Option<usize>,
 
     /// Measure which kernels suit the GPU: auto (once, the default), off, again
@@ -172,7 +172,7 @@ pub(crate) struct Placement {
     pub(crate) batch_invariant: bool,
 
     /// Threads of the CPU device [default: one for each physical core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    #[arg(long, value_name = "N", value_parser = whole(1u16..=512))]
     pub(crate) threads: Option<u16>,
 
     /// How keys and values are stored: f32, f16, int8 [default: f16; logits: f32]
@@ -224,7 +224,7 @@ const RUN_DETAILS: &str = "\
 With a PROMPT, or with text on standard input, one answer is written and the program ends. Without
 either a chat begins (/help shows its commands). With both, the text of standard input comes after
 the prompt, with an empty line between: trine run MODEL \"Summarise this\" < report.txt. A PROMPT of
-`-` is standard input alone. A program that starts trine in a loop over its own standard input gives
+`-` is only standard input. A program that starts trine in a loop over its own standard input gives
 it another one: < /dev/null.
 
 A single argument of several words is the prompt for the embedded model: trine run \"Once upon a
@@ -264,7 +264,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) raw: bool,
 
-    /// Chat even though standard input is no terminal: its lines are taken as if typed
+    /// Chat even though standard input is not a terminal: its lines are taken as if typed
     #[arg(short, long, conflicts_with_all = ["prompt", "prompt_file", "json"])]
     pub(crate) interactive: bool,
 
@@ -295,19 +295,19 @@ pub(crate) struct SamplingArgs {
     pub(crate) max_tokens: Option<usize>,
 
     /// Randomness: 0 always takes the most likely token
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = parse_number::<f32>)]
     pub(crate) temperature: Option<f32>,
 
     /// Choose among the K most likely tokens; 0 for all
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = parse_count)]
     pub(crate) top_k: Option<usize>,
 
     /// Choose among the most likely tokens that together have probability P
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = parse_number::<f32>)]
     pub(crate) top_p: Option<f32>,
 
     /// Leave out tokens less likely than P times the most likely one
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = parse_number::<f32>)]
     pub(crate) min_p: Option<f32>,
 
     /// Start of the random numbers [default: -1, another one each time]
@@ -315,15 +315,15 @@ pub(crate) struct SamplingArgs {
     pub(crate) seed: Option<Seed>,
 
     /// Divide the scores of tokens that were used already; 1 is off
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = parse_number::<f32>)]
     pub(crate) repetition_penalty: Option<f32>,
 
     /// Subtract from the scores of tokens that were used already; 0 is off
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = parse_number::<f32>)]
     pub(crate) presence_penalty: Option<f32>,
 
     /// Subtract from the scores of tokens for each time they were used; 0 is off
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = parse_number::<f32>)]
     pub(crate) frequency_penalty: Option<f32>,
 
     /// Add VALUE to the score of token ID; can be repeated
@@ -353,7 +353,8 @@ pub(crate) struct BenchArgs {
         long = "prompt",
         value_name = "N,...",
         value_delimiter = ',',
-        default_value = "512"
+        default_value = "512",
+        value_parser = parse_count
     )]
     pub(crate) prompt: Vec<usize>,
 
@@ -363,20 +364,21 @@ pub(crate) struct BenchArgs {
         long = "generate",
         value_name = "N,...",
         value_delimiter = ',',
-        default_value = "128"
+        default_value = "128",
+        value_parser = parse_count
     )]
     pub(crate) generate: Vec<usize>,
 
     /// Numbers of sequences at once, separated by commas
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1")]
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = parse_count)]
     pub(crate) batch: Vec<usize>,
 
     /// Positions already filled before generation, separated by commas
-    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "0")]
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "0", value_parser = parse_count)]
     pub(crate) depth: Vec<usize>,
 
     /// How often each test runs
-    #[arg(short, long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(short, long, value_name = "N", default_value = "10", value_parser = whole(1u16..=10_000))]
     pub(crate) repeats: u16,
 
     /// Also measure each step of the pass, with a pause after each
@@ -448,7 +450,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) prompt: usize,
 
     /// Positions already filled when the shown token is generated
-    #[arg(short, long, value_name = "N", default_value = "0")]
+    #[arg(short, long, value_name = "N", default_value = "0", value_parser = parse_count)]
     pub(crate) depth: usize,
 
     /// List the steps of the Plan too
@@ -520,7 +522,7 @@ pub(crate) struct PlanArgs {
     pub(crate) quantize: Option<DType>,
 
     /// Threads, where this machine is measured [default: one for each physical core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    #[arg(long, value_name = "N", value_parser = whole(1u16..=512))]
     pub(crate) threads: Option<u16>,
 
     /// Print the forecast as JSON
@@ -539,7 +541,7 @@ pub(crate) struct PlanArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Only F32, F16 and BF16 matrices are converted; tensors that are quantised already are copied as they \
-are, norms are stored as F32. A matrix whose rows are no whole number of blocks takes another type; \
+are, norms are stored as F32. A matrix whose rows are not a whole number of blocks takes another type; \
 the report names it. The file holds everything needed to run: tokenizer, chat template, defaults.")]
 pub(crate) struct QuantizeArgs {
     /// The model to convert

@@ -44,7 +44,7 @@ enum Slash<'a> {
     Exit,
 }
 
-/// Reads a command; none if the input is something to say.
+/// Reads a command; `None` if the input is something to say.
 fn parse(input: &str) -> Result<Option<Slash<'_>>> {
     if !input.starts_with('/') {
         return Ok(None);

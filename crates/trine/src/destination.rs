@@ -90,7 +90,7 @@ pub(crate) fn check_logits(path: &Path, source: &Source) -> Result<()> {
         Some(file.entries().len() == 1 && file.entry("logits").is_some())
     };
     if path.exists() && is_logits() != Some(true) {
-        bail!("{} exists and is no file of logits; choose another name", path.display());
+        bail!("{} exists and is not a file of logits; choose another name", path.display());
     }
     Ok(())
 }

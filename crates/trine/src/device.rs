@@ -37,7 +37,7 @@ pub(crate) enum Tune {
     Auto,
     /// Nothing is measured, and nothing used that was.
     Off,
-    /// All that the model needs is measured anew.
+    /// All that the model needs is measured again.
     Again,
 }
 

@@ -15,7 +15,7 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// Ctrl-C ended the work: exit code 130, and nothing more is said.
+/// Ctrl-C ended the work: exit code 130, and no message.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -27,7 +27,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Another signal ended the work: exit code 128 and its number, and nothing more is said.
+/// Another signal ended the work: exit code 128 and its number, and no message.
 #[derive(Debug)]
 pub(crate) struct Signalled(pub(crate) u8);
 
@@ -93,7 +93,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// The message of an error, or none where nothing is to be said. Causes that the message tells already are left out.
+/// The message of an error, or `None` where there is nothing to tell. Causes that the message contains already are left out.
 pub(crate) fn message(error: &anyhow::Error) -> Option<String> {
     let is_silent = error.is::<OutputClosed>()
         || error.is::<Interrupted>()

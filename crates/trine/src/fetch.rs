@@ -12,8 +12,9 @@ use crate::interrupt::Watch;
 use crate::output;
 use crate::terminal;
 
-const BAR: &str = "{msg} {bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
-const COUNTER: &str = "{msg} {spinner} {bytes}, {bytes_per_sec}";
+const BAR: &str =
+    "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+const COUNTER: &str = "{msg} {spinner} {decimal_bytes}, {decimal_bytes_per_sec}";
 /// Longest answer to a question that is read, in bytes.
 const REPLY_BYTES_MAX: u64 = 1024;
 
@@ -41,7 +42,7 @@ pub(crate) fn fetch(hub: &Hub, name: &ModelName) -> Result<LocalModel> {
 /// If the answer is no, or the server has no such model.
 pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) -> Result<()> {
     let size = match bytes {
-        Some(bytes) => format!("about {}", output::bytes(bytes)),
+        Some(bytes) => output::about_bytes(bytes),
         None => {
             let watch = Watch::new();
             let mut shown = Shown::new(&watch);

@@ -19,9 +19,9 @@ static RAISED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 static UNSAVED: AtomicBool = AtomicBool::new(false);
 
 /// Exit code after Ctrl-C, as shells give it (128 + SIGINT).
-const EXIT_CODE: i32 = 130;
+pub(crate) const EXIT_CODE: i32 = 130;
 
-/// What is said before a conversation is lost.
+/// Warning before a conversation is lost.
 pub(crate) const UNSAVED_NOTE: &str =
     "the conversation is not saved (/save FILE does that); Ctrl-C once more leaves without it";
 

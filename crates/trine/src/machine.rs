@@ -46,7 +46,7 @@ pub(crate) fn processor() -> Option<String> {
     Some(name.trim().to_owned())
 }
 
-/// Memory limit of this process's control group and what the group uses, in bytes; none where there is no limit.
+/// Memory limit of this process's control group and what the group uses, in bytes; `None` where there is no limit.
 /// Control groups of version 2 (`memory.max`) and 1 (`memory.limit_in_bytes`), up to the root.
 pub(crate) fn memory_limit() -> Option<(u64, u64)> {
     let groups = read(Path::new("/proc/self/cgroup"))?;
@@ -67,7 +67,7 @@ pub(crate) fn memory_limit() -> Option<(u64, u64)> {
     unified.chain(memory).filter(|(limit, _)| *limit < total).min()
 }
 
-/// Processors' worth of time that the control group allows; none where there is no limit.
+/// Processors' worth of time that the control group allows; `None` where there is no limit.
 pub(crate) fn processor_limit() -> Option<f64> {
     let groups = read(Path::new("/proc/self/cgroup"))?;
     let folders =

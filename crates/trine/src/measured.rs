@@ -178,7 +178,7 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
     Ok(operations / best.max(1e-9))
 }
 
-/// Seconds of one run, by the device's own clock where it has one: the way to a GPU and back is no part of the product.
+/// Seconds of one run, by the device's own clock where it has one: the way to a GPU and back is not part of the product.
 fn product_seconds(program: &mut dyn Program, batch: &Batch<'_>) -> Result<f64> {
     program.profile(true);
     let start = Instant::now();

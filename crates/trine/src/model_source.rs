@@ -160,7 +160,7 @@ pub(crate) fn find(typed: Option<&str>, fetch: &FetchArgs) -> Result<Chosen> {
 /// Decides what a lone argument of `run` is.
 ///
 /// # Errors
-/// If it can only be a model, and there is none.
+/// If it can only be a model, and there is no such model.
 pub(crate) fn model_or_prompt(typed: &str, fetch: &FetchArgs) -> Result<ModelOrPrompt> {
     let chosen = match resolve(typed)? {
         Resolved::Here(chosen) => chosen,
@@ -222,7 +222,7 @@ fn base_of(hub: &Hub, preset: &Preset) -> Result<Resolved> {
 /// The repository that a name means, for commands that fetch and remove: a model that is here, or one that could be.
 ///
 /// # Errors
-/// If it can mean none.
+/// If it can mean no model.
 pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
     if Embedded::find(typed).is_some() {
         return Err(usage(format!(
@@ -248,7 +248,7 @@ pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
     }
 }
 
-/// A name that is no preset's and no path.
+/// A name that is neither a preset's nor a path.
 ///
 /// # Errors
 /// If it means several models, or one that cannot be run.
@@ -312,7 +312,10 @@ fn obtain(missing: Missing, args: &FetchArgs) -> Result<Chosen> {
 fn existing_path(typed: &str) -> Result<Option<Source>> {
     let path = Path::new(typed);
     let error = match std::fs::metadata(path) {
-        Ok(_) if typed.is_empty() => return Ok(None),
+        // Windows takes any number of dots for the folder itself.
+        Ok(_) if typed.is_empty() || typed.len() > 2 && typed.bytes().all(|byte| byte == b'.') => {
+            return Ok(None);
+        }
         Ok(_) => return Ok(Some(Source::Path(path.to_owned()))),
         Err(error) => error,
     };
@@ -371,7 +374,7 @@ fn is_meant_as_file(typed: &str) -> bool {
 /// The message for a model that could be fetched, where nobody can be asked.
 fn not_here(typed: &str, name: &ModelName, bytes: Option<u64>) -> anyhow::Error {
     let full = name.to_string();
-    let size = bytes.map(|bytes| format!("about {}", output::bytes(bytes)));
+    let size = bytes.map(output::about_bytes);
     let facts: Vec<String> =
         (full != typed).then(|| full.clone()).into_iter().chain(size).collect();
     let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
@@ -386,7 +389,7 @@ fn not_here(typed: &str, name: &ModelName, bytes: Option<u64>) -> anyhow::Error 
     )
 }
 
-/// The message for what is no model that anybody knows.
+/// The message for a name that stands for no model.
 fn not_found(typed: &str) -> anyhow::Error {
     let path = Path::new(typed);
     let is_path = looks_like_path(typed);

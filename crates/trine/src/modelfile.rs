@@ -1,4 +1,4 @@
-//! Modelfiles of Ollama: what of them makes a preset. The format is described in Ollama's `docs/modelfile.md`.
+//! Modelfiles of Ollama: the part of them that makes a preset. The format is described in Ollama's `docs/modelfile.md`.
 
 use trine_hub::{PresetMessage, PresetParameters, PresetRole, Taken};
 

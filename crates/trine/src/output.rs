@@ -54,7 +54,7 @@ pub(crate) fn note(text: &str) {
     }
 }
 
-/// What was asked for and is no answer, on standard error.
+/// What was asked for and is not an answer, on standard error.
 pub(crate) fn help(text: &str) {
     remark(filled(text, ""));
 }
@@ -110,6 +110,13 @@ fn render(
         }
     }
     table.trim_fmt()
+}
+
+/// A size that is known about: `about 810 MB`.
+pub(crate) fn about_bytes(count: u64) -> String {
+    let step = 10u64.pow(count.max(1).ilog10().saturating_sub(1));
+    let rounded = (count / step + u64::from(count % step >= step.div_ceil(2))) * step;
+    format!("about {}", bytes(rounded).replacen(".0 ", " ", 1))
 }
 
 /// Bytes for people, in powers of ten as disks and bandwidths are counted: `806.1 MB`.
@@ -199,6 +206,21 @@ mod tests {
         assert_eq!(rate(0.5123), "0.512");
         assert_eq!(rate(f64::NAN), "-");
         assert_eq!(seconds(0.0214), "21 ms");
+    }
+
+    #[test]
+    fn sizes_that_are_known_about_have_two_digits() {
+        for (count, said) in [
+            (806_000_000, "about 810 MB"),
+            (1_070_000_000, "about 1.1 GB"),
+            (28_710_000_000, "about 29 GB"),
+            (995_000_000, "about 1 GB"),
+            (7, "about 7 B"),
+            (0, "about 0 B"),
+        ] {
+            assert_eq!(about_bytes(count), said);
+        }
+        assert!(about_bytes(u64::MAX).ends_with("TB"));
     }
 
     #[test]

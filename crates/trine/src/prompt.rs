@@ -12,8 +12,11 @@ use crate::failure::usage;
 use crate::output;
 use crate::terminal;
 
-/// How long standard input may keep silent before that is said: a program may have left it open by mistake.
+/// How long standard input may keep silent before a note about it: a program may have left it open by mistake.
 const SILENT: Duration = Duration::from_secs(3);
+
+/// A file without any text.
+const NOTHING: &str = if cfg!(windows) { "NUL" } else { "/dev/null" };
 
 /// Where a prompt comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub(crate) enum Words {
     Typed(String),
     /// A file.
     File(PathBuf),
-    /// Standard input alone.
+    /// Only standard input.
     Input,
 }
 
@@ -37,7 +40,7 @@ impl Words {
         if path == Path::new("-") { Self::Input } else { Self::File(path) }
     }
 
-    /// The whole prompt. Where standard input is no terminal, its text comes after the words, with an empty line between.
+    /// The whole prompt. Where standard input is not a terminal, its text comes after the words, with an empty line between.
     ///
     /// # Errors
     /// If something cannot be read, is not text or too long, or there is nothing.
@@ -91,9 +94,9 @@ fn read_stdin(has_words: bool) -> Result<String> {
         .context("the system gives no thread")?;
     match receiver.recv_timeout(SILENT) {
         Ok(text) => return text,
-        Err(RecvTimeoutError::Timeout) => output::note(
-            "waiting for the end of standard input, whose text is added to the prompt; `< /dev/null` leaves it out",
-        ),
+        Err(RecvTimeoutError::Timeout) => output::note(&format!(
+            "waiting for the end of standard input, whose text is added to the prompt; `< {NOTHING}` leaves it out",
+        )),
         Err(RecvTimeoutError::Disconnected) => {}
     }
     receiver.recv().map_err(|_| anyhow!("standard input cannot be read"))?
@@ -106,12 +109,12 @@ fn read_text(source: impl Read, name: &str) -> Result<String> {
     source
         .take(limit + 1)
         .read_to_end(&mut bytes)
-        .with_context(|| format!("cannot read {name}"))?;
+        .with_context(|| format!("cannot read {name}; give a file of text"))?;
     if bytes.len() as u64 > limit {
-        return Err(usage(format!("{name} holds more than {limit} bytes; give a shorter prompt")));
+        return Err(anyhow!("{name} holds more than {limit} bytes; give a shorter prompt"));
     }
     let mut text = String::from_utf8(bytes)
-        .map_err(|_| usage(format!("{name} is not UTF-8 text; convert it first")))?;
+        .map_err(|_| anyhow!("{name} is not UTF-8 text; convert it first"))?;
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {

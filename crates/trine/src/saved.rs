@@ -161,7 +161,7 @@ impl Conversation {
     pub(crate) fn save(&self, path: &Path, model: &str) -> Result<()> {
         let path = &destination::behind_links(path)?;
         if path.exists() && Self::load(path).is_err() {
-            bail!("{} exists and is no conversation; choose another name", path.display());
+            bail!("{} exists and is not a conversation; choose another name", path.display());
         }
         let saved = Saved {
             trine_conversation: VERSION,
@@ -180,7 +180,7 @@ impl Conversation {
     /// Reads a conversation from a file.
     ///
     /// # Errors
-    /// If there is none, or its turns do not alternate.
+    /// If there is no conversation, or its turns do not alternate.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
         let fail = || format!("cannot read {shown}; check the path and its permissions");
@@ -191,7 +191,7 @@ impl Conversation {
             bail!("{shown} is larger than {FILE_BYTES_MAX} bytes; it cannot be a conversation");
         }
         let saved = read(&bytes).with_context(|| {
-            format!("{shown} is no conversation that /save or the server's page wrote")
+            format!("{shown} is not a conversation that /save or the server's page wrote")
         })?;
         let expected =
             |index: usize| if index.is_multiple_of(2) { Role::User } else { Role::Assistant };
@@ -355,7 +355,7 @@ mod tests {
             (r#"{"messages":[]}"#, "trine_conversation"),
             ("[]", "a list of 0"),
             (r#"[{"trine_conversation":2,"messages":[]},{}]"#, "a list of 2"),
-            ("", "no conversation"),
+            ("", "not a conversation"),
         ];
         for (text, expected) in wrong {
             let error = format!("{:#}", load(text).unwrap_err());

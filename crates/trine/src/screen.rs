@@ -29,7 +29,7 @@ impl Screen {
     /// Takes the terminal.
     ///
     /// # Errors
-    /// If there is none, or it refuses. Nothing is taken then.
+    /// If there is no terminal, or it refuses. Nothing is taken then.
     pub(crate) fn take() -> Result<Self> {
         const FAILED: &str = "cannot draw on this terminal; --once prints text";
         // Before the first change: a signal may come between.

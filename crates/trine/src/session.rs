@@ -155,7 +155,7 @@ impl Session {
     }
 }
 
-/// Statistics over logits that are not finite look like results and are none.
+/// Statistics over logits that are not finite look like results but are not.
 fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
     match row.iter().position(|logit| !logit.is_finite()) {
         None => Ok(()),
@@ -167,7 +167,7 @@ fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
     }
 }
 
-/// What several devices do of a model; none where one does all.
+/// What several devices do of a model; `None` where one does all.
 fn shares(shares: &[Share]) -> Option<String> {
     let all: usize = shares.iter().map(|share| share.layers).sum();
     let describe = |share: &Share| {

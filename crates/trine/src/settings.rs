@@ -14,7 +14,7 @@ use etcetera::BaseStrategy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::cli::{Placement, SamplingArgs, ServeArgs, TopArgs};
+use crate::cli::{Placement, SamplingArgs, ServeArgs, ServerArgs};
 use crate::output;
 use crate::terminal;
 
@@ -227,7 +227,11 @@ fn set_default(command: Command, argument: String, texts: &[String]) -> Command 
     // clap keeps texts for the life of the process; these are read once.
     let texts: Vec<&'static str> =
         texts.iter().map(|text| &*Box::leak(text.clone().into_boxed_str())).collect();
-    command.mut_arg(argument, |option| option.default_values(texts).hide_default_value(true))
+    command.mut_arg(argument, |option| {
+        // A switch has no value that help could show.
+        let has_value = option.get_action().takes_values();
+        option.default_values(texts).hide_default_value(has_value)
+    })
 }
 
 /// The file's text, if it is there.
@@ -239,19 +243,22 @@ fn read_file(path: &Path, is_named: bool) -> Result<Option<String>> {
         Err(error) => {
             let hint =
                 if is_named { format!(", which {FILE_VARIABLE} names") } else { String::new() };
-            return Err(error)
-                .with_context(|| format!("cannot read the settings of {shown}{hint}"));
+            return Err(error).with_context(|| {
+                format!(
+                    "cannot read the settings of {shown}{hint}; check the path and its permissions"
+                )
+            });
         }
     };
     if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
         return Err(anyhow!(
-            "{shown} is no file of settings: it is a folder or device, or has more than {FILE_BYTES_MAX} bytes"
+            "{shown} is not a file of settings: it is a folder or device, or has more than {FILE_BYTES_MAX} bytes"
         ));
     }
     let mut bytes = Vec::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .with_context(|| format!("cannot read the settings of {shown}"))?;
+        .with_context(|| format!("cannot read the settings of {shown}; check its permissions"))?;
     String::from_utf8(bytes).map(Some).map_err(|_| anyhow!("{shown} is not UTF-8 text"))
 }
 
@@ -306,8 +313,8 @@ fn unknown(name: &str) -> String {
     // The right key without its section, or in another one.
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     close.extend(KEYS.iter().map(|key| key.name).filter(|key| last(key) == last(&name)));
-    let hint = close.first().map_or(String::new(), |close| format!(". Did you mean {close}?"));
-    format!("there is no setting {name}{hint}; `trine config` lists all")
+    let hint = close.first().map_or(";".to_owned(), |close| format!(". Did you mean {close}?"));
+    format!("there is no setting {name}{hint} `trine config` lists all")
 }
 
 /// A value of the file as it would be typed.
@@ -351,7 +358,7 @@ fn check(key: &Key, text: &str) -> Result<(), String> {
         Place::Program => return Ok(()),
         Place::Run => RunProbe::command(),
         Place::Serve => ServeArgs::augment_args(Command::new("trine")),
-        Place::Client => TopArgs::augment_args(Command::new("trine")),
+        Place::Client => ServerArgs::augment_args(Command::new("trine")),
     };
     let Some(typed) = key.typed(text) else { return Ok(()) };
     match probe.try_get_matches_from(["trine".to_owned(), typed]) {

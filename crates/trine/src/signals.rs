@@ -6,7 +6,7 @@
 //! so that a closed terminal, or Ctrl-C for another program, does not end them.
 
 /// Calls `first` with the number of the first signal that comes; the second ends the program at once. Signals that the program
-/// inherited as ignored are left alone.
+/// inherited as ignored stay ignored.
 ///
 /// # Errors
 /// If the system gives no thread or no signals.
@@ -32,6 +32,42 @@ pub(crate) fn watch(
     };
     let thread = std::thread::Builder::new().name("signals".to_owned());
     thread.spawn(wait).context("the system gives no thread for signals")?;
+    Ok(())
+}
+
+/// Calls `first` at the first event that ends programs of a console: Ctrl-C, Ctrl-Break, its closing, the end of the system. The
+/// second Ctrl-C or Ctrl-Break ends the program at once; after the other events Windows does, some seconds later.
+///
+/// # Errors
+/// If the system gives no thread or no events.
+#[cfg(windows)]
+pub(crate) fn watch(first: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    use anyhow::Context;
+    use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
+
+    const FAILED: &str = "the system does not deliver events of the console";
+    let (mut interrupt, mut stop) = (ctrl_c().context(FAILED)?, ctrl_break().context(FAILED)?);
+    let (mut close, mut shutdown) =
+        (ctrl_close().context(FAILED)?, ctrl_shutdown().context(FAILED)?);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().context(FAILED)?;
+    let wait = move || {
+        let mut next = || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = stop.recv() => {}
+                    _ = close.recv() => {}
+                    _ = shutdown.recv() => {}
+                }
+            });
+        };
+        next();
+        first();
+        next();
+        crate::screen::exit(crate::interrupt::EXIT_CODE);
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(wait).context("the system gives no thread for events of the console")?;
     Ok(())
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// The summary of finite values; none for none.
+    /// The summary of finite values; `None` without values.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -60,7 +60,12 @@ pub(crate) fn stdout_can_draw() -> bool {
     stdout_is_terminal() && !is_dumb()
 }
 
+/// Whether the terminal takes no escape sequences. Windows' console takes them once it is told to.
 fn is_dumb() -> bool {
+    #[cfg(windows)]
+    if !ratatui::crossterm::ansi_support::supports_ansi() {
+        return true;
+    }
     std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb")
 }
 

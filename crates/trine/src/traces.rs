@@ -35,7 +35,7 @@ use crate::failure::usage;
 use crate::terminal;
 use environment::{ENDPOINT, Environment, FRAMING, QUEUE};
 
-/// What a collector answers under, behind its address.
+/// The path of a collector, after its address.
 const PATH: &str = "/v1/traces";
 /// The name of this program among others, unless the environment gives another.
 const SERVICE: &str = "trine";
@@ -112,7 +112,7 @@ fn patience(end: Option<Instant>, now: Instant) -> Duration {
 /// nothing happens.
 pub(crate) fn follow(span: &Span, headers: &HeaderMap) {
     let context = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
-    // The one error that can be, that nobody makes traces, is none here.
+    // The only possible error, that nobody makes traces, does not matter here.
     let _ = span.set_parent(context);
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Wrapper {
 }
 
 impl Wrapper {
-    /// Takes a piece of the text; gives what can be written of it on a terminal of so many columns.
+    /// Takes a piece of the text; gives what can be written of it on a terminal of `columns` columns.
     pub(crate) fn push(&mut self, text: &str, columns: usize) -> String {
         let mut out = String::new();
         let mut rest = text;

@@ -103,7 +103,7 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// What is timed: `sequences` of `rows` rows each behind `depth` positions.
+/// What is timed: `sequences` of `rows` rows each after `depth` positions.
 struct Case {
     name: String,
     depth: usize,

@@ -85,7 +85,7 @@ fn options() -> Result<Options, String> {
                 found.fragments.push(sizes);
             }
             "--device" => found.device = Choice::Named(value()?),
-            other => return Err(format!("{other} is no option")),
+            other => return Err(format!("{other} is not an option")),
         }
     }
     Ok(found)

@@ -42,7 +42,7 @@ struct Case {
     columns: usize,
     width: usize,
     before: Before,
-    /// Rows of the segments; none for a gated product.
+    /// Rows of the segments; empty for a gated product.
     segments: Vec<usize>,
 }
 

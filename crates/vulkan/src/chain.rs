@@ -2,7 +2,7 @@
 //!
 //! A barrier makes a device drain before it launches the next dispatch: 2 to 3 us of an H200's memory time each. In a chain
 //! workgroups of the next dispatch start as soon as there is room, load what does not depend on the one before (weights), and
-//! wait for a counter. They wait for the dispatch directly before their own alone. Of that, at least one workgroup waited for its own
+//! wait for a counter. They wait only for the dispatch directly before their own. Of that, at least one workgroup waited for its own
 //! predecessor, so that all that the chain did before is done and visible.
 //!
 //! ```text
@@ -50,7 +50,7 @@ impl ChainMemory {
         Ok(Self { links: Arena::new(gpu, Place::Device, expected), failed })
     }
 
-    /// The most bytes that a recording of so many dispatches takes: a link for each, one behind each chain, all of it twice.
+    /// The most bytes that a recording of `dispatches` dispatches takes: a link for each, one after each chain, all of it twice.
     pub(crate) fn most_bytes(dispatches: usize) -> u64 {
         (2 * 4 * LINK_WORDS * dispatches.div_ceil(2) * 3) as u64
     }
@@ -69,7 +69,7 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
-    /// Chains neighbours whose kernels can be; none if there are no such. What it writes to the device is there when the
+    /// Chains neighbours whose kernels can be chained; `None` if no neighbours can. What it writes to the device is there when the
     /// transfer is finished.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Chains {
         self.failed.values::<u32>(0, 1)[0] != 0
     }
 
-    /// Makes the next run wait for a workgroup that there is not, as if the device did not run it.
+    /// Makes the next run wait for a workgroup that does not exist, as if the device did not run it.
     ///
     /// # Errors
     /// If the device fails.
@@ -134,7 +134,7 @@ fn patience(kind: DeviceKind) -> u32 {
 }
 
 /// How many dispatches from the first on make a chain: those whose kernels can, until one reads early what another of them writes,
-/// or has to be spread evenly although another one fills the device: what comes behind that other one makes a chain of its own.
+/// or has to be spread evenly although another one fills the device: what comes after that other one makes a chain of its own.
 fn length(dispatches: &[Dispatch]) -> usize {
     let mut full = None;
     for (index, dispatch) in dispatches.iter().enumerate() {
@@ -293,7 +293,7 @@ mod tests {
         let first = |place: usize| words[placed[place].1];
         assert_eq!([0, 1, 2, 3, 4].map(first), [0, 7, 7, 0, 7], "another one begins");
         dispatches[1].link = Link::Able { offset: 0, early: Some(cache), fill: Fill::Anywhere };
-        assert_eq!(length(&dispatches), 3, "its own writes come behind its wait");
+        assert_eq!(length(&dispatches), 3, "its own writes come after its wait");
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
         let expected =
             [(0, false), (1, true), (2, true), (3, false), (4, true), (5, false), (6, true)];
         assert_eq!(chains(&layer), expected);
-        assert_eq!(chains(&[evenly, evenly, evenly]), [], "one alone is no chain");
+        assert_eq!(chains(&[evenly, evenly, evenly]), [], "a single one is not a chain");
         assert_eq!(chains(&[anywhere, anywhere]), [(0, false), (1, true)]);
     }
 

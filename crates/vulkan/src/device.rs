@@ -54,7 +54,7 @@ impl VulkanDevice {
 
     /// The same device, whose Programs give a row the same bits whatever other rows are in its step
     /// ([`Program::is_invariant`]): every step runs the kernels of the widest one. A row takes as long alone as that does, so
-    /// the width should be as small as the rows of a usual step; from 65 rows on prompts are no quicker for each of their rows.
+    /// the width should be as small as the rows of a usual step; from 65 rows on prompts are not quicker for each of their rows.
     pub fn batch_invariant(self) -> Self {
         Self { is_invariant: true, ..self }
     }

@@ -72,7 +72,7 @@ pub enum Fill {
 /// A dispatch's part in a chain: dispatches that wait for one another themselves ([`crate::chain`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// It is ordered by barriers alone.
+    /// It is ordered only by barriers.
     Outside,
     /// Its kernel can be part of a chain.
     Able {
@@ -112,7 +112,7 @@ pub struct Dispatch {
 }
 
 /// Decides where barriers stand: before a dispatch that touches what one since the last barrier wrote, or writes what one
-/// since then reads. Within a chain there are none; before it there is one, because those that follow in it wait for it alone.
+/// since then reads. Within a chain there are none; before it there is one, because those that follow in it wait only for it.
 #[derive(Debug, Default)]
 pub struct Hazards {
     reads: Vec<Span>,
@@ -186,9 +186,12 @@ mod tests {
             hazards.needs_barrier(&Dispatch { link, ..dispatch(reads, writes) })
         };
         assert!(!needs(&[], &[(0, 8)], Link::Outside));
-        assert!(needs(&[], &[(64, 8)], Link::First), "what follows waits for this one alone");
+        assert!(needs(&[], &[(64, 8)], Link::First), "what follows waits only for this one");
         assert!(!needs(&[(0, 8), (64, 8)], &[(128, 8)], Link::Next));
         assert!(!needs(&[(128, 8)], &[(64, 8)], Link::Next));
-        assert!(needs(&[(128, 8)], &[], Link::Outside), "all that a chain wrote is behind it");
+        assert!(
+            needs(&[(128, 8)], &[], Link::Outside),
+            "all that a chain wrote is complete after it"
+        );
     }
 }

@@ -19,7 +19,7 @@ pub enum GpuError {
     NoDevice {
         /// What was asked for.
         wanted: String,
-        /// The devices that there are.
+        /// The devices found.
         found: String,
     },
     /// The device lacks something that trine needs.

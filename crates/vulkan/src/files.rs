@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Reads a file of at most `most` bytes.
 ///
 /// # Errors
-/// If it cannot be read, is no regular file or is larger.
+/// If it cannot be read, is not a regular file or is larger.
 pub(crate) fn read_at_most(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     let file = std::fs::metadata(path)?;
     let refuse = |what: &str| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
     // Not opened before: that would wait for somebody to write to a pipe.
     if !file.is_file() {
-        return refuse("it is no regular file");
+        return refuse("it is not a regular file");
     }
     let mut bytes = Vec::new();
     // It may have grown since its size was asked for.

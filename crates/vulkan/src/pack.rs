@@ -53,7 +53,7 @@ pub enum Format {
     Q6K,
 }
 
-/// The device's format for a file's; none for formats that are converted to Q8_0 first.
+/// The device's format for a file's; `None` for formats that are converted to Q8_0 first.
 pub fn device_format(dtype: DType) -> Option<Format> {
     Some(match dtype {
         DType::F32 => Format::F32,
@@ -169,7 +169,7 @@ impl Format {
         }
     }
 
-    /// Bytes of each plane of a matrix, its padding rows included; none where that overflows.
+    /// Bytes of each plane of a matrix, its padding rows included; `None` where that overflows.
     pub fn plane_bytes(self, rows: usize, columns: usize) -> Option<PlaneBytes> {
         let rows = rows.checked_next_multiple_of(ROWS_PADDED)?;
         self.row_bytes(columns).times(rows as u64)
@@ -190,7 +190,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix whose planes lie in one allocation as [`PlaneBytes::layout`] says, and the bytes that it takes; none where
+    /// A matrix whose planes lie in one allocation as [`PlaneBytes::layout`] says, and the bytes that it takes; `None` where
     /// the sizes overflow.
     pub fn at(address: u64, format: Format, rows: usize, columns: usize) -> Option<(Matrix, u64)> {
         let sizes = format.plane_bytes(rows, columns)?;
@@ -220,7 +220,7 @@ impl Matrix {
 pub enum PackError {
     /// The source is not whole rows.
     #[error(
-        "{bytes} bytes are no whole rows of {columns} {format} elements; the file is damaged, download it again"
+        "{bytes} bytes are not whole rows of {columns} {format} elements; the file is damaged, download it again"
     )]
     Source {
         /// Name of the format.
@@ -239,7 +239,7 @@ pub enum PackError {
         rows: usize,
         /// Bytes that they take.
         expected: u64,
-        /// Bytes that there are.
+        /// Bytes found.
         found: usize,
     },
 }
@@ -258,7 +258,7 @@ pub struct PlanesMut<'a> {
 }
 
 impl<'a> PlanesMut<'a> {
-    /// The planes of a matrix in one allocation laid out by [`PlaneBytes::layout`]; none where it is too short.
+    /// The planes of a matrix in one allocation laid out by [`PlaneBytes::layout`]; `None` where it is too short.
     pub fn of_allocation(bytes: &'a mut [u8], planes: PlaneBytes) -> Option<Self> {
         let (starts, total) = planes.layout()?;
         let rest = bytes.get_mut(..usize::try_from(total).ok()?)?;

@@ -31,7 +31,7 @@ pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// All weights of a Plan.
 pub(crate) struct Weights {
-    /// (the Plan's weights in it, rows behind rows; the matrix).
+    /// (the Plan's weights in it, rows after rows; the matrix).
     matrices: Vec<(Vec<WeightId>, Matrix)>,
     /// Address of each vector, by weight.
     vectors: Vec<Option<u64>>,
@@ -56,7 +56,7 @@ impl Weights {
     /// Address of a vector's f32 values.
     ///
     /// # Panics
-    /// If it is no vector.
+    /// If it is not a vector.
     pub(crate) fn vector(&self, id: WeightId) -> u64 {
         self.vectors[id.0].expect("norms have vectors")
     }
@@ -64,10 +64,10 @@ impl Weights {
     /// The power of two in which the results of the gated product with this gate are halves; NaN where its weights are broken.
     ///
     /// # Panics
-    /// If its input is no norm ([`norm_before`]).
+    /// If its input is not a norm ([`norm_before`]).
     pub(crate) fn unit(&self, gate: WeightId) -> f32 {
         let found = self.units.iter().find(|(of, _)| *of == gate);
-        found.expect("the bound of every product behind a norm was found").1
+        found.expect("the bound of every product after a norm was found").1
     }
 
     pub(crate) fn load(
@@ -163,7 +163,7 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// What finds out how large the results of matrices can get: one for each of a gated product behind a norm where products
+    /// What finds out how large the results of matrices can get: one for each of a gated product after a norm where products
     /// take halves, otherwise none.
     fn reaches(&self, joint: &Joint) -> Vec<Reach> {
         let ids = &joint.weights;
@@ -246,7 +246,7 @@ impl Load<'_> {
         )
     }
 
-    /// Zeros behind the last row.
+    /// Zeros after the last row.
     fn padding(
         &self,
         planes: PlaneBytes,

@@ -82,7 +82,7 @@ fn goldens_do_not_depend_on_the_cut() {
     }
 }
 
-/// The device behind the cut finds the largest logits of the rows that it is given.
+/// The device after the cut finds the largest logits of the rows that it is given.
 #[test]
 fn the_largest_logits_are_found_behind_a_cut() {
     let golden = Golden::load(QUANTISED);

@@ -11,7 +11,7 @@ use trine_cpu::CpuDevice;
 use trine_model::KvType;
 use trine_vulkan::testing::device;
 
-/// The goldens with the tolerances of `goldens.rs`: on the GPU alone, and cut behind the first layer.
+/// The goldens with the tolerances of `goldens.rs`: on the GPU only, and cut after the first layer.
 #[test]
 fn they_are_what_the_golden_logits_are_made_of() {
     for name in ["gemma3-a", "gemma3-c", "gguf/gemma3-qat"] {

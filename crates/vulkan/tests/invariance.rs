@@ -37,7 +37,7 @@ const MANY: Crowd = Crowd {
 type Step = Vec<(usize, usize)>;
 
 impl Crowd {
-    /// Each sequence by itself in pieces of so many rows.
+    /// Each sequence by itself in pieces of `rows` rows.
     fn apart(&self, rows: usize) -> Vec<Step> {
         let pieces = |(sequence, &length): (usize, &usize)| {
             let starts = (0..length).step_by(rows);

@@ -133,7 +133,7 @@ fn every_matrix_may_have_a_format_of_its_own() {
     mixture.check();
 }
 
-/// A matrix of one row is no vector, and a row of one column is a row.
+/// A matrix of one row is not a vector, and a row of one column is a row.
 #[test]
 fn matrices_of_one_row_agree_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();

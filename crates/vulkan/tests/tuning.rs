@@ -145,7 +145,7 @@ fn damaged_files_are_replaced_and_shapes_that_are_not_offered_are_not_taken() {
             kernel["shape"] = shape.into();
         }
     });
-    assert_eq!(store.load(&model, TuningMode::Missing, LONG), 2, "these two are measured anew");
+    assert_eq!(store.load(&model, TuningMode::Missing, LONG), 2, "these two are measured again");
     assert_eq!(store.kernels(), Some(count));
     edit(&store.file(), |contents| contents["kernels"]["of another model"] = whole_kernel());
     assert_eq!(store.load(&model, TuningMode::Missing, LONG), 0);

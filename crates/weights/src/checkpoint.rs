@@ -47,7 +47,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// When the path is no such thing, or a file breaks its format's rules.
+    /// When the path is neither, or a file breaks its format's rules.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightsError> {
         let path = path.as_ref();
         let label = path.display().to_string();

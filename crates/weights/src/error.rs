@@ -23,7 +23,7 @@ pub enum WeightsError {
         /// What the user can do.
         remedy: &'static str,
     },
-    /// The path leads to something that is no model file of a known format.
+    /// The path leads to something other than a model file of a known format.
     #[error("{file}: {found}. {remedy}")]
     NotAModel {
         /// The file as the user named it.
@@ -112,7 +112,7 @@ pub enum WeightsError {
 /// The remedy for files that end early or whose bytes make no sense.
 pub(crate) const DOWNLOAD_AGAIN: &str = "The file is damaged or incomplete: compare its size and checksum with the source and download it again";
 
-/// The remedy for a path that is no model.
+/// The remedy for a path that is not a model.
 pub(crate) const GIVE_A_MODEL: &str =
     "Give a .gguf file, or a Hugging Face folder with config.json and .safetensors files";
 

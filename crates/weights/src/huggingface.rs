@@ -259,7 +259,7 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>, WeightsError> {
     if pairs.is_empty() { fail("weight_map is empty".to_owned()) } else { Ok(pairs) }
 }
 
-/// Whether `name` stays inside its folder whatever the system: no separators, drives or dots alone.
+/// Whether `name` stays inside its folder whatever the system: no separators or drives, not only dots.
 fn is_plain_file_name(name: &str) -> bool {
     let stem = name.strip_suffix(".safetensors").unwrap_or("");
     let is_plain = |c: char| !matches!(c, '/' | '\\' | ':') && !c.is_control();

@@ -7,14 +7,13 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+#[cfg(unix)]
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::{Raw, entry, goldens, row, safetensors};
 use trine_weights::gguf::{Array, Metadata as Keys, StringArray, Value, Writer};
-use trine_weights::{
-    Checkpoint, DType, Metadata, SafetensorsFile, Tensor, WeightsError, safetensors_file,
-};
+use trine_weights::{Checkpoint, DType, Metadata, SafetensorsFile, Tensor, safetensors_file};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -45,9 +44,16 @@ fn odd_paths_are_refused_without_blocking() {
     refuse(&at("folder"), "without config.json");
     fs::copy(goldens().join("gguf/gemma3-qat/model.gguf"), at("folder/model.gguf")).unwrap();
     refuse(&at("folder"), "folder's .gguf files");
+}
+
+#[cfg(unix)]
+#[test]
+fn devices_and_pipes_are_refused_without_blocking() {
+    let folder = folder();
     refuse(Path::new("/dev/null"), "device");
-    assert!(Command::new("mkfifo").arg(at("pipe.gguf")).status().unwrap().success());
-    refuse(&at("pipe.gguf"), "pipe");
+    let pipe = folder.path().join("pipe.gguf");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    refuse(&pipe, "pipe");
 }
 
 #[test]
@@ -247,6 +253,7 @@ fn split_models_open_from_any_part() {
     refuse(&at("renamed.gguf"), "is not named like");
 }
 
+#[cfg(unix)]
 #[test]
 fn a_file_cut_while_open_is_an_error_and_the_process_lives() {
     let folder = folder();
@@ -271,7 +278,7 @@ fn a_file_cut_while_open_is_an_error_and_the_process_lives() {
     });
     assert!(last.bytes().iter().all(|&byte| byte == 0));
     match cut.check_intact() {
-        Err(error @ WeightsError::Changed { .. }) => {
+        Err(error @ trine_weights::WeightsError::Changed { .. }) => {
             let message = error.to_string();
             assert!(message.contains("model.gguf") && message.contains("lost pages"), "{message}");
         }
@@ -283,6 +290,7 @@ fn a_file_cut_while_open_is_an_error_and_the_process_lives() {
     Checkpoint::open(&other_path).unwrap().check_intact().unwrap();
 }
 
+#[cfg(unix)]
 #[test]
 fn a_file_written_while_open_is_an_error() {
     let folder = folder();
@@ -305,7 +313,23 @@ fn a_file_written_while_open_is_an_error() {
     again.check_intact().unwrap();
 }
 
+/// Windows does not let a file be cut while it is mapped.
+#[cfg(windows)]
+#[test]
+fn an_open_file_cannot_be_cut_and_its_change_is_an_error() {
+    let folder = folder();
+    let path = folder.path().join("model.gguf");
+    fs::copy(goldens().join("gguf/gemma3-qat/model.gguf"), &path).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4096).unwrap_err();
+    checkpoint.check_intact().unwrap();
+    file.set_modified(std::time::SystemTime::now() + Duration::from_secs(5)).unwrap();
+    assert!(checkpoint.check_intact().unwrap_err().to_string().contains("was written to"));
+}
+
 /// A fault outside our maps still ends the process, as it would without the guard: in a child.
+#[cfg(unix)]
 #[test]
 fn foreign_bus_errors_still_kill() {
     use std::os::unix::process::ExitStatusExt;

@@ -233,7 +233,7 @@ fn tensors_bad_type() {
 
 #[test]
 fn tensors_bad_offset() {
-    refuse(&Raw::with_rows(vec![row("t", &[8], 0, 1)], 64).bytes(), "no multiple of 32");
+    refuse(&Raw::with_rows(vec![row("t", &[8], 0, 1)], 64).bytes(), "not a multiple of 32");
     refuse(&Raw::with_rows(vec![row("t", &[8], 0, 1 << 40)], 64).bytes(), "data offset");
     refuse(&Raw::with_rows(vec![row("t", &[8], 0, u64::MAX - 31)], 64).bytes(), "data offset");
     let overlapping = vec![row("a", &[16], 0, 0), row("b", &[16], 0, 32)];
@@ -248,7 +248,7 @@ fn tensors_bad_offset() {
     let mut raw = Raw::with_rows(vec![row("a", &[8], 0, 0), row("b", &[8], 0, 32)], 128);
     raw.entries.push(entry("general.alignment", 4, &64_u32.to_le_bytes()));
     raw.alignment = 64;
-    refuse(&raw.bytes(), "no multiple of 64");
+    refuse(&raw.bytes(), "not a multiple of 64");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! bounded time and memory, and never a panic.
 //!
 //! The corpus is generated from a fixed seed. Damage goes to headers (that is where a parser can be
-//! misled); the tensor data behind them is a hole of the right length, so that a copy costs
+//! misled); the tensor data after them is a hole of the right length, so that a copy costs
 //! kilobytes. Some damage leaves a file valid, such as another letter in a token's text: those are
 //! counted apart, and their tensors are walked and decoded.
 

@@ -2,7 +2,7 @@
 
 `[a|b|c]` chooses one alternative (nesting allowed), `{slot}` and `{slot.form}` insert a word of the
 scene (`{slot.Form}` with a capital). Afterwards articles are corrected (`a owl` -> `an owl`) and
-sentences capitalised, except behind a closing quotation mark, where the template must do it.
+sentences capitalised, except after a closing quotation mark, where the template must do it.
 """
 
 from __future__ import annotations

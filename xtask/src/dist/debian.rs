@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use super::Release;
-use super::tree::{Tree, write};
+use super::tree::{Tree, folder_for_all, write};
 use crate::programs::{finish, output};
 
 /// Programs that the package is made with, of Debian's dpkg-dev.
@@ -20,6 +20,8 @@ const FILES: [(&str, &str, u32); 6] = [
     ("debian/prerm", "DEBIAN/prerm", 0o755),
     ("debian/postrm", "DEBIAN/postrm", 0o755),
 ];
+/// The folder for settings, keys and certificates, which the service may read and not write.
+const SETTINGS: &str = "etc/trine";
 /// Files that an administrator's changes are kept of.
 const CONFIGURATION: &str = "/etc/default/trine\n";
 
@@ -45,6 +47,7 @@ pub(super) fn package(
         let content = std::fs::read(&path).with_context(|| path.display().to_string())?;
         write(&stage.join(place), &content, mode)?;
     }
+    folder_for_all(&stage.join(SETTINGS))?;
     let copyright = "trine is licensed under Apache-2.0 (LICENSE-APACHE) or MIT (LICENSE-MIT), at your choice; the packages that it \
         contains as THIRD-PARTY-LICENSES says.\n";
     write(&stage.join("usr/share/doc/trine/copyright"), copyright.as_bytes(), 0o644)?;
@@ -80,7 +83,7 @@ Description: runs Gemma language models on one machine
  through Vulkan or on the CPU: in a terminal, on a page in the browser, and
  for programs that speak the dialects of OpenAI, Anthropic and Ollama.
  .
- The package has a service that listens on this machine alone.
+ The package has a service that listens only on this machine.
 "
     )
 }

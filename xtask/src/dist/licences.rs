@@ -12,7 +12,7 @@ const NAMES: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"
 /// The text of each package's licences, each different text once.
 ///
 /// # Errors
-/// If a package has no such file, and its licence is none that this repository has the text of.
+/// If a package has no such file, and this repository does not have the text of its licence.
 pub(super) fn collect(root: &Path, inventory: &Inventory) -> anyhow::Result<String> {
     let mut texts: Vec<(String, Vec<String>)> = Vec::new();
     for package in inventory.packages.iter().filter(|package| package.is_foreign) {

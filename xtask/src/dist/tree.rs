@@ -13,15 +13,19 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "share/zsh/vendor-completions/_trine"),
     ("fish", "share/fish/vendor_completions.d/trine.fish"),
 ];
-/// Documents of the repository that a package contains.
-const DOCUMENTS: [&str; 6] = [
+/// Documents of the repository that a package contains, at the same places, so that their links hold.
+const DOCUMENTS: [&str; 8] = [
     "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
     "LICENSE-APACHE",
     "LICENSE-MIT",
-    "docs/command-line.md",
-    "docs/server.md",
-    "docs/file-formats.md",
+    "assets/README.md",
+    "docs",
+    "tools/server-test/exceptions.md",
 ];
+/// Where a package has them.
+pub(super) const DOCUMENTS_PLACE: &str = "share/doc/trine";
 
 /// Files for a package.
 #[derive(Debug, Default)]
@@ -61,11 +65,13 @@ impl Tree {
         }
         std::fs::remove_dir_all(&pages)?;
         for document in DOCUMENTS {
-            let name = document.rsplit('/').next().unwrap_or(document);
-            tree.add(&format!("share/doc/trine/{name}"), read(&root.join(document))?);
+            for path in files(&root.join(document))? {
+                let place = path.strip_prefix(root)?.to_string_lossy().replace('\\', "/");
+                tree.add(&format!("{DOCUMENTS_PLACE}/{place}"), read(&path)?);
+            }
         }
-        tree.add("share/doc/trine/THIRD-PARTY-LICENSES", licences.as_bytes().to_vec());
-        tree.add("share/doc/trine/trine.cdx.json", read(bill)?);
+        tree.add(&format!("{DOCUMENTS_PLACE}/THIRD-PARTY-LICENSES"), licences.as_bytes().to_vec());
+        tree.add(&format!("{DOCUMENTS_PLACE}/trine.cdx.json"), read(bill)?);
         Ok(tree)
     }
 
@@ -86,6 +92,25 @@ impl Tree {
         }
         Ok(())
     }
+}
+
+/// The files of a folder and of those inside, in order; a file itself.
+pub(super) fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = std::fs::read_dir(path).with_context(|| path.display().to_string())?;
+    let mut inside = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    inside.sort();
+    let inside = inside.iter().map(|path| files(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(inside.concat())
+}
+
+/// Makes a folder that everybody may read.
+pub(super) fn folder_for_all(path: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(path)
+        .and_then(|()| set_mode(path, 0o755))
+        .with_context(|| format!("cannot make {}", path.display()))
 }
 
 /// Writes a file with these rights, and the folders that it lies in with those that packages have.

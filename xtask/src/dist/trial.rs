@@ -5,13 +5,18 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use super::tree::{DOCUMENTS_PLACE, files};
 use crate::programs::{finish, output};
 
+/// What `systemd-analyze security` may find exposed at most, in tenths of its scale from 0 to 10.
+const EXPOSURE_MAX: &str = "18";
+
 /// Files that every package has below its prefix, besides the program.
-const EXPECTED: [&str; 5] = [
+const EXPECTED: [&str; 6] = [
     "share/man/man1/trine-run.1",
     "share/bash-completion/completions/trine",
     "share/doc/trine/LICENSE-MIT",
+    "share/doc/trine/docs/command-line.md",
     "share/doc/trine/THIRD-PARTY-LICENSES",
     "share/doc/trine/trine.cdx.json",
 ];
@@ -44,6 +49,7 @@ fn try_program(prefix: &Path) -> anyhow::Result<()> {
             bail!("{place} is missing or empty");
         }
     }
+    try_links(&prefix.join(DOCUMENTS_PLACE))?;
     let mut trine = Command::new(prefix.join("bin/trine"));
     trine.args(["run", "demo", "Tell me a story", "--device", "cpu", "--max-tokens", "8"]);
     let story = output(trine.env_clear().env("HOME", prefix).current_dir(prefix))?;
@@ -51,6 +57,26 @@ fn try_program(prefix: &Path) -> anyhow::Result<()> {
         bail!("its program wrote {story:?}");
     }
     Ok(())
+}
+
+/// What the documents link to is there.
+fn try_links(folder: &Path) -> anyhow::Result<()> {
+    let is_document = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "md");
+    for path in files(folder)?.into_iter().filter(is_document) {
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let beside = path.parent().unwrap_or(folder);
+        if let Some(link) = links(&text).find(|link| !beside.join(link).exists()) {
+            bail!("{} links to {link}, which is not there", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// The files that a document in Markdown links to.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let paths = targets.filter(|target| !target.contains("://"));
+    paths.map(|target| target.split('#').next().unwrap_or_default()).filter(|path| !path.is_empty())
 }
 
 /// The scripts are scripts, and the unit is one for systemd where that is there.
@@ -68,10 +94,23 @@ fn try_debian(folder: &Path) -> anyhow::Result<()> {
     std::fs::write(&unit, text.replace("/usr/bin/trine", &program.display().to_string()))?;
     let mut analyze = Command::new("systemd-analyze");
     analyze.args(["verify", "--man=no", "--recursive-errors=no"]).arg(&unit);
-    let output = analyze.output().context("cannot start systemd-analyze")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() || said.contains("trine.service") {
+    let verified = analyze.output().context("cannot start systemd-analyze")?;
+    let said = String::from_utf8_lossy(&verified.stderr);
+    if !verified.status.success() || said.contains("trine.service") {
         bail!("systemd does not take the unit: {}", said.trim());
     }
-    Ok(())
+    let mut security = Command::new("systemd-analyze");
+    security.args(["security", "--offline=true", "--no-pager", "--threshold", EXPOSURE_MAX]);
+    output(security.arg(&unit)).context("the unit exposes more than before").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_files_beside_the_document() {
+        let text = "[a](docs/a.md#part) ![b](b.svg) [c](#here) [d](https://d.example/x) [e](../e)";
+        assert_eq!(links(text).collect::<Vec<_>>(), ["docs/a.md", "b.svg", "../e"]);
+    }
 }

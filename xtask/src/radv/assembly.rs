@@ -61,7 +61,7 @@ fn loads(found: &Instructions) -> u32 {
     found.load_128 + found.load_64 + found.load_32 + found.load_16 + found.load_8
 }
 
-/// The instruction's name in a line; none in labels and comments.
+/// The instruction's name in a line; `None` in labels and comments.
 fn name(line: &str) -> Option<&str> {
     let word = line.split_whitespace().next()?;
     let is_name =
@@ -69,7 +69,7 @@ fn name(line: &str) -> Option<&str> {
     is_name.then_some(word)
 }
 
-/// Jumps back: from the label's line to behind the jump.
+/// Jumps back: from the label's line to after the jump.
 fn loops(lines: &[&str]) -> Vec<Range<usize>> {
     let mut labels = HashMap::new();
     let mut found = Vec::new();

@@ -10,7 +10,7 @@ pub struct ReferenceCache {
     kv: KvType,
     head_dim: usize,
     width: usize,
-    /// Ring length of a local layer; none for paged blocks.
+    /// Ring length of a local layer; `None` for paged blocks.
     ring: Option<usize>,
     keys: Vec<f32>,
     values: Vec<f32>,

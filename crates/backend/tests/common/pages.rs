@@ -76,7 +76,7 @@ pub fn sequences_move_between_programs(device: &dyn Device, model: &Model, kv: K
     assert_eq!(programs[0].kv_layout(), programs[1].kv_layout());
     assert!(programs[0].kv_layout().is_some());
 
-    // Whatever a kernel reads that was not written is no number: so are all types of values whose bits are set.
+    // Whatever a kernel reads that was not written is not a number: so are all types of values whose bits are set.
     for slot in 0..options.sequences as u32 {
         let blocks: Vec<u32> = (0..options.blocks as u32).collect();
         let sequence = SequenceView { slot, blocks: &blocks[slot as usize * 4..][..4] };

@@ -40,7 +40,7 @@ pub fn model(random: &mut Random, dtype: DType, folder: &Path) -> Model {
     sized(random, dtype, None, folder)
 }
 
-/// The same with a feed-forward of so many columns.
+/// The same with a feed-forward of `ffn` columns.
 pub fn sized(random: &mut Random, dtype: DType, ffn: Option<usize>, folder: &Path) -> Model {
     let drawn = Sizes::draw(random, dtype.block_elements());
     let sizes = Sizes { ffn: ffn.unwrap_or(drawn.ffn), ..drawn };
@@ -64,7 +64,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Odd sizes whose rows are whole blocks of so many elements.
+    /// Odd sizes whose rows are whole blocks of `block` elements.
     pub fn draw(random: &mut Random, block: usize) -> Self {
         // Floats take any width, blocks whole blocks.
         let width = |random: &mut Random, limit: usize| match block {
@@ -216,7 +216,7 @@ fn vector(random: &mut Random, name: &str, columns: usize) -> Tensor {
     floats(name, &[columns], (0..columns).map(|_| 1.0 + 0.5 * random.unit()))
 }
 
-/// One of the formats that rows of so many columns can have: a float as often as a block format. What leaves no choice draws nothing,
+/// One of the formats that rows of `columns` values can have: a float as often as a block format. What leaves no choice draws nothing,
 /// so that models of one format stay what they are.
 fn format(random: &mut Random, columns: usize, formats: &[DType]) -> DType {
     if let [one] = formats {
@@ -295,7 +295,7 @@ pub fn traffic(
     traffic_of(device, model, plan, kv, seed, 40)
 }
 
-/// The same in steps of at most so many rows, at least 12.
+/// The same in steps of at most `width` rows, at least 12.
 pub fn traffic_of(
     device: &dyn Device,
     model: &Model,
@@ -391,7 +391,7 @@ pub fn relative_difference(expected: &[Vec<f32>], found: &[Vec<f32>]) -> f32 {
     worst
 }
 
-/// A norm and the addition behind it in one step: the fusion that a whole Plan always carries further.
+/// A norm and the addition after it in one step: the fusion that a whole Plan always carries further.
 fn fuse_additions(mut plan: Plan) -> Plan {
     while let Some(at) = plan.steps.windows(2).position(|pair| norm_add(pair).is_some()) {
         let op = norm_add(&plan.steps[at..at + 2]).unwrap();

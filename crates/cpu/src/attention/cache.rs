@@ -15,7 +15,7 @@ pub enum KvKind {
     /// Half floats: 2 bytes, relative error at most 2^-11 from 6e-5 to 65504.
     F16,
     /// Signed bytes with one half-float scale per group of 32 elements (per head where head_dim
-    /// is no multiple of 32): 1.0625 bytes, error at most 1/254 of the group's largest magnitude
+    /// is not a multiple of 32): 1.0625 bytes, error at most 1/254 of the group's largest magnitude
     /// plus the scale's rounding (2^-11 of it). The codes are chosen for the rounded scale, so
     /// that its rounding costs range, not bias. Below a largest magnitude of 0.008 the scale is
     /// subnormal, which adds at most 4e-6; above 8e6 codes saturate. A group with NaN or infinity
@@ -135,7 +135,7 @@ impl KvCache {
     /// As [`write`](Self::write), from several threads at once.
     ///
     /// # Safety
-    /// Until the next barrier no other thread may write the same place in the cache, nor run
+    /// Until a later phase no other thread may write the same place in the cache, nor run
     /// attention that reads it.
     pub unsafe fn write_shared(
         &self,
@@ -152,7 +152,7 @@ impl KvCache {
         for head in 0..kv_heads {
             let part = head * head_dim..(head + 1) * head_dim;
             let row = head * positions + index;
-            // SAFETY: this place is ours alone by the caller's promise.
+            // SAFETY: only we use this place, by the caller's promise.
             unsafe {
                 self.keys.write(&self.shape, row, &keys[part.clone()]);
                 self.values.write(&self.shape, row, &values[part]);
@@ -312,7 +312,7 @@ impl Store {
         let width = shape.head_dim;
         let place = row * width..(row + 1) * width;
         match self {
-            // SAFETY: the row is the caller's alone.
+            // SAFETY: only the caller uses the row.
             Store::F32(buffer) => unsafe { buffer.write(place) }.copy_from_slice(source),
             Store::F16(buffer) => {
                 // SAFETY: as above.

@@ -8,8 +8,8 @@
 //!
 //! Blocks and chunks start at fixed positions and each number is summed in one fixed order, so
 //! the result of a row is the same to the bit whatever the thread count, the other rows of the
-//! batch, and the way the prompt was split. (Rings whose length is no multiple of [`BLOCK`] cut
-//! blocks where they wrap; that too depends on the position alone.)
+//! batch, and the way the prompt was split. (Rings whose length is not a multiple of [`BLOCK`] cut
+//! blocks where they wrap; that too depends only on the position.)
 //!
 //! What bounds it: one row per sequence reads `2 * keys * kv_heads * head_dim` cached elements
 //! once and does `4 * query_heads / kv_heads` operations on each: memory. A tile of prompt rows

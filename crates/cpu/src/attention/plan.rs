@@ -115,7 +115,7 @@ impl AttentionPlan {
         self.items.len()
     }
 
-    /// Number of merges for [`super::Attention::run_merge`], after a barrier; often zero.
+    /// Number of merges for [`super::Attention::run_merge`], after all items; often zero.
     pub fn merges(&self) -> usize {
         self.merges.len()
     }

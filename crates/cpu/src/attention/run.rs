@@ -112,7 +112,7 @@ impl<'a> Attention<'a> {
     /// keys are split, whose outputs [`run_merge`](Self::run_merge) writes.
     ///
     /// # Safety
-    /// Until the next barrier no other thread may run the same item, write to the layer's cache
+    /// Until a later phase no other thread may run the same item, write to the layer's cache
     /// positions of the batch's sequences, or touch the output rows of those sequences other than
     /// through items of the same plan.
     pub unsafe fn run_item(
@@ -152,14 +152,14 @@ impl<'a> Attention<'a> {
             // SAFETY: the table exists only where the processor has its instructions.
             unsafe { (self.table.fold)(&mut scratch.total, tile.vectors, part) };
         }
-        // SAFETY: the caller promises that these rows and heads are this item's alone.
+        // SAFETY: the caller promises that only this item uses these rows and heads.
         unsafe { self.finish(&scratch.total, tile.vectors, first_row, item.kv_head, output) };
     }
 
     /// Joins the chunks of one split tile and writes its output.
     ///
     /// # Safety
-    /// As for [`run_item`](Self::run_item), with a barrier after the last item.
+    /// As for [`run_item`](Self::run_item), and all items must be done.
     pub unsafe fn run_merge(
         &self,
         index: usize,
@@ -171,13 +171,13 @@ impl<'a> Attention<'a> {
         assert!(vectors <= scratch.vectors && self.shape.head_dim == scratch.head_dim);
         scratch.total.clear(vectors);
         for chunk in 0..merge.chunks {
-            // SAFETY: the items that wrote these partials ended before the barrier.
+            // SAFETY: the items that wrote these partials are done.
             let part = unsafe { self.partial(merge.partial + chunk * vectors, vectors) };
             // SAFETY: the table exists only where the processor has its instructions.
             unsafe { (self.table.fold)(&mut scratch.total, vectors, part) };
         }
         let first_row = self.sequences[merge.sequence].first_row + merge.rows.start;
-        // SAFETY: the caller promises that these rows and heads are this merge's alone.
+        // SAFETY: the caller promises that only this merge uses these rows and heads.
         unsafe { self.finish(&scratch.total, vectors, first_row, merge.kv_head, output) };
     }
 

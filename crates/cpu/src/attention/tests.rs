@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::isa::Isa;
-use crate::pool::{ChunkCounters, Pool};
+use crate::pool::{Pool, Units, Work};
 use crate::shared::SharedSlice;
 
 /// One sequence of a test: its stored history, then rows in chunks.
@@ -294,6 +294,23 @@ proptest! {
     }
 }
 
+/// Attention as work of a pool; the closure does a unit of a phase.
+struct ItemsThenMerges<F> {
+    items: usize,
+    merges: usize,
+    unit: F,
+}
+
+impl<F: Fn(usize, usize) + Sync> Work for ItemsThenMerges<F> {
+    fn units(&self, phase: usize) -> Option<usize> {
+        [self.items, self.merges].get(phase).copied()
+    }
+
+    fn run(&self, phase: usize, _: usize, units: &mut Units<'_>) {
+        units.for_each(|unit| (self.unit)(phase, unit));
+    }
+}
+
 #[test]
 fn threads_do_not_change_the_result() {
     let shape =
@@ -328,24 +345,23 @@ fn threads_do_not_change_the_result() {
         let attention = Attention::new(isa, &plan, &case.cache, &sequences, &partials);
         let mut output = vec![f32::NAN; queries.len()];
         let shared = SharedSlice::new(&mut output);
-        let counters = ChunkCounters::new(2);
-        counters.begin();
-        let pool = Pool::new(threads).unwrap();
-        pool.run(|_, barrier| {
-            let mut scratch = AttentionScratch::new(&shape);
-            let output = Strided { elements: &shared, stride: row };
-            while let Some(item) = counters.next(0, plan.items()) {
+        let work = ItemsThenMerges {
+            items: plan.items(),
+            merges: plan.merges(),
+            unit: |phase, unit| {
+                let mut scratch = AttentionScratch::new(&shape);
                 let queries = Strided { elements: &queries[..], stride: row };
-                // SAFETY: the counter hands each item to one thread.
-                unsafe { attention.run_item(item, &mut scratch, queries, output) };
-            }
-            barrier.wait();
-            while let Some(merge) = counters.next(1, plan.merges()) {
-                // SAFETY: the counter hands each merge to one thread, after the barrier.
-                unsafe { attention.run_merge(merge, &mut scratch, output) };
-            }
-        })
-        .unwrap();
+                let output = Strided { elements: &shared, stride: row };
+                // SAFETY: the pool hands each item and each merge to one thread, and merges when all items are done.
+                unsafe {
+                    match phase {
+                        0 => attention.run_item(unit, &mut scratch, queries, output),
+                        _ => attention.run_merge(unit, &mut scratch, output),
+                    }
+                }
+            },
+        };
+        Pool::new(threads).unwrap().run(&work).unwrap();
         assert!(output == expected, "{threads} threads");
     }
 }

@@ -65,7 +65,7 @@ pub(super) struct Unpack<'a> {
     pub(super) first: usize,
     pub(super) blocks: usize,
     pub(super) scratch: *mut u8,
-    /// Weights to be asked for meanwhile: from here, so many bytes per block.
+    /// Weights to be asked for meanwhile, from here on; `step` bytes per block.
     pub(super) prefetch: *const u8,
     pub(super) step: usize,
 }
@@ -83,7 +83,7 @@ pub(super) struct FloatTile {
 }
 
 impl Tile<'_> {
-    /// The tile of column `index` alone.
+    /// The tile of only the column `index`.
     pub(super) fn column(&self, index: usize) -> Self {
         Tile {
             columns: Columns {

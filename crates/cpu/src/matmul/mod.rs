@@ -293,7 +293,7 @@ impl PackedMatrix {
     ///
     /// # Panics
     ///
-    /// As `matmul`, and when `first_row` lies behind the first row of `panels`.
+    /// As `matmul`, and when `first_row` lies after the first row of `panels`.
     ///
     /// # Safety
     ///
@@ -380,7 +380,7 @@ impl PackedMatrix {
             }
         };
         let written = self.rows_of(panels.clone());
-        assert!(first_row <= written.start, "the output starts behind the first row");
+        assert!(first_row <= written.start, "the output starts after the first row");
         let width = written.end - first_row;
         let end = last_element(columns, output_stride, width);
         assert!(end.is_some_and(|end| end <= output), "the output is too short");

@@ -2,7 +2,7 @@
 //!
 //! The kernels are written once over this trait. Methods marked `inline(always)` by their
 //! implementers melt into the three entry points ([`Simd::tile`], [`Simd::unpack`],
-//! [`Simd::float_tile`]), which alone carry `#[target_feature]`.
+//! [`Simd::float_tile`]), the only ones with `#[target_feature]`.
 
 use crate::quantize::QuantizedBlock;
 

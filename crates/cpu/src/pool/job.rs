@@ -1,22 +1,19 @@
-//! The closure of the current dispatch, its lifetime erased.
+//! The work of the current dispatch, its lifetime erased.
 
 use std::cell::UnsafeCell;
 
-use super::{Barrier, ThreadIndex};
+use super::Work;
 
-/// What every thread of a dispatch runs.
-pub(super) type Task<'a> = dyn Fn(ThreadIndex, &Barrier) + Sync + 'a;
-
-/// Holds a borrowed task between the caller of a dispatch and the workers.
+/// Holds borrowed work between the caller of a dispatch and the workers.
 ///
-/// Workers outlive every closure they run, so the closure's lifetime cannot appear in their type.
-/// [`super::Pool::run`] returns only after the last worker has left the closure; that is what
-/// makes the erased lifetime true.
-pub(super) struct JobSlot(UnsafeCell<Option<&'static Task<'static>>>);
+/// Workers outlive everything they work on, so the work's lifetime cannot appear in their type. [`super::Pool::run`]
+/// returns only when every unit is done, and whoever holds no unit does not touch the work; that is what makes the
+/// erased lifetime true.
+pub(super) struct JobSlot(UnsafeCell<Option<&'static dyn Work>>);
 
-// SAFETY: the slot is written only while no worker reads it (see `set`), and the task is Sync.
+// SAFETY: the slot is written only while no thread reads it (see `set`), and the work is Sync.
 unsafe impl Sync for JobSlot {}
-// SAFETY: the task is Sync, so a reference to it may be sent.
+// SAFETY: the work is Sync, so a reference to it may be sent.
 unsafe impl Send for JobSlot {}
 
 impl JobSlot {
@@ -24,24 +21,24 @@ impl JobSlot {
         JobSlot(UnsafeCell::new(None))
     }
 
-    /// Stores the task of the next dispatch.
+    /// Stores the work of the next dispatch.
     ///
     /// # Safety
-    /// No other thread may touch the slot during the call, and the task must stay alive until the
-    /// last thread that obtained it with [`get`](Self::get) has stopped using it.
-    pub(super) unsafe fn set(&self, task: &Task<'_>) {
-        // SAFETY: only the lifetime changes; the caller keeps the task alive for all its users.
-        let task: &'static Task<'static> = unsafe { std::mem::transmute(task) };
+    /// No other thread may touch the slot during the call, and the work must stay alive until the last thread that
+    /// obtained it with [`get`](Self::get) has stopped using it.
+    pub(super) unsafe fn set(&self, work: &dyn Work) {
+        // SAFETY: only the lifetime changes; the caller keeps the work alive for all its users.
+        let work: &'static dyn Work = unsafe { std::mem::transmute(work) };
         // SAFETY: no other thread touches the slot during this call.
-        unsafe { *self.0.get() = Some(task) };
+        unsafe { *self.0.get() = Some(work) };
     }
 
-    /// The task of the current dispatch.
+    /// The work of the current dispatch.
     ///
     /// # Safety
-    /// A dispatch must be running, and the task may be used only until this thread reports done.
-    pub(super) unsafe fn get(&self) -> &Task<'_> {
-        // SAFETY: `set` happened before the dispatch began, and it is not called again during it.
-        unsafe { *self.0.get() }.expect("a dispatch has a task")
+    /// The thread must hold a unit of the dispatch, and may use the work only until it has reported that unit.
+    pub(super) unsafe fn get(&self) -> &dyn Work {
+        // SAFETY: `set` happened before the unit was published, and it is not called again before the unit is reported.
+        unsafe { *self.0.get() }.expect("a dispatch has work")
     }
 }

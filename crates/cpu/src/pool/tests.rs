@@ -1,73 +1,162 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
 
-#[test]
-fn every_thread_runs_each_dispatch_once() {
-    for threads in 1..=8 {
-        let pool = Pool::new(threads).unwrap();
-        let visits: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
-        for _ in 0..300 {
-            pool.run(|thread, _| {
-                assert_eq!(thread.count, threads);
-                visits[thread.index].fetch_add(1, Ordering::Relaxed);
-            })
-            .unwrap();
+/// Work of phases with these numbers of units; the closure does a unit of a phase on a thread.
+struct Steps<F> {
+    units: Vec<usize>,
+    unit: F,
+}
+
+impl<F: Fn(usize, usize, usize) + Sync> Work for Steps<F> {
+    fn units(&self, phase: usize) -> Option<usize> {
+        self.units.get(phase).copied()
+    }
+
+    fn run(&self, phase: usize, thread: usize, units: &mut Units<'_>) {
+        for unit in units {
+            (self.unit)(phase, thread, unit);
         }
-        assert!(visits.iter().all(|visit| visit.load(Ordering::Relaxed) == 300));
+    }
+}
+
+fn steps<F: Fn(usize, usize, usize) + Sync>(units: &[usize], unit: F) -> Steps<F> {
+    Steps { units: units.to_vec(), unit }
+}
+
+fn counters(count: usize) -> Vec<AtomicUsize> {
+    (0..count).map(|_| AtomicUsize::new(0)).collect()
+}
+
+/// Runs work whose every unit checks that all units of the phases before are done, and that nobody else has it.
+fn check_order(pool: &Pool, units: &[usize], dispatches: usize) {
+    let firsts: Vec<usize> = (0..units.len()).map(|phase| units[..phase].iter().sum()).collect();
+    let done = counters(units.iter().sum());
+    for dispatch in 0..dispatches {
+        let work = steps(units, |phase, thread, unit| {
+            assert!(thread < pool.threads() && unit < units[phase]);
+            let first = firsts[phase];
+            assert!(done[..first].iter().all(|one| one.load(Ordering::Relaxed) == dispatch + 1));
+            assert_eq!(done[first + unit].fetch_add(1, Ordering::Relaxed), dispatch);
+        });
+        pool.run(&work).unwrap();
+        assert!(done.iter().all(|one| one.load(Ordering::Relaxed) == dispatch + 1));
     }
 }
 
 #[test]
-fn barrier_orders_the_steps() {
+fn phases_follow_one_another_and_each_unit_is_done_once() {
     for threads in 1..=8 {
         let pool = Pool::new(threads).unwrap();
-        let cells: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
-        pool.run(|thread, barrier| {
-            for step in 1..=50 {
-                cells[thread.index].store(step, Ordering::Relaxed);
-                barrier.wait();
-                for cell in &cells {
-                    assert_eq!(cell.load(Ordering::Relaxed), step);
-                }
-                barrier.wait();
-            }
-        })
-        .unwrap();
+        check_order(&pool, &[1, 7, 0, 2, 1, 1, 30, 0, 5, 1], 200);
+        check_order(&pool, &[], 3);
+        check_order(&pool, &[0, 0], 3);
+        check_order(&pool, &[1], 3);
+        check_order(&pool, &[40], 50);
     }
 }
 
+/// Far more threads than cores: the system stops them anywhere, with and without a unit, and they come back phases and
+/// dispatches later.
 #[test]
-fn chunks_are_taken_once_whatever_the_threads() {
-    for threads in 1..=6 {
-        let pool = Pool::new(threads).unwrap();
-        let counters = ChunkCounters::new(7);
-        for dispatch in 0..40 {
-            counters.begin();
-            let sums: Vec<AtomicUsize> = (0..7).map(|_| AtomicUsize::new(0)).collect();
-            pool.run(|_, barrier| {
-                for (step, sum) in sums.iter().enumerate() {
-                    // The last step is left out in odd dispatches: stale counters must not count.
-                    if step == 6 && dispatch % 2 == 1 {
-                        continue;
-                    }
-                    while let Some(chunk) = counters.next(step, 20 + step) {
-                        sum.fetch_add((1 << 32) + chunk, Ordering::Relaxed);
-                    }
-                    if step % 3 == 0 {
-                        barrier.wait();
-                    }
-                }
-            })
-            .unwrap();
-            for (step, sum) in sums.iter().enumerate() {
-                if step == 6 && dispatch % 2 == 1 {
-                    continue;
-                }
-                let total = 20 + step;
-                assert_eq!(sum.load(Ordering::Relaxed), (total << 32) + total * (total - 1) / 2);
+fn threads_that_are_stopped_anywhere_change_nothing() {
+    for length in [turn::LENGTH, Duration::ZERO] {
+        let pool = Pool::with_turns(48, length).unwrap();
+        check_order(&pool, &[3, 1, 50, 2, 0, 2, 9, 1, 1, 17, 64, 2], 300);
+    }
+}
+
+/// Threads that leave a phase after every unit to offer their core still do all of it.
+#[test]
+fn turns_that_end_at_once_lose_no_unit() {
+    for threads in 2..=4 {
+        let pool = Pool::with_turns(threads, Duration::ZERO).unwrap();
+        check_order(&pool, &[1, 7, 0, 2, 1, 30, 5, 1], 200);
+    }
+}
+
+/// A pool whose workers never come: the system gives them no core, as it were.
+fn without_workers(threads: usize) -> Pool {
+    let mut pool = Pool::new(1).unwrap();
+    Arc::get_mut(&mut pool.shared).unwrap().seats = Seats::new(threads);
+    pool
+}
+
+#[test]
+fn workers_that_never_come_hold_nothing_up() {
+    check_order(&without_workers(4), &[1, 7, 0, 2, 1, 30, 5], 20);
+}
+
+#[test]
+fn a_worker_that_came_for_one_phase_is_not_waited_for_in_the_next() {
+    let pool = without_workers(2);
+    // The worker takes one unit of the first phase and never shows up again.
+    thread::scope(|scope| {
+        let shared = &pool.shared;
+        let taken = AtomicBool::new(false);
+        let work = steps(&[2, 8, 3], |phase, thread, _| {
+            taken.fetch_or(thread == 1, Ordering::SeqCst);
+            while phase == 0 && !taken.load(Ordering::SeqCst) {
+                thread::yield_now();
             }
+            assert!(phase == 0 || thread == 0);
+        });
+        scope.spawn(|| {
+            let claim = loop {
+                if let Some(claim) = shared.board.claim() {
+                    break claim;
+                }
+                thread::yield_now();
+            };
+            // Its turn is over: it does not go on to the next phase, whoever ends this one.
+            shared.take_part(claim, 1, &Turn::new(Duration::ZERO));
+        });
+        pool.run(&work).unwrap();
+    });
+}
+
+#[test]
+fn others_do_what_a_stopped_thread_has_not_begun() {
+    for threads in 2..=4 {
+        let pool = Pool::new(threads).unwrap();
+        let others = AtomicUsize::new(0);
+        // Unit 0 ends when all other units are done, whoever has it.
+        let work = steps(&[1, 100], |phase, _, unit| match (phase, unit) {
+            (0, _) => {}
+            (_, 0) => {
+                while others.load(Ordering::Acquire) < 99 {
+                    thread::yield_now();
+                }
+            }
+            _ => {
+                others.fetch_add(1, Ordering::Release);
+            }
+        });
+        pool.run(&work).unwrap();
+        assert_eq!(others.into_inner(), 99);
+    }
+}
+
+/// Both threads have to take part, and the one called for sleeps when its time comes.
+#[test]
+fn sleepers_wake_up() {
+    let pool = Pool::new(2).unwrap();
+    let caller = thread::current().id();
+    for slow_worker in [false, true] {
+        for _ in 0..5 {
+            let met = Barrier::new(2);
+            let ended = AtomicUsize::new(0);
+            let work = steps(&[2, 2], |_, _, _| {
+                met.wait();
+                if (thread::current().id() != caller) == slow_worker {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                ended.fetch_add(1, Ordering::Relaxed);
+            });
+            pool.run(&work).unwrap();
+            assert_eq!(ended.into_inner(), 4);
+            thread::sleep(Duration::from_millis(5));
         }
     }
 }
@@ -76,27 +165,85 @@ fn chunks_are_taken_once_whatever_the_threads() {
 fn a_panic_is_an_error_and_the_pool_lives_on() {
     for threads in 1..=5 {
         let pool = Pool::new(threads).unwrap();
-        for culprit in 0..threads {
-            let reached = AtomicUsize::new(0);
-            let result = pool.run(|thread, barrier| {
-                barrier.wait();
-                assert!(thread.index != culprit, "thread {culprit} fails");
-                barrier.wait();
-                reached.fetch_add(1, Ordering::Relaxed);
-            });
-            let expected = format!("thread {culprit} fails");
-            assert_eq!(result, Err(PoolError::Panicked { thread: culprit, message: expected }));
-            assert_eq!(reached.load(Ordering::Relaxed), 0);
-            let count = AtomicUsize::new(0);
-            pool.run(|_, barrier| {
-                barrier.wait();
-                count.fetch_add(1, Ordering::Relaxed);
-                barrier.wait();
-                assert_eq!(count.load(Ordering::Relaxed), threads);
-            })
-            .unwrap();
+        for units in [1, 2, 40] {
+            for culprit in [0, units / 2, units - 1] {
+                let (begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+                let thread_of_culprit = AtomicUsize::new(usize::MAX);
+                let work = steps(&[3, units, 3], |phase, thread, unit| {
+                    assert!(phase < 2, "a phase after the one that failed");
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    if phase == 1 && unit == culprit {
+                        thread_of_culprit.store(thread, Ordering::Relaxed);
+                        panic!("unit {culprit} fails");
+                    }
+                    ended.fetch_add(1, Ordering::Relaxed);
+                });
+                let result = pool.run(&work);
+                let thread = thread_of_culprit.into_inner();
+                let message = format!("unit {culprit} fails");
+                assert_eq!(result, Err(PoolError::Panicked { thread, message }));
+                assert_eq!(begun.into_inner(), ended.into_inner() + 1, "what was begun has ended");
+            }
+            check_order(&pool, &[1, 7, 2, 30], 3);
         }
     }
+}
+
+#[test]
+fn panics_of_all_threads_at_once_are_one_error() {
+    for threads in 2..=4 {
+        let pool = Pool::new(threads).unwrap();
+        for _ in 0..20 {
+            let met = Barrier::new(threads);
+            let work = steps(&[threads + 9], |_, thread, _| {
+                met.wait();
+                panic!("thread {thread}");
+            });
+            assert!(matches!(pool.run(&work), Err(PoolError::Panicked { .. })));
+        }
+        check_order(&pool, &[5, 1, 5], 3);
+    }
+}
+
+#[test]
+fn a_panic_between_two_phases_is_an_error() {
+    struct Broken;
+    impl Work for Broken {
+        fn units(&self, phase: usize) -> Option<usize> {
+            assert!(phase < 2, "no count of units");
+            Some(3)
+        }
+        fn run(&self, _: usize, _: usize, units: &mut Units<'_>) {
+            units.for_each(drop);
+        }
+    }
+    let pool = Pool::new(3).unwrap();
+    for _ in 0..10 {
+        match pool.run(&Broken) {
+            Err(PoolError::Panicked { message, .. }) => assert_eq!(message, "no count of units"),
+            other => panic!("{other:?}"),
+        }
+    }
+    check_order(&pool, &[5, 1, 5], 3);
+}
+
+#[test]
+fn work_that_breaks_the_rules_is_an_error() {
+    struct Idle;
+    impl Work for Idle {
+        fn units(&self, phase: usize) -> Option<usize> {
+            (phase < 2).then_some(3)
+        }
+        fn run(&self, _: usize, _: usize, _: &mut Units<'_>) {}
+    }
+    let pool = Pool::new(2).unwrap();
+    assert!(matches!(pool.run(&Idle), Err(PoolError::Panicked { .. })));
+    let endless = steps(&[MAX_UNITS + 1], |_, _, _| panic!("a unit ran"));
+    match pool.run(&endless) {
+        Err(PoolError::Panicked { message, .. }) => assert!(message.contains("units in one phase")),
+        other => panic!("{other:?}"),
+    }
+    check_order(&pool, &[5, 1, 5], 3);
 }
 
 #[test]
@@ -108,14 +255,13 @@ fn a_panic_payload_that_panics_when_dropped_is_contained() {
         }
     }
     let pool = Pool::new(3).unwrap();
-    let result = pool.run(|thread, barrier| {
-        if thread.index == 1 {
+    let result = pool.run(&steps(&[5], |_, _, unit| {
+        if unit == 1 {
             std::panic::panic_any(Bomb);
         }
-        barrier.wait();
-    });
-    assert!(matches!(result, Err(PoolError::Panicked { thread: 1, .. })));
-    pool.run(|_, _| {}).unwrap();
+    }));
+    assert!(matches!(result, Err(PoolError::Panicked { .. })));
+    check_order(&pool, &[5, 1, 5], 3);
 }
 
 #[test]
@@ -123,29 +269,15 @@ fn nested_and_concurrent_use_is_refused() {
     for threads in [1, 3] {
         let pool = Pool::new(threads).unwrap();
         let refusals = AtomicUsize::new(0);
-        pool.run(|_, _| {
-            if pool.run(|_, _| {}) == Err(PoolError::Busy) {
+        pool.run(&steps(&[1, 6], |_, _, _| {
+            if pool.run(&steps(&[1], |_, _, _| {})) == Err(PoolError::Busy) {
                 refusals.fetch_add(1, Ordering::Relaxed);
             }
-        })
+        }))
         .unwrap();
-        assert_eq!(refusals.load(Ordering::Relaxed), threads);
-        pool.run(|_, _| {}).unwrap();
+        assert_eq!(refusals.load(Ordering::Relaxed), 7);
+        check_order(&pool, &[5, 1, 5], 3);
     }
-}
-
-#[test]
-fn sleeping_workers_wake_up() {
-    let pool = Pool::new(4).unwrap();
-    let count = AtomicUsize::new(0);
-    for _ in 0..5 {
-        std::thread::sleep(Duration::from_millis(20));
-        pool.run(|_, _| {
-            count.fetch_add(1, Ordering::Relaxed);
-        })
-        .unwrap();
-    }
-    assert_eq!(count.load(Ordering::Relaxed), 20);
 }
 
 #[test]
@@ -153,9 +285,9 @@ fn a_pool_can_be_dropped_at_any_time() {
     for round in 0..20_u64 {
         let pool = Pool::new(4).unwrap();
         if round % 2 == 0 {
-            pool.run(|_, barrier| barrier.wait()).unwrap();
+            check_order(&pool, &[4, 1, 9], 1);
         }
-        std::thread::sleep(Duration::from_micros(200 * (round % 4)));
+        thread::sleep(Duration::from_micros(200 * (round % 4)));
         drop(pool);
     }
 }
@@ -167,19 +299,36 @@ fn absurd_thread_counts_are_refused() {
 }
 
 #[test]
-fn shares_cover_everything_once() {
-    for count in 1..9 {
-        for total in [0, 1, 7, 64, 1000, 1152] {
-            for granule in [1, 8, 32] {
-                let mut next = 0;
-                for index in 0..count {
-                    let share = ThreadIndex { index, count }.share_of(total, granule);
-                    assert_eq!(share.start, next);
-                    assert!(share.start.is_multiple_of(granule) || share.start == total);
-                    next = share.end;
-                }
-                assert_eq!(next, total);
-            }
-        }
-    }
+fn the_board_hands_out_and_counts() {
+    let board = Board::default();
+    assert_eq!(board.claim(), None);
+    let phase = |index, units, unit| Some(Claim { phase: index, units, unit });
+    board.publish(4, 3, 1);
+    assert!(board.is_open());
+    assert_eq!(board.claim(), phase(4, 3, 1));
+    let turn = Turn::new(Duration::MAX);
+    let mut units = Units::new(&board, phase(4, 3, 0).unwrap(), &turn);
+    assert_eq!((units.next(), units.next(), units.next()), (Some(0), Some(2), None));
+    assert_eq!((units.handed(), board.is_open(), board.claim()), (2, false, None));
+    assert!(!board.report(2, 3));
+    assert!(board.report(1, 3));
+    // A phase that failed is closed, however often.
+    board.publish(5, 100, 0);
+    assert_eq!(board.claim(), phase(5, 100, 0));
+    assert_eq!((board.take_rest(100), board.take_rest(100)), (99, 0));
+    assert_eq!((board.is_open(), board.claim()), (false, None));
+    assert!(board.report(100, 100));
+    board.publish(0, 2, 0);
+    assert_eq!(board.claim(), phase(0, 2, 0));
+}
+
+#[test]
+fn a_thread_whose_turn_is_over_takes_no_second_unit() {
+    let board = Board::default();
+    board.publish(0, 3, 1);
+    let claim = Claim { phase: 0, units: 3, unit: 0 };
+    let turn = Turn::new(Duration::ZERO);
+    let mut units = Units::new(&board, claim, &turn);
+    assert_eq!((units.next(), units.next()), (Some(0), None));
+    assert_eq!(board.claim().map(|claim| claim.unit), Some(1));
 }

@@ -1,12 +1,12 @@
-//! One step of the engine, as every thread of the pool walks it.
+//! One step of the engine, as work of the pool.
 //!
-//! The unsafe calls of this module all rest on the same argument. Between two barriers a phase runs; within a phase
-//! every unit of work (a row, a range of panels, an attention item) is taken by exactly one thread, writes only its own
-//! part of the outputs, and reads only what earlier phases wrote.
+//! The unsafe calls of this module all rest on the same argument. Phases follow one another; within a phase every unit of
+//! work (a row, a chunk of panels, an attention item) is taken by exactly one thread, writes only its own part of the outputs,
+//! and reads only what earlier phases wrote.
 
 use std::ops::Range;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use trine_backend::Batch;
@@ -17,17 +17,23 @@ use super::terms::{InputRows, quantize_terms};
 use super::{Fixed, Loaded, ThreadState};
 use crate::attention::{Attention, SequenceRows, Strided};
 use crate::matmul::{MatmulInput, PackedMatrix};
-use crate::pool::{Barrier, ThreadIndex};
+use crate::pool::{Units, Work};
 use crate::quantize::{BLOCK, QuantizedBlock, QuantizedRows};
 use crate::shared::SharedSlice;
 
-/// Most phases of one step: each has its own counter of work handed out.
-pub(super) const PHASES: usize = 2;
+/// Phases of each operation; one that it does not need has no units.
+const PHASES: usize = 2;
 
 /// Chunks of panels that each thread gets on average: enough to even out a slow core. A product of few rows waits for
 /// memory, and its threads should end together; one of many rows reads its input again for each chunk.
 const CHUNKS_PER_THREAD: usize = 8;
 const CHUNKS_PER_THREAD_NARROW: usize = 32;
+
+/// Fewest multiplications in a chunk, about 1 us of work: a chunk should take much longer than taking it.
+const CHUNK_PRODUCTS_MIN: usize = 16 << 10;
+
+/// Fewest blocks in one of several runs that a row is quantised in: another thread hears of a run in about the time that they take.
+const RUN_BLOCKS_MIN: usize = 64;
 
 /// Most rows of a product that counts as narrow.
 const NARROW_ROWS: usize = 8;
@@ -47,97 +53,184 @@ pub(super) struct Frame<'a> {
     pub(super) memory: SharedSlice<'a, f32>,
     pub(super) quantized: SharedSlice<'a, QuantizedBlock>,
     pub(super) up: SharedSlice<'a, f32>,
-    /// The step of the Plan after which all threads end because the work is to be stopped; `usize::MAX` while it is not.
-    pub(super) last_step: AtomicUsize,
+    /// Whether the work ended before the last step of the Plan, because it is to be stopped.
+    pub(super) stopped: AtomicBool,
+    /// When the step of the Plan at hand began, if steps are profiled.
+    pub(super) step_began: Option<Mutex<Instant>>,
 }
 
-/// A thread's place in a step: where it takes work from.
-struct Cursor<'a> {
-    thread: ThreadIndex,
-    barrier: &'a Barrier,
-    /// Index of the next phase's counter.
-    phase: usize,
+/// What a phase of the work is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Computes the angles of all rows.
+    Angles,
+    /// One of the [`PHASES`] of a step of the Plan.
+    OfStep { step: usize, part: usize },
+}
+
+impl Phase {
+    fn new(index: usize) -> Self {
+        match index.checked_sub(1) {
+            None => Phase::Angles,
+            Some(index) => Phase::OfStep { step: index / PHASES, part: index % PHASES },
+        }
+    }
+}
+
+/// How the panels of a product are cut into units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Chunks {
+    panels: usize,
+    each: usize,
+}
+
+impl Chunks {
+    fn count(self) -> usize {
+        self.panels.div_ceil(self.each)
+    }
+
+    fn get(self, index: usize) -> Range<usize> {
+        index * self.each..((index + 1) * self.each).min(self.panels)
+    }
+}
+
+impl Work for Frame<'_> {
+    fn units(&self, phase: usize) -> Option<usize> {
+        let Phase::OfStep { step, part } = Phase::new(phase) else {
+            return Some(self.batch.tokens.len());
+        };
+        let steps = &self.fixed.plan.steps;
+        if part == 0 {
+            self.note_time(step);
+            let between = (1..steps.len()).contains(&step);
+            if between && self.fixed.stop.load(Ordering::Relaxed) {
+                self.stopped.store(true, Ordering::Relaxed);
+                return None;
+            }
+        }
+        Some(match (&steps.get(step)?.op, part) {
+            (Op::MatMul { input, products }, part) => {
+                let weights = products.iter().map(|product| product.weight);
+                if part == 0 {
+                    self.quantized_runs(*input, weights)
+                } else {
+                    self.chunks(*input, products).count()
+                }
+            }
+            (Op::GatedMatMul { input, gate, up, .. }, part) => {
+                if part == 0 {
+                    self.quantized_runs(*input, [*gate, *up])
+                } else {
+                    self.gated_chunks(*input, *gate, *up).count()
+                }
+            }
+            (Op::Attend { .. }, part) => {
+                let plan = &self.attention[self.fixed.attention_of_step[step]].plan;
+                if part == 0 { plan.items() } else { plan.merges() }
+            }
+            (op, 0) if works_on_heads(op) => self.batch.tokens.len(),
+            (op, 0) => self.batch.rows(self.fixed.plan.rows(op)),
+            _ => 0,
+        })
+    }
+
+    fn run(&self, phase: usize, thread: usize, units: &mut Units<'_>) {
+        let Phase::OfStep { step, part } = Phase::new(phase) else {
+            return units.for_each(|row| self.fill_angles(row));
+        };
+        // Never contended: a thread does one thing at a time.
+        let state = &mut *self.fixed.threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
+        match &self.fixed.plan.steps[step].op {
+            Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } if part == 0 => {
+                units.for_each(|unit| self.quantize_run(*input, unit, state));
+            }
+            Op::MatMul { input, products } => {
+                let chunks = self.chunks(*input, products);
+                units.for_each(|unit| {
+                    self.multiply_chunk(*input, products, &chunks.get(unit), state)
+                });
+            }
+            Op::GatedMatMul { input, gate, up, output } => {
+                let chunks = self.gated_chunks(*input, *gate, *up);
+                units.for_each(|unit| {
+                    self.gated_chunk(*input, (*gate, *up), *output, &chunks.get(unit), state);
+                });
+            }
+            Op::Attend { query, cache, output, .. } => {
+                self.attend((step, part), (*query, *cache, *output), units, state);
+            }
+            op if works_on_heads(op) => units.for_each(|row| self.heads_row(step, op, row)),
+            op => units.for_each(|row| self.row(op, row)),
+        }
+    }
+}
+
+/// Whether the operation works on the heads of all rows.
+fn works_on_heads(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::PrepareQkv { .. } | Op::HeadNorm { .. } | Op::Rotate { .. } | Op::StoreKv { .. }
+    )
 }
 
 impl Frame<'_> {
-    /// The whole step, as one thread of the pool.
-    pub(super) fn run(&self, thread: ThreadIndex, barrier: &Barrier) {
-        let fixed = self.fixed;
-        let mut state = fixed.threads[thread.index].lock().unwrap_or_else(PoisonError::into_inner);
-        // The lock is taken by one thread per step and held for its duration: never contended.
-        let mut profile = match thread.index {
-            0 => Some(fixed.profile.lock().unwrap_or_else(PoisonError::into_inner)),
-            _ => None,
-        };
-        let mut times = profile.as_mut().and_then(|guard| guard.as_mut());
-        let mut cursor = Cursor { thread, barrier, phase: fixed.plan.steps.len() * PHASES };
-        self.fill_angles(&mut cursor);
-        let last = fixed.plan.steps.len().saturating_sub(1);
-        for (index, step) in fixed.plan.steps.iter().enumerate() {
-            let start = times.is_some().then(Instant::now);
-            cursor.phase = index * PHASES;
-            self.step(index, &step.op, &mut cursor, &mut state);
-            // One thread decides, and names the step: a slow thread that finds a later one here goes on to it.
-            if thread.index == 0 && fixed.stop.load(Ordering::Relaxed) && index < last {
-                self.last_step.store(index, Ordering::Relaxed);
-            }
-            barrier.wait();
-            if self.last_step.load(Ordering::Relaxed) <= index {
-                return;
-            }
-            if let (Some(start), Some(times)) = (start, times.as_mut()) {
-                times[index] += start.elapsed().as_secs_f64();
-            }
-        }
-    }
-
-    /// Whether the threads ended before the last step of the Plan.
+    /// Whether the work ended before the last step of the Plan.
     pub(super) fn was_stopped(&self) -> bool {
-        self.last_step.load(Ordering::Relaxed) != usize::MAX
+        self.stopped.load(Ordering::Relaxed)
     }
 
-    fn step(&self, index: usize, op: &Op, cursor: &mut Cursor<'_>, state: &mut ThreadState) {
-        match op {
-            Op::Embed { table, scale, output } => self.embed(*table, *scale, *output, cursor),
-            Op::MatMul { input, products } => self.matmul(*input, products, cursor, state),
-            Op::GatedMatMul { input, gate, up, output } => {
-                self.gated_matmul(*input, *gate, *up, *output, cursor, state);
-            }
-            Op::Attend { query, cache, output, .. } => {
-                self.attend(index, *query, *cache, *output, cursor, state);
-            }
-            Op::PrepareQkv { .. }
-            | Op::HeadNorm { .. }
-            | Op::Rotate { .. }
-            | Op::StoreKv { .. } => {
-                self.for_rows(self.batch.tokens.len(), cursor, |row| {
-                    self.heads_row(index, op, row)
-                });
-            }
-            row_wise => {
-                let rows = self.batch.rows(self.fixed.plan.rows(op));
-                self.for_rows(rows, cursor, |row| self.row(row_wise, row));
-            }
+    /// Adds the time since the last call to the step before `step`, which has just ended.
+    fn note_time(&self, step: usize) {
+        let Some(began) = &self.step_began else { return };
+        let mut began = began.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut profile = self.fixed.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let (Some(ended), Some(times)) = (step.checked_sub(1), profile.as_mut()) {
+            times[ended] += (now - *began).as_secs_f64();
+        }
+        *began = now;
+    }
+
+    fn fill_angles(&self, row: usize) {
+        for table in self.tables {
+            // SAFETY: the angles of a row are written by the thread that took it.
+            let angles = unsafe { self.angles.write(table.range(row)) };
+            table.fill(self.batch.positions[row], angles);
         }
     }
 
-    /// Runs one phase over rows.
-    fn for_rows(&self, rows: usize, cursor: &mut Cursor<'_>, mut work: impl FnMut(usize)) {
-        while let Some(row) = self.fixed.counters.next(cursor.phase, rows) {
-            work(row);
-        }
-        cursor.phase += 1;
+    /// Units in which the input of a product is quantised, if any of the matrices wants it so.
+    fn quantized_runs(
+        &self,
+        input: BufferId,
+        weights: impl IntoIterator<Item = WeightId>,
+    ) -> usize {
+        let rows = self.input_rows(input);
+        let wanted = weights.into_iter().any(|id| self.fixed.matrix(id).needs_quantized_input());
+        if wanted { rows.rows * self.runs_of_row(input, rows) } else { 0 }
     }
 
-    fn fill_angles(&self, cursor: &mut Cursor<'_>) {
-        self.for_rows(self.batch.tokens.len(), cursor, |row| {
-            for table in self.tables {
-                // SAFETY: the angles of a row are written by the thread that took it.
-                let angles = unsafe { self.angles.write(table.range(row)) };
-                table.fill(self.batch.positions[row], angles);
-            }
-        });
-        cursor.barrier.wait();
+    /// How the panels of all matrices of a product are cut.
+    fn chunks(&self, input: BufferId, products: &[Product]) -> Chunks {
+        let matrices = || products.iter().map(|product| self.fixed.matrix(product.weight));
+        let height = matrices().map(PackedMatrix::rows_per_panel).max().unwrap_or(1);
+        self.cut(input, matrices().map(PackedMatrix::panels).sum(), height)
+    }
+
+    /// How the panels of a gated product are cut, of [`gated_height`](Self::gated_height) rows each.
+    fn gated_chunks(&self, input: BufferId, gate: WeightId, up: WeightId) -> Chunks {
+        let height = self.gated_height(gate, up);
+        self.cut(input, self.fixed.matrix(gate).rows().div_ceil(height), height)
+    }
+
+    /// Cuts panels of `height` rows.
+    fn cut(&self, input: BufferId, panels: usize, height: usize) -> Chunks {
+        let rows = self.input_rows(input).rows;
+        let least = CHUNK_PRODUCTS_MIN / (rows * self.columns(input) * height).max(1);
+        let each = if rows <= NARROW_ROWS { CHUNKS_PER_THREAD_NARROW } else { CHUNKS_PER_THREAD };
+        let even = panels.div_ceil(self.fixed.threads.len() * each);
+        let each = even.max(least).clamp(1, PANELS_MAX);
+        Chunks { panels: if rows == 0 { 0 } else { panels }, each }
     }
 
     fn columns(&self, id: BufferId) -> usize {
@@ -162,7 +255,7 @@ impl Frame<'_> {
         reason = "rows are taken by one thread at a time, see the module"
     )]
     fn write(&self, id: BufferId, row: usize) -> &mut [f32] {
-        // SAFETY: see the module: this thread alone took the row.
+        // SAFETY: see the module: only this thread took the row.
         unsafe { self.memory.write(self.range(id, row)) }
     }
 
@@ -172,26 +265,25 @@ impl Frame<'_> {
         self.memory.part(start..start + rows * self.columns(id))
     }
 
-    fn embed(&self, table: WeightId, scale: f32, output: BufferId, cursor: &mut Cursor<'_>) {
-        self.for_rows(self.batch.tokens.len(), cursor, |row| {
-            let token = self.batch.tokens[row] as usize;
-            let target = self.write(output, row);
-            match &self.fixed.weights[table.0] {
-                Loaded::Matrix(matrix) => matrix.decode_row(token, target),
-                Loaded::Table(tensor) => {
-                    trine_weights::blocks::decode(tensor.dtype(), tensor.row(token), target)
-                        .expect("row lengths were checked when the model was opened");
-                }
-                Loaded::Vector(_) => unreachable!("a table is no vector"),
+    fn embed(&self, table: WeightId, scale: f32, output: BufferId, row: usize) {
+        let token = self.batch.tokens[row] as usize;
+        let target = self.write(output, row);
+        match &self.fixed.weights[table.0] {
+            Loaded::Matrix(matrix) => matrix.decode_row(token, target),
+            Loaded::Table(tensor) => {
+                trine_weights::blocks::decode(tensor.dtype(), tensor.row(token), target)
+                    .expect("row lengths were checked when the model was opened");
             }
-            self.fixed.kernels.scale(target, scale);
-        });
+            Loaded::Vector(_) => unreachable!("a table is not a vector"),
+        }
+        self.fixed.kernels.scale(target, scale);
     }
 
     /// Operations that map rows to rows.
     fn row(&self, op: &Op, row: usize) {
         let kernels = &self.fixed.kernels;
         match op {
+            Op::Embed { table, scale, output } => self.embed(*table, *scale, *output, row),
             Op::Norm { input, weight, epsilon, output } => {
                 let weight = self.fixed.vector(*weight);
                 kernels.rms_norm(
@@ -305,13 +397,12 @@ impl Frame<'_> {
         Some((sequence, row - sequence.first_row))
     }
 
+    /// A phase of attention: its items, or the merges of those that share a row.
     fn attend(
         &self,
-        index: usize,
-        query: BufferId,
-        cache: CacheId,
-        output: BufferId,
-        cursor: &mut Cursor<'_>,
+        (index, part): (usize, usize),
+        (query, cache, output): (BufferId, CacheId, BufferId),
+        units: &mut Units<'_>,
         state: &mut ThreadState,
     ) {
         let fixed = self.fixed;
@@ -328,96 +419,73 @@ impl Frame<'_> {
         let output = self.whole(output, rows);
         let output = Strided { elements: &output, stride };
         let scratch = &mut state.attention[which];
-        while let Some(item) = fixed.counters.next(cursor.phase, kind.plan.items()) {
-            // SAFETY: each item is taken once and owns its rows and heads of the output.
-            unsafe { attention.run_item(item, scratch, queries, output) };
-        }
-        cursor.phase += 1;
-        if kind.plan.merges() == 0 {
-            return;
-        }
-        cursor.barrier.wait();
-        while let Some(merge) = fixed.counters.next(cursor.phase, kind.plan.merges()) {
-            // SAFETY: as above; the items ended before the barrier.
-            unsafe { attention.run_merge(merge, scratch, output) };
+        for unit in units {
+            if part == 0 {
+                // SAFETY: each item is taken once and owns its rows and heads of the output.
+                unsafe { attention.run_item(unit, scratch, queries, output) };
+            } else {
+                // SAFETY: as above; all items are done, because they are an earlier phase.
+                unsafe { attention.run_merge(unit, scratch, output) };
+            }
         }
     }
 
-    fn matmul(
+    /// Multiplies with a chunk of the panels of several matrices. Their panels count on from one another; a chunk may span several
+    /// matrices.
+    fn multiply_chunk(
         &self,
         input: BufferId,
         products: &[Product],
-        cursor: &mut Cursor<'_>,
+        chunk: &Range<usize>,
         state: &mut ThreadState,
     ) {
         let rows = self.input_rows(input);
-        if rows.rows == 0 {
-            return;
-        }
-        let matrix = |product: &Product| self.fixed.matrix(product.weight);
-        self.quantize(
-            input,
-            rows,
-            products.iter().any(|p| matrix(p).needs_quantized_input()),
-            cursor,
-            state,
-        );
-        let panels: usize = products.iter().map(|product| matrix(product).panels()).sum();
-        self.for_chunks(panels, rows.rows, cursor, |chunk| {
-            // The products' panels count on from one another; a chunk may span several products.
-            let mut first = 0;
-            for product in products {
-                let own = chunk.start.max(first)..chunk.end.min(first + matrix(product).panels());
-                if own.start < own.end {
-                    let panels = own.start - first..own.end - first;
-                    let output = self.whole(product.output, rows.rows);
-                    self.multiply(matrix(product), input, rows, panels, &output, state);
-                }
-                first += matrix(product).panels();
+        let mut first = 0;
+        for product in products {
+            let matrix = self.fixed.matrix(product.weight);
+            let own = chunk.start.max(first)..chunk.end.min(first + matrix.panels());
+            if own.start < own.end {
+                let panels = own.start - first..own.end - first;
+                let output = self.whole(product.output, rows.rows);
+                self.multiply(matrix, input, rows, panels, &output, state);
             }
-        });
+            first += matrix.panels();
+        }
     }
 
-    fn gated_matmul(
+    /// Multiplies with a chunk of the panels of both matrices, and applies the gate.
+    fn gated_chunk(
         &self,
         input: BufferId,
-        gate: WeightId,
-        up: WeightId,
+        (gate, up): (WeightId, WeightId),
         output: BufferId,
-        cursor: &mut Cursor<'_>,
+        chunk: &Range<usize>,
         state: &mut ThreadState,
     ) {
         let rows = self.input_rows(input);
-        if rows.rows == 0 {
-            return;
-        }
+        let height = self.gated_height(gate, up);
         let (gate, up) = (self.fixed.matrix(gate), self.fixed.matrix(up));
-        self.quantize(
-            input,
-            rows,
-            gate.needs_quantized_input() || up.needs_quantized_input(),
-            cursor,
-            state,
-        );
+        assert_eq!(gate.rows(), up.rows(), "gate and up projection have the same rows");
         let target = self.whole(output, rows.rows);
         let factors = self.up.part(0..target.len());
         let columns = self.columns(output);
-        assert_eq!(gate.rows(), up.rows(), "gate and up projection have the same rows");
-        // Panels of float and of quantised matrices may have different heights, of which the larger is a multiple of the smaller.
-        let height = gate.rows_per_panel().max(up.rows_per_panel());
-        self.for_chunks(gate.rows().div_ceil(height), rows.rows, cursor, |chunk| {
-            let own = chunk.start * height..(chunk.end * height).min(gate.rows());
-            self.multiply(gate, input, rows, gate.panels_of(own.clone()), &target, state);
-            self.multiply(up, input, rows, up.panels_of(own.clone()), &factors, state);
-            for row in 0..rows.rows {
-                let range = row * columns + own.start..row * columns + own.end;
-                // SAFETY: this thread alone took the panels, and so owns these columns of both.
-                let (target, factors) =
-                    unsafe { (target.write(range.clone()), factors.write(range)) };
-                self.fixed.kernels.gelu(target);
-                self.fixed.kernels.multiply(target, factors);
-            }
-        });
+        let own = chunk.start * height..(chunk.end * height).min(gate.rows());
+        self.multiply(gate, input, rows, gate.panels_of(own.clone()), &target, state);
+        self.multiply(up, input, rows, up.panels_of(own.clone()), &factors, state);
+        for row in 0..rows.rows {
+            let range = row * columns + own.start..row * columns + own.end;
+            // SAFETY: only this thread took the panels, and so owns these columns of both.
+            let (target, factors) = unsafe { (target.write(range.clone()), factors.write(range)) };
+            self.fixed.kernels.gelu(target);
+            self.fixed.kernels.multiply(target, factors);
+        }
+    }
+
+    /// Rows in a panel of a gated product. Panels of float and of quantised matrices may have different heights, of which the
+    /// larger is a multiple of the smaller.
+    fn gated_height(&self, gate: WeightId, up: WeightId) -> usize {
+        let height = |id| self.fixed.matrix(id).rows_per_panel();
+        height(gate).max(height(up))
     }
 
     /// The rows of a product's input.
@@ -425,35 +493,18 @@ impl Frame<'_> {
         InputRows::of(self.batch, self.fixed.plan.buffer(input).rows)
     }
 
-    /// Quantises the input of a product, if any of its matrices wants it so.
-    fn quantize(
-        &self,
-        input: BufferId,
-        rows: InputRows,
-        needed: bool,
-        cursor: &mut Cursor<'_>,
-        state: &mut ThreadState,
-    ) {
-        if needed {
-            // A lone row is cut into as many runs of blocks as there are threads.
-            let runs = if rows.rows < cursor.thread.count { cursor.thread.count } else { 1 };
-            while let Some(unit) = self.fixed.counters.next(cursor.phase, rows.rows * runs) {
-                self.quantize_run(input, rows, unit / runs, (unit % runs, runs), state);
-            }
-            cursor.barrier.wait();
-        }
-        cursor.phase += 1;
+    /// How many runs of blocks each row of a product's input is quantised in. Where there are fewer rows than threads, rows are cut.
+    fn runs_of_row(&self, input: BufferId, rows: InputRows) -> usize {
+        let threads = self.fixed.threads.len();
+        let blocks = QuantizedRows::blocks_per_row(self.columns(input));
+        if rows.rows < threads { (blocks / RUN_BLOCKS_MIN).clamp(1, threads) } else { 1 }
     }
 
-    /// Quantises one of several runs of a row's blocks.
-    fn quantize_run(
-        &self,
-        input: BufferId,
-        rows: InputRows,
-        row: usize,
-        (run, runs): (usize, usize),
-        state: &mut ThreadState,
-    ) {
+    /// Quantises one of several runs of a row's blocks; a row's runs follow one another.
+    fn quantize_run(&self, input: BufferId, unit: usize, state: &mut ThreadState) {
+        let rows = self.input_rows(input);
+        let runs = self.runs_of_row(input, rows);
+        let (row, run) = (unit / runs, unit % runs);
         let columns = self.columns(input);
         let per_row = QuantizedRows::blocks_per_row(columns);
         let length = per_row.div_ceil(runs);
@@ -470,22 +521,6 @@ impl Frame<'_> {
             unsafe { (self.quantized.write(of_term(0)), self.quantized.write(second)) };
         let values = &self.read(input, row)[elements];
         quantize_terms(self.fixed.isa, values, &mut state.residual, first, second);
-    }
-
-    /// Runs one phase over chunks of panels.
-    fn for_chunks(
-        &self,
-        panels: usize,
-        rows: usize,
-        cursor: &mut Cursor<'_>,
-        mut work: impl FnMut(Range<usize>),
-    ) {
-        let each = if rows <= NARROW_ROWS { CHUNKS_PER_THREAD_NARROW } else { CHUNKS_PER_THREAD };
-        let chunk = panels.div_ceil(cursor.thread.count * each).clamp(1, PANELS_MAX);
-        while let Some(index) = self.fixed.counters.next(cursor.phase, panels.div_ceil(chunk)) {
-            work(index * chunk..((index + 1) * chunk).min(panels));
-        }
-        cursor.phase += 1;
     }
 
     /// Multiplies a range of a matrix's panels with all rows of the input.
@@ -505,18 +540,18 @@ impl Frame<'_> {
             // SAFETY: an earlier phase wrote the input.
             let values = unsafe { input.read(0..input.len()) };
             let input = MatmulInput::F32 { values, stride: columns, rows: rows.rows };
-            // SAFETY: this thread alone took the panels.
+            // SAFETY: only this thread took the panels.
             unsafe { matrix.matmul(input, panels, output, stride, &mut state.matmul) };
             return;
         }
         for (group, terms) in rows.groups() {
-            // SAFETY: written before the last barrier.
+            // SAFETY: an earlier phase wrote them.
             let blocks = unsafe { self.quantized.read(rows.blocks_of(&group, columns)) };
             let input = QuantizedRows::new(blocks, columns);
             let output = output.part(group.start * stride..group.end * stride);
             if terms == 1 {
                 let input = MatmulInput::Quantized(&input);
-                // SAFETY: this thread alone took the panels.
+                // SAFETY: only this thread took the panels.
                 unsafe { matrix.matmul(input, panels.clone(), &output, stride, &mut state.matmul) };
             } else {
                 multiply_two_terms(matrix, &input, panels.clone(), &output, state);

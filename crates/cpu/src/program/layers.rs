@@ -13,7 +13,7 @@ use crate::vector::RopeTable;
 /// Attention steps of one shape whose caches are addressed alike.
 pub(super) struct AttentionKind {
     pub(super) shape: AttentionShape,
-    /// Ring length of a local layer's cache; none for blocks.
+    /// Ring length of a local layer's cache; `None` for blocks.
     ring: Option<usize>,
     /// Positions in each cache.
     pub(super) positions: usize,
@@ -104,7 +104,7 @@ pub(super) fn attention_kinds(
     Ok((kinds, of_step))
 }
 
-/// Ring length of a cache; none for blocks.
+/// Ring length of a cache; `None` for blocks.
 pub(super) fn ring_of(plan: &Plan, cache: CacheId, options: &ProgramOptions) -> Option<usize> {
     plan.cache(cache).window.map(|window| options.ring_length(window))
 }

@@ -1,15 +1,16 @@
 //! A Plan bound to the processor: packed weights, caches, scratch memory and threads.
 //!
-//! A step is one dispatch of the pool. Inside, every thread walks the Plan; work is handed out in chunks, and a barrier
-//! ends each step. Results do not depend on which thread took a chunk.
+//! A step is one dispatch of the pool. Each operation of the Plan is a phase or two, whose units threads take one after the
+//! other. Results do not depend on which thread took a chunk.
 
-#[allow(unsafe_code, reason = "threads write disjoint parts of the activations between barriers")]
+#[allow(unsafe_code, reason = "threads write disjoint parts of the activations within a phase")]
 mod frame;
 mod layers;
 mod terms;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use trine_backend::{BackendError, Batch, Device, KvPage, KvPart, Memory, Program, ProgramOptions};
 use trine_model::{Buffer, BufferId, KvType, Model, Op, Plan, Scratch, WeightId};
@@ -19,11 +20,11 @@ use crate::attention::{AttentionError, AttentionScratch, KvCache, KvKind, KvShap
 use crate::device::CpuDevice;
 use crate::isa::Isa;
 use crate::matmul::{PackError, PackedMatrix, Scratch as MatmulScratch};
-use crate::pool::{ChunkCounters, Pool};
+use crate::pool::Pool;
 use crate::quantize::{QuantizedBlock, QuantizedRows};
 use crate::shared::{OutOfMemory, SharedBuffer};
 use crate::vector::VectorKernels;
-use frame::{Frame, PANELS_MAX, PHASES};
+use frame::{Frame, PANELS_MAX};
 use layers::{
     AttentionKind, RotaryTable, attention_kinds, cache_positions, recycle, ring_of, rotary_tables,
 };
@@ -69,9 +70,8 @@ struct Fixed {
     /// For each cache, the kind of attention that addresses it.
     attention_of_cache: Vec<usize>,
     rotary_of_step: Vec<usize>,
-    counters: ChunkCounters,
     threads: Vec<Mutex<ThreadState>>,
-    /// Seconds spent in each step since profiling began; none while it is off.
+    /// Seconds spent in each step since profiling began; `None` while it is off.
     profile: Mutex<Option<Vec<f64>>>,
     /// Whether whoever waits for the step wants it no more.
     stop: Arc<AtomicBool>,
@@ -135,7 +135,6 @@ impl CpuProgram {
             device: name.clone(),
             what: format!("it lacks {isa:?}"),
         })?;
-        let counters = ChunkCounters::new(plan.steps.len() * PHASES + 1);
         let fixed = Fixed {
             device: name,
             isa,
@@ -148,7 +147,6 @@ impl CpuProgram {
             caches,
             attention_of_step,
             rotary_of_step,
-            counters,
             threads,
             profile: Mutex::new(None),
             stop: Arc::default(),
@@ -168,7 +166,7 @@ impl CpuProgram {
             let prepared = kind.prepare(batch, rows);
             prepared.map_err(|error| BackendError::BadBatch { what: error.to_string() })?;
         }
-        self.fixed.counters.begin();
+        let profiled = self.fixed.profile.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let frame = Frame {
             fixed: &self.fixed,
             batch,
@@ -179,10 +177,10 @@ impl CpuProgram {
             memory: self.memory.share(),
             quantized: self.quantized.share(),
             up: self.up.share(),
-            last_step: AtomicUsize::new(usize::MAX),
+            stopped: AtomicBool::new(false),
+            step_began: profiled.then(|| Mutex::new(Instant::now())),
         };
-        let result = self.pool.run(|thread, barrier| frame.run(thread, barrier));
-        result.map_err(|error| BackendError::Failed {
+        self.pool.run(&frame).map_err(|error| BackendError::Failed {
             device: self.fixed.device.clone(),
             what: error.to_string(),
         })?;
@@ -332,7 +330,7 @@ impl Fixed {
     }
 }
 
-/// Packs matrices, widens vectors; a table that is no output matrix stays where it is mapped.
+/// Packs matrices, widens vectors; a table that is not an output matrix stays where it is mapped.
 fn load_weights(
     plan: &Plan,
     model: &Model,

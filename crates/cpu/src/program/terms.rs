@@ -17,7 +17,7 @@ use crate::quantize::{QuantizedBlock, QuantizedRows, quantize_row, subtract_bloc
 /// Most rows with two terms that are multiplied together.
 pub(super) const TWO_TERM_ROWS: usize = 64;
 
-/// The rows of a product's input: those with two terms, and behind them those with one.
+/// The rows of a product's input: those with two terms, and after them those with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InputRows {
     /// All.

@@ -95,7 +95,7 @@ pub struct Written {
 }
 
 impl Folder {
-    /// Opens a folder whose files are to take at most `limit` bytes; makes it, for its owner alone, if it is not there.
+    /// Opens a folder whose files are to take at most `limit` bytes; makes it, for its owner only, if it is not there.
     ///
     /// # Errors
     /// If it cannot be written, others may write to it, or its file system has no locks.
@@ -112,7 +112,7 @@ impl Folder {
         let lock = open_private(&place, OpenOptions::new().create(true).write(true))
             .map_err(fail(&place))?;
         match lock.try_lock() {
-            Ok(()) => lock.unlock().map_err(fail(&place))?,
+            Ok(()) => drop(Guard(&lock)),
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(source)) => return Err(fail(&place)(source)),
         }
@@ -127,7 +127,7 @@ impl Folder {
         self.write(&[], &[], &[])
     }
 
-    /// Writes pages, `bytes` being their keys and values one behind the other; those that another process has written stay as
+    /// Writes pages, `bytes` being their keys and values one after the other; those that another process has written stay as
     /// they are. Least recently used files are removed before there would be too many; `known` are pages that count as used
     /// now. Nothing is written if the two together are beyond the limit.
     ///
@@ -155,7 +155,7 @@ impl Folder {
             pages.iter().filter(|key| !is_there(key)).map(PageKey::name).collect();
         let is_missing = |key: &&PageKey| missing.contains(&key.name());
         let needed: u64 = pages.iter().filter(is_missing).map(size).sum();
-        // What has the name of a page and is none is replaced.
+        // A file with the name of a page that is not one is replaced.
         missing.iter().for_each(|name| room.forget(name));
         room.keep(known.iter().chain(pages).map(PageKey::name));
         let fits = needed.saturating_add(room.spared) <= self.limit;
@@ -173,8 +173,8 @@ impl Folder {
             }
             match self.put(key, payload, stamp(key).unwrap_or(now)) {
                 Ok(()) => written.pages += 1,
-                // Something else has the page's name, and can keep it.
-                Err(error) if error.kind() == io::ErrorKind::IsADirectory => continue,
+                // A folder has the page's name, and can keep it.
+                Err(_) if self.place(&key.name()).is_dir() => continue,
                 Err(error) => {
                     let problem = format!("{}: {error}", self.path.display());
                     written.error = Some(io::Error::new(error.kind(), problem));
@@ -281,7 +281,7 @@ impl Folder {
         let result = file.and_then(|mut file| {
             (self.write_file)(&mut file, &[&header, payload, &digest])?;
             file.set_modified(used)?;
-            std::fs::rename(&partial, self.path.join(key.name().file_name()))
+            std::fs::rename(&partial, self.place(&key.name()))
         });
         if result.is_err() {
             // The error that matters is the first one.
@@ -291,11 +291,17 @@ impl Folder {
     }
 
     fn remove(&self, name: &PageName) -> io::Result<()> {
-        std::fs::remove_file(self.path.join(name.file_name()))
+        std::fs::remove_file(self.place(name))
     }
 
+    /// Opens a page to be read, and to be marked as used: Windows sets times only of files that may be written.
     fn open_page(&self, key: &PageKey) -> io::Result<File> {
-        open_private(&self.path.join(key.name().file_name()), OpenOptions::new().read(true))
+        let mut options = OpenOptions::new();
+        open_private(&self.place(&key.name()), options.read(true).write(cfg!(windows)))
+    }
+
+    fn place(&self, name: &PageName) -> PathBuf {
+        self.path.join(name.file_name())
     }
 }
 
@@ -342,7 +348,7 @@ impl Room {
         self.total -= self.sizes.remove(name).unwrap_or_default();
     }
 
-    /// Removes pages until there is room for so many bytes. One that cannot be removed counts on.
+    /// Removes pages until there is room for `bytes` more. One that cannot be removed still counts.
     fn make(&mut self, bytes: u64, remove: impl Fn(&PageName) -> io::Result<()>) {
         while self.total.saturating_add(bytes) > self.limit {
             let Some((_, name)) = self.victims.pop() else { break };
@@ -371,7 +377,7 @@ fn make(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-#[cfg(not(unix))]
+#[cfg(windows)]
 fn make(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)
 }
@@ -383,9 +389,13 @@ fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
-#[cfg(not(unix))]
+/// Opens a file, which gets the rights of its folder if it is made. A link is not followed.
+#[cfg(windows)]
 fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    options.open(path)
+    use std::os::windows::fs::OpenOptionsExt;
+    /// Of `CreateFileW`: a link is opened itself.
+    const FILE_FLAG_OPEN_REPARSE_POINT: u32 = 0x0020_0000;
+    options.custom_flags(FILE_FLAG_OPEN_REPARSE_POINT).open(path)
 }
 
 /// Whether a folder is this process's user's, and only they may write to it.
@@ -395,7 +405,8 @@ fn is_private(folder: &std::fs::Metadata) -> bool {
     folder.mode() & 0o022 == 0 && folder.uid() == rustix::process::geteuid().as_raw()
 }
 
-#[cfg(not(unix))]
+/// Not known of Windows, where a folder has the rights of the one that it is in, which are its user's own in their profile.
+#[cfg(windows)]
 fn is_private(_: &std::fs::Metadata) -> bool {
     true
 }

@@ -5,7 +5,7 @@
 //! a prompt begins like pages that are there -> PageStore::read -> thread -> Folder -> Program::write_pages -> a kept sequence
 //! ```
 //!
-//! A page is the keys and values of 32 positions, in global or in local layers. A sequence can go on behind a block if there are the
+//! A page is the keys and values of 32 positions, in global or in local layers. A sequence can go on after a block if there are the
 //! global pages of all blocks up to it and the local ones of the window before its end. Files are named by their contents
 //! ([`page`]), bounded in number and size by a limit on the whole folder ([`folder`]), and read and written by threads of their
 //! own ([`store`]). Whatever is wrong with a file or the disk, the worst that comes of it is that a prompt is computed.
@@ -23,7 +23,7 @@ pub use store::DiskStore;
 pub struct Spill {
     /// What is not there yet, each block's before the next one's.
     pub pages: Vec<PageKey>,
-    /// The keys and values of these pages, one behind the other.
+    /// The keys and values of these pages, one after the other.
     pub bytes: Vec<u8>,
     /// Pages of the same sequence that are there: they are of use again.
     pub known: Vec<PageKey>,
@@ -44,7 +44,7 @@ pub trait PageStore: Send {
     /// Whether a page is there or is to be written: whether it need not be given again.
     fn expects(&self, name: &PageName) -> bool;
 
-    /// Whether so many bytes would be taken to be written at the moment. Those of one sequence are if nothing waits.
+    /// Whether `bytes` would be accepted for writing now. Those of one sequence are if nothing waits.
     fn takes(&self, bytes: usize) -> bool;
 
     /// Writes pages when there is time.
@@ -53,10 +53,10 @@ pub trait PageStore: Send {
     /// Reads pages when there is time. Only after the answer to what was asked before was [taken](PageStore::poll).
     fn read(&mut self, pages: Vec<PageKey>);
 
-    /// The answer to [`PageStore::read`], once, when it is there: the keys and values of all its pages, one behind the other.
+    /// The answer to [`PageStore::read`], once, when it is there: the keys and values of all its pages, one after the other.
     fn poll(&mut self) -> Option<Result<Vec<u8>, NotRead>>;
 
-    /// Seconds that reading so many bytes takes, if there is experience.
+    /// Seconds that reading `bytes` is expected to take; `None` before the first reads.
     fn read_seconds(&self, bytes: usize) -> Option<f64>;
 
     /// Waits until everything is written.

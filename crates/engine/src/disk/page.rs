@@ -12,16 +12,18 @@
 //! | 32 | SHA-256 of all of it |
 //!
 //! Numbers are little-endian. The chain of a sequence begins with the hash of everything that decides its keys and values but the
-//! tokens ([`Origin`]), and each block adds the hash of what was before and its tokens: so a page's name stands for the
+//! tokens ([`Origin`]) and of who may use them ([`Scope`]), and each block adds the hash of what was before and its tokens: so a page's name stands for the
 //! whole beginning of the sequence.
 
 use sha2::{Digest, Sha256};
 use trine_backend::{BLOCK, KvPart, Program};
 
+use crate::scope::Scope;
+
 const MAGIC: &[u8; 8] = b"trineKV1";
 /// Bytes before the keys and values.
 const HEADER: usize = 8 + 8 + 32 + 32 + 8 + 4 * BLOCK;
-/// Bytes behind them.
+/// Bytes after them.
 const DIGEST: usize = 32;
 
 /// A link of a chain.
@@ -99,11 +101,18 @@ impl Origin {
     }
 
     /// For each full block of a sequence the page of its global layers; [`PageKey::of`] gives that of the local ones. `is_bulk`
-    /// says whether its prompt has [bulk rows](trine_backend::Batch::bulk_from), which are computed otherwise.
-    pub fn pages(self, is_bulk: bool, tokens: &[u32]) -> impl Iterator<Item = PageKey> {
+    /// says whether its prompt has [bulk rows](trine_backend::Batch::bulk_from), which are computed otherwise; sequences of
+    /// different scopes have different pages.
+    pub fn pages(
+        self,
+        is_bulk: bool,
+        scope: Scope,
+        tokens: &[u32],
+    ) -> impl Iterator<Item = PageKey> {
         let start: Hash = Sha256::new()
             .chain_update(self.hash)
             .chain_update([u8::from(is_bulk)])
+            .chain_update(scope.bytes())
             .finalize()
             .into();
         let link = move |before: &mut Hash, (index, tokens): (usize, &[u32; BLOCK])| {
@@ -134,7 +143,7 @@ impl PageKey {
         (HEADER + self.bytes + DIGEST) as u64
     }
 
-    /// What stands in its file before and behind the keys and values.
+    /// The bytes of its file before and after the keys and values.
     pub fn frame(&self, payload: &[u8]) -> ([u8; HEADER], [u8; DIGEST]) {
         let header = self.header();
         (header, Sha256::new().chain_update(header).chain_update(payload).finalize().into())
@@ -237,14 +246,20 @@ pub(crate) mod tests {
     #[test]
     fn names_depend_on_all_that_was_before() {
         let tokens: Vec<u32> = (0..100).collect();
-        let pages: Vec<PageKey> = origin(1).pages(false, &tokens).collect();
-        assert_eq!(pages.len(), 3, "full blocks alone");
-        assert!(pages[..2].iter().copied().eq(origin(1).pages(false, &tokens[..70])));
+        let pages: Vec<PageKey> = origin(1).pages(false, Scope::default(), &tokens).collect();
+        assert_eq!(pages.len(), 3, "only full blocks");
+        let begun = origin(1).pages(false, Scope::default(), &tokens[..70]);
+        assert!(pages[..2].iter().copied().eq(begun));
         let mut other = tokens.clone();
         other[0] = 7;
-        let all = [(1, false, &other), (1, true, &tokens), (2, false, &tokens)];
-        for (seed, is_bulk, tokens) in all {
-            let others = origin(seed).pages(is_bulk, tokens);
+        let (all, own) = (Scope::default(), Scope::default().within(b"own"));
+        for (seed, is_bulk, scope, tokens) in [
+            (1, false, all, &other),
+            (1, true, all, &tokens),
+            (2, false, all, &tokens),
+            (1, false, own, &tokens),
+        ] {
+            let others = origin(seed).pages(is_bulk, scope, tokens);
             for (one, other) in pages.iter().zip(others) {
                 assert_ne!(one.name(), other.name());
             }
@@ -264,7 +279,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_file_with_any_bit_changed_is_not_the_page() {
-        let key = origin(1).pages(true, &[5; BLOCK]).next().unwrap();
+        let key = origin(1).pages(true, Scope::default(), &[5; BLOCK]).next().unwrap();
         let payload: Vec<u8> = (0..40).collect();
         let sound = file(&key, &payload);
         assert_eq!(key.payload(&sound), Ok(&payload[..]));
@@ -283,7 +298,7 @@ pub(crate) mod tests {
     /// What two lists of tokens with one hash would lead to, and a file under another's name.
     #[test]
     fn a_sound_file_of_other_tokens_is_not_the_page() {
-        let key = origin(1).pages(true, &[5; BLOCK]).next().unwrap();
+        let key = origin(1).pages(true, Scope::default(), &[5; BLOCK]).next().unwrap();
         let payload = [9; 40];
         for other in [
             PageKey { tokens: [6; BLOCK], ..key },

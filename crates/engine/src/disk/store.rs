@@ -104,7 +104,7 @@ impl PageStore for DiskStore {
         let shared = &self.shared;
         shared.queued.fetch_add(spill.bytes.len() + SPILL_BYTES, Ordering::AcqRel);
         shared.known().queued.extend(spill.pages.iter().map(PageKey::name));
-        // The thread ends with this value alone.
+        // The thread ends only with this value.
         let _ = self.spills.as_ref().map(|spills| spills.send(Job::Spill(spill)));
     }
 
@@ -281,7 +281,8 @@ mod tests {
     /// The pages of a sequence of its own for each seed.
     fn spill(seed: u32, blocks: usize) -> Spill {
         let tokens: Vec<u32> = (0..(blocks * BLOCK) as u32).map(|at| at ^ seed).collect();
-        let pages: Vec<PageKey> = origin(1).pages(false, &tokens).collect();
+        let pages: Vec<PageKey> =
+            origin(1).pages(false, crate::Scope::default(), &tokens).collect();
         let bytes = pages.iter().flat_map(|key| vec![7; key.bytes]).collect();
         Spill { pages, bytes, known: Vec::new() }
     }

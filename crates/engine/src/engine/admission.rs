@@ -12,9 +12,9 @@ use crate::kv::Lease;
 use crate::queue::Rank;
 use crate::request::{Event, Finish};
 
-/// A prompt waits for another that is being run if that will save it so many positions more than it could reuse at once.
+/// A prompt waits for another that is being run if that saves it at least this many positions more than it could reuse now.
 const WORTH_WAITING: usize = BLOCK;
-/// A place where prompts branch is kept if it is so far from the beginning, and from what could be reused.
+/// A place where prompts branch is kept if it is at least this far from the beginning, and from what could be reused.
 const WORTH_KEEPING: usize = 2 * BLOCK;
 
 impl Engine {
@@ -112,10 +112,12 @@ impl Engine {
 
     /// Whether the beginning that a sequence got by a fork is kept elsewhere.
     fn has_kept(&self, lease: Lease) -> bool {
-        let tokens = &self.places[lease.slot].tokens()[..lease.reused];
+        let place = &self.places[lease.slot];
+        let (tokens, scope) = (&place.tokens()[..lease.reused], place.scope());
         (0..self.places.len()).any(|slot| {
             !self.kv.is_running(slot)
                 && self.kv.length(slot) == lease.reused
+                && self.places[slot].scope() == scope
                 && self.places[slot].tokens().starts_with(tokens)
         })
     }
@@ -129,7 +131,8 @@ impl Engine {
         self.spill_lost()?;
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
         let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
-        self.places[kept] = Place::Kept(Kept { tokens, prompt });
+        let scope = self.places[slot].scope();
+        self.places[kept] = Place::Kept(Kept { tokens, prompt, scope });
         Ok(self.program.copy_slot(slot as u32, kept as u32, self.kv.written(slot))?)
     }
 
@@ -210,7 +213,9 @@ impl Engine {
         self.kv.release(slot, keep);
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
         let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
-        match std::mem::replace(&mut self.places[slot], Place::Kept(Kept { tokens, prompt })) {
+        let scope = self.places[slot].scope();
+        let kept = Place::Kept(Kept { tokens, prompt, scope });
+        match std::mem::replace(&mut self.places[slot], kept) {
             Place::Running(_, sequence) => sequence,
             Place::Kept(_) => unreachable!("only running sequences end"),
         }

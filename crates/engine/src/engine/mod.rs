@@ -22,6 +22,7 @@ use crate::queue::{Queue, Rank};
 use crate::request::{Event, Finish, Limits, Request, SequenceId, Statistics};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
+use crate::scope::Scope;
 use crate::status::Status;
 use crate::traffic::Traffic;
 use rows::{RowLogits, Rows};
@@ -29,15 +30,15 @@ use sequence::Sequence;
 use spill::Prefixes;
 use step::Outcome;
 
-/// Most requests in the queue where nothing else is said.
+/// Most requests in the queue by default.
 const QUEUE: usize = 1024;
-/// Most prompt tokens in the queue, in contexts, where nothing else is said.
+/// Most prompt tokens in the queue by default, in contexts.
 const QUEUE_CONTEXTS: usize = 256;
 
 /// Generates text for many sequences at once on one device, up to a fixed number of them side by side.
 ///
 /// Requests wait in a queue until there is a slot and memory for their prompts. Prompts are run in pieces beside decoding
-/// sequences. A sequence that finds no memory makes the lowest in rank give way, which is queued again and later run anew
+/// sequences. A sequence that finds no memory makes the lowest in rank give way, which is queued again and later recomputed
 /// from its tokens.
 ///
 /// After it is made, [`Engine::step_into`] allocates nothing for a token but what log-probabilities and constraints ask for;
@@ -84,6 +85,8 @@ struct Kept {
     tokens: Vec<u32>,
     /// Tokens of its prompt.
     prompt: usize,
+    /// Who may use it.
+    scope: Scope,
 }
 
 impl Place {
@@ -94,10 +97,20 @@ impl Place {
         }
     }
 
-    /// Tokens at the beginning of a prompt that it shares and that were computed as the prompt's own would be. Where one
-    /// of both prompts has bulk rows and the other has not, they were not; what continues a short prompt's answer may
+    fn scope(&self) -> Scope {
+        match self {
+            Place::Running(_, sequence) => sequence.scope,
+            Place::Kept(kept) => kept.scope,
+        }
+    }
+
+    /// Tokens at the beginning of a prompt that it shares and that were computed as the prompt's own would be. Sequences of
+    /// different scopes share nothing. Where one of both prompts has bulk rows and the other has not, they were not; what continues a short prompt's answer may
     /// still use them, which are the more exact ones.
     fn common(&self, sequence: &Sequence) -> usize {
+        if self.scope() != sequence.scope {
+            return 0;
+        }
         let (tokens, prompt) = match self {
             Place::Running(_, other) => (&other.tokens, other.prompt),
             Place::Kept(kept) => (&kept.tokens, kept.prompt),
@@ -205,7 +218,7 @@ impl Engine {
         Ok(Self::embedding(program, options.sequences, vocabulary, pooling))
     }
 
-    /// An engine for embeddings of texts with so many token ids, by a Program that gives hidden states, (tokens, hidden); with at
+    /// An engine for embeddings of texts with ids below `vocabulary`, by a Program that gives hidden states, (tokens, hidden); with at
     /// most `running` sequences at once, as [`Engine::with_running`] has it.
     pub fn embedding(
         program: Box<dyn Program>,
@@ -339,7 +352,7 @@ impl Engine {
 
     /// Queues a request. The whole token list is given every time: what it shares with the beginning of a sequence
     /// that is in the cache is not run again, except for its last token. Where the local layers' rings have forgotten what
-    /// is needed to go on there, it is run anew (see [`crate::kv::Ring::keeps`]).
+    /// is needed to go on there, it is recomputed (see [`crate::kv::Ring::keeps`]).
     ///
     /// # Errors
     /// What [`Limits::check`] finds, and [`EngineError::QueueFull`]. Nothing is changed then.
@@ -424,7 +437,7 @@ impl Engine {
     }
 
     /// Ends a request at any moment, waiting or running. What it has in the cache stays reusable until it is needed; the
-    /// next step reports [`Finish::Cancelled`]. Gives what it has cost; none if it has ended.
+    /// next step reports [`Finish::Cancelled`]. Gives what it has cost; `None` if it has ended.
     pub fn cancel(&mut self, id: SequenceId) -> Option<Statistics> {
         let slot = (0..self.places.len())
             .find(|&slot| self.places[slot].running().is_some_and(|sequence| sequence.id == id));

@@ -16,7 +16,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Buffers that need not grow for steps of so many rows, outputs and sequences.
+    /// Buffers that need not grow for steps of these numbers of rows, outputs and sequences.
     pub(super) fn new(tokens: usize, outputs: usize, sequences: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(tokens),

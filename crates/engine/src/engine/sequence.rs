@@ -12,8 +12,9 @@ use crate::request::{
 };
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
+use crate::scope::Scope;
 
-/// Whether the rows of a prompt with so many tokens are bulk rows.
+/// Whether the rows of a prompt of this length are bulk rows.
 pub(super) fn has_bulk_rows(prompt: usize) -> bool {
     prompt > BULK_ROWS
 }
@@ -24,6 +25,7 @@ pub(super) struct Sequence {
     /// Prompt and generated tokens. The first [`KvCache::length`](crate::kv::KvCache::length) of them are in the cache.
     pub(super) tokens: Vec<u32>,
     pub(super) prompt: usize,
+    pub(super) scope: Scope,
     pub(super) deadline: Option<Instant>,
     pub(super) statistics: Statistics,
     /// Where it stands with the store of prefixes while it waits.
@@ -64,6 +66,7 @@ impl Sequence {
             id,
             tokens,
             prompt,
+            scope: request.scope,
             deadline: request.deadline,
             statistics: Statistics { prompt_tokens: prompt, ..Statistics::default() },
             turn: Turn::Open,
@@ -95,7 +98,7 @@ impl Sequence {
         self.prompt_logprobs.is_some() && self.next_logprob < self.prompt
     }
 
-    /// Whether the row of a position is a bulk row, if it is run. That depends on the request alone, not on company or on the
+    /// Whether the row of a position is a bulk row, if it is run. That depends only on the request, not on company or on the
     /// pieces that its prompt is run in. Positions of its prompt that come from the cache were computed alike, but for those
     /// of an earlier answer in a prompt with bulk rows: they are more exact than its own rows would be (decision 001).
     pub(super) fn is_bulk(&self, position: usize) -> bool {
@@ -116,7 +119,7 @@ impl Sequence {
     pub(super) fn next_rows(&self, done: usize) -> (usize, Wanted) {
         let all = self.tokens.len();
         let mut end = all;
-        // After generated tokens were lost to another sequence, their rows are no bulk rows.
+        // After generated tokens were lost to another sequence, their rows are not bulk rows.
         for border in [self.branch, self.prompt] {
             if (done + 1..end).contains(&border) {
                 end = border;
@@ -144,7 +147,7 @@ impl Sequence {
         true
     }
 
-    /// Reports how much of the prompt is in the cache; none if that much was reported before.
+    /// Reports how much of the prompt is in the cache; `None` if that much was reported before.
     pub(super) fn progress(&mut self, done: usize) -> Option<Event> {
         if done > self.prompt || done <= self.reported {
             return None;
@@ -168,7 +171,7 @@ impl Sequence {
         Event::Finished { sequence: self.id, finish, statistics: self.statistics }
     }
 
-    /// Reports its embedding, whose last position was run; says why it is none, if that is so.
+    /// Reports its embedding, whose last position was run; or says why there is none.
     pub(super) fn embedding(&self, events: &mut Vec<Event>) -> Option<Finish> {
         let Some(vector) = self.pool.as_ref().and_then(Pool::vector) else {
             tracing::error!(sequence = %self.id, "sequence ended: its hidden states are not finite");
@@ -183,7 +186,7 @@ impl Sequence {
         self.max_tokens == 0
     }
 
-    /// Log-probability of the prompt's token at `position`, from the logits of the row before it; none if it was reported
+    /// Log-probability of the prompt's token at `position`, from the logits of the row before it; `None` if it was reported
     /// before.
     pub(super) fn prompt_logprobs(&self, position: usize, logits: &[f32]) -> Option<Logprobs> {
         let top = self.prompt_logprobs?;

@@ -15,13 +15,14 @@ use crate::disk::{Origin, PageKey, PageStore, Spill, StoreCounts};
 use crate::error::EngineError;
 use crate::kv::Lost;
 use crate::queue::Rank;
+use crate::scope::Scope;
 
-/// A prefix is worth its files, and reading them, if it spares so many positions.
+/// A prefix is worth its files, and reading them, if it spares at least this many positions.
 const WORTH_KEEPING: usize = 2 * BLOCK;
 /// How long a request waits for pages while nothing is known of how long it would take without: from the first step with a prompt on,
 /// that is known.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// So many prefixes that seem slower to read than to compute are not read before one is tried again: the disk may have been busy.
+/// Prefixes in a row that are not read because that seems slower than computing; then one is tried: the disk may have been busy.
 const REFUSALS: u32 = 16;
 /// Least and most time that it waits otherwise.
 const PATIENCE_BOUNDS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(30)];
@@ -31,7 +32,7 @@ pub(super) struct Prefixes {
     store: Box<dyn PageStore>,
     origin: Origin,
     has_global: bool,
-    /// Positions that the local layers see, the largest number; none without such layers.
+    /// Positions that the local layers see, the largest number; `None` without such layers.
     window: Option<usize>,
     reading: Reading,
     /// Rows and seconds of steps with prompts, the last one counting as much as all before it.
@@ -120,22 +121,31 @@ impl Prefixes {
         keys.iter().enumerate().flat_map(of_block).flatten().collect()
     }
 
-    /// The longest beginning of a sequence that the store has, if that is at least so many positions.
+    /// The longest beginning of a sequence that the store has, if that is at least `least` positions.
     fn find(&self, sequence: &Sequence, least: usize) -> Option<Prefix> {
         // The last token is run in any case.
         let tokens = &sequence.tokens[..sequence.tokens.len().saturating_sub(1)];
         let is_bulk = has_bulk_rows(sequence.prompt);
-        let own = self.find_kind(is_bulk, tokens, least);
+        let own = self.find_kind(is_bulk, sequence.scope, tokens, least);
         // As with sequences in memory: what continues a short prompt may be used by a long one.
-        let short =
-            if is_bulk { self.find_kind(false, tokens, least.max(BULK_ROWS + 1)) } else { None };
+        let short = if is_bulk {
+            self.find_kind(false, sequence.scope, tokens, least.max(BULK_ROWS + 1))
+        } else {
+            None
+        };
         [own, short].into_iter().flatten().max_by_key(|prefix| (prefix.length, prefix.is_bulk))
     }
 
-    fn find_kind(&self, is_bulk: bool, tokens: &[u32], least: usize) -> Option<Prefix> {
+    fn find_kind(
+        &self,
+        is_bulk: bool,
+        scope: Scope,
+        tokens: &[u32],
+        least: usize,
+    ) -> Option<Prefix> {
         // Where there are no global layers, the local ones of every block are looked for.
         let is_there = |key: &PageKey| !self.has_global || self.store.has(&key.name());
-        let pages = self.origin.pages(is_bulk, tokens);
+        let pages = self.origin.pages(is_bulk, scope, tokens);
         let keys: Vec<PageKey> = pages.take_while(is_there).collect();
         let most = keys.len();
         // Blocks before and with each one whose local pages are there without a gap.
@@ -159,7 +169,7 @@ impl Prefixes {
         !matches!(self.reading, Reading::Nothing)
     }
 
-    /// How long a request waits for pages that spare it so many rows; none if reading them takes longer than computing.
+    /// How long a request waits for pages that spare it `spared` rows; `None` if reading them takes longer than computing.
     fn patience(&mut self, prefix: &Prefix, spared: usize) -> Option<Duration> {
         let (rows, seconds) = self.pace;
         if rows == 0.0 {
@@ -177,7 +187,7 @@ impl Prefixes {
         Some(Duration::from_secs_f64(seconds.clamp(least.as_secs_f64(), most.as_secs_f64())))
     }
 
-    /// Notes that a step took so long for so many rows, some of them of prompts.
+    /// Notes the time of a step with this number of rows, some of them of prompts.
     pub(super) fn note_time(&mut self, rows: usize, seconds: f64) {
         self.pace = (self.pace.0 / 2.0 + rows as f64, self.pace.1 / 2.0 + seconds);
     }
@@ -257,8 +267,9 @@ impl Engine {
             return Ok(());
         }
         let is_bulk = has_bulk_rows(kept.prompt);
-        let keys: Vec<PageKey> = prefixes.origin.pages(is_bulk, &kept.tokens[..length]).collect();
-        // All that the rings still hold, not the window alone: so that prompts that depart a little before the end find a place to go
+        let tokens = &kept.tokens[..length];
+        let keys: Vec<PageKey> = prefixes.origin.pages(is_bulk, kept.scope, tokens).collect();
+        // All that the rings still hold, not only the window: so that prompts that depart a little before the end find a place to go
         // on from, as they do in memory.
         let all = prefixes.pages_of(&keys, first_held);
         let (known, pages): (Vec<PageKey>, Vec<PageKey>) =
@@ -393,7 +404,7 @@ impl Engine {
             prefix.length.min(BULK_ROWS)
         };
         let tokens = sequence.tokens[..prefix.length].to_vec();
-        self.places[slot] = Place::Kept(Kept { tokens, prompt });
+        self.places[slot] = Place::Kept(Kept { tokens, prompt, scope: sequence.scope });
         let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
         match self.program.write_pages(&places_of(&prefix.pages, view), &bytes) {
             Ok(()) => {}

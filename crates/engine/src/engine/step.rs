@@ -10,7 +10,7 @@ use crate::request::{Event, Finish};
 use crate::scheduler::Pick;
 
 impl Engine {
-    /// Writes the picked rows into the buffers, bulk rows behind the others.
+    /// Writes the picked rows into the buffers, bulk rows after the others.
     pub(super) fn gather(&mut self) {
         let (places, kv) = (&self.places, &self.kv);
         let is_bulk = |pick: &Pick| {

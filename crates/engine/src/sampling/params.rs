@@ -12,7 +12,7 @@ pub const TOP_K_MAX: usize = 1 << 24;
 const REPETITION: std::ops::RangeInclusive<f32> = 0.01..=100.0;
 /// Range of presence and frequency penalties, that of OpenAI's API.
 pub const PENALTY: std::ops::RangeInclusive<f32> = -2.0..=2.0;
-/// Largest bias on a logit, that of OpenAI's API; it decides alone whether a token is chosen.
+/// Largest bias on a logit, that of OpenAI's API; it decides by itself whether a token is chosen.
 pub const BIAS_MAX: f32 = 100.0;
 /// Most biased tokens in a request.
 pub const BIASES_MAX: usize = 4096;

@@ -19,11 +19,11 @@ pub(crate) struct Faults {
     pub(crate) damaged: u64,
     /// A page is written under another one's name.
     pub(crate) foreign: u64,
-    /// It is said that a page is there that is not.
+    /// The store claims a page that it does not have.
     pub(crate) lies: u64,
     /// Most times that an answer is looked for before it is there.
     pub(crate) delay: u64,
-    /// Pages that there is room for; 0 for any number.
+    /// Room, in pages; 0 for any number.
     pub(crate) room: usize,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct FakeStore {
     shelf: Shelf,
     faults: Faults,
     random: Mutex<ChaCha8Rng>,
-    /// With the number of times that it is still looked for in vain.
+    /// With the number of times that looking for it still finds nothing.
     answer: Option<(u64, Result<Vec<u8>, NotRead>)>,
 }
 

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use trine_hub::{EntryState, Hub, HubConfig, HubError, ModelName, Origin, Selection};
+use trine_hub::{EntryState, Hub, HubConfig, HubError, ModelName};
+#[cfg(unix)]
+use trine_hub::{Origin, Selection};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 

@@ -1,7 +1,7 @@
 //! Embeddings of texts: what the dialects share.
 //!
 //! ```text
-//! a dialect: fields -> Prompts (bounded) -> embed: a few at a time to trine_engine::Service -> Vectors
+//! a dialect: fields -> Inputs -> token ids (bounded) -> embed: a few at a time to trine_engine::Service -> Vectors
 //!   the dialect again: Vectors -> a body that is written one vector at a time
 //! ```
 
@@ -28,17 +28,18 @@ use trine_text::Specials;
 use crate::app::App;
 use crate::body::permits;
 use crate::error::{ApiError, failure};
-use crate::json::{Fields, token_id};
+use crate::json::Fields;
 use crate::lifecycle::Phase;
 use crate::metrics::ModelMetrics;
 use crate::models::{Lease, LoadedModel};
+use crate::prompts::Prompt;
 
 /// Most texts in a request, and most tokens in all of them, as OpenAI has it.
 pub(crate) const TEXTS_MAX: usize = 2048;
 const TOKENS_MAX: usize = 300_000;
 
-/// Texts of a request that are in the engine at once, in sequences that it runs at once: so many that none of these is
-/// idle, and so few that the queue has room for others.
+/// Texts of a request that are in the engine at once, in sequences that it runs at once: enough that no sequence
+/// is idle, few enough that the queue has room for others.
 const AHEAD: usize = 2;
 
 /// Pause before a text is tried again that found the queue full, where others of its request have their vectors.
@@ -59,86 +60,89 @@ pub(crate) fn shape(model: &LoadedModel) -> Result<Embeddings, ApiError> {
     })
 }
 
-/// Refuses another number of dimensions than the model has: Gemma 3 is not trained so that the beginning of a vector is one.
-///
-/// # Errors
-/// 400 naming the field.
-fn check_dimensions(fields: Fields<'_>, shape: Embeddings) -> Result<(), ApiError> {
-    let asked = fields.count("dimensions", 1, u32::MAX as usize)?;
-    if asked.is_none_or(|asked| asked == shape.dimensions) {
-        return Ok(());
-    }
-    let remedy = format!("leave it out, or use this model's {}", shape.dimensions);
-    Err(ApiError::unsupported("dimensions", &remedy))
-}
-
-/// The texts of a request as token ids, within bounds.
-struct Prompts<'a> {
-    model: &'a LoadedModel,
+/// Texts to be embedded.
+struct Inputs {
     /// The field that they are in.
     param: &'static str,
+    prompts: Vec<Prompt>,
     adds_bos: bool,
-    ids: Vec<Vec<u32>>,
-    tokens: usize,
+    /// Numbers that a vector is to have, where the request says it.
+    dimensions: Option<usize>,
 }
 
-impl<'a> Prompts<'a> {
-    fn new(model: &'a LoadedModel, param: &'static str, adds_bos: bool) -> Self {
-        Self { model, param, adds_bos, ids: Vec::new(), tokens: 0 }
-    }
-
-    fn wrong(&self, what: &str) -> ApiError {
-        let expected = "use a text, a list of texts, a list of token ids or a list of such lists";
-        ApiError::field(self.param, format!("{what}; {expected}"))
-    }
-
-    /// Reads a text, a list of texts, a list of token ids, or a list of such lists.
-    fn read(mut self, value: &Value) -> Result<Vec<Vec<u32>>, ApiError> {
-        match value {
-            Value::Array(items) if items.iter().any(|item| item.is_string() || item.is_array()) => {
-                if items.len() > TEXTS_MAX {
-                    return Err(self.wrong(&format!("there are more than {TEXTS_MAX} texts")));
-                }
-                items.iter().try_for_each(|item| self.push(item))?;
-            }
-            value => self.push(value)?,
+impl Inputs {
+    /// The texts as token ids, within bounds. All are looked at before the first one is cut into tokens.
+    ///
+    /// # Errors
+    /// 501 for a model that gives no embeddings, 503 where its queue is full or other answers take all the memory for answers, and
+    /// 400 naming the field that it cannot do.
+    fn encode(self, app: &App, lease: &Lease) -> Result<Ready, ApiError> {
+        let shape = shape(lease)?;
+        check_dimensions(self.dimensions, shape)?;
+        let room = room(app, self.prompts.len() * shape.dimensions * size_of::<f32>())?;
+        if !self.prompts.is_empty() {
+            lease.service.check_room(1)?;
         }
-        Ok(self.ids)
+        let of_field = |error: ApiError| error.of_field(self.param);
+        let least = self.prompts.iter().map(|prompt| prompt.check(lease).map_err(of_field));
+        self.check_together(least.sum::<Result<usize, ApiError>>()?)?;
+        let mut tokens = 0;
+        let mut encoded = Vec::with_capacity(self.prompts.len());
+        for prompt in &self.prompts {
+            let ids = self.ids(prompt, lease).map_err(of_field)?;
+            tokens += ids.len();
+            self.check_together(tokens)?;
+            encoded.push(ids);
+        }
+        Ok(Ready { prompts: encoded, room })
     }
 
-    fn push(&mut self, value: &Value) -> Result<(), ApiError> {
-        let ids = match value {
-            Value::String(text) if text.is_empty() => return Err(self.wrong("a text is empty")),
-            Value::String(text) => {
-                let tokenizer = &self.model.tokenizer;
-                let ids = match self.adds_bos {
-                    true => tokenizer.encode_prompt(text, Specials::Parse),
-                    false => tokenizer.encode(text, Specials::Parse),
-                };
-                ids.map_err(|error| ApiError::from(error).of_field(self.param))?
+    fn ids(&self, prompt: &Prompt, lease: &Lease) -> Result<Vec<u32>, ApiError> {
+        let ids = match prompt {
+            Prompt::Ids(ids) => ids.clone(),
+            Prompt::Text(text) if self.adds_bos => {
+                lease.tokenizer.encode_prompt(text, Specials::Parse)?
             }
-            Value::Array(ids) if ids.is_empty() => return Err(self.wrong("a list is empty")),
-            Value::Array(ids) => {
-                let ids: Option<Vec<u32>> = ids.iter().map(token_id).collect();
-                ids.ok_or_else(|| self.wrong("a list holds something else than token ids"))?
-            }
-            _ => {
-                let what = format!("{} is neither a text nor a list", self.param);
-                return Err(self.wrong(&what));
-            }
+            Prompt::Text(text) => lease.tokenizer.encode(text, Specials::Parse)?,
         };
-        let checked = self.model.service.limits().check_prompt(&ids);
-        checked.map_err(|error| ApiError::from(error).of_field(self.param))?;
-        self.tokens += ids.len();
-        if self.tokens > TOKENS_MAX {
+        lease.limits().check_prompt(&ids)?;
+        Ok(ids)
+    }
+
+    /// Refuses this many tokens in all.
+    fn check_together(&self, tokens: usize) -> Result<(), ApiError> {
+        if tokens > TOKENS_MAX {
             let message = format!(
                 "the texts have more than {TOKENS_MAX} tokens together; send them in several requests"
             );
             return Err(ApiError::field(self.param, message));
         }
-        self.ids.push(ids);
         Ok(())
     }
+}
+
+/// Texts ready for the model.
+struct Ready {
+    prompts: Vec<Vec<u32>>,
+    /// For their vectors.
+    room: OwnedSemaphorePermit,
+}
+
+/// Reads how many numbers a vector is to have.
+fn read_dimensions(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
+    fields.count("dimensions", 1, u32::MAX as usize)
+}
+
+/// Refuses another number of dimensions than the model has: Gemma 3 is not trained so that the beginning of a vector is one.
+///
+/// # Errors
+/// 400 naming the field.
+fn check_dimensions(asked: Option<usize>, shape: Embeddings) -> Result<(), ApiError> {
+    if asked.is_none_or(|asked| asked == shape.dimensions) {
+        return Ok(());
+    }
+    let remedy = format!("leave it out, or use this model's {}", shape.dimensions);
+    Err(ApiError::unsupported("dimensions", &remedy))
 }
 
 /// What a request is answered with.
@@ -155,16 +159,9 @@ pub(crate) struct Vectors {
 /// The embeddings of texts, in their order. Dropping the future cancels what is left.
 ///
 /// # Errors
-/// 503 where the queue has no room for the first of them, or for long none for another, or other answers take all the memory
-/// for answers; 408 where the request's time is over; and what ends a generation without a text.
-async fn embed(
-    app: &App,
-    lease: &Lease,
-    prompts: Vec<Vec<u32>>,
-    priority: i32,
-) -> Result<Vectors, ApiError> {
-    let model = &lease.model;
-    let room = room(app, prompts.len() * shape(model)?.dimensions * size_of::<f32>())?;
+/// 503 where the queue has no room for the first of them, or for long no room for another; 408 where the request's time is over; and what ends a generation without a text.
+async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<Vectors, ApiError> {
+    let (model, Ready { prompts, room }) = (&lease.model, ready);
     let tokens = prompts.iter().map(Vec::len).sum();
     let metrics = app.metrics.model(&lease.base);
     let deadline = app.lifecycle.deadline(lease.asked);
@@ -177,7 +174,9 @@ async fn embed(
     let mut tries = 0;
     loop {
         while let Some(prompt) = prompts.peek().filter(|_| running.len() < most) {
-            let request = Request { priority, deadline, ..Request::embedding(prompt.clone()) };
+            let scope = lease.scope;
+            let embedding = Request::embedding(prompt.clone());
+            let request = Request { priority, deadline, scope, ..embedding };
             let is_queued = match model.service.submit(request) {
                 Ok(generation) => {
                     running.push_back(Running::new(generation, &metrics, prompt));
@@ -298,7 +297,7 @@ impl Drop for Running {
     }
 }
 
-/// A JSON object: the fields of `envelope`, which has some, and behind them a list of vectors as `item` writes each with its
+/// A JSON object: the fields of `envelope`, which has some, and after them a list of vectors as `item` writes each with its
 /// index.
 fn respond(
     envelope: &Value,

@@ -6,15 +6,16 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{Prompts, check_dimensions, embed, json_of, numbers, respond, shape};
+use super::{Inputs, Ready, TEXTS_MAX, embed, json_of, numbers, read_dimensions, respond};
 use crate::app::App;
-use crate::body::{Object, read_object};
+use crate::body::receive;
 use crate::error::ApiError;
 use crate::json::Fields;
-use crate::models::{Lease, LoadedModel};
+use crate::models::{KeepAlive, Lease};
 use crate::ollama::read_keep_alive;
+use crate::prompts::read_prompts;
 
 /// `POST /api/embed`
 pub(crate) async fn embed_inputs(
@@ -22,11 +23,9 @@ pub(crate) async fn embed_inputs(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let started = Instant::now();
-    let (object, lease) = open(&app, request).await?;
-    let load = started.elapsed();
-    let reading = Arc::clone(&lease);
-    let prompts = app.work(move || read(&object, &reading.model, "input")).await?;
-    let vectors = embed(&app, &lease, prompts, 0).await?;
+    let ((ready, loaded), lease) = prepare(&app, request, "input").await?;
+    let load = loaded.saturating_duration_since(started);
+    let vectors = embed(&app, &lease, ready, 0).await?;
     let envelope = json!({
         "model": &*lease.name,
         "total_duration": started.elapsed().as_nanos() as u64,
@@ -41,42 +40,42 @@ pub(crate) async fn embed_prompt(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (object, lease) = open(&app, request).await?;
-    let reading = Arc::clone(&lease);
-    let prompts = app.work(move || read(&object, &reading.model, "prompt")).await?;
-    let vectors = embed(&app, &lease, prompts, 0).await?;
+    let ((ready, _), lease) = prepare(&app, request, "prompt").await?;
+    let vectors = embed(&app, &lease, ready, 0).await?;
     let vector = vectors.rows.first().map(Vec::as_slice).unwrap_or_default();
     Ok(json_of(Body::from(format!("{{\"embedding\":{}}}", numbers(vector)))))
 }
 
-/// The object that a request carries and the model that it names, loaded if need be and kept as long as it says.
-async fn open(app: &Arc<App>, request: Request<Body>) -> Result<(Object, Arc<Lease>), ApiError> {
-    let object = read_object(app, request).await?;
-    let fields = Fields::new(&object);
-    let keep = read_keep_alive(fields)?;
-    let named = app.models.find(fields.text("model")?).await?;
-    let lease = app.model(&named, keep).await?;
-    Ok((object, lease))
+/// The texts of a field, empty where the model is only to be loaded, and when it was; and the model, kept as long as the request
+/// says.
+async fn prepare(
+    app: &Arc<App>,
+    request: Request<Body>,
+    param: &'static str,
+) -> Result<((Ready, Instant), Arc<Lease>), ApiError> {
+    let received = receive(app, request, move |fields| read(fields, param)).await?;
+    let named = app.models.find(received.model.as_deref()).await?;
+    let keep = received.asked.1;
+    let shared = Arc::clone(app);
+    let encode = move |(inputs, _): (Inputs, _), lease: &Lease| {
+        let loaded = Instant::now();
+        Ok((inputs.encode(&shared, lease)?, loaded))
+    };
+    app.prepare_for(received, &named, keep, encode).await
 }
 
-/// The texts of a field; none where nothing is to be embedded, and the model only loaded.
-fn read(
-    object: &Map<String, Value>,
-    model: &LoadedModel,
-    param: &'static str,
-) -> Result<Vec<Vec<u32>>, ApiError> {
-    let fields = Fields::new(object);
-    let shape = shape(model)?;
-    check_dimensions(fields, shape)?;
+fn read(fields: Fields<'_>, param: &'static str) -> Result<(Inputs, Option<KeepAlive>), ApiError> {
+    let keep = read_keep_alive(fields)?;
+    let dimensions = read_dimensions(fields)?;
     // Nothing is ever truncated: a text that is too long is refused, whatever this says.
     fields.boolean("truncate")?;
     fields.object("options")?;
-    let prompts = Prompts::new(model, param, true);
-    match fields.get(param) {
-        None => Ok(Vec::new()),
-        Some(Value::String(text)) if text.is_empty() => Ok(Vec::new()),
-        Some(Value::Array(items)) if items.is_empty() => Ok(Vec::new()),
-        Some(Value::Array(_)) if param == "prompt" => Err(fields.wrong("prompt", "a text")),
-        Some(value) => prompts.read(value),
-    }
+    let prompts = match fields.get(param) {
+        None => Vec::new(),
+        Some(Value::String(text)) if text.is_empty() => Vec::new(),
+        Some(Value::Array(items)) if items.is_empty() => Vec::new(),
+        Some(Value::Array(_)) if param == "prompt" => return Err(fields.wrong(param, "a text")),
+        Some(_) => read_prompts(fields, param, TEXTS_MAX)?,
+    };
+    Ok((Inputs { param, prompts, adds_bos: true, dimensions }, keep))
 }

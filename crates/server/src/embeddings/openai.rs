@@ -7,13 +7,15 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
-use super::{Prompts, check_dimensions, embed, numbers, respond, shape};
+use super::{Inputs, TEXTS_MAX, embed, numbers, read_dimensions, respond};
 use crate::app::App;
+use crate::body::receive;
 use crate::error::ApiError;
 use crate::json::Fields;
-use crate::models::LoadedModel;
+use crate::models::Lease;
+use crate::prompts::read_prompts;
 
 /// Fields that would make another vector, of servers that have them.
 pub(crate) const UNSUPPORTED: [&str; 5] =
@@ -28,9 +30,9 @@ enum Encoding {
     Base64,
 }
 
-/// A request understood.
+/// What a request asks for.
 struct Asked {
-    prompts: Vec<Vec<u32>>,
+    inputs: Inputs,
     encoding: Encoding,
     priority: i32,
 }
@@ -40,24 +42,24 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (object, lease) = app.open(request).await?;
-    let reading = Arc::clone(&lease);
-    let asked = app.work(move || read(&object, &reading.model)).await?;
-    let vectors = embed(&app, &lease, asked.prompts, asked.priority).await?;
+    let received = receive(&app, request, read).await?;
+    let Asked { encoding, priority, .. } = received.asked;
+    let shared = Arc::clone(&app);
+    let encode = move |asked: Asked, lease: &Lease| asked.inputs.encode(&shared, lease);
+    let (ready, lease) = app.prepare(received, encode).await?;
+    let vectors = embed(&app, &lease, ready, priority).await?;
     let envelope = json!({
         "object": "list",
         "model": &*lease.name,
         "usage": {"prompt_tokens": vectors.tokens, "total_tokens": vectors.tokens},
     });
     Ok(respond(&envelope, "data", vectors, move |index, row| {
-        let embedding = asked.encoding.write(row);
+        let embedding = encoding.write(row);
         format!("{{\"object\":\"embedding\",\"index\":{index},\"embedding\":{embedding}}}")
     }))
 }
 
-fn read(object: &Map<String, Value>, model: &LoadedModel) -> Result<Asked, ApiError> {
-    let fields = Fields::new(object);
-    let shape = shape(model)?;
+fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     for name in UNSUPPORTED {
         if fields.get(name).is_some() {
             return Err(ApiError::unsupported(name, "leave it out"));
@@ -74,7 +76,7 @@ fn read(object: &Map<String, Value>, model: &LoadedModel) -> Result<Asked, ApiEr
             return Err(ApiError::unsupported(name, &remedy));
         }
     }
-    check_dimensions(fields, shape)?;
+    let dimensions = read_dimensions(fields)?;
     let encoding = match fields.text("encoding_format")? {
         None | Some("float") => Encoding::Float,
         Some("base64") => Encoding::Base64,
@@ -87,9 +89,12 @@ fn read(object: &Map<String, Value>, model: &LoadedModel) -> Result<Asked, ApiEr
     let range = i64::from(i32::MIN)..=i64::from(i32::MAX);
     let priority = fields.integer("priority", range)?.unwrap_or(0) as i32;
     let adds_bos = fields.boolean("add_special_tokens")?.unwrap_or(true);
-    let prompts = Prompts::new(model, "input", adds_bos);
-    let input = fields.get("input").ok_or_else(|| prompts.wrong("input is missing"))?;
-    Ok(Asked { prompts: prompts.read(input)?, encoding, priority })
+    let prompts = read_prompts(fields, "input", TEXTS_MAX)?;
+    Ok(Asked {
+        inputs: Inputs { param: "input", prompts, adds_bos, dimensions },
+        encoding,
+        priority,
+    })
 }
 
 impl Encoding {

@@ -146,7 +146,6 @@ pub(in crate::generate) mod tests {
             request: Request::new(Vec::new(), 0),
             stops: stops.iter().map(|stop| (*stop).to_owned()).collect(),
             stop_ids: Vec::new(),
-            context: None,
             include_stop: false,
             skip_special: true,
             grammar: None,

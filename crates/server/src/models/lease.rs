@@ -4,10 +4,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
+use trine_engine::{Limits, Scope};
+
 use super::loader::LoadedModel;
 use super::preset::Preset;
 use super::table::{FAILED_STEPS, Problem, Ready};
-use super::{Named, Shared};
+use super::{Named, Shared, bounded};
 use crate::error::{ApiError, shown};
 
 /// A model that stays loaded while this lives.
@@ -21,6 +23,8 @@ pub(crate) struct Lease {
     pub(crate) preset: Arc<Preset>,
     /// The model.
     pub(crate) model: Arc<LoadedModel>,
+    /// Whose prefixes the request may use.
+    pub(crate) scope: Scope,
     /// When it was asked for, which may be long before it was loaded.
     pub(crate) asked: Instant,
     shared: Arc<Shared>,
@@ -43,7 +47,14 @@ impl Lease {
         shared: &Arc<Shared>,
     ) -> Self {
         let Named { name, base, preset } = named.clone();
-        Self { name, base, preset, model: Arc::clone(model), asked, shared: Arc::clone(shared) }
+        let (model, scope, shared) = (Arc::clone(model), Scope::default(), Arc::clone(shared));
+        Self { name, base, preset, model, scope, asked, shared }
+    }
+
+    /// What requests are checked against: the engine's limits, and the context that the name sets where that is smaller.
+    pub(crate) fn limits(&self) -> Limits {
+        let context = bounded(self.preset.context, &self.model);
+        Limits { context, ..self.service.limits() }
     }
 
     /// Changes the model's entry, if it is still this one.

@@ -75,13 +75,22 @@ pub struct Listed {
     pub modified: Option<u64>,
     /// SHA-256 of its file in hexadecimal, where known; empty otherwise.
     pub digest: String,
+    /// Most positions of a prompt and its answer that the name sets; see [`Preset::context`].
+    pub context: Option<usize>,
 }
 
 impl Listed {
     /// A name for the model of the same name.
     pub fn plain(name: impl Into<String>, bytes: u64) -> Self {
         let name = name.into();
-        Self { model: name.clone(), name, bytes, modified: None, digest: String::new() }
+        Self {
+            model: name.clone(),
+            name,
+            bytes,
+            modified: None,
+            digest: String::new(),
+            context: None,
+        }
     }
 }
 
@@ -187,7 +196,7 @@ pub trait PullProgress {
     /// A file begins. Its length is in bytes, where known.
     fn file(&mut self, name: &str, bytes: Option<u64>);
 
-    /// So many more bytes of the file are on disk.
+    /// This many more bytes of the file are on disk.
     fn advance(&mut self, bytes: u64);
 
     /// The download pauses, and why.

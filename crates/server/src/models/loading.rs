@@ -1,4 +1,4 @@
-//! Loading and unloading: one load at a time, and none that nobody waits for.
+//! Loading and unloading: one load at a time, and no load that nobody waits for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -35,7 +35,7 @@ pub use loader::{
     Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline, PullProgress,
     Refusal,
 };
-pub use preset::{Preset, Recipe};
+pub use preset::{Preset, Recipe, SamplingChanges};
 use table::{Outcome, Problem, Ready, Slot, Table};
 
 /// A list of names is asked for again after this time, where it may change.
@@ -77,6 +77,8 @@ pub(crate) struct Entry {
     pub(crate) problem: Option<String>,
     pub(crate) modified: Option<u64>,
     pub(crate) digest: String,
+    /// Positions of a sequence under this name, while the model is loaded.
+    pub(crate) context: Option<usize>,
 }
 
 /// What became of a request to unload a model.
@@ -192,7 +194,7 @@ impl Models {
         }
     }
 
-    /// What a request's name stands for; the default one for none.
+    /// What a request's name stands for; the default one for `None`.
     ///
     /// # Errors
     /// 404 if it stands for nothing.
@@ -326,8 +328,10 @@ impl Models {
         let mut entries: Vec<Entry> = Vec::new();
         for listed in names.iter() {
             if entries.iter().all(|entry| entry.base != listed.model) {
-                entries
-                    .push(entry(&table, &Listed { name: listed.model.clone(), ..listed.clone() }));
+                entries.push(entry(
+                    &table,
+                    &Listed { name: listed.model.clone(), context: None, ..listed.clone() },
+                ));
             }
         }
         for (name, slot) in &table.slots {
@@ -348,7 +352,8 @@ impl Models {
             None => (0, None, String::new()),
         };
         let (name, model) = (named.name.to_string(), named.base.to_string());
-        entry(&self.shared.table(), &Listed { name, model, bytes, modified, digest })
+        let context = named.preset.context;
+        entry(&self.shared.table(), &Listed { name, model, bytes, modified, digest, context })
     }
 
     /// Describes a model, loaded or not.
@@ -502,6 +507,7 @@ fn entry(table: &Table, listed: &Listed) -> Entry {
         .and_then(Ready::expires)
         .map(|at| unix_seconds() + at.saturating_duration_since(Instant::now()).as_secs());
     let failed = table.problems.get(&listed.model);
+    let context = model.as_ref().map(|model| bounded(listed.context, model));
     Entry {
         name: listed.name.clone(),
         base: listed.model.clone(),
@@ -511,7 +517,14 @@ fn entry(table: &Table, listed: &Listed) -> Entry {
         problem: failed.map(|problem| problem.message(&shown(&listed.name))),
         modified: listed.modified,
         digest: listed.digest.clone(),
+        context,
     }
+}
+
+/// Positions of a sequence, where a name may set fewer than the model has.
+fn bounded(context: Option<usize>, model: &LoadedModel) -> usize {
+    let most = model.service.limits().context;
+    context.map_or(most, |context| context.min(most))
 }
 
 impl Shared {

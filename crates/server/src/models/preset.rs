@@ -2,11 +2,9 @@
 
 use trine_engine::SamplingParams;
 
-/// A system prompt and parameters for requests that have none of their own.
+/// Changes to how a model samples. What is `None` stays as it is.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Preset {
-    /// The system prompt of conversations without one.
-    pub system: Option<String>,
+pub struct SamplingChanges {
     /// See [`SamplingParams::temperature`].
     pub temperature: Option<f32>,
     /// See [`SamplingParams::top_k`].
@@ -21,8 +19,17 @@ pub struct Preset {
     pub presence_penalty: Option<f32>,
     /// See [`SamplingParams::frequency_penalty`].
     pub frequency_penalty: Option<f32>,
-    /// See [`SamplingParams::seed`]; a seed of chance otherwise.
+    /// See [`SamplingParams::seed`].
     pub seed: Option<u64>,
+}
+
+/// A system prompt and parameters for requests that have none of their own.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Preset {
+    /// The system prompt of conversations without one.
+    pub system: Option<String>,
+    /// Changes to how the model samples.
+    pub sampling: SamplingChanges,
     /// Texts that end an answer.
     pub stops: Vec<String>,
     /// Most tokens of an answer.
@@ -46,8 +53,8 @@ pub struct Recipe {
     pub messages: Vec<(String, String)>,
 }
 
-impl Preset {
-    /// Lays the numbers over a model's own.
+impl SamplingChanges {
+    /// Makes the changes.
     pub fn apply(&self, sampling: &mut SamplingParams) {
         let set = |target: &mut f32, value: Option<f32>| {
             if let Some(value) = value {
@@ -63,7 +70,9 @@ impl Preset {
         sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
         sampling.seed = self.seed.unwrap_or(sampling.seed);
     }
+}
 
+impl Preset {
     /// Parameters by their names in Ollama's API, in the order of its documentation.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let mut parameters = Vec::new();
@@ -72,19 +81,20 @@ impl Preset {
         };
         let number = |value: Option<f32>| value.map(|value| value.to_string());
         let count = |value: Option<usize>| value.map(|value| value.to_string());
+        let changes = &self.sampling;
         add("num_ctx", count(self.context));
-        add("repeat_penalty", number(self.repetition_penalty));
-        add("presence_penalty", number(self.presence_penalty));
-        add("frequency_penalty", number(self.frequency_penalty));
-        add("temperature", number(self.temperature));
-        add("seed", self.seed.map(|seed| seed.to_string()));
+        add("repeat_penalty", number(changes.repetition_penalty));
+        add("presence_penalty", number(changes.presence_penalty));
+        add("frequency_penalty", number(changes.frequency_penalty));
+        add("temperature", number(changes.temperature));
+        add("seed", changes.seed.map(|seed| seed.to_string()));
         for stop in &self.stops {
             add("stop", Some(format!("{stop:?}")));
         }
         add("num_predict", count(self.max_tokens));
-        add("top_k", count(self.top_k));
-        add("top_p", number(self.top_p));
-        add("min_p", number(self.min_p));
+        add("top_k", count(changes.top_k));
+        add("top_p", number(changes.top_p));
+        add("min_p", number(changes.min_p));
         parameters
     }
 }
@@ -97,15 +107,13 @@ mod tests {
     fn a_preset_changes_what_it_names_and_nothing_else() {
         let model = SamplingParams { temperature: 0.7, top_k: 64, ..SamplingParams::greedy() };
         let mut sampling = model.clone();
-        Preset::default().apply(&mut sampling);
+        Preset::default().sampling.apply(&mut sampling);
         assert_eq!(sampling, model);
-        let preset = Preset {
-            temperature: Some(0.2),
-            seed: Some(7),
-            stops: vec!["a\n".to_owned()],
-            ..Preset::default()
-        };
-        preset.apply(&mut sampling);
+        let changes =
+            SamplingChanges { temperature: Some(0.2), seed: Some(7), ..SamplingChanges::default() };
+        let preset =
+            Preset { sampling: changes, stops: vec!["a\n".to_owned()], ..Preset::default() };
+        preset.sampling.apply(&mut sampling);
         assert_eq!((sampling.temperature, sampling.seed, sampling.top_k), (0.2, 7, 64));
         let parameters = [("temperature", "0.2"), ("seed", "7"), ("stop", "\"a\\n\"")];
         let parameters = parameters.map(|(name, value)| (name, value.to_owned()));

@@ -19,7 +19,7 @@ pub(super) const FAILED_STEPS: u64 = 4;
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) slots: HashMap<String, Slot>,
-    /// Bytes that each model has taken when it was loaded: before that there is only an estimate.
+    /// Bytes that each model took when it was loaded; before its first load there is only an estimate.
     pub(super) sizes: HashMap<String, u64>,
     /// The stamp of each model's files when it was loaded last.
     pub(super) stamps: HashMap<String, u64>,
@@ -173,7 +173,7 @@ impl Table {
         (Room::InUse, one_stays)
     }
 
-    /// Has as many models leave as take so many bytes, the least recently used ones first. Whether one stays that was
+    /// Marks models to leave, the least recently used ones first, until they free `bytes`. Whether one stays that was
     /// leaving.
     fn mark_leaving(&mut self, mut bytes: u64) -> bool {
         let mut ready: Vec<&mut Ready> = self.all_ready().collect();

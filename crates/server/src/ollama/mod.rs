@@ -15,18 +15,19 @@ use serde_json::{Map, Value, json};
 use trine_text::{Message, Specials, ToolCall};
 
 use crate::app::{App, unix_seconds};
-use crate::body::read_object;
+use crate::body::receive;
 use crate::calling::{Calling, arguments};
-use crate::conversation::{Rendering, prompt, read_messages, with_preset};
+use crate::conversation::{Conversation, Rendering, read_messages};
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Unloaded};
-use crate::parameters::{Parameters, TOKENS_MAX, read_sampling, read_stops};
+use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, UNLIMITED, read_stops};
+use crate::prompts::{check_engine, encode};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_line, respond};
 use crate::structure::Structure;
-use crate::unsupported::{EVERYWHERE, Harmless, Unsupported, refuse};
+use crate::unsupported::{Harmless, Unsupported, refuse};
 
 /// Options that this server has not.
 pub(crate) const UNSUPPORTED_OPTIONS: [Unsupported; 3] = [
@@ -72,21 +73,20 @@ async fn handle(
     way: Way,
 ) -> Result<Response<Body>, ApiError> {
     let started = Instant::now();
-    let object = read_object(&app, request).await?;
-    let fields = Fields::new(&object);
-    let streams = fields.boolean("stream")?.unwrap_or(true);
-    let keep = read_keep_alive(fields)?;
-    let named = app.models.find(fields.text("model")?).await?;
-    if keep == Some(KeepAlive::For(Duration::ZERO)) && asks_nothing(fields, way)? {
+    let received = receive(&app, request, move |fields| read(fields, way)).await?;
+    let named = app.models.find(received.model.as_deref()).await?;
+    let Asked { streams, keep, .. } = received.asked;
+    if keep == Some(KeepAlive::For(Duration::ZERO)) && received.asked.turn.is_none() {
         let unloaded = app.models.unload(&named.base).await;
         tracing::debug!(is_gone = unloaded == Unloaded::Gone, "asked to unload the model");
         let lines = Lines::new(named.name, way, started);
         return Ok(json_response(&lines.without_text("unload")));
     }
-    let lease = app.model(&named, keep).await?;
-    let load = started.elapsed();
-    let reading = Arc::clone(&lease);
-    let ask = app.work(move || read(&object, &reading, way)).await?;
+    let prepare = move |asked: Asked, lease: &Lease| {
+        let load = started.elapsed();
+        Ok((asked.prepare(lease)?, load))
+    };
+    let ((ask, load), lease) = app.prepare_for(received, &named, keep, prepare).await?;
     let mut lines = Lines { load, ..Lines::new(Arc::clone(&lease.name), way, started) };
     let Some(ask) = ask else {
         return Ok(json_response(&lines.without_text("load")));
@@ -108,7 +108,7 @@ async fn handle(
 /// How long the model stays loaded after the request, where that says it.
 ///
 /// # Errors
-/// 400 for what is no time.
+/// 400 for what is not a time.
 pub(crate) fn read_keep_alive(fields: Fields<'_>) -> Result<Option<KeepAlive>, ApiError> {
     let Some(value) = fields.get("keep_alive") else { return Ok(None) };
     let expected = "a time such as \"5m\", a number of seconds, 0, or -1 for ever";
@@ -116,64 +116,93 @@ pub(crate) fn read_keep_alive(fields: Fields<'_>) -> Result<Option<KeepAlive>, A
     keep.map(Some).ok_or_else(|| fields.wrong("keep_alive", expected))
 }
 
-/// Whether a request only loads the model, or unloads it.
-fn asks_nothing(fields: Fields<'_>, way: Way) -> Result<bool, ApiError> {
-    Ok(match way {
-        Way::Chat => fields.list("messages")?.is_none_or(<[Value]>::is_empty),
-        Way::Generate => fields.text("prompt")?.is_none_or(str::is_empty),
-    })
+/// What a request asks for.
+struct Asked {
+    parameters: ParameterFields,
+    /// What is to be gone on with; absent where the model is only to be loaded or unloaded.
+    turn: Option<Turn>,
+    streams: bool,
+    keep: Option<KeepAlive>,
 }
 
-fn read(object: &Map<String, Value>, lease: &Lease, way: Way) -> Result<Option<Ask>, ApiError> {
-    let (fields, model) = (Fields::new(object), &*lease.model);
+/// What texts are written after.
+enum Turn {
+    Chat(Conversation),
+    Generate {
+        system: Option<String>,
+        prompt: String,
+        /// Whether the model's format is not put around it.
+        is_raw: bool,
+    },
+}
+
+fn read(fields: Fields<'_>, way: Way) -> Result<Asked, ApiError> {
+    let streams = fields.boolean("stream")?.unwrap_or(true);
+    let keep = read_keep_alive(fields)?;
     refuse(fields, &UNSUPPORTED)?;
-    refuse(fields, &EVERYWHERE)?;
-    let mut parameters = Parameters::of(lease);
+    let mut parameters = ParameterFields::begin(fields)?;
     if let Some(options) = fields.object("options")? {
-        let options = Fields::within(options, "options.");
-        read_options(options, &mut parameters, model.service.limits().vocabulary)?;
+        read_options(Fields::within(options, "options."), &mut parameters)?;
     }
     parameters.structure = Structure::of_ollama(fields)?;
-    let calling = match way {
-        Way::Chat => Calling::read(fields)?,
-        Way::Generate => Calling::default(),
+    let turn = match way {
+        Way::Chat => read_chat(fields)?,
+        Way::Generate => read_prompt(fields)?,
     };
-    calling.apply(&mut parameters, model)?;
-    if asks_nothing(fields, way)? {
+    Ok(Asked { parameters, turn, streams, keep })
+}
+
+fn read_chat(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
+    let calling = Calling::read(fields)?;
+    let Some(messages) = fields.list("messages")?.filter(|messages| !messages.is_empty()) else {
         return Ok(None);
-    }
-    let ids = match way {
-        Way::Chat => {
-            refuse_images(fields)?;
-            let messages = with_ids(fields.list("messages")?.unwrap_or_default());
-            let map = Map::from_iter([("messages".to_owned(), messages.into())]);
-            let messages = read_messages(Fields::new(&map))?;
-            let messages = calling.conversation(messages, &lease.preset)?;
-            prompt(model, messages, &Rendering::default())?
-        }
-        Way::Generate => {
-            let text = fields.text("prompt")?.unwrap_or_default();
-            if fields.boolean("raw")?.unwrap_or(false) || model.template.is_none() {
-                model.tokenizer.encode_prompt(text, Specials::Parse)?
-            } else {
-                let system = fields.text("system")?.filter(|system| !system.is_empty());
-                let system = system.map(|system| Message::new("system", system));
-                let messages = system.into_iter().chain([Message::new("user", text)]);
-                let messages = with_preset(&lease.preset, messages.collect());
-                prompt(model, messages, &Rendering::default())?
-            }
-        }
     };
-    Ok(Some(parameters.ask(ids, None, model)))
+    refuse_images(messages)?;
+    let map = Map::from_iter([("messages".to_owned(), with_ids(messages).into())]);
+    let messages = read_messages(Fields::new(&map))?;
+    Ok(Some(Turn::Chat(Conversation::new(calling, messages, Rendering::default())?)))
+}
+
+fn read_prompt(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
+    let is_raw = fields.boolean("raw")?.unwrap_or(false);
+    let system = fields.text("system")?.filter(|system| !system.is_empty());
+    let Some(prompt) = fields.text("prompt")?.filter(|prompt| !prompt.is_empty()) else {
+        return Ok(None);
+    };
+    let (system, prompt) = (system.map(str::to_owned), prompt.to_owned());
+    Ok(Some(Turn::Generate { system, prompt, is_raw }))
+}
+
+impl Asked {
+    /// The text to be written, if one is.
+    fn prepare(self, lease: &Lease) -> Result<Option<Ask>, ApiError> {
+        let mut parameters = self.parameters.over(lease)?;
+        let conversation = match self.turn {
+            None => return Ok(None),
+            Some(Turn::Chat(conversation)) => conversation,
+            Some(Turn::Generate { prompt, is_raw, .. }) if is_raw || lease.template.is_none() => {
+                check_engine(lease)?;
+                let ids = encode(lease, &prompt, Specials::Parse)?;
+                parameters.compile(lease)?;
+                return Ok(Some(parameters.ask(ids, None, lease)));
+            }
+            Some(Turn::Generate { system, prompt, .. }) => {
+                let system = system.map(|system| Message::new("system", system));
+                let messages = system.into_iter().chain([Message::new("user", prompt)]).collect();
+                Conversation::new(Calling::default(), messages, Rendering::default())?
+            }
+        };
+        let ids = conversation.prompt(&mut parameters, lease)?;
+        Ok(Some(parameters.ask(ids, None, lease)))
+    }
 }
 
 /// In this dialect images stand beside a message's text.
-fn refuse_images(fields: Fields<'_>) -> Result<(), ApiError> {
+fn refuse_images(messages: &[Value]) -> Result<(), ApiError> {
     let has_images = |message: &Value| match message.get("images") {
         None | Some(Value::Null) => false,
         Some(images) => images.as_array().is_none_or(|images| !images.is_empty()),
     };
-    let messages = fields.list("messages")?.unwrap_or_default();
     match messages.iter().position(has_images) {
         Some(index) => {
             let param = format!("messages[{index}].images");
@@ -231,17 +260,12 @@ fn is_result(message: &Map<String, Value>) -> bool {
     message.get("role").is_some_and(|role| role == "tool")
 }
 
-fn read_options(
-    options: Fields<'_>,
-    parameters: &mut Parameters,
-    vocabulary: usize,
-) -> Result<(), ApiError> {
-    read_sampling(options, &mut parameters.sampling, vocabulary)?;
+fn read_options(options: Fields<'_>, parameters: &mut ParameterFields) -> Result<(), ApiError> {
+    parameters.read_sampling(options, Penalties::OfWindow)?;
     // -1 and -2 are Ollama's spellings of "until the end".
-    if let Some(most) = options.integer("num_predict", -2..=TOKENS_MAX as i64)? {
-        parameters.max_tokens = usize::try_from(most).ok();
-    }
-    read_stops(options, "stop", &mut parameters.stops)?;
+    let most = options.integer("num_predict", -2..=TOKENS_MAX as i64)?;
+    parameters.max_tokens = most.map(|most| usize::try_from(most).unwrap_or(UNLIMITED));
+    parameters.stops = read_stops(options, "stop")?;
     refuse(options, &UNSUPPORTED_OPTIONS)
 }
 

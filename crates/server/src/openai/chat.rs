@@ -5,22 +5,31 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, logprobs, stop_reason};
 use crate::app::{App, unix_seconds};
-use crate::calling::{Calling, openai_call};
-use crate::conversation::{Rendering, prompt, read_messages};
+use crate::body::receive;
+use crate::calling::openai_call;
+use crate::conversation::Conversation;
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, TokenText, Whole, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
-use crate::parameters::{Parameters, read_chat_logprobs};
+use crate::parameters::{ParameterFields, Penalties, read_chat_logprobs};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
 
-/// A request understood.
+/// What a request asks for.
+struct Asked {
+    parameters: ParameterFields,
+    conversation: Conversation,
+    logprobs: Option<usize>,
+    streaming: Streaming,
+}
+
+/// A request ready for the model.
 struct Chat {
     asks: Vec<Ask>,
     prompt_tokens: usize,
@@ -42,9 +51,8 @@ pub(crate) async fn handle(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let dialect = Dialect::of(request.uri().path());
-    let (object, lease) = app.open(request).await?;
-    let reading = Arc::clone(&lease);
-    let chat = app.work(move || read(&object, &reading)).await?;
+    let received = receive(&app, request, read).await?;
+    let (chat, lease) = app.prepare(received, Asked::prepare).await?;
     let count = chat.asks.len();
     let choices = Choices::start(&app, &lease, chat.asks)?;
     let head = Head {
@@ -89,38 +97,35 @@ pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let (object, lease) = app.open(request).await?;
-    let work = move || {
-        let fields = Fields::new(&object);
-        let messages =
-            Calling::read(fields)?.conversation(read_messages(fields)?, &lease.preset)?;
-        let ids = prompt(&lease.model, messages, &Rendering::read(fields)?)?;
-        Ok(json_response(&super::input_tokens(ids.len())))
-    };
-    app.work(work).await
+    let received = receive(&app, request, Conversation::read).await?;
+    let (ids, _) = app.prepare(received, Conversation::token_ids).await?;
+    Ok(json_response(&super::input_tokens(ids.len())))
 }
 
-fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Chat, ApiError> {
-    let (fields, model) = (Fields::new(object), &*lease.model);
+fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let streaming = Streaming::read(fields)?;
-    let calling = Calling::read(fields)?;
-    let mut parameters = Parameters::read(fields, lease)?;
+    let parameters = ParameterFields::read(fields, Penalties::OfAnswer)?;
     if streaming.streams && parameters.prompt_logprobs.is_some() {
         let remedy =
             "log-probabilities of the prompt come with whole answers; use \"stream\": false";
         return Err(ApiError::unsupported("prompt_logprobs", remedy));
     }
     let logprobs = read_chat_logprobs(fields)?;
-    calling.apply(&mut parameters, model)?;
-    let messages = calling.conversation(read_messages(fields)?, &lease.preset)?;
-    let ids = prompt(model, messages, &Rendering::read(fields)?)?;
-    Ok(Chat {
-        asks: parameters.asks(&ids, logprobs, model),
-        prompt_tokens: ids.len(),
-        prompt_logprobs: parameters.prompt_logprobs.is_some(),
-        logprobs: logprobs.is_some(),
-        streaming,
-    })
+    Ok(Asked { parameters, conversation: Conversation::read(fields)?, logprobs, streaming })
+}
+
+impl Asked {
+    fn prepare(self, lease: &Lease) -> Result<Chat, ApiError> {
+        let mut parameters = self.parameters.over(lease)?;
+        let ids = self.conversation.prompt(&mut parameters, lease)?;
+        Ok(Chat {
+            asks: parameters.asks(&ids, self.logprobs, lease),
+            prompt_tokens: ids.len(),
+            prompt_logprobs: parameters.fields.prompt_logprobs.is_some(),
+            logprobs: self.logprobs.is_some(),
+            streaming: self.streaming,
+        })
+    }
 }
 
 fn choice(lease: &Lease, index: usize, whole: &Whole, wants_logprobs: bool) -> Value {

@@ -5,20 +5,22 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use trine_engine::LOGPROBS_MAX;
 use trine_text::Specials;
 
 use super::logprobs::{Legacy, vllm_prompt};
 use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, stop_reason};
 use crate::app::{App, unix_seconds};
+use crate::body::receive;
 use crate::calling;
 use crate::error::{ApiError, Dialect};
-use crate::generate::{Ask, Choices, Piece, Whole, collect};
+use crate::generate::{Ask, Choices, Piece, Whole, check_queue, collect};
 use crate::guard::random_id;
-use crate::json::{Fields, token_id};
+use crate::json::Fields;
 use crate::models::{Lease, LoadedModel};
-use crate::parameters::Parameters;
+use crate::parameters::{ParameterFields, Penalties};
+use crate::prompts::{Prompt, check_engine, encode, read_prompts};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
 
@@ -28,15 +30,24 @@ pub(crate) const TOKENS_DEFAULT: usize = 16;
 pub(crate) const PROMPTS_MAX: usize = 256;
 const TEXTS_MAX: usize = 256;
 
-/// A prompt and its text, if the text is to be repeated.
-pub(crate) struct Prompt {
+/// A prompt's token ids and its text, if the text is to be repeated.
+pub(crate) struct Encoded {
     pub(crate) ids: Vec<u32>,
     text: String,
 }
 
-/// A request understood.
-struct Completion {
+/// What a request asks for.
+struct Asked {
+    parameters: ParameterFields,
     prompts: Vec<Prompt>,
+    echo: bool,
+    logprobs: Option<usize>,
+    streaming: Streaming,
+}
+
+/// A request ready for the model.
+struct Completion {
+    prompts: Vec<Encoded>,
     asks: Vec<Ask>,
     /// Texts for each prompt.
     n: usize,
@@ -52,9 +63,8 @@ pub(crate) async fn handle(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let dialect = Dialect::of(request.uri().path());
-    let (object, lease) = app.open(request).await?;
-    let reading = Arc::clone(&lease);
-    let mut completion = app.work(move || read(&object, &reading)).await?;
+    let received = receive(&app, request, read).await?;
+    let (mut completion, lease) = app.prepare(received, Asked::prepare).await?;
     let asks = std::mem::take(&mut completion.asks);
     let count = asks.len();
     let choices = Choices::start(&app, &lease, asks)?;
@@ -87,97 +97,97 @@ pub(crate) async fn handle(
     })))
 }
 
-fn read(object: &Map<String, Value>, lease: &Lease) -> Result<Completion, ApiError> {
-    let (fields, model) = (Fields::new(object), &*lease.model);
+fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     let streaming = Streaming::read(fields)?;
     calling::refuse(fields)?;
-    let mut parameters = Parameters::read(fields, lease)?;
-    parameters.compile(model)?;
-    let is_open = ["max_tokens", "max_completion_tokens", "n_predict"]
-        .iter()
-        .all(|name| fields.get(name).is_none());
-    if is_open && parameters.max_tokens.is_none() {
-        parameters.max_tokens = Some(TOKENS_DEFAULT.max(parameters.min_tokens));
-    }
+    let mut parameters = ParameterFields::read(fields, Penalties::OfAnswer)?;
+    parameters.default_tokens = Some(TOKENS_DEFAULT);
     let echo = fields.boolean("echo")?.unwrap_or(false);
     let logprobs = fields.count("logprobs", 0, LOGPROBS_MAX)?;
     let prompt_logprobs = parameters.prompt_logprobs.is_some();
-    if echo && logprobs.is_some() {
-        parameters.prompt_logprobs = parameters.prompt_logprobs.max(logprobs);
-        // Clients that score texts ask for one token and cut it off: it has to be there, even if it ends the text.
-        parameters.ignore_eos |= parameters.max_tokens == Some(1);
-    }
     if streaming.streams && (prompt_logprobs || (echo && logprobs.is_some())) {
         let param = if prompt_logprobs { "prompt_logprobs" } else { "logprobs" };
         let remedy =
             "log-probabilities of the prompt come with whole answers; use \"stream\": false";
         return Err(ApiError::unsupported(param, remedy));
     }
-    let prompts = read_prompts(fields, model, echo, parameters.n)?;
-    let asks = prompts.iter().flat_map(|prompt| parameters.asks(&prompt.ids, logprobs, model));
-    Ok(Completion {
-        asks: asks.collect(),
-        prompts,
-        n: parameters.n,
-        echo,
-        logprobs,
-        prompt_logprobs,
-        streaming,
-    })
+    let prompts = read_texts(fields, parameters.n)?;
+    Ok(Asked { parameters, prompts, echo, logprobs, streaming })
 }
 
-/// A text, a list of texts, a list of token ids, or a list of such lists; `n` texts are written after each.
-pub(crate) fn read_prompts(
-    fields: Fields<'_>,
-    model: &LoadedModel,
-    echo: bool,
-    n: usize,
-) -> Result<Vec<Prompt>, ApiError> {
-    let expected = "use a text, a list of texts, a list of token ids or a list of such lists";
-    let wrong = |what: &str| ApiError::field("prompt", format!("{what}; {expected}"));
-    let tokenizer = &*model.tokenizer;
-    let one = |value: &Value| -> Result<Prompt, ApiError> {
-        match value {
-            Value::String(text) if text.is_empty() => Err(wrong("a prompt is empty")),
-            Value::String(text) => {
-                let ids = tokenizer.encode_prompt(text, Specials::Parse)?;
-                Ok(Prompt { ids, text: text.clone() })
-            }
-            Value::Array(ids) if !ids.is_empty() => {
-                let ids: Option<Vec<u32>> = ids.iter().map(token_id).collect();
-                let ids =
-                    ids.ok_or_else(|| wrong("a prompt holds something else than token ids"))?;
-                let text = if echo { tokenizer.decode(&ids, true) } else { String::new() };
-                Ok(Prompt { ids, text })
-            }
-            Value::Array(_) => Err(wrong("a prompt is empty")),
-            _ => Err(wrong("prompt is neither a text nor a list")),
-        }
-    };
-    let value = fields.get("prompt").ok_or_else(|| wrong("prompt is missing"))?;
-    let many = match value {
-        Value::Array(items) if items.iter().any(|item| item.is_string() || item.is_array()) => {
-            Some(items)
-        }
-        _ => None,
-    };
-    let count = many.map_or(1, Vec::len);
-    if count > PROMPTS_MAX {
-        return Err(wrong(&format!("there are more than {PROMPTS_MAX} prompts")));
-    }
+/// Reads prompts after each of which `n` texts are written.
+///
+/// # Errors
+/// 400 for prompts of a wrong shape, and for more texts than a request may ask for.
+pub(crate) fn read_texts(fields: Fields<'_>, n: usize) -> Result<Vec<Prompt>, ApiError> {
+    let prompts = read_prompts(fields, "prompt", PROMPTS_MAX)?;
+    let count = prompts.len();
     if count * n > TEXTS_MAX {
         let message = format!("{count} prompts with n texts each are more than {TEXTS_MAX} texts");
         return Err(ApiError::field("n", message));
     }
-    let prompts = match many {
-        Some(items) => items.iter().map(one).collect::<Result<Vec<Prompt>, ApiError>>()?,
-        None => vec![one(value)?],
-    };
-    for prompt in &prompts {
-        let checked = model.service.limits().check_prompt(&prompt.ids);
-        checked.map_err(|error| ApiError::from(error).of_field("prompt"))?;
-    }
     Ok(prompts)
+}
+
+impl Asked {
+    fn prepare(self, lease: &Lease) -> Result<Completion, ApiError> {
+        let Self { parameters, prompts, echo, logprobs, streaming } = self;
+        let mut parameters = parameters.over(lease)?;
+        let prompt_logprobs = parameters.fields.prompt_logprobs;
+        if echo && logprobs.is_some() {
+            parameters.fields.prompt_logprobs = prompt_logprobs.max(logprobs);
+            // Clients that score texts ask for one token and cut it off: it has to be there, even if it ends the text.
+            parameters.fields.ignore_eos |= parameters.max_tokens == 1;
+        }
+        let n = parameters.fields.n;
+        let prompts = encode_all(prompts, lease, echo, n)?;
+        parameters.compile(lease)?;
+        let asks = prompts.iter().flat_map(|prompt| parameters.asks(&prompt.ids, logprobs, lease));
+        Ok(Completion {
+            asks: asks.collect(),
+            prompts,
+            n,
+            echo,
+            logprobs,
+            prompt_logprobs: prompt_logprobs.is_some(),
+            streaming,
+        })
+    }
+}
+
+/// The token ids of prompts after each of which `n` texts are written. All are looked at before the first one is cut into tokens.
+///
+/// # Errors
+/// 400 where one is longer than the context or has token ids that the model does not have, or there are more than there is ever
+/// room for; as [`check_engine`] otherwise.
+pub(crate) fn encode_all(
+    prompts: Vec<Prompt>,
+    lease: &Lease,
+    echo: bool,
+    n: usize,
+) -> Result<Vec<Encoded>, ApiError> {
+    check_engine(lease)?;
+    let of_prompt = |error: ApiError| error.of_field("prompt");
+    let (texts, limits) = (prompts.len() * n, lease.limits());
+    let least = prompts.iter().map(|prompt| prompt.check(lease).map_err(of_prompt));
+    let least = least.sum::<Result<usize, ApiError>>()?;
+    check_queue(texts, least * n, &limits)?;
+    let encode = |prompt: Prompt| -> Result<Encoded, ApiError> {
+        Ok(match prompt {
+            Prompt::Text(text) => {
+                let ids = encode(lease, &text, Specials::Parse).map_err(of_prompt)?;
+                Encoded { ids, text }
+            }
+            Prompt::Ids(ids) => {
+                let text = if echo { lease.tokenizer.decode(&ids, true) } else { String::new() };
+                Encoded { ids, text }
+            }
+        })
+    };
+    let encoded = prompts.into_iter().map(encode).collect::<Result<Vec<Encoded>, ApiError>>()?;
+    let tokens: usize = encoded.iter().map(|prompt| prompt.ids.len()).sum();
+    check_queue(texts, tokens * n, &limits)?;
+    Ok(encoded)
 }
 
 impl Completion {

@@ -15,7 +15,7 @@ fn finite(logprob: f32) -> f32 {
     logprob.max(LEAST)
 }
 
-/// A token's text; bytes that are no text by themselves become U+FFFD.
+/// A token's text; bytes that are not text by themselves become U+FFFD.
 fn spelled(tokenizer: &Tokenizer, id: u32) -> String {
     tokenizer.decode(&[id], false)
 }

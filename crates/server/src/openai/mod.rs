@@ -79,7 +79,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Of so many texts, and of the tokens of their prompts.
+    /// A tally of `texts` texts whose prompts have `prompt` tokens together.
     pub(crate) fn new(prompt: usize, texts: usize) -> Self {
         Self { prompt, cached: 0, generated: vec![0; texts] }
     }
@@ -89,7 +89,7 @@ impl Tally {
         self.generated.len()
     }
 
-    /// A text has so many tokens.
+    /// Notes how many tokens a text has.
     pub(crate) fn grow(&mut self, index: usize, generated: usize) {
         self.generated[index] = generated;
     }

@@ -24,13 +24,14 @@ fn described(app: &App, entry: &Entry) -> Value {
         "object": "model",
         "created": entry.modified.unwrap_or(app.started),
         "owned_by": "trine",
+        "root": entry.base,
         "status": {"value": value},
     });
     if let Some(problem) = &entry.problem {
         described["status"]["message"] = problem.as_str().into();
     }
-    if let Some(model) = &entry.model {
-        described["max_model_len"] = model.service.limits().context.into();
+    if let Some(context) = entry.context {
+        described["max_model_len"] = context.into();
     }
     described
 }
@@ -47,7 +48,7 @@ pub(crate) async fn one(
     State(app): State<Arc<App>>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, ApiError> {
-    // What is no UTF-8 names nothing.
+    // What is not UTF-8 names nothing.
     let name = name.map_or_else(|_| "\u{fffd}".to_owned(), |Path(name)| name);
     let named = app.models.find(Some(&name)).await?;
     Ok(json_response(&described(&app, &app.models.entry(&named))))

@@ -350,7 +350,7 @@ fn ollama_embeddings() -> Value {
 }
 
 fn tokens() -> Value {
-    let bytes = about(list(integer(0, 255)), "Bytes that are no text by themselves.");
+    let bytes = about(list(integer(0, 255)), "Bytes that are not text by themselves.");
     let piece = object([("id", token_id()), ("piece", one_of(vec![text(), bytes]))], []);
     object(
         [("tokens", list(one_of(vec![token_id(), piece])))],

@@ -28,7 +28,7 @@ pub(super) fn schemas() -> Vec<Field> {
         ("Props", props()),
         ("TokenizerInfo", tokenizer_info()),
         ("Slots", slots()),
-        ("SamplingDefaults", counted(&SamplingParams::greedy(), sampling_type)),
+        ("SamplingDefaults", sampling_defaults()),
         ("ServerStatus", status()),
         ("EngineStatus", counted(&Status::default(), store)),
         ("StoreCounts", counted(&StoreCounts::default(), |_| None)),
@@ -39,7 +39,7 @@ pub(super) fn schemas() -> Vec<Field> {
     ]
 }
 
-/// The field of an engine's status that is no number.
+/// The field of an engine's status that is not a number.
 fn store(name: &str) -> Option<Value> {
     let none = "Null without a store of prefixes.";
     (name == "store").then(|| about(nullable(schema("StoreCounts")), none))
@@ -58,9 +58,19 @@ fn model() -> Value {
                 about(count(), "When it came, or the server started, in seconds since 1970."),
             ),
             ("owned_by", constant("trine")),
+            (
+                "root",
+                about(
+                    text(),
+                    "The model that it stands for, as the status and the metrics name it.",
+                ),
+            ),
             ("status", loaded),
         ],
-        [("max_model_len", about(count(), "Positions of a sequence, of a loaded model."))],
+        [(
+            "max_model_len",
+            about(count(), "Positions of a sequence under this name, of a loaded model."),
+        )],
     )
 }
 
@@ -177,7 +187,7 @@ fn slots() -> Value {
     list(slot)
 }
 
-/// The object that a struct of numbers is written as. `other` gives the schemas of what is no plain number or truth.
+/// The object that a struct of numbers is written as. `other` gives the schemas of what is not a plain number or truth.
 fn counted(example: &impl serde::Serialize, other: fn(&str) -> Option<Value>) -> Value {
     let example = serde_json::to_value(example).expect("numbers are written as JSON");
     let fields = example.as_object().expect("a struct is written as an object");
@@ -195,11 +205,32 @@ fn counted(example: &impl serde::Serialize, other: fn(&str) -> Option<Value>) ->
     schema
 }
 
+fn sampling_defaults() -> Value {
+    let of_preset = [
+        (
+            "max_tokens",
+            about(json!({"type": "integer"}), "-1 where the context is the only bound."),
+        ),
+        ("stop", list(text())),
+    ];
+    let mut schema = counted(&SamplingParams::greedy(), sampling_type);
+    for (name, kind) in of_preset {
+        schema["properties"][name] = kind;
+        schema["required"].as_array_mut().expect("it is a list").push(name.into());
+    }
+    schema
+}
+
+/// The fields of sampling that are no plain numbers.
 fn sampling_type(name: &str) -> Option<Value> {
     let bias = json!({
         "type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [token_id(), number()],
     });
-    (name == "logit_bias").then(|| list(bias))
+    match name {
+        "logit_bias" => Some(list(bias)),
+        "seed" => Some(about(json!({"type": "integer"}), "-1 where each text has another one.")),
+        _ => None,
+    }
 }
 
 fn status() -> Value {

@@ -63,7 +63,10 @@ pub(super) fn sampling() -> Vec<Field> {
                 "Keeps tokens with this share of the most likely one's probability.",
             ),
         ),
-        ("top_k", about(integer(-1, TOP_K_MAX as i64), "Keeps so many tokens; 0 and -1 keep all.")),
+        (
+            "top_k",
+            about(integer(-1, TOP_K_MAX as i64), "How many tokens to keep; 0 and -1 keep all."),
+        ),
         ("repeat_penalty", repetition("llama.cpp's name of `repetition_penalty`.")),
         (
             "repetition_penalty",
@@ -78,7 +81,7 @@ pub(super) fn sampling() -> Vec<Field> {
             "repeat_last_n",
             about(
                 integer(-1, 1 << 24),
-                "The penalties count the last so many tokens, prompt and answer together; -1 is the whole context. Where it is \
+                "How many of the last tokens the penalties count, prompt and answer together; -1 is the whole context. Where it is \
                  absent, they do so with 64 in Ollama's dialect.",
             ),
         ),
@@ -165,15 +168,22 @@ pub(super) fn parameters(tokens: Option<i64>) -> Vec<Field> {
             "prompt_logprobs",
             about(
                 integer(0, LOGPROBS_MAX as i64),
-                "Log-probabilities of the prompt's tokens, with so many alternatives. In whole answers only.",
+                "Log-probabilities of the prompt's tokens, with this number of alternatives. In whole answers only.",
             ),
         ),
     ]);
     fields.extend(structure());
-    fields.extend(refused_fields(&EVERYWHERE));
+    fields.extend(everywhere());
     let words = "Answers are text.";
     fields.push(("modalities", about(list(constant("text")), words)));
     fields
+}
+
+/// What requests for texts have in every dialect.
+pub(super) fn everywhere() -> impl Iterator<Item = Field> {
+    let words = "Only requests with the same salt, and the same key where there are several, use what was computed of this \
+                 one's prompt.";
+    refused_fields(&EVERYWHERE).chain([("cache_salt", about(text(), words))])
 }
 
 /// The fields of a list for `unsupported::refuse`.

@@ -2,7 +2,7 @@
 //!
 //! Requests are read field by field and answers are written as JSON, so there are no types that a description could be
 //! derived from; types beside the readers would only claim to be what is read. The document is therefore a file,
-//! `docs/openapi.json`, which the program contains and a test writes. What it is made of is compiled for tests alone:
+//! `docs/openapi.json`, which the program contains and a test writes. What it is made of is compiled only for tests:
 //!
 //! | module | holds |
 //! |---|---|

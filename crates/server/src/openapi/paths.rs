@@ -34,7 +34,7 @@ const STATUSES: [(u16, &str); 13] = [
     (408, "The body came too slowly, or the answer has taken longer than `--request-seconds`."),
     (409, "Requests are using the model."),
     (413, "The body is too large."),
-    (415, "The body is no JSON, or compressed."),
+    (415, "The body is not JSON, or compressed."),
     (429, "Too many requests without a valid key."),
     (
         500,

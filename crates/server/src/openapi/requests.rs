@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use trine_engine::LOGPROBS_MAX;
 
 use super::fields::{
-    calling, function, ids, message, messages, model, most_tokens, parallel, parameters, priority,
-    refused_fields, rendering, response_format, sampling, stops, stream, streaming,
-    structure_of_others, texts_or_ids, tool, tool_choice,
+    calling, everywhere, function, ids, message, messages, model, most_tokens, parallel,
+    parameters, priority, refused_fields, rendering, response_format, sampling, stops, stream,
+    streaming, structure_of_others, texts_or_ids, tool, tool_choice,
 };
 use super::schema::{
     Field, about, any, asked, boolean, choice, constant, default, free_object, integer, list,
@@ -14,7 +14,6 @@ use super::schema::{
 };
 use crate::embeddings::{self, openai as openai_embeddings};
 use crate::openai::completions;
-use crate::unsupported::EVERYWHERE;
 use crate::{anthropic as anthropic_dialect, ollama as ollama_dialect, responses, text_routes};
 
 /// All schemas of requests, by name.
@@ -75,7 +74,7 @@ fn completion() -> Value {
     fields.extend(parameters(Some(completions::TOKENS_DEFAULT as i64)));
     let known = about(
         integer(0, LOGPROBS_MAX as i64),
-        "Log-probabilities, with so many alternatives; with `echo` those of the prompt too.",
+        "Log-probabilities, with this number of alternatives; with `echo` those of the prompt too.",
     );
     let none = || refused("use /v1/chat/completions", json!([null, "none", "auto", []]));
     fields.extend([
@@ -135,7 +134,7 @@ fn response() -> Value {
     ]);
     fields.extend(structure_of_others());
     fields.extend(refused_fields(&responses::UNSUPPORTED));
-    fields.extend(refused_fields(&EVERYWHERE));
+    fields.extend(everywhere());
     let words = "Log-probabilities are not among it; what else it names no answer has.";
     fields.push(("include", about(list(text()), words)));
     asked([response_input()], fields)
@@ -213,7 +212,7 @@ fn embedding() -> Value {
 }
 
 fn dimensions() -> Field {
-    let words = "The model's own number alone: vectors are not cut.";
+    let words = "Only the model's own number: vectors are not cut.";
     ("dimensions", about(integer(1, u32::MAX), words))
 }
 
@@ -230,7 +229,7 @@ fn anthropic() -> Value {
     ]);
     fields.extend(structure_of_others());
     fields.extend(refused_fields(&anthropic_dialect::UNSUPPORTED));
-    fields.extend(refused_fields(&EVERYWHERE));
+    fields.extend(everywhere());
     fields.extend(anthropic_conversation());
     let most = about(most_tokens(0), "Most tokens that are written.");
     asked([("max_tokens", most), anthropic_messages()], fields)
@@ -316,7 +315,7 @@ fn ollama() -> Vec<Field> {
     ]);
     fields.extend(structure_of_others());
     fields.extend(refused_fields(&ollama_dialect::UNSUPPORTED));
-    fields.extend(refused_fields(&EVERYWHERE));
+    fields.extend(everywhere());
     fields
 }
 

@@ -148,7 +148,7 @@ pub(super) fn asked(
     object(always, sometimes)
 }
 
-/// A field that works at these values alone, at which it changes nothing.
+/// A field that works only at these values, at which it changes nothing.
 pub(super) fn refused(remedy: &str, harmless: Value) -> Value {
     about(json!({ "enum": harmless }), format!("Not supported: {remedy}."))
 }

@@ -13,11 +13,8 @@ use serde_json::{Value, json};
 use super::DOCUMENT;
 use super::paths::document;
 use super::reads::{Form, noted, take};
-use crate::app::{App, answer, router, routes};
-use crate::guard::Guard;
-use crate::models::testing::Demo;
-use crate::models::{KeepAlive, Models};
-use crate::options::{Limits, ServerOptions};
+use crate::app::testing::app;
+use crate::app::{answer, router, routes};
 
 /// Where the document is kept.
 fn path() -> PathBuf {
@@ -33,7 +30,7 @@ fn written() -> String {
     text + "\n"
 }
 
-/// Writes a value in one line if it fits behind `used` columns, else its parts in lines of their own: a change of a field is
+/// Writes a value in one line if it fits after `used` columns, else its parts in lines of their own: a change of a field is
 /// the change of a line.
 fn push(text: &mut String, value: &Value, indent: usize, used: usize) {
     let line = value.to_string();
@@ -270,7 +267,7 @@ fn specimens(path: &str) -> Vec<Value> {
     let response = json!({"input": [{"role": "user", "content": "Hi"}], "max_output_tokens": 1});
     let structured = json!({"structured_outputs": {"regex": "a"}});
     match path.trim_start_matches("/v1") {
-        // Fields that are read behind one that is there: the second one has none.
+        // Fields that are read after one that is present: the second one lacks them.
         "/chat/completions" => vec![
             with(chat.clone(), json!({"stream": true, "stream_options": {"include_usage": true}})),
             json!({ "messages": [] }),
@@ -343,10 +340,7 @@ fn specimens(path: &str) -> Vec<Value> {
 fn ask(method: &str, path: String, bodies: Vec<Value>) {
     let method = method.to_uppercase();
     noted(async move {
-        let models = Models::new(Arc::new(Demo), KeepAlive::Forever, None, 8);
-        let address = IpAddr::from([127, 0, 0, 1]);
-        let guard = Guard::new(&ServerOptions::default(), address);
-        let app = Arc::new(App::new(models, guard, Limits::default(), None));
+        let (app, address) = (app(), IpAddr::from([127, 0, 0, 1]));
         let router = router(&app);
         for body in bodies {
             let request = Request::builder()

@@ -174,21 +174,30 @@ export async function* streamChat(body, signal) {
   }
 }
 
-/** The models' names with what is known of each: its context and whether it is loaded. */
+/** The models' names with what is known of each: the engine that runs it, its context, and whether it is loaded. */
 export async function listModels() {
   const models = (await askJson('v1/models')).data;
   return models.map((model) => ({
     name: model.id,
+    engine: model.root ?? model.id,
     context: model.max_model_len ?? null,
     isLoaded: model.status?.value === 'loaded',
   }));
+}
+
+/** The system prompt that a name brings along; empty for most. */
+export async function ownPrompt(name) {
+  const { system } = await askWith('api/show', { model: name });
+  return typeof system === 'string' ? system : '';
 }
 
 /** What a loaded model samples with if nothing is said: numbers by name. */
 export async function modelDefaults(name) {
   const props = await askJson(`props?model=${encodeURIComponent(name)}`);
   const given = props.default_generation_settings?.params ?? {};
-  const numbers = Object.entries(given).filter(([, value]) => Number.isFinite(value));
+  // A seed or a bound of -1 is none.
+  const isNone = (key, value) => ['seed', 'max_tokens'].includes(key) && value < 0;
+  const numbers = Object.entries(given).filter(([key, value]) => Number.isFinite(value) && !isNone(key, value));
   // The server's numbers have 32 bits: 0.7 comes as 0.699999988.
   return Object.fromEntries(numbers.map(([key, value]) => [key, Number(value.toPrecision(6))]));
 }

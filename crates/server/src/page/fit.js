@@ -8,7 +8,7 @@ import { bytesOf } from './attach.js';
 const TOKEN_BYTES = 2;
 /** Tokens that a template writes around a message, about. */
 const TURN_TOKENS = 8;
-/** Room for an answer where nobody said how long it may be: a share of the context, and at most so many tokens. */
+/** Room for an answer where nobody said how long it may be: a share of the context, and the most tokens. */
 const ANSWER_SHARE = 0.25;
 const ANSWER_TOKENS = 1024;
 /** What is kept when turns have to go: less than fits, so that the following turns find the prompt's beginning in the cache. */

@@ -190,7 +190,7 @@ const MARKS = [['**', 'strong'], ['__', 'strong'], ['~~', 'del'], ['*', 'em'], [
 /** Nodes for a line's text. */
 function inline(text, depth) {
   const nodes = [];
-  // A mark whose other half was not found behind one place is not behind a later one.
+  // A mark whose other half was not found after one place is not after a later one.
   const alone = new Set();
   let plain = '';
   let at = 0;

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::ApiError;
 
-/// What a browser lets the page do: scripts, styles and requests of this server alone, and no HTML out of strings.
+/// What a browser lets the page do: only scripts, styles and requests of this server, and no HTML out of strings.
 const POLICY: &str = "default-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
@@ -126,7 +126,7 @@ mod tests {
 
     /// Bytes of all files together.
     const BYTES_MAX: usize = 160_000;
-    /// The one address that is no request: it names the elements of SVG.
+    /// The one address that is not a request: it names the elements of SVG.
     const SVG_NAMESPACE: &str = "http://www.w3.org/2000/svg";
 
     #[test]

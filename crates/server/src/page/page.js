@@ -205,6 +205,11 @@ function canAsk() {
     toast('Another tab is writing an answer in this conversation. Your message stays here until it is done.');
     return false;
   }
+  if (settings.isMissing) {
+    toast(`“${settings.model}” is not on this server any more. Choose another model at the top; your message stays here.`);
+    $('model').focus();
+    return false;
+  }
   return settings.parameters() !== null;
 }
 
@@ -228,7 +233,8 @@ async function send() {
 /** Gives a conversation its name and its address with its first message. */
 function begin(question) {
   if (!talk.head.title) talk.set('title', titleFrom(splitFiles(question.content).title));
-  if (!talk.head.model) talk.head.model = settings.model;
+  // What was chosen for new chats may not be here any more.
+  if (settings.model && talk.head.model !== settings.model) talk.set('model', settings.model);
   document.title = `${talk.title} – trine`;
   $('title').textContent = talk.title;
   if (location.hash === HASH + talk.id) return;
@@ -315,7 +321,8 @@ function ended(one, { node, text, failure, told }) {
   if (node && text) announce(`Answer: ${text}`);
   if (failure) announce(told.message, true);
   if (failure) access.failed(failure, () => retry(one));
-  if (failure?.code === 'context_length_exceeded' || !settings.contextOf(settings.model)) settings.load();
+  const isNews = ['context_length_exceeded', 'model_not_found'].includes(failure?.code);
+  if (isNews || !settings.contextOf(settings.model)) settings.load().then(follow);
   list();
 }
 
@@ -372,8 +379,9 @@ function heardEngine(status, error) {
     return;
   }
   access.found();
-  const model = status.models.find((one) => one.name === settings.model) ?? status.models[0];
-  const text = model?.is_loaded ? '' : 'not loaded yet';
+  const model = status.models.find((one) => one.name === settings.engine);
+  const unloaded = settings.isMissing ? 'not on this server' : 'not loaded yet';
+  const text = model?.is_loaded ? '' : unloaded;
   if ($('device').textContent !== text) $('device').textContent = text;
   if (settings.heard(status.models)) settings.load().then(follow);
   else follow();
@@ -453,7 +461,7 @@ const composer = new Composer({
   },
 });
 const picture = new Picture($('picture'), {
-  chosen: () => settings.model,
+  chosen: () => settings.engine,
   isSeen: () => frame.isEngineSeen(),
   heard: heardEngine,
 });

@@ -1,6 +1,6 @@
 // Which model is asked, with which system prompt and parameters. Fields show the model's own values.
 
-import { listModels, modelDefaults } from './api.js';
+import { listModels, modelDefaults, ownPrompt } from './api.js';
 import { PARAMETERS } from './conversation.js';
 import { element } from './markdown.js';
 
@@ -9,6 +9,7 @@ const HABITS = 'trine-new-chats';
 const SYSTEM_SHORT = 80;
 /** What stands in a field of which the model has no value of its own. */
 const WORDS = { max_tokens: 'until full', seed: 'random' };
+const NO_PROMPT = 'What the model should know and how it should answer, in this conversation';
 
 const $ = (id) => document.getElementById(id);
 
@@ -33,6 +34,10 @@ export class Settings {
     Object.assign(this, { changed, failed });
     this.models = new Map();
     this.defaults = new Map();
+    /** System prompts that names bring along. */
+    this.prompts = new Map();
+    /** The engines at the last look. */
+    this.engines = '';
     this.talk = null;
     $('model').addEventListener('change', () => this.chooseModel());
     $('system').addEventListener('input', () => {
@@ -52,6 +57,16 @@ export class Settings {
   /** The name of the model that is asked. */
   get model() {
     return $('model').value;
+  }
+
+  /** Whether the conversation's model is not on this server any more. */
+  get isMissing() {
+    return this.models.size > 0 && !this.models.has(this.model);
+  }
+
+  /** The name of the engine that runs the model. */
+  get engine() {
+    return this.models.get(this.model)?.engine ?? this.model;
   }
 
   contextOf(name) {
@@ -83,27 +98,39 @@ export class Settings {
   }
 
   showSystem() {
-    const text = this.talk.head.system.trim().replace(/\s+/g, ' ');
+    const own = this.prompts.get(this.model) ?? '';
+    const typed = this.talk.head.system.trim();
+    const text = (typed || own).trim().replace(/\s+/g, ' ');
     const short = text.length > SYSTEM_SHORT ? `${text.slice(0, SYSTEM_SHORT)}…` : text;
-    $('system-short').textContent = short || 'none';
+    $('system').placeholder = own || NO_PROMPT;
+    $('system-short').textContent = typed || !own ? short || 'none' : `the model’s own: ${short}`;
   }
 
   showModels() {
     const names = [...this.models.keys()];
+    if (names.length === 0) return;
+    const wanted = this.talk?.head.model ?? '';
+    // A conversation keeps its model: another one would answer otherwise, and nobody would know why.
+    const isMissing = !this.models.has(wanted) && wanted !== '' && !this.talk.isEmpty;
+    const options = names.map((name) => [name, name]);
+    if (isMissing) options.unshift([wanted, `${wanted} (not here)`]);
     const select = $('model');
-    if (names.join('\n') !== [...select.options].map((option) => option.value).join('\n')) {
-      select.replaceChildren(...names.map((name) => {
-        const option = element('option', '', name);
+    const known = [...select.options].map((option) => [option.value, option.textContent]);
+    if (JSON.stringify(known) !== JSON.stringify(options)) {
+      select.replaceChildren(...options.map(([name, words]) => {
+        const option = element('option', '', words);
         option.value = name;
         return option;
       }));
     }
-    if (this.talk && this.models.has(this.talk.head.model)) select.value = this.talk.head.model;
+    select.value = isMissing || this.models.has(wanted) ? wanted : names[0];
   }
 
   chooseModel() {
     remember(MODEL, this.model);
     this.talk.set('model', this.model);
+    this.showModels();
+    this.showSystem();
     this.showDefaults();
     this.changed('model');
   }
@@ -129,11 +156,25 @@ export class Settings {
     $('reset').disabled = PARAMETERS.every((name) => $(name).value === '' && $(name).validity.valid);
   }
 
+  /** Shows the system prompt that the model's name brings along. */
+  async showPrompt() {
+    const name = this.model;
+    if (!this.models.has(name) || this.prompts.has(name)) return;
+    try {
+      this.prompts.set(name, await ownPrompt(name));
+    } catch {
+      // The next look at the models asks again.
+      return;
+    }
+    if (this.model === name) this.showSystem();
+  }
+
   /** Puts the model's own values into the empty fields; asks for them once it is loaded. */
   async showDefaults() {
+    this.showPrompt();
     const name = this.model;
     const show = (values) => {
-      for (const one of PARAMETERS) $(one).placeholder = WORDS[one] ?? String(values?.[one] ?? '');
+      for (const one of PARAMETERS) $(one).placeholder = String(values?.[one] ?? WORDS[one] ?? '');
       $('defaults').textContent = values
         ? 'Empty fields take the model’s own values, which they show.'
         : 'Empty fields take the model’s own values. They are shown once the model is loaded.';
@@ -171,21 +212,20 @@ export class Settings {
       return false;
     }
     this.models = new Map(models.map((model) => [model.name, model]));
+    // A name may stand for something else now.
+    this.defaults.clear();
+    this.prompts.clear();
     this.showModels();
+    if (this.talk) this.showSystem();
     this.showDefaults();
     return true;
   }
 
-  /** Takes over what a look at the engines found. Whether the set of models was changed. */
+  /** Takes over what a look at the engines found. Whether the models have to be asked for again. */
   heard(models) {
-    for (const { name, is_loaded: isLoaded, status } of models) {
-      const known = this.models.get(name);
-      if (!known) return true;
-      const context = status?.context ?? known.context;
-      if (known.isLoaded === isLoaded && known.context === context) continue;
-      this.models.set(name, { ...known, isLoaded, context });
-      if (name === this.model) this.showDefaults();
-    }
-    return models.length !== this.models.size;
+    const engines = JSON.stringify(models.map(({ name, is_loaded: isLoaded }) => [name, isLoaded]));
+    const isOther = engines !== this.engines;
+    this.engines = engines;
+    return isOther;
   }
 }

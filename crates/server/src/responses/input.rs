@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 use trine_text::Message;
 
-use crate::calling::Calling;
+use crate::calling::{Calling, LeftOut};
 use crate::conversation::read_messages;
 use crate::error::{ApiError, shown};
 use crate::json::Fields;
@@ -47,13 +47,14 @@ pub(super) fn calling(
     fields: Fields<'_>,
     warnings: &mut Warnings,
 ) -> Result<(Calling, Spaces), ApiError> {
-    let (mut tools, mut spaces) = (Vec::new(), Spaces::default());
+    let mut offered = Offered { tools: Vec::new(), left_out: LeftOut::default(), warnings };
+    let mut spaces = Spaces::default();
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
         match tool.get("type").and_then(Value::as_str) {
             Some("namespace") => {
-                add_space(&format!("tools[{index}]"), tool, &mut tools, &mut spaces, warnings)?;
+                add_space(&format!("tools[{index}]"), tool, &mut offered, &mut spaces)?;
             }
-            kind => add_tool(kind, tool, None, &mut tools, warnings),
+            kind => offered.add(kind, tool, None),
         }
     }
     let choice = match fields.get("tool_choice") {
@@ -64,7 +65,9 @@ pub(super) fn calling(
         None => Value::Null,
     };
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let calling = Calling::new(&tools.into(), &choice, parallel).map_err(|error| ApiError {
+    let Offered { tools, left_out, warnings } = offered;
+    let calling = Calling::without(&left_out, tools, &choice, parallel, warnings);
+    let calling = calling.map_err(|error| ApiError {
         message: error.message.replacen(".function", "", 1),
         param: error.param.map(|param| param.replacen(".function", "", 1)),
         ..error
@@ -76,9 +79,8 @@ pub(super) fn calling(
 fn add_space(
     place: &str,
     tool: &Value,
-    tools: &mut Vec<Value>,
+    offered: &mut Offered<'_>,
     spaces: &mut Spaces,
-    warnings: &mut Warnings,
 ) -> Result<(), ApiError> {
     let wrong = |field: &str, words: &str| {
         let param = format!("{place}.{field}");
@@ -89,35 +91,39 @@ fn add_space(
     for tool in within {
         let name = tool["name"].as_str().unwrap_or_default();
         let full = joined(space, name);
-        add_tool(tool.get("type").and_then(Value::as_str), tool, Some(&full), tools, warnings);
+        offered.add(tool.get("type").and_then(Value::as_str), tool, Some(&full));
         spaces.0.insert(full, (space.to_owned(), name.to_owned()));
     }
     Ok(())
 }
 
-/// A tool in the form that chats have, under another name if one is given; a warning for one that is no function.
-fn add_tool(
-    kind: Option<&str>,
-    tool: &Value,
-    name: Option<&str>,
-    tools: &mut Vec<Value>,
-    warnings: &mut Warnings,
-) {
-    match kind {
-        Some(kind) if kind != "function" => {
-            let named = tool["name"].as_str().map(|name| format!(" {}", shown(name)));
-            warnings.push(format!(
-                "the tool{} of type {} is left out: only functions can be called here",
-                named.unwrap_or_default(),
-                shown(kind)
-            ));
-        }
-        _ => {
-            let mut function = tool.clone();
-            if let (Some(name), Some(map)) = (name, function.as_object_mut()) {
-                map.insert("name".to_owned(), name.into());
+/// The tools of a request, those that can be called in the form that chats have.
+struct Offered<'a> {
+    tools: Vec<Value>,
+    left_out: LeftOut,
+    warnings: &'a mut Warnings,
+}
+
+impl Offered<'_> {
+    /// Adds a tool, under another name if one is given; leaves it out with a warning if it is not a function.
+    fn add(&mut self, kind: Option<&str>, tool: &Value, name: Option<&str>) {
+        match kind {
+            Some(kind) if kind != "function" => {
+                let name = name.or(tool["name"].as_str());
+                let named = name.map_or(String::new(), |name| format!(" {}", shown(name)));
+                self.warnings.push(format!(
+                    "the tool{named} of type {} is left out: only functions can be called here",
+                    shown(kind)
+                ));
+                self.left_out.add(kind, name);
             }
-            tools.push(json!({"type": kind, "function": function}));
+            _ => {
+                let mut function = tool.clone();
+                if let (Some(name), Some(map)) = (name, function.as_object_mut()) {
+                    map.insert("name".to_owned(), name.into());
+                }
+                self.tools.push(json!({"type": kind, "function": function}));
+            }
         }
     }
 }
@@ -215,7 +221,7 @@ fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<Vec<Value>, ApiE
 }
 
 /// The conversation, the instructions first.
-pub(super) fn conversation(
+pub(super) fn messages(
     fields: Fields<'_>,
     warnings: &mut Warnings,
 ) -> Result<Vec<Message>, ApiError> {

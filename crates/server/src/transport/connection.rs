@@ -19,12 +19,19 @@ use super::stall::Impatient;
 use super::table::Place;
 use crate::app::{App, answer};
 use crate::body::Held;
+use crate::lanes::Switch;
 use crate::lifecycle::Phase;
 
 /// Most bytes of a request's head; more is answered with 431.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Most headers of a request; more is answered with 431.
 const HEADERS_MAX: usize = 100;
+
+/// What a connection has of the server: its place, and the switch of its lanes.
+pub(crate) struct Standing {
+    pub(crate) place: Place,
+    pub(crate) switch: Switch,
+}
 
 /// Serves a connection until one side ends it, or the server ends and what it has answered is sent.
 pub(crate) async fn serve(
@@ -33,8 +40,9 @@ pub(crate) async fn serve(
     stream: TcpStream,
     client: IpAddr,
     tls: Option<TlsAcceptor>,
-    place: &Place,
+    standing: &Standing,
 ) {
+    let place = &standing.place;
     // Tokens are small and have to leave at once.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "packets of the connection are joined");
@@ -42,35 +50,38 @@ pub(crate) async fn serve(
     let stream = Impatient::new(stream, app.limits.write_stall);
     // Who comes while the server drains gets one answer.
     let last = if place.is_late() { Phase::Aborting } else { Phase::Draining };
-    let Some(tls) = tls else { return talk(app, router, stream, client, place, last).await };
+    let Some(tls) = tls else { return talk(app, router, stream, client, standing, last).await };
     let accepted = tokio::select! {
         accepted = tokio::time::timeout(app.limits.handshake, tls.accept(stream)) => accepted,
         // Nothing was asked yet.
         () = app.lifecycle.reached(last) => return,
     };
     match accepted {
-        Ok(Ok(stream)) => talk(app, router, stream, client, place, last).await,
+        Ok(Ok(stream)) => talk(app, router, stream, client, standing, last).await,
         Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
         Err(_) => tracing::debug!("a TLS handshake took too long"),
     }
 }
 
-/// Answers requests until the server is in the phase `last`, then the one that there is.
+/// Answers requests until the server is in the phase `last`, then only the one in progress.
 async fn talk<S>(
     app: &Arc<App>,
     router: Router,
     stream: S,
     client: IpAddr,
-    place: &Place,
+    standing: &Standing,
     last: Phase,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let Standing { place, switch } = standing;
     let is_reserve = place.is_reserve;
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let (app, router, turn) = (Arc::clone(app), router.clone(), place.turn());
+        let switch = switch.clone();
         async move {
-            let request = request.map(Body::new);
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(switch);
             let response = answer(app, router, request, client, is_reserve).await;
             // The connection is busy as long as the body lives.
             Ok::<_, Infallible>(response.map(|body| Held::new(body, turn)))

@@ -1,7 +1,7 @@
 //! What the HTTP library lets pass in heads of requests, and should not: lines that end without a carriage return, and a little
 //! more than the limit.
 //!
-//! A line feed alone ends a line for some readers of HTTP and not for others: where a proxy and a server disagree, a request
+//! A bare line feed ends a line for some readers of HTTP and not for others: where a proxy and a server disagree, a request
 //! can be hidden in another one (RFC 9112, 11.2). The bytes of each head are looked at on their way to the library, which answers
 //! what is wrong: a bare line feed is handed on as a zero byte, which it refuses with 400, and no more of a head than the limit is,
 //! so that a longer one always is one too many (431).
@@ -38,7 +38,7 @@ struct Watch {
 #[derive(Debug)]
 enum Part {
     Head(Head),
-    /// So many bytes of a body are still to come.
+    /// This many bytes of a body are still to come.
     Body(u64),
     /// The rest of the connection: its end closes it, or the library refuses what it is.
     Rest,

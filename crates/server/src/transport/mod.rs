@@ -18,10 +18,11 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::app::{App, router};
 use crate::guard::Guard;
+use crate::lanes::{Bulk, Switch, ride};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::models::{Loader, Models};
 use crate::options::{ServerOptions, is_loopback};
-use connection::serve;
+use connection::{Standing, serve};
 use table::{Place, Table};
 
 /// Pause after the system refused a connection: it is out of file descriptors, and some have to be closed first.
@@ -57,6 +58,9 @@ pub enum ServeError {
     /// The certificate or its key cannot be used.
     #[error("TLS cannot be set up: {0}")]
     Tls(String),
+    /// The system has no threads left.
+    #[error("the system gives no threads for the server: {0}")]
+    Threads(io::Error),
 }
 
 /// A server that listens and is ready to run.
@@ -123,7 +127,8 @@ impl Server {
         let limits = options.limits.clone();
         let models = Models::new(loader, options.keep_alive, options.memory_budget, limits.waiters);
         let guard = Guard::new(&options, address.ip());
-        let app = Arc::new(App::new(models, guard, limits, options.trace_parent));
+        let bulk = Bulk::start().map_err(ServeError::Threads)?;
+        let app = Arc::new(App::new(models, guard, limits, options.trace_parent, bulk));
         Ok(Self { router: router(&app), app, listener, address, tls })
     }
 
@@ -168,6 +173,7 @@ impl Server {
             () = self.accept(&table) => {}
             () = self.app.models.expire() => {}
         }
+        self.app.bulk.end();
         let models = self.app.models.clone();
         // A panic of an engine's thread was reported where it happened.
         let _ = tokio::task::spawn_blocking(move || models.stop()).await;
@@ -201,11 +207,14 @@ impl Server {
 
     fn spawn(&self, stream: TcpStream, client: SocketAddr, place: Place) {
         let (app, router, tls) = (Arc::clone(&self.app), self.router.clone(), self.tls.clone());
-        tokio::spawn(async move {
+        let switch = Switch::default();
+        let standing = Standing { place, switch: switch.clone() };
+        let connection = async move {
             app.metrics.connection(1);
-            serve(&app, router, stream, client.ip(), tls, &place).await;
+            serve(&app, router, stream, client.ip(), tls, &standing).await;
             app.metrics.connection(-1);
-        });
+        };
+        ride(Box::pin(connection), switch, &self.app.bulk);
     }
 }
 

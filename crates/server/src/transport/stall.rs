@@ -1,4 +1,4 @@
-//! A stream on which no write may wait for long: a client that does not read is no client.
+//! A stream on which no write may wait for long: a client that does not read is not a client.
 
 use std::io;
 use std::pin::Pin;
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes so many writes, and then none.
+    /// Takes this many writes, then no more.
     struct Filling(usize);
 
     impl AsyncWrite for Filling {

@@ -52,7 +52,7 @@ impl Table {
         Self { places, reserve, seats: Mutex::default(), left: Notify::new() }
     }
 
-    /// A place for a new connection; none if all are busy. Nobody waits for the end of one that is late.
+    /// A place for a new connection; `None` if all are busy. Nobody waits for the end of one that is late.
     pub(crate) fn enter(table: &Arc<Self>, is_late: bool) -> Option<Place> {
         let mut seats = table.lock();
         if seats.taken.len() >= table.places {

@@ -1,6 +1,8 @@
 //! The requests of coding agents and agent libraries: their fields and structure in our own words. `tools/server-test/agents.py`
 //! drives the programs themselves.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::client::{self, Answer};
@@ -43,7 +45,7 @@ fn blocks_of_tools() -> Value {
             json!({
                 "subject": {"type": "string", "minLength": 2, "maxLength": 200},
                 "page": {"type": "string", "format": "uri"},
-                "facts": {"type": "object", "additionalProperties": {}},
+                "facts": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {}},
                 "state": {"anyOf": [
                     {"type": "string", "enum": ["open", "closed"]}, {"type": "string", "const": "gone"},
                 ]},
@@ -202,6 +204,79 @@ fn tools_of_other_servers_are_left_out_of_messages() {
     assert!(told[0].contains("web_search_20250305") && told[0].contains("left out"), "{told:?}");
 }
 
+/// An agent searches the web with a request of its own: one tool, which only Anthropic's servers run, and a demand for it.
+#[test]
+fn a_demand_for_a_tool_that_is_left_out_of_messages_is_dropped() {
+    let server = Harness::start();
+    let search = json!({"type": "web_search_20250305", "name": "web_search", "max_uses": 8});
+    let run = json!({"name": "Run", "input_schema": schema(json!({}), json!([]))});
+    let ask = |tools: Value, choice: Value| {
+        json!({
+            "max_tokens": 100, "tools": tools, "tool_choice": choice,
+            "system": [{"type": "text", "text": "You search the web."}],
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "Search for: birds"}]}],
+        })
+    };
+    let named = json!({"type": "tool", "name": "web_search"});
+    for (tools, choice) in [
+        (json!([search]), named.clone()),
+        (json!([search]), json!({"type": "any", "disable_parallel_tool_use": true})),
+        (json!([search, run]), named.clone()),
+    ] {
+        server.reply("I found nothing.");
+        let body = ask(tools.clone(), choice.clone());
+        let answer = post(&server, MESSAGES, &[], &body);
+        let told = warnings(&answer);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[1].contains("tool_choice") && told[1].contains("left out"), "{told:?}");
+        let whole = answer.json();
+        assert_eq!(whole["content"][0]["text"], "I found nothing.", "{whole}");
+        assert_eq!(whole["stop_reason"], "end_turn");
+        let mut streamed = body.clone();
+        streamed["stream"] = true.into();
+        let events = post(&server, MESSAGES, &[], &streamed).events();
+        assert_eq!(events.last().unwrap()["type"], "message_stop");
+        post(&server, "/v1/messages/count_tokens", &[], &body);
+    }
+    // The other tools stay, and a demand for one of them is one.
+    server.reply(r#"{"name": "Run", "parameters": {}}"#);
+    for choice in [named, json!({"type": "any"})] {
+        let answer = post(&server, MESSAGES, &[], &ask(json!([search, run]), choice)).json();
+        assert_eq!(answer["content"][0]["name"], "Run", "{answer}");
+    }
+    // What is offered by nobody is a mistake of the request.
+    let none = json!({"type": "tool", "name": "fetch"});
+    let (status, error) = server.post(MESSAGES, &ask(json!([search, run]), none));
+    assert_eq!(status, 400, "{error}");
+}
+
+/// The same in the dialect of responses, where a choice may also name a kind of tool.
+#[test]
+fn a_demand_for_a_tool_that_is_left_out_of_responses_is_dropped() {
+    let server = Harness::start();
+    server.reply("I found nothing.");
+    let search = json!({"type": "web_search", "external_web_access": false});
+    let patch = json!({"type": "custom", "name": "patch"});
+    let space =
+        json!({"type": "namespace", "name": "a", "tools": [{"type": "custom", "name": "b"}]});
+    for (tool, choice) in [
+        (&search, json!("required")),
+        (&search, json!({"type": "web_search"})),
+        (&patch, json!({"type": "custom", "name": "patch"})),
+        (&space, json!({"type": "custom", "namespace": "a", "name": "b"})),
+    ] {
+        let body = json!({
+            "input": "Search for: birds", "tools": [tool], "tool_choice": choice, "max_output_tokens": 100,
+        });
+        let answer = post(&server, RESPONSES, &[], &body);
+        let told = warnings(&answer);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[1].contains("tool_choice"), "{told:?}");
+        let whole = answer.json();
+        assert_eq!(whole["output"][0]["content"][0]["text"], "I found nothing.", "{whole}");
+    }
+}
+
 fn codex(input: Value) -> Value {
     let function = |name: &str, properties: Value, required: Value| {
         json!({
@@ -303,7 +378,10 @@ fn namespaces_and_items_of_wrong_shapes_are_named() {
         (json!({"tools": [{"type": "namespace", "name": "a", "tools": {}}]}), "tools[0].tools"),
         (json!({"input": [{"type": "custom_tool_call_output", "output": "a"}]}), "input"),
         (json!({"input": [{"type": "item_reference", "id": "msg_1"}]}), "input"),
-        (json!({"tools": [{"type": "web_search"}], "tool_choice": "required"}), "tool_choice"),
+        (
+            json!({"tools": [{"type": "web_search"}], "tool_choice": {"type": "shell"}}),
+            "tool_choice",
+        ),
     ] {
         let mut body = json!({"input": "Hi"});
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -418,11 +496,44 @@ fn conversations_with_several_system_parts() {
     }
 }
 
+/// Agents' prompts take longer to read than a stream may be silent: it begins as every other one all the same.
+#[test]
+fn streams_that_begin_late_are_whole() {
+    let server = Harness::with(|options| options.limits.silence = Duration::from_millis(50));
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let ask = |path: &str, mut body: Value| {
+        body["stream"] = true.into();
+        let [(soon, _), (late, has_signs)] = [0, 120].map(|step| {
+            server.slow_down(Duration::from_millis(step));
+            let answer = post(&server, path, &[], &body);
+            let text = String::from_utf8(answer.body.clone()).unwrap();
+            let events = answer.events().into_iter().filter(|event| event["type"] != "ping");
+            let mut shapes: Vec<String> = events.map(|event| shape(&event)).collect();
+            // Several tokens may be one event.
+            shapes.dedup();
+            (shapes, text.contains(": keep-alive") || text.contains("event: ping"))
+        });
+        assert!(has_signs, "{path}: it was silent");
+        assert_eq!(late, soon, "{path}");
+    };
+    ask(MESSAGES, json!({"max_tokens": 3, "messages": messages}));
+    ask(RESPONSES, json!({"max_output_tokens": 3, "input": "Hi"}));
+    ask(CHAT, json!({"max_tokens": 3, "messages": messages}));
+    ask("/v1/completions", json!({"max_tokens": 3, "prompt": "Hi"}));
+}
+
+/// What kind of event it is.
+fn shape(event: &Value) -> String {
+    let delta = &event["choices"][0]["delta"];
+    let fields = delta.as_object().map(|delta| delta.keys().cloned().collect::<Vec<_>>());
+    format!("{} {:?} {}", event["type"], fields, event["object"])
+}
+
 /// A client that leaves in the middle of a stream leaves nothing behind.
 #[test]
 fn an_agent_that_is_cancelled() {
     let server = Harness::start();
-    server.slow_down(std::time::Duration::from_millis(20));
+    server.slow_down(Duration::from_millis(20));
     let body = anthropic(json!([{"role": "user", "content": "Hi"}])).to_string();
     let mut stream = client::connect(server.address);
     client::send(&mut stream, "POST", MESSAGES, &BETA, body.as_bytes());

@@ -226,7 +226,6 @@ fn fields_that_are_not_supported() {
         ("chat_template", json!("{{ x }}")),
         ("truncate_prompt_tokens", json!(5)),
         ("modalities", json!(["text", "audio"])),
-        ("cache_salt", json!("mine")),
         ("kv_transfer_params", json!({"prompt_token_ids": [5, 6]})),
     ]);
 }
@@ -382,13 +381,24 @@ fn what_can_never_be_answered_is_refused_for_good() {
 fn conversations_that_are_much_too_long() {
     let server = Harness::start();
     let text = "a bird ".repeat(3 << 20);
-    let body = json!({"max_tokens": 1, "messages": [{"role": "user", "content": text}]});
-    for path in ["/v1/chat/completions", "/v1/messages", "/api/chat"] {
-        let (status, error) = server.post(path, &body);
-        let message = error["error"]["message"].as_str().or(error["error"].as_str()).unwrap();
-        assert_eq!(status, 400, "{message}");
-        assert!(!message.contains("template") && message.contains("bytes"), "{message}");
+    let long = |role: &str| {
+        let turns = [("user", "Hi"), (role, &*text), ("user", "Hi")];
+        let turns = turns.map(|(role, text)| json!({"role": role, "content": text}));
+        json!({"max_tokens": 1, "messages": turns})
+    };
+    // What a user says counts by its tokens. A template may leave out what an assistant said: that counts by the bytes it is given.
+    for (role, told) in [("user", "has at least"), ("assistant", "bytes")] {
+        let body = long(role);
+        for path in ["/v1/chat/completions", "/v1/messages", "/api/chat"] {
+            let (status, error) = server.post(path, &body);
+            let message = error["error"]["message"].as_str().or(error["error"].as_str()).unwrap();
+            assert_eq!(status, 400, "{message}");
+            assert!(!message.contains("template") && message.contains(told), "{path}: {message}");
+        }
+        let (_, error) = server.post("/v1/chat/completions", &body);
+        assert_eq!(error["error"]["code"], "context_length_exceeded", "{error}");
     }
-    let (_, error) = server.post("/v1/chat/completions", &body);
-    assert_eq!(error["error"]["code"], "context_length_exceeded", "{error}");
+    let (status, error) = server.post("/v1/messages/count_tokens", &long("user"));
+    let message = error["error"]["message"].as_str().unwrap();
+    assert_eq!((status, message.contains("bytes")), (400, true), "{message}");
 }

@@ -154,7 +154,6 @@ fn fields_that_no_dialect_has_are_refused_in_all() {
     ];
     for (path, body) in bodies {
         for (name, value, off) in [
-            ("cache_salt", json!("pepper"), json!("")),
             ("truncate_prompt_tokens", json!(3), json!(null)),
             ("return_token_ids", json!(true), json!(false)),
             ("n_probs", json!(4), json!(0)),

@@ -262,7 +262,7 @@ fn the_document_is_served_to_whoever_has_a_key() {
     }
 }
 
-/// A path that is no text: the answer has the dialect's form all the same.
+/// A path that is not text: the answer has the dialect's form all the same.
 #[test]
 fn names_of_models_that_are_no_text_are_refused_in_the_dialect() {
     let server = Harness::start();

@@ -42,7 +42,7 @@ fn vectors(answer: &Value) -> Vec<Vec<f32>> {
     data.iter().map(|item| vector(&item["embedding"])).collect()
 }
 
-/// What `embedder` gives for so many tokens, up to [`DIMENSIONS`].
+/// What `embedder` gives for a text of this many tokens, up to [`DIMENSIONS`].
 fn scripted(tokens: usize) -> Vec<f32> {
     let value = 1.0 / (tokens as f64).sqrt();
     (0..DIMENSIONS).map(|at| if at < tokens { value as f32 } else { 0.0 }).collect()
@@ -97,7 +97,7 @@ fn decoded(text: &str) -> Vec<f32> {
         b'0'..=b'9' => character - b'0' + 52,
         b'+' => 62,
         b'/' => 63,
-        other => panic!("{other} is no digit"),
+        other => panic!("{other} is not a digit"),
     };
     assert_eq!(text.len() % 4, 0, "{text}");
     let digits = text.trim_end_matches('=').bytes().map(digit);

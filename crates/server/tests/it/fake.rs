@@ -19,7 +19,7 @@ pub(crate) struct Controls {
     pub(crate) fails_at: AtomicUsize,
     /// The step in which the device meets a defect and panics; 0 for none.
     pub(crate) panics_at: AtomicUsize,
-    /// Whether logits are no numbers.
+    /// Whether logits are not numbers.
     pub(crate) is_broken: AtomicBool,
     /// What every answer is instead of the script, from its first token on; its last token is repeated.
     pub(crate) reply: Mutex<Option<Vec<u32>>>,
@@ -75,7 +75,7 @@ impl Script {
 }
 
 impl Script {
-    /// The token behind a position: an answer begins where the slot's last one does not go on.
+    /// The token after a position: an answer begins where the slot's last one does not go on.
     fn token(&mut self, slot: u32, position: usize) -> u32 {
         let goes_on = |&(first, last): &(usize, usize)| (position == last + 1).then_some(first);
         let first = self.answers.get(&slot).and_then(goes_on).unwrap_or(position);

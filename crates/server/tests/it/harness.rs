@@ -1,7 +1,9 @@
 //! A server in this process.
 
+#[path = "../../src/models/testing/demo.rs"]
+mod demo;
+
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -9,14 +11,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trine_backend::reference::ReferenceDevice;
-use trine_engine::{Engine, EngineOptions, Pooling, SamplingParams, Service, Status};
+use trine_engine::{Engine, EngineOptions, Pooling, Service, Status};
 use trine_model::{KvType, Model, Rows};
 use trine_server::{
     Description, Found, Handle, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
     Preset, PullProgress, Recipe, Refusal, Server, ServerOptions, grammar_cache,
 };
-use trine_text::{ChatTemplate, Specials, Tokenizer};
-use trine_weights::Checkpoint;
+use trine_text::{Specials, Tokenizer};
 
 use crate::client;
 use crate::fake::{Controls, Script};
@@ -35,11 +36,6 @@ pub(crate) const SEQUENCES: usize = 4;
 /// Numbers in the embeddings of `embedder`.
 pub(crate) const DIMENSIONS: usize = 256;
 
-/// The embedded model's file.
-fn demo_path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf")
-}
-
 const DEMO: EngineOptions = EngineOptions {
     context: Some(128),
     kv: KvType::F32,
@@ -51,13 +47,13 @@ const DEMO: EngineOptions = EngineOptions {
 
 /// The embedded model on the scalar reference.
 pub(crate) fn demo_engine() -> Engine {
-    let model = Model::open(&demo_path()).expect("the embedded model opens");
+    let model = Model::open(&demo::path()).expect("the embedded model opens");
     Engine::new(&model, &ReferenceDevice::new(), DEMO).expect("the embedded model is small")
 }
 
 /// The same for embeddings.
 pub(crate) fn demo_embedder() -> Engine {
-    let model = Model::open(&demo_path()).expect("the embedded model opens");
+    let model = Model::open(&demo::path()).expect("the embedded model opens");
     let engine = Engine::for_embeddings(&model, &ReferenceDevice::new(), DEMO, Pooling::Mean);
     engine.expect("the embedded model is small")
 }
@@ -119,6 +115,7 @@ impl Loader for Scripted {
         let names = self.names.lock().unwrap();
         let listed = |(name, found): &(String, Found)| Listed {
             model: found.model.clone(),
+            context: found.preset.context,
             ..Listed::plain(name.clone(), 100)
         };
         names.iter().map(listed).collect()
@@ -158,8 +155,7 @@ impl Loader for Scripted {
             "defect" => panic!("as asked"),
             _ => {}
         }
-        let checkpoint = Checkpoint::open(demo_path()).expect("the embedded model opens");
-        let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer");
+        let tokenizer = demo::tokenizer();
         let script = tokenizer.encode(TEXT, Specials::AsText).expect("the text is short");
         let vocabulary = tokenizer.vocabulary_size();
         let controls = Arc::clone(&self.controls);
@@ -182,20 +178,10 @@ impl Loader for Scripted {
             _ => scripted(vocabulary, script),
         };
         engine.set_queue(QUEUE, 1 << 20);
-        let service = Service::start(engine);
-        let service = service.expect("there are threads");
-        *self.service.lock().unwrap() = Some(service.clone());
-        let tokenizer = Arc::new(tokenizer);
         *self.tokenizer.lock().unwrap() = Some(Arc::clone(&tokenizer));
-        Ok(LoadedModel {
-            grammars: grammar_cache(&tokenizer),
-            tokenizer,
-            template: Some(ChatTemplate::gemma()),
-            sampling: SamplingParams::greedy(),
-            service,
-            description: Description { family: "gemma3".to_owned(), ..Description::default() },
-            bytes: self.size.load(Ordering::SeqCst),
-        })
+        let loaded = demo::loaded(engine, tokenizer, self.size.load(Ordering::SeqCst));
+        *self.service.lock().unwrap() = Some(loaded.service.clone());
+        Ok(loaded)
     }
 }
 
@@ -219,7 +205,7 @@ impl Scripted {
 impl Library for Scripted {
     fn pullable(&self, name: &str) -> Result<String, LibraryError> {
         match name.contains("..") {
-            true => Err(LibraryError::new(Refusal::Invalid, "it is no name")),
+            true => Err(LibraryError::new(Refusal::Invalid, "it is not a name")),
             false => Ok(name.to_lowercase()),
         }
     }
@@ -266,7 +252,7 @@ impl Library for Scripted {
         let mut preset = Preset { system: recipe.system.clone(), ..Preset::default() };
         for (name, value) in &recipe.parameters {
             match name.as_str() {
-                "temperature" => preset.temperature = value.parse().ok(),
+                "temperature" => preset.sampling.temperature = value.parse().ok(),
                 "num_predict" => preset.max_tokens = value.parse().ok(),
                 "stop" => preset.stops.push(value.clone()),
                 _ => {
@@ -350,7 +336,7 @@ impl Harness {
         self.loader.controls.step_us.store(step.as_micros() as u64, Ordering::SeqCst);
     }
 
-    /// Makes every answer this text, which the model ends behind it.
+    /// Makes every answer this text, which the model then ends.
     pub(crate) fn reply(&self, text: &str) {
         let tokenizer = self.loader.tokenizer.lock().unwrap();
         let tokenizer = tokenizer.as_ref().expect("a model is loaded");

@@ -12,7 +12,7 @@ const TEXT: &str = "One day a little bird – so they say – sat on a tree.";
 /// Two ways to run the same rows differ by so much at most.
 const TOLERANCE: f64 = 1e-3;
 
-/// Log-probabilities of all tokens behind each prefix of `ids`.
+/// Log-probabilities of all tokens after each prefix of `ids`.
 fn expected(ids: &[u32]) -> Vec<Vec<f64>> {
     let mut all = Vec::new();
     let mut each = |_: usize, logits: &[f32]| {
@@ -34,7 +34,7 @@ fn close(found: &Value, expected: f64) {
     assert!((found - expected).abs() < TOLERANCE, "{found} instead of {expected}");
 }
 
-/// The request that lm-eval scores texts with, and the same without a token behind the text.
+/// The request that lm-eval scores texts with, and the same without a token after the text.
 #[test]
 fn a_prompt_is_scored_as_clients_that_evaluate_models_ask() {
     let server = Harness::start();

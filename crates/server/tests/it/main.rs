@@ -20,8 +20,12 @@ mod logprobs;
 mod managing;
 mod names;
 mod network;
+#[cfg(unix)]
+mod open_files;
 mod openai;
 mod page;
+mod refused_early;
+mod sharing;
 mod structured;
 mod tls;
 mod tool_schemas;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use trine_server::{Found, Preset};
+use trine_server::{Found, Preset, SamplingChanges};
 
 use crate::client;
-use crate::harness::{Harness, Scripted};
+use crate::harness::{CONTEXT, Harness, Scripted};
 
 /// A server with `gpt-4o`, a further name for `main`, and `sailor`, a preset over it.
 fn server() -> Harness {
@@ -54,6 +54,8 @@ fn models_are_listed_and_found_under_every_name() {
     assert_eq!(server.get("/v1/models/main").0, 200);
     assert_eq!(server.get("/v1/models/gpt-4o").1["id"], "gpt-4o");
     assert_eq!(server.get("/v1/models/gpt-4o").1["status"]["value"], "loaded");
+    // Front ends find the engine of a name by that.
+    assert_eq!(server.get("/v1/models/gpt-4o").1["root"], "main");
     let (status, error) = server.get("/v1/models/no/such");
     assert_eq!((status, &error["error"]["code"]), (404, &json!("model_not_found")));
     // What is loaded is one model, whatever names it has.
@@ -197,6 +199,8 @@ fn a_presets_context_is_kept() {
     let short = Found { preset: Arc::new(short), ..Found::plain("main") };
     loader.names.lock().unwrap().push(("short".to_owned(), short));
     let server = Harness::of(loader, |_| {});
+    assert_eq!(server.get("/v1/models/short").1["max_model_len"], 40);
+    assert_eq!(server.get("/v1/models/main").1["max_model_len"], CONTEXT);
     let body = json!({"model": "short", "prompt": vec![5; 30], "max_tokens": 100});
     let (status, answer) = server.post("/v1/completions", &body);
     assert_eq!(status, 200, "{answer}");
@@ -204,5 +208,63 @@ fn a_presets_context_is_kept() {
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
     let body = json!({"model": "short", "prompt": vec![5; 41], "max_tokens": 1});
     let (status, error) = server.post("/v1/completions", &body);
-    assert_eq!((status, &error["error"]["code"]), (400, &json!("context_length_exceeded")));
+    assert_eq!((status, &error["error"]["code"]), (400, &json!("context_length_exceeded"))); // Before it is cut into tokens, where its length is enough.
+    let text = "word ".repeat(1000);
+    for (path, body) in [
+        ("/v1/completions", json!({ "prompt": text })),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": text}]})),
+        ("/api/generate", json!({"prompt": text, "raw": true})),
+    ] {
+        let mut body = body;
+        body["model"] = json!("short");
+        let (status, error) = server.post(path, &body);
+        let said = error.to_string();
+        assert_eq!(status, 400, "{path}: {said}");
+        assert!(said.contains("has at least") && said.contains("context of 40"), "{path}: {said}");
+    }
+}
+
+/// A description of a name says what holds under it.
+#[test]
+fn a_presets_values_are_described() {
+    let loader = Scripted::new(Arc::default());
+    let sampling = SamplingChanges { top_k: Some(7), seed: Some(11), ..SamplingChanges::default() };
+    let preset = Preset {
+        sampling,
+        max_tokens: Some(3),
+        context: Some(40),
+        stops: vec!["x".to_owned()],
+        ..Preset::default()
+    };
+    let own = Found { preset: Arc::new(preset), ..Found::plain("main") };
+    loader.names.lock().unwrap().push(("own".to_owned(), own));
+    let server = Harness::of(loader, |_| {});
+    let settings = |name: &str| {
+        let (status, props) = server.get(&format!("/props?model={name}"));
+        assert_eq!((status, &props["model_alias"]), (200, &json!(name)));
+        let settings = &props["default_generation_settings"];
+        let names = ["top_k", "seed", "max_tokens", "stop", "temperature"];
+        let values: Vec<Value> = names.map(|name| settings["params"][name].clone()).to_vec();
+        (settings["n_ctx"].clone(), values)
+    };
+    let plain = json!([0, -1, -1, [], 0.0]).as_array().unwrap().clone();
+    assert_eq!(settings("main"), (json!(CONTEXT), plain));
+    let laid = json!([7, 11, 3, ["x"], 0.0]).as_array().unwrap().clone();
+    assert_eq!(settings("own"), (json!(40), laid));
+}
+
+/// Errors number the messages of the request, whatever turns the name puts before them.
+#[test]
+fn a_presets_turns_are_not_counted_in_errors() {
+    let loader = Scripted::new(Arc::default());
+    let turns = [("user", "Hi"), ("assistant", "Ahoy")];
+    let turns = turns.map(|(role, text)| (role.to_owned(), text.to_owned()));
+    let greeted = Preset { messages: turns.to_vec(), ..Preset::default() };
+    let greeted = Found { preset: Arc::new(greeted), ..Found::plain("main") };
+    loader.names.lock().unwrap().push(("greeted".to_owned(), greeted));
+    let server = Harness::of(loader, |_| {});
+    let messages = json!([{"role": "tool", "tool_call_id": "none", "content": "5"}]);
+    let body = json!({"model": "greeted", "messages": messages});
+    let (status, error) = server.post("/v1/chat/completions", &body);
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("messages[0].tool_call_id")));
 }

@@ -27,7 +27,7 @@ fn begin_stream(server: &Harness, tokens: usize) -> BufReader<TcpStream> {
     reader
 }
 
-/// A line feed alone ends no line of a head: where a proxy thinks otherwise, a request could hide in another one.
+/// A bare line feed ends no line of a head: where a proxy thinks otherwise, a request could hide in another one.
 #[test]
 fn bare_line_feeds_in_heads_are_refused() {
     let server = Harness::start();
@@ -71,7 +71,7 @@ fn heads_are_taken_up_to_the_limit() {
                 }
             }
             let mut line = String::new();
-            // A server that has refused the rest may reset the connection behind its answer.
+            // A server that has refused the rest may reset the connection after its answer.
             let _ = BufReader::new(stream).read_line(&mut line);
             let is_cut = line.is_empty() && expected == "431";
             assert!(
@@ -210,7 +210,7 @@ fn bodies_whose_length_is_a_lie() {
         let answer = String::from_utf8(read_to_close(stream)).unwrap();
         assert!(answer.starts_with(&format!("HTTP/1.1 {expected}")), "{head}{answer}");
     }
-    // Where both are given the chunks count (RFC 9112, 6.3), in either order, and nothing behind them is a request.
+    // Where both are given the chunks count (RFC 9112, 6.3), in either order, and nothing after them is a request.
     let (length, chunked) = (("Content-Length", "5"), ("Transfer-Encoding", "chunked"));
     for headers in [[length, chunked, json], [chunked, length, json]] {
         let mut stream = connect(server.address);
@@ -458,6 +458,13 @@ fn a_full_queue_is_answered_with_503() {
     let mut first = [0; 12];
     stream.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"HTTP/1.1 503");
+    // It is counted as the model's, whatever name it was asked for under.
+    let named = json!({"model": "main:latest", "prompt": "a"}).to_string();
+    assert_eq!(post(server.address, COMPLETIONS, &[], named.as_bytes()).status, 503);
+    let metrics = String::from_utf8(ask(server.address, "GET", "/metrics", &[], b"").body).unwrap();
+    assert!(!metrics.contains("main:latest"), "{metrics}");
+    let mut lines = metrics.lines().filter(|line| line.starts_with("vllm:admission_rejections"));
+    assert!(lines.any(|line| line.contains("main") && line.ends_with(" 2")), "{metrics}");
     drop(clients);
     server.slow_down(Duration::ZERO);
     server.wait_idle();

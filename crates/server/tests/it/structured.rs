@@ -139,7 +139,7 @@ fn other_dialects_ask_for_structure_in_their_own_fields() {
     }
 }
 
-/// The fields of llama.cpp, vLLM and SGLang are no part of the other dialects' APIs, but nobody sends them to be ignored.
+/// The fields of llama.cpp, vLLM and SGLang are not part of the other dialects' APIs, but nobody sends them to be ignored.
 #[test]
 fn every_dialect_takes_the_fields_of_other_servers() {
     let server = Harness::start();

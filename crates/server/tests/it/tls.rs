@@ -1,4 +1,4 @@
-//! TLS by files. The certificate is for `localhost` and for tests alone.
+//! TLS by files. The certificate is for `localhost` and only for tests.
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;

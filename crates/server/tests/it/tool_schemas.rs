@@ -97,7 +97,7 @@ fn unusual_keywords_of_a_tool_are_warned_of_and_the_call_comes() {
         }
     }
     server.wait_idle();
-    // Nothing is said where nothing is left out.
+    // No warning where nothing is left out.
     let mut plain = requests(&json!({})).remove(0).1;
     plain["tools"][0]["function"]["parameters"] = json!({"type": "object"});
     assert_eq!(post(&server, CHAT, &plain).header("x-trine-warning"), None);

@@ -140,7 +140,7 @@ fn json_of_a_schema_stands_beside_calls() {
     assert_eq!(calls(&answered(CALL, &body)["tool_calls"]), [weather()]);
     let reply = r#"{"name": "Ada"}"#;
     assert_eq!(answered(reply, &body)["content"], reply);
-    // What the model would say is no JSON.
+    // What the model would say is not JSON.
     let message =
         answered("It is sunny.", &chat(json!({"response_format": {"type": "json_object"}})));
     let text = message["content"].as_str().unwrap_or_default();

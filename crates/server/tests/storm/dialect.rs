@@ -43,7 +43,7 @@ impl Dialect {
         }
     }
 
-    /// A request for so many tokens.
+    /// A request for `tokens` tokens.
     pub(crate) fn body(self, random: &mut StdRng, tokens: usize, stream: bool) -> Value {
         let text = words(random);
         let messages = json!([{"role": "user", "content": text}]);

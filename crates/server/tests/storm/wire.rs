@@ -124,7 +124,7 @@ impl From<TcpStream> for Wire {
     }
 }
 
-/// What an error of a read means; one that is no close fails the test.
+/// What an error of a read means; one that is not a close fails the test.
 fn closed(error: &io::Error, cut: Cut) -> Cut {
     let is_close = matches!(
         error.kind(),

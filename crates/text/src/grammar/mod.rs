@@ -156,7 +156,7 @@ impl Grammar {
         Ok(Matcher::new(state, self.tables.clone()))
     }
 
-    /// What of the tools' schemas it does not hold. Empty for all other grammars, which hold everything or are refused.
+    /// The parts of the tools' schemas that it does not enforce. Empty for all other grammars, which enforce all or are refused.
     pub fn relaxed(&self) -> &[Relaxed] {
         &self.relaxed
     }

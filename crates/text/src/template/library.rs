@@ -17,7 +17,7 @@ use super::clock::CalendarTime;
 use super::limits::{Budget, JsonStyle, MAX_STRING_BYTES, write_json};
 use crate::error::TextError;
 
-/// What of its arguments a library filter pays for.
+/// Which of its arguments a library filter pays for.
 #[derive(Clone, Copy)]
 enum Price {
     /// Their own lengths.
@@ -38,7 +38,7 @@ impl Price {
     }
 }
 
-/// Adds one of the engine's filters behind a toll.
+/// Adds one of the engine's filters, with a toll.
 fn add_priced<F, Rv, Args>(
     environment: &mut Environment<'_>,
     budget: &Arc<Budget>,
@@ -186,7 +186,7 @@ fn to_json(budget: &Budget, value: &Value, rest: &[Value]) -> Result<Value, Erro
         None => None,
         Some(indent) => {
             let width = indent.as_usize().ok_or_else(|| {
-                Error::new(ErrorKind::InvalidOperation, "tojson: indent is no count")
+                Error::new(ErrorKind::InvalidOperation, "tojson: indent is not a count")
             })?;
             Some(bounded_indent(budget, width)?)
         }

@@ -11,7 +11,7 @@ use crate::tokenizer::Tokenizer;
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`, `tool`, ... A template decides what it accepts.
     pub role: String,
-    /// What is said.
+    /// The text, or its parts.
     #[serde(default)]
     pub content: Content,
     /// Further fields (`name`, `tool_calls`, ...), passed to the template as they are.

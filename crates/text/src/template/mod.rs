@@ -117,7 +117,7 @@ impl ChatTemplate {
     }
 
     /// A conversation of any shape in turns that this template takes: neighbours of one role become one message, and a system
-    /// message stands where the template has a place for it, which is found out by trying; where there is none it is said in
+    /// message stands where the template has a place for it, which is found out by trying; where there is none it stands in
     /// the user's turn. A turn of the user that says nothing is added where the template wants one first. No message's text
     /// is left out.
     pub fn arranged(&self, messages: Vec<Message>) -> Vec<Message> {
@@ -157,7 +157,7 @@ fn check_extra(extra: &Map<String, Value>) -> Result<(), TextError> {
         let problem = if RESERVED.contains(&name.as_str()) {
             "it is set by the server and cannot be replaced"
         } else if !identifier || name.starts_with("__") {
-            "it is no name that a template could use"
+            "it is not a name that a template could use"
         } else {
             continue;
         };
@@ -179,7 +179,7 @@ fn on_deep_stack<T: Send>(
             .name("chat template".to_owned())
             .stack_size(STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(|error| failed(format!("no thread to render it on: {error}")))?
+            .map_err(|error| TextError::TemplateThread { problem: error.to_string() })?
             .join()
             .unwrap_or_else(|_| Err(failed("the template engine failed".to_owned())))
     })

@@ -53,7 +53,7 @@ fn add(budget: &Budget, state: &State, a: Value, b: Value) -> Result<Value, Erro
 
 fn multiply(budget: &Budget, state: &State, a: Value, b: Value) -> Result<Value, Error> {
     for (value, count) in [(&a, &b), (&b, &a)] {
-        // What is no count is refused by the engine.
+        // What is not a count is refused by the engine.
         let count = count.as_usize().unwrap_or(0);
         if let Some(string) = value.as_str() {
             budget.charge_string(string.len().saturating_mul(count))?;

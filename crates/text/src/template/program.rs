@@ -108,7 +108,7 @@ fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), TextError> {
             tag.left = before;
         }
         if tag.literal_product && tag.holds_literal {
-            return Err(refused(line, "`*` on a literal that is no number is not supported"));
+            return Err(refused(line, "`*` on a literal that is not a number is not supported"));
         }
         before = operand;
     }
@@ -196,7 +196,7 @@ fn replacement<'a>(instruction: &Instruction<'a>) -> Result<Instruction<'a>, &'s
         | Instruction::ExportLocals
         | Instruction::FastSuper => Err("a template cannot load another one"),
         Instruction::PushAutoEscape | Instruction::PopAutoEscape => {
-            Err("autoescape is not supported: a prompt is no web page")
+            Err("autoescape is not supported: a prompt is not a web page")
         }
         other => Ok(other.clone()),
     }

@@ -86,7 +86,7 @@ impl Ways {
         turns
     }
 
-    /// A message with the role in which the template takes it at this place; none for a system message that says nothing.
+    /// A message with the role in which the template takes it at this place; `None` for a system message without text.
     fn place(self, mut message: Message, is_beginning: &mut bool) -> Option<Message> {
         match message.role.as_str() {
             "developer" => message.role = "system".to_owned(),
@@ -102,7 +102,7 @@ impl Ways {
             message.content = Content::Text(text);
             let is_taken = if *is_beginning { self.system_first } else { self.system_later };
             if !is_taken {
-                // Where the template has no place for it, it is said in the user's turn, at its place in the conversation: a
+                // Where the template has no place for it, it stands in the user's turn, at its place in the conversation: a
                 // prompt that goes on from an earlier one still begins with it.
                 message.role = "user".to_owned();
             }

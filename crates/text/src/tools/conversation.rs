@@ -9,35 +9,47 @@ use crate::template::{Content, Message};
 use crate::vocabulary::shortened;
 
 impl Tools {
-    /// The conversation for a template that knows no tools: the tools and how to call them as a system message behind those at
-    /// the beginning, `tool_calls` of the assistant as the text that calls them, messages of the role `tool` as a user's. Several
-    /// messages of one role may follow one another then: [`ChatTemplate::arranged`](crate::ChatTemplate::arranged) makes turns of them.
+    /// The conversation for a template that knows no tools: [`Tools::write_calls`], then [`Tools::declare`].
     ///
     /// Nothing here is marked as untrusted: guard the result ([`Message::guarded`]).
     ///
     /// # Errors
-    /// A [`ToolError`] for calls and results of a wrong shape, and results of calls that were not made.
+    /// As [`Tools::write_calls`].
     pub fn conversation(
         &self,
         messages: Vec<Message>,
         choice: &ToolChoice,
         parallel: bool,
     ) -> Result<Vec<Message>, ToolError> {
-        let mut written: Vec<Message> = Vec::with_capacity(messages.len() + 1);
+        let mut messages = Self::write_calls(messages)?;
+        self.declare(&mut messages, choice, parallel);
+        Ok(messages)
+    }
+
+    /// Writes calls and results as text: `tool_calls` of the assistant as what calls them, messages of the role `tool` as a
+    /// user's. Several messages of one role may follow one another then:
+    /// [`ChatTemplate::arranged`](crate::ChatTemplate::arranged) makes turns of them.
+    ///
+    /// # Errors
+    /// A [`ToolError`] for calls and results of a wrong shape, and results of calls that were not made.
+    pub fn write_calls(messages: Vec<Message>) -> Result<Vec<Message>, ToolError> {
         let mut names: HashMap<String, String> = HashMap::new();
-        for (index, message) in messages.into_iter().enumerate() {
+        let write = |(index, message): (usize, Message)| {
             let place = format!("messages[{index}]");
-            written.push(match message.role.as_str() {
-                "tool" | "function" => result_message(&place, &message, &names)?,
-                _ => call_message(&place, message, &mut names)?,
-            });
-        }
-        if let Some(instructions) = self.instructions(choice, parallel) {
-            let is_system = |message: &Message| matches!(&*message.role, "system" | "developer");
-            let end = written.iter().position(|message| !is_system(message));
-            written.insert(end.unwrap_or(written.len()), Message::new("system", instructions));
-        }
-        Ok(written)
+            match message.role.as_str() {
+                "tool" | "function" => result_message(&place, &message, &names),
+                _ => call_message(&place, message, &mut names),
+            }
+        };
+        messages.into_iter().enumerate().map(write).collect()
+    }
+
+    /// Adds the tools, and how to call them, as a system message after those at the beginning.
+    pub fn declare(&self, messages: &mut Vec<Message>, choice: &ToolChoice, parallel: bool) {
+        let Some(instructions) = self.instructions(choice, parallel) else { return };
+        let is_system = |message: &Message| matches!(&*message.role, "system" | "developer");
+        let end = messages.iter().position(|message| !is_system(message));
+        messages.insert(end.unwrap_or(messages.len()), Message::new("system", instructions));
     }
 
     /// What the model is told, in the words of Google's documentation of function calling with Gemma.

@@ -89,11 +89,11 @@ pub struct Tools {
 
 impl Tools {
     /// Reads the field `tools` of an OpenAI request: a list of `{"type": "function", "function": {"name", "description",
-    /// "parameters"}}`. `null` is no tools.
+    /// "parameters"}}`. `null` means no tools.
     ///
     /// # Errors
     /// A [`ToolError`] for more than [`MAX_TOOLS`], a wrong shape, a name that is missing, malformed or used twice, and
-    /// parameters that are no schema of an object.
+    /// parameters that are not a schema of an object.
     pub fn from_openai(value: &Value) -> Result<Self, ToolError> {
         let list = match value {
             Value::Null => return Ok(Self::default()),

@@ -39,7 +39,7 @@ pub enum ReplyPart {
 ///
 /// A call is an object `{"name": ..., "parameters": {...}}` (`arguments` will do too) of a declared tool, or one in a list of
 /// them, at the beginning of a line, bare or in a fence such as ` ```tool_code `. Text that may be the beginning of one
-/// is held back; what turns out to be none is passed on as it was. A call of a list is passed on when it is complete, whatever
+/// is held back; what turns out not to be a call is passed on as it was. A call of a list is passed on when it is complete, whatever
 /// comes of the list: where the list breaks off in another one, that one is dropped. Each byte is scanned a bounded number of
 /// times.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ enum Place {
     Line,
     /// The rest of a line of text.
     Words,
-    /// The sign behind an element of a list, or the next element.
+    /// The sign after an element of a list, or the next element.
     List { is_fenced: bool, wants_element: bool },
     /// The end of a fence.
     Fence,
@@ -195,7 +195,7 @@ impl CallParser {
         true
     }
 
-    /// Behind an element of a list; whether there is more to do.
+    /// After an element of a list; whether there is more to do.
     fn list(
         &mut self,
         is_fenced: bool,

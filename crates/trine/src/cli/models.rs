@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::MODEL_HELP;
-use super::values::parse_positive;
+use super::values::{parse_number, parse_positive, whole};
 
 /// What a command may do about a model that is not here.
 #[derive(Debug, Clone, Default, Args)]
@@ -126,35 +126,35 @@ pub(crate) struct CreateArgs {
 #[command(next_help_heading = "Parameters")]
 pub(crate) struct PresetArgs {
     /// Randomness: 0 always takes the most likely token
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = parse_number::<f64>)]
     pub(crate) temperature: Option<f64>,
 
     /// Choose among the K most likely tokens; 0 for all
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = whole(0..=u32::MAX))]
     pub(crate) top_k: Option<u32>,
 
     /// Choose among the most likely tokens that together have probability P
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = parse_number::<f64>)]
     pub(crate) top_p: Option<f64>,
 
     /// Leave out tokens less likely than P times the most likely one
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = parse_number::<f64>)]
     pub(crate) min_p: Option<f64>,
 
     /// Divide the scores of tokens that were used already; 1 is off
-    #[arg(long, visible_alias = "repeat-penalty", value_name = "X")]
+    #[arg(long, visible_alias = "repeat-penalty", value_name = "X", value_parser = parse_number::<f64>)]
     pub(crate) repetition_penalty: Option<f64>,
 
     /// Subtract from the scores of tokens that were used already; 0 is off
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = parse_number::<f64>)]
     pub(crate) presence_penalty: Option<f64>,
 
     /// Subtract from the scores of tokens for each time they were used; 0 is off
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = parse_number::<f64>)]
     pub(crate) frequency_penalty: Option<f64>,
 
     /// Start of the random numbers
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     pub(crate) seed: Option<u64>,
 
     /// Most tokens to write

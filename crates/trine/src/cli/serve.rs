@@ -8,7 +8,7 @@ use trine_server::KeepAlive;
 
 use crate::address::Address;
 
-use super::values::{parse_alias, parse_bytes, parse_pooling, parse_positive};
+use super::values::{parse_alias, parse_bytes, parse_pooling, parse_positive, whole};
 use super::{FetchArgs, MODEL_HELP, Placement};
 
 pub(super) const SHORT: &str = "\
@@ -19,18 +19,21 @@ The first MODEL is loaded at once and answers requests that name none; the other
 request names them. With --memory, models that no request is using are unloaded to make room, the
 least recently used ones first; with --keep-alive after some time without a request.
 
-Without a MODEL, `demo` is the first one and every model and preset of `trine list` is served too,
-and clients that may use the server can pull, copy, create and delete models (Ollama's /api/pull and
-so on). With models named, these are served and nothing on the disk is changed.
+Without a MODEL, the first one is the `model` of the settings, else `demo`. Every model and preset
+of `trine list` is served too, and clients that may use the server can pull, copy, create and delete
+models (Ollama's /api/pull and so on). With models named, these are served and nothing on the disk
+is changed.
 
 A model's name in requests is its file's name without the ending, the name of a fetched model or the
 last part of it, or `demo`; GET /v1/models lists them, --alias adds others.
 
 On an address that other machines reach, clients must send one of the keys of --api-key-file as
-`Authorization: Bearer KEY` or `x-api-key: KEY`; /health and /ready need none.
+`Authorization: Bearer KEY` or `x-api-key: KEY`; /health and /ready need none. What is computed of a
+prompt serves later prompts that begin like it. Where there are several keys, it serves those of the
+same key, unless --share-prefixes is given.
 
 With --embeddings, the server answers /v1/embeddings, /api/embed and /api/embeddings, and refuses to
-generate text. A text's embedding is the mean of its tokens' hidden states behind the final norm, or
+generate text. A text's embedding is the mean of its tokens' hidden states after the final norm, or
 the last one with --pooling last, scaled to length 1.
 
 With --prefix-cache-dir, keys and values of prompts that memory has no room for, and those in memory
@@ -50,7 +53,7 @@ SIGHUP, stays so.";
 /// `trine serve`
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The models to serve [default: demo, and all models of `trine list`]
+    /// The models to serve [default: that of the settings, else demo, and all models of `trine list`]
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
     pub(crate) models: Vec<String>,
 
@@ -59,23 +62,27 @@ pub(crate) struct ServeArgs {
     pub(crate) host: String,
 
     /// Port to listen on; 0 lets the system choose
-    #[arg(long, value_name = "PORT", default_value = "8080")]
+    #[arg(long, value_name = "PORT", default_value = "8080", value_parser = whole(0..=u16::MAX))]
     pub(crate) port: u16,
 
     /// Let in only those who send one of this file's keys, one a line
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
 
+    /// Let requests with different keys use what was computed of each other's prompts
+    #[arg(long)]
+    pub(crate) share_prefixes: bool,
+
     /// Listen on an address that other machines reach without asking for keys
     #[arg(long, conflicts_with = "api_key_file")]
     pub(crate) insecure_no_auth: bool,
 
     /// Certificate chain for TLS, PEM
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
 
     /// Private key of the certificate, PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
 
     /// Give embeddings of texts instead of generating
@@ -87,23 +94,23 @@ pub(crate) struct ServeArgs {
     pub(crate) pooling: Option<Pooling>,
 
     /// Sequences that a model runs at once; others wait
-    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value = "8", value_parser = whole(1u16..=4096))]
     pub(crate) sequences: u16,
 
     /// Requests that may wait for a model; more are answered with 503
-    #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value = "256", value_parser = whole(1u32..=1_000_000))]
     pub(crate) queue: u32,
 
     /// Open connections
-    #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = whole(1u32..=1_000_000))]
     pub(crate) connections: u32,
 
     /// Seconds that requests in flight may take when the server ends
-    #[arg(long, value_name = "N", default_value = "30", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    #[arg(long, value_name = "N", default_value = "30", value_parser = whole(0u32..=86_400))]
     pub(crate) drain_seconds: u32,
 
     /// Seconds that an answer may take from its request to its end [default: no limit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    #[arg(long, value_name = "N", value_parser = whole(1u32..=86_400))]
     pub(crate) request_seconds: Option<u32>,
 
     /// Memory that loaded models may take in all, such as 24G [default: no limit]
@@ -130,7 +137,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) origin: Vec<String>,
 
-    /// A further Host under which a server of this machine alone may be asked; can be repeated
+    /// A further Host under which a server for this machine only may be asked; can be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) host_name: Vec<String>,
 

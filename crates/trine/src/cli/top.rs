@@ -1,12 +1,11 @@
 //! What can be typed after `trine top`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::servers::ServerArgs;
 use super::values::parse_interval;
-use crate::address::Address;
 
 pub(super) const SHORT: &str = "\
 Keys: q, Esc or Ctrl-C end it; Tab and arrows choose a model; ? explains the numbers.";
@@ -22,24 +21,15 @@ Keys:
   Shift-Tab, Left, Up    the model before
   ?                      what the numbers mean
 
-Where standard output is no terminal, one picture is printed as text, as with --once. That takes
+Where standard output is not a terminal, one picture is printed as text, as with --once. That takes
 two looks, --interval apart: rates are differences. A server that does not answer is asked again
 until it does; with --once it is an error.";
 
 /// `trine top`
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Where the server is
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = Address::parse)]
-    pub(crate) url: Address,
-
-    /// Send the first key of this file, the one that `trine serve` got
-    #[arg(long, value_name = "FILE")]
-    pub(crate) api_key_file: Option<PathBuf>,
-
-    /// Trust an https server by the certificates of this file, PEM [default: by public authorities]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) tls_ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
 
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]

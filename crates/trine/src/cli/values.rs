@@ -1,5 +1,8 @@
 //! Texts of the command line to values, or to what is accepted instead.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use trine_engine::Pooling;
@@ -52,11 +55,33 @@ pub(super) fn parse_seed(text: &str) -> Result<Seed, String> {
     text.parse().map(Seed::Given).map_err(wrong)
 }
 
-pub(super) fn parse_positive(text: &str) -> Result<usize, String> {
-    match text.parse::<usize>() {
-        Ok(number) if number > 0 && u32::try_from(number).is_ok() => Ok(number),
-        _ => Err(format!("give a whole number from 1 to {}", u32::MAX)),
+/// Reads whole numbers of a range.
+pub(super) fn whole<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text: &str| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number
+            .ok_or_else(|| format!("give a whole number from {} to {}", range.start(), range.end()))
     }
+}
+
+/// Positions, rows or tokens, of which there may be none.
+pub(super) fn parse_count(text: &str) -> Result<usize, String> {
+    whole(0..=u32::MAX as usize)(text)
+}
+
+/// At least one of them.
+pub(super) fn parse_positive(text: &str) -> Result<usize, String> {
+    whole(1..=u32::MAX as usize)(text)
+}
+
+/// A number whose range is checked where its meaning is known.
+pub(super) fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "give a number such as 0.7".to_owned())
 }
 
 /// Sequences and positions that a forecast takes at most, so that its sums stay within 64 bits and its time short.
@@ -64,20 +89,15 @@ const FORECAST_BATCH_MAX: usize = 4096;
 const FORECAST_CONTEXT_MAX: usize = 1 << 20;
 
 pub(super) fn parse_batch(text: &str) -> Result<usize, String> {
-    parse_within(text, 1, FORECAST_BATCH_MAX)
+    whole(1..=FORECAST_BATCH_MAX)(text)
 }
 
 pub(super) fn parse_context(text: &str) -> Result<usize, String> {
-    parse_within(text, 1, FORECAST_CONTEXT_MAX)
+    whole(1..=FORECAST_CONTEXT_MAX)(text)
 }
 
 pub(super) fn parse_drafts(text: &str) -> Result<usize, String> {
-    parse_within(text, 0, 64)
-}
-
-fn parse_within(text: &str, least: usize, most: usize) -> Result<usize, String> {
-    let number = text.parse::<usize>().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("give a whole number from {least} to {most}"))
+    whole(0..=64)(text)
 }
 
 /// A bandwidth or a rate of operations: from a microcontroller's to a thousand times the fastest device's.
@@ -129,7 +149,11 @@ pub(super) fn parse_alias(text: &str) -> Result<(String, String), String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
     use super::*;
+    use crate::cli::Cli;
 
     #[test]
     fn sizes_and_aliases_are_read() {
@@ -141,5 +165,27 @@ mod tests {
         assert!(
             parse_alias("a=b").is_ok() && parse_alias("a").is_err() && parse_alias("=b").is_err()
         );
+    }
+
+    /// No option answers in the words of Rust's own parsers, which name no remedy.
+    #[test]
+    fn every_wrong_value_is_answered_with_what_to_give() {
+        let program = Cli::command();
+        let mut refused = 0;
+        for command in program.get_subcommands() {
+            for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+                for wrong in ["x", "-1", "1.5", "nan", "99999999999999999999999"] {
+                    let typed = format!("--{option}={wrong}");
+                    let words = ["trine", command.get_name(), &typed];
+                    let Err(error) = program.clone().try_get_matches_from(words) else { continue };
+                    refused += usize::from(error.kind() == ErrorKind::ValueValidation);
+                    let error = error.to_string();
+                    for word in ["invalid digit", "invalid float", "too large to fit", "..="] {
+                        assert!(!error.contains(word), "{words:?}: {error}");
+                    }
+                }
+            }
+        }
+        assert!(refused > 100, "{refused}");
     }
 }

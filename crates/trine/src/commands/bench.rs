@@ -136,7 +136,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the speed is compared with; none where two memories share the work, or there is no memory to measure with.
+/// What the speed is compared with; `None` where two memories share the work, or there is no memory to measure with.
 fn yardstick(session: &Session) -> Option<Yardstick> {
     let measured = match session.engine.program().shares() {
         [] => Yardstick::new(session.gpu.as_ref(), session.threads),
@@ -167,7 +167,7 @@ fn step_times(
         let plan = session.engine.program().plan();
         let width = session.engine.program().options().width.tokens;
         let (passes, workload) = match test.kind {
-            // Prompts that come before the tokens are counted too; one token is none.
+            // Prompts that come before the tokens are counted too; one token is not a prompt.
             Kind::Generate => {
                 (test.tokens + 1, Workload::decode(test.batch, test.depth + test.tokens / 2, kv))
             }
@@ -301,7 +301,7 @@ fn read_prompts(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
     Ok((test.batch * test.tokens) as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// With `profile` the time of each step of the Plan is measured, of the tokens alone.
+/// With `profile` the time of each step of the Plan is measured, only for the tokens.
 fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<f64> {
     let most = test.positions(engine.program().options().width.tokens);
     let ids = (0..test.batch)

@@ -20,7 +20,7 @@ pub(crate) struct StepTime {
     pub(crate) bytes_per_second: f64,
     /// Operations for each second.
     pub(crate) operations_per_second: f64,
-    /// Share of the bound: the time that the bytes alone take at the measured bandwidth.
+    /// Share of the bound: the time that only moving the bytes takes at the measured bandwidth.
     pub(crate) bound_share: Option<f64>,
 }
 

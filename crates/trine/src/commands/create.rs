@@ -122,7 +122,7 @@ fn read(path: &Path) -> Result<Modelfile> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .with_context(|| format!("cannot read {shown}"))?;
+        .with_context(|| format!("cannot read {shown}; check the path and its permissions"))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(anyhow!(
             "{shown} has more than {FILE_BYTES_MAX} bytes; it cannot be a Modelfile"

@@ -39,7 +39,7 @@ pub(super) struct Finding {
     pub(super) state: State,
     /// What was found, for people.
     pub(super) found: String,
-    /// What to do about it; none where all is well.
+    /// What to do about it; `None` where all is well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) remedy: Option<String>,
     /// What was found, for programs.

@@ -173,7 +173,7 @@ fn identity(index: usize, device: &Description) -> Finding {
     finding.with_details(details)
 }
 
-/// Heaps, and what of them is used and free, where the driver tells.
+/// Heaps, and how much of them is used and free, where the driver tells.
 fn memory(index: usize, capabilities: &Capabilities, budgets: Option<&[(u64, u64)]>) -> Finding {
     let heaps = capabilities.heaps.iter().enumerate();
     let described = heaps.map(|(at, heap)| {
@@ -298,7 +298,8 @@ fn watchdog(index: usize, timeout: &Timeout) -> Finding {
             Finding::warn(check, found, REMEDY)
         }
         Timeout::Unclear(text) => {
-            let found = format!("amdgpu.lockup_timeout is {text:?}, which is no list of numbers");
+            let found =
+                format!("amdgpu.lockup_timeout is {text:?}, which is not a list of numbers");
             Finding::warn(check, found, REMEDY)
         }
     }
@@ -446,7 +447,7 @@ mod tests {
         let finding = chosen(&[], Err(&none));
         assert_eq!(finding.state, State::Warn);
         let finding = chosen(&[device(DeviceKind::Processor)], Err(&none));
-        assert_eq!(finding.state, State::Ok, "software alone is no error");
+        assert_eq!(finding.state, State::Ok, "only software is not an error");
         assert!(
             finding.found.contains("software") && finding.found.contains("CPU"),
             "{}",

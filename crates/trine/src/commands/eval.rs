@@ -20,7 +20,7 @@ use crate::statistics::quantile;
 use crate::terminal;
 use crate::vocabulary;
 
-/// Window where none is asked for, in tokens: long enough for context to tell, short enough to be quick.
+/// Default window, in tokens: long enough for context to tell, short enough to be quick.
 const WINDOW: usize = 512;
 /// Rows of logits computed at once.
 const ROWS: usize = 64;
@@ -32,7 +32,7 @@ const KEPT_BYTES_MAX: usize = 4 << 30;
 struct Window {
     /// Index of the first token of the text in it; the beginning-of-sequence token stands before it.
     start: usize,
-    /// Index behind the last token.
+    /// Index after the last token.
     end: usize,
     /// Index of the first token that is scored here.
     scored: usize,

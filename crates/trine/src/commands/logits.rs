@@ -24,7 +24,7 @@ const IDS_BYTES_MAX: u64 = 1 << 26;
 /// Writes the logits of every position.
 ///
 /// # Errors
-/// If the ids are no list of this model's tokens, do not fit its context, a file cannot be read or written, or the model gives
+/// If the ids are not a list of this model's tokens, do not fit its context, a file cannot be read or written, or the model gives
 /// logits that are not finite.
 pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     let ids = read_ids(&args.ids)?;
@@ -67,12 +67,12 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     Ok(())
 }
 
-/// The file that is to be written; none for standard output.
+/// The file that is to be written; `None` for standard output.
 fn destination_of(path: &Path, source: &Source) -> Result<Option<PathBuf>> {
     if path == Path::new("-") {
         if terminal::stdout_is_terminal() {
             return Err(usage(
-                "--out -: logits are no text for a terminal; redirect standard output",
+                "--out -: logits cannot be shown on a terminal; redirect standard output",
             ));
         }
         return Ok(None);
@@ -82,7 +82,7 @@ fn destination_of(path: &Path, source: &Source) -> Result<Option<PathBuf>> {
     Ok(Some(file))
 }
 
-/// The model's context is known from its files alone, before anything is loaded.
+/// The model's context is known from its files, before anything is loaded.
 fn check_length(source: &Source, ids: &[u32], path: &Path) -> Result<()> {
     let most = source.open(None)?.config().context;
     if ids.len() > most {
@@ -106,7 +106,7 @@ fn read_ids(path: &Path) -> Result<Vec<u32>> {
         bail!("{name} is larger than {IDS_BYTES_MAX} bytes; give a shorter list of token ids");
     }
     let value: Value = serde_json::from_slice(&bytes).map_err(|error| {
-        anyhow!("{name} is no JSON ({error}); write a list of token ids such as [2, 10, 11]")
+        anyhow!("{name} is not JSON ({error}); write a list of token ids such as [2, 10, 11]")
     })?;
     parse_ids(&value).map_err(|problem| {
         anyhow!("{name}: {problem}; write a list of token ids such as [2, 10, 11]")
@@ -114,7 +114,7 @@ fn read_ids(path: &Path) -> Result<Vec<u32>> {
 }
 
 fn parse_ids(value: &Value) -> Result<Vec<u32>, String> {
-    let list = value.as_array().ok_or_else(|| format!("{} is no list", kind(value)))?;
+    let list = value.as_array().ok_or_else(|| format!("{} is not a list", kind(value)))?;
     if list.is_empty() {
         return Err("the list is empty".to_owned());
     }
@@ -157,7 +157,7 @@ fn check_ids(ids: &[u32], vocabulary: usize, path: &Path) -> Result<()> {
 ///
 /// Layout (<https://github.com/huggingface/safetensors>): u64 length of the JSON header, the header, the data.
 struct LogitsFile {
-    /// Where it is written, and the name that it gets at the end; none for standard output.
+    /// Where it is written, and the name that it gets at the end; `None` for standard output.
     names: Option<[PathBuf; 2]>,
     writer: Option<BufWriter<Box<dyn Write>>>,
     columns: usize,
@@ -223,7 +223,8 @@ impl LogitsFile {
             return flushed.map_err(output_error);
         };
         let saved = flushed
-            .and_then(|()| File::open(part)?.sync_all())
+            // Windows brings to disk only what may be written.
+            .and_then(|()| File::options().write(true).open(part)?.sync_all())
             .and_then(|()| std::fs::rename(part, path));
         if saved.is_err() {
             let _ = std::fs::remove_file(part);
@@ -253,14 +254,14 @@ mod tests {
         assert_eq!(parse("[2, 10, 11]"), Ok(vec![2, 10, 11]));
         let wrong = [
             ("[]", "empty"),
-            ("{}", "no list"),
+            ("{}", "not a list"),
             ("[-1]", "entry 0 is -1"),
             ("[1, 2.5]", "entry 1 is 2.5"),
             ("[4294967296]", "4294967296"),
             ("[[1]]", "a list"),
             ("[\"a\"]", "a text"),
             ("[null]", "null"),
-            ("3", "no list"),
+            ("3", "not a list"),
         ];
         for (text, expected) in wrong {
             let error = parse(text).unwrap_err();

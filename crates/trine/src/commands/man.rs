@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
 use crate::cli::{Cli, ManArgs};
+use crate::failure::usage;
 use crate::output;
 
 /// Prints the program's man page, or that of a command; or writes all of them to a folder.
@@ -24,7 +25,11 @@ pub(crate) fn run(args: ManArgs) -> Result<()> {
         None => program,
         Some(name) => {
             let found = program.get_subcommands().find(|command| command.get_name() == name);
-            found.with_context(|| format!("there is no command {name}"))?.clone()
+            let unknown = || {
+                let all: Vec<&str> = program.get_subcommands().map(Command::get_name).collect();
+                usage(format!("there is no command {name}; the commands are {}", all.join(", ")))
+            };
+            found.ok_or_else(unknown)?.clone()
         }
     };
     let mut text = Vec::new();
@@ -32,7 +37,7 @@ pub(crate) fn run(args: ManArgs) -> Result<()> {
     output::write_text(&String::from_utf8_lossy(&text))
 }
 
-fn write_all(program: clap::Command, folder: &Path) -> Result<()> {
+fn write_all(program: Command, folder: &Path) -> Result<()> {
     let fail = || format!("cannot write man pages to {}; check the path", folder.display());
     std::fs::create_dir_all(folder).with_context(fail)?;
     clap_mangen::generate_to(program, folder).with_context(fail)

@@ -31,7 +31,7 @@ struct GenerationRow {
     forecast: Generation,
     /// Bytes of weights, keys and values, and activations.
     memory_bytes: u64,
-    /// Whether the machine has that much; none where its memory is not known.
+    /// Whether the machine has that much; `None` where its memory is not known.
     fits: Option<bool>,
     /// Where it has not: the layers for which it has, with the output matrix. A processor beside a GPU runs the others.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,7 +168,7 @@ fn is_gpu(name: &str) -> bool {
 fn gpu(name: &str, model: &Model) -> Result<Machine> {
     let choice = DeviceChoice::parse(name)
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
-    // As a model would run that was loaded before; a forecast measures rates alone.
+    // As a model would run that was loaded before; a forecast measures only rates.
     let opened = choice.open(None, None, GpuOptions::tuned(TuningMode::Kept))?;
     let Some(gpu) = &opened.gpu else {
         bail!("{} is no GPU; please report this", opened.device.name());
@@ -204,7 +204,7 @@ fn unknown(name: &str) -> anyhow::Error {
         None => String::new(),
     };
     usage(format!(
-        "--device {} is no machine with known rates{close}. Known are {}; for any other give --gbps and --tops",
+        "--device {} is not a machine with known rates{close}. Known are {}; for any other give --gbps and --tops",
         terminal::harmless(name),
         keys.join(", ")
     ))

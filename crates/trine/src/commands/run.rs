@@ -86,7 +86,7 @@ fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
             ModelOrPrompt::Model(chosen) => (chosen, None),
             ModelOrPrompt::Prompt(prompt) if args.interactive => {
                 return Err(usage(format!(
-                    "--interactive takes no prompt, and {prompt:?} is no model"
+                    "--interactive takes no prompt, and {prompt:?} is not a model"
                 )));
             }
             ModelOrPrompt::Prompt(prompt) => (default()?, Some(prompt)),
@@ -221,7 +221,7 @@ fn tell_end(session: &Session, answer: &Answer, verbose: bool, is_chat: bool) {
     }
 }
 
-/// What an answer took, for everybody; none if nothing was written.
+/// What an answer took, for everybody; `None` if nothing was written.
 fn summary(statistics: &Statistics) -> Option<String> {
     let first = statistics.first_token_seconds?;
     let tokens = statistics.generated_tokens;

@@ -27,7 +27,7 @@ pub(crate) fn run(args: SearchArgs) -> Result<()> {
         let known = text.split_whitespace().find_map(catalog::find);
         match known {
             Some(catalog::Known::Refused(family)) => {
-                output::remark(format_args!("{}: {}", family.name, family.reason));
+                output::remark(format_args!("{}: {}", terminal::harmless(&text), family.reason));
             }
             _ => output::remark(format_args!(
                 "no name holds {}; trine runs Gemma 3, and any repository of it on Hugging Face by owner/repo",
@@ -42,8 +42,12 @@ pub(crate) fn run(args: SearchArgs) -> Result<()> {
             Some(EntryState::Complete) => "here",
             Some(EntryState::Partial) => "partly here",
         };
-        let size = format!("about {}", output::bytes(model.bytes));
-        vec![model.name(), size, state.to_owned(), model.model().to_string()]
+        vec![
+            model.name(),
+            output::about_bytes(model.bytes),
+            state.to_owned(),
+            model.model().to_string(),
+        ]
     };
     let rows = found.iter().map(row).collect();
     output::line(output::table(&["name", "size", "state", "repository"], rows, &[1]))

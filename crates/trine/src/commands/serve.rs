@@ -15,15 +15,14 @@ use trine_server::{
 
 use super::serve_names::{Names, Served, laid, served_name, stamp};
 use crate::cli::{FetchArgs, ServeArgs};
+use crate::embedded::Embedded;
 use crate::failure::{message, usage};
 use crate::interrupt::Watch;
 use crate::model_source::{Source, find, hub};
 use crate::options::Settings;
 use crate::session::{Session, Sizes, formats};
-#[cfg(unix)]
-use crate::signals;
 use crate::vocabulary::{TextSide, template};
-use crate::{open_files, output, terminal, traces};
+use crate::{open_files, output, settings, signals, terminal, traces};
 
 /// Threads that serve connections; the models have their own.
 const THREADS: usize = 2;
@@ -109,7 +108,11 @@ fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, nee
     let scheme = if has_tls { "https" } else { "http" };
     let address = server.address();
     let url = format!("{scheme}://{address}");
-    let key = if needs_key { " -H 'Authorization: Bearer KEY'" } else { "" };
+    let key = if needs_key {
+        format!(" -H {}", quoted("Authorization: Bearer KEY"))
+    } else {
+        String::new()
+    };
     let model = terminal::harmless(model);
     output::remark(format_args!("serving {model} at {url}"));
     let (path, body) = if gives_embeddings {
@@ -118,70 +121,74 @@ fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, nee
         ("/v1/chat/completions", r#"{"messages":[{"role":"user","content":"Hello"}]}"#)
     };
     // Whoever listens everywhere is not asked under that name.
-    let page = match address.ip().is_unspecified() {
-        true => format!("{scheme}://localhost:{}/", address.port()),
-        false => format!("{url}/"),
+    let own = match address.ip().is_unspecified() {
+        true => format!("{scheme}://localhost:{}", address.port()),
+        false => url.clone(),
     };
     let offers = if gives_embeddings { "what it does" } else { "chat and what it does" };
-    output::remark(format_args!("open {page} in a browser: {offers}"));
+    output::remark(format_args!("open {own}/ in a browser: {offers}"));
     output::remark(format_args!(
-        "try: curl {url}{path}{key} -H 'Content-Type: application/json' -d '{body}'"
+        "try: curl {own}{path}{key} -H {} -d {}",
+        quoted("Content-Type: application/json"),
+        quoted(body)
     ));
 }
 
-/// The first signal drains, the second ends the program.
-#[cfg(unix)]
-fn watch_signals(drain: impl FnOnce() + Send + 'static) -> Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-
-    signals::watch(&[SIGTERM, SIGHUP, SIGINT], |_| {
-        output::remark("finishing the requests in flight; another signal ends at once");
-        drain();
-    })
+/// An argument as the system's shell takes it.
+fn quoted(text: &str) -> String {
+    if cfg!(windows) { format!("\"{}\"", text.replace('"', "\\\"")) } else { format!("'{text}'") }
 }
 
-/// The first Ctrl-C drains; the second one ends the program by itself.
-#[cfg(not(unix))]
+/// The first signal drains, the second ends the program.
 fn watch_signals(drain: impl FnOnce() + Send + 'static) -> Result<()> {
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            drain();
-        }
-    });
-    Ok(())
+    let first = || {
+        output::remark("finishing the requests in flight; another signal ends at once");
+        drain();
+    };
+    #[cfg(unix)]
+    {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        signals::watch(&[SIGTERM, SIGHUP, SIGINT], |_| first())
+    }
+    #[cfg(windows)]
+    signals::watch(first)
 }
 
 /// The names under which clients ask for models.
 fn names(args: &ServeArgs) -> Result<Names> {
     if args.models.is_empty() {
         match hub() {
-            Ok(hub) => return Names::store(hub, &args.alias),
-            Err(error) => tracing::warn!(%error, "there is no model store; only demo is served"),
+            Ok(hub) => {
+                let default = settings::get().model().map(|model| served(model, &args.fetch));
+                return Names::store(hub, default.transpose()?, &args.alias);
+            }
+            Err(error) => tracing::warn!(%error, "there is no model store; one model is served"),
         }
     }
-    let models = match args.models.as_slice() {
-        [] => vec![served(None, &args.fetch)?],
-        models => {
-            let served = models.iter().map(|model| served(Some(model), &args.fetch));
-            served.collect::<Result<_>>()?
-        }
-    };
-    Names::fixed(models, &args.alias)
+    let default = || vec![settings::get().model().unwrap_or(Embedded::Demo.name()).to_owned()];
+    let models = if args.models.is_empty() { default() } else { args.models.clone() };
+    let served = models.iter().map(|model| served(model, &args.fetch));
+    Names::fixed(served.collect::<Result<_>>()?, &args.alias)
 }
 
 /// The model of an argument; a preset has its own name, and the model's is that of what it stands on.
-fn served(typed: Option<&str>, fetch: &FetchArgs) -> Result<Served> {
-    let chosen = find(typed, fetch)?;
+fn served(typed: &str, fetch: &FetchArgs) -> Result<Served> {
+    let chosen = find(Some(typed), fetch)?;
     let model = served_name(&chosen.source);
-    let (name, laid) = match &chosen.preset {
-        Some(preset) => (preset.name.clone(), Arc::new(laid(preset))),
-        None => (model.clone(), Arc::default()),
-    };
+    let preset = chosen.preset.as_ref();
+    let name = preset.map_or_else(|| model.clone(), |preset| preset.name.clone());
+    let laid = preset.map(|preset| Arc::new(laid(preset)));
     Ok(Served { name, model, source: chosen.source, laid })
 }
 
 fn options(args: &ServeArgs) -> Result<ServerOptions> {
     let keys = args.api_key_file.as_deref().map(read_keys).transpose()?;
+    // One may be typed and the other one set.
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(chain), Some(key)) => Some((chain.clone(), key.clone())),
+        (None, None) => None,
+        _ => return Err(usage("TLS needs a certificate and its key: --tls-cert and --tls-key")),
+    };
     let (wanted, reserve) = (args.connections as usize, Limits::default().reserve);
     let connections =
         open_files::connections(wanted, reserve).map_err(|problem| anyhow!(problem))?;
@@ -204,8 +211,9 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         host: args.host.clone(),
         port: args.port,
         keys,
+        shares_prefixes: args.share_prefixes,
         allows_no_keys: args.insecure_no_auth,
-        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
+        tls,
         origins: args.origin.clone(),
         host_names: args.host_name.clone(),
         keep_alive: args.keep_alive.unwrap_or_default(),
@@ -216,7 +224,10 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
 }
 
 fn read_keys(path: &Path) -> Result<Keys> {
-    let fail = || format!("cannot read the keys of {}", path.display());
+    let fail = || {
+        let path = path.display();
+        format!("cannot read the keys of {path}; check the path and its permissions")
+    };
     let size = std::fs::metadata(path).with_context(fail)?.len();
     if size > KEYS_BYTES_MAX {
         return Err(anyhow!("{} has {size} bytes; it cannot be a file of keys", path.display()));
@@ -267,7 +278,7 @@ impl Models {
                 _ => self.sequences.min(KEPT_MAX),
             },
             embeddings: self.embeddings,
-            // Prompts whose log-probabilities are wanted are run in pieces of so many rows.
+            // Prompts whose log-probabilities are wanted are run in pieces of this many rows.
             outputs: self.sequences.max(OUTPUTS_LEAST),
             ..Sizes::default()
         };

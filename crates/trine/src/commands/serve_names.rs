@@ -1,8 +1,9 @@
 //! The names that a server answers to, and the models that they stand for.
 //!
-//! A server that was started with models has these and no others. One that was started without any has the model inside the
-//! program, what the store holds, and its presets; clients may change the store.
+//! A server that was started with models has these and no others. One that was started without any has the model of the settings,
+//! the one inside the program, what the store holds, and its presets; clients may change the store.
 
+use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fs::Metadata;
 use std::hash::{Hash, Hasher};
@@ -18,6 +19,7 @@ use trine_hub::{
 };
 use trine_server::{
     Found, Library, LibraryError, Listed, Preset as Laid, PullProgress, Recipe, Refusal,
+    SamplingChanges,
 };
 
 use crate::embedded::Embedded;
@@ -31,7 +33,7 @@ const FILES_MAX: usize = 4096;
 pub(super) enum Names {
     /// The models of the command line, the default one first.
     Fixed(Vec<Served>),
-    /// The model inside the program and those of the store.
+    /// The model of the settings, the one inside the program, and those of the store.
     Store(Box<Shop>),
 }
 
@@ -43,13 +45,26 @@ pub(super) struct Served {
     /// The name of the model: two that have the same share what is loaded.
     pub(super) model: String,
     pub(super) source: Source,
-    pub(super) laid: Arc<Laid>,
+    /// What is laid over the model, where the name is a preset's.
+    pub(super) laid: Option<Arc<Laid>>,
+}
+
+impl Served {
+    /// The file or folder, where the model is neither a preset's nor the store's.
+    fn path(&self) -> Option<&Path> {
+        match &self.source {
+            Source::Path(path) if self.laid.is_none() => Some(path),
+            _ => None,
+        }
+    }
 }
 
 /// The store, and what stands for its models beside their own names.
 pub(super) struct Shop {
     hub: Hub,
     aliases: Vec<(String, String)>,
+    /// The model of requests that name none, where it is not the one inside the program.
+    default: Option<Served>,
 }
 
 impl Names {
@@ -73,8 +88,7 @@ impl Names {
             all.push(served);
         }
         for (name, model) in aliases {
-            let meant = all.iter().find(|served| served.name == *model).cloned();
-            let meant = meant.ok_or_else(|| {
+            let meant = meant(&all, model).cloned().ok_or_else(|| {
                 let names: Vec<&str> = all.iter().map(|served| &*served.name).collect();
                 usage(format!(
                     "--alias: there is no model {model}; the models are {}",
@@ -89,12 +103,16 @@ impl Names {
         Ok(Self::Fixed(all))
     }
 
-    /// Those of a server that was started without models.
+    /// Those of a server that was started without models. The default one is that of the settings, if they name one.
     ///
     /// # Errors
     /// If an alias stands for no model.
-    pub(super) fn store(hub: Hub, aliases: &[(String, String)]) -> Result<Self> {
-        let shop = Shop { hub, aliases: aliases.to_vec() };
+    pub(super) fn store(
+        hub: Hub,
+        default: Option<Served>,
+        aliases: &[(String, String)],
+    ) -> Result<Self> {
+        let shop = Shop { hub, aliases: aliases.to_vec(), default };
         for (_, model) in aliases {
             if shop.find(model).map_err(|message| anyhow!(message))?.is_none() {
                 return Err(usage(format!("--alias: there is no model {model}; see `trine list`")));
@@ -108,7 +126,10 @@ impl Names {
         match self {
             Self::Fixed(all) => all
                 .iter()
-                .map(|served| listed(&served.name, &served.model, &served.source))
+                .map(|served| Listed {
+                    context: served.laid.as_ref().and_then(|laid| laid.context),
+                    ..listed(&served.name, &served.model, &served.source)
+                })
                 .collect(),
             Self::Store(shop) => shop.list(),
         }
@@ -120,14 +141,11 @@ impl Names {
             Self::Fixed(all) => all,
             Self::Store(shop) => return shop.find(name),
         };
-        let exact = all.iter().find(|served| served.name == name);
-        let mut short = all.iter().filter(|served| is_short(name, &served.name));
-        let meant = exact.or_else(|| short.next().filter(|_| short.next().is_none()));
         let found = |served: &Served| Found {
             model: served.model.clone(),
-            preset: Arc::clone(&served.laid),
+            preset: served.laid.clone().unwrap_or_default(),
         };
-        Ok(meant.map(found))
+        Ok(meant(all, name).map(found))
     }
 
     /// The model of a name that [`Names::find`] or [`Names::list`] gave.
@@ -147,6 +165,17 @@ impl Names {
             Self::Store(shop) => Some(&**shop),
         }
     }
+}
+
+/// The model that a name means among those of the command line: its own name, one of the catalogue, or the last part of one.
+fn meant<'a>(all: &'a [Served], name: &str) -> Option<&'a Served> {
+    let named = |name: &str| all.iter().find(|served| served.name == name);
+    let known = || match catalog::find(name) {
+        Some(Known::Model(entry)) => named(&entry.model().to_string()),
+        _ => None,
+    };
+    let mut short = all.iter().filter(|served| is_short(name, &served.name));
+    named(name).or_else(known).or_else(|| short.next().filter(|_| short.next().is_none()))
 }
 
 /// A path is nobody's business but the machine's.
@@ -196,6 +225,7 @@ fn listed(name: &str, model: &str, source: &Source) -> Listed {
         bytes: source.file_bytes(),
         modified: modified.map(|since| since.as_secs()),
         digest: digest.unwrap_or_default(),
+        context: None,
     }
 }
 
@@ -262,14 +292,16 @@ pub(super) fn laid(preset: &Preset) -> Laid {
     let turn = |turn: &PresetMessage| (role(turn.role).to_owned(), turn.content.clone());
     Laid {
         system: preset.system.clone(),
-        temperature: number(parameters.temperature),
-        top_k: count(parameters.top_k),
-        top_p: number(parameters.top_p),
-        min_p: number(parameters.min_p),
-        repetition_penalty: number(parameters.repetition_penalty),
-        presence_penalty: number(parameters.presence_penalty),
-        frequency_penalty: number(parameters.frequency_penalty),
-        seed: parameters.seed,
+        sampling: SamplingChanges {
+            temperature: number(parameters.temperature),
+            top_k: count(parameters.top_k),
+            top_p: number(parameters.top_p),
+            min_p: number(parameters.min_p),
+            repetition_penalty: number(parameters.repetition_penalty),
+            presence_penalty: number(parameters.presence_penalty),
+            frequency_penalty: number(parameters.frequency_penalty),
+            seed: parameters.seed,
+        },
         stops: parameters.stop.clone(),
         max_tokens: count(parameters.max_tokens),
         context: count(parameters.context),
@@ -280,7 +312,17 @@ pub(super) fn laid(preset: &Preset) -> Laid {
 impl Shop {
     fn list(&self) -> Vec<Listed> {
         let demo = Embedded::Demo;
-        let mut all = vec![listed(demo.name(), demo.name(), &Source::Embedded(demo))];
+        let mut all = Vec::new();
+        if let Some(default) = &self.default {
+            // It keeps its place when it is removed: another model is not what was meant.
+            let found = self.find(&default.name).ok().flatten();
+            let Found { model, preset } = found.unwrap_or_else(|| Found::plain(&default.model));
+            let source = self.source(&model);
+            let source = source.as_ref().unwrap_or(&default.source);
+            let context = preset.context;
+            all.push(Listed { context, ..listed(&default.name, &model, source) });
+        }
+        all.push(listed(demo.name(), demo.name(), &Source::Embedded(demo)));
         let entries = self.hub.list().unwrap_or_else(|error| {
             tracing::error!(%error, "the models cannot be listed");
             Vec::new()
@@ -302,13 +344,30 @@ impl Shop {
             if let Ok(Some(found)) = self.find(&name)
                 && let Some(source) = self.source(&found.model)
             {
-                all.push(listed(&name, &found.model, &source));
+                let context = found.preset.context;
+                all.push(Listed { context, ..listed(&name, &found.model, &source) });
             }
         }
+        let mut names = HashSet::new();
+        all.retain(|listed| names.insert(listed.name.clone()));
         all
     }
 
     fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        let Some(default) = self.default.as_ref().filter(|default| default.name == name) else {
+            return self.find_in_store(name);
+        };
+        if default.path().is_some() {
+            return Ok(Some(Found::plain(default.model.clone())));
+        }
+        // Clients may have changed or removed it.
+        let found = self.find_in_store(name)?;
+        let gone =
+            || format!("{name}, the model of the server's settings, is not here any more; pull it");
+        found.map(Some).ok_or_else(gone)
+    }
+
+    fn find_in_store(&self, name: &str) -> Result<Option<Found>, String> {
         let alias = self.aliases.iter().find(|(alias, _)| alias == name);
         let name = alias.map_or(name, |(_, model)| model);
         if let Some(model) = Embedded::find(name) {
@@ -351,6 +410,11 @@ impl Shop {
     }
 
     fn source(&self, model: &str) -> Option<Source> {
+        if let Some(default) = self.default.as_ref().filter(|default| default.model == model)
+            && let Some(path) = default.path()
+        {
+            return Some(Source::Path(path.to_owned()));
+        }
         if let Some(model) = Embedded::find(model) {
             return Some(Source::Embedded(model));
         }
@@ -551,7 +615,7 @@ mod tests {
     use super::*;
 
     fn served(name: &str, source: Source) -> Served {
-        Served { name: name.to_owned(), model: served_name(&source), source, laid: Arc::default() }
+        Served { name: name.to_owned(), model: served_name(&source), source, laid: None }
     }
 
     #[test]

@@ -16,7 +16,7 @@ const NEVER: &str = "2100";
 /// # Errors
 /// If the server does not answer.
 pub(crate) fn ps(args: PsArgs) -> Result<()> {
-    let answer = client(&args.server)?.send("/api/ps", None).map_err(problem)?;
+    let answer = Client::new(&args.server)?.send("/api/ps", None)?;
     let answer = read(&args.server, &answer)?;
     if args.json {
         return output::json(&answer["models"]);
@@ -52,15 +52,15 @@ fn row(model: &Value) -> Vec<String> {
 /// # Errors
 /// If the server does not answer, or has no such model.
 pub(crate) fn stop(args: StopArgs) -> Result<()> {
-    let client = client(&args.server)?;
+    let client = Client::new(&args.server)?;
     let loaded = || -> Result<Vec<String>> {
-        let answer = read(&args.server, &client.send("/api/ps", None).map_err(problem)?)?;
+        let answer = read(&args.server, &client.send("/api/ps", None)?)?;
         let models = models(&args.server, &answer)?.iter();
         Ok(models.filter_map(|model| model["name"].as_str().map(str::to_owned)).collect())
     };
     let before = loaded()?;
     let body = json!({ "model": args.model, "keep_alive": 0, "stream": false });
-    let answer = client.send("/api/generate", Some(&body)).map_err(problem)?;
+    let answer = client.send("/api/generate", Some(&body))?;
     if read(&args.server, &answer)?["done_reason"] != "unload" {
         bail!("the server at {} does not unload models on demand", args.server.url);
     }
@@ -79,21 +79,14 @@ pub(crate) fn stop(args: StopArgs) -> Result<()> {
     Ok(())
 }
 
-fn client(server: &ServerArgs) -> Result<Client> {
-    Client::new(server.url.clone(), server.api_key_file.clone(), server.tls_ca.as_deref())
-}
-
-fn problem(problem: super::top::fetch::Problem) -> anyhow::Error {
-    anyhow!("{}", problem.text())
-}
-
 fn read(server: &ServerArgs, answer: &[u8]) -> Result<Value> {
-    serde_json::from_slice(answer)
-        .map_err(|_| anyhow!("what answers at {} is no trine server: it sends no JSON", server.url))
+    serde_json::from_slice(answer).map_err(|_| {
+        anyhow!("what answers at {} is not a trine server: it does not send JSON", server.url)
+    })
 }
 
 fn models<'a>(server: &ServerArgs, answer: &'a Value) -> Result<&'a Vec<Value>> {
     answer["models"].as_array().ok_or_else(|| {
-        anyhow!("what answers at {} is no trine server: it lists no models", server.url)
+        anyhow!("what answers at {} is not a trine server: it lists no models", server.url)
     })
 }

@@ -11,12 +11,10 @@ use anyhow::{Context, Result, anyhow};
 use ratatui::crossterm::event::{self, Event, KeyEvent};
 
 use crate::cli::TopArgs;
-use crate::failure::{Interrupted, Signalled};
+use crate::failure::Interrupted;
 use crate::interrupt::Watch;
 use crate::output;
 use crate::screen::Screen;
-#[cfg(unix)]
-use crate::signals;
 use crate::terminal;
 
 mod draw;
@@ -42,6 +40,7 @@ enum News {
     /// There are no more keys.
     Deaf(io::Error),
     /// The number of a signal that ends the program.
+    #[cfg(unix)]
     Signal(u8),
 }
 
@@ -51,8 +50,8 @@ enum News {
 /// If a file cannot be read, the server wants another key, or the terminal fails; with one picture also if the server
 /// does not answer.
 pub(crate) fn run(args: TopArgs) -> Result<()> {
-    let client = Client::new(args.url.clone(), args.api_key_file, args.tls_ca.as_deref())?;
-    let view = View::new(args.url);
+    let client = Client::new(&args.server)?;
+    let view = View::new(args.server.url);
     if args.once || !terminal::stdout_can_draw() {
         return print(&client, view, args.interval);
     }
@@ -65,7 +64,7 @@ fn print(client: &Client, mut view: View, interval: Duration) -> Result<()> {
         if look > 0 {
             thread::sleep(interval);
         }
-        let snapshot = client.ask().map_err(|problem| anyhow!(problem.text().to_owned()))?;
+        let snapshot = client.ask()?;
         view.hear(Ok(snapshot), Instant::now());
     }
     output::write_text(&view::text(&view))
@@ -112,7 +111,8 @@ fn take_in(view: &mut View, news: News) -> Result<Wish> {
             wish => return Ok(wish),
         },
         News::Deaf(error) => return Err(error).context("cannot read the keyboard"),
-        News::Signal(number) => return Err(Signalled(number).into()),
+        #[cfg(unix)]
+        News::Signal(number) => return Err(crate::failure::Signalled(number).into()),
     }
     Ok(Wish::Stay)
 }
@@ -151,13 +151,13 @@ fn ask(client: &Client, interval: Duration, sender: &Sender<News>) {
 fn watch_signals(sender: Sender<News>) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM};
 
-    signals::watch(&[SIGHUP, SIGQUIT, SIGTERM], move |number| {
+    crate::signals::watch(&[SIGHUP, SIGQUIT, SIGTERM], move |number| {
         let _ = sender.send(News::Signal(number));
     })
 }
 
-/// Other systems have no signal but Ctrl-C.
-#[cfg(not(unix))]
+/// Windows has no signal but Ctrl-C.
+#[cfg(windows)]
 fn watch_signals(_: Sender<News>) -> Result<()> {
     Ok(())
 }

@@ -87,7 +87,7 @@ const fn key(name: &'static str, kind: Kind, place: Place, default: &'static str
 }
 
 /// All of them, in the order in which `trine config` prints them.
-pub(crate) const KEYS: [Key; 39] = {
+pub(crate) const KEYS: [Key; 40] = {
     use Kind::{Number, Path, Size, Switch, Text, Texts};
     use Place::{Client, Program, Run, Serve};
     [
@@ -114,6 +114,7 @@ pub(crate) const KEYS: [Key; 39] = {
         key("server.host", Text, Serve, "127.0.0.1"),
         key("server.port", Number, Serve, "8080"),
         key("server.api-key-file", Path, Serve, "none"),
+        key("server.share-prefixes", Switch, Serve, "false"),
         key("server.tls-cert", Path, Serve, "none"),
         key("server.tls-key", Path, Serve, "none"),
         key("server.sequences", Number, Serve, "8"),

@@ -39,20 +39,26 @@ fn the_environment_comes_before_the_file() {
 #[test]
 fn what_cannot_be_used_names_its_line() {
     for (text, said) in [
-        ("thread = 3\n", "line 1: there is no setting thread. Did you mean threads?"),
+        (
+            "thread = 3\n",
+            "line 1: there is no setting thread. Did you mean threads? `trine config`",
+        ),
         ("\n\nport = 1\n", "line 3: there is no setting port. Did you mean server.port?"),
         (
             "[servr]\n\nport = 1\n",
             "line 3: there is no setting servr.port. Did you mean server.port?",
         ),
-        ("[nothing]\n", "line 1: there is no setting nothing"),
+        ("[nothing]\n", "line 1: there is no setting nothing; `trine config`"),
         ("device = 'toaster'\n", "line 1: device: \"toaster\""),
         ("threads = 'many'\n", "line 1: threads: this is a string; write a number"),
         ("threads = 0\n", "line 1: threads: \"0\""),
         ("context = 99999999999999999999\n", "line 1"),
         ("kv = 3\n", "line 1: kv: this is a integer; write a text"),
         ("batch-invariant = 1\n", "write true or false"),
-        ("[server]\nport = 99999\n", "line 2: server.port: \"99999\": 99999 is not in 0..=65535"),
+        (
+            "[server]\nport = 99999\n",
+            "line 2: server.port: \"99999\": give a whole number from 0 to 65535",
+        ),
         ("[server]\nmemory = '5 apples'\n", "line 2: server.memory"),
         ("[server]\nurl = 'localhost'\n", "line 2: server.url"),
         ("[sampling]\nstop = [1]\n", "line 2: sampling.stop"),
@@ -73,7 +79,7 @@ fn what_cannot_be_used_names_its_line() {
 
 #[test]
 fn hostile_files_are_bounded() {
-    assert!(problem(&"#".repeat(FILE_BYTES_MAX as usize + 1)).contains("no file of settings"));
+    assert!(problem(&"#".repeat(FILE_BYTES_MAX as usize + 1)).contains("not a file of settings"));
     assert!(settings(&format!("model = {}", "[".repeat(100_000)), &[]).is_err());
     let many: String = (0..20_000).map(|index| format!("k{index} = 1\n")).collect();
     assert!(problem(&many).contains("line 1"));
@@ -89,8 +95,8 @@ fn hostile_files_are_bounded() {
 fn paths_stand_beside_the_file_or_at_home() {
     let settings = settings("store = '~/models'\n[server]\napi-key-file = 'keys'\n", &[]).unwrap();
     assert_eq!(settings.store().unwrap(), Path::new("/home/me/models"));
-    let keys = settings.text("server.api-key-file").unwrap();
-    assert!(keys.ends_with("trine/keys") && Path::new(keys).is_absolute(), "{keys}");
+    let keys = Path::new(settings.text("server.api-key-file").unwrap());
+    assert!(keys.ends_with("trine/keys") && keys.is_absolute(), "{keys:?}");
 }
 
 #[test]
@@ -105,14 +111,19 @@ fn options_of_the_server_get_the_files_values() {
     assert_eq!((args.port, args.sequences, args.memory), (9000, 3, Some(2 << 30)));
     assert_eq!(args.origin, ["https://a", "https://b"]);
     assert_eq!(args.host, "127.0.0.1");
+    let shared = self::settings("[server]\nshare-prefixes = true\n", &[]).unwrap();
+    let mut matches = shared.fill(Cli::command()).try_get_matches_from(["trine", "serve"]).unwrap();
+    let shares = Cli::from_arg_matches_mut(&mut matches).unwrap().command;
+    assert!(matches!(shares, cli::Command::Serve(args) if args.share_prefixes));
     // What is typed wins, also over what it would contradict.
     let typed = ["trine", "serve", "--port", "1", "--insecure-no-auth", "--origin", "https://c"];
     let cli::Command::Serve(args) = parse(&typed) else { panic!("no server") };
     assert_eq!((args.port, args.insecure_no_auth), (1, true));
     assert_eq!(args.origin, ["https://c"]);
     let cli::Command::Top(args) = parse(&["trine", "top"]) else { panic!("no top") };
-    assert_eq!(args.url.to_string(), "http://127.0.0.1:9000");
-    assert_eq!(args.api_key_file.as_deref(), Some(Path::new("/k")));
+    assert_eq!(args.server.url.to_string(), "http://127.0.0.1:9000");
+    let keys = args.server.api_key_file.unwrap();
+    assert!(keys.has_root() && keys.ends_with("k"), "{keys:?}");
 }
 
 /// Each setting is an option's, under the same name.

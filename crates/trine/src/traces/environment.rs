@@ -16,7 +16,7 @@ pub(super) const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 /// How many spans may wait.
 pub(super) const QUEUE: &str = "OTEL_BSP_MAX_QUEUE_SIZE";
 
-/// Longest time that a collector may take for a batch where nothing else is said.
+/// Longest time that a collector may take for a batch by default.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Largest number of milliseconds that is taken: an hour.
 const MILLISECONDS_MAX: u64 = 3_600_000;
@@ -86,7 +86,7 @@ const OTHER_SIGNALS: [&str; 8] = [
 pub(super) struct Environment {
     /// Whether no traces are to be sent, whoever names a collector.
     pub(super) is_disabled: bool,
-    /// The variable that names a collector, and the address in it. Behind that of [`ENDPOINT`] comes the path of traces.
+    /// The variable that names a collector, and the address in it. After that of [`ENDPOINT`] comes the path of traces.
     pub(super) endpoint: Option<(&'static str, String)>,
     /// Time that a collector may take for a batch.
     pub(super) timeout: Duration,
@@ -102,7 +102,7 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Reads variables. An empty one is the same as none.
+    /// Reads variables. An empty one counts as unset.
     pub(super) fn read(variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let ours = variables.into_iter().filter(|(name, _)| name.starts_with("OTEL_"));
         let trimmed = ours.map(|(name, value)| (name, value.trim().to_owned()));

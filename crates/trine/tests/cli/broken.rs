@@ -4,7 +4,7 @@ use trine_weights::Checkpoint;
 
 use crate::common::{model, trine};
 
-/// A copy of the golden model in which one weight of the last norm is no number.
+/// A copy of the golden model in which one weight of the last norm is not a number.
 fn broken_model(folder: &std::path::Path) -> String {
     let mut bytes = std::fs::read(model()).unwrap();
     let checkpoint = Checkpoint::open(model()).unwrap();

@@ -152,7 +152,7 @@ mod typed {
         assert!(std::process::Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     }
 
-    /// Waits until a text was written so many times.
+    /// Waits until a text was written `times` times.
     #[track_caller]
     fn wait_for(terminal: &Terminal, text: &str, times: usize) {
         terminal.wait(text, || terminal.written().matches(text).count() >= times);

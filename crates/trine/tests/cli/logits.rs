@@ -66,8 +66,8 @@ fn refused(ids: &str, expected: &str) {
 
 #[test]
 fn malformed_ids_are_refused() {
-    refused("", "no JSON");
-    refused("[1, 2", "no JSON");
+    refused("", "not JSON");
+    refused("[1, 2", "not JSON");
     refused("[]", "empty");
     refused("{\"ids\": [1]}", "an object");
     refused("[2, -1]", "entry 1 is -1");
@@ -78,7 +78,7 @@ fn malformed_ids_are_refused() {
     refused("[2, \"3\"]", "entry 1 is a text");
     refused("[2, null]", "entry 1 is null");
     refused(&format!("[{}]", vec!["2"; 32_769].join(",")), "32769");
-    refused(&format!("{}{}", "[".repeat(5000), "]".repeat(5000)), "no JSON");
+    refused(&format!("{}{}", "[".repeat(5000), "]".repeat(5000)), "not JSON");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn what_is_read_is_never_written_over() {
     let (folder, ids, shard_name) = (text(&folder), text(&ids), text(&shard));
     let logits = |out: &str| trine(&["logits", &folder, "--ids", &ids, "--out", out]);
     assert!(logits(&shard_name).fails(1).contains("belongs to the model"));
-    assert!(logits(&ids).fails(1).contains("is no file of logits"));
+    assert!(logits(&ids).fails(1).contains("is not a file of logits"));
     let quantize =
         |out: &str| trine(&["quantize", &folder, out, "--type", "Q8_0", "--force"]).fails(1);
     assert!(quantize(&shard_name).contains("belongs to the model"));
@@ -133,7 +133,6 @@ fn what_is_read_is_never_written_over() {
 }
 
 /// A finished file takes its name by renaming: under a device's name that would replace the device.
-#[cfg(unix)]
 #[test]
 fn devices_and_pipes_are_no_destination() {
     let place = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! The binary as its users run it.
+//! The binary as its users run it, with signals, terminals and paths of Unix.
 
+#![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod broken;
@@ -9,6 +10,7 @@ mod common;
 #[cfg(target_os = "linux")]
 mod inherited;
 mod logits;
+mod mistakes;
 mod names;
 mod planning;
 #[cfg(target_os = "linux")]

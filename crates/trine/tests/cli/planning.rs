@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::common::{golden, model, trine};
 
 fn number(value: &Value, key: &str) -> f64 {
-    value[key].as_f64().unwrap_or_else(|| panic!("{key} is no number: {value}"))
+    value[key].as_f64().unwrap_or_else(|| panic!("{key} is not a number: {value}"))
 }
 
 #[test]

@@ -321,7 +321,7 @@ fn folders_become_gguf_files() {
     ] {
         assert_eq!(before[key], after[key], "{key}: {before} {after}");
     }
-    // Rows of 72 are no whole blocks of 32; the output projections' rows of 96 are.
+    // Rows of 72 are not whole blocks of 32; the output projections' rows of 96 are.
     assert_eq!(after["formats"]["Q8_0"]["tensors"], 12, "{after}");
     assert_eq!(after["formats"]["F16"]["tensors"], 73, "{after}");
     let text = folder.path().join("text.txt").display().to_string();
@@ -355,7 +355,6 @@ fn tokenizers_of_another_model_are_refused() {
 }
 
 /// Ctrl-C stops the writing; what was written stays, and the exit code says it.
-#[cfg(unix)]
 #[test]
 fn an_interrupt_ends_an_answer_in_good_order() {
     let model = model();

@@ -116,6 +116,21 @@ fn the_embedded_model_is_served() {
     assert_eq!(serving.wait().code(), Some(0), "a drained server ends well");
 }
 
+/// What is printed to be tried works where it is printed: nobody asks 0.0.0.0.
+#[test]
+fn a_server_for_everybody_is_tried_on_this_machine() {
+    let mut serving = Serving::start(&["--host", "0.0.0.0", "--insecure-no-auth"]);
+    serving.signal("-TERM");
+    serving.wait();
+    let said = serving.said();
+    let port = serving.address.rsplit(':').next().unwrap();
+    for word in
+        [format!("open http://localhost:{port}/ "), format!("curl http://localhost:{port}/v1")]
+    {
+        assert!(said.contains(&word), "{word}: {said}");
+    }
+}
+
 #[test]
 fn embeddings_are_given_where_they_are_asked_for() {
     let body = r#"{"input":["Once upon a time","Once upon a time there was a bird"]}"#;
@@ -185,7 +200,7 @@ fn prefixes_outlive_the_server() {
     assert_eq!(text(&third.ask("POST", "/v1/completions", &body)), text(&answer));
 }
 
-/// A folder that cannot be used is said once, and the server serves.
+/// A folder that cannot be used is reported once, and the server serves.
 #[test]
 fn a_server_serves_without_its_prefixes() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -268,7 +283,6 @@ fn signals_let_what_runs_finish() {
 const STREAMED: &str = r#"{"prompt":"Once","max_tokens":200,"ignore_eos":true,"stream":true}"#;
 
 /// Row 116: a server that is told to end while it starts ends, at whatever point that is.
-#[cfg(unix)]
 #[test]
 fn signals_end_a_server_that_starts() {
     use std::os::unix::process::ExitStatusExt;

@@ -204,6 +204,24 @@ fn a_server_with_models_serves_these() {
     }
 }
 
+/// Whoever types a name of the catalogue goes on using it: for an alias, in requests, and to stop the model.
+#[test]
+fn a_served_model_has_its_name_of_the_catalogue() {
+    let store = tempfile::tempdir().unwrap();
+    let folder = store.path().join("ggml-org").join("gemma-3-1b-it-GGUF");
+    fs::create_dir_all(&folder).unwrap();
+    fs::copy(demo(), folder.join("gemma-3-1b-it-Q4_K_M.gguf")).unwrap();
+    let home = [("TRINE_HOME", store.path().to_str().unwrap())];
+    let serving = Serving::start_in(&home, &["gemma3:1b", "--alias", "x=gemma3:1b"]);
+    for name in ["gemma3:1b", "Gemma3:1b-it-q4_K_M", "x"] {
+        assert_eq!(generate(&serving, name).0, 200, "{name}");
+    }
+    assert_eq!(generate(&serving, "gemma3:4b").0, 404);
+    let url = format!("http://{}", serving.address);
+    let ran = trine(&["stop", "gemma3:1b", "--url", &url]).ok();
+    assert!(ran.err.contains("stopped ggml-org/gemma-3-1b-it-GGUF:Q4_K_M"), "{}", ran.err);
+}
+
 #[test]
 fn keep_alive_is_an_option() {
     let serving = Serving::start(&["--keep-alive", "0"]);

@@ -65,6 +65,67 @@ fn presets_come_before_the_file() {
     );
 }
 
+/// As for `run`: the model of the settings answers who names none, beside those of the store.
+#[test]
+fn a_server_takes_the_model_of_the_file_for_its_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().to_str().unwrap();
+    let file = folder.path().join("story.gguf");
+    std::fs::copy(model(), &file).unwrap();
+    let create = ["create", "short", "--from", "demo", "--max-tokens", "2"];
+    with("", &[("TRINE_HOME", home)], &create).ok();
+    let serve = |model: &str, typed: &[&str]| {
+        let settings = folder.path().join("my.toml");
+        std::fs::write(&settings, format!("model = {model:?}\n")).unwrap();
+        Serving::start_in(
+            &[("TRINE_HOME", home), ("TRINE_CONFIG", settings.to_str().unwrap())],
+            typed,
+        )
+    };
+    let answer = |server: &Serving, path: &str, body: &serde_json::Value| {
+        let answer = server.ask("POST", path, &body.to_string());
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str::<serde_json::Value>(body).unwrap()
+    };
+    let ask = |server: &Serving| {
+        answer(server, "/v1/completions", &serde_json::json!({"prompt": "Once", "max_tokens": 3}))
+    };
+    let names = |server: &Serving| {
+        let listed = server.ask("GET", "/v1/models", "");
+        let (_, body) = listed.split_once("\r\n\r\n").unwrap();
+        let listed: serde_json::Value = serde_json::from_str(body).unwrap();
+        let names = listed["data"].as_array().unwrap().iter();
+        names.map(|model| model["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let server = serve(file.to_str().unwrap(), &[]);
+    assert_eq!(ask(&server)["model"], "story");
+    assert_eq!(names(&server), ["story", "demo", "short"]);
+    drop(server);
+    let server = serve("short", &[]);
+    let body = serde_json::json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let chat = answer(&server, "/v1/chat/completions", &body);
+    assert_eq!((&chat["model"], &chat["usage"]["completion_tokens"]), (&"short".into(), &2.into()));
+    assert_eq!(names(&server), ["short", "demo"]);
+    // Once it is gone, no other one takes its place.
+    server.ask("DELETE", "/api/delete", r#"{"model": "short"}"#);
+    let refused = ask(&server);
+    let said = refused["error"]["message"].as_str().unwrap();
+    assert!(said.contains("short") && said.contains("settings"), "{said}");
+    drop(server);
+    // What is typed wins.
+    assert_eq!(names(&serve("short", &["demo"])), ["demo"]);
+}
+
+/// One half may be typed and the other one set, and a half alone is not passed over.
+#[test]
+fn a_server_takes_options_that_belong_together_from_both_places() {
+    let error = with("[server]\ntls-cert = '/no/chain'\n", &[], &["serve"]).fails(2);
+    assert!(error.contains("--tls-cert and --tls-key"), "{error}");
+    let set = "[server]\ntls-key = '/no/key'\nshare-prefixes = true\n";
+    let error = with(set, &[], &["serve", "--tls-cert", "/no/chain", "--port", "0"]).fails(1);
+    assert!(error.contains("TLS cannot be set up"), "{error}");
+}
+
 /// What is measured is not changed from afar.
 #[test]
 fn measurements_take_no_formats_from_the_file() {

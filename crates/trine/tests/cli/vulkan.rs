@@ -37,7 +37,7 @@ fn software_runs_only_where_it_is_named() {
     }
     for wrong in ["vulkan:999", "vulkan:no such GPU"] {
         let error = taken(wrong).fails(1);
-        assert!(error.contains(name), "the devices that there are: {error}");
+        assert!(error.contains(name), "the devices of the machine: {error}");
         assert!(error.contains("--device cpu"), "{error}");
     }
 }
@@ -162,7 +162,7 @@ fn all_layers_or_none_is_one_device() {
         assert!(!line.contains(" of "), "{line}");
         line
     };
-    for all in ["99", "18446744073709551615"] {
+    for all in ["99", "4294967295"] {
         assert!(runs(all).contains(name));
     }
     assert!(runs("0").contains("device: cpu ("));

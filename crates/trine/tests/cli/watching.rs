@@ -18,7 +18,7 @@ fn one_picture_of_a_server() {
         r#"{"messages":[{"role":"user","content":"Tell me a story"}],"max_tokens":12,"seed":1}"#;
     assert!(serving.ask("POST", "/v1/chat/completions", body).starts_with("HTTP/1.1 200"));
     let url = format!("http://{}", serving.address);
-    // Standard output is no terminal: --once is understood.
+    // Standard output is not a terminal: --once is understood.
     for once in [&[][..], &["--once"]] {
         let arguments = [&["top", "--url", &url, "--interval", "0.2"], once].concat();
         let picture = trine(&arguments).ok().out;
@@ -212,7 +212,7 @@ mod on_a_terminal {
         terminal.wait_for(&format!("no server at http://{address}"));
         terminal.wait_for("no answer");
         let server = Answering::start(&address, "<html>".to_owned());
-        terminal.wait_for("is no trine server");
+        terminal.wait_for("is not a trine server");
         drop(server);
         let _server = Answering::start(&address, status("second\u{1b}[31m"));
         terminal.wait_for("second\u{fffd}[31m (1 of 2)");

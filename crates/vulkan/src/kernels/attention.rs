@@ -42,7 +42,7 @@ pub struct AttentionShape {
     pub heads: Heads,
     /// Factor on the scores.
     pub scale: f32,
-    /// Positions seen, the row's own included; none for all.
+    /// Positions seen, the row's own included; `None` for all.
     pub window: Option<usize>,
 }
 

@@ -20,7 +20,7 @@ pub struct EmbedLaunch {
     /// Address of the step's frame: its first word is the number of rows, from its fifth word on each row has four, the first
     /// of which is the token.
     pub frame: u64,
-    /// (rows, columns) f32. Rows beyond the step's are left alone.
+    /// (rows, columns) f32. Rows beyond the step's are not written.
     pub target: Span,
     /// Most rows.
     pub rows: usize,

@@ -40,8 +40,8 @@ pub struct Turned {
     pub query_norm: Option<u64>,
 }
 
-/// A launch over the heads of a step: `Op::PrepareQkv` with everything, `Op::HeadNorm` and `Op::Rotate` with `query` alone,
-/// `Op::StoreKv` with `stored` alone.
+/// A launch over the heads of a step: `Op::PrepareQkv` with everything, `Op::HeadNorm` and `Op::Rotate` with only `query`,
+/// `Op::StoreKv` with only `stored`.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadsLaunch {
     /// What the host says of the step.

@@ -68,7 +68,7 @@ const FILLED: u32 = 80;
 /// What becomes of the products.
 #[derive(Debug, Clone, Copy)]
 pub enum MatmulOutput<'a> {
-    /// They are written, the segments' rows one behind the other: at most three, together the matrix.
+    /// They are written, the segments' rows one after the other: at most three, together the matrix.
     Segments(&'a [Segment]),
     /// `gelu(gate) * up` is written; the matrix is the rows of the gate and then those of `up`.
     Gated {
@@ -123,7 +123,7 @@ struct Args {
     unit: f32,
 }
 
-/// Name of the shader for a kernel and a format; none where there is no such kernel.
+/// Name of the shader for a kernel and a format; `None` where there is no such kernel.
 fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
     Some(Shader(match (shape, format) {
         (MatmulShape::Matrix(_), Format::F16) => "matmul_matrix_f16",
@@ -220,8 +220,8 @@ impl MatmulLaunch<'_> {
         if splits < 2 { whole } else { Rounds { whole: tiles - shared, shared, splits } }
     }
 
-    /// How many rows of activations a device multiplies in one dispatch: all, or such a part of the `allocated` rows that there is memory
-    /// for that the pieces of so many rows fill it, where all would be more workgroups than a dispatch may have.
+    /// How many rows of activations a device multiplies in one dispatch: all; or, where all would be more workgroups than a
+    /// dispatch may have, a part of the `allocated` rows (those with memory) such that pieces of this size fill them.
     pub fn rows_at_once(&self, capabilities: &Capabilities, allocated: usize) -> usize {
         let fits = |width: &usize| {
             let piece = Self { width: *width, ..*self };
@@ -245,20 +245,20 @@ impl MatmulLaunch<'_> {
         rows: usize,
         segments: &'b mut Vec<Segment>,
     ) -> MatmulLaunch<'b> {
-        let behind = |span: Span, row: usize| {
+        let after = |span: Span, row: usize| {
             let before = (first * row) as u64;
             Span { address: span.address + before, bytes: span.bytes.saturating_sub(before) }
         };
         let part = |operand: Operand, columns: usize| Operand {
-            codes: behind(operand.codes, operand.kind.code_bytes(columns)),
-            scales: behind(operand.scales, operand.kind.scale_bytes(columns)),
+            codes: after(operand.codes, operand.kind.code_bytes(columns)),
+            scales: after(operand.scales, operand.kind.scale_bytes(columns)),
             ..operand
         };
         let output = match self.output {
             MatmulOutput::Segments(whole) => {
                 let own = |segment: &Segment| {
                     let row = 4 * segment.rows;
-                    let target = behind(segment.target, row);
+                    let target = after(segment.target, row);
                     let target = Span { bytes: (rows * row) as u64, ..target };
                     Segment { target, ..*segment }
                 };
@@ -267,7 +267,7 @@ impl MatmulLaunch<'_> {
                 MatmulOutput::Segments(segments)
             }
             MatmulOutput::Gated { target } => {
-                MatmulOutput::Gated { target: behind(target, 4 * self.outputs()) }
+                MatmulOutput::Gated { target: after(target, 4 * self.outputs()) }
             }
             MatmulOutput::GatedHalves { operand, unit } => {
                 MatmulOutput::GatedHalves { operand: part(operand, self.outputs()), unit }
@@ -381,7 +381,7 @@ impl MatmulLaunch<'_> {
             MatmulOutput::GatedHalves { operand, .. } => {
                 assert!(matrix.rows.is_multiple_of(2 * GROUP), "whole groups of results");
                 assert_eq!(operand.kind, OperandKind::Halves, "the result of {shape:?}");
-                assert!(!matches!(shape, MatmulShape::Tile(_)), "{shape:?} gives f32 alone");
+                assert!(!matches!(shape, MatmulShape::Tile(_)), "{shape:?} gives only f32");
             }
         }
         let scratch = self.scratch.map_or(0, |span| span.bytes);

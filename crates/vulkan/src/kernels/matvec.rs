@@ -36,7 +36,7 @@ mod tests;
 pub const WIDTH_MAX: usize = 8;
 /// Most pieces of four values of the residual stream in an invocation's registers: with more they would spill.
 const KEPT_MAX: u32 = 16;
-/// More than so many make a kernel large and its first loads late.
+/// More than these make a kernel large and its first loads late.
 const KEPT_WELL: u32 = 6;
 /// Least invocations of a subgroup: those that quantise a block together.
 const SUBGROUP_MIN: u32 = 8;
@@ -103,7 +103,7 @@ pub struct Segment {
 /// What becomes of the products.
 #[derive(Debug, Clone, Copy)]
 pub enum MatvecOutput<'a> {
-    /// They are written, the segments' rows one behind the other: at most three, together the matrix.
+    /// They are written, the segments' rows one after the other: at most three, together the matrix.
     Segments(&'a [Segment]),
     /// `gelu(gate) * up` is written; the matrix is the rows of the gate and then those of `up`.
     Gated {
@@ -336,7 +336,7 @@ impl MatvecShape {
     }
 }
 
-/// Invocations of the subgroups that kernels run with which quantise; none if the device has too few.
+/// Invocations of a subgroup in kernels that quantise; `None` if the device has too few.
 pub(super) fn subgroup(capabilities: &Capabilities) -> Option<u32> {
     let (_, most) = capabilities.subgroup_range;
     let size = capabilities.subgroup.max(SUBGROUP_MIN);

@@ -51,7 +51,7 @@ impl ReadSpeed {
         let what = "measuring the memory bandwidth";
         let source = gpu.allocate(bytes, Place::Device, what)?;
         let result = gpu.allocate(4, Place::Device, what)?;
-        // Written once, so that there are pages behind it and no value is special.
+        // Written once, so that pages back it and no value is special.
         let transfer = Transfer::new(gpu);
         let ones = vec![1_u8; 16 << 20];
         for offset in (0..bytes).step_by(ones.len()) {

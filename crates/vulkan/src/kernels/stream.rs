@@ -1,7 +1,7 @@
 //! Products of a quantised matrix with one row of activations, as generation needs them: `shaders/stream.comp`.
 //!
 //! Bound by the bytes of the matrix. For a block of 32 weights an invocation does 16 integer dot products and about 25 other
-//! operations; the activations are in registers, so that the nearest cache carries the matrix alone. Few large workgroups,
+//! operations; the activations are in registers, so that the nearest cache carries only the matrix. Few large workgroups,
 //! one or two for each core, because each of them norms and quantises the activations for itself.
 //! Where a workgroup is one team, each block of the activations has one invocation: an [interleaved](OperandKind::Interleaved)
 //! row gives it the block's values with eight loads beside its neighbours', and they stay in its registers.
@@ -23,7 +23,7 @@ use crate::shaders::Shader;
 const ROUND: u32 = 16;
 /// Most pieces of four that an invocation keeps of the residual stream.
 const KEPT_MAX: u32 = 16;
-/// One in so many workgroups may be left out so that the others have equal shares.
+/// One workgroup in this many may be left out so that the others have equal shares.
 const UNEVEN_PART: u32 = 8;
 /// Most blocks that an invocation keeps in registers.
 const SPAN_MAX: u32 = 4;
@@ -117,21 +117,21 @@ fn sizes(kind: DeviceKind) -> &'static [Sizes] {
     }
 }
 
-/// Whether the kernel can multiply with a matrix of so many columns, with a norm before or without.
+/// Whether the kernel can multiply with a matrix of `columns` columns, with a norm before or without.
 pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
     shader(format).is_some()
         && columns.is_multiple_of(BLOCK)
         && StreamShape::suited(capabilities, format, columns, norm).is_some()
 }
 
-/// Whether the kernel takes the activations of a product of so many columns quicker interleaved: each workgroup has one
+/// Whether the kernel is faster with interleaved activations for a product of `columns` columns: each workgroup has one
 /// team, so that each block of them has one invocation, which then quantises it without the others.
 pub fn prefers_interleaved(capabilities: &Capabilities, format: Format, columns: usize) -> bool {
     StreamShape::suited(capabilities, format, columns, false).is_some_and(|shape| shape.teams == 1)
 }
 
 impl StreamShape {
-    /// The shape for a device and a number of columns; none if a row does not fit.
+    /// The shape for a device and a number of columns; `None` if a row does not fit.
     fn suited(
         capabilities: &Capabilities,
         format: Format,

@@ -95,7 +95,7 @@ pub(crate) fn device_matrix(
     let rows = source.len() / format.dtype().row_bytes(columns).unwrap();
     let packed = Packed::matrix(format, columns, source);
     let (_, total) = Matrix::at(0, format, rows, columns).unwrap();
-    // Between the planes and behind them lies what no kernel may use.
+    // Between the planes and after them lies what no kernel may use.
     let mut bytes = vec![0xFF; total as usize];
     let (starts, _) = format.plane_bytes(rows, columns).unwrap().layout().unwrap();
     let planes = [

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions};
 use trine_model::{Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
@@ -24,14 +25,11 @@ use crate::kernels::heads::DIM_MAX;
 use crate::kernels::matmul::MatmulLaunch;
 use crate::kernels::rows::COLUMNS_MAX;
 use crate::kernels::top::{ROOM, TopLaunch, maxima_bytes};
-use crate::raw::commands::{Copy, Recording};
+use crate::raw::commands::{Copy, Ended, Recording};
 use crate::raw::gpu::{self, Gpu};
 use crate::raw::memory::{Arena, Buffer, Place};
 use crate::raw::transfer::Transfer;
 use crate::weights::{Progress, Weights};
-
-/// Seconds that a submission may be predicted to take: drivers reset a device that works on one for a few seconds.
-const SUBMISSION_SECONDS: f64 = 0.1;
 
 /// Most output rows whose largest logits are looked for on the device.
 pub(super) const TOP_ROWS_MAX: usize = 64;
@@ -82,6 +80,8 @@ pub(super) struct Pass {
     recording: Recording,
     /// State of the recording's chains, if it has any.
     chains: Option<Chains>,
+    /// Makes the chains ready again after a run that was stopped between two submissions.
+    reset: Option<Recording>,
     /// Fetches the output, where not every step does: the logits.
     fetch: Option<Recording>,
     /// With timestamps, made when profiling asks for it; with the Plan's step of each dispatch.
@@ -208,8 +208,11 @@ impl Binding<'_> {
         draft.copies.extend(chains.iter().map(Chains::reset));
         let cuts = self.cuts(key, &draft.dispatches, gpu);
         let recording = Recording::record(gpu, &draft.dispatches, &draft.copies, &cuts)?;
-        let fetch = draft.fetch.map(|copy| Recording::record(gpu, &[], &[copy], &[]));
-        Ok(Pass { key, recording, chains, fetch: fetch.transpose()?, timed: None })
+        let copy = |copy| Recording::record(gpu, &[], &[copy], &[]);
+        let stops_within = recording.submissions() > 1;
+        let reset = chains.iter().filter(|_| stops_within).map(Chains::reset).next();
+        let (reset, fetch) = (reset.map(copy).transpose()?, draft.fetch.map(copy).transpose()?);
+        Ok(Pass { key, recording, chains, reset, fetch, timed: None })
     }
 
     /// Shows the products of all passes to a survey: those of one row first, then those of the longest prompts.
@@ -360,7 +363,7 @@ impl Binding<'_> {
         let rows = key.width.of(self.output().rows);
         let output = self.output_copy(bound, &emitter, value, rows);
         if self.output().rows == Rows::Tokens {
-            // The device behind this one needs them in every step.
+            // The device after this one needs them in every step.
             draft.copies = vec![output];
             return Ok(draft);
         }
@@ -410,6 +413,7 @@ impl Binding<'_> {
         let context = self.options.context.saturating_sub(tokens);
         let workload = Workload { sequences, tokens, context, outputs, kv: self.options.kv };
         let speed = gpu.capabilities().cautious_speed();
+        let most = gpu.submission_seconds();
         let mut cuts = Vec::new();
         let mut seconds = 0.0;
         let mut last_step = None;
@@ -421,7 +425,7 @@ impl Binding<'_> {
             let cost = self.plan.step_cost(&self.plan.steps[dispatch.step], workload);
             let bytes = (cost.memory_bytes() + cost.activation_bytes) as f64;
             let step = (bytes / speed.bytes).max(cost.operations as f64 / speed.operations);
-            if seconds > 0.0 && seconds + step > SUBMISSION_SECONDS {
+            if seconds > 0.0 && seconds + step > most {
                 cuts.push(index);
                 seconds = 0.0;
             }
@@ -431,15 +435,30 @@ impl Binding<'_> {
     }
 }
 
+impl Pass {
+    /// Runs the recording, unless and until `stop` is raised; leaves everything ready for the next run.
+    fn run_until(&mut self, stop: Option<&AtomicBool>, during: &str) -> Result<Ended, GpuError> {
+        let ended = self.recording.run_until(stop, during)?;
+        if ended == Ended::Stopped
+            && let Some(reset) = &mut self.reset
+        {
+            reset.run("making chains ready after a stopped step")?;
+        }
+        Ok(ended)
+    }
+}
+
 impl Bound {
-    /// Runs a pass for a checked batch. With a profile the seconds of each of the Plan's steps are added to it.
+    /// Runs a pass for a checked batch, unless and until `stop` is raised. With a profile the pass is not stopped, and the seconds
+    /// of each of the Plan's steps are added to it.
     pub(super) fn run(
         &mut self,
         binding: &Binding<'_>,
         batch: &Batch<'_>,
         pass: usize,
+        stop: Option<&AtomicBool>,
         profile: Option<&mut Vec<f64>>,
-    ) -> Result<(), GpuError> {
+    ) -> Result<Ended, GpuError> {
         self.frame.write(batch, TILE_ROWS);
         self.write_input(batch);
         let Some(profile) = profile else {
@@ -448,13 +467,16 @@ impl Bound {
             {
                 chains.stall(&self.gpu)?;
             }
-            self.passes[pass].recording.run("a step")?;
-            if self.passes[pass].chains.as_ref().is_some_and(Chains::has_failed) {
-                self.unchain(binding)?;
-                self.write_input(batch);
-                self.passes[pass].recording.run("a step again")?;
+            let ended = self.passes[pass].run_until(stop, "a step")?;
+            if !self.passes[pass].chains.as_ref().is_some_and(Chains::has_failed) {
+                return Ok(ended);
             }
-            return Ok(());
+            self.unchain(binding)?;
+            if ended == Ended::Stopped {
+                return Ok(ended);
+            }
+            self.write_input(batch);
+            return self.passes[pass].run_until(stop, "a step again");
         };
         self.record_timed(binding, pass)?;
         if let Some((recording, steps)) = &mut self.passes[pass].timed {
@@ -463,7 +485,7 @@ impl Bound {
                 profile[step] += seconds;
             }
         }
-        Ok(())
+        Ok(Ended::Whole)
     }
 
     /// Writes the rows that a part of a model begins with; a run changes them.
@@ -478,7 +500,7 @@ impl Bound {
         let device = self.gpu.capabilities().name.as_str();
         tracing::warn!(
             device,
-            "workgroups waited in vain for others: going on with barriers, which is slower"
+            "workgroups waited for others that did not run: going on with barriers, which is slower"
         );
         // What counted while others of the chain did has left counts that are not 0.
         let zeros = Transfer::new(&self.gpu);

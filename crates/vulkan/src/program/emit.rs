@@ -197,7 +197,7 @@ impl Emitter<'_> {
         self.matmul(node, matrix, weights, input, output, rows, out)
     }
 
-    /// A product in the shape that was chosen for it; none where it is only shown to a survey.
+    /// A product in the shape that was chosen for it; `None` where it is only shown to a survey.
     fn shaped<L: Tunable>(&self, launch: &L, node: &Node) -> Result<Option<Dispatch>, GpuError> {
         if let Some(survey) = self.survey {
             survey.borrow_mut().see(launch)?;

@@ -5,7 +5,7 @@
 //! rows     token, position, slot, first entry in the tables     4 x u32 each
 //! outputs  numbers of the rows whose logits are wanted          u32 each
 //! tiles    first row, rows (consecutive rows of one sequence)   4 x u32 each, the last two 0
-//! tables   block tables of the sequences, one behind the other  u32 each
+//! tables   block tables of the sequences, one after the other   u32 each
 //! ```
 
 use trine_backend::{BLOCK, Batch, ProgramOptions};
@@ -39,7 +39,7 @@ impl FrameLayout {
 /// Addresses that kernels take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepAddresses {
-    /// The header, and behind it the rows.
+    /// The header, and after it the rows.
     pub(super) frame: u64,
     /// Number of rows.
     pub(super) rows: u64,

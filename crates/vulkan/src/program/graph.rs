@@ -78,7 +78,7 @@ pub(super) struct AttendWork {
     pub(super) fused: Option<HeadsWork>,
     pub(super) plain: Option<ValueId>,
     pub(super) operand: Option<OperandValue>,
-    /// Results of parts of the cache before they are joined; none where the kernel needs none.
+    /// Results of parts of the cache before they are joined; `None` where the kernel needs none.
     pub(super) partials: Option<ValueId>,
 }
 
@@ -220,7 +220,7 @@ pub(super) struct Graph {
     pub(super) values: Vec<usize>,
     /// The Plan's input, f32 rows: it has memory of its own, which the host writes.
     pub(super) input: Option<ValueId>,
-    /// The Plan's output, f32 rows; none if it has no row.
+    /// The Plan's output, f32 rows; `None` if it has no row.
     pub(super) output: Option<ValueId>,
 }
 

@@ -17,7 +17,7 @@ use crate::weights::{Joint, norm_before};
 
 /// What the device's kernels want.
 pub(super) trait Choices {
-    /// The operand of a product for so many rows.
+    /// The operand of a product for `rows` rows.
     fn operand(&self, joint: &Joint, rows: usize) -> OperandKind;
     /// Whether a product can norm its input itself.
     fn can_norm(&self, joint: &Joint, rows: usize) -> bool;
@@ -27,7 +27,7 @@ pub(super) trait Choices {
     fn interleaves(&self, gated: &Joint, next: &Joint, rows: usize) -> bool;
     /// Whether attention can give its result in halves.
     fn attends_in_halves(&self, shape: &AttentionShape, attended: Attended) -> bool;
-    /// Rows of memory that buffers and operands of so many rows take.
+    /// Rows of memory that buffers and operands of `rows` rows take.
     fn allocated(&self, rows: usize) -> usize;
     /// Bytes of attention's partial results.
     fn partial_bytes(&self, work: &AttendWork, rows: usize) -> usize;
@@ -176,7 +176,7 @@ impl<'a> Lowering<'a> {
         self.push(self.rows_of(id), Work::Elements { kind, result, columns });
     }
 
-    /// One row that is wanted is the row that there is.
+    /// With one row, the row that is wanted is that row.
     fn is_identity(&self) -> bool {
         self.width == Width { tokens: 1, outputs: 1 }
     }
@@ -192,7 +192,7 @@ impl<'a> Lowering<'a> {
         self.elements(output, kind, result);
     }
 
-    /// The steps behind this one that read a buffer.
+    /// The steps after this one that read a buffer.
     fn readers(&self, id: BufferId) -> Vec<&'a Op> {
         let mut found = Vec::new();
         for step in &self.plan.steps[self.step + 1..] {
@@ -281,7 +281,7 @@ impl<'a> Lowering<'a> {
         self.push(self.rows_of(input), work);
     }
 
-    /// Whether the norm that gives a buffer can be left to the product behind it.
+    /// Whether the norm that gives a buffer can be left to the product after it.
     fn product_norms(&self, output: BufferId) -> bool {
         let next = self.plan.steps[self.step + 1..].first();
         let [reader] = self.readers(output)[..] else { return false };

@@ -12,6 +12,9 @@ mod ropes;
 mod selection;
 pub(crate) mod tuning;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use trine_backend::{
     BackendError, Batch, KvPage, KvPart, Memory, Program, ProgramOptions, TOP, TopLogit,
 };
@@ -20,6 +23,7 @@ use trine_model::{Model, Plan, Rows, Width};
 use crate::device::VulkanDevice;
 use crate::error::GpuError;
 use crate::kernels::top::ROOM;
+use crate::raw::commands::Ended;
 use bound::{Binding, Bound, Pass, TOP_ROWS_MAX};
 
 /// Widths that passes are recorded for; a step takes the next one up.
@@ -45,6 +49,8 @@ pub(crate) struct VulkanProgram {
     /// None after the device failed: the next step starts over.
     bound: Option<Bound>,
     profile: Option<Vec<f64>>,
+    /// Raised by whoever wants a step to end early.
+    stop: Option<Arc<AtomicBool>>,
     /// The largest logits of the last step's output rows.
     top: Vec<Vec<TopLogit>>,
 }
@@ -64,6 +70,7 @@ impl VulkanProgram {
             options: *options,
             bound: None,
             profile: None,
+            stop: None,
             top: (0..options.width.outputs.min(TOP_ROWS_MAX)).map(row).collect(),
         };
         program.bound = Some(program.bind()?);
@@ -83,12 +90,15 @@ impl VulkanProgram {
         failure(&self.device.label(), error)
     }
 
-    /// Sets the device up anew if it failed.
+    /// Sets the device up again if it failed.
     fn set_up(&mut self) -> Result<(), BackendError> {
         if self.bound.is_none() {
             self.device.reopen().map_err(|error| failure(&self.device.label(), error))?;
             self.bound = Some(self.bind()?);
-            tracing::warn!(device = self.device.label(), "the GPU was set up anew after a failure");
+            tracing::warn!(
+                device = self.device.label(),
+                "the GPU was set up again after a failure"
+            );
         }
         Ok(())
     }
@@ -108,8 +118,10 @@ impl VulkanProgram {
         let bound = self.bound.as_mut().expect("it was set up if it was not there");
         let pass = pass_of(&bound.passes, batch);
         let binding = Binding { model: &self.model, plan: &self.plan, options: &self.options };
-        let result = bound.run(&binding, batch, pass, self.profile.as_mut());
-        result.map_err(|error| self.failed(error))?;
+        let result = bound.run(&binding, batch, pass, self.stop.as_deref(), self.profile.as_mut());
+        if result.map_err(|error| self.failed(error))? == Ended::Stopped {
+            return Err(BackendError::Stopped);
+        }
         self.model.checkpoint().check_intact()?;
         Ok(pass)
     }
@@ -208,6 +220,10 @@ impl Program for VulkanProgram {
         self.device.is_invariant()
     }
 
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
+    }
+
     fn device(&self) -> String {
         self.device.label()
     }
@@ -231,7 +247,7 @@ impl Program for VulkanProgram {
 }
 
 impl VulkanProgram {
-    /// Finds the largest logits on the host: so many are equal that the device had no room for them.
+    /// Finds the largest logits on the host, where too many are equal for the device's room.
     fn find_top(&mut self, pass: usize, rows: usize) -> Result<(), BackendError> {
         let mut found = std::mem::take(&mut self.top);
         let vocabulary = self.plan.buffer(self.plan.output).columns;
@@ -273,7 +289,7 @@ pub(crate) enum Attended {
 /// What a Program is recorded for: each number of rows of the ladder up to its widest step, with no logits, those of one row, of
 /// some, and of all. Passes of one width are neighbours.
 ///
-/// A Program that is to be invariant has one rung alone: each kernel treats all rows of its launch alike, but kernels for other
+/// A Program that is to be invariant has only one rung: each kernel treats all rows of its launch alike, but kernels for other
 /// widths add in another order. For the same reason rows are attended to one by one, not with their neighbours.
 pub(crate) fn pass_keys(options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
     let Width { tokens: widest, outputs: most_outputs } = options.width;
@@ -317,7 +333,7 @@ pub(crate) fn pass_keys(options: &ProgramOptions, is_invariant: bool) -> Vec<Pas
 const BY_ROWS_ALWAYS: usize = 8;
 
 impl Attended {
-    /// What suits so many rows of which several may be of a sequence.
+    /// What suits `rows` rows of which several may be of a sequence.
     fn of_mixed(rows: usize) -> Self {
         if rows <= BY_ROWS_ALWAYS { Attended::Rows } else { Attended::Tiles }
     }
@@ -331,7 +347,7 @@ fn pass_of(passes: &[Pass], batch: &Batch<'_>) -> usize {
     found.expect("a checked batch has at most as many rows as the widest pass")
 }
 
-/// Index of the least of some passes that so many rows and logits fit into. `lone`: each row is of another sequence.
+/// Index of the smallest of some passes that these numbers of rows and logits fit into. `lone`: each row is of another sequence.
 fn least(
     keys: impl Iterator<Item = PassKey>,
     rows: usize,

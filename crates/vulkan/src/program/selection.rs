@@ -69,7 +69,7 @@ impl Selection {
         choice
     }
 
-    /// How attention by tiles uses the matrix units; none where it does not. A cache in f32 is there for its exactness.
+    /// How attention by tiles uses the matrix units; `None` where it does not. A cache in f32 is there for its exactness.
     pub(super) fn attend_matrix(&self, shape: &AttentionShape) -> Option<MatrixChoice> {
         if self.kv == KvType::F32 { None } else { MatrixChoice::suited(&self.capabilities, shape) }
     }
@@ -88,7 +88,7 @@ impl Selection {
         rows == 1 && stream::takes(&self.capabilities, format, columns, norm)
     }
 
-    /// Whether a product of so many rows goes to the matrix-vector kernels.
+    /// Whether a product of `rows` rows goes to the matrix-vector kernels.
     pub(super) fn is_narrow(&self, format: Format, rows: usize) -> bool {
         rows <= self.narrow_rows(format)
     }

@@ -25,9 +25,9 @@ use survey::Choices;
 pub(super) use survey::Survey;
 use table::{Measured, Refusal, Table, TableFile};
 
-/// Time that a load may take longer for measuring, unless it is said otherwise.
+/// Time that a load may take longer for measuring, by default.
 const BUDGET: Duration = Duration::from_secs(5);
-/// A longer budget is none.
+/// The longest budget that is taken.
 const BUDGET_MAX: Duration = Duration::from_secs(3600);
 /// Percent of it after which no further kernel is made ready to measure.
 const COMPILING: u32 = 60;
@@ -57,7 +57,7 @@ pub type TuningProgress = Arc<dyn Fn(usize, usize) + Send + Sync>;
 pub struct Tuning {
     /// Which shapes kernels get.
     pub mode: TuningMode,
-    /// Where measurements are kept; without it they are made anew by each process.
+    /// Where measurements are kept; without it each process measures again.
     pub cache: Option<PipelineCache>,
     /// How much longer a load may take. What was not reached is measured by the next process.
     pub budget: Duration,
@@ -79,11 +79,11 @@ impl Default for Tuning {
 pub struct TuningState {
     /// Where it is, or will be.
     pub path: PathBuf,
-    /// Kernels that were measured; none without a file.
+    /// Kernels that were measured; `None` without a file.
     pub kernels: Option<usize>,
     /// Those among them that another shape suits better than that of the static tables.
     pub improved: usize,
-    /// What is wrong with the file; it is made anew.
+    /// What is wrong with the file; it is replaced.
     pub damage: Option<String>,
 }
 
@@ -225,14 +225,14 @@ impl Tuner {
     }
 }
 
-/// The file's table; one that is no table counts as empty.
+/// The file's table; one that is not a table counts as empty.
 fn read(file: &TableFile) -> Table {
     match file.read() {
         Ok(table) => table,
         Err(Refusal::Absent) => Table::new(),
         Err(Refusal::Damaged(what)) => {
             let path = file.path().display();
-            tracing::warn!(%path, what, "the file of measured kernels is not used and is made anew");
+            tracing::warn!(%path, what, "the file of measured kernels is not used and is replaced");
             Table::new()
         }
     }

@@ -1,5 +1,6 @@
 //! Recorded command buffers and their submission.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -15,14 +16,29 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Time between two attempts to wait for a device whose driver could not even begin to wait.
 const IDLE_RETRY: Duration = Duration::from_millis(10);
 
+/// Submissions of a recording that are on the device at once: while one runs, the next one waits there, so that the device
+/// need not wait for the host.
+const IN_FLIGHT: usize = 2;
+
 /// Commands that can be submitted again and again, in one submission or several.
 pub(crate) struct Recording {
     gpu: Arc<Gpu>,
     pool: vk::CommandPool,
     /// One for each submission.
     commands: Vec<vk::CommandBuffer>,
-    fence: vk::Fence,
+    /// Signalled by the submissions in turn.
+    fences: Vec<vk::Fence>,
     queries: Option<Queries>,
+}
+
+/// How a run ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Ended {
+    /// All commands ran.
+    Whole,
+    /// The run was stopped before one of its submissions.
+    Stopped,
 }
 
 /// A timestamp before the first dispatch and after each.
@@ -31,7 +47,7 @@ struct Queries {
     count: u32,
 }
 
-// SAFETY: the handles are used through &mut alone, and what they refer to by no other value.
+// SAFETY: the handles are used only through &mut, and what they refer to by no other value.
 unsafe impl Send for Recording {}
 
 /// A copy between buffers at the end of a recording.
@@ -62,7 +78,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Records dispatches with a barrier and a timestamp behind each, then copies.
+    /// Records dispatches with a barrier and a timestamp after each, then copies.
     pub(crate) fn timed(
         gpu: &Arc<Gpu>,
         dispatches: &[Dispatch],
@@ -79,7 +95,7 @@ impl Recording {
             gpu: gpu.clone(),
             pool: vk::CommandPool::null(),
             commands: Vec::new(),
-            fence: vk::Fence::null(),
+            fences: Vec::new(),
             queries: None,
         };
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(gpu.family);
@@ -95,7 +111,10 @@ impl Recording {
             recording.commands =
                 gpu.device.allocate_command_buffers(&info).during("vkAllocateCommandBuffers")?;
             let info = vk::FenceCreateInfo::default();
-            recording.fence = gpu.device.create_fence(&info, None).during("vkCreateFence")?;
+            for _ in 0..submissions.min(IN_FLIGHT) {
+                let fence = gpu.device.create_fence(&info, None).during("vkCreateFence")?;
+                recording.fences.push(fence);
+            }
         }
         Ok(recording)
     }
@@ -200,19 +219,30 @@ impl Recording {
         unsafe { self.gpu.device.cmd_write_timestamp2(commands, stage, queries.pool, index) };
     }
 
+    /// Number of submissions.
+    pub(crate) fn submissions(&self) -> usize {
+        self.commands.len()
+    }
+
     /// Runs the commands and waits for their end. `during` is named in an error.
     ///
     /// When it returns, with or without an error, the device has finished with the commands: whatever they use may be changed and
     /// freed. After an error it waits for that as long as the driver leaves the device to them.
     pub(crate) fn run(&mut self, during: &str) -> Result<(), GpuError> {
+        self.run_until(None, during).map(|_| ())
+    }
+
+    /// The same, but makes no further submission once `stop` is raised. The device has then finished with those made before.
+    pub(crate) fn run_until(
+        &mut self,
+        stop: Option<&AtomicBool>,
+        during: &str,
+    ) -> Result<Ended, GpuError> {
         let (result, hold) = match self.gpu.injected_at(super::gpu::Place::Submission) {
-            None => {
-                let result = self.submit(during, self.commands.len(), None);
-                (result.and_then(|()| self.wait(during, PATIENCE)), None)
-            }
+            None => (self.submit_all(stop, during), None),
             Some(injected) => {
                 let hold = Hold::new(&self.gpu)?;
-                (self.fail(injected, &hold, during), Some(hold))
+                (Err(self.fail(injected, &hold, during)), Some(hold))
             }
         };
         if result.is_err() {
@@ -221,55 +251,83 @@ impl Recording {
         result
     }
 
-    /// Fails on purpose, with the commands submitted as far as the failure lets them be and held back.
-    fn fail(&mut self, injected: Injected, hold: &Hold, during: &str) -> Result<(), GpuError> {
-        let all = self.commands.len();
-        if injected == Injected::Refusal {
-            self.submit(during, all - 1, Some(hold))?;
-            return Err(refused(during, vk::Result::ERROR_OUT_OF_HOST_MEMORY));
+    /// Submits one after the other, with [`IN_FLIGHT`] on the device at most, and waits for the last.
+    fn submit_all(&mut self, stop: Option<&AtomicBool>, during: &str) -> Result<Ended, GpuError> {
+        let mut next = 0;
+        while next < self.commands.len() {
+            if next >= IN_FLIGHT {
+                self.wait(next - IN_FLIGHT, during, PATIENCE)?;
+            }
+            if stop.is_some_and(|stop| self.is_stopped(stop, next)) {
+                break;
+            }
+            self.submit(next, during, None)?;
+            next += 1;
         }
-        self.submit(during, all, Some(hold))?;
-        self.wait(during, Duration::ZERO).map_err(|error| match injected {
-            Injected::Loss => GpuError::Lost { during: during.to_owned() },
-            _ => error,
-        })
+        for index in next.saturating_sub(IN_FLIGHT)..next {
+            self.wait(index, during, PATIENCE)?;
+        }
+        Ok(if next == self.commands.len() { Ended::Whole } else { Ended::Stopped })
     }
 
-    /// Submits the first `count` command buffers; the last of all signals the fence. The first waits for `hold`, where there is one.
-    fn submit(&mut self, during: &str, count: usize, hold: Option<&Hold>) -> Result<(), GpuError> {
-        // Each command buffer is a job of its own to the driver, and has its own time.
+    /// Whether the run shall end before the submission `next`.
+    fn is_stopped(&self, stop: &AtomicBool, next: usize) -> bool {
+        if self.gpu.injected_at(super::gpu::Place::Before(next)).is_some() {
+            stop.store(true, Ordering::Relaxed);
+        }
+        stop.load(Ordering::Relaxed)
+    }
+
+    /// Fails on purpose, with as many submissions as may be in flight, or one less, made and held back.
+    fn fail(&mut self, injected: Injected, hold: &Hold, during: &str) -> GpuError {
+        let most = self.commands.len().min(IN_FLIGHT);
+        let count = if injected == Injected::Refusal { most - 1 } else { most };
+        for index in 0..count {
+            let hold = (index == 0).then_some(hold);
+            if let Err(error) = self.submit(index, during, hold) {
+                return error;
+            }
+        }
+        match injected {
+            Injected::Refusal => refused(during, vk::Result::ERROR_OUT_OF_HOST_MEMORY),
+            Injected::Loss => GpuError::Lost { during: during.to_owned() },
+            _ => {
+                let waited = self.wait(count - 1, during, Duration::ZERO);
+                waited.err().unwrap_or_else(|| timeout(during))
+            }
+        }
+    }
+
+    /// Makes a submission, which waits for `hold` where there is one. The one that used its fence before has been waited for.
+    fn submit(&mut self, index: usize, during: &str, hold: Option<&Hold>) -> Result<(), GpuError> {
         let queue = self.gpu.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = self.commands.len() - 1;
+        let fence = self.fences[index % IN_FLIGHT];
+        let commands = [self.commands[index]];
         let held = hold.map(|hold| hold.semaphore);
+        let waits: &[vk::Semaphore] = held.as_slice();
+        let values = &[1][..waits.len()];
+        let stages = &[vk::PipelineStageFlags::ALL_COMMANDS][..waits.len()];
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().wait_semaphore_values(values);
+        let info = vk::SubmitInfo::default()
+            .command_buffers(&commands)
+            .wait_semaphores(waits)
+            .wait_dst_stage_mask(stages);
+        let info = if waits.is_empty() { info } else { info.push_next(&mut timeline) };
         // SAFETY: the commands are recorded and not pending: every run waits for its submissions. The structures live until the
         // calls return.
         unsafe {
-            self.gpu.device.reset_fences(&[self.fence]).during("vkResetFences")?;
-            for (index, commands) in self.commands[..count].iter().enumerate() {
-                let list = [*commands];
-                let waits: &[vk::Semaphore] = held.as_slice();
-                let waits = if index == 0 { waits } else { &[] };
-                let values = &[1][..waits.len()];
-                let stages = &[vk::PipelineStageFlags::ALL_COMMANDS][..waits.len()];
-                let mut timeline =
-                    vk::TimelineSemaphoreSubmitInfo::default().wait_semaphore_values(values);
-                let info = vk::SubmitInfo::default()
-                    .command_buffers(&list)
-                    .wait_semaphores(waits)
-                    .wait_dst_stage_mask(stages);
-                let info = if waits.is_empty() { info } else { info.push_next(&mut timeline) };
-                let fence = if index == last { self.fence } else { vk::Fence::null() };
-                let submitted = self.gpu.device.queue_submit(*queue, &[info], fence);
-                submitted.map_err(|result| refused(during, result))?;
-            }
+            self.gpu.device.reset_fences(&[fence]).during("vkResetFences")?;
+            let submitted = self.gpu.device.queue_submit(*queue, &[info], fence);
+            submitted.map_err(|result| refused(during, result))
         }
-        Ok(())
     }
 
-    fn wait(&mut self, during: &str, patience: Duration) -> Result<(), GpuError> {
+    /// Waits until the device has finished with a submission.
+    fn wait(&mut self, index: usize, during: &str, patience: Duration) -> Result<(), GpuError> {
         let most = patience.as_nanos() as u64;
+        let fence = self.fences[index % IN_FLIGHT];
         // SAFETY: the fence is this value's own.
-        let result = unsafe { self.gpu.device.wait_for_fences(&[self.fence], true, most) };
+        let result = unsafe { self.gpu.device.wait_for_fences(&[fence], true, most) };
         result.map_err(|result| match result {
             vk::Result::ERROR_DEVICE_LOST => GpuError::Lost { during: during.to_owned() },
             vk::Result::TIMEOUT => timeout(during),
@@ -316,7 +374,9 @@ impl Drop for Recording {
             if let Some(queries) = &self.queries {
                 device.destroy_query_pool(queries.pool, None);
             }
-            device.destroy_fence(self.fence, None);
+            for &fence in &self.fences {
+                device.destroy_fence(fence, None);
+            }
             device.destroy_command_pool(self.pool, None);
         }
     }

@@ -1,6 +1,7 @@
 //! An opened device.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
@@ -17,6 +18,9 @@ const OPTIONAL: [&std::ffi::CStr; 3] = [
     c"VK_KHR_pipeline_executable_properties",
     c"VK_EXT_memory_budget",
 ];
+
+/// See [`Gpu::submission_seconds`].
+const SUBMISSION_SECONDS: f64 = 0.1;
 
 /// Which device to open.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -51,7 +55,9 @@ pub struct Gpu {
     pub(super) memory: vk::PhysicalDeviceMemoryProperties,
     pipelines: Mutex<Pipelines>,
     /// What fails on purpose; see [`Gpu::inject`].
-    pub(super) injected: Mutex<Option<Injected>>,
+    injected: Mutex<Vec<Injected>>,
+    /// See [`Gpu::submit_each_step`].
+    short_submissions: AtomicBool,
     instance: Arc<Instance>,
 }
 
@@ -113,7 +119,8 @@ impl Gpu {
             family,
             memory,
             pipelines: Mutex::new(pipelines),
-            injected: Mutex::new(None),
+            injected: Mutex::default(),
+            short_submissions: AtomicBool::new(false),
             instance,
         });
         let fragments = probe::is_known(&gpu);
@@ -163,7 +170,7 @@ impl Gpu {
         self.pipelines().save(&self.device);
     }
 
-    /// Bytes of each heap that are in use by this and other processes, and that can be had; none where the driver does not
+    /// Bytes of each heap that are in use by this and other processes, and that can be had; `None` where the driver does not
     /// tell.
     pub fn budgets(&self) -> Option<Vec<(u64, u64)>> {
         if !self.capabilities.has("VK_EXT_memory_budget") {
@@ -179,26 +186,44 @@ impl Gpu {
         Some((0..heaps).map(|at| (budget.heap_usage[at], budget.heap_budget[at])).collect())
     }
 
-    /// Makes something fail as the device would: for tests of what happens then.
+    /// Makes each step of a Plan a submission of its own in what is recorded from now on, as large models on slow devices have
+    /// them: for tests with small ones.
+    pub fn submit_each_step(&self) {
+        self.short_submissions.store(true, Ordering::Relaxed);
+    }
+
+    /// Seconds that a submission may be predicted to take: drivers reset a device that works on one for a few seconds.
+    pub(crate) fn submission_seconds(&self) -> f64 {
+        if self.short_submissions.load(Ordering::Relaxed) { 0.0 } else { SUBMISSION_SECONDS }
+    }
+
+    /// Makes something fail as the device would, instead of what was to happen in the same place: for tests of what happens then.
     pub fn inject(&self, failure: Injected) {
-        *self.injected.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+        let place = std::mem::discriminant(&failure.place());
+        let mut injected = self.injected();
+        injected.retain(|other| std::mem::discriminant(&other.place()) != place);
+        injected.push(failure);
     }
 
     /// Whether a failure on purpose has not happened yet.
     pub fn has_injected(&self) -> bool {
-        self.injected.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        !self.injected().is_empty()
+    }
+
+    /// Takes back what was to fail on purpose and has not happened yet; whether there was anything.
+    pub fn withdraw(&self) -> bool {
+        !std::mem::take(&mut *self.injected()).is_empty()
     }
 
     /// The failure on purpose that is due, if one is.
     pub(crate) fn injected_at(&self, place: Place) -> Option<Injected> {
-        let mut injected = self.injected.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = matches!(
-            (*injected, place),
-            (Some(Injected::Memory), Place::Allocation)
-                | (Some(Injected::Loss | Injected::Timeout | Injected::Refusal), Place::Submission)
-                | (Some(Injected::Stall), Place::Chain)
-        );
-        if is_due { injected.take() } else { None }
+        let mut injected = self.injected();
+        let due = injected.iter().position(|failure| failure.place() == place)?;
+        Some(injected.swap_remove(due))
+    }
+
+    fn injected(&self) -> MutexGuard<'_, Vec<Injected>> {
+        self.injected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -209,12 +234,25 @@ pub enum Injected {
     Loss,
     /// The next submission does not end in time.
     Timeout,
-    /// The driver refuses the last submission of the next recording; those before it run.
+    /// The driver refuses the second submission of the next recording, or the only one; a first one runs.
     Refusal,
     /// The next allocation finds no memory.
     Memory,
     /// A workgroup that others wait for in the next chain of dispatches never runs.
     Stall,
+    /// Not a failure: the next run that can be stopped is, before its submission of this number, from 0.
+    Stop(usize),
+}
+
+impl Injected {
+    fn place(self) -> Place {
+        match self {
+            Self::Loss | Self::Timeout | Self::Refusal => Place::Submission,
+            Self::Memory => Place::Allocation,
+            Self::Stall => Place::Chain,
+            Self::Stop(next) => Place::Before(next),
+        }
+    }
 }
 
 /// Where a failure on purpose is due.
@@ -223,6 +261,8 @@ pub(crate) enum Place {
     Submission,
     Allocation,
     Chain,
+    /// Before the submission of this number of a run that can be stopped.
+    Before(usize),
 }
 
 impl std::fmt::Debug for Gpu {

@@ -204,7 +204,7 @@ impl Arena {
 }
 
 /// Size of the block that a buffer of `bytes` begins where `expected` are still to come. Where less would be left in it than
-/// the `left` bytes of the block before, it has the buffer alone, and the next buffers go on with that one.
+/// the `left` bytes of the block before, it has only the buffer, and the next buffers go on with that one.
 fn block_size(expected: u64, left: u64, bytes: u64) -> u64 {
     let size = expected.clamp(BLOCK_MIN, BLOCK_MAX).max(bytes).next_multiple_of(ALIGNMENT);
     if size - bytes < left { bytes } else { size }
@@ -278,7 +278,7 @@ fn allocate_block(gpu: &Arc<Gpu>, bytes: u64, place: Place) -> Result<Block, Gpu
     }
 }
 
-/// Gives memory to a buffer. The error is none where no type of memory had enough.
+/// Gives memory to a buffer. The error is `None` where no type of memory had enough.
 fn bind(
     gpu: &Gpu,
     buffer: vk::Buffer,

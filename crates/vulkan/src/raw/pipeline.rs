@@ -106,7 +106,7 @@ fn read(path: &Path) -> Vec<u8> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => error.to_string(),
     };
-    tracing::warn!(path = %path.display(), reason, "the file of compiled pipelines is not used and is made anew");
+    tracing::warn!(path = %path.display(), reason, "the file of compiled pipelines is not used and is replaced");
     Vec::new()
 }
 
@@ -267,7 +267,7 @@ pub(super) fn compile(
         .name(c"main")
         .specialization_info(&specialization);
     let (least, most) = capabilities.subgroup_range;
-    // Where there is one size alone, asking for it gains nothing and limits the size of a workgroup.
+    // Where there is only one size, asking for it gains nothing and limits the size of a workgroup.
     let is_choice = |wanted: &u32| least < most && (least..=most).contains(wanted);
     if let Some(wanted) = key.subgroup.filter(is_choice) {
         size = size.required_subgroup_size(wanted);

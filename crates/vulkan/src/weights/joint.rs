@@ -11,7 +11,7 @@ use crate::pack::Format;
 /// Most matrices of a joint: a product writes to that many places.
 const PARTS_MAX: usize = 3;
 
-/// Matrices with one format and as many columns, rows behind rows.
+/// Matrices with one format and as many columns, rows after rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Joint {
     /// In their order.

@@ -1,4 +1,4 @@
-//! How large the result of a gated product can get, from its weights alone.
+//! How large the result of a gated product can get, by its weights.
 //!
 //! Its input is a norm: x = y w, y with a mean square of at most 1 over n columns, w the norm's factors. Cauchy and Schwarz:
 //!
@@ -18,7 +18,7 @@ use trine_model::{BufferId, Op, Plan, WeightId};
 use crate::kernels::operand::BLOCK;
 use crate::pack::{Format, q4_k_scales};
 
-/// The norm whose result is the input of the gated product with this gate, wherever that is used; none where something else
+/// The norm whose result is the input of the gated product with this gate, wherever that is used; `None` where something else
 /// may be.
 pub(crate) fn norm_before(plan: &Plan, gate: WeightId) -> Option<WeightId> {
     let uses = plan.steps.iter().enumerate().filter_map(|(index, step)| match step.op {
@@ -49,7 +49,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// For a norm's factors and a matrix of so many rows.
+    /// For a norm's factors and a matrix of `rows` rows.
     pub(super) fn new(factors: &[f32], rows: usize) -> Self {
         let square = |&w: &f32| f64::from(w) * f64::from(w);
         let squares = factors.chunks(BLOCK).map(|block| block.iter().map(square).sum()).collect();
@@ -112,7 +112,7 @@ fn highest_of_blocks(format: Format, row: &[u8], mut each: impl FnMut(f32)) {
     }
 }
 
-/// The power of two in which results of a gated product over so many columns are halves: none exceeds 2^15 of it. NaN where
+/// The power of two in which results of a gated product over `columns` columns are halves: none exceeds 2^15 of it. NaN where
 /// the weights are broken.
 pub(super) fn unit(columns: usize, gate: &Reach, up: &Reach) -> f32 {
     let products = gate.rows().zip(up.rows()).map(|(gate, up)| gate * up);

@@ -115,7 +115,7 @@ impl Metadata {
     ///
     /// # Errors
     ///
-    /// When the value is negative, has a fraction, or is no number. (The other `optional_`
+    /// When the value is negative, has a fraction, or is not a number. (The other `optional_`
     /// getters: when the value has another type.)
     pub fn optional_u64(&self, key: &str) -> Result<Option<u64>, WeightsError> {
         self.typed(key, "a whole number", Value::as_u64)
@@ -134,7 +134,7 @@ impl Metadata {
     ///
     /// # Errors
     ///
-    /// When the value is no number.
+    /// When the value is not a number.
     pub fn optional_f64(&self, key: &str) -> Result<Option<f64>, WeightsError> {
         self.typed(key, "a number", Value::as_f64)
     }
@@ -152,7 +152,7 @@ impl Metadata {
     ///
     /// # Errors
     ///
-    /// When the value is no text.
+    /// When the value is not text.
     pub fn optional_str(&self, key: &str) -> Result<Option<&str>, WeightsError> {
         self.typed(key, "a string", Value::as_str)
     }
@@ -170,7 +170,7 @@ impl Metadata {
     ///
     /// # Errors
     ///
-    /// When the value is no boolean.
+    /// When the value is not a boolean.
     pub fn optional_bool(&self, key: &str) -> Result<Option<bool>, WeightsError> {
         self.typed(key, "a boolean", Value::as_bool)
     }
@@ -188,7 +188,7 @@ impl Metadata {
     ///
     /// # Errors
     ///
-    /// When the value is no array of strings.
+    /// When the value is not an array of strings.
     pub fn optional_strings(&self, key: &str) -> Result<Option<&StringArray>, WeightsError> {
         self.typed(key, "an array of strings", |value| match value {
             Value::Array(Array::String(strings)) => Some(strings),
@@ -209,7 +209,7 @@ impl Metadata {
     ///
     /// # Errors
     ///
-    /// When the value is no array of non-negative whole numbers.
+    /// When the value is not an array of non-negative whole numbers.
     pub fn optional_u64s(&self, key: &str) -> Result<Option<Vec<u64>>, WeightsError> {
         self.typed(key, "an array of whole numbers", |value| {
             let array = value.as_array()?;
@@ -222,7 +222,7 @@ impl Metadata {
     ///
     /// # Errors
     ///
-    /// When the value is no array of numbers.
+    /// When the value is not an array of numbers.
     pub fn optional_f32s(&self, key: &str) -> Result<Option<Cow<'_, [f32]>>, WeightsError> {
         self.typed(key, "an array of numbers", |value| match value.as_array()? {
             Array::F32(numbers) => Some(Cow::Borrowed(&numbers[..])),
@@ -237,7 +237,7 @@ impl Metadata {
     ///
     /// # Errors
     ///
-    /// When the value is no array of booleans.
+    /// When the value is not an array of booleans.
     pub fn optional_bools(&self, key: &str) -> Result<Option<&[bool]>, WeightsError> {
         self.typed(key, "an array of booleans", |value| match value {
             Value::Array(Array::Bool(flags)) => Some(&flags[..]),

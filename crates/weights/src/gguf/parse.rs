@@ -44,7 +44,7 @@ pub struct TensorInfo {
 ///
 /// # Errors
 ///
-/// When the bytes are no GGUF of version 2 or 3, break its rules or the limits stated in
+/// When the bytes are not GGUF version 2 or 3, break its rules or the limits stated in
 /// [the module's page](super), or use an element format that trine does not decode.
 pub fn parse(bytes: &[u8], file: &str) -> Result<Layout, WeightsError> {
     let mut cursor = Cursor::new(bytes, file);
@@ -349,7 +349,9 @@ fn read_tensor(cursor: &mut Cursor<'_>, alignment: u32) -> Result<Row, WeightsEr
     let fail = |problem: String| cursor.error_at(table_offset, format!("tensor {shown} {problem}"));
     let (shape, data_bytes) = measure(&shape, dtype).map_err(fail)?;
     if data_offset % u64::from(alignment) != 0 {
-        return Err(fail(format!("starts at {data_offset}, which is no multiple of {alignment}")));
+        return Err(fail(format!(
+            "starts at {data_offset}, which is not a multiple of {alignment}"
+        )));
     }
     let info = TensorInfo { name, dtype, shape, range: 0..0 };
     Ok(Row { info, table_offset, data_offset, data_bytes })

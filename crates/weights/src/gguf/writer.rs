@@ -204,7 +204,7 @@ pub struct DataWriter {
     path: PathBuf,
     part_path: PathBuf,
     label: String,
-    file: Option<BufWriter<File>>, // none once finished
+    file: Option<BufWriter<File>>, // `None` once finished
     declared: Vec<Declared>,
     alignment: u64,
     position: u64, // bytes of the file so far

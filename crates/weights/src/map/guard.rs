@@ -186,7 +186,7 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
             unsafe { std::mem::transmute(handler) };
         handler(signal, info, context);
     } else {
-        // SAFETY: without SA_SIGINFO a handler takes the signal number alone.
+        // SAFETY: without SA_SIGINFO a handler takes only the signal number.
         let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
         handler(signal);
     }

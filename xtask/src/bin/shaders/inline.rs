@@ -204,7 +204,7 @@ impl Work {
         let last = function.body.last().context("a function without a body")?;
         if function.body.iter().filter(returns).count() != 1 || !returns(&last) {
             let name = self.names.get(callee).map_or("a function", String::as_str);
-            bail!("{name} does not return at its end alone");
+            bail!("{name} returns elsewhere than at its end");
         }
         let mut map: HashMap<Word, Word> =
             function.parameters.iter().copied().zip(arguments.iter().copied()).collect();

@@ -39,7 +39,7 @@ pub(crate) struct SpecConstant {
 /// Reads a module.
 ///
 /// The rules: the workgroup's size is specialisation constant 0, every specialisation constant has 32 bits, push
-/// constants fit every device, memory is reached by address alone.
+/// constants fit every device, memory is reached only by address.
 pub(crate) fn reflect(words: &[u32]) -> anyhow::Result<Facts> {
     let module = declarations(words)?;
     let module = module.as_slice();
@@ -50,7 +50,7 @@ pub(crate) fn reflect(words: &[u32]) -> anyhow::Result<Facts> {
     let bound = decorations(module, Decoration::DescriptorSet);
     if let Some((id, _)) = bound.first_key_value() {
         let name = names(module).remove(id).unwrap_or_default();
-        bail!("{name} is bound by descriptor: memory is reached by buffer reference alone");
+        bail!("{name} is bound by descriptor: memory is reached only by buffer reference");
     }
     let push_constant_bytes = push_constant_bytes(module)?;
     if push_constant_bytes > PUSH_CONSTANT_BYTES_MAX {
@@ -212,7 +212,7 @@ fn size(module: &[Instruction], id: u32, depth: u32) -> anyhow::Result<u32> {
         Op::TypeArray => {
             let length = operand(1).and_then(reference).context("an array without a length")?;
             let count = self::definition(module, length)?.operands.first().and_then(number);
-            let count = count.context("an array whose length is no number")?;
+            let count = count.context("an array whose length is not a number")?;
             let strides = decorations(module, Decoration::ArrayStride);
             let stride = strides.get(&id).and_then(|operands| operands.first()).and_then(number);
             let stride = stride.context("an array without a stride")?;

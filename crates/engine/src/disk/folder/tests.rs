@@ -7,7 +7,7 @@ use crate::disk::page::tests::origin;
 /// Pages of a sequence of its own for each seed.
 fn pages(seed: u32, blocks: usize) -> Vec<PageKey> {
     let tokens: Vec<u32> = (0..(blocks * BLOCK) as u32).map(|at| at ^ seed).collect();
-    large().pages(false, &tokens).collect()
+    large().pages(false, crate::Scope::default(), &tokens).collect()
 }
 
 /// Of pages that count as two grains.
@@ -216,6 +216,18 @@ fn processes_share_a_folder_and_its_limit() {
     assert!(listing(path.path()).0 <= limit);
 }
 
+#[test]
+fn a_folder_in_the_place_of_a_page_keeps_no_other_from_being_written() {
+    let path = tempfile::tempdir().unwrap();
+    let folder = Folder::open(path.path(), 1 << 20).unwrap();
+    let pages = pages(1, 3);
+    let place = path.path().join(pages[0].name().file_name());
+    std::fs::create_dir_all(place.join("full")).unwrap();
+    let written = write(&folder, &pages);
+    assert_eq!((written.pages, written.error.is_none()), (2, true));
+    assert!(holds(&folder, &pages[1]) && holds(&folder, &pages[2]));
+}
+
 #[cfg(unix)]
 mod unix {
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -267,18 +279,6 @@ mod unix {
         std::fs::write(&lock, "").unwrap();
         owner(&lock);
         refused();
-    }
-
-    #[test]
-    fn a_folder_in_the_place_of_a_page_keeps_no_other_from_being_written() {
-        let path = tempfile::tempdir().unwrap();
-        let folder = Folder::open(path.path(), 1 << 20).unwrap();
-        let pages = pages(1, 3);
-        let place = path.path().join(pages[0].name().file_name());
-        std::fs::create_dir_all(place.join("full")).unwrap();
-        let written = write(&folder, &pages);
-        assert_eq!((written.pages, written.error.is_none()), (2, true));
-        assert!(holds(&folder, &pages[1]) && holds(&folder, &pages[2]));
     }
 
     #[test]

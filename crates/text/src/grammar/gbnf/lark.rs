@@ -2,7 +2,7 @@
 //!
 //! A GBNF grammar has no terminals: it works on characters. The library is fast where long stretches of text are one
 //! terminal, so every stretch without recursion becomes one. Terminals match greedily, which may lose texts of a grammar
-//! that relies on stopping early (`"a"* "ab"` within one stretch is no such case, across a recursion it is). It never
+//! that relies on stopping early (`"a"* "ab"` within one stretch is not such a case, across a recursion it is). It never
 //! adds any.
 
 use super::super::compiler::lark_string;

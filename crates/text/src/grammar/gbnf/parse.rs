@@ -164,7 +164,7 @@ impl Reader {
         Ok(node)
     }
 
-    /// The repetitions behind an item. Several in a row nest.
+    /// The repetitions after an item. Several in a row nest.
     fn repeated(&mut self, mut node: Node) -> Result<Node, GrammarError> {
         let mut nested = self.depth;
         loop {
@@ -232,7 +232,7 @@ impl Reader {
         }
     }
 
-    /// A character behind a backslash.
+    /// A character after a backslash.
     fn escape(&mut self) -> Result<char, GrammarError> {
         let digits =
             match self.next() {
@@ -254,7 +254,7 @@ impl Reader {
             };
             value = value << 4 | digit;
         }
-        char::from_u32(value).ok_or_else(|| self.problem("the escape is no character"))
+        char::from_u32(value).ok_or_else(|| self.problem("the escape is not a character"))
     }
 
     fn class(&mut self) -> Result<Node, GrammarError> {

@@ -141,7 +141,7 @@ fn kind_of(value: &Value) -> u8 {
     }
 }
 
-/// The values that one of the schemas enumerates; none if none does. Numbers may be spelled in several ways: a schema that
+/// The values that one of the schemas enumerates; `None` if none does. Numbers may be spelled in several ways: a schema that
 /// enumerates one is taken for one that enumerates nothing.
 fn literals<'a>(facts: &Facts<'a>) -> Option<Vec<&'a Value>> {
     let lists = facts.iter().filter_map(|map| match (map.get("const"), map.get("enum")) {

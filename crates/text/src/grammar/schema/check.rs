@@ -1,4 +1,4 @@
-//! What of a schema a grammar can hold, and what the schema may cost.
+//! Which parts of a schema a grammar can enforce, and what the schema may cost.
 
 use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
@@ -45,7 +45,7 @@ const MAX_ONE_OF: usize = 256;
 /// Largest `multipleOf` without its decimal point (2.5 is 25): the library follows a number by its remainder, a state for each.
 const MAX_MULTIPLE: u64 = 10_000;
 
-/// Most digits of a `multipleOf` behind its decimal point.
+/// Most digits of a `multipleOf` after its decimal point.
 const MAX_MULTIPLE_DIGITS: u32 = 6;
 
 /// Work that two expressions are compared with, in the library's unit.
@@ -77,7 +77,7 @@ pub(super) struct Check<'a> {
     foreign_patterns: usize,
     /// Steps that proofs have taken.
     proof_steps: usize,
-    /// Each `multipleOf` without its decimal point, the digits behind that, and its place.
+    /// Each `multipleOf` without its decimal point, the digits after that, and its place.
     multiples: Vec<(u64, u32, String)>,
     /// Whether several schemas may apply to one value.
     merges: bool,
@@ -265,7 +265,7 @@ impl<'a> Check<'a> {
     /// Why the library does not take an expression, if it does not.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is not a regular expression in any syntax, or too many are foreign.
     fn pattern_problem(&mut self, at: &str, text: &str) -> Result<Option<String>, GrammarError> {
         let problem = match regex_problem(text) {
             Some((character, problem)) => format!("character {character}: {problem}"),
@@ -287,7 +287,7 @@ impl<'a> Check<'a> {
         Ok(Some(problem))
     }
 
-    /// Leaves out `patternProperties` that the library does not take, and with them what is said of all other properties.
+    /// Leaves out `patternProperties` that the library does not take, and with them the schema of all other properties.
     fn pattern_properties(
         &mut self,
         place: &str,
@@ -395,7 +395,7 @@ impl<'a> Check<'a> {
                              without it"
                         .to_owned(),
                 },
-                Some(_) => format!("{shown:?} is no schema; point to one"),
+                Some(_) => format!("{shown:?} is not a schema; point to one"),
                 None => format!("{shown:?} is not in this schema; define it in $defs"),
             }
         };
@@ -443,7 +443,7 @@ fn held(map: &Map<String, Value>, key: &str) -> Held {
     }
 }
 
-/// A `multipleOf` without its decimal point, and the digits behind that; none if the library cannot follow it.
+/// A `multipleOf` without its decimal point, and the digits after that; `None` if the library cannot follow it.
 fn multiple(number: f64) -> Option<(u64, u32)> {
     let without_point = |digits: u32| {
         let scaled = number * 10_f64.powi(digits as i32);
@@ -502,7 +502,7 @@ fn check_type(at: &str, value: &Value) -> Result<(), GrammarError> {
     let found = shortened(&value.to_string());
     Err(invalid(
         at,
-        format!("{found} is no type; use one of {}, or a list of them", TYPES.join(", ")),
+        format!("{found} is not a type; use one of {}, or a list of them", TYPES.join(", ")),
     ))
 }
 

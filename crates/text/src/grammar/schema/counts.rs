@@ -142,7 +142,7 @@ impl Listed {
         (!optional.is_empty()).then_some(Self { required: required.len(), optional, is_closed })
     }
 
-    /// Schemas of which an object with the right number of properties satisfies one; none if there would be too many.
+    /// Schemas of which an object with the right number of properties satisfies one; `None` if there would be too many.
     fn alternatives(&self, least: usize, most: Option<usize>) -> Option<Vec<Value>> {
         let count = self.optional.len();
         let wanted = least.saturating_sub(self.required);
@@ -198,7 +198,7 @@ impl Listed {
     }
 }
 
-/// All ways to choose `size` of `count` things, ascending; none if there are more than `most`.
+/// All ways to choose `size` of `count` things, ascending; `None` if there are more than `most`.
 fn combinations(count: usize, size: usize, most: usize) -> Option<Vec<Vec<usize>>> {
     let mut found: Vec<Vec<usize>> = vec![Vec::new()];
     for step in 0..size {

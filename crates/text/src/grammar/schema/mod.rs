@@ -28,7 +28,7 @@ const MAPS: [&str; 5] =
 /// A keyword of a tool's schema that the grammar does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// The schema that it stands in, as a JSON pointer behind `#`.
+    /// The schema that it stands in, as a JSON pointer after `#`.
     pub place: String,
     /// The keyword.
     pub keyword: String,
@@ -37,7 +37,7 @@ pub struct LeftOut {
 /// The schema, parsed, checked and made digestible for the library.
 ///
 /// # Errors
-/// If it is none, costs too much, or says something that no grammar holds.
+/// If it is not a schema, costs too much, or demands what no grammar can enforce.
 pub(super) fn digestible(source: &str) -> Result<Value, GrammarError> {
     prepared(source, false).map(|(schema, _)| schema)
 }
@@ -45,7 +45,7 @@ pub(super) fn digestible(source: &str) -> Result<Value, GrammarError> {
 /// The same without what no grammar holds, and a list of that. What satisfies the schema satisfies this one.
 ///
 /// # Errors
-/// If it is none, or costs too much.
+/// If it is not a schema, or costs too much.
 pub(super) fn relaxed(source: &str) -> Result<(Value, Vec<LeftOut>), GrammarError> {
     prepared(source, true)
 }
@@ -123,7 +123,7 @@ fn parsed(source: &str) -> Result<Value, GrammarError> {
             text if text.contains("recursion limit") => {
                 "it is nested more than 127 deep; use $defs and $ref".to_owned()
             }
-            text => format!("it is no JSON: {text}"),
+            text => format!("it is not JSON: {text}"),
         };
         GrammarError::invalid(
             KIND,

@@ -14,12 +14,12 @@ use super::view::{EXPLANATIONS, Fact, View, facts, number, title};
 const FACT_COLUMNS: u16 = 36;
 /// Columns of a number's name.
 const LABEL_COLUMNS: usize = 11;
-/// From so many columns on numbers stand below each other.
+/// Least columns for numbers that stand below each other.
 const NARROW_COLUMNS: usize = 30;
-/// Lines of a diagram, its title among them, and at most so many.
+/// Least and most lines of a diagram, its title among them.
 const DIAGRAM_LINES: u16 = 3;
 const DIAGRAM_LINES_MAX: u16 = 12;
-/// From so many columns on diagrams stand beside each other.
+/// Least columns for diagrams that stand beside each other.
 const DIAGRAM_COLUMNS: u16 = 50;
 
 /// How things look.

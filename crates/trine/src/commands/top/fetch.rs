@@ -1,4 +1,4 @@
-//! Asking a server what it does: one request, bounded in bytes and time, with the key sent to that server alone.
+//! Asking a server what it does: one request, bounded in bytes and time, with the key sent only to that server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use super::status::{Snapshot, harmless, parse};
 use crate::address::Address;
+use crate::cli::ServerArgs;
 use crate::failure::usage;
 
 /// Where the server answers.
@@ -36,12 +37,12 @@ pub(crate) enum Problem {
     Passing(String),
 }
 
-impl Problem {
-    /// In words.
-    pub(crate) fn text(&self) -> &str {
-        match self {
-            Self::Key(text) | Self::Passing(text) => text,
-        }
+impl std::error::Error for Problem {}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Key(text) | Self::Passing(text)) = self;
+        formatter.write_str(text)
     }
 }
 
@@ -57,18 +58,15 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client that sends the first key of `key_file` and trusts the certificates of `tls_ca`.
+    /// A client that sends the first key of the server's file of keys and trusts the certificates that it is given.
     ///
     /// # Errors
     /// If a file cannot be read or holds something else.
-    pub(crate) fn new(
-        address: Address,
-        key_file: Option<PathBuf>,
-        tls_ca: Option<&Path>,
-    ) -> Result<Self> {
+    pub(crate) fn new(server: &ServerArgs) -> Result<Self> {
+        let key_file = server.api_key_file.clone();
         let key = key_file.as_deref().map(read_key).transpose()?;
         let tls = TlsConfig::builder();
-        let tls = match tls_ca {
+        let tls = match &server.tls_ca {
             None => tls,
             Some(path) => tls.root_certs(read_certificates(path)?),
         };
@@ -86,7 +84,7 @@ impl Client {
             .max_idle_connections(0)
             .build()
             .new_agent();
-        Ok(Self { agent, address, key, key_file, time: ANSWER_TIME })
+        Ok(Self { agent, address: server.url.clone(), key, key_file, time: ANSWER_TIME })
     }
 
     /// Asks once.
@@ -96,7 +94,10 @@ impl Client {
     pub(super) fn ask(&self) -> Result<Snapshot, Problem> {
         let body = self.send(PATH, None)?;
         parse(&body).map_err(|reason| {
-            self.passing(format!("what answers at {} is no trine server: {reason}", self.address))
+            self.passing(format!(
+                "what answers at {} is not a trine server: {reason}",
+                self.address
+            ))
         })
     }
 
@@ -151,7 +152,7 @@ impl Client {
             }
             ureq::Error::BodyExceedsLimit(bytes) => {
                 format!(
-                    "what answers at {address} is no trine server: it sends more than {bytes} bytes"
+                    "what answers at {address} is not a trine server: it sends more than {bytes} bytes"
                 )
             }
             ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -159,7 +160,10 @@ impl Client {
                     "no server at {address}: start one with `trine serve`, or name it with --url"
                 )
             }
-            error => format!("no answer from {address}: {}", harmless(&error.to_string())),
+            error => {
+                let error = error.to_string();
+                format!("no answer from {address}: {}; check --url", harmless(&error))
+            }
         })
     }
 
@@ -180,7 +184,7 @@ impl Client {
             (300..=399, _) => {
                 format!("{address} leads elsewhere ({status}); name the server itself with --url")
             }
-            (404 | 405, _) => format!("what answers at {address} is no trine server ({status})"),
+            (404 | 405, _) => format!("what answers at {address} is not a trine server ({status})"),
             (429, _) => format!(
                 "{address} has had too many wrong keys and lets nobody in for a minute (429)"
             ),
@@ -200,7 +204,10 @@ fn said(answer: &[u8]) -> Option<String> {
 
 /// A file's text, if the file is small.
 fn read(path: &Path, what: &str) -> Result<String> {
-    let fail = || format!("cannot read the {what} of {}", path.display());
+    let fail = || {
+        let path = path.display();
+        format!("cannot read the {what} of {path}; check the path and its permissions")
+    };
     let size = std::fs::metadata(path).with_context(fail)?.len();
     if size > FILE_BYTES_MAX {
         return Err(anyhow!("{} has {size} bytes; it cannot be a file of {what}", path.display()));
@@ -217,7 +224,7 @@ fn read_key(path: &Path) -> Result<String> {
     let key = key.ok_or_else(|| usage(format!("{shown} holds no key; write one on a line")))?;
     if key.len() > KEY_BYTES_MAX || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(usage(format!(
-            "the first key of {shown} is none: use visible ASCII characters without spaces, at most {KEY_BYTES_MAX}"
+            "the first key of {shown} is not valid: use visible ASCII characters without spaces, at most {KEY_BYTES_MAX}"
         )));
     }
     Ok(key.to_owned())

@@ -25,7 +25,7 @@ fn server(act: impl FnOnce(&mut TcpStream) + Send + 'static) -> (Address, JoinHa
 }
 
 fn client(address: Address) -> Client {
-    Client::new(address, None, None).unwrap()
+    Client::new(&ServerArgs { url: address, api_key_file: None, tls_ca: None }).unwrap()
 }
 
 /// What comes of an answer of these bytes.
@@ -38,7 +38,7 @@ fn heard(answer: impl Into<Vec<u8>>) -> Result<Snapshot, Problem> {
     let outcome = client(address).ask();
     serving.join().unwrap();
     if let Err(problem) = &outcome {
-        let text = problem.text();
+        let text = problem.to_string();
         assert!(!text.contains(char::is_control) && text.len() < 1000, "{text:?}");
     }
     outcome
@@ -75,7 +75,9 @@ fn the_first_key_of_the_file_is_sent() {
     let (address, serving) = server(|stream| {
         stream.write_all(whole("401 Unauthorized", "").as_bytes()).unwrap();
     });
-    let client = Client::new(address, Some(file.clone()), None).unwrap();
+    let client =
+        Client::new(&ServerArgs { url: address, api_key_file: Some(file.clone()), tls_ca: None })
+            .unwrap();
     let Err(Problem::Key(text)) = client.ask() else { panic!("the key is refused") };
     assert!(text.contains("--api-key-file") && text.contains("keys"), "{text}");
     let request = serving.join().unwrap();
@@ -112,10 +114,10 @@ fn files_that_hold_no_key_are_refused() {
 #[test]
 fn other_answers_are_named() {
     for (answer, expected) in [
-        (whole("200 OK", "<html>"), "no trine server"),
-        (whole("200 OK", ""), "no trine server"),
-        (whole("200 OK", "{\"version\":\"\u{1b}[2J\"}"), "no trine server"),
-        (whole("404 Not Found", "x"), "no trine server"),
+        (whole("200 OK", "<html>"), "not a trine server"),
+        (whole("200 OK", ""), "not a trine server"),
+        (whole("200 OK", "{\"version\":\"\u{1b}[2J\"}"), "not a trine server"),
+        (whole("404 Not Found", "x"), "not a trine server"),
         (whole("429 Too Many Requests", ""), "429"),
         (whole("403 Forbidden", ""), "403"),
         (whole("503 Service Unavailable", "\u{1b}[2J"), "503"),
@@ -153,7 +155,7 @@ fn an_answer_without_end_is_cut() {
         assert!(sent < 64 * ANSWER_BYTES_MAX, "the client has read all");
     });
     let problem = client(address).ask().unwrap_err();
-    assert!(problem.text().contains("more than 1048576 bytes"), "{problem:?}");
+    assert!(problem.to_string().contains("more than 1048576 bytes"), "{problem:?}");
     serving.join().unwrap();
 }
 
@@ -168,7 +170,7 @@ fn an_answer_that_dribbles_is_given_up() {
     let client = Client { time: Duration::from_millis(300), ..client(address) };
     let begin = Instant::now();
     let problem = client.ask().unwrap_err();
-    assert!(problem.text().contains("longer than 0.3 s"), "{problem:?}");
+    assert!(problem.to_string().contains("longer than 0.3 s"), "{problem:?}");
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     serving.join().unwrap();
 }
@@ -180,7 +182,7 @@ fn a_server_that_is_not_there_is_named() {
     drop(listener);
     let problem = client(address).ask().unwrap_err();
     assert!(
-        problem.text().contains("trine serve") && problem.text().contains("--url"),
+        problem.to_string().contains("trine serve") && problem.to_string().contains("--url"),
         "{problem:?}"
     );
 }

@@ -22,7 +22,7 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Between two looks `seconds` apart; none if the second counts less, as an engine does that was loaded again.
+    /// Between two looks `seconds` apart; `None` if the second counts less, as an engine does that was loaded again.
     fn between(old: &Engine, new: &Engine, seconds: f64) -> Option<Self> {
         let counts_on = new.generated_tokens >= old.generated_tokens
             && new.prompt_tokens >= old.prompt_tokens
@@ -109,7 +109,7 @@ impl History {
         sample.as_ref()?.rates
     }
 
-    /// The looks at a model, the youngest first; none for each that failed.
+    /// The looks at a model, the youngest first; `None` for each that failed.
     pub(super) fn samples(&self, model: &str) -> impl Iterator<Item = Option<&Sample>> {
         let course = self.by_model.get(model);
         course.into_iter().flat_map(|course| course.samples.iter().rev()).map(Option::as_ref)

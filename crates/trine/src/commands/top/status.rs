@@ -60,7 +60,7 @@ pub(super) struct Engine {
     pub(super) blocks: u64,
     /// KV blocks of running sequences.
     pub(super) blocks_running: u64,
-    /// KV blocks of ended sequences alone.
+    /// KV blocks that only ended sequences have.
     pub(super) blocks_kept: u64,
     /// KV blocks of several sequences.
     pub(super) blocks_shared: u64,
@@ -92,7 +92,7 @@ impl Engine {
         self.blocks.saturating_sub(self.blocks_running).saturating_sub(self.blocks_kept)
     }
 
-    /// Rows and sequences of the last step, none where nothing runs.
+    /// Rows and sequences of the last step; 0 where nothing runs.
     pub(super) fn batch(&self) -> (u64, u64) {
         if self.running == 0 { (0, 0) } else { (self.width, self.step_sequences) }
     }
@@ -101,7 +101,7 @@ impl Engine {
 /// Reads an answer. Every text in it is [`harmless`], every model has a name of its own.
 ///
 /// # Errors
-/// In words, if it is no JSON or another document.
+/// In words, if it is not JSON or another document.
 pub(super) fn parse(answer: &[u8]) -> Result<Snapshot, String> {
     let mut snapshot: Snapshot =
         serde_json::from_slice(answer).map_err(|error| harmless(&error.to_string()))?;

@@ -70,7 +70,7 @@ impl View {
             }
             Err(problem) => {
                 self.history.miss();
-                self.problem = Some(problem.text().to_owned());
+                self.problem = Some(problem.to_string());
             }
         }
     }

@@ -56,7 +56,7 @@ fn models_are_chosen_by_name() {
     view.press(key(KeyCode::Tab));
     assert_eq!(shown(&view), "second");
     view.press(key(KeyCode::Down));
-    assert_eq!(shown(&view), "demo", "behind the last comes the first");
+    assert_eq!(shown(&view), "demo", "after the last comes the first");
     view.press(key(KeyCode::BackTab));
     assert_eq!(shown(&view), "second", "before the first comes the last");
     let mut other = snapshot();

@@ -53,7 +53,7 @@ pub(crate) struct Bed {
     pub(crate) memory: Buffer,
     pub(crate) expected_cache: ExpectedCache,
     pub(crate) frame: Frame,
-    /// Rows of the step, and those that there is room for.
+    /// Rows of the step, and the most that there is room for.
     pub(crate) rows: usize,
     pub(crate) width: usize,
     /// Raw activations of the step's rows.
@@ -342,7 +342,7 @@ impl Bed {
         upload(&self.gpu, &all)
     }
 
-    /// Asserts that the output is what the reference says, within `part` of its largest magnitude, and poisoned behind the rows.
+    /// Asserts that the output is what the reference says, within `part` of its largest magnitude, and poisoned after the rows.
     pub(crate) fn check(&self, found: &[f32], expected: &[f32], part: f32, what: &str) {
         let high = expected.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
         for (at, (found, wanted)) in found.iter().zip(expected).enumerate() {
@@ -355,6 +355,6 @@ impl Bed {
             );
         }
         let rest = &found[expected.len()..self.width * self.columns()];
-        assert!(rest.iter().all(|x| x.is_nan()), "{what}, {:?}: rows behind the step", self.case);
+        assert!(rest.iter().all(|x| x.is_nan()), "{what}, {:?}: rows after the step", self.case);
     }
 }

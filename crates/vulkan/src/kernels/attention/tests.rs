@@ -104,7 +104,7 @@ impl Halves {
         Operand { kind: OperandKind::Halves, codes, scales }
     }
 
-    /// Asserts that the operand is what the launch gives in f32, rounded, and that nothing is written behind the rows.
+    /// Asserts that the operand is what the launch gives in f32, rounded, and that nothing is written after the rows.
     fn check(&self, bed: &Bed, plain: &[f32]) {
         let columns = bed.columns();
         let codes: Vec<u16> = download(&bed.gpu, &self.codes);
@@ -243,7 +243,7 @@ fn layouts_of_every_kind_agree() {
 #[test]
 fn any_number_of_splits_gives_the_same() {
     for splits in (1..=16).filter(|&splits| splits == 16 || takes(splits - 1, 2)) {
-        // The smallest kernel there is, because each number is a kernel of its own.
+        // The smallest kernel, because each number is a kernel of its own.
         let mut case = traffic(heads(1, 1, 4), KvType::F32, [None, Some(100)][splits % 2], 0, 1, 5);
         case.sequences = [3, 31, 32, 260].map(|depth| Sequence { depth, rows: 1 }).to_vec();
         let bed = Bed::new(case);

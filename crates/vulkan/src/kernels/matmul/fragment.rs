@@ -45,7 +45,7 @@ impl FragmentShape {
         launch.groups().div_ceil(self.unit_groups())
     }
 
-    /// Workgroups of a launch of so many tiles.
+    /// Workgroups of a launch of `tiles` tiles.
     pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>, tiles: u32) -> u32 {
         let most = tiles.saturating_mul(self.units(launch));
         if self.workgroups == 0 { tiles } else { self.workgroups.min(most) }
@@ -112,7 +112,7 @@ impl FragmentShape {
 /// Subgroups, left factors, groups, slices, depth, and workgroups for each of the device's cores (0: one for each tile).
 type Layout = [u32; 6];
 
-/// Layouts for up to so many rows of activations: for matrices of at least [`LARGE`] weights, and for smaller ones. Of four
+/// Layouts by the most rows of activations they are for: for matrices of at least [`LARGE`] weights, and for smaller ones. Of four
 /// workgroups or fewer on a core, as registers allow; the larger the matrix, the more rows of it share the activations. Small
 /// matrices with few rows of activations take less time in tiles that are not shared (no workgroups): 5376 x 4096 weights in Q4_0
 /// at 8 rows 9.9 against 13.7 us in a chain of such products.

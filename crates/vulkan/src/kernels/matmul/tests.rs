@@ -17,7 +17,7 @@ use crate::testing::{download, gpu, poisoned, run, takes, upload};
 mod fragment;
 mod halves;
 
-/// Bytes behind each output that nothing may touch.
+/// Bytes after each output that nothing may touch.
 const GUARD: usize = 1024;
 
 fn values(random: &mut ChaCha8Rng, count: usize, size: f32) -> Vec<f32> {
@@ -106,7 +106,7 @@ fn activations(kind: OperandKind, rows: &[f32], columns: usize) -> Activations {
                 }
                 held.truncate(held.len() - (padded - columns));
             }
-            OperandKind::Interleaved => unreachable!("the kernel for one row alone takes it"),
+            OperandKind::Interleaved => unreachable!("only the kernel for one row takes it"),
         }
     }
     if scales.is_empty() {
@@ -207,8 +207,8 @@ impl Case {
             .into_iter()
             .zip(&self.rows)
             .map(|(found, rows)| {
-                let (inside, behind) = found.split_at(rows * self.width);
-                let untouched = behind[..GUARD / 4].iter().all(|value| value.to_bits() == u32::MAX);
+                let (inside, after) = found.split_at(rows * self.width);
+                let untouched = after[..GUARD / 4].iter().all(|value| value.to_bits() == u32::MAX);
                 assert!(untouched, "{:?} {rows} rows, width {}", self.shape, self.width);
                 inside.to_vec()
             })
@@ -399,7 +399,7 @@ fn some_matrix_shapes(number: usize) -> Vec<MatmulShape> {
 
 const QUANTISED: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K];
 
-/// Columns that a format can have, among them such that are no whole groups.
+/// Columns that a format can have, among them such that are not whole groups.
 fn columns(format: Format) -> [usize; 3] {
     match format {
         Format::Q8_0 | Format::Q4_0 => [288, 416, 160],

@@ -573,7 +573,7 @@ fn shapes_that_a_device_or_a_launch_cannot_have_are_refused() {
     let launch = MatvecLaunch { matrix, width: 1, input, output: gated };
     let fits = |shape: MatvecShape| shape.fits(gpu.capabilities(), &launch);
     assert!(fits(shape(128, 4, 2, 1, 0)));
-    assert!(!fits(shape(128, 8, 2, 1, 0)), "a tile of 16 outputs is no block");
+    assert!(!fits(shape(128, 8, 2, 1, 0)), "a tile of 16 outputs is not a block");
     assert!(!fits(shape(128, 4, 1, 1, 0)), "a row of each matrix");
     assert!(!fits(shape(128, 4, 2, 0, 0)));
     assert!(!fits(shape(1 << 20, 4, 2, 1, 0)));

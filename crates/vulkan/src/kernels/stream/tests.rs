@@ -43,7 +43,7 @@ struct Case {
     size: f32,
 }
 
-/// What the launch gives, the residual stream behind an addition last.
+/// What the launch gives, the residual stream after an addition last.
 fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f64, f64)>) {
     let gpu = gpu();
     let Case { format, rows, columns, prologue, gated, size } = *case;

@@ -75,13 +75,13 @@ fn operands(graph: &Graph) -> Vec<OperandKind> {
 fn a_layer_of_one_row_is_five_launches() {
     for shape in [LARGE, MIDDLE] {
         let graph = lowered(&plan(shape), KvType::F16, 1, Attended::Sequences);
-        // The embedding before the layers, and the product for the logits, which norms its row, behind them.
+        // The embedding before the layers, and the product for the logits, which norms its row, after them.
         assert_eq!(graph.nodes.len(), 1 + 5 * LAYERS + 1, "{:#?}", graph.nodes);
     }
 }
 
-/// With a cache in f16 attention and the gated product give the halves that the products behind them take. What another
-/// cache holds need not be a half: attention's rows are converted. In the last layer they always are, behind the selection of
+/// With a cache in f16 attention and the gated product give the halves that the products after them take. What another
+/// cache holds need not be a half: attention's rows are converted. In the last layer they always are, after the selection of
 /// the rows whose logits are wanted.
 #[test]
 fn halves_are_handed_on() {

@@ -14,12 +14,10 @@ const DURING: &str = "tuning kernels, which --tune off leaves out";
 /// How much quicker a shape has to be than that of the static tables, in both halves of the measurements: medians of a shape
 /// with itself differ by up to 2 % on an H200.
 const MARGIN: f64 = 0.03;
-/// Seconds that a submission may be predicted to take.
-const SUBMISSION_SECONDS: f64 = 0.1;
 /// Most launches of a submission.
 const LAUNCHES_MAX: usize = 128;
-/// With so many launches in a submission, one more in front takes the time that the device needs to begin. Fewer are so long
-/// that it does not matter.
+/// From this number of launches in a submission on, one more in front takes the time that the device needs to begin. With
+/// fewer, each is so long that it does not matter.
 const LAUNCHES_WITH_LEAD: usize = 8;
 /// Shapes that are measured again, more often, after a first look at all.
 const FINALISTS: usize = 4;
@@ -60,7 +58,7 @@ pub(super) fn warm_up(gpu: &Arc<Gpu>, job: &Job, until: Instant) -> Result<(), G
     Ok(())
 }
 
-/// Measures the shapes of a job; none if the device's clock tells nothing.
+/// Measures the shapes of a job; `None` if the device's clock tells nothing.
 pub(super) fn measure(gpu: &Arc<Gpu>, job: &Job) -> Result<Option<Verdict>, GpuError> {
     let mut turns = Turns::new(job);
     let all: Vec<usize> = (0..job.trials.len()).collect();
@@ -84,7 +82,7 @@ fn rounds((seconds, least, most): (f64, usize, usize), times: &[f64]) -> usize {
 }
 
 /// The best of some shapes by the times of each, in the order in which they were measured, those of the static tables' shape
-/// first. None if the times are no times.
+/// first. None if the times are not usable.
 fn judge(samples: &[Vec<f64>]) -> Option<Verdict> {
     let halves = |times: &[f64]| {
         let (early, late) = times.split_at(times.len() / 2);
@@ -142,7 +140,7 @@ impl<'a> Turns<'a> {
 
     /// Seconds of a launch of each of these trials.
     fn times(&mut self, gpu: &Arc<Gpu>, trials: &[usize]) -> Result<Vec<f64>, GpuError> {
-        let fitting = (SUBMISSION_SECONDS / self.job.seconds) as usize;
+        let fitting = (gpu.submission_seconds() / self.job.seconds) as usize;
         let mut times = Vec::with_capacity(trials.len());
         for trials in trials.chunks(fitting.clamp(1, LAUNCHES_MAX)) {
             let lead = usize::from(trials.len() >= LAUNCHES_WITH_LEAD);

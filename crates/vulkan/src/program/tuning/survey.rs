@@ -29,7 +29,7 @@ pub(super) struct Trial {
 /// A key to measure.
 pub(super) struct Job {
     pub(super) key: String,
-    /// Digest of the shapes that there are.
+    /// Digest of the shapes offered.
     pub(super) offer: String,
     /// What a launch is predicted to take, cautiously.
     pub(super) seconds: f64,
@@ -39,7 +39,7 @@ pub(super) struct Job {
     numbers: Vec<usize>,
 }
 
-/// Parameters of the shapes that are chosen, by key; none where the choice is the static tables'.
+/// Parameters of the shapes that are chosen, by key; `None` where the choice is the static tables'.
 pub(super) type Choices = HashMap<String, Option<Vec<u32>>>;
 
 /// Sees all products that the passes of a Plan launch. What was measured before is chosen; what was not is counted, or with
@@ -51,7 +51,7 @@ pub(crate) struct Survey {
     table: Table,
     /// Keys that have to be measured.
     pub(super) missing: HashSet<String>,
-    /// No further key is made ready after this moment; none while keys are only counted.
+    /// No further key is made ready after this moment; `None` while keys are only counted.
     deadline: Option<Instant>,
     /// In the order in which they were seen.
     pub(super) jobs: Vec<Job>,

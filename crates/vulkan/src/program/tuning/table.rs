@@ -124,7 +124,7 @@ impl TableFile {
             key.len() <= KEY_BYTES_MAX && measured.is_sound()
         };
         if kernels.len() > KERNELS_MAX || !kernels.iter().all(is_sound) {
-            return Err(damaged(&"its numbers are none that this program writes"));
+            return Err(damaged(&"this program does not write such numbers"));
         }
         Ok(kernels)
     }

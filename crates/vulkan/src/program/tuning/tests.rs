@@ -50,7 +50,7 @@ fn only_what_a_kernel_offers_is_launched() {
     assert_eq!([0, 2, 9].map(|at| of(&Shapes::Forced(at))), [[1, 2], [5, 6], [5, 6]]);
 }
 
-/// What a survey makes of a table: the choice, or none if the key is to be measured.
+/// What a survey makes of a table: the choice, or `None` if the key is to be measured.
 fn surveyed(launch: &Offer, table: Table) -> Option<Option<Vec<u32>>> {
     let mut survey = Survey::new(&gpu(), Choices::new(), table);
     survey.see(launch).unwrap();

@@ -42,7 +42,7 @@ impl Gated {
         (most.log2().ceil() - 15.0).exp2()
     }
 
-    /// Codes and factors in a unit; fails where anything behind them is written.
+    /// Codes and factors in a unit; fails where anything after them is written.
     fn run(&self, unit: f32) -> (Vec<u16>, Vec<f32>) {
         let (gpu, width, rows) = (gpu(), self.case.width, self.case.rows[0]);
         let codes = poisoned(&gpu, (2 * width * rows + GUARD) as u64);

@@ -1,13 +1,10 @@
 //! A loader for tests: the embedded model on the scalar reference.
 
-use std::path::Path;
-use std::sync::Arc;
+mod demo;
 
 use trine_backend::reference::ReferenceDevice;
-use trine_engine::{Engine, EngineOptions, Pooling, SamplingParams, Service};
+use trine_engine::{Engine, EngineOptions, Pooling};
 use trine_model::Model;
-use trine_text::{ChatTemplate, Tokenizer};
-use trine_weights::Checkpoint;
 
 use super::{
     Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline, PullProgress,
@@ -41,10 +38,7 @@ impl Loader for Demo {
     }
 
     fn load(&self, model: &str) -> Result<LoadedModel, String> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
-        let checkpoint = Checkpoint::open(&path).expect("the embedded model opens");
-        let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer");
-        let opened = Model::open(&path).expect("the embedded model opens");
+        let opened = Model::open(&demo::path()).expect("the embedded model opens");
         let device = ReferenceDevice::new();
         let options =
             EngineOptions { context: Some(256), sequences: 1, ..EngineOptions::default() };
@@ -52,17 +46,8 @@ impl Loader for Demo {
             "demo" => Engine::new(&opened, &device, options),
             _ => Engine::for_embeddings(&opened, &device, options, Pooling::Mean),
         };
-        let tokenizer = Arc::new(tokenizer);
-        Ok(LoadedModel {
-            grammars: grammar_cache(&tokenizer),
-            tokenizer,
-            template: Some(ChatTemplate::gemma()),
-            sampling: SamplingParams::greedy(),
-            service: Service::start(engine.expect("the embedded model is small"))
-                .expect("there are threads"),
-            description: Description::default(),
-            bytes: 1,
-        })
+        let engine = engine.expect("the embedded model is small");
+        Ok(demo::loaded(engine, demo::tokenizer(), 1))
     }
 
     fn library(&self) -> Option<&dyn Library> {

@@ -1,0 +1,89 @@
+//! Where threads without work wait.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// How long a thread looks for work before it sleeps: longer than the spread of a balanced phase and than most pauses between
+/// two dispatches, and about what a wake-up costs. A core whose thread sleeps is free for one that was stopped elsewhere.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Looks between two readings of the clock.
+const LOOKS: usize = 32;
+
+/// One seat for each thread of the pool.
+#[derive(Debug)]
+pub(super) struct Seats {
+    seats: Box<[Seat]>,
+    /// Threads that sleep or are about to.
+    asleep: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Seat {
+    asleep: AtomicBool,
+    /// Who sleeps.
+    thread: Mutex<Option<Thread>>,
+}
+
+impl Seats {
+    pub(super) fn new(threads: usize) -> Self {
+        Seats {
+            seats: (0..threads).map(|_| Seat::default()).collect(),
+            asleep: AtomicUsize::new(0),
+        }
+    }
+
+    /// Waits until `ready` holds, or for a while: looks for a moment, then sleeps until woken. Whether it slept.
+    ///
+    /// Whoever makes `ready` true does it before it calls [`wake`](Self::wake), both with sequentially consistent order: either
+    /// it sees the flag, or this thread sees what is ready. No wake-up is lost.
+    pub(super) fn wait(&self, index: usize, ready: impl Fn() -> bool) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < LOOK {
+            for _ in 0..LOOKS {
+                if ready() {
+                    return false;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let seat = &self.seats[index];
+        *seat.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
+        self.asleep.fetch_add(1, Ordering::SeqCst);
+        seat.asleep.store(true, Ordering::SeqCst);
+        if !ready() {
+            thread::park();
+        }
+        seat.asleep.store(false, Ordering::SeqCst);
+        self.asleep.fetch_sub(1, Ordering::SeqCst);
+        true
+    }
+
+    /// Wakes up to `count` sleepers.
+    pub(super) fn wake(&self, mut count: usize) {
+        if self.asleep.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for index in 0..self.seats.len() {
+            if count == 0 {
+                break;
+            }
+            count -= usize::from(self.wake_one(index));
+        }
+    }
+
+    /// Wakes the thread of one seat, if it sleeps.
+    pub(super) fn wake_one(&self, index: usize) -> bool {
+        let seat = &self.seats[index];
+        let wanted =
+            seat.asleep.load(Ordering::SeqCst) && seat.asleep.swap(false, Ordering::SeqCst);
+        if wanted && let Some(thread) = &*seat.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            thread.unpark();
+        }
+        wanted
+    }
+}

@@ -1,0 +1,53 @@
+//! Who shares prefixes with whom.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+/// Requests of one scope use what they have in common; those of different scopes never do, in memory as on disk. So neither
+/// counts of reused tokens nor times tell one scope what another one's prompts were.
+///
+/// The default is a scope like any other: that of all who name none.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Scope([u8; 32]);
+
+impl Scope {
+    /// The scope of a name within this one. Different names give different scopes, and none of them is the default.
+    pub fn within(self, name: &[u8]) -> Self {
+        let hash = Sha256::new_with_prefix("trine scope\n").chain_update(self.0).chain_update(name);
+        Self(hash.finalize().into())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Scope {
+    /// Names may be keys.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if *self == Self::default() { "Scope(default)" } else { "Scope(..)" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_make_scopes() {
+        let all = Scope::default();
+        let scopes = [
+            all,
+            all.within(b""),
+            all.within(b"a"),
+            all.within(b"b"),
+            all.within(b"a").within(b"b"),
+        ];
+        for (index, scope) in scopes.iter().enumerate() {
+            assert_eq!(scopes.iter().position(|other| other == scope), Some(index));
+        }
+        assert_eq!(all.within(b"a"), all.within(b"a"));
+        assert_eq!(format!("{:?}", all.within(b"secret")), "Scope(..)");
+    }
+}

@@ -1,0 +1,121 @@
+//! Prompts as requests bring them, to token ids. What can never become a prompt, or finds no place, is refused before any work
+//! is done for it.
+
+use serde_json::Value;
+use trine_engine::EngineError;
+use trine_text::{Content, Message, Part, Specials};
+
+use crate::error::ApiError;
+use crate::json::{Fields, token_id};
+use crate::models::{Lease, LoadedModel};
+
+/// A prompt as a request brings it.
+#[derive(Debug)]
+pub(crate) enum Prompt {
+    /// Not empty.
+    Text(String),
+    /// Token ids, at least one; whether the model has them is not known.
+    Ids(Vec<u32>),
+}
+
+/// Reads prompts: a text, a list of texts, a list of token ids, or a list of such lists, at most `most` of them.
+///
+/// # Errors
+/// 400 naming the field.
+pub(crate) fn read_prompts(
+    fields: Fields<'_>,
+    param: &str,
+    most: usize,
+) -> Result<Vec<Prompt>, ApiError> {
+    let expected = "use a text, a list of texts, a list of token ids or a list of such lists";
+    let wrong = |what: &str| ApiError::field(param, format!("{what}; {expected}"));
+    let one = |value: &Value| match value {
+        Value::String(text) if text.is_empty() => Err(wrong("a text is empty")),
+        Value::String(text) => Ok(Prompt::Text(text.clone())),
+        Value::Array(ids) if ids.is_empty() => Err(wrong("a list is empty")),
+        Value::Array(ids) => {
+            let ids: Option<Vec<u32>> = ids.iter().map(token_id).collect();
+            let ids = ids.ok_or_else(|| wrong("a list holds something else than token ids"))?;
+            Ok(Prompt::Ids(ids))
+        }
+        _ => Err(wrong(&format!("{param} is neither a text nor a list"))),
+    };
+    let value = fields.get(param).ok_or_else(|| wrong(&format!("{param} is missing")))?;
+    match value {
+        Value::Array(items) if items.iter().any(|item| item.is_string() || item.is_array()) => {
+            if items.len() > most {
+                return Err(wrong(&format!("there are more than {most} in {param}")));
+            }
+            items.iter().map(one).collect()
+        }
+        value => Ok(vec![one(value)?]),
+    }
+}
+
+impl Prompt {
+    /// The fewest tokens that it can have.
+    ///
+    /// # Errors
+    /// 400 where they are more than the context, and for token ids that the model does not have.
+    pub(crate) fn check(&self, lease: &Lease) -> Result<usize, ApiError> {
+        match self {
+            Self::Text(text) => check_text(lease, text, Specials::Parse),
+            Self::Ids(ids) => {
+                lease.limits().check_prompt(ids)?;
+                Ok(ids.len())
+            }
+        }
+    }
+}
+
+/// Refuses a request that the model's engine would refuse whatever its prompt is.
+///
+/// # Errors
+/// 501 for an engine that gives embeddings, 503 where its queue is full.
+pub(crate) fn check_engine(model: &LoadedModel) -> Result<(), ApiError> {
+    if model.service.limits().embeddings.is_some() {
+        return Err(EngineError::OnlyEmbeddings.into());
+    }
+    Ok(model.service.check_room(1)?)
+}
+
+/// Refuses a text that has more tokens than the context in any case. Gives the fewest that it can have.
+///
+/// # Errors
+/// 400 as for a prompt whose tokens were counted.
+pub(crate) fn check_text(lease: &Lease, text: &str, specials: Specials) -> Result<usize, ApiError> {
+    let least = lease.tokenizer.tokens_least(text, specials);
+    lease.limits().check_least(least)?;
+    Ok(least)
+}
+
+/// The token ids of a prompt that begins as the model's prompts do.
+///
+/// # Errors
+/// 400 if it is longer than the context.
+pub(crate) fn encode(lease: &Lease, text: &str, specials: Specials) -> Result<Vec<u32>, ApiError> {
+    check_text(lease, text, specials)?;
+    let ids = lease.tokenizer.encode_prompt(text, specials)?;
+    lease.limits().check_prompt(&ids)?;
+    Ok(ids)
+}
+
+/// Refuses a conversation whose words are too long in any case, before a template is run on them. What assistants and tools have
+/// said does not count: templates leave some of it out, and the space around the rest.
+///
+/// # Errors
+/// 400 as for a prompt whose tokens were counted.
+pub(crate) fn check_messages(lease: &Lease, messages: &[Message]) -> Result<(), ApiError> {
+    let is_kept = |message: &&Message| matches!(&*message.role, "system" | "user");
+    let least = |text: &str| lease.tokenizer.tokens_least(text.trim(), Specials::AsText);
+    let of_part = |part: &Part| part.text.as_deref().map_or(0, least);
+    let of_content = |message: &Message| match &message.content {
+        Content::Text(text) => least(text),
+        Content::Parts(parts) => parts.iter().map(of_part).sum(),
+        Content::Absent(()) => 0,
+    };
+    // A token may reach from one text into the next one: each may have one less than it says.
+    let texts =
+        messages.iter().filter(is_kept).map(|message| of_content(message).saturating_sub(1));
+    Ok(lease.limits().check_least(texts.sum())?)
+}

@@ -1,0 +1,89 @@
+//! Whose prompts serve whose: what an answer tells of others.
+
+use serde_json::{Value, json};
+use trine_server::Keys;
+
+use crate::client;
+use crate::harness::Harness;
+
+/// Tokens that the server says it had already, for a prompt that is sent with a key and further fields.
+fn cached(server: &Harness, key: &str, fields: &Value) -> u64 {
+    let mut body = json!({"prompt": vec![7; 100], "max_tokens": 1});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let bearer = format!("Bearer {key}");
+    let headers = [("Authorization", bearer.as_str())];
+    let answer =
+        client::post(server.address, "/v1/completions", &headers, body.to_string().as_bytes());
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+}
+
+fn server(keys: &str, shares_prefixes: bool) -> Harness {
+    Harness::with(|options| {
+        options.keys = Some(Keys::parse(keys).unwrap());
+        options.shares_prefixes = shares_prefixes;
+    })
+}
+
+#[test]
+fn no_key_learns_what_another_one_has_asked() {
+    let apart = server("one\ntwo", false);
+    let none = json!({});
+    assert_eq!(cached(&apart, "one", &none), 0);
+    assert!(cached(&apart, "one", &none) > 60, "its own prompts serve it");
+    assert_eq!(cached(&apart, "two", &none), 0);
+    assert!(cached(&apart, "two", &none) > 60);
+    let together = server("one\ntwo", true);
+    cached(&together, "one", &none);
+    assert!(cached(&together, "two", &none) > 60, "as it was asked to");
+    // One key that stands there twice is one.
+    let single = server("one\none", false);
+    cached(&single, "one", &none);
+    assert!(cached(&single, "one", &none) > 60);
+}
+
+#[test]
+fn a_salt_keeps_a_prompt_apart() {
+    let server = server("one\ntwo", true);
+    let salt = |text: &str| json!({ "cache_salt": text });
+    assert_eq!(cached(&server, "one", &salt("a")), 0);
+    assert_eq!(cached(&server, "one", &json!({})), 0);
+    assert_eq!(cached(&server, "one", &salt("b")), 0);
+    assert!(cached(&server, "two", &salt("a")) > 60, "who knows the salt shares it");
+    assert!(cached(&server, "one", &salt("")) > 60, "an empty one is none");
+}
+
+#[test]
+fn every_dialect_takes_a_salt() {
+    let server = Harness::start();
+    let text = "One day a little bird sat on a tall tree. ".repeat(6);
+    let messages = json!([{"role": "user", "content": text}]);
+    for (path, body) in [
+        ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 1})),
+        ("/v1/responses", json!({"input": text, "max_output_tokens": 1})),
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 1})),
+        (
+            "/api/chat",
+            json!({"messages": messages, "stream": false, "options": {"num_predict": 1}}),
+        ),
+        ("/api/generate", json!({"prompt": text, "stream": false, "options": {"num_predict": 1}})),
+    ] {
+        let reused = |salt: &Value| {
+            let mut body = body.clone();
+            body["cache_salt"] = salt.clone();
+            let before = server.status().reused_tokens;
+            let (status, answer) = server.post(path, &body);
+            assert_eq!(status, 200, "{path}: {answer}");
+            server.wait_idle();
+            server.status().reused_tokens - before
+        };
+        assert_eq!(reused(&json!(path)), 0, "{path}");
+        assert!(reused(&json!(path)) > 30, "{path}");
+        let (status, error) = {
+            let mut body = body.clone();
+            body["cache_salt"] = json!(5);
+            server.post(path, &body)
+        };
+        assert_eq!(status, 400, "{path}: {error}");
+    }
+}

@@ -1,0 +1,53 @@
+//! What a person gets who types something wrong: the place, the remedy, and the right exit code.
+
+use crate::common::{command, finish, trine};
+
+#[test]
+fn numbers_that_are_none_are_answered_with_those_that_are() {
+    for (arguments, said) in [
+        (&["run", "demo", "hi", "--temperature", "hot"][..], "give a number such as 0.7"),
+        (&["run", "demo", "hi", "--top-k", "few"], "give a whole number from 0"),
+        (&["run", "demo", "hi", "--threads", "0"], "give a whole number from 1 to 512"),
+        (&["bench", "demo", "-p", "8,x"], "give a whole number from 0"),
+        (&["bench", "demo", "--repeats", "0"], "give a whole number from 1 to 10000"),
+        (&["serve", "--port", "99999"], "give a whole number from 0 to 65535"),
+        (&["serve", "--queue", "0"], "give a whole number from 1 to 1000000"),
+        (&["create", "x", "--from", "demo", "--seed", "x"], "give a whole number from 0"),
+        (&["create", "x", "--from", "demo", "--top-p", "x"], "give a number such as 0.7"),
+    ] {
+        let error = trine(arguments).fails(2);
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+    let mut set = command(&["run", "demo", "hi"]);
+    let error = finish(set.env("TRINE_SAMPLING_TEMPERATURE", "hot").output().unwrap()).fails(1);
+    assert!(error.contains("TRINE_SAMPLING_TEMPERATURE: \"hot\": give a number"), "{error}");
+}
+
+#[test]
+fn files_of_the_wrong_kind_are_named_with_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (here, latin, nothing) = (path(""), path("latin.txt"), path("nothing"));
+    std::fs::write(&latin, b"\xff\xfe").unwrap();
+    for (arguments, said) in [
+        (&["run", "demo", "--prompt-file", &here][..], "give a file of text"),
+        (&["run", "demo", "--prompt-file", &latin], "is not UTF-8 text; convert it first"),
+        (&["run", "demo", "--prompt-file", &nothing], "check the path and its permissions"),
+        (&["create", "x", "--file", &nothing], "check the path and its permissions"),
+        (&["serve", "--api-key-file", &nothing], "check the path and its permissions"),
+        (&["ps", "--api-key-file", &nothing], "check the path and its permissions"),
+    ] {
+        let error = trine(arguments).fails(1);
+        assert!(error.contains(&*folder.path().to_string_lossy()), "{arguments:?}: {error}");
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+    let mut named = command(&["list"]);
+    let error = finish(named.env("TRINE_CONFIG", &nothing).output().unwrap()).fails(1);
+    assert!(error.contains("TRINE_CONFIG names; check the path"), "{error}");
+}
+
+#[test]
+fn a_server_of_an_unknown_name_is_corrected_with_its_option() {
+    let error = trine(&["ps", "--url", "http://no-such-host.invalid"]).fails(1);
+    assert!(error.contains("no-such-host.invalid") && error.contains("check --url"), "{error}");
+}

@@ -1,0 +1,80 @@
+//! Wine with a folder of its own for Windows' files, so that nothing of the user's is read or changed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use super::COMPILER;
+use crate::drivers::Driver;
+use crate::programs;
+
+/// Starts a program of Windows'.
+pub(super) const LAUNCHER: &str = "wine";
+/// Serves the programs of one folder; ends them all.
+const SERVER: &str = "wineserver";
+
+/// Wine, ready to run programs. Dropping ends whatever runs in its folder.
+pub(super) struct Wine {
+    /// How programs are started.
+    pub(super) driver: Driver,
+}
+
+impl Wine {
+    /// Makes the folder where there is none yet.
+    ///
+    /// # Errors
+    /// If Wine or mingw-w64's compiler fails.
+    pub(super) fn prepare(root: &Path) -> anyhow::Result<Self> {
+        let folder = root.join("target/wine");
+        let prefix = folder.join("prefix");
+        std::fs::create_dir_all(&prefix).with_context(|| folder.display().to_string())?;
+        let library = random_source(root, &folder)?;
+        let environment = [
+            ("WINEPREFIX", prefix.display().to_string()),
+            ("WINEDEBUG", "-all".to_owned()),
+            // Nobody is asked for a browser's or .NET's part of Windows.
+            ("WINEDLLOVERRIDES", "mscoree,mshtml=".to_owned()),
+            // No window of it is to be seen.
+            ("DISPLAY", String::new()),
+            ("WINEPATH", format!("Z:{}", library.display().to_string().replace('/', "\\"))),
+            // Where snapshots are found; there is no cargo to be asked.
+            ("INSTA_WORKSPACE_ROOT", root.display().to_string()),
+        ];
+        let wine = Self {
+            driver: Driver {
+                environment: environment.map(|(name, value)| (name.to_owned(), value)).into(),
+                launcher: vec![LAUNCHER.to_owned()],
+                ..Driver::default()
+            },
+        };
+        programs::finish(wine.command(LAUNCHER).args(["wineboot", "--init"]))?;
+        Ok(wine)
+    }
+
+    /// One of Wine's own programs.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.envs(self.driver.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+impl Drop for Wine {
+    fn drop(&mut self) {
+        // Where nothing runs any more it fails, which is as well.
+        let _ = self.command(SERVER).arg("--kill").stderr(Stdio::null()).status();
+    }
+}
+
+/// The folder of a library that Wine before version 9 lacks and every program of Rust's needs: a source of random numbers.
+fn random_source(root: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
+    let mut compiler = Command::new(COMPILER);
+    compiler.args(["-shared", "-O1", "-o"]).arg(folder.join("bcryptprimitives.dll"));
+    compiler.arg(root.join("tools/windows/bcryptprimitives.c")).arg("-ladvapi32");
+    let output = compiler.output().context("cannot start mingw-w64's compiler")?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(folder.to_owned())
+}
