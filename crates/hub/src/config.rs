@@ -9,6 +9,7 @@ use std::time::Duration;
 use etcetera::BaseStrategy;
 
 use crate::error::HubError;
+use crate::judge::Judge;
 
 /// The public Hugging Face Hub.
 pub(crate) const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -74,6 +75,8 @@ pub struct HubConfig {
     pub backoff: Duration,
     /// Longest pause, also when the server asks for more.
     pub longest_pause: Duration,
+    /// Looks at a model before it is fetched. Without one every model is fetched.
+    pub judge: Option<Judge>,
     /// Proxy from the environment.
     proxy: Option<ureq::Proxy>,
 }
@@ -92,6 +95,7 @@ impl HubConfig {
             retries: 4,
             backoff: Duration::from_millis(500),
             longest_pause: Duration::from_secs(60),
+            judge: None,
             proxy: None,
         }
     }

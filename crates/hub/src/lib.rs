@@ -18,6 +18,7 @@ mod download;
 mod error;
 mod http;
 mod hub;
+mod judge;
 mod location;
 mod manifest;
 mod name;
@@ -37,6 +38,7 @@ pub use error::HubError;
 pub use hub::{
     EntryState, Hub, LocalModel, ModelFile, Origin, RemovedModel, StoreEntry, StoredFile,
 };
+pub use judge::Judge;
 pub use name::{ModelName, Selection};
 pub use preset::{Preset, PresetMessage, PresetName, PresetParameters, PresetRole, Taken};
 pub use progress::{Progress, Silent};

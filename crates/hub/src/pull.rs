@@ -48,6 +48,7 @@ impl Hub {
         if let Some(model) = self.cached(name, &remote, &pick) {
             return Ok(model);
         }
+        self.judge(name, &remote, wanted(&remote, &pick))?;
         let _lock = self.store.lock(name, progress)?;
         self.fetch_missing(name, &remote, &pick, progress)?;
         let missing = || HubError::Unusable {
@@ -61,7 +62,7 @@ impl Hub {
     /// Bytes of a model on the server; `None` where it does not tell.
     ///
     /// # Errors
-    /// Any [`HubError`] of asking: no connection, no such repository, nothing in it that matches.
+    /// Any [`HubError`] of asking: no connection, no such repository, nothing in it that matches or that can be run.
     pub fn remote_bytes(
         &self,
         name: &ModelName,
@@ -73,6 +74,7 @@ impl Hub {
         };
         let names: Vec<String> = remote.files.iter().map(|file| file.name.clone()).collect();
         let pick = select::choose(name, &names)?;
+        self.judge(name, &remote, wanted(&remote, &pick))?;
         Ok(wanted(&remote, &pick).try_fold(0u64, |sum, file| sum.checked_add(file.size?)))
     }
 

@@ -3,7 +3,7 @@
 //! Most published files leave out what llama.cpp implies from the architecture: the local rope base, the pattern of
 //! global layers, and the score scale of the 27B model.
 
-use trine_weights::gguf::{Array, Metadata, Value};
+use trine_weights::gguf::{ARCHITECTURE_KEY, Array, Metadata, Value};
 
 use crate::config::{
     AttentionKind, Config, Family, GenerationDefaults, LAYERS_MAX, LayerConfig, Rope,
@@ -22,17 +22,24 @@ const PATTERN: usize = 6;
 /// Layers of the 27B model: only it scales scores by its hidden size per head, and no key says so.
 const LAYERS_OF_27B: usize = 62;
 
+/// Whether trine runs models of an architecture, as `general.architecture` names it.
+///
+/// # Errors
+/// [`ModelError::UnknownArchitecture`]
+pub(crate) fn check_supported(architecture: &str) -> Result<(), ModelError> {
+    if architecture == SUPPORTED {
+        return Ok(());
+    }
+    let found = if architecture.is_empty() { "none" } else { architecture };
+    Err(ModelError::UnknownArchitecture { found: found.to_owned(), supported: SUPPORTED })
+}
+
 /// Reads a configuration out of GGUF metadata. `vocabulary` is the number of rows of the embedding tensor.
 ///
 /// # Errors
 /// [`ModelError`] naming the key that is wrong.
 pub(crate) fn read(metadata: &Metadata, vocabulary: usize) -> Result<Config, ModelError> {
-    let architecture =
-        metadata.optional_str("general.architecture")?.unwrap_or_default().to_owned();
-    if architecture != SUPPORTED {
-        let found = if architecture.is_empty() { "none".to_owned() } else { architecture };
-        return Err(ModelError::UnknownArchitecture { found, supported: SUPPORTED });
-    }
+    check_supported(metadata.optional_str(ARCHITECTURE_KEY)?.unwrap_or_default())?;
     let keys = Keys { metadata };
     let hidden = keys.count("embedding_length")?;
     let layer_count = keys.count("block_count")?;

@@ -87,15 +87,21 @@ pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
     Ok(config)
 }
 
-fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
+/// Whether trine runs models of the `model_type` of a `config.json`.
+///
+/// # Errors
+/// [`ModelError::UnknownArchitecture`]
+pub(crate) fn check_type(root: &Value) -> Result<(), ModelError> {
     let kind = root.get("model_type").and_then(Value::as_str).unwrap_or("");
-    if !matches!(kind, "gemma3" | "gemma3_text") {
-        let found = if kind.is_empty() { "no model_type" } else { kind };
-        return Err(ModelError::UnknownArchitecture {
-            found: found.to_owned(),
-            supported: SUPPORTED,
-        });
+    if matches!(kind, "gemma3" | "gemma3_text") {
+        return Ok(());
     }
+    let found = if kind.is_empty() { "no model_type" } else { kind };
+    Err(ModelError::UnknownArchitecture { found: found.to_owned(), supported: SUPPORTED })
+}
+
+fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
+    check_type(root)?;
     if text.optional_number("attn_logit_softcapping")?.is_some() {
         return Err(ModelError::bad(
             "attn_logit_softcapping",

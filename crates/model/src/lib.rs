@@ -18,6 +18,7 @@ mod error;
 mod fingerprint;
 pub mod fusion;
 pub mod gemma3;
+mod judge;
 mod model;
 pub mod names;
 pub mod narrow;
@@ -28,6 +29,7 @@ mod scratch;
 pub use config::{AttentionKind, Config, Family, GenerationDefaults, LayerConfig, Rope};
 pub use cost::{Cost, KvType, Workload};
 pub use error::ModelError;
+pub use judge::judge;
 pub use model::{Model, base_plan};
 pub use plan::{
     Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Weight, WeightId,

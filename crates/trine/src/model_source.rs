@@ -476,7 +476,11 @@ pub(crate) fn hub() -> Result<Hub, HubError> {
 /// # Errors
 /// If a setting cannot be used; the message names it.
 pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
-    HubConfig::from_env(settings::get().store())
+    let mut config = HubConfig::from_env(settings::get().store())?;
+    config.judge = Some(|file, beginning| {
+        trine_model::judge(file, beginning).map_err(|error| error.to_string())
+    });
+    Ok(config)
 }
 
 /// Names of the complete local models, for messages.

@@ -386,3 +386,41 @@ fn a_store_that_cannot_be_written_says_so() {
         assert!(error.to_string().contains("TRINE_HOME"), "{error}");
     }
 }
+
+/// A judge that refuses files with this beginning.
+fn refuse_junk(file: &str, beginning: &[u8]) -> Result<(), String> {
+    match beginning.starts_with(b"junk") {
+        true => Err(format!("{file} begins with {} bytes of junk", beginning.len())),
+        false => Ok(()),
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_by_its_beginning() {
+    let long = [b"junk".to_vec(), vec![0; 3 << 20]].concat();
+    let repository = Repository::new(
+        "a/b",
+        &[
+            ("x-Q4_0.gguf", &long),
+            ("y-Q8_0-00001-of-00002.gguf", &body()),
+            ("y-Q8_0-00002-of-00002.gguf", &long),
+        ],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::repository(repository, |_| None);
+    let mut config = config(&server, folder.path());
+    config.judge = Some(refuse_junk);
+    let judging = Hub::new(config).unwrap();
+    let reason = "a/b holds no usable model: x-Q4_0.gguf begins with 65536 bytes of junk";
+    let error = judging.pull(&name("a/b:Q4_0"), &mut Silent).unwrap_err();
+    assert_eq!(error.to_string(), reason);
+    let error = judging.remote_bytes(&name("a/b:Q4_0"), &mut Silent).unwrap_err();
+    assert_eq!(error.to_string(), reason);
+    assert_eq!(server.file_requests().len(), 2);
+    assert!(!folder.path().join("a").exists(), "a refused model left something");
+    // Of a set the first file tells.
+    judging.pull(&name("a/b:Q8_0"), &mut Silent).unwrap();
+    // What another program fetched is not looked at again.
+    hub(&server, folder.path()).pull(&name("a/b:Q4_0"), &mut Silent).unwrap();
+    judging.pull(&name("a/b:Q4_0"), &mut Silent).unwrap();
+}

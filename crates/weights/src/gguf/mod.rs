@@ -28,7 +28,7 @@ mod value;
 mod writer;
 
 pub use metadata::Metadata;
-pub use parse::{Layout, TensorInfo, parse};
+pub use parse::{Layout, TensorInfo, architecture, parse};
 pub(crate) use split::{Parts, duplicate_tensor, open_parts};
 pub use value::{Array, StringArray, Value};
 pub use writer::{DataWriter, Writer};
@@ -41,6 +41,9 @@ pub const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// The key that sets the alignment.
 pub const ALIGNMENT_KEY: &str = "general.alignment";
+
+/// The key that names the architecture.
+pub const ARCHITECTURE_KEY: &str = "general.architecture";
 
 pub(crate) const ENTRIES_MAX: u64 = 1 << 16;
 pub(crate) const TENSORS_MAX: u64 = 1 << 17;

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::cursor::Cursor;
 use super::{
-    ALIGNMENT_KEY, ARRAY_DEPTH_MAX, Array, DEFAULT_ALIGNMENT, ENTRIES_MAX, KEY_BYTES_MAX, MAGIC,
-    Metadata, NAME_BYTES_MAX, NESTED_ARRAYS_MAX, StringArray, TENSORS_MAX, Value,
-    alignment_is_valid,
+    ALIGNMENT_KEY, ARCHITECTURE_KEY, ARRAY_DEPTH_MAX, Array, DEFAULT_ALIGNMENT, ENTRIES_MAX,
+    KEY_BYTES_MAX, MAGIC, Metadata, NAME_BYTES_MAX, NESTED_ARRAYS_MAX, StringArray, TENSORS_MAX,
+    Value, alignment_is_valid,
 };
 use crate::dtype::foreign_ggml_name;
 use crate::error::quoted;
@@ -60,6 +60,29 @@ pub fn parse(bytes: &[u8], file: &str) -> Result<Layout, WeightsError> {
     place_tensors(&cursor, bytes.len(), alignment, &mut tensors)?;
     let tensors = tensors.into_iter().map(|row| row.info).collect();
     Ok(Layout { version, alignment, metadata, tensors })
+}
+
+/// The `general.architecture` of a GGUF file of which `beginning` is the first part; `None` where the key does not come in time, or
+/// where the bytes are not those of a GGUF file. Writers put it first.
+pub fn architecture(beginning: &[u8]) -> Option<String> {
+    let mut cursor = Cursor::new(beginning, "");
+    read_version(&mut cursor).ok()?;
+    cursor.u64("").ok()?;
+    let entries = cursor.u64("").ok()?;
+    let mut nested = 0;
+    for _ in 0..entries {
+        let key = cursor.name(KEY_BYTES_MAX, "").ok()?;
+        let kind_offset = cursor.offset();
+        let kind = cursor.u32("").ok()?;
+        let value = read_value(&mut cursor, "", kind, kind_offset, &mut nested).ok()?;
+        if &*key == ARCHITECTURE_KEY {
+            return match value {
+                Value::String(name) => Some(name.into()),
+                _ => None,
+            };
+        }
+    }
+    None
 }
 
 fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, WeightsError> {

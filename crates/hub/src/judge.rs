@@ -1,0 +1,64 @@
+//! Judging a model by its first bytes, before it is fetched.
+
+use std::io::Read;
+use std::time::Duration;
+
+use crate::api::{RemoteFile, Repository, file_url};
+use crate::error::HubError;
+use crate::hub::Hub;
+use crate::name::{ModelName, has_extension};
+use crate::part::part_path;
+
+/// Judges a model by the beginning of a file of it: `config.json` of a folder, a GGUF file otherwise. The error is the
+/// reason why the model cannot be run; nothing of it is fetched then. A beginning that tells nothing is no reason.
+pub type Judge = fn(file: &str, beginning: &[u8]) -> Result<(), String>;
+
+/// Most bytes of a file that are looked at: the first metadata of a GGUF file, and all of any `config.json`.
+const BEGINNING_BYTES: u64 = 64 << 10;
+/// The longest time that this may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The file of a folder that says what the model is.
+const CONFIG: &str = "config.json";
+
+impl Hub {
+    /// Refuses a model that cannot be run, where nothing of the file that says so is here.
+    ///
+    /// # Errors
+    /// [`HubError::Unusable`] with the judge's reason. A server that does not answer is no error here: the download meets it again.
+    pub(crate) fn judge<'a>(
+        &self,
+        name: &ModelName,
+        remote: &Repository,
+        files: impl Iterator<Item = &'a RemoteFile>,
+    ) -> Result<(), HubError> {
+        let Some(judge) = self.client.config().judge else { return Ok(()) };
+        let telling = files
+            .filter(|file| file.name == CONFIG || has_extension(&file.name, ".gguf"))
+            .min_by_key(|file| (file.name != CONFIG, &file.name));
+        let Some(file) = telling else { return Ok(()) };
+        let path = self.store.folder(name).join(&file.name);
+        if path.exists() || part_path(&path).exists() {
+            return Ok(());
+        }
+        let Some(beginning) = self.beginning(name, remote, file) else { return Ok(()) };
+        judge(&file.name, &beginning)
+            .map_err(|reason| HubError::Unusable { repository: name.repository(), reason })
+    }
+
+    fn beginning(
+        &self,
+        name: &ModelName,
+        remote: &Repository,
+        file: &RemoteFile,
+    ) -> Option<Vec<u8>> {
+        let url = file_url(&self.client, &name.repository(), &remote.revision, &file.name);
+        let reply = self.client.get(&url, 0, Some(PATIENCE)).ok()?;
+        if reply.response.status().as_u16() != 200 {
+            return None;
+        }
+        let mut beginning = Vec::new();
+        let body = reply.response.into_body().into_reader();
+        body.take(BEGINNING_BYTES).read_to_end(&mut beginning).ok()?;
+        Some(beginning)
+    }
+}

@@ -1,0 +1,73 @@
+//! Whether a model can be run, by the beginning of a file of it.
+
+use serde_json::Value;
+use trine_weights::gguf;
+
+use crate::error::ModelError;
+use crate::{config_gguf, config_hf};
+
+/// Refuses a model by the first bytes of its GGUF file, or by its `config.json`. Bytes that do not tell what the model is are no
+/// reason to refuse it: whoever reads the whole file sees more.
+///
+/// # Errors
+/// [`ModelError::UnknownArchitecture`]
+pub fn judge(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
+    if file.ends_with(".json") {
+        return match serde_json::from_slice::<Value>(beginning) {
+            Ok(config) => config_hf::check_type(&config),
+            Err(_) => Ok(()),
+        };
+    }
+    match gguf::architecture(beginning) {
+        Some(architecture) => config_gguf::check_supported(&architecture),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
+        let mut bytes = (key.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(key.as_bytes());
+        bytes.extend_from_slice(&kind.to_le_bytes());
+        bytes.extend_from_slice(value);
+        bytes
+    }
+
+    fn text(text: &str) -> Vec<u8> {
+        [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+    }
+
+    /// The beginning of a file that announces far more than there is.
+    fn beginning(entries: &[Vec<u8>]) -> Vec<u8> {
+        let counts = [400_u64.to_le_bytes(), 30_u64.to_le_bytes()].concat();
+        [b"GGUF".to_vec(), 3_u32.to_le_bytes().to_vec(), counts, entries.concat()].concat()
+    }
+
+    #[test]
+    fn foreign_models_are_known_by_their_first_bytes() {
+        let version = entry("general.quantization_version", 4, &2_u32.to_le_bytes());
+        let named = |name: &str| entry("general.architecture", 8, &text(name));
+        for entries in [vec![named("llama")], vec![version.clone(), named("gemma2")]] {
+            let error = judge("x.gguf", &beginning(&entries)).unwrap_err();
+            assert!(matches!(error, ModelError::UnknownArchitecture { .. }), "{error}");
+        }
+        judge("x.gguf", &beginning(&[version.clone(), named("gemma3")])).unwrap();
+        let error = judge("config.json", br#"{"model_type":"qwen3"}"#).unwrap_err();
+        assert!(error.to_string().contains("qwen3"), "{error}");
+        judge("config.json", br#"{"model_type":"gemma3_text"}"#).unwrap();
+    }
+
+    #[test]
+    fn what_does_not_tell_is_not_refused() {
+        let whole = beginning(&[entry("general.architecture", 8, &text("llama"))]);
+        for length in 0..whole.len() {
+            judge("x.gguf", &whole[..length]).unwrap();
+        }
+        judge("x.gguf", &beginning(&[entry("general.architecture", 4, &[0; 4])])).unwrap();
+        judge("x.gguf", b"<html>").unwrap();
+        judge("config.json", br#"{"model_type":"qw"#).unwrap();
+    }
+}
