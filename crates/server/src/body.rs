@@ -355,7 +355,7 @@ mod tests {
     /// The threads on which a body is read, and the one on which its connection goes on.
     async fn threads(pieces: usize, is_announced: bool) -> (Vec<String>, String) {
         let threads = Arc::new(Mutex::new(Vec::new()));
-        let pieces = vec![Bytes::from(vec![b' '; 1 << 15]); pieces];
+        let pieces = vec![Bytes::from(vec![b' '; LIGHT_BYTES / 2]); pieces];
         let body = Body::new(Noting { pieces, threads: Arc::clone(&threads), is_announced });
         let switch = Switch::default();
         let mut request = Request::new(body);
