@@ -11,7 +11,7 @@ use crate::cli::{self, Cli, Command};
 use crate::commands;
 use crate::failure::{exit_code, message, output_error, usage};
 use crate::settings::{self, Settings};
-use crate::{interrupt, log, output, screen, terminal, traces};
+use crate::{allocator, interrupt, log, output, screen, terminal, traces};
 
 /// Exit code after a defect of trine's own, as Rust programs have it.
 const PANICKED: u8 = 101;
@@ -43,6 +43,9 @@ pub(crate) fn main() -> ExitCode {
             _ => None,
         };
         let is_server = matches!(cli.command, Command::Serve(_));
+        if is_server {
+            allocator::give_memory_back();
+        }
         let _traces = log::start(cli.verbose, is_server, collector.as_ref())?;
         interrupt::install();
         run(cli).map(|()| ExitCode::SUCCESS)

@@ -4,11 +4,13 @@
 //! model, [`session`] puts it on a device, [`generate`] runs it, [`printer`] shows what it writes, [`chat`] keeps a conversation, [`forecast`] says how fast
 //! it can be. [`failure`] and [`app`] decide how the program ends.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use std::process::ExitCode;
 
 mod address;
+#[allow(unsafe_code, reason = "sets up the C library's allocator")]
+mod allocator;
 mod amdgpu;
 mod app;
 mod bandwidth;
