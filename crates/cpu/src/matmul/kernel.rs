@@ -43,7 +43,6 @@ pub(super) struct Tile<'a> {
     pub(super) layout: &'a Layout,
     pub(super) panel: *const u8,
     /// The second panel of a pair tile.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX2 pairs panels"))]
     pub(super) second: *const u8,
     /// The first block of the panels to be used; `columns` begin with its activations.
     pub(super) first: usize,

@@ -180,7 +180,6 @@ pub(super) trait Simd: Copy + 'static {
 
     /// `sums[p][c] += block p . column c` for one block each of two panels unpacked into scratch,
     /// of kind `Minimum` or `Signed`. Only called where [`PAIRS`](Simd::PAIRS) is set.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX2 pairs panels"))]
     unsafe fn accumulate_pair<F: Format, const C: usize>(
         sums: &mut [[Self::Floats; C]; 2],
         blocks: [Block<'_>; 2],

@@ -1,6 +1,6 @@
 //! `run` as a chat: from a script, and typed on a terminal.
 
-use crate::common::{Ran, command, model, trine_with};
+use crate::common::{Ran, model, trine_with};
 
 const CHAT: [&str; 6] = ["--interactive", "--temperature", "0", "--max-tokens", "6", "--threads=1"];
 
@@ -135,7 +135,7 @@ fn files_of_the_page_are_loaded_with_their_parameters() {
 mod typed {
     use std::process::Child;
 
-    use super::*;
+    use crate::common::command;
     use crate::pty::{Terminal, ended};
 
     /// What Ctrl-C types where a line is edited.

@@ -1,14 +1,6 @@
 //! `trine top` beside servers that answer, refuse, and go away.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
-
-use crate::common::{command, trine};
+use crate::common::trine;
 use crate::serving::Serving;
 
 #[test]
@@ -76,59 +68,66 @@ fn what_keeps_it_from_a_picture_is_said() {
     }
 }
 
-/// A status that names a model, a version and nothing that happens.
-fn status(model: &str) -> String {
-    let engine = serde_json::to_value(trine_engine::Status::default()).unwrap();
-    let model =
-        serde_json::json!({"name": model, "bytes": 1, "device": "a device", "status": engine});
-    let other = serde_json::json!({"name": "another", "bytes": 2, "is_loaded": false});
-    serde_json::json!({"version": "1", "phase": "running", "started": 1, "models": [model, other]})
-        .to_string()
-}
-
-/// Something that answers every request with one body until it is stopped.
-struct Answering {
-    address: String,
-    is_stopping: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Answering {
-    fn start(address: &str, body: String) -> Self {
-        let listener = TcpListener::bind(address).unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let is_stopping = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&is_stopping);
-        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        let thread = std::thread::spawn(move || {
-            while let Ok((mut stream, _)) = listener.accept() {
-                if stop.load(Ordering::SeqCst) {
-                    return;
-                }
-                stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-                let _ = stream.read(&mut [0; 4096]);
-                let _ = stream.write_all(answer.as_bytes());
-            }
-        });
-        Self { address, is_stopping, thread: Some(thread) }
-    }
-}
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        self.is_stopping.store(true, Ordering::SeqCst);
-        let _ = std::net::TcpStream::connect(&self.address);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
 #[cfg(target_os = "linux")]
 mod on_a_terminal {
-    use std::process::{Child, Stdio};
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::process::{Child, Command, Stdio};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::JoinHandle;
+    use std::time::Duration;
 
-    use super::*;
+    use crate::common::command;
     use crate::pty::{CURSOR, LEFT, Terminal, ended};
     use crate::screen;
+    use crate::serving::Serving;
+
+    /// A status that names a model, a version and nothing that happens.
+    fn status(model: &str) -> String {
+        let engine = serde_json::to_value(trine_engine::Status::default()).unwrap();
+        let model =
+            serde_json::json!({"name": model, "bytes": 1, "device": "a device", "status": engine});
+        let other = serde_json::json!({"name": "another", "bytes": 2, "is_loaded": false});
+        serde_json::json!({"version": "1", "phase": "running", "started": 1, "models": [model, other]})
+            .to_string()
+    }
+
+    /// Something that answers every request with one body until it is stopped.
+    struct Answering {
+        address: String,
+        is_stopping: Arc<AtomicBool>,
+        thread: Option<JoinHandle<()>>,
+    }
+
+    impl Answering {
+        fn start(address: &str, body: String) -> Self {
+            let listener = TcpListener::bind(address).unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let is_stopping = Arc::new(AtomicBool::new(false));
+            let stop = Arc::clone(&is_stopping);
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            let thread = std::thread::spawn(move || {
+                while let Ok((mut stream, _)) = listener.accept() {
+                    if stop.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                    let _ = stream.read(&mut [0; 4096]);
+                    let _ = stream.write_all(answer.as_bytes());
+                }
+            });
+            Self { address, is_stopping, thread: Some(thread) }
+        }
+    }
+
+    impl Drop for Answering {
+        fn drop(&mut self) {
+            self.is_stopping.store(true, Ordering::SeqCst);
+            let _ = std::net::TcpStream::connect(&self.address);
+            let _ = self.thread.take().map(JoinHandle::join);
+        }
+    }
 
     fn watch(terminal: &Terminal, address: &str) -> Child {
         let url = format!("http://{address}");
