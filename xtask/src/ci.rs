@@ -20,6 +20,19 @@ const TESTS: [&str; 3] = ["test", "--locked", "--no-run"];
 const EVERYTHING: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
 const COMPILER: [&str; 4] = ["--package", "xtask", "--features", "shaders"];
 
+/// As people install it, but without optimising again what the tests have built.
+const INSTALL: [&str; 9] = [
+    "install",
+    "--path",
+    "crates/trine",
+    "--root",
+    "target/installed",
+    "--locked",
+    "--force",
+    "--no-track",
+    "--debug",
+];
+
 /// The folder of the Vulkan backend's package.
 const VULKAN: &str = "crates/vulkan";
 /// Parts of the names of tests whose kernels use cooperative matrices.
@@ -56,6 +69,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
     let others = TestRun::new("tests", others.collect());
     TestRun { driver: drivers.lavapipe.as_ref(), ..others }.run(root)?;
+    cargo(root, "installing", &INSTALL)?;
     skipped.extend(packages(root, &programs)?);
     skipped.extend(outside::page(root, &programs)?);
     if is_offline {
