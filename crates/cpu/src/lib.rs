@@ -7,7 +7,7 @@ pub mod attention;
 mod device;
 pub mod isa;
 pub mod matmul;
-#[allow(unsafe_code, reason = "erases the lifetime of the closure that the workers run")]
+#[allow(unsafe_code, reason = "erases the lifetime of the work that threads take part in")]
 pub mod pool;
 mod program;
 pub mod quantize;

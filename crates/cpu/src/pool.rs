@@ -33,8 +33,8 @@ pub const MAX_THREADS: usize = 512;
 /// A phase begins when every unit of the one before it is done, and sees all that it wrote. Units of one phase run in any order,
 /// on any threads, at the same time.
 pub trait Work: Sync {
-    /// Units of a phase; `None` ends the work. Asked once for each phase, in order, by whichever thread did the last unit of the
-    /// phase before, while no unit runs.
+    /// Units of a phase, at most 2^22 (more fail the dispatch); `None` ends the work. Asked once for each phase, in order, while no
+    /// unit runs: for the first one by the caller of [`Pool::run`], then by whichever thread did the last unit of the phase before.
     fn units(&self, phase: usize) -> Option<usize>;
 
     /// Does all `units` of a phase that it is given, as the thread with index `thread`. There is at least one; which other threads
@@ -215,7 +215,7 @@ impl Shared {
                 self.fail(index, payload);
                 done += self.board.take_rest(claim.units);
             }
-            if !claim.is_alone() && !self.board.report(done, claim.units) {
+            if !claim.is_only_unit() && !self.board.report(done, claim.units) {
                 return;
             }
             let taken = usize::from(!turn.is_over());
@@ -251,7 +251,7 @@ impl Shared {
             return None;
         };
         let claim = Claim { phase, units, unit: 0 };
-        if claim.is_alone() {
+        if claim.is_only_unit() {
             return Some(claim);
         }
         self.board.publish(phase, units, taken);
@@ -268,8 +268,10 @@ impl Shared {
         });
         drop(failure);
         self.failed.store(true, Ordering::Relaxed);
-        // Dropping a payload runs foreign code, which may panic again.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+        // Dropping a payload runs foreign code, which may panic again, and so may the drop of what that panic throws.
+        if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(second);
+        }
     }
 }
 

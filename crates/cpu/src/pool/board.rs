@@ -53,7 +53,7 @@ pub(super) struct Claim {
 
 impl Claim {
     /// Whether the phase has no other unit.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(super) fn is_only_unit(&self) -> bool {
         self.units == 1
     }
 }
@@ -97,8 +97,8 @@ impl Board {
         &self.phases[(state >> UNIT_BITS) as usize & 1]
     }
 
-    /// Puts up the next phase, of at most [`MAX_UNITS`]; its first `taken` units belong to the calling thread. Only where all units of the phase before
-    /// are done, by the one thread that was told so by [`report`](Self::report).
+    /// Puts up the next phase, of at most [`MAX_UNITS`]; its first `taken` units belong to the calling thread. Only where all
+    /// units of the phase before are done, by the one thread that was told so by [`report`](Self::report).
     pub(super) fn publish(&self, index: usize, units: usize, taken: usize) {
         let serial = (self.state.0.load(Ordering::Relaxed) >> UNIT_BITS).wrapping_add(1);
         let state = serial << UNIT_BITS;
@@ -110,7 +110,7 @@ impl Board {
         self.state.0.store(state | taken as u64, Ordering::SeqCst);
     }
 
-    /// Notes `count` units of the phase of `units` as done. Whether they were the last ones: then the caller alone decides
+    /// Notes `count` units of the phase of `units` as done. Whether they were the last ones: then only the caller decides
     /// what comes next.
     pub(super) fn report(&self, count: usize, units: usize) -> bool {
         self.done.0.fetch_add(count, Ordering::AcqRel) + count == units
@@ -131,12 +131,14 @@ pub struct Units<'a> {
     turn: &'a Turn,
     /// Units that were handed out here.
     handed: usize,
+    /// No unit is left. Nobody may then ask the board again: its bits have room for one question of each thread.
+    is_empty: bool,
 }
 
 impl<'a> Units<'a> {
     /// Begins with a unit that the thread has taken.
     pub(super) fn new(board: &'a Board, claim: Claim, turn: &'a Turn) -> Self {
-        Units { board, claim, turn, handed: 0 }
+        Units { board, claim, turn, handed: 0, is_empty: false }
     }
 
     /// Units that were handed out.
@@ -156,14 +158,17 @@ impl Iterator for Units<'_> {
     fn next(&mut self) -> Option<usize> {
         let unit = if self.handed == 0 {
             self.claim.unit
-        } else if self.claim.is_alone() || self.turn.is_over() {
+        } else if self.is_empty || self.claim.is_only_unit() || self.turn.is_over() {
             return None;
         } else {
             // The thread holds units, so the phase cannot change under it.
             let state = self.board.state.0.fetch_add(1, Ordering::Relaxed);
             (state & UNIT_MASK) as usize
         };
-        let unit = (unit < self.claim.units).then_some(unit)?;
+        if unit >= self.claim.units {
+            self.is_empty = true;
+            return None;
+        }
         self.handed += 1;
         Some(unit)
     }

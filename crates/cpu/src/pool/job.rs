@@ -7,8 +7,8 @@ use super::Work;
 /// Holds borrowed work between the caller of a dispatch and the workers.
 ///
 /// Workers outlive everything they work on, so the work's lifetime cannot appear in their type. [`super::Pool::run`]
-/// returns only when every unit is done, and whoever holds no unit does not touch the work; that is what makes the
-/// erased lifetime true.
+/// returns only when the work has ended. Until then only threads that hold a unit use the work, and the one thread that reported
+/// the last unit of a phase and has not yet put up the next one; that is what makes the erased lifetime true.
 pub(super) struct JobSlot(UnsafeCell<Option<&'static dyn Work>>);
 
 // SAFETY: the slot is written only while no thread reads it (see `set`), and the work is Sync.
@@ -36,9 +36,10 @@ impl JobSlot {
     /// The work of the current dispatch.
     ///
     /// # Safety
-    /// The thread must hold a unit of the dispatch, and may use the work only until it has reported that unit.
+    /// The thread must hold a unit of the dispatch. It may use the work until it has reported that unit or, where that was the last
+    /// one of its phase, until it has put up the next phase or declared the end of the work.
     pub(super) unsafe fn get(&self) -> &dyn Work {
-        // SAFETY: `set` happened before the unit was published, and it is not called again before the unit is reported.
+        // SAFETY: `set` happened before the first phase began, and it is not called again before the work has ended.
         unsafe { *self.0.get() }.expect("a dispatch has work")
     }
 }

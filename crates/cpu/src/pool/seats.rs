@@ -36,7 +36,7 @@ impl Seats {
         }
     }
 
-    /// Waits until `ready` holds, or for a while: looks for a moment, then sleeps until woken. Whether it slept.
+    /// Looks until `ready` holds, for at most [`LOOK`]; then sleeps until woken. Returns whether it stopped looking.
     ///
     /// Whoever makes `ready` true does it before it calls [`wake`](Self::wake), both with sequentially consistent order: either
     /// it sees the flag, or this thread sees what is ready. No wake-up is lost.

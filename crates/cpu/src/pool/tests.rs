@@ -248,20 +248,28 @@ fn work_that_breaks_the_rules_is_an_error() {
 
 #[test]
 fn a_panic_payload_that_panics_when_dropped_is_contained() {
-    struct Bomb;
+    /// Throws a bomb of one stage less.
+    struct Bomb(usize);
     impl Drop for Bomb {
         fn drop(&mut self) {
-            panic!("the payload's own panic");
+            match self.0 {
+                0 => panic!("the payload's own panic"),
+                stages => std::panic::panic_any(Bomb(stages - 1)),
+            }
         }
     }
-    let pool = Pool::new(3).unwrap();
-    let result = pool.run(&steps(&[5], |_, _, unit| {
-        if unit == 1 {
-            std::panic::panic_any(Bomb);
+    for threads in 1..=3 {
+        let pool = Pool::new(threads).unwrap();
+        for stages in 0..3 {
+            let result = pool.run(&steps(&[5], |_, _, unit| {
+                if unit == 1 {
+                    std::panic::panic_any(Bomb(stages));
+                }
+            }));
+            assert!(matches!(result, Err(PoolError::Panicked { .. })));
+            check_order(&pool, &[5, 1, 5], 3);
         }
-    }));
-    assert!(matches!(result, Err(PoolError::Panicked { .. })));
-    check_order(&pool, &[5, 1, 5], 3);
+    }
 }
 
 #[test]
@@ -310,6 +318,9 @@ fn the_board_hands_out_and_counts() {
     let mut units = Units::new(&board, phase(4, 3, 0).unwrap(), &turn);
     assert_eq!((units.next(), units.next(), units.next()), (Some(0), Some(2), None));
     assert_eq!((units.handed(), board.is_open(), board.claim()), (2, false, None));
+    // Asking on does not open the phase again, even as often as its bits can count.
+    assert!((0..1 << 25).all(|_| units.next().is_none()));
+    assert_eq!(board.claim(), None);
     assert!(!board.report(2, 3));
     assert!(board.report(1, 3));
     // A phase that failed is closed, however often.

@@ -353,7 +353,7 @@ impl Frame<'_> {
                     rotate(head, cosines, sines);
                 }
             }
-            other => unreachable!("{} is no operation on heads", other.name()),
+            other => unreachable!("{} is not an operation on heads", other.name()),
         }
     }
 
@@ -561,7 +561,7 @@ impl Frame<'_> {
 }
 
 /// Multiplies rows with two terms, one after the other in `input`, and adds the products of both. `output`:
-/// (rows, rows of the matrix); this thread alone has the columns of the panels.
+/// (rows, rows of the matrix); only this thread has the columns of the panels.
 fn multiply_two_terms(
     matrix: &PackedMatrix,
     input: &QuantizedRows<'_>,
@@ -581,7 +581,7 @@ fn multiply_two_terms(
     for row in 0..rows {
         let own = 2 * row * range.len()..2 * (row + 1) * range.len();
         let target = row * stride + range.start..row * stride + range.end;
-        // SAFETY: this thread alone has these columns of the output.
+        // SAFETY: only this thread has these columns of the output.
         let (sums, target) = unsafe { (sums.read(own), output.write(target)) };
         let (first, second) = sums.split_at(range.len());
         for ((target, first), second) in target.iter_mut().zip(first).zip(second) {
