@@ -31,7 +31,7 @@ fail() {
     podman logs "$name" >&2 || true
     exit 1
 }
-trap 'podman rm --force --volumes "$name" >/dev/null 2>&1 || true' EXIT
+trap 'podman rm --force "$name" >/dev/null 2>&1 || true; podman volume rm --force "$name" >/dev/null 2>&1 || true' EXIT
 
 if [ ! -e "$base/whole" ]; then
     rm -rf "$base"

@@ -27,7 +27,7 @@ window.fetch = (path, options) => {
   return real(path, options);
 };
 """
-#: Milliseconds between two looks at the engines, while their picture is folded.
+#: Seconds between two looks at the engines, while their picture is folded.
 LOOKS = 5.0
 
 

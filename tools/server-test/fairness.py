@@ -73,7 +73,7 @@ KINDS = {
     "messages": "29 MB in 16,000 messages",
     "lists": "a million token ids",
     "fields": "31 MB of text beside a field that is wrong",
-    "broken": "31 MB that are no JSON",
+    "broken": "31 MB that are not JSON",
 }
 
 
@@ -150,9 +150,11 @@ def beside(address: tuple[str, int], sent: list[bytes], count: int) -> Iterator[
     context = multiprocessing.get_context("fork")
     stop, answered, clients, pipes = context.Event(), {}, [], []
     for first in range(count):
-        pipe, told = context.Pipe(duplex=False)
-        client = context.Process(target=flood, args=(address, sent, first, stop, told), daemon=True)
+        pipe, end = context.Pipe(duplex=False)
+        client = context.Process(target=flood, args=(address, sent, first, stop, end), daemon=True)
         client.start()
+        # Now the client has the only one: where it fails, reading from the pipe ends.
+        end.close()
         clients.append(client)
         pipes.append(pipe)
     time.sleep(WARM)
@@ -161,9 +163,11 @@ def beside(address: tuple[str, int], sent: list[bytes], count: int) -> Iterator[
     finally:
         stop.set()
         for client, pipe in zip(clients, pipes, strict=True):
+            client.join()
+            if client.exitcode:
+                raise RuntimeError("a client failed")
             for status, times in pipe.recv().items():
                 answered[status] = answered.get(status, 0) + times
-            client.join()
 
 
 def words(address: tuple[str, int], count: int) -> list[float]:

@@ -69,8 +69,8 @@ pub trait Program: Send {
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] if the batch breaks one of [`Batch`]'s rules (nothing was run then),
-    /// [`BackendError::Stopped`] if it was [stopped](Program::heed), any other error if the device failed; the caches'
-    /// contents are undefined then.
+    /// [`BackendError::Stopped`] if it was [stopped](Program::heed), after which what `heed` names is undefined; any other error
+    /// if the device failed, after which all contents of the caches are.
     fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError>;
 
     /// Whether the device finds the largest logits itself: whether [`Program::run_top`] may be called.
@@ -91,7 +91,7 @@ pub trait Program: Send {
     }
 
     /// Makes the local layers' rings of slot `to` hold what those of slot `from` do, whose first `positions` positions (at least
-    /// one) alone were ever written.
+    /// one) were ever written.
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] for a slot that does not exist, any other error if the device failed; the caches' contents

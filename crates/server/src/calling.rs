@@ -148,7 +148,8 @@ impl Calling {
     }
 }
 
-/// Logs the parts of the tools' schemas that are not enforced while an answer is written. Calls are compared with them when they are complete.
+/// Logs the parts of the tools' schemas that are not enforced while an answer is written. Calls are compared with them when they
+/// are complete.
 fn warn_of(relaxed: &[Relaxed]) {
     for Relaxed { tool, left_out } in relaxed {
         let (place, keyword) = (&left_out.place, &left_out.keyword);

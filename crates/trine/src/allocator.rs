@@ -7,8 +7,8 @@
 /// Heaps beside which no others are made.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const HEAPS: i32 = 2;
-/// Pieces of this size are mapped by themselves, and a heap whose end has as much to spare gives it back. It is where glibc begins; there the
-/// sizes grow with the pieces that are freed, up to 32 MiB, unless they are set.
+/// Pieces of this size are mapped by themselves, and a heap whose end has as much to spare gives it back. It is where glibc
+/// begins; there the sizes grow with the pieces that are freed, up to 32 MiB, unless they are set.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE_BYTES: i32 = 128 << 10;
 

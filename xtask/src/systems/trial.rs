@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -11,7 +12,7 @@ use anyhow::{Context, bail};
 use crate::drivers::Driver;
 use crate::programs::{self, Program};
 
-/// How long a server may take to end.
+/// How long a server may take to say something, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Exit code of a program that Ctrl-C has ended.
 const INTERRUPTED: i32 = 130;
@@ -37,7 +38,7 @@ pub(super) fn run(root: &Path, driver: &Driver, trine: &Program) -> anyhow::Resu
     server.interrupt()?;
     let ended = server.wait()?;
     if !ended.success() {
-        bail!("trine serve ended with {ended} after Ctrl-C; it said {:?}", server.said()?);
+        bail!("trine serve ended with {ended} after Ctrl-C; it said {:?}", server.said());
     }
 
     let mut server = Server::start(root, driver, trine)?;
@@ -51,7 +52,7 @@ pub(super) fn run(root: &Path, driver: &Driver, trine: &Program) -> anyhow::Resu
     if ended.code() != Some(INTERRUPTED) {
         bail!(
             "trine serve ended with {ended} after two Ctrl-C in an answer; it said {:?}",
-            server.said()?
+            server.said()
         );
     }
     eprintln!(
@@ -65,7 +66,8 @@ pub(super) fn run(root: &Path, driver: &Driver, trine: &Program) -> anyhow::Resu
 /// A server that runs. Dropping kills it.
 struct Server {
     child: Child,
-    errors: BufReader<ChildStderr>,
+    /// Lines of its standard error.
+    lines: Receiver<String>,
     said: String,
     address: String,
 }
@@ -77,7 +79,12 @@ impl Server {
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start trine serve")?;
         let errors = BufReader::new(child.stderr.take().context("standard error is piped")?);
-        let mut server = Self { child, errors, said: String::new(), address: String::new() };
+        let (sender, lines) = mpsc::channel();
+        // Ends with the server, or with whoever reads.
+        std::thread::spawn(move || {
+            errors.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let mut server = Self { child, lines, said: String::new(), address: String::new() };
         const BEFORE: &str = "http://127.0.0.1:";
         let line = server.read_until(BEFORE)?;
         let (_, place) = line.split_once(BEFORE).unwrap_or_default();
@@ -89,11 +96,11 @@ impl Server {
     /// Reads what it says up to a line with these words.
     fn read_until(&mut self, words: &str) -> anyhow::Result<String> {
         loop {
-            let mut line = String::new();
-            if self.errors.read_line(&mut line)? == 0 {
-                bail!("trine serve said {:?}, and ended", self.said);
-            }
+            let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
+                bail!("trine serve said {:?} and then nothing with {words:?}", self.said);
+            };
             self.said.push_str(&line);
+            self.said.push('\n');
             if line.contains(words) {
                 return Ok(line);
             }
@@ -101,9 +108,12 @@ impl Server {
     }
 
     /// All that it has said; waits for its end.
-    fn said(&mut self) -> anyhow::Result<&str> {
-        self.errors.read_to_string(&mut self.said)?;
-        Ok(&self.said)
+    fn said(&mut self) -> &str {
+        for line in self.lines.iter() {
+            self.said.push_str(&line);
+            self.said.push('\n');
+        }
+        &self.said
     }
 
     /// Sends a request for a completion.
@@ -132,7 +142,8 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        bail!("trine serve did not end after Ctrl-C")
+        let said: Vec<String> = self.lines.try_iter().collect();
+        bail!("trine serve did not end after Ctrl-C; it said {:?} and then {said:?}", self.said)
     }
 }
 

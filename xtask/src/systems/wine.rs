@@ -33,9 +33,9 @@ impl Wine {
         let environment = [
             ("WINEPREFIX", prefix.display().to_string()),
             ("WINEDEBUG", "-all".to_owned()),
-            // Nobody is asked for a browser's or .NET's part of Windows.
+            // Keeps Wine from offering to install Mono and Gecko.
             ("WINEDLLOVERRIDES", "mscoree,mshtml=".to_owned()),
-            // No window of it is to be seen.
+            // It shows no window.
             ("DISPLAY", String::new()),
             ("WINEPATH", format!("Z:{}", library.display().to_string().replace('/', "\\"))),
             // Where snapshots are found; there is no cargo to be asked.
@@ -62,7 +62,7 @@ impl Wine {
 
 impl Drop for Wine {
     fn drop(&mut self) {
-        // Where nothing runs any more it fails, which is as well.
+        // It fails if nothing runs; that is fine.
         let _ = self.command(SERVER).arg("--kill").stderr(Stdio::null()).status();
     }
 }

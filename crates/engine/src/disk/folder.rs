@@ -1,8 +1,8 @@
 //! Pages in a folder: atomic, private, and never more than a limit.
 //!
 //! Several processes may use one folder. Who writes holds the lock of the file `lock`, and looks at what is there first: so the
-//! limit holds for all of them together, and pages of one are found by the others when they write next. Who reads holds nothing: a file is put in its
-//! place whole, and what is removed meanwhile is not there.
+//! limit holds for all of them together, and pages of one are found by the others when they write next. Who reads holds nothing:
+//! a file is put in its place whole, and what is removed meanwhile is not there.
 //!
 //! Files are not synced to the disk when they are written. One that a power failure has cut is damaged, and a page less.
 

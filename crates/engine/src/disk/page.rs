@@ -12,8 +12,8 @@
 //! | 32 | SHA-256 of all of it |
 //!
 //! Numbers are little-endian. The chain of a sequence begins with the hash of everything that decides its keys and values but the
-//! tokens ([`Origin`]) and of who may use them ([`Scope`]), and each block adds the hash of what was before and its tokens: so a page's name stands for the
-//! whole beginning of the sequence.
+//! tokens ([`Origin`]) and of who may use them ([`Scope`]), and each block adds the hash of what was before and its tokens: so a
+//! page's name stands for the whole beginning of the sequence.
 
 use sha2::{Digest, Sha256};
 use trine_backend::{BLOCK, KvPart, Program};

@@ -105,8 +105,8 @@ impl Place {
     }
 
     /// Tokens at the beginning of a prompt that it shares and that were computed as the prompt's own would be. Sequences of
-    /// different scopes share nothing. Where one of both prompts has bulk rows and the other has not, they were not; what continues a short prompt's answer may
-    /// still use them, which are the more exact ones.
+    /// different scopes share nothing. Where one of both prompts has bulk rows and the other has not, they were not; what
+    /// continues a short prompt's answer may still use them, which are the more exact ones.
     fn common(&self, sequence: &Sequence) -> usize {
         if self.scope() != sequence.scope {
             return 0;

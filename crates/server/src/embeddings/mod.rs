@@ -159,7 +159,8 @@ pub(crate) struct Vectors {
 /// The embeddings of texts, in their order. Dropping the future cancels what is left.
 ///
 /// # Errors
-/// 503 where the queue has no room for the first of them, or for long no room for another; 408 where the request's time is over; and what ends a generation without a text.
+/// 503 where the queue has no room for the first of them, or for long no room for another; 408 where the request's time is over;
+/// and what ends a generation without a text.
 async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<Vectors, ApiError> {
     let (model, Ready { prompts, room }) = (&lease.model, ready);
     let tokens = prompts.iter().map(Vec::len).sum();

@@ -208,7 +208,8 @@ fn a_presets_context_is_kept() {
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
     let body = json!({"model": "short", "prompt": vec![5; 41], "max_tokens": 1});
     let (status, error) = server.post("/v1/completions", &body);
-    assert_eq!((status, &error["error"]["code"]), (400, &json!("context_length_exceeded"))); // Before it is cut into tokens, where its length is enough.
+    assert_eq!((status, &error["error"]["code"]), (400, &json!("context_length_exceeded")));
+    // Before it is cut into tokens, where its length is enough.
     let text = "word ".repeat(1000);
     for (path, body) in [
         ("/v1/completions", json!({ "prompt": text })),

@@ -55,8 +55,9 @@ pub const MAX_CHOICES: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GrammarSource {
-    /// JSON that satisfies this JSON schema (draft 2020-12 and its predecessors' spellings). Keys of an object come in
-    /// the order of `properties`, and no others where it says nothing of others. Between elements there is at most one space, or a line break and an indent.
+    /// JSON that satisfies this JSON schema (draft 2020-12 and its predecessors' spellings). Keys of an object come in the order
+    /// of `properties`, and no others where it says nothing of others. Between elements there is at most one space, or a line
+    /// break and an indent.
     JsonSchema(String),
     /// Any JSON object.
     JsonObject,

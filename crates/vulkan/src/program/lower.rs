@@ -1,8 +1,8 @@
 //! From a Plan's steps to launches.
 //!
 //! Every operation has a launch of its own. Where a neighbour can do its work on the way, it does: norms, gated products and
-//! attention hand their rows on as the operand that the next product takes; the work on the heads moves into attention where each row is of another
-//! sequence, and at one row the norm into the product, so that a layer is five launches.
+//! attention hand their rows on as the operand that the next product takes; the work on the heads moves into attention where each
+//! row is of another sequence, and at one row the norm into the product, so that a layer is five launches.
 
 use trine_model::{BufferId, Op, Plan, Product, Rows, WeightId, Width};
 
