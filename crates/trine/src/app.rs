@@ -46,7 +46,7 @@ pub(crate) fn main() -> ExitCode {
         if is_server {
             allocator::give_memory_back();
         }
-        let _traces = log::start(cli.verbose, is_server, collector.as_ref())?;
+        let _log = log::start(cli.verbose, is_server, collector.as_ref())?;
         interrupt::install();
         run(cli).map(|()| ExitCode::SUCCESS)
     }));

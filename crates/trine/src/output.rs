@@ -3,10 +3,12 @@
 use std::fmt::Display;
 use std::io::{Write, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
+use tracing_appender::non_blocking::NonBlocking;
 
 use crate::failure::output_error;
 use crate::{terminal, wrap};
@@ -29,9 +31,22 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     write_text(&text)
 }
 
+/// What writes lines on standard error in place of the thread that has something to say.
+static WRITER: RwLock<Option<NonBlocking>> = RwLock::new(None);
+
+/// From here on another thread writes lines on standard error, or with `None` each thread its own: of a server nothing may wait for
+/// whoever reads them, and it does without those that find no room.
+pub(crate) fn write_by(writer: Option<NonBlocking>) {
+    *WRITER.write().unwrap_or_else(PoisonError::into_inner) = writer;
+}
+
 /// A line on standard error. If that is closed there is nobody to tell.
 pub(crate) fn remark(text: impl Display) {
-    let _ = writeln!(stderr().lock(), "{text}");
+    let writer = WRITER.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let _ = match writer {
+        Some(mut writer) => writer.write_all(format!("{text}\n").as_bytes()),
+        None => writeln!(stderr().lock(), "{text}"),
+    };
 }
 
 /// Whether only warnings and errors are said.

@@ -65,6 +65,7 @@ impl Serving {
     /// Sends a request; its answer is to be read.
     fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout can be set");
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
@@ -101,6 +102,31 @@ impl Serving {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_log_that_nobody_reads_holds_up_nothing() {
+    let mut child = Serving::command(&["-v", "--drain-seconds", "2"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    let address = loop {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "it ended early");
+        if let Some((_, address)) = line.trim().split_once("http://") {
+            break address.to_owned();
+        }
+    };
+    let mut serving = Serving { child, address, reader: None };
+    // Each is a line or more of the log, and a pipe has room for 64 KiB.
+    let long = "x".repeat(200);
+    for index in 0..1000 {
+        let path = format!("/v1/models/{index}{long}");
+        assert!(serving.ask("GET", &path, "").starts_with("HTTP/1.1 404"), "{index}");
+    }
+    serving.signal("-TERM");
+    assert_eq!(serving.wait().code(), Some(0));
+    drop(lines);
 }
 
 #[test]
