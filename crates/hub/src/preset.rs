@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,8 @@ const MOST: usize = 10_000;
 const DEEPEST: usize = 8;
 /// Most texts that end an answer.
 const MOST_STOPS: usize = 64;
+/// Presets that this process has begun to write.
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
 /// What stands for the colon of a name in a file's name: no name holds it.
 const COLON: &str = "@";
 
@@ -428,7 +431,10 @@ impl Hub {
         self.store.create_inside(&folder)?;
         let path = self.preset_path(&name);
         // Written beside its place and renamed: whoever reads meanwhile sees the old or the new one.
-        let temporary = folder.join(format!(".{}.{}.tmp", name.file(), std::process::id()));
+        // Other processes and threads have names of their own.
+        let count = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let process = std::process::id();
+        let temporary = folder.join(format!(".{}.{process}.{count}.tmp", name.file()));
         let written = fs::File::create(&temporary).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             file.sync_all()
@@ -509,9 +515,12 @@ fn read(path: &Path, name: &str) -> Result<Option<Preset>, HubError> {
         return Err(invalid("it is not a file, or too large for a preset".to_owned()));
     }
     let mut bytes = Vec::new();
-    fs::File::open(path)
-        .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
-        .map_err(fail)?;
+    match fs::File::open(path) {
+        // Somebody removed it meanwhile.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        file => file.and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes)),
+    }
+    .map_err(fail)?;
     let text = String::from_utf8(bytes).map_err(|_| invalid("it is not UTF-8 text".to_owned()))?;
     let mut preset: Preset =
         toml::from_str(&text).map_err(|error| invalid(toml_problem(&text, &error)))?;

@@ -82,6 +82,22 @@ fn names_that_can_be_no_preset() {
 }
 
 #[test]
+fn presets_are_written_by_several_at_once() {
+    let (folder, hub) = hub();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    hub.save_preset(&preset("same", "demo")).unwrap();
+                    assert!(hub.preset("same").unwrap().is_some());
+                }
+            });
+        }
+    });
+    assert_eq!(std::fs::read_dir(folder.path().join(".presets")).unwrap().count(), 1);
+}
+
+#[test]
 fn presets_stand_on_presets() {
     let (_folder, hub) = hub();
     let mut base = preset("base", "a/b:Q4_0");
