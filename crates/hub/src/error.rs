@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::space::is_full;
+
 /// An error of a download or of the model store. The message names cause and remedy.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -185,7 +187,7 @@ pub enum HubError {
     },
     /// A file operation failed.
     #[error(
-        "cannot {action} {path}: {source}; check the path's permissions, or set TRINE_HOME to a folder you may write"
+        "cannot {action} {path}: {source}; {}", remedy(.source)
     )]
     File {
         /// What was tried, e.g. `create`.
@@ -254,6 +256,19 @@ fn there_is(names: &[String]) -> String {
 
 fn close_names(names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!(" (close: {})", listed(names)) }
+}
+
+/// What helps against a file operation's failure.
+fn remedy(source: &io::Error) -> &'static str {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+
+    match source.kind() {
+        _ if is_full(source) => "free some space, or set TRINE_HOME to a folder on a larger disk",
+        PermissionDenied | ReadOnlyFilesystem => {
+            "check the path's permissions, or set TRINE_HOME to a folder you may write"
+        }
+        _ => "mend what is in the way, or set TRINE_HOME to another folder",
+    }
 }
 
 fn with_message(message: &str) -> String {

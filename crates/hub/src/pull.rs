@@ -158,7 +158,7 @@ impl Hub {
         // The files of a model change together: no final name is touched before all are whole.
         let mut fetched = Vec::new();
         for job in &jobs {
-            let whole = fetch(job, progress).map_err(|error| with_files(error, remote, pick))?;
+            let whole = fetch(job, progress).map_err(as_listed)?;
             progress.done(&job.file.name);
             fetched.push((job, whole));
         }
@@ -283,13 +283,13 @@ fn discard(part: &Path) -> Result<(), HubError> {
     }
 }
 
-/// Adds to "no such file" what the repository does have.
-fn with_files(error: HubError, remote: &Repository, pick: &Pick) -> HubError {
+/// What it means that a file is not there: only listed ones are asked for.
+fn as_listed(error: HubError) -> HubError {
     match error {
         HubError::FileNotFound { repository, file, .. } => {
-            let names: Vec<String> = remote.files.iter().map(|file| file.name.clone()).collect();
-            let available = pick.files().to_vec();
-            HubError::FileNotFound { close: closest(&file, &names), repository, file, available }
+            let reason =
+                format!("it lists {file}, but answers that there is no such file; try again later");
+            HubError::Unusable { repository, reason }
         }
         other => other,
     }

@@ -6,11 +6,11 @@ use trine_weights::gguf;
 use crate::error::ModelError;
 use crate::{config_gguf, config_hf};
 
-/// Refuses a model by the first bytes of its GGUF file, or by its `config.json`. Bytes that do not tell what the model is are no
-/// reason to refuse it: whoever reads the whole file sees more.
+/// Refuses a model by the first bytes of its GGUF file, or by its `config.json`. GGUF metadata and JSON that do not tell what the
+/// model is are no reason to refuse it: whoever reads the whole file sees more.
 ///
 /// # Errors
-/// [`ModelError::UnknownArchitecture`]
+/// [`ModelError::UnknownArchitecture`], and [`ModelError::Weights`] for a file that does not begin as a GGUF file does.
 pub fn judge(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
     if file.ends_with(".json") {
         return match serde_json::from_slice::<Value>(beginning) {
@@ -18,7 +18,7 @@ pub fn judge(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
             Err(_) => Ok(()),
         };
     }
-    match gguf::architecture(beginning) {
+    match gguf::architecture(beginning, file)? {
         Some(architecture) => config_gguf::check_supported(&architecture),
         None => Ok(()),
     }
@@ -61,13 +61,21 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_begin_as_gguf_is_refused() {
+        for junk in [&b""[..], b"GGU", b"GGUF", b"GGUF\x01\0\0\0", b"<html>", &[7; 100]] {
+            let error = judge("x.gguf", junk).unwrap_err();
+            assert!(matches!(error, ModelError::Weights(_)), "{error}");
+            assert!(error.to_string().contains("x.gguf"), "{error}");
+        }
+    }
+
+    #[test]
     fn what_does_not_tell_is_not_refused() {
         let whole = beginning(&[entry("general.architecture", 8, &text("llama"))]);
-        for length in 0..whole.len() {
+        for length in 8..whole.len() {
             judge("x.gguf", &whole[..length]).unwrap();
         }
         judge("x.gguf", &beginning(&[entry("general.architecture", 4, &[0; 4])])).unwrap();
-        judge("x.gguf", b"<html>").unwrap();
         judge("config.json", br#"{"model_type":"qw"#).unwrap();
     }
 }

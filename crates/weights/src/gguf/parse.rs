@@ -62,11 +62,19 @@ pub fn parse(bytes: &[u8], file: &str) -> Result<Layout, WeightsError> {
     Ok(Layout { version, alignment, metadata, tensors })
 }
 
-/// The `general.architecture` of a GGUF file of which `beginning` is the first part; `None` where the key does not come in time, or
-/// where the bytes are not those of a GGUF file. Writers put it first.
-pub fn architecture(beginning: &[u8]) -> Option<String> {
-    let mut cursor = Cursor::new(beginning, "");
-    read_version(&mut cursor).ok()?;
+/// The `general.architecture` of a GGUF file of which `beginning` is the first part; `None` where the key does not come in time.
+/// Writers put it first. `file` names the file in errors.
+///
+/// # Errors
+///
+/// When the bytes do not begin as those of a GGUF file of version 2 or 3.
+pub fn architecture(beginning: &[u8], file: &str) -> Result<Option<String>, WeightsError> {
+    let mut cursor = Cursor::new(beginning, file);
+    read_version(&mut cursor)?;
+    Ok(find_architecture(&mut cursor))
+}
+
+fn find_architecture(cursor: &mut Cursor<'_>) -> Option<String> {
     cursor.u64("").ok()?;
     let entries = cursor.u64("").ok()?;
     let mut nested = 0;
@@ -74,7 +82,7 @@ pub fn architecture(beginning: &[u8]) -> Option<String> {
         let key = cursor.name(KEY_BYTES_MAX, "").ok()?;
         let kind_offset = cursor.offset();
         let kind = cursor.u32("").ok()?;
-        let value = read_value(&mut cursor, "", kind, kind_offset, &mut nested).ok()?;
+        let value = read_value(cursor, "", kind, kind_offset, &mut nested).ok()?;
         if &*key == ARCHITECTURE_KEY {
             return match value {
                 Value::String(name) => Some(name.into()),
