@@ -103,7 +103,11 @@ impl App {
         weight: Weight,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = Arc::clone(self.workers.of(weight)).acquire_owned().await;
+        let permit = tokio::select! {
+            biased;
+            permit = Arc::clone(self.workers.of(weight)).acquire_owned() => permit,
+            () = self.lifecycle.reached(Phase::Aborting) => return Err(ApiError::draining()),
+        };
         let noted = Noted::present();
         let work = move || {
             let _permit = permit;

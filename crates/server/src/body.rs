@@ -56,14 +56,13 @@ pub(crate) enum Weight {
 const MEDIUM_BYTES: usize = 1 << 20;
 
 /// Fields that hold grammars, or what becomes one.
-const GRAMMARS: [&str; 17] = [
+const GRAMMARS: [&str; 16] = [
     "ebnf",
     "format",
     "grammar",
     "guided_choice",
     "guided_grammar",
     "guided_json",
-    "guided_json_object",
     "guided_regex",
     "json_schema",
     "output_config",

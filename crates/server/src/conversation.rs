@@ -142,11 +142,20 @@ pub(crate) fn read_messages(fields: Fields<'_>) -> Result<Vec<Message>, ApiError
     let items = fields.list("messages")?.ok_or_else(|| {
         ApiError::field("messages", "messages is missing; use a list of messages")
     })?;
-    if items.is_empty() || items.len() > MESSAGES_MAX {
-        let message = format!("there are {} messages; use 1 to {MESSAGES_MAX}", items.len());
-        return Err(ApiError::field("messages", message));
-    }
+    check_count(items)?;
     items.iter().enumerate().map(|(index, item)| read_message(index, item)).collect()
+}
+
+/// Refuses a list of messages by its length.
+///
+/// # Errors
+/// 400 where there are none or too many.
+pub(crate) fn check_count(messages: &[Value]) -> Result<(), ApiError> {
+    if (1..=MESSAGES_MAX).contains(&messages.len()) {
+        return Ok(());
+    }
+    let message = format!("there are {} messages; use 1 to {MESSAGES_MAX}", messages.len());
+    Err(ApiError::field("messages", message))
 }
 
 fn read_message(index: usize, item: &Value) -> Result<Message, ApiError> {

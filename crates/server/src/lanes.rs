@@ -38,7 +38,8 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
-    /// Starts its threads: one for connections, and as many as there is work for beside it.
+    /// Starts a thread for connections. Threads for work that takes the processor are added as needed; `App::work` bounds how many
+    /// run.
     ///
     /// # Errors
     /// If the system gives none.
@@ -242,6 +243,7 @@ mod tests {
             std::future::pending::<()>().await;
         });
         bulk.end();
-        assert!(told.recv_timeout(Duration::from_secs(60)).is_err());
+        let ended = Err(std::sync::mpsc::RecvTimeoutError::Disconnected);
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), ended);
     }
 }

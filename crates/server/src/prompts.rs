@@ -107,15 +107,14 @@ pub(crate) fn encode(lease: &Lease, text: &str, specials: Specials) -> Result<Ve
 /// 400 as for a prompt whose tokens were counted.
 pub(crate) fn check_messages(lease: &Lease, messages: &[Message]) -> Result<(), ApiError> {
     let is_kept = |message: &&Message| matches!(&*message.role, "system" | "user");
-    let least = |text: &str| lease.tokenizer.tokens_least(text.trim(), Specials::AsText);
+    // A token may reach from one text into the next one: each may have one less than it says.
+    let least =
+        |text: &str| lease.tokenizer.tokens_least(text.trim(), Specials::AsText).saturating_sub(1);
     let of_part = |part: &Part| part.text.as_deref().map_or(0, least);
     let of_content = |message: &Message| match &message.content {
         Content::Text(text) => least(text),
         Content::Parts(parts) => parts.iter().map(of_part).sum(),
         Content::Absent(()) => 0,
     };
-    // A token may reach from one text into the next one: each may have one less than it says.
-    let texts =
-        messages.iter().filter(is_kept).map(|message| of_content(message).saturating_sub(1));
-    Ok(lease.limits().check_least(texts.sum())?)
+    Ok(lease.limits().check_least(messages.iter().filter(is_kept).map(of_content).sum())?)
 }

@@ -194,7 +194,7 @@ impl Models {
         }
     }
 
-    /// What a request's name stands for; the default one for `None`.
+    /// What a request's name stands for; the default one for `None` or an empty name.
     ///
     /// # Errors
     /// 404 if it stands for nothing.

@@ -4,7 +4,7 @@ pub(crate) mod manage;
 pub(crate) mod models;
 pub(crate) mod pull;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use trine_text::{Message, Specials, ToolCall};
 use crate::app::{App, unix_seconds};
 use crate::body::receive;
 use crate::calling::{Calling, arguments};
-use crate::conversation::{Conversation, Rendering, read_messages};
+use crate::conversation::{Conversation, Rendering, check_count, read_messages};
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::json::Fields;
@@ -157,6 +157,7 @@ fn read_chat(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
     let Some(messages) = fields.list("messages")?.filter(|messages| !messages.is_empty()) else {
         return Ok(None);
     };
+    check_count(messages)?;
     refuse_images(messages)?;
     let map = Map::from_iter([("messages".to_owned(), with_ids(messages).into())]);
     let messages = read_messages(Fields::new(&map))?;
@@ -218,42 +219,79 @@ fn refuse_images(messages: &[Value]) -> Result<(), ApiError> {
 /// the call that it names, to the first open call of the function that it names, or to the first open call.
 fn with_ids(messages: &[Value]) -> Vec<Value> {
     let mut messages = messages.to_vec();
-    // Ids and functions of calls without a result.
-    let mut open: VecDeque<(String, Value)> = VecDeque::new();
-    let mut made = 0;
+    let mut open = OpenCalls::default();
     for message in &mut messages {
         if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
             for call in calls {
-                let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
-                let id = id.unwrap_or_else(|| {
-                    made += 1;
-                    format!("trine-{made}")
-                });
-                let name = call["function"]["name"].clone();
+                let name = call["function"]["name"].as_str().map(str::to_owned);
                 if let Some(call) = call.as_object_mut() {
-                    call.insert("id".to_owned(), id.as_str().into());
-                    open.push_back((id, name));
+                    let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
+                    let id = open.add(id, name);
+                    call.insert("id".to_owned(), id.into());
                 }
             }
         }
         let Some(result) = message.as_object_mut().filter(|message| is_result(message)) else {
             continue;
         };
-        let named = result.get("tool_call_id").filter(|id| !id.is_null());
+        let named = result.get("tool_call_id").and_then(Value::as_str);
         let function = result.get("tool_name").or_else(|| result.get("name"));
-        let place = open.iter().position(|(id, _)| named.is_some_and(|named| named == id.as_str()));
-        let place = place
-            .or_else(|| open.iter().position(|(_, name)| function.is_some_and(|it| it == name)));
-        match place.or((!open.is_empty() && function.is_none_or(Value::is_null)).then_some(0)) {
-            Some(place) => {
-                let id = open.remove(place).map(|(id, _)| id);
-                result.insert("tool_call_id".to_owned(), id.into());
-            }
+        match open.take(named, function.filter(|function| !function.is_null())) {
+            Some(id) => drop(result.insert("tool_call_id".to_owned(), id.into())),
             // Of no call that is open: it stands for itself, under the name that it gives.
             None => drop(result.shift_remove("tool_call_id")),
         }
     }
     messages
+}
+
+/// Calls without a result, in order, found by id and by function without looking at the others: a client may send many.
+#[derive(Default)]
+struct OpenCalls {
+    /// Id of each call; `None` once it has its result.
+    ids: Vec<Option<String>>,
+    by_id: HashMap<String, VecDeque<usize>>,
+    by_function: HashMap<String, VecDeque<usize>>,
+    /// Calls before this one have their results.
+    first: usize,
+}
+
+impl OpenCalls {
+    /// Adds a call; returns its id, made up where it has none.
+    fn add(&mut self, id: Option<String>, function: Option<String>) -> String {
+        let place = self.ids.len();
+        let id = id.unwrap_or_else(|| format!("trine-{}", place + 1));
+        self.ids.push(Some(id.clone()));
+        self.by_id.entry(id.clone()).or_default().push_back(place);
+        if let Some(function) = function {
+            self.by_function.entry(function).or_default().push_back(place);
+        }
+        id
+    }
+
+    /// The id of the call that a result belongs to, which is not open any more.
+    fn take(&mut self, named: Option<&str>, function: Option<&Value>) -> Option<String> {
+        let ids = &mut self.ids;
+        let mut next = |places: Option<&mut VecDeque<usize>>| {
+            let places = places?;
+            // Each place is looked at once: whatever is taken stays taken.
+            std::iter::from_fn(|| places.pop_front()).find_map(|place| ids[place].take())
+        };
+        let found = named.and_then(|named| next(self.by_id.get_mut(named))).or_else(|| {
+            let function = function.and_then(Value::as_str)?;
+            next(self.by_function.get_mut(function))
+        });
+        if found.is_some() || function.is_some() {
+            return found;
+        }
+        while self.first < self.ids.len() {
+            self.first += 1;
+            if let Some(id) = self.ids[self.first - 1].take() {
+                return Some(id);
+            }
+        }
+        None
+    }
 }
 
 fn is_result(message: &Map<String, Value>) -> bool {
@@ -370,6 +408,46 @@ fn rfc3339(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_belong_to_calls() {
+        let call = |id: Option<&str>, function: &str| match id {
+            Some(id) => json!({"id": id, "function": {"name": function}}),
+            None => json!({"function": {"name": function}}),
+        };
+        let result = |fields: Value| {
+            let mut result = json!({"role": "tool", "content": "x"});
+            result.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            result
+        };
+        let calls = [call(None, "a"), call(Some("own"), "b"), call(None, "a"), call(None, "c")];
+        let messages = [
+            json!({"role": "assistant", "tool_calls": calls}),
+            result(json!({"tool_call_id": "own"})),
+            result(json!({"tool_name": "c"})),
+            result(json!({"tool_call_id": "unknown", "name": "a"})),
+            result(json!({"tool_call_id": "unknown"})),
+            result(json!({"tool_call_id": "own", "tool_name": "b"})),
+            result(json!({})),
+        ];
+        let with = with_ids(&messages);
+        let ids: Vec<&Value> = with[1..].iter().map(|message| &message["tool_call_id"]).collect();
+        let null = Value::Null;
+        assert_eq!(
+            ids,
+            [&json!("own"), &json!("trine-4"), &json!("trine-1"), &json!("trine-3"), &null, &null]
+        );
+    }
+
+    #[test]
+    fn many_calls_cost_no_more_each_than_few() {
+        let calls = vec![json!({}); 300_000];
+        let result = json!({"role": "tool", "tool_call_id": "unknown", "tool_name": "f"});
+        let mut messages = vec![json!({"role": "assistant", "tool_calls": calls})];
+        messages.extend(vec![result; 100_000]);
+        let with = with_ids(&messages);
+        assert!(with[1..].iter().all(|message| message.get("tool_call_id").is_none()));
+    }
 
     #[test]
     fn times_are_written_as_rfc_3339() {

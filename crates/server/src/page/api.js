@@ -195,7 +195,7 @@ export async function ownPrompt(name) {
 export async function modelDefaults(name) {
   const props = await askJson(`props?model=${encodeURIComponent(name)}`);
   const given = props.default_generation_settings?.params ?? {};
-  // A seed or a bound of -1 is none.
+  // -1 means no seed or no bound.
   const isNone = (key, value) => ['seed', 'max_tokens'].includes(key) && value < 0;
   const numbers = Object.entries(given).filter(([key, value]) => Number.isFinite(value) && !isNone(key, value));
   // The server's numbers have 32 bits: 0.7 comes as 0.699999988.

@@ -116,7 +116,7 @@ fn a_server_takes_the_model_of_the_file_for_its_default() {
     assert_eq!(names(&serve("short", &["demo"])), ["demo"]);
 }
 
-/// One half may be typed and the other one set, and a half alone is not passed over.
+/// One half may be typed and the other one set, and one half without the other is an error.
 #[test]
 fn a_server_takes_options_that_belong_together_from_both_places() {
     let error = with("[server]\ntls-cert = '/no/chain'\n", &[], &["serve"]).fails(2);
