@@ -126,7 +126,7 @@ fn part(plan: &Plan, mut steps: Vec<Step>, input: Option<BufferId>, output: Buff
     let mut buffers: BTreeSet<BufferId> = input.into_iter().chain([output]).collect();
     let (mut weights, mut caches) = (BTreeSet::new(), BTreeSet::new());
     for step in &steps {
-        buffers.extend(step.op.reads().into_iter().chain(step.op.writes()));
+        buffers.extend(step.op.touches());
         weights.extend(step.op.weights());
         caches.extend(step.op.cache());
     }

@@ -26,7 +26,7 @@ pub fn narrow(mut plan: Plan) -> Plan {
     let live_in = live_in(&tail, selected);
     let mut steps = Vec::new();
     for step in &mut tail {
-        for id in step.op.reads().into_iter().chain(step.op.writes()) {
+        for id in step.op.touches() {
             twins.of(id);
         }
         let pairs = &twins.pairs;

@@ -276,6 +276,20 @@ pub enum Op {
     },
 }
 
+/// What an operation touches, in place, so that it can be replaced.
+pub(crate) enum Operand<'a> {
+    /// A buffer whose values are used.
+    Read(&'a mut BufferId),
+    /// A buffer whose values are set.
+    Write(&'a mut BufferId),
+    /// A buffer whose values are used and set.
+    Change(&'a mut BufferId),
+    /// A tensor of the model.
+    Weight(&'a mut WeightId),
+    /// A KV cache.
+    Cache(&'a mut CacheId),
+}
+
 /// One step of a Plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
@@ -360,103 +374,138 @@ impl Op {
         }
     }
 
+    /// Shows each operand, in the order in which people name them: the one place that knows what an operation touches.
+    pub(crate) fn operands(&mut self, see: &mut dyn FnMut(Operand<'_>)) {
+        use Operand::{Cache, Change, Read, Weight, Write};
+        match self {
+            Op::Embed { table, output, .. } => {
+                see(Weight(table));
+                see(Write(output));
+            }
+            Op::Norm { input, weight, output, .. } => {
+                see(Read(input));
+                see(Weight(weight));
+                see(Write(output));
+            }
+            Op::HeadNorm { buffer, weight, .. } => {
+                see(Change(buffer));
+                see(Weight(weight));
+            }
+            Op::Rotate { buffer, .. } | Op::Softcap { buffer, .. } => see(Change(buffer)),
+            Op::MatMul { input, products } => {
+                see(Read(input));
+                for product in products {
+                    see(Weight(&mut product.weight));
+                    see(Write(&mut product.output));
+                }
+            }
+            Op::StoreKv { key, value, cache, .. } => {
+                see(Read(key));
+                see(Read(value));
+                see(Cache(cache));
+            }
+            Op::Attend { query, cache, output, .. } => {
+                see(Read(query));
+                see(Cache(cache));
+                see(Write(output));
+            }
+            Op::Geglu { gate, up, output } => {
+                see(Read(gate));
+                see(Read(up));
+                see(Write(output));
+            }
+            Op::Add { source, target } => {
+                see(Read(source));
+                see(Change(target));
+            }
+            Op::Select { input, output } => {
+                see(Read(input));
+                see(Write(output));
+            }
+            Op::GatedMatMul { input, gate, up, output } => {
+                see(Read(input));
+                see(Weight(gate));
+                see(Weight(up));
+                see(Write(output));
+            }
+            Op::NormAdd { input, weight, target, .. } => {
+                see(Read(input));
+                see(Weight(weight));
+                see(Change(target));
+            }
+            Op::NormAddNorm { input, weight, target, next_weight, output, .. } => {
+                see(Read(input));
+                see(Weight(weight));
+                see(Change(target));
+                see(Weight(next_weight));
+                see(Write(output));
+            }
+            Op::PrepareQkv { query, key, value, query_norm, key_norm, cache, .. } => {
+                see(Change(query));
+                see(Change(key));
+                see(Read(value));
+                see(Weight(query_norm));
+                see(Weight(key_norm));
+                see(Cache(cache));
+            }
+        }
+    }
+
+    /// The operands that `pick` takes, in order.
+    fn picked<T>(&self, mut pick: impl FnMut(Operand<'_>) -> Option<T>) -> Vec<T> {
+        let mut picked = Vec::new();
+        self.clone().operands(&mut |operand| picked.extend(pick(operand)));
+        picked
+    }
+
     /// Buffers whose values the operation uses.
     pub fn reads(&self) -> Vec<BufferId> {
-        match self {
-            Op::Embed { .. } => vec![],
-            Op::Norm { input, .. } | Op::Select { input, .. } => vec![*input],
-            Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } => vec![*input],
-            Op::HeadNorm { buffer, .. }
-            | Op::Rotate { buffer, .. }
-            | Op::Softcap { buffer, .. } => {
-                vec![*buffer]
-            }
-            Op::StoreKv { key, value, .. } => vec![*key, *value],
-            Op::Attend { query, .. } => vec![*query],
-            Op::Geglu { gate, up, .. } => vec![*gate, *up],
-            Op::Add { source, target } => vec![*source, *target],
-            Op::NormAdd { input, target, .. } | Op::NormAddNorm { input, target, .. } => {
-                vec![*input, *target]
-            }
-            Op::PrepareQkv { query, key, value, .. } => vec![*query, *key, *value],
-        }
+        self.picked(|operand| match operand {
+            Operand::Read(id) | Operand::Change(id) => Some(*id),
+            _ => None,
+        })
     }
 
     /// Buffers whose values the operation sets.
     pub fn writes(&self) -> Vec<BufferId> {
-        match self {
-            Op::Embed { output, .. } | Op::Norm { output, .. } | Op::Select { output, .. } => {
-                vec![*output]
-            }
-            Op::Attend { output, .. }
-            | Op::Geglu { output, .. }
-            | Op::GatedMatMul { output, .. } => {
-                vec![*output]
-            }
-            Op::HeadNorm { buffer, .. }
-            | Op::Rotate { buffer, .. }
-            | Op::Softcap { buffer, .. } => {
-                vec![*buffer]
-            }
-            Op::MatMul { products, .. } => products.iter().map(|product| product.output).collect(),
-            Op::StoreKv { .. } => vec![],
-            Op::Add { target, .. } | Op::NormAdd { target, .. } => vec![*target],
-            Op::NormAddNorm { target, output, .. } => vec![*target, *output],
-            Op::PrepareQkv { query, key, .. } => vec![*query, *key],
-        }
+        self.picked(|operand| match operand {
+            Operand::Write(id) | Operand::Change(id) => Some(*id),
+            _ => None,
+        })
+    }
+
+    /// Buffers that the operation reads or writes, each once.
+    pub fn touches(&self) -> Vec<BufferId> {
+        self.picked(|operand| match operand {
+            Operand::Read(id) | Operand::Write(id) | Operand::Change(id) => Some(*id),
+            _ => None,
+        })
     }
 
     /// Weights the operation reads.
     pub fn weights(&self) -> Vec<WeightId> {
-        match self {
-            Op::Embed { table, .. } => vec![*table],
-            Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } | Op::NormAdd { weight, .. } => {
-                vec![*weight]
-            }
-            Op::NormAddNorm { weight, next_weight, .. } => vec![*weight, *next_weight],
-            Op::MatMul { products, .. } => products.iter().map(|product| product.weight).collect(),
-            Op::GatedMatMul { gate, up, .. } => vec![*gate, *up],
-            Op::PrepareQkv { query_norm, key_norm, .. } => vec![*query_norm, *key_norm],
-            _ => vec![],
-        }
-    }
-
-    /// Replaces every buffer id that the map knows.
-    pub(crate) fn rename(&mut self, map: &dyn Fn(BufferId) -> BufferId) {
-        let rename = |ids: &mut [&mut BufferId]| ids.iter_mut().for_each(|id| **id = map(**id));
-        match self {
-            Op::Embed { output, .. } => rename(&mut [output]),
-            Op::Norm { input, output, .. } | Op::Select { input, output } => {
-                rename(&mut [input, output])
-            }
-            Op::HeadNorm { buffer, .. }
-            | Op::Rotate { buffer, .. }
-            | Op::Softcap { buffer, .. } => {
-                rename(&mut [buffer]);
-            }
-            Op::MatMul { input, products } => {
-                rename(&mut [input]);
-                products.iter_mut().for_each(|product| product.output = map(product.output));
-            }
-            Op::StoreKv { key, value, .. } => rename(&mut [key, value]),
-            Op::Attend { query, output, .. } => rename(&mut [query, output]),
-            Op::Geglu { gate, up, output } => rename(&mut [gate, up, output]),
-            Op::Add { source, target } => rename(&mut [source, target]),
-            Op::GatedMatMul { input, output, .. } => rename(&mut [input, output]),
-            Op::NormAdd { input, target, .. } => rename(&mut [input, target]),
-            Op::NormAddNorm { input, target, output, .. } => rename(&mut [input, target, output]),
-            Op::PrepareQkv { query, key, value, .. } => rename(&mut [query, key, value]),
-        }
+        self.picked(|operand| match operand {
+            Operand::Weight(id) => Some(*id),
+            _ => None,
+        })
     }
 
     /// The KV cache that the operation reads or writes.
     pub fn cache(&self) -> Option<CacheId> {
-        match self {
-            Op::StoreKv { cache, .. } | Op::Attend { cache, .. } | Op::PrepareQkv { cache, .. } => {
-                Some(*cache)
-            }
+        let caches = self.picked(|operand| match operand {
+            Operand::Cache(id) => Some(*id),
             _ => None,
-        }
+        });
+        caches.first().copied()
+    }
+
+    /// Replaces every buffer id by what the map says.
+    pub(crate) fn rename(&mut self, map: &dyn Fn(BufferId) -> BufferId) {
+        self.operands(&mut |operand| {
+            if let Operand::Read(id) | Operand::Write(id) | Operand::Change(id) = operand {
+                *id = map(*id);
+            }
+        });
     }
 
     /// Replaces every weight and cache id by what the maps say.
@@ -465,29 +514,10 @@ impl Op {
         weight_of: &dyn Fn(WeightId) -> WeightId,
         cache_of: &dyn Fn(CacheId) -> CacheId,
     ) {
-        let rebind = |ids: &mut [&mut WeightId]| {
-            ids.iter_mut().for_each(|id| **id = weight_of(**id));
-        };
-        match self {
-            Op::Embed { table, .. } => rebind(&mut [table]),
-            Op::Norm { weight, .. } | Op::HeadNorm { weight, .. } | Op::NormAdd { weight, .. } => {
-                rebind(&mut [weight]);
-            }
-            Op::NormAddNorm { weight, next_weight, .. } => rebind(&mut [weight, next_weight]),
-            Op::MatMul { products, .. } => {
-                products.iter_mut().for_each(|product| product.weight = weight_of(product.weight));
-            }
-            Op::GatedMatMul { gate, up, .. } => rebind(&mut [gate, up]),
-            Op::PrepareQkv { query_norm, key_norm, cache, .. } => {
-                rebind(&mut [query_norm, key_norm]);
-                *cache = cache_of(*cache);
-            }
-            Op::StoreKv { cache, .. } | Op::Attend { cache, .. } => *cache = cache_of(*cache),
-            Op::Rotate { .. }
-            | Op::Geglu { .. }
-            | Op::Add { .. }
-            | Op::Select { .. }
-            | Op::Softcap { .. } => {}
-        }
+        self.operands(&mut |operand| match operand {
+            Operand::Weight(id) => *id = weight_of(*id),
+            Operand::Cache(id) => *id = cache_of(*id),
+            _ => {}
+        });
     }
 }

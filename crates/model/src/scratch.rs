@@ -73,7 +73,7 @@ impl Scratch {
 fn claims(plan: &Plan, width: Width) -> Vec<Claim> {
     let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
     for (at, step) in plan.steps.iter().enumerate() {
-        for id in step.op.reads().into_iter().chain(step.op.writes()) {
+        for id in step.op.touches() {
             let (first, _) = lifetimes[id.0].unwrap_or((at, at));
             lifetimes[id.0] = Some((first, at));
         }

@@ -66,7 +66,7 @@ fn each_part_has_its_own_weights_and_caches_alone() {
         for part in [&first, &second] {
             let touched = |id: usize| {
                 part.steps.iter().any(|step| {
-                    let ids = step.op.reads().into_iter().chain(step.op.writes());
+                    let ids = step.op.touches();
                     ids.into_iter().any(|touched| touched.0 == id)
                 })
             };

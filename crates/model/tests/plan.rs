@@ -110,7 +110,7 @@ fn behind_the_last_attention_only_wanted_rows_are_worked_on() {
 fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
     let mut all = vec![None; plan.buffers.len()];
     for (at, step) in plan.steps.iter().enumerate() {
-        for id in step.op.reads().into_iter().chain(step.op.writes()) {
+        for id in step.op.touches() {
             let first = all[id.0].map_or(at, |(first, _)| first);
             all[id.0] = Some((first, at));
         }
