@@ -3,8 +3,10 @@
 mod bad_input;
 mod chart;
 mod ci;
+mod circles;
 mod dist;
 mod drivers;
+mod imports;
 mod outside;
 mod programs;
 mod radv;

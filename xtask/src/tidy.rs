@@ -6,6 +6,7 @@
 //! - Every operation of the Plan has its scalar reference, and each backend runs it and tests it.
 //! - Every row of the list of bad input has tests that exist.
 //! - The wall clock, which may jump, is read only in the named places.
+//! - The files of a crate import one another in no more circles than are recorded, and no larger ones.
 
 use std::path::Path;
 
@@ -13,8 +14,8 @@ use anyhow::{Context, bail};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use crate::bad_input;
 use crate::sources::{Source, read_all};
+use crate::{bad_input, circles};
 
 /// The rooms, top to bottom: an arrow may only point up.
 const ROOMS: [&str; 11] = [
@@ -84,8 +85,15 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     }
     complaints.extend(bad_input::check(root, &sources)?);
     complaints.extend(operations(&sources)?);
+    let circles = circles::check(&sources)?;
+    complaints.extend(circles.complaints);
     if complaints.is_empty() {
-        eprintln!("== tidy: {} files are in order", sources.len());
+        eprintln!(
+            "== tidy: {} files are in order; {} import circles in {} crates",
+            sources.len(),
+            circles.circles,
+            circles.crates
+        );
         return Ok(());
     }
     complaints.iter().for_each(|complaint| eprintln!("tidy: {complaint}"));
