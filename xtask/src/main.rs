@@ -5,6 +5,7 @@ mod chart;
 mod ci;
 mod circles;
 mod dist;
+mod documents;
 mod drivers;
 mod imports;
 mod outside;

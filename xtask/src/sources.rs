@@ -27,10 +27,15 @@ pub(crate) fn read_all(root: &Path) -> anyhow::Result<Vec<Source>> {
 }
 
 fn read(root: &Path, path: &Path) -> anyhow::Result<Source> {
-    let shown = path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/");
+    let shown = shown(root, path);
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
     let syntax = syn::parse_file(&text).with_context(|| format!("{shown} is not Rust"))?;
     Ok(Source { path: shown, text, syntax })
+}
+
+/// The path from the repository's root, with forward slashes.
+pub(crate) fn shown(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
 }
 
 /// Every file in the folder and those below it, sorted, but for what cargo builds; empty if there is no such folder.

@@ -7,6 +7,7 @@
 //! - Every row of the list of bad input has tests that exist.
 //! - The wall clock, which may jump, is read only in the named places.
 //! - The files of a crate import one another in no more circles than are recorded, and no larger ones.
+//! - The paths and the names of code that the documents have between backticks exist.
 
 use std::path::Path;
 
@@ -15,7 +16,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
 use crate::sources::{Source, read_all};
-use crate::{bad_input, circles};
+use crate::{bad_input, circles, documents};
 
 /// The rooms, top to bottom: an arrow may only point up.
 const ROOMS: [&str; 11] = [
@@ -85,6 +86,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     }
     complaints.extend(bad_input::check(root, &sources)?);
     complaints.extend(operations(&sources)?);
+    complaints.extend(documents::check(root, &sources)?);
     let circles = circles::check(&sources)?;
     complaints.extend(circles.complaints);
     if complaints.is_empty() {

@@ -1,0 +1,440 @@
+//! What the documents name is there: files, folders, and names of the code.
+//!
+//! Looks at what README, ARCHITECTURE, CONTRIBUTING and the pages of `docs` have between backticks, code blocks left out:
+//!
+//! - A path (`map/`, `config.rs`, `cpu/src/pool`) is one of the repository, or the end of one. In a section that is headed
+//!   by a folder, as those of ARCHITECTURE's code map, it is one of that folder, unless it is whole or lacks only `crates/`.
+//! - Each part of a path of Rust (`Engine::step`) and a function with parentheses is an identifier of the sources.
+//! - Any other word that is spelled like a name of Rust (`KvCache`, `check_integrity`, `BULK_ROWS`) is a word of some text
+//!   file which is no document. Fields of JSON and environment variables are among these.
+//!
+//! What could be something else is passed over: routes, addresses, options, files of users, and what has a placeholder.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::Context;
+use proc_macro2::{TokenStream, TokenTree};
+
+use crate::sources::{Source, files, shown};
+
+/// The documents beside those in [`FOLDER`].
+const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"];
+const FOLDER: &str = "docs";
+
+/// This file, whose words prove nothing.
+const OWN_PATH: &str = "xtask/src/documents.rs";
+
+/// What documents name and the repository does not have: files, fields and variables of other programs.
+const NAMES_OF_OTHERS: [&str; 6] = [
+    // A room that `tidy` knows and that does not exist.
+    "crates/npu",
+    // llm-d's router has these pages.
+    "docs/discovery.md",
+    "docs/model-server-protocol.md",
+    // Envoy and Kubernetes.
+    "InferencePool",
+    "ext_proc",
+    // A field of llama.cpp's server.
+    "return_tokens",
+];
+
+/// Where a path of Rust begins that is not of this repository: the standard library, and groups of lints.
+const ROOTS_OF_OTHERS: [&str; 5] = ["alloc", "clippy", "core", "rustdoc", "std"];
+
+/// Endings of files that are the repository's wherever they are named. Users have files in JSON and TOML too.
+const ENDINGS: [&str; 6] = ["comp", "js", "md", "py", "rs", "sh"];
+
+/// Above the size of every text of the repository, and below that of most models, which may lie around.
+const TEXT_BYTES_MAX: u64 = 4 << 20;
+
+/// Returns what the documents name and is not there.
+///
+/// # Errors
+///
+/// Returns an error if a file cannot be read.
+pub(crate) fn check(root: &Path, sources: &[Source]) -> anyhow::Result<Vec<String>> {
+    let paths = paths(root)?;
+    let texts = texts(root, &paths)?;
+    let known = Known::new(&paths, &texts, sources);
+    let is_document = |path: &str| {
+        DOCUMENTS.contains(&path) || path.starts_with(&format!("{FOLDER}/")) && is_markdown(path)
+    };
+    let documents = texts.iter().filter(|(path, _)| is_document(path));
+    Ok(documents.flat_map(|(path, text)| complaints(path, text, &known)).collect())
+}
+
+/// The repository's files from its root, without hidden ones and what cargo builds.
+fn paths(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(root).context("cannot list the repository")? {
+        let path = entry?.path();
+        let name = shown(root, &path);
+        if name.starts_with('.') || name.starts_with("target") {
+            continue;
+        }
+        let found = if path.is_dir() { files(&path)? } else { vec![path] };
+        paths.extend(found.iter().map(|path| shown(root, path)));
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The path and text of each file that is text and no larger than [`TEXT_BYTES_MAX`].
+fn texts<'a>(root: &Path, paths: &'a [String]) -> anyhow::Result<Vec<(&'a str, String)>> {
+    let mut texts = Vec::new();
+    for path in paths {
+        let whole = root.join(path);
+        // A link to nothing has no text.
+        let is_small = |file: std::fs::Metadata| file.is_file() && file.len() <= TEXT_BYTES_MAX;
+        if !std::fs::metadata(&whole).is_ok_and(is_small) {
+            continue;
+        }
+        let bytes = std::fs::read(&whole).with_context(|| format!("cannot read {path}"))?;
+        if let Ok(text) = String::from_utf8(bytes) {
+            texts.push((path.as_str(), text));
+        }
+    }
+    Ok(texts)
+}
+
+fn is_markdown(path: &str) -> bool {
+    path.ends_with(".md")
+}
+
+/// What a document may name.
+struct Known<'a> {
+    /// Files and folders from the root.
+    paths: BTreeSet<&'a str>,
+    /// Identifiers of the sources.
+    identifiers: BTreeSet<String>,
+    /// Words of all texts but documents.
+    words: BTreeSet<&'a str>,
+}
+
+impl<'a> Known<'a> {
+    fn new(paths: &'a [String], texts: &'a [(&'a str, String)], sources: &[Source]) -> Self {
+        let mut known =
+            Self { paths: BTreeSet::new(), identifiers: BTreeSet::new(), words: BTreeSet::new() };
+        for path in paths {
+            known.paths.insert(path);
+            known.paths.extend(path.match_indices('/').map(|(end, _)| &path[..end]));
+        }
+        for source in sources {
+            // What was parsed as a file consists of tokens.
+            if let Ok(tokens) = source.text.parse() {
+                collect_identifiers(tokens, &mut known.identifiers);
+            }
+        }
+        for (path, text) in texts {
+            if !is_markdown(path) && *path != OWN_PATH {
+                known.words.extend(text.split(|c: char| !is_of_word(c)));
+            }
+        }
+        known
+    }
+
+    /// Whether the repository has the path, or one in the folder `scope` ends with it.
+    fn has_path(&self, path: &str, scope: &str) -> bool {
+        let path = path.trim_end_matches('/');
+        let is_end_of = |whole: &str| {
+            whole.starts_with(scope)
+                && whole.strip_suffix(path).is_some_and(|before| before.ends_with('/'))
+        };
+        self.paths.contains(path)
+            || self.paths.contains(format!("crates/{path}").as_str())
+            || self.paths.iter().any(|whole| is_end_of(whole))
+    }
+}
+
+fn collect_identifiers(tokens: TokenStream, identifiers: &mut BTreeSet<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Ident(name) => {
+                identifiers.insert(name.to_string());
+            }
+            TokenTree::Group(group) => collect_identifiers(group.stream(), identifiers),
+            _ => {}
+        }
+    }
+}
+
+fn is_of_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// Text between backticks.
+struct Span<'a> {
+    line: usize,
+    text: &'a str,
+    /// The heading above it if that is a folder, with a slash at its end; empty elsewhere.
+    scope: String,
+}
+
+/// The spans of a document, without those that go over the end of a line.
+fn spans<'a>(text: &'a str, known: &Known<'_>) -> Vec<Span<'a>> {
+    let mut spans = Vec::new();
+    let mut scope = String::new();
+    let (mut is_block, mut is_code) = (false, false);
+    for (index, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            is_block = !is_block;
+            continue;
+        }
+        if is_block {
+            continue;
+        }
+        if line.trim().is_empty() {
+            is_code = false;
+        }
+        if line.starts_with('#') {
+            let heading = line.trim_matches(['#', ' ', '`']);
+            let is_folder = known.paths.contains(heading) && heading.contains('/');
+            scope = if is_folder { format!("{heading}/") } else { String::new() };
+        }
+        let parts: Vec<_> = line.split('`').collect();
+        for (place, text) in parts.iter().enumerate() {
+            let is_last = place + 1 == parts.len();
+            if is_code && place > 0 && !is_last {
+                spans.push(Span { line: index + 1, text, scope: scope.clone() });
+            }
+            is_code ^= !is_last;
+        }
+    }
+    spans
+}
+
+fn complaints(path: &str, text: &str, known: &Known<'_>) -> Vec<String> {
+    let wrong = |span: &Span<'_>| {
+        let (line, text) = (span.line, span.text);
+        let what = missing(span, known)?;
+        Some(format!(
+            "{path}:{line}: `{text}`: {what}; write its present name, or list what belongs to others in {OWN_PATH}"
+        ))
+    };
+    spans(text, known).iter().filter_map(wrong).collect()
+}
+
+/// Returns what is not there of what the span names.
+fn missing(span: &Span<'_>, known: &Known<'_>) -> Option<String> {
+    if NAMES_OF_OTHERS.contains(&span.text) {
+        return None;
+    }
+    let (first, others) = span.text.split_once("::").unwrap_or((span.text, ""));
+    if is_path(first, known) {
+        if !known.has_path(first, &span.scope) {
+            return Some(format!("there is no {first}"));
+        }
+        // `engine/tests/gaps.rs::name` is a file and an identifier.
+        return missing_identifier(others, known);
+    }
+    let (name, has_parentheses) = match span.text.split_once('(') {
+        Some((name, after)) if after.ends_with(')') => (name, true),
+        _ => (span.text, false),
+    };
+    if !name.split("::").all(is_identifier) || ROOTS_OF_OTHERS.contains(&first) {
+        return None;
+    }
+    if has_parentheses || name.contains("::") {
+        return missing_identifier(name, known);
+    }
+    let is_missing = is_name_of_rust(name) && !known.words.contains(name);
+    is_missing.then(|| "no file but documents has this word".to_owned())
+}
+
+/// Returns the first part of a path of Rust that is not an identifier of the sources.
+fn missing_identifier(path: &str, known: &Known<'_>) -> Option<String> {
+    let missing =
+        path.split("::").find(|part| !part.is_empty() && !known.identifiers.contains(*part));
+    missing.map(|part| format!("the sources have no identifier {part}"))
+}
+
+/// Whether the span can only be meant as a path of the repository.
+fn is_path(span: &str, known: &Known<'_>) -> bool {
+    let is_plain = span.chars().all(|c| is_of_word(c) || "./-".contains(c));
+    if !is_plain || span.starts_with(['.', '/']) || span.starts_with("target/") {
+        return false;
+    }
+    let parts: Vec<_> = span.split('/').collect();
+    if parts.iter().any(|part| is_placeholder(part)) {
+        return false;
+    }
+    let has_ending = span.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending));
+    match parts[..] {
+        [_] => has_ending,
+        [first, second, ..] => {
+            has_ending
+                || span.ends_with('/')
+                || known.paths.contains(first)
+                || known.paths.contains(format!("crates/{first}/{second}").as_str())
+        }
+        [] => false,
+    }
+}
+
+/// Whether the part of a path stands for others, as `OWNER` and `FAMILY.rs` do; `README.md` does not.
+fn is_placeholder(part: &str) -> bool {
+    let stem = part.split('.').next().unwrap_or(part);
+    let is_capitals = stem.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    !stem.is_empty() && is_capitals && !is_markdown(part)
+}
+
+fn is_identifier(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && text.chars().all(is_of_word)
+}
+
+/// Whether the word is spelled like a name of several words in Rust: `KvCache`, `check_integrity`, `BULK_ROWS`.
+///
+/// `Q4_0` and `IQ2_XXS` are formats.
+fn is_name_of_rust(word: &str) -> bool {
+    let has_lower = word.contains(|c: char| c.is_ascii_lowercase());
+    let has_upper = word.contains(|c: char| c.is_ascii_uppercase());
+    match word.split_once('_') {
+        Some((_, "")) => false,
+        Some((first, _)) if has_upper => {
+            !has_lower && !first.contains(|c: char| c.is_ascii_digit())
+        }
+        Some(_) => has_lower,
+        None => {
+            has_lower
+                && word.starts_with(char::is_uppercase)
+                && word[1..].contains(char::is_uppercase)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATHS: [&str; 8] = [
+        "README.md",
+        "crates/engine/src/engine/step.rs",
+        "crates/engine/tests/gaps.rs",
+        "crates/vulkan/shaders/rows.comp",
+        "crates/vulkan/src/lib.rs",
+        "docs/openapi.json",
+        "tools/page-test/run.sh",
+        OWN_PATH,
+    ];
+    const CODE: &str = "const BULK_ROWS: u8 = 64; impl Engine { fn step() { log!(other::name) } }
+        // Reads `HF_TOKEN` and `top_k` for a KvCache.";
+
+    /// What is missing of an invented document, as `1 span: what`.
+    fn missing_in(document: &str) -> Vec<String> {
+        let paths = PATHS.map(str::to_owned);
+        let texts = [
+            ("crates/engine/src/engine/step.rs", CODE.to_owned()),
+            ("README.md", "Words like OLD_NAME prove nothing here.".to_owned()),
+            (OWN_PATH, "Nor do those of OLD_NAME here.".to_owned()),
+        ];
+        let syntax = syn::parse_file(CODE).expect("it is Rust");
+        let source = Source { path: texts[0].0.to_owned(), text: CODE.to_owned(), syntax };
+        let known = Known::new(&paths, &texts, &[source]);
+        let shown = |complaint: String| {
+            let remedy =
+                complaint.find("; write its present name, or list ").expect("it has a remedy");
+            complaint[..remedy].strip_prefix("docs/a.md:").expect("it has a place").to_owned()
+        };
+        complaints("docs/a.md", document, &known).into_iter().map(shown).collect()
+    }
+
+    fn assert_nothing_missing(spans: &str) {
+        for span in spans.split_whitespace() {
+            assert_eq!(missing_in(&format!("See `{span}`.")), Vec::<String>::new(), "{span}");
+        }
+    }
+
+    #[test]
+    fn paths_are_those_of_the_repository_or_the_ends_of_some() {
+        assert_nothing_missing(
+            "README.md crates/ crates/engine engine/src/engine/ engine/src/engine/step.rs engine/step.rs step.rs engine/
+             shaders/rows.comp page-test/ run.sh docs/openapi.json engine/tests/gaps.rs::step",
+        );
+        for (span, expected) in [
+            ("pass.rs", "there is no pass.rs"),
+            ("tep.rs", "there is no tep.rs"),
+            ("engine/src/pass/", "there is no engine/src/pass/"),
+            ("docs/closedapi.json", "there is no docs/closedapi.json"),
+            ("cpu/src/pool.rs", "there is no cpu/src/pool.rs"),
+            ("crates/cpu", "there is no crates/cpu"),
+            ("engine/tests/gap.rs::step", "there is no engine/tests/gap.rs"),
+            ("engine/tests/gaps.rs::pass", "the sources have no identifier pass"),
+        ] {
+            assert_eq!(
+                missing_in(&format!("\nSee `{span}`.")),
+                [format!("2: `{span}`: {expected}")]
+            );
+        }
+    }
+
+    #[test]
+    fn below_the_heading_of_a_folder_paths_are_of_that_folder() {
+        let document =
+            "### crates/engine\n`step.rs` `rows.comp` `vulkan/src/lib.rs`\n## Else\n`rows.comp`";
+        assert_eq!(missing_in(document), ["2: `rows.comp`: there is no rows.comp"]);
+    }
+
+    #[test]
+    fn what_may_be_no_path_is_passed_over() {
+        assert_nothing_missing(
+            "/v1/models /etc/trine/config.toml ~/.cache/x.py ../a.md .comp target/dist/ target/a.sh owner/repo
+             OWNER/a.rs crates/model/src/FAMILY.rs tests/NAME/ */tests/a.rs <store>/a.md $HOME/a.sh text/event-stream
+             application/json trine/config.toml config.json http://a/b.js --a/b.rs@x 1/2 and/or docs/discovery.md",
+        );
+    }
+
+    #[test]
+    fn paths_of_rust_and_functions_are_identifiers_of_the_sources() {
+        assert_nothing_missing(
+            "Engine::step Engine::step() Engine::step(a) step() other::name std::fs::rename clippy::large_futures ::=",
+        );
+        for (span, part) in [
+            ("Engine::pass", "pass"),
+            ("Motor::step", "Motor"),
+            ("Engine::pass(a,b)", "pass"),
+            ("pass()", "pass"),
+            // Comments are not code.
+            ("top_k()", "top_k"),
+        ] {
+            let expected = format!("1: `{span}`: the sources have no identifier {part}");
+            assert_eq!(missing_in(&format!("`{span}`")), [expected]);
+        }
+    }
+
+    #[test]
+    fn names_are_words_of_some_file_that_is_no_document() {
+        assert_nothing_missing("BULK_ROWS HF_TOKEN top_k KvCache InferencePool");
+        assert_nothing_missing(
+            "--no-such-option word Word WORD camelCase TRINE_ Mixed_case POST x=a_b [T] a.b Q4_0 IQ2_XXS",
+        );
+        for span in ["OLD_NAME", "HF_TOKENS", "old_name", "KvCaches"] {
+            let expected = format!("1: `{span}`: no file but documents has this word");
+            assert_eq!(missing_in(&format!("`{span}`")), [expected]);
+        }
+    }
+
+    #[test]
+    fn only_whole_spans_of_text_are_read() {
+        let document = "\
+```rust
+let gone = `gone()`;
+```
+Plain gone() and a span `that goes
+over` a line, then `gone()`.
+
+An open ` ends with its paragraph.
+
+- `step()`, `gone()`";
+        let expected = |line| format!("{line}: `gone()`: the sources have no identifier gone");
+        assert_eq!(missing_in(document), [expected(5), expected(9)]);
+    }
+
+    #[test]
+    fn the_documents_name_what_is_there() {
+        let root = crate::root();
+        let sources = crate::sources::read_all(&root).expect("the tree is whole");
+        let complaints = check(&root, &sources).expect("the tree can be read");
+        assert_eq!(complaints, Vec::<String>::new());
+    }
+}
