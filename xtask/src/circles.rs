@@ -20,7 +20,7 @@ const RECORD: [(&str, &[usize]); 10] = [
     ("crates/trine", &[3, 2, 2]),
     ("crates/vulkan", &[13, 10]),
     ("crates/weights", &[6]),
-    ("xtask", &[20]),
+    ("xtask", &[10, 2, 2, 2]),
 ];
 
 /// The file with [`RECORD`].

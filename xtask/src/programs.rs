@@ -84,6 +84,13 @@ pub(crate) fn build(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Resu
     })
 }
 
+/// Cargo, the one that runs this program, started in the repository's root.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
+}
+
 /// Announces a command of cargo, runs it, and says how long that took.
 ///
 /// # Errors
@@ -96,9 +103,9 @@ pub(crate) fn step<T>(
 ) -> anyhow::Result<T> {
     eprintln!("== {name}: cargo {}", arguments.join(" "));
     let start = Instant::now();
-    let mut cargo = crate::cargo(root);
-    cargo.args(arguments);
-    let (status, result) = run(cargo).with_context(|| format!("{name} cannot be run"))?;
+    let mut command = cargo(root);
+    command.args(arguments);
+    let (status, result) = run(command).with_context(|| format!("{name} cannot be run"))?;
     if !status.success() {
         bail!("{name} failed; repeat it alone with: cargo {}", arguments.join(" "));
     }

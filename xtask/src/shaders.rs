@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use crate::programs::cargo;
 use crate::{ci, drivers, sources};
 
 /// Where the shaders are, from the repository's root.
@@ -151,7 +152,7 @@ fn compile(root: &Path, check: bool) -> anyhow::Result<()> {
         vec!["run", "--quiet", "--locked", "--package", "xtask", "--features", "shaders"];
     arguments.extend(["--bin", "shaders", "--", FOLDER]);
     arguments.extend(check.then_some("--check"));
-    let status = crate::cargo(root)
+    let status = cargo(root)
         .args(&arguments)
         .status()
         .context("cannot start cargo for the shader compiler")?;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 
 use crate::drivers::apt::Apt;
-use crate::programs::output;
+use crate::programs::{cargo, output};
 
 /// Releases of Debian that have the sources of several compilers.
 const SUITES: [&str; 3] = ["trixie-backports", "forky", "sid"];
@@ -82,8 +82,8 @@ fn build(root: &Path, sysroot: &Path, target: &str, purpose: Purpose) -> anyhow:
 
     let built = root.join(FOLDER).join("build");
     let how = if purpose == Purpose::Programs { "build" } else { "check" };
-    let mut cargo = crate::cargo(root);
-    cargo
+    let mut command = cargo(root);
+    command
         .args([how, "--quiet", "--release", "--target", target, "--manifest-path"])
         .arg(source.join("sysroot/Cargo.toml"))
         .env("CARGO_TARGET_DIR", &built)
@@ -91,7 +91,7 @@ fn build(root: &Path, sysroot: &Path, target: &str, purpose: Purpose) -> anyhow:
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zforce-unstable-if-unmarked -Cembed-bitcode=yes")
         .current_dir(&source);
-    output(&mut cargo)?;
+    output(&mut command)?;
     let kind = if purpose == Purpose::Programs { "rlib" } else { "rmeta" };
     for entry in std::fs::read_dir(built.join(target).join("release/deps"))? {
         let path = entry?.path();

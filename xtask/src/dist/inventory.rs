@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Deserialize;
 
-use crate::programs::output;
+use crate::programs::{cargo, output};
 
 /// The packages of a program, the program's own first, the others by name and version.
 pub(super) struct Inventory {
@@ -92,9 +92,16 @@ struct Locked {
 impl Inventory {
     /// What `trine` is made of when it is built for a target.
     pub(super) fn of_program(root: &Path, target: &str) -> anyhow::Result<Self> {
-        let mut cargo = crate::cargo(root);
-        cargo.args(["metadata", "--locked", "--format-version", "1", "--filter-platform", target]);
-        let metadata = serde_json::from_str(&output(&mut cargo)?)
+        let mut command = cargo(root);
+        command.args([
+            "metadata",
+            "--locked",
+            "--format-version",
+            "1",
+            "--filter-platform",
+            target,
+        ]);
+        let metadata = serde_json::from_str(&output(&mut command)?)
             .context("cargo metadata has another form than expected")?;
         let lock = std::fs::read_to_string(root.join("Cargo.lock"))?;
         Self::new(metadata, &toml::from_str(&lock)?)
