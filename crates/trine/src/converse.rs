@@ -1,8 +1,8 @@
 //! The chat: inputs, answers, and the commands that begin with a slash.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use trine_text::Specials;
 
 use crate::chat::{Conversation, Prompt, Role, TooLong, Turn, check_bytes};
@@ -92,6 +92,10 @@ pub(crate) struct Chat<'a> {
     conversation: Conversation,
     /// Whether the conversation is in a file as it is.
     is_saved: bool,
+    /// The file that the conversation came from or was kept in, behind all links.
+    file: Option<PathBuf>,
+    /// A command that would have lost something. Typed again it is obeyed.
+    refused: Option<String>,
     /// Whether anything went wrong.
     has_failed: bool,
 }
@@ -116,6 +120,8 @@ impl<'a> Chat<'a> {
             raw,
             conversation,
             is_saved: true,
+            file: None,
+            refused: None,
             has_failed: false,
         }
     }
@@ -145,10 +151,18 @@ impl<'a> Chat<'a> {
                 }
             };
             interrupts = 0;
+            let refused = self.refused.take();
             match parse(&input) {
                 Ok(Some(Slash::Exit)) => return Ok(!self.has_failed),
                 Ok(Some(command)) => {
-                    let obeyed = self.obey(command);
+                    let is_repeated = refused.is_some_and(|line| line == input.trim());
+                    let obeyed = match self.check_loss(&command) {
+                        Err(error) if !is_repeated => {
+                            self.refused = Some(input.trim().to_owned());
+                            Err(error)
+                        }
+                        _ => self.obey(command),
+                    };
                     self.tell(obeyed);
                 }
                 Ok(None) if input.trim().is_empty() => {}
@@ -181,11 +195,32 @@ impl<'a> Chat<'a> {
         }
     }
 
+    /// Refuses a command that replaces a conversation which is nowhere else.
+    fn check_loss(&self, command: &Slash<'_>) -> Result<()> {
+        match command {
+            Slash::Load(_) if self.is_unsaved() => {
+                bail!("this conversation is not saved; /save it, or repeat /load to leave it")
+            }
+            Slash::Save(path) if self.is_anothers(path) => bail!(
+                "{} holds another conversation; choose another name, or repeat /save to replace it",
+                path.display()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a file holds a conversation that is not this one.
+    fn is_anothers(&self, path: &Path) -> bool {
+        let Ok(there) = path.canonicalize() else { return false };
+        self.file.as_ref() != Some(&there) && Conversation::load(path).is_ok()
+    }
+
     fn obey(&mut self, command: Slash<'_>) -> Result<()> {
         match command {
             Slash::Help => output::help(HELP),
             Slash::Reset => {
                 self.conversation.turns.clear();
+                self.file = None;
                 self.conversation.left_out = 0;
                 output::note("the conversation is forgotten");
             }
@@ -207,6 +242,7 @@ impl<'a> Chat<'a> {
             Slash::Save(path) => {
                 self.conversation.save(path, &self.session.name)?;
                 self.is_saved = true;
+                self.file = path.canonicalize().ok();
                 output::note(&format!(
                     "{} in {}",
                     messages(self.conversation.turns.len()),
@@ -230,6 +266,7 @@ impl<'a> Chat<'a> {
             .with_context(|| format!("the parameters of {} cannot be used", path.display()))?;
         conversation.parameters = parameters;
         (self.conversation, self.writing, self.is_saved) = (conversation, writing, true);
+        self.file = path.canonicalize().ok();
         let Conversation { turns, parameters, system, .. } = &self.conversation;
         output::note(&format!("{} from {}", messages(turns.len()), path.display()));
         if system.is_some() {

@@ -131,6 +131,33 @@ fn files_of_the_page_are_loaded_with_their_parameters() {
     assert!(ran.err.contains("parameters of") && ran.err.contains("top_p"), "{}", ran.err);
 }
 
+#[test]
+fn no_conversation_is_lost_without_a_second_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (own, other) = (file("own.json"), file("other.json"));
+    chat(&format!("hello\n/save {other}\n")).ok();
+    let before = std::fs::read(&other).unwrap();
+
+    // Refused, and the conversation goes on.
+    let ran = chat(&format!("Bob\n/load {other}\n/save {own}\n"));
+    assert!(ran.err.contains("not saved") && ran.err.contains("repeat /load"), "{}", ran.err);
+    assert!(std::fs::read_to_string(&own).unwrap().contains("Bob"));
+    let ran = chat(&format!("Ann\n/save {other}\n"));
+    assert!(ran.err.contains("another conversation"), "{}", ran.err);
+    assert_eq!(std::fs::read(&other).unwrap(), before);
+    // Something else in between is no repetition.
+    chat(&format!("Ann\n/save {other}\nAnn\n/save {other}\n"));
+    assert_eq!(std::fs::read(&other).unwrap(), before);
+
+    // Repeated it is obeyed, and what is its own file needs no second word.
+    let ran = chat(&format!("Bob\n/load {other}\n/load {other}\n/save {other}\n"));
+    assert!(ran.err.contains("2 messages from"), "{}", ran.err);
+    assert!(!ran.err.contains("another conversation"), "{}", ran.err);
+    chat(&format!("Ann\n/save {other}\n/save {other}\n"));
+    assert!(std::fs::read_to_string(&other).unwrap().contains("Ann"));
+}
+
 #[cfg(target_os = "linux")]
 mod typed {
     use std::process::Child;
