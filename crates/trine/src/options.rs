@@ -84,24 +84,29 @@ impl Writing {
         let seed = typed.seed.and_then(Seed::chosen);
         let mut sampling =
             SamplingParams::from_defaults(defaults, seed.unwrap_or_else(random_seed));
-        let set = |target: &mut f32, value: Option<f32>| {
-            if let Some(value) = value {
-                *target = value;
-            }
-        };
-        set(&mut sampling.temperature, typed.temperature);
-        set(&mut sampling.top_p, typed.top_p);
-        set(&mut sampling.min_p, typed.min_p);
-        set(&mut sampling.repetition_penalty, typed.repetition_penalty);
-        set(&mut sampling.presence_penalty, typed.presence_penalty);
-        set(&mut sampling.frequency_penalty, typed.frequency_penalty);
-        sampling.top_k = typed.top_k.unwrap_or(sampling.top_k);
-        sampling.logit_bias.extend_from_slice(&typed.logit_bias);
+        typed.change(&mut sampling);
         Self { sampling, max_tokens: typed.max_tokens, stops: typed.stop.clone() }
     }
 }
 
 impl SamplingArgs {
+    /// Sets the numbers that are given here, unchecked; a seed is not set.
+    pub(crate) fn change(&self, sampling: &mut SamplingParams) {
+        let set = |target: &mut f32, value: Option<f32>| {
+            if let Some(value) = value {
+                *target = value;
+            }
+        };
+        set(&mut sampling.temperature, self.temperature);
+        set(&mut sampling.top_p, self.top_p);
+        set(&mut sampling.min_p, self.min_p);
+        set(&mut sampling.repetition_penalty, self.repetition_penalty);
+        set(&mut sampling.presence_penalty, self.presence_penalty);
+        set(&mut sampling.frequency_penalty, self.frequency_penalty);
+        sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
+        sampling.logit_bias.extend_from_slice(&self.logit_bias);
+    }
+
     /// Fills what is not given here from others.
     pub(crate) fn or(&mut self, other: &Self) {
         self.max_tokens = self.max_tokens.or(other.max_tokens);

@@ -197,7 +197,8 @@ fn check_context(name: &str, model: &Model, settings: &Settings) -> Result<()> {
     match settings.context {
         Some(asked) if asked > most => {
             anyhow::bail!(
-                "--context {asked} is more than the {most} positions that {name} was made for; use at most {most}"
+                "a context of {asked} is more than the {most} positions that {name} was made for; use at most {most} \
+                 (--context, or a preset's num_ctx)"
             )
         }
         _ => Ok(()),

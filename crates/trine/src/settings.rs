@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow};
-use clap::{Args, Command, CommandFactory, Parser};
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use etcetera::BaseStrategy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use trine_engine::SamplingParams;
 
 use crate::cli::{Placement, SamplingArgs, ServeArgs, ServerArgs};
 use crate::output;
@@ -319,7 +320,7 @@ fn unknown(name: &str) -> String {
 
 /// A value of the file as it would be typed.
 fn texts(key: &Key, value: &DeValue<'_>) -> Result<Vec<String>, String> {
-    let wrong = || format!("this is a {}; write {}", value.type_str(), key.kind.expected());
+    let wrong = || format!("this is of type {}; write {}", value.type_str(), key.kind.expected());
     match (key.kind, value) {
         (Kind::Text | Kind::Path | Kind::Size, DeValue::String(text)) => Ok(vec![text.to_string()]),
         (Kind::Number | Kind::Size, DeValue::Integer(number)) => {
@@ -372,9 +373,18 @@ fn check(key: &Key, text: &str) -> Result<(), String> {
             let problem = source.unwrap_or_else(|| "it cannot be used".to_owned());
             Err(format!("{:?}: {problem}", terminal::harmless(text)))
         }
+        Ok(matches) if key.place == Place::Run => check_sampling(&matches),
         // What else an option needs is said when the command runs.
         _ => Ok(()),
     }
+}
+
+/// Whether numbers of sampling are within the bounds that hold whatever the model is.
+fn check_sampling(matches: &ArgMatches) -> Result<(), String> {
+    let probe = RunProbe::from_arg_matches(matches).map_err(|error| error.to_string())?;
+    let mut sampling = SamplingParams::greedy();
+    probe.sampling.change(&mut sampling);
+    sampling.check(usize::MAX).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

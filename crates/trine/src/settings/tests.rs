@@ -50,10 +50,10 @@ fn what_cannot_be_used_names_its_line() {
         ),
         ("[nothing]\n", "line 1: there is no setting nothing; `trine config`"),
         ("device = 'toaster'\n", "line 1: device: \"toaster\""),
-        ("threads = 'many'\n", "line 1: threads: this is a string; write a number"),
+        ("threads = 'many'\n", "line 1: threads: this is of type string; write a number"),
         ("threads = 0\n", "line 1: threads: \"0\""),
         ("context = 99999999999999999999\n", "line 1"),
-        ("kv = 3\n", "line 1: kv: this is a integer; write a text"),
+        ("kv = 3\n", "line 1: kv: this is of type integer; write a text"),
         ("batch-invariant = 1\n", "write true or false"),
         (
             "[server]\nport = 99999\n",
@@ -63,10 +63,13 @@ fn what_cannot_be_used_names_its_line() {
         ("[server]\nurl = 'localhost'\n", "line 2: server.url"),
         ("[sampling]\nstop = [1]\n", "line 2: sampling.stop"),
         ("[sampling]\nseed = 1.5\n", "line 2: sampling.seed"),
+        ("[sampling]\ntemperature = -1\n", "line 2: sampling.temperature: temperature is -1"),
+        ("[sampling]\n\ntop-p = 7\n", "line 3: sampling.top-p: top_p is 7"),
+        ("[sampling]\nrepetition-penalty = 0\n", "line 2: sampling.repetition-penalty"),
         ("model = ''\n", "line 1: model: it is empty"),
         ("model = 'a'\nmodel = 'b'\n", "line 2"),
         ("model = \n", "line 1"),
-        ("[device]\nname = 'cpu'\n", "line 1: device: this is a table"),
+        ("[device]\nname = 'cpu'\n", "line 1: device: this is of type table"),
         ("\u{1b}[31m = 3\n", "line 1"),
     ] {
         let error = problem(text);
