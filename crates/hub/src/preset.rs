@@ -473,6 +473,18 @@ impl Hub {
         Ok(())
     }
 
+    /// Names of the presets that stand on a preset, without those that stand on these.
+    ///
+    /// # Errors
+    /// [`HubError::File`] when the presets cannot be read.
+    pub fn presets_on(&self, name: &str) -> Result<Vec<String>, HubError> {
+        let Ok(name) = PresetName::parse(name) else { return Ok(Vec::new()) };
+        let stands =
+            |preset: &Preset| PresetName::parse(&preset.from).is_ok_and(|from| from == name);
+        let presets = self.presets()?.into_iter().filter(stands);
+        Ok(presets.map(|preset| preset.name).collect())
+    }
+
     /// Removes a preset; whether there was one.
     ///
     /// # Errors

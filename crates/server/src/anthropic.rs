@@ -130,9 +130,20 @@ fn check_thinking(fields: Fields<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// Tools and their choice, put into OpenAI's form. Tools that Anthropic's servers run, or know without a schema, are left
-/// out.
+/// Tools and their choice, put into OpenAI's form; errors name the fields of this one. Tools that Anthropic's servers run, or know
+/// without a schema, are left out.
 fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiError> {
+    let own = |text: String| {
+        text.replace("].function.parameters", "].input_schema").replace("].function.", "].")
+    };
+    in_form_of_openai(fields, warnings).map_err(|error| ApiError {
+        param: error.param.map(own),
+        message: own(error.message),
+        ..error
+    })
+}
+
+fn in_form_of_openai(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiError> {
     let (mut tools, mut left_out) = (Vec::new(), LeftOut::default());
     for tool in fields.list("tools")?.unwrap_or_default() {
         if let Some(kind) =

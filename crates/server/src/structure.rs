@@ -251,9 +251,10 @@ fn text(
 }
 
 fn choice(fields: Fields<'_>, name: &str) -> Result<Option<Structure>, ApiError> {
-    let Some(items) = fields.list(name)?.filter(|items| !items.is_empty()) else {
-        return Ok(None);
-    };
+    let Some(items) = fields.list(name)? else { return Ok(None) };
+    if items.is_empty() {
+        return Err(fields.wrong(name, "a list of one text or more"));
+    }
     let choices: Option<Vec<String>> =
         items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
     let choices = choices.ok_or_else(|| fields.wrong(name, "a list of texts"))?;

@@ -278,6 +278,7 @@ fn grammars_that_are_none_or_cost_too_much() {
         ("grammar", json!({"root": "a"})),
         ("guided_grammar", json!("start: nowhere")),
         ("guided_choice", json!([1, 2])),
+        ("guided_choice", json!([])),
         ("guided_choice", json!("yes")),
         ("structured_outputs", json!({"grammar": "item ::= \"a\""})),
         ("structured_outputs", json!({"grammar": ""})),

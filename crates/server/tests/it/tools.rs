@@ -259,6 +259,12 @@ fn responses_have_items_for_calls() {
 fn anthropic_messages_have_blocks_for_calls_and_results() {
     let server = Harness::start();
     server.reply(&format!("Wait.\n{CALL}"));
+    let text = json!({"name": "weather", "input_schema": {"type": "string"}});
+    let body =
+        json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "tools": [text]});
+    let (status, error) = server.post("/v1/messages", &body);
+    let said = error["error"]["message"].as_str().unwrap();
+    assert!(status == 400 && said.contains("tools[0].input_schema.type"), "{error}");
     let tool = json!({"name": "weather", "description": "Tells it.", "input_schema": city()});
     let ask = |messages: Value| json!({"max_tokens": 120, "messages": messages, "tools": [tool]});
     let body = ask(json!([{"role": "user", "content": "Hi"}]));

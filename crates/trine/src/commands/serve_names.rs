@@ -354,6 +354,7 @@ impl Shop {
     }
 
     fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        let name = self.meant(name);
         let Some(default) = self.default.as_ref().filter(|default| default.name == name) else {
             return self.find_in_store(name);
         };
@@ -367,9 +368,14 @@ impl Shop {
         found.map(Some).ok_or_else(gone)
     }
 
+    /// The name that an alias stands for. Like any other name it may have the tag that Ollama's clients add.
+    fn meant<'a>(&'a self, name: &'a str) -> &'a str {
+        let bare = name.strip_suffix(":latest").unwrap_or(name);
+        let alias = self.aliases.iter().find(|(alias, _)| alias == name || alias == bare);
+        alias.map_or(name, |(_, model)| model)
+    }
+
     fn find_in_store(&self, name: &str) -> Result<Option<Found>, String> {
-        let alias = self.aliases.iter().find(|(alias, _)| alias == name);
-        let name = alias.map_or(name, |(_, model)| model);
         if let Some(model) = Embedded::find(name) {
             return Ok(Some(Found::plain(model.name())));
         }
@@ -389,7 +395,9 @@ impl Shop {
             }
         };
         let model = model.ok_or_else(|| {
-            format!("the preset {} stands on {from}, which is not here; pull it", preset.name)
+            let is_preset = PresetName::parse(from).is_ok() && catalog::find(from).is_none();
+            let remedy = if is_preset { "create it again" } else { "pull it" };
+            format!("the preset {} stands on {from}, which is not here; {remedy}", preset.name)
         })?;
         Ok(Some(Found { model, preset: Arc::new(laid(&preset)) }))
     }
@@ -537,6 +545,13 @@ impl Library for Shop {
     fn delete(&self, name: &str) -> Result<(), LibraryError> {
         let Some(model) = self.owned(name)? else {
             let name = name.strip_suffix(":latest").unwrap_or(name);
+            let above = self.hub.presets_on(name).map_err(told)?;
+            if let Some(first) = above.first() {
+                let message = format!(
+                    "{name:.100} stays: the preset {first} stands on it; remove that first"
+                );
+                return Err(LibraryError::new(Refusal::Busy, message));
+            }
             return self.hub.remove_preset(name).map(drop).map_err(told);
         };
         let model = ModelName::parse(&model).map_err(told)?;
@@ -611,84 +626,4 @@ impl Progress for Passed<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn served(name: &str, source: Source) -> Served {
-        Served { name: name.to_owned(), model: served_name(&source), source, laid: None }
-    }
-
-    #[test]
-    fn the_last_part_of_a_name_is_enough_where_it_is_the_only_one() {
-        let models = ["a/one-GGUF:Q4_0", "a/two", "b/two"];
-        let models =
-            models.map(|name| Served { model: name.to_owned(), ..served(name, Source::DEMO) });
-        let names = Names::Fixed(models.to_vec());
-        let meant = |name: &str| names.find(name).unwrap().map(|found| found.model);
-        for name in ["a/one-GGUF:Q4_0", "one-GGUF:Q4_0", "one-gguf:q4_0", "One-GGUF"] {
-            assert_eq!(meant(name).as_deref(), Some("a/one-GGUF:Q4_0"), "{name}");
-        }
-        assert_eq!(meant("b/two").as_deref(), Some("b/two"));
-        for name in ["two", "one", "a/one-GGUF", "", "Q4_0", "/"] {
-            assert_eq!(meant(name), None, "{name}");
-        }
-    }
-
-    #[test]
-    fn every_name_stands_for_one_model() {
-        let alias = |name: &str, model: &str| [(name.to_owned(), model.to_owned())];
-        let demo = || vec![served("demo", Source::DEMO)];
-        let names = Names::fixed(demo(), &alias("gpt-4o", "demo")).unwrap();
-        let listed: Vec<_> =
-            names.list().into_iter().map(|listed| (listed.name, listed.model)).collect();
-        let expected = [("demo", "demo"), ("gpt-4o", "demo")];
-        assert_eq!(listed, expected.map(|(name, model)| (name.to_owned(), model.to_owned())));
-        for (models, aliases, mark) in [
-            (demo(), alias("x", "y"), "no model y"),
-            (demo(), alias("demo", "demo"), "the name demo"),
-            (
-                vec![served("demo", Source::DEMO), served("demo", Source::DEMO)],
-                alias("x", "demo"),
-                "the name demo",
-            ),
-            (
-                vec![
-                    served("m", Source::Path("a/m.gguf".into())),
-                    served("n", Source::Path("b/m.gguf".into())),
-                ],
-                alias("x", "m"),
-                "the name n",
-            ),
-        ] {
-            let error = Names::fixed(models, &aliases).err().unwrap().to_string();
-            assert!(error.contains(mark), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_stamp_changes_with_the_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("m.gguf");
-        let source = Source::Path(path.clone());
-        let mut stamps = vec![stamp(&source)];
-        std::fs::write(&path, "one").unwrap();
-        stamps.push(stamp(&source));
-        assert_eq!(stamps[1], stamp(&source));
-        std::fs::write(&path, "longer").unwrap();
-        stamps.push(stamp(&source));
-        let other = folder.path().join("other");
-        std::fs::write(&other, "longer").unwrap();
-        std::fs::rename(&other, &path).unwrap();
-        stamps.push(stamp(&source));
-        assert!(stamps.windows(2).all(|two| two[0] != two[1]), "{stamps:?}");
-        // Of a model in several files, any of them.
-        let [first, second] =
-            ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"].map(|name| folder.path().join(name));
-        std::fs::write(&first, "a").unwrap();
-        std::fs::write(&second, "b").unwrap();
-        let split = Source::Path(first);
-        let before = stamp(&split);
-        std::fs::write(&second, "bb").unwrap();
-        assert_ne!(stamp(&split), before);
-    }
-}
+mod tests;

@@ -112,7 +112,7 @@ fn preset_value(preset: &Preset) -> Value {
 pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
     let hub = hub()?;
     if let Some(name) = preset_name(&hub, &args.model)? {
-        let above = presets_on(&hub, |from| same_preset(from, &name))?;
+        let above = hub.presets_on(&name)?;
         if !above.is_empty() {
             bail!("{name} stays: {} on it; remove that first", stand(&above));
         }
@@ -157,11 +157,6 @@ fn preset_name(hub: &Hub, typed: &str) -> Result<Option<String>> {
         Err(trine_hub::HubError::InvalidPreset { .. }) => Ok(Some(typed.to_owned())),
         Err(error) => Err(error.into()),
     }
-}
-
-fn same_preset(left: &str, right: &str) -> bool {
-    let parse = |text: &str| trine_hub::PresetName::parse(text).ok();
-    matches!((parse(left), parse(right)), (Some(left), Some(right)) if left == right)
 }
 
 /// Names of the presets whose base is meant.

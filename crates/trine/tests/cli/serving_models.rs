@@ -111,6 +111,27 @@ fn names(serving: &Serving, path: &str) -> Vec<String> {
     items.iter().map(name).collect()
 }
 
+/// An alias is for programs that know other models: its name may be one of these, with the tag that Ollama's clients add.
+#[test]
+fn an_alias_may_have_any_name_and_stand_for_the_settings_model() {
+    let store = store();
+    let settings = store.path().join("config.toml");
+    let path = store.path().join("story.gguf");
+    fs::copy(demo(), &path).unwrap();
+    fs::write(&settings, format!("model = {path:?}\n")).unwrap();
+    let home = [
+        ("TRINE_HOME", store.path().to_str().unwrap()),
+        ("TRINE_CONFIG", settings.to_str().unwrap()),
+    ];
+    let aliases = ["--alias", "llama3=demo", "--alias", "x=story"];
+    let serving = Serving::start_in(&home, &aliases);
+    for name in ["llama3", "llama3:latest", "x", "x:latest"] {
+        let (status, text) = generate(&serving, name);
+        assert_eq!(status, 200, "{name}: {text}");
+    }
+    assert!(names(&serving, "/v1/models").contains(&"x".to_owned()));
+}
+
 #[test]
 fn a_server_without_models_serves_and_manages_the_store() {
     let store = store();
@@ -151,6 +172,12 @@ fn a_server_without_models_serves_and_manages_the_store() {
     let (status, text) = ask(&serving, "POST", "/v1/chat/completions", &body);
     assert!(status == 200 && text.contains("\"completion_tokens\":3"), "{text}");
     assert_eq!(names(&serving, "/api/ps").len(), 2, "the weights are shared");
+    // What others stand on stays.
+    let above = json!({"model": "bosun", "from": "sailor", "stream": false});
+    assert_eq!(ask(&serving, "POST", "/api/create", &above).0, 200);
+    let (status, text) = ask(&serving, "DELETE", "/api/delete", &json!({"model": "sailor"}));
+    assert!(status == 409 && text.contains("the preset bosun stands on it"), "{status} {text}");
+    assert_eq!(ask(&serving, "DELETE", "/api/delete", &json!({"model": "bosun"})).0, 200);
     let copy = json!({"source": "sailor", "destination": "mate"});
     assert_eq!(ask(&serving, "POST", "/api/copy", &copy).0, 200);
     assert_eq!(ask(&serving, "DELETE", "/api/delete", &json!({"model": "sailor"})).0, 200);

@@ -1,0 +1,78 @@
+use super::*;
+
+fn served(name: &str, source: Source) -> Served {
+    Served { name: name.to_owned(), model: served_name(&source), source, laid: None }
+}
+
+#[test]
+fn the_last_part_of_a_name_is_enough_where_it_is_the_only_one() {
+    let models = ["a/one-GGUF:Q4_0", "a/two", "b/two"];
+    let models = models.map(|name| Served { model: name.to_owned(), ..served(name, Source::DEMO) });
+    let names = Names::Fixed(models.to_vec());
+    let meant = |name: &str| names.find(name).unwrap().map(|found| found.model);
+    for name in ["a/one-GGUF:Q4_0", "one-GGUF:Q4_0", "one-gguf:q4_0", "One-GGUF"] {
+        assert_eq!(meant(name).as_deref(), Some("a/one-GGUF:Q4_0"), "{name}");
+    }
+    assert_eq!(meant("b/two").as_deref(), Some("b/two"));
+    for name in ["two", "one", "a/one-GGUF", "", "Q4_0", "/"] {
+        assert_eq!(meant(name), None, "{name}");
+    }
+}
+
+#[test]
+fn every_name_stands_for_one_model() {
+    let alias = |name: &str, model: &str| [(name.to_owned(), model.to_owned())];
+    let demo = || vec![served("demo", Source::DEMO)];
+    let names = Names::fixed(demo(), &alias("gpt-4o", "demo")).unwrap();
+    let listed: Vec<_> =
+        names.list().into_iter().map(|listed| (listed.name, listed.model)).collect();
+    let expected = [("demo", "demo"), ("gpt-4o", "demo")];
+    assert_eq!(listed, expected.map(|(name, model)| (name.to_owned(), model.to_owned())));
+    for (models, aliases, mark) in [
+        (demo(), alias("x", "y"), "no model y"),
+        (demo(), alias("demo", "demo"), "the name demo"),
+        (
+            vec![served("demo", Source::DEMO), served("demo", Source::DEMO)],
+            alias("x", "demo"),
+            "the name demo",
+        ),
+        (
+            vec![
+                served("m", Source::Path("a/m.gguf".into())),
+                served("n", Source::Path("b/m.gguf".into())),
+            ],
+            alias("x", "m"),
+            "the name n",
+        ),
+    ] {
+        let error = Names::fixed(models, &aliases).err().unwrap().to_string();
+        assert!(error.contains(mark), "{error}");
+    }
+}
+
+#[test]
+fn a_stamp_changes_with_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let source = Source::Path(path.clone());
+    let mut stamps = vec![stamp(&source)];
+    std::fs::write(&path, "one").unwrap();
+    stamps.push(stamp(&source));
+    assert_eq!(stamps[1], stamp(&source));
+    std::fs::write(&path, "longer").unwrap();
+    stamps.push(stamp(&source));
+    let other = folder.path().join("other");
+    std::fs::write(&other, "longer").unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    stamps.push(stamp(&source));
+    assert!(stamps.windows(2).all(|two| two[0] != two[1]), "{stamps:?}");
+    // Of a model in several files, any of them.
+    let [first, second] =
+        ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"].map(|name| folder.path().join(name));
+    std::fs::write(&first, "a").unwrap();
+    std::fs::write(&second, "b").unwrap();
+    let split = Source::Path(first);
+    let before = stamp(&split);
+    std::fs::write(&second, "bb").unwrap();
+    assert_ne!(stamp(&split), before);
+}
