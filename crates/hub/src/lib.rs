@@ -32,6 +32,7 @@ mod shelf;
 mod short;
 mod space;
 mod store;
+mod told;
 
 pub use config::{HubConfig, Token};
 pub use error::HubError;

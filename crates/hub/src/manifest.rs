@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::HubError;
 use crate::name::{sha256_text, valid_file};
+use crate::told::warn_once;
 
 /// The manifest's name in a repository's folder.
 pub(crate) const FILE_NAME: &str = "manifest.json";
@@ -74,7 +75,7 @@ impl Manifest {
             }
             Ok(None) => Manifest::empty(repository),
             Err(reason) => {
-                tracing::warn!(path = %path.display(), reason, "a manifest is ignored");
+                warn_once(format_args!("the manifest {} is ignored: {reason}", path.display()));
                 Manifest::empty(repository)
             }
         }

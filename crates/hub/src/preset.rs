@@ -15,6 +15,7 @@ use crate::catalog;
 use crate::error::{HubError, printable};
 use crate::hub::Hub;
 use crate::name::{valid_component, valid_repository_part};
+use crate::told::warn_once;
 
 /// The folder of the store that holds them. No owner's name begins with a dot.
 const FOLDER: &str = ".presets";
@@ -406,7 +407,7 @@ impl Hub {
             };
             match self.preset(&name.replace(COLON, ":")) {
                 Ok(preset) => presets.extend(preset),
-                Err(error) => tracing::warn!("a preset is left out: {error}"),
+                Err(error) => warn_once(format_args!("a preset is left out: {error}")),
             }
         }
         presets.sort_by_key(|preset| preset.name.to_lowercase());

@@ -7,6 +7,7 @@ use crate::error::HubError;
 use crate::hub::{EntryState, LocalModel, ModelFile, Origin, StoreEntry, StoredFile};
 use crate::name::{ModelName, has_extension, valid_file};
 use crate::select::{self, Pick};
+use crate::told::warn_once;
 
 /// Deepest folder that is looked into below a repository's.
 const DEEPEST: usize = 5;
@@ -174,7 +175,10 @@ pub(crate) fn find_files(folder: &Path) -> Vec<Found> {
         let Ok(entries) = fs::read_dir(&folder) else { continue };
         for entry in entries.flatten() {
             if budget == 0 {
-                tracing::warn!(folder = %folder.display(), "too many files; the rest is left out");
+                warn_once(format_args!(
+                    "{} has too many files; the rest is left out",
+                    folder.display()
+                ));
                 return found;
             }
             budget -= 1;

@@ -11,6 +11,7 @@ use crate::name::ModelName;
 use crate::progress::Progress;
 use crate::retry::wait;
 use crate::shelf::{Shelf, ShelfFile, find_files};
+use crate::told::warn_once;
 
 /// Most folders that are looked at in one listing.
 const MOST_FOLDERS: usize = 10_000;
@@ -180,7 +181,10 @@ impl Store {
         let mut folders = Vec::new();
         for entry in entries.flatten() {
             if *budget == 0 {
-                tracing::warn!(folder = %folder.display(), "too many folders; the rest is left out");
+                warn_once(format_args!(
+                    "{} has too many folders; the rest is left out",
+                    folder.display()
+                ));
                 break;
             }
             *budget -= 1;
