@@ -210,7 +210,15 @@ pub fn close(name: &str) -> Vec<String> {
     // A wrong tag of a known family: the usual sizes say more than what is spelled alike.
     let family = wanted.split(':').next().unwrap_or_default();
     let names: Vec<String> = MODELS.iter().flat_map(CatalogModel::names).collect();
-    let mut close = closest(&wanted, &names);
+    let mut close: Vec<String> = Vec::new();
+    // The makers' own name of it, without the owner or the format.
+    let last = wanted.rsplit('/').next().unwrap_or_default();
+    let repository = |model: &&CatalogModel| {
+        let own = model.repository.rsplit('/').next().unwrap_or_default().to_lowercase();
+        own == last || own.strip_suffix("-gguf") == Some(last)
+    };
+    close.extend(MODELS.iter().filter(repository).map(CatalogModel::name));
+    close.extend(closest(&wanted, &names));
     if MODELS.iter().any(|model| model.family == family) {
         let usual = MODELS.iter().filter(|model| !model.tags[0].contains('-'));
         close.extend(usual.map(CatalogModel::name));

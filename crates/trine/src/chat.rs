@@ -83,12 +83,15 @@ pub(crate) struct TooLong {
     pub(crate) tokens: usize,
     /// Whether it may have more than that.
     pub(crate) at_least: bool,
+    /// Whether the system text is among them.
+    pub(crate) has_system: bool,
 }
 
 impl std::fmt::Display for TooLong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let least = if self.at_least { "at least " } else { "" };
-        write!(f, "the message has {least}{} tokens", self.tokens)
+        let what = if self.has_system { "the message with the system text" } else { "the message" };
+        write!(f, "{what} has {least}{} tokens", self.tokens)
     }
 }
 
@@ -100,7 +103,10 @@ impl std::error::Error for TooLong {}
 /// [`TooLong`].
 pub(crate) fn check_bytes(text: &str, context: usize) -> Result<(), TooLong> {
     let tokens = text.len() / TOKEN_BYTES_MAX;
-    if tokens > context { Err(TooLong { tokens, at_least: true }) } else { Ok(()) }
+    match tokens > context {
+        true => Err(TooLong { tokens, at_least: true, has_system: false }),
+        false => Ok(()),
+    }
 }
 
 impl Conversation {
@@ -129,7 +135,7 @@ impl Conversation {
             check_bytes(&turn.content, context)?;
             let tokens = text.tokenizer.encode(&turn.content, Specials::AsText)?.len();
             if tokens > context {
-                return Err(TooLong { tokens, at_least: false }.into());
+                return Err(TooLong { tokens, at_least: false, has_system: false }.into());
             }
         }
         let before = self.left_out;
@@ -153,7 +159,8 @@ impl Conversation {
             tokens = self.prompt_from(first, text)?;
         }
         if tokens.len() > context {
-            return Err(TooLong { tokens: tokens.len(), at_least: false }.into());
+            let has_system = self.system.is_some();
+            return Err(TooLong { tokens: tokens.len(), at_least: false, has_system }.into());
         }
         self.left_out = first;
         Ok(Prompt { tokens, newly_left_out: first - before })

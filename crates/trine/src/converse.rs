@@ -350,7 +350,7 @@ pub(crate) fn raw_prompt(session: &Session, text: &TextSide, input: &str) -> Res
     check_bytes(input, context).map_err(|error| explained(error.into(), session))?;
     let tokens = text.tokenizer.encode_prompt(input, Specials::Parse)?;
     if tokens.len() > context {
-        let error = TooLong { tokens: tokens.len(), at_least: false };
+        let error = TooLong { tokens: tokens.len(), at_least: false, has_system: false };
         return Err(explained(error.into(), session));
     }
     Ok(tokens)
@@ -362,7 +362,8 @@ fn explained(error: anyhow::Error, session: &Session) -> anyhow::Error {
     match error.downcast_ref::<TooLong>() {
         None => error,
         Some(too_long) => anyhow!(
-            "{too_long}, the context takes {context}: shorten it{}",
+            "{too_long}, the context takes {context}: shorten {}{}",
+            if too_long.has_system { "the one or the other (/system)" } else { "it" },
             session.longer_context().map_or(String::new(), |most| format!(
                 ", or start with a larger --context (up to {most})"
             ))

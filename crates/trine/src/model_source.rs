@@ -456,11 +456,17 @@ fn close_paths(path: &Path) -> Vec<String> {
         .take(4096)
         .map(|entry| entry.file_name())
         // What has this very name was looked at already.
-        .filter(|entry| entry != name)
+        .filter(|entry| entry != name && is_model(&folder.join(entry)))
         .map(|entry| entry.to_string_lossy().into_owned())
         .collect();
     let close = output::close_names(&name.to_string_lossy(), names.iter().map(String::as_str));
     close.into_iter().map(|name| path.with_file_name(name).display().to_string()).collect()
+}
+
+/// Whether a path looks like a model: a GGUF file, or a folder with a configuration.
+fn is_model(path: &Path) -> bool {
+    let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    is_gguf || path.join("config.json").is_file()
 }
 
 /// The hub with the settings that hold.
@@ -535,6 +541,14 @@ mod tests {
         let error = find(wrong.to_str(), &NO).unwrap_err().to_string();
         assert!(error.contains("Did you mean") && error.contains("gemma.gguf?"), "{error}");
         assert!(!error.contains("?."), "{error}");
+        // What is no model is no name for one.
+        for (other, wrong) in [("readme", "raedme"), ("ab", "-"), ("abcd", "abc")] {
+            std::fs::create_dir(folder.path().join(other)).unwrap();
+            let error = find(folder.path().join(wrong).to_str(), &NO).unwrap_err().to_string();
+            assert!(!error.contains(&format!("{other}?")), "{error}");
+        }
+        let error = find(Some("gemma-3-4b-it"), &NO).unwrap_err().to_string();
+        assert!(error.contains("gemma3:4b"), "{error}");
         let error = find(Some("/no/such/folder/m.gguf"), &NO).unwrap_err().to_string();
         assert!(error.contains("the folder /no/such/folder does not exist"), "{error}");
     }

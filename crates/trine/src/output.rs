@@ -180,8 +180,8 @@ pub(crate) fn close_names<'a>(
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Vec<&'a str> {
     let wanted: Vec<char> = wanted.to_lowercase().chars().take(128).collect();
-    // Two letters that changed places count as two edits.
-    let limit = (wanted.len() / 3).max(2);
+    // Two letters that changed places count as two edits; of a name of a letter or two such edits leave nothing.
+    let limit = if wanted.len() < 4 { wanted.len() / 3 } else { (wanted.len() / 3).max(2) };
     let mut ranked: Vec<(usize, &str)> = candidates
         .into_iter()
         .map(|candidate| (distance(&wanted, &candidate.to_lowercase()), candidate))
@@ -243,6 +243,8 @@ mod tests {
         assert_eq!(close_names("modle.gguf", ["model.gguf", "notes.txt"]), ["model.gguf"]);
         assert_eq!(close_names("/hlep", ["/help", "/exit"]), ["/help"]);
         assert!(close_names("abcd", ["wxyz"]).is_empty());
+        assert!(close_names("-", ["ab", "p"]).is_empty());
+        assert_eq!(close_names("abc", ["abd", "xyz"]), ["abd"]);
     }
 
     #[test]

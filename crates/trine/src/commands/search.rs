@@ -24,10 +24,10 @@ pub(crate) fn run(args: SearchArgs) -> Result<()> {
         return output::json(&entries);
     }
     if found.is_empty() {
-        let known = text.split_whitespace().find_map(catalog::find);
-        match known {
-            Some(catalog::Known::Refused(family)) => {
-                output::remark(format_args!("{}: {}", terminal::harmless(&text), family.reason));
+        let mut words = text.split_whitespace();
+        match words.find_map(|word| Some((word, catalog::find(word)?))) {
+            Some((word, catalog::Known::Refused(family))) => {
+                output::remark(format_args!("{}: {}", terminal::harmless(word), family.reason));
             }
             _ => output::remark(format_args!(
                 "no name holds {}; trine runs Gemma 3, and any repository of it on Hugging Face by owner/repo",

@@ -132,6 +132,14 @@ fn files_of_the_page_are_loaded_with_their_parameters() {
 }
 
 #[test]
+fn a_system_text_without_room_is_named() {
+    let system = format!("/system {}\nhi\n", "word ".repeat(60));
+    let model = model();
+    let ran = trine_with(&system, &["run", &model, "--interactive", "--context", "20"]);
+    assert!(ran.err.contains("with the system text") && ran.err.contains("/system"), "{}", ran.err);
+}
+
+#[test]
 fn no_conversation_is_lost_without_a_second_word() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();
