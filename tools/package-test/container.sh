@@ -6,6 +6,11 @@ cd "$(dirname "$0")/../.."
 for program in podman runc debootstrap curl; do
     command -v "$program" >/dev/null || { echo "container: $program is missing" >&2; exit 1; }
 done
+# Where nothing of this project can be wrong yet: the machine, or its network.
+impossible() {
+    echo "container: $* (see $work)" >&2
+    exit 77
+}
 work=$PWD/target/package-test
 base=$work/base
 image=localhost/trine-trial
@@ -35,10 +40,12 @@ trap 'podman rm --force "$name" >/dev/null 2>&1 || true; podman volume rm --forc
 
 if [ ! -e "$base/whole" ]; then
     rm -rf "$base"
-    debootstrap --variant=minbase bookworm "$base" >"$work/debootstrap.log"
+    debootstrap --variant=minbase bookworm "$base" >"$work/debootstrap.log" || impossible "debootstrap failed"
     touch "$base/whole"
 fi
-tar --directory "$base" --create . | podman import - localhost/trine-trial-base >"$work/import.log" 2>&1
+tar --directory "$base" --create . | podman import - localhost/trine-trial-base >"$work/import.log" 2>&1 \
+    || impossible "podman keeps no images"
+podman run --rm "${limits[@]}" localhost/trine-trial-base true >"$work/run.log" 2>&1 || impossible "no container runs"
 # The health check is of Docker's format, which podman has to be asked for.
 podman build --format docker --network host "${limits[@]}" --build-arg BASE=localhost/trine-trial-base \
     --file packaging/Containerfile --tag "$image" target/dist >"$work/build.log" 2>&1 \

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use crate::drivers::{self, Drivers};
 use crate::programs::{self, Program};
 use crate::test_runs::{TestRun, Validation};
-use crate::{chart, dist, outside, radv, shaders, test_runs, tidy, validation};
+use crate::{chart, dist, image, outside, radv, shaders, test_runs, tidy, validation};
 
 /// Set to 1, this lets `ci` pass without the drivers that it could not install or fetch.
 const OFFLINE: &str = "TRINE_CI_OFFLINE";
@@ -71,6 +71,11 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     TestRun { driver: drivers.lavapipe.as_ref(), ..others }.run(root)?;
     cargo(root, "installing", &INSTALL)?;
     skipped.extend(packages(root, &programs)?);
+    if is_offline {
+        skipped.push("the image, whose parts are fetched".to_owned());
+    } else {
+        skipped.extend(image::run(root)?);
+    }
     skipped.extend(outside::page(root, &programs)?);
     if is_offline {
         skipped.push("the test of the router, which is fetched".to_owned());

@@ -7,6 +7,7 @@ mod circles;
 mod dist;
 mod documents;
 mod drivers;
+mod image;
 mod imports;
 mod outside;
 mod programs;
