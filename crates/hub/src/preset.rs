@@ -20,6 +20,8 @@ use crate::told::warn_once;
 /// The folder of the store that holds them. No owner's name begins with a dot.
 const FOLDER: &str = ".presets";
 const VERSION: u32 = 1;
+/// Longest name, in bytes: with what stands around it in its file's name it is one that every system takes.
+const LONGEST_NAME: usize = 200;
 /// Largest file of a preset, in bytes.
 const LARGEST: u64 = 1 << 20;
 /// Most presets that are listed.
@@ -48,6 +50,9 @@ impl PresetName {
             name: printable(text, 80),
             reason: reason.to_owned(),
         };
+        if text.len() > LONGEST_NAME {
+            return Err(wrong(&format!("a name has at most {LONGEST_NAME} bytes")));
+        }
         let form = "a name holds letters, digits, '-', '_' and '.', as in mario or mario:formal";
         let (name, tag) = match text.split_once(':') {
             None => (text, None),
@@ -224,8 +229,11 @@ impl PresetParameters {
                 return Err("penalties look back 64 tokens; leave it out".to_owned());
             }
             "num_gpu" | "main_gpu" | "low_vram" | "num_thread" | "num_batch" | "num_keep"
-            | "numa" | "use_mmap" | "use_mlock" | "f16_kv" | "vocab_only" | "penalize_newline" => {
+            | "numa" | "use_mmap" | "use_mlock" | "f16_kv" | "vocab_only" => {
                 return Ok(Taken::Ignored("where a model runs is an option of run and serve"));
+            }
+            "penalize_newline" => {
+                return Ok(Taken::Ignored("newlines are penalised like other tokens"));
             }
             _ => {
                 let names = PARAMETERS.map(String::from);

@@ -434,6 +434,14 @@ impl Shop {
         self.local(model).ok().flatten().map(|model| Source::Local(Box::new(model)))
     }
 
+    /// Whether a model of the store is not whole.
+    fn has_rest(&self, name: &str) -> bool {
+        let entries = self.hub.list().unwrap_or_default();
+        let mut rests = entries.iter().filter(|entry| entry.state != EntryState::Complete);
+        ModelName::parse(name)
+            .is_ok_and(|name| rests.any(|rest| rest.name.repository() == name.repository()))
+    }
+
     /// A preset of a name; `None` where the name is a model's.
     fn preset(&self, name: &str) -> Result<Option<Preset>, LibraryError> {
         if Embedded::find(name).is_some() {
@@ -535,11 +543,15 @@ impl Library for Shop {
             return Ok(None);
         }
         let refused = |error: anyhow::Error| LibraryError::new(Refusal::Invalid, error.to_string());
-        let local = self.local(name).map_err(refused)?.ok_or_else(|| {
+        if let Some(local) = self.local(name).map_err(refused)? {
+            return Ok(Some(self.own_name(&local)));
+        }
+        // What is left of a download that has not ended.
+        let rest = self.pullable(name).ok().filter(|name| self.has_rest(name));
+        rest.map(Some).ok_or_else(|| {
             let message = format!("there is no model {name:.100} on this machine");
             LibraryError::new(Refusal::Unknown, message)
-        })?;
-        Ok(Some(self.own_name(&local)))
+        })
     }
 
     fn delete(&self, name: &str) -> Result<(), LibraryError> {

@@ -202,6 +202,17 @@ fn a_server_without_models_serves_and_manages_the_store() {
         assert!((400..500).contains(&status), "{path} {body}: {status} {text}");
         assert!(text.contains(mark), "{path} {body}: {text}");
     }
+    // What an unfinished download left goes too.
+    let rest = store.path().join("owner").join("Slow-GGUF").join("slow-Q8_0.gguf.part");
+    fs::create_dir_all(rest.parent().unwrap()).unwrap();
+    fs::write(&rest, "GGUF").unwrap();
+    let (status, text) =
+        ask(&serving, "DELETE", "/api/delete", &json!({"model": "owner/Slow-GGUF:Q8_0"}));
+    assert_eq!(status, 200, "{text}");
+    assert!(!rest.exists());
+    let (status, text) =
+        ask(&serving, "DELETE", "/api/delete", &json!({"model": "owner/Slow-GGUF"}));
+    assert!(status == 404 && text.contains("no model"), "{status} {text}");
     // Loaded, and unloaded before its file goes.
     assert_eq!(ask(&serving, "DELETE", "/api/delete", &json!({"model": "tiny"})).0, 200);
     assert!(!store.path().join("owner").exists());
