@@ -11,6 +11,18 @@ use crate::cli::{Placement, SamplingArgs, Seed};
 use crate::device::{DeviceChoice, Tune};
 use crate::settings;
 
+/// Where the number of positions comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ContextFrom {
+    /// The command line, or nowhere.
+    #[default]
+    Option,
+    /// A preset's `num_ctx`.
+    Preset,
+    /// The configuration file or the environment.
+    Settings,
+}
+
 /// Where a model runs, and with what memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -28,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) kv: KvType,
     /// Most positions of a sequence, if asked for.
     pub(crate) context: Option<usize>,
+    /// Who asked for them.
+    pub(crate) context_from: ContextFrom,
     /// Quantisation while loading, if asked for.
     pub(crate) quantize: Option<DType>,
 }
@@ -35,9 +49,13 @@ pub(crate) struct Settings {
 impl Settings {
     /// The settings of a command whose usual storage of keys and values is `kv`.
     pub(crate) fn new(placement: &Placement, kv: KvType) -> Self {
-        let mut placement = placement.clone();
-        placement.or(settings::get().placement().clone());
-        Self::typed(&placement, kv)
+        let mut whole = placement.clone();
+        whole.or(settings::get().placement().clone());
+        let mut settings = Self::typed(&whole, kv);
+        if placement.context.is_none() {
+            settings.context_from = ContextFrom::Settings;
+        }
+        settings
     }
 
     /// The settings of a command that measures a model: those of the configuration that change what is measured, the
@@ -62,6 +80,7 @@ impl Settings {
             threads: placement.threads.map(usize::from),
             kv: placement.kv.unwrap_or(kv),
             context: placement.context,
+            context_from: ContextFrom::Option,
             quantize: placement.quantize,
         }
     }

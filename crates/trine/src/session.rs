@@ -9,7 +9,7 @@ use trine_weights::DType;
 
 use crate::device::{GpuOptions, Opened};
 use crate::model_source::Source;
-use crate::options::Settings;
+use crate::options::{ContextFrom, Settings};
 use crate::output;
 use crate::terminal;
 
@@ -69,11 +69,11 @@ impl Session {
         let Opened { device, gpu, threads } = opened;
         let name = source.name();
         let model = source.open(settings.quantize)?;
-        check_context(&name, &model, settings)?;
+        let context = checked_context(&name, &model, settings)?;
         // On a GPU every step would take as long as the widest.
         let is_wide = batch_invariant && gpu.is_some() && sizes.prefill > PREFILL_INVARIANT;
         let options = EngineOptions {
-            context: settings.context,
+            context,
             kv: settings.kv,
             sequences: sizes.sequences,
             kept: sizes.kept,
@@ -191,17 +191,25 @@ fn not_loaded(name: &str, device: &dyn Device, layers: Option<usize>) -> String 
     }
 }
 
-/// A context beyond the model's is an error: positions it never saw give nonsense.
-fn check_context(name: &str, model: &Model, settings: &Settings) -> Result<()> {
+/// A context beyond the model's is an error: positions it never saw give nonsense. A preset's is a bound, as it is for a
+/// server, and becomes the model's.
+fn checked_context(name: &str, model: &Model, settings: &Settings) -> Result<Option<usize>> {
     let most = model.config().context;
-    match settings.context {
-        Some(asked) if asked > most => {
-            anyhow::bail!(
-                "a context of {asked} is more than the {most} positions that {name} was made for; use at most {most} \
-                 (--context, or a preset's num_ctx)"
-            )
+    let Some(asked) = settings.context.filter(|&asked| asked > most) else {
+        return Ok(settings.context);
+    };
+    let than = format!("is more than the {most} positions that {name} was made for");
+    match settings.context_from {
+        ContextFrom::Option => bail!("--context {asked} {than}; use at most {most}"),
+        ContextFrom::Settings => bail!(
+            "the setting context = {asked} {than}; `trine config` shows where it is set, and --context {most} comes before it"
+        ),
+        ContextFrom::Preset => {
+            output::warning(format_args!(
+                "the preset's num_ctx of {asked} {than}: {most} are used"
+            ));
+            Ok(Some(most))
         }
-        _ => Ok(()),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::generate::{Answer, Ending, answer};
 use crate::interrupt::{self, Watch};
 use crate::line_source::{LineSource, Piped, Typed};
 use crate::model_source::{Chosen, ModelOrPrompt, find, hub_config, model_or_prompt};
-use crate::options::{Settings, Writing};
+use crate::options::{ContextFrom, Settings, Writing};
 use crate::output;
 use crate::preset;
 use crate::printer::Printer;
@@ -36,7 +36,7 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
     }
     let (Chosen { source, preset }, prompt) = what_is_asked(&args)?;
     let typed = args.sampling.clone();
-    let mut turns = Vec::new();
+    let (typed_context, mut turns) = (args.placement.context, Vec::new());
     if let Some(preset) = &preset {
         preset::fill(preset, &mut args.sampling, &mut args.placement);
         if !args.raw {
@@ -45,7 +45,10 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
         }
     }
     args.sampling.or(settings::get().sampling());
-    let settings = Settings::new(&args.placement, KvType::F16);
+    let mut settings = Settings::new(&args.placement, KvType::F16);
+    if typed_context.is_none() && args.placement.context.is_some() {
+        settings.context_from = ContextFrom::Preset;
+    }
     let mut session = Session::open(&source, &settings, Sizes::default())?;
     session.engine.heed(interrupt::flag());
     let defaults = session.model.defaults().clone();

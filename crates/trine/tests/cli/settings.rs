@@ -65,6 +65,26 @@ fn presets_come_before_the_file() {
     );
 }
 
+#[test]
+fn a_context_that_nobody_typed_is_not_called_an_option() {
+    let store = tempfile::tempdir().unwrap();
+    let variables = [("TRINE_HOME", store.path().to_str().unwrap())];
+    let create = ["create", "long", "--from", "demo", "--context", "4096"];
+    with("", &variables, &create).ok();
+    let run = ["run", "long", "hi", "--max-tokens", "1"];
+    let ran = with("", &variables, &[&run[..], &["-v"]].concat()).ok();
+    assert!(
+        ran.err.contains("the preset's num_ctx of 4096 is more than the 1024 positions")
+            && ran.err.contains("context: 1024 of the model's 1024"),
+        "{}",
+        ran.err
+    );
+    let error = with("", &variables, &[&run[..], &["--context", "4096"]].concat()).fails(1);
+    assert!(error.contains("--context 4096 is more"), "{error}");
+    let error = with("context = 4096\n", &variables, &["run", "demo", "hi"]).fails(1);
+    assert!(error.contains("the setting context = 4096 is more"), "{error}");
+}
+
 /// As for `run`: the model of the settings answers who names none, beside those of the store.
 #[test]
 fn a_server_takes_the_model_of_the_file_for_its_default() {
