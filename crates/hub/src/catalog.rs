@@ -104,8 +104,8 @@ const REFUSED: [RefusedFamily; 7] = [
     },
 ];
 
-/// Families of other makers, by what their names begin with: a version or a variant may follow.
-const OTHERS: [RefusedFamily; 14] = {
+/// Families that are mostly of other makers, by what their names begin with: a version or a variant may follow.
+const OTHERS: [RefusedFamily; 15] = {
     const fn other(name: &'static str) -> RefusedFamily {
         RefusedFamily {
             name,
@@ -127,6 +127,11 @@ const OTHERS: [RefusedFamily; 14] = {
         other("gpt-oss"),
         other("granite"),
         other("smollm"),
+        RefusedFamily {
+            name: "medgemma",
+            reason: "trine's list has no files of MedGemma; it is made of Gemma 3, so name a repository that has \
+                     them (owner/repo), or take a gemma3",
+        },
     ]
 };
 
@@ -134,6 +139,12 @@ impl CatalogModel {
     /// Its usual name, with the tag: `gemma3:4b`.
     pub fn name(&self) -> String {
         format!("{}:{}", self.family, self.tags[0])
+    }
+
+    /// The last part of the repository's name, without what says that it holds GGUF files: `gemma-3-4b-it`.
+    fn repository_part(&self) -> &'static str {
+        let part = self.repository.rsplit('/').next().unwrap_or(self.repository);
+        part.strip_suffix("-GGUF").unwrap_or(part)
     }
 
     /// All names that mean it, the usual one first.
@@ -207,18 +218,18 @@ pub fn search(text: &str) -> Vec<&'static CatalogModel> {
 /// Names of the catalogue that are spelled nearly like `name`, best first, at most five.
 pub fn close(name: &str) -> Vec<String> {
     let wanted = name.to_lowercase();
+    if let Some(model) = of_repository(&wanted) {
+        return vec![model.name()];
+    }
     // A wrong tag of a known family: the usual sizes say more than what is spelled alike.
     let family = wanted.split(':').next().unwrap_or_default();
     let names: Vec<String> = MODELS.iter().flat_map(CatalogModel::names).collect();
-    let mut close: Vec<String> = Vec::new();
-    // The makers' own name of it, without the owner or the format.
-    let last = wanted.rsplit('/').next().unwrap_or_default();
-    let repository = |model: &&CatalogModel| {
-        let own = model.repository.rsplit('/').next().unwrap_or_default().to_lowercase();
-        own == last || own.strip_suffix("-gguf") == Some(last)
-    };
-    close.extend(MODELS.iter().filter(repository).map(CatalogModel::name));
-    close.extend(closest(&wanted, &names));
+    let mut close = closest(&wanted, &names);
+    let parts: Vec<String> =
+        MODELS.iter().map(|model| model.repository_part().to_owned()).collect();
+    close.extend(
+        closest(&wanted, &parts).iter().filter_map(|part| Some(of_repository(part)?.name())),
+    );
     if MODELS.iter().any(|model| model.family == family) {
         let usual = MODELS.iter().filter(|model| !model.tags[0].contains('-'));
         close.extend(usual.map(CatalogModel::name));
@@ -227,6 +238,17 @@ pub fn close(name: &str) -> Vec<String> {
     close.retain(|name| seen.insert(name.clone()));
     close.truncate(5);
     close
+}
+
+/// The usual model of a repository, by the last part of its name or of the name of the repository that it was made from:
+/// `gemma-3-4b-it`, `gemma-3-4b-it-gguf`, `gemma-3-4b`.
+fn of_repository(part: &str) -> Option<&'static CatalogModel> {
+    let part = part.strip_suffix("-gguf").unwrap_or(part);
+    let part = part.strip_suffix("-q4_0").unwrap_or(part);
+    MODELS.iter().find(|model| {
+        let own = model.repository_part();
+        own == part || own.strip_suffix("-it") == Some(part)
+    })
 }
 
 #[cfg(test)]
@@ -276,6 +298,9 @@ mod tests {
             "mistral",
             "qwen2.5-coder:7b",
             "deepseek-r1",
+            "medgemma",
+            "medgemma:27b",
+            "medgemma-4b-it",
         ] {
             assert!(
                 matches!(find(name), Some(Known::Refused(family)) if family.reason.contains("trine")),
@@ -339,5 +364,21 @@ mod tests {
         assert!(close("gemma3:4b-q8_0").contains(&"gemma3:4b-it-q8_0".to_owned()));
         assert!(close("gemma3:70b-it-nonsense-tag").contains(&"gemma3:27b".to_owned()));
         assert!(close("mistral-large-instruct").is_empty());
+        assert!(close("gema-3-4b-it").contains(&"gemma3:4b".to_owned()));
+    }
+
+    #[test]
+    fn names_of_hugging_face_find_the_model() {
+        for (name, model) in [
+            ("gemma-3-4b-it", "gemma3:4b"),
+            ("Gemma-3-1B-it-GGUF", "gemma3:1b"),
+            ("gemma-3-27b", "gemma3:27b"),
+            ("gemma-3-12b-it-qat-q4_0-gguf", "gemma3:12b-it-qat"),
+        ] {
+            assert_eq!(close(name), [model], "{name}");
+        }
+        for part in MODELS.iter().map(CatalogModel::repository_part) {
+            assert!(of_repository(&part.to_lowercase()).is_some(), "{part}");
+        }
     }
 }
