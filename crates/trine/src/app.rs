@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::FromArgMatches;
+use clap::error::{ContextKind, ContextValue};
 
 use crate::cli::{self, Cli, Command};
 use crate::commands;
@@ -31,7 +32,7 @@ pub(crate) fn main() -> ExitCode {
         let matches = command.try_get_matches();
         let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
             Ok(cli) => cli,
-            Err(told) => return tell(&told),
+            Err(told) => return tell(told),
         };
         match (settings, &cli.command) {
             (Ok(settings), _) => settings::set(settings),
@@ -63,7 +64,12 @@ pub(crate) fn main() -> ExitCode {
 }
 
 /// Help, the version, or what is wrong with the command line.
-fn tell(told: &clap::Error) -> Result<ExitCode> {
+fn tell(mut told: clap::Error) -> Result<ExitCode> {
+    // No command is spelled alike; what is meant is the one that chats.
+    if told.get(ContextKind::InvalidSubcommand) == Some(&ContextValue::String("chat".to_owned())) {
+        let run = ContextValue::Strings(vec!["run".to_owned()]);
+        told.insert(ContextKind::SuggestedSubcommand, run);
+    }
     let printed = told.print().and_then(|()| stdout().flush());
     if told.use_stderr() {
         return Ok(ExitCode::from(MISUNDERSTOOD));

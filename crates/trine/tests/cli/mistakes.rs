@@ -51,3 +51,9 @@ fn a_server_of_an_unknown_name_is_corrected_with_its_option() {
     let error = trine(&["ps", "--url", "http://no-such-host.invalid"]).fails(1);
     assert!(error.contains("no-such-host.invalid") && error.contains("check --url"), "{error}");
 }
+
+#[test]
+fn who_types_chat_is_shown_run() {
+    let error = trine(&["chat"]).fails(2);
+    assert!(error.contains("'run'") && !error.contains("'create'"), "{error}");
+}
