@@ -32,6 +32,8 @@ pub(crate) fn parse(text: &str) -> Result<Modelfile, String> {
     let mut file = Modelfile::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().enumerate();
+    // The line of each message.
+    let mut numbers = Vec::new();
     while let Some((index, line)) = lines.next() {
         let number = index + 1;
         let at = |problem: String| format!("line {number}: {problem}");
@@ -58,11 +60,17 @@ pub(crate) fn parse(text: &str) -> Result<Modelfile, String> {
         };
         let value = value(rest.trim(), &mut lines).map_err(at)?;
         file.take(&word, argument, value, number).map_err(at)?;
+        if numbers.len() < file.messages.len() {
+            numbers.push(number);
+        }
     }
+    check_turns(&file.messages, &numbers)?;
     if file.from.is_empty() {
-        return Err("there is no FROM: write the model on a line such as FROM gemma3:4b".to_owned());
+        let last = text.lines().count().max(1);
+        return Err(format!(
+            "line {last}: there is no FROM up to here: write the model on a line such as FROM gemma3:4b"
+        ));
     }
-    check_turns(&file.messages)?;
     Ok(file)
 }
 
@@ -166,15 +174,19 @@ impl Modelfile {
     }
 }
 
-/// Turns alternate, the user's first, and end with an answer.
-fn check_turns(messages: &[PresetMessage]) -> Result<(), String> {
+/// Turns alternate, the user's first, and end with an answer. `numbers` are their lines.
+fn check_turns(messages: &[PresetMessage], numbers: &[usize]) -> Result<(), String> {
     let is_wrong = |(index, message): (usize, &PresetMessage)| {
         (message.role == PresetRole::User) != (index % 2 == 0)
     };
-    if messages.iter().enumerate().any(is_wrong) || messages.len() % 2 == 1 {
-        return Err("MESSAGE lines must alternate, user first, and end with assistant".to_owned());
+    let unanswered = (messages.len() % 2 == 1).then_some(messages.len().saturating_sub(1));
+    let wrong = messages.iter().enumerate().position(is_wrong).or(unanswered);
+    match wrong.and_then(|index| numbers.get(index)) {
+        None => Ok(()),
+        Some(number) => Err(format!(
+            "line {number}: MESSAGE lines must alternate, user first, and end with assistant"
+        )),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -203,7 +215,9 @@ mod tests {
     #[test]
     fn what_cannot_be_followed_names_its_line() {
         for (text, said) in [
-            ("", "FROM"),
+            ("", "line 1: there is no FROM"),
+            ("MESSAGE user a\nMESSAGE assistant b\n", "line 2: there is no FROM"),
+            ("MESSAGE user a\n\n", "line 1: MESSAGE lines must alternate"),
             ("FROM\n", "line 1: FROM has no value"),
             ("FROM a\nFROM b\n", "line 2"),
             (
@@ -224,8 +238,12 @@ mod tests {
             ("FROM a\nPARAMETER mirostat 2\n", "line 2"),
             ("FROM a\nSYSTEM \"\"\"no end\n", "line 2: the text that begins here"),
             ("FROM a\nMESSAGE robot hi\n", "line 2: MESSAGE takes"),
-            ("FROM a\nMESSAGE assistant hi\n", "alternate"),
-            ("FROM a\nMESSAGE user hi\n", "alternate"),
+            ("FROM a\nMESSAGE assistant hi\n", "line 2: MESSAGE lines must alternate"),
+            ("FROM a\nMESSAGE user hi\nMESSAGE user ho\n", "line 3: MESSAGE lines must alternate"),
+            (
+                "FROM a\nMESSAGE user \"\"\"x\ny\"\"\"\nMESSAGE assistant z\n\nMESSAGE user hi\n",
+                "line 6: MESSAGE lines must alternate",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(said), "{text:?}: {error}");
