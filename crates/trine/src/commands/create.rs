@@ -16,6 +16,8 @@ use crate::terminal;
 
 /// Largest Modelfile, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Longest name and longest tag of a preset, as the store takes them.
+const NAME_BYTES_MAX: usize = 96;
 
 /// Creates a preset.
 ///
@@ -39,9 +41,7 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
     preset.system = args.system.or(file.system);
     preset.parameters = parameters;
     preset.messages = file.messages;
-    hub.save_preset(&preset)?;
-    tell(&preset);
-    Ok(())
+    save(&hub, &name, &preset)
 }
 
 /// Gives a model or preset a further name.
@@ -58,24 +58,30 @@ pub(crate) fn copy(args: CopyArgs) -> Result<()> {
         }
         None => Preset::new(&name, base(&hub, &args.from, &args.fetch)?),
     };
-    hub.save_preset(&preset)?;
-    tell(&preset);
-    Ok(())
+    save(&hub, &name, &preset)
 }
 
-fn tell(preset: &Preset) {
-    output::remark(format_args!(
-        "created {}, on {}",
-        preset.name,
-        terminal::harmless(&preset.from)
-    ));
-    output::remark(format_args!("run it with: trine run {}", preset.name));
+/// Keeps a preset, and says whether it stands in the place of another one.
+fn save(hub: &Hub, name: &PresetName, preset: &Preset) -> Result<()> {
+    // One that cannot be read is replaced too.
+    let is_new = matches!(hub.preset(&name.to_string()), Ok(None));
+    hub.save_preset(preset)?;
+    let done = if is_new { "created" } else { "replaced" };
+    output::remark(format_args!("{done} {name}, on {}", terminal::harmless(&preset.from)));
+    output::remark(format_args!("run it with: trine run {name}"));
+    Ok(())
 }
 
 /// The name of a preset to be created.
 fn name(typed: &str) -> Result<PresetName> {
     if Embedded::find(typed.strip_suffix(":latest").unwrap_or(typed)).is_some() {
         return Err(usage(format!("{typed} is a model inside this program; choose another name")));
+    }
+    let longest = typed.split(':').map(str::len).max().unwrap_or_default();
+    if longest > NAME_BYTES_MAX {
+        return Err(usage(format!(
+            "the preset's name has a part of {longest} bytes; name and tag take at most {NAME_BYTES_MAX} each"
+        )));
     }
     PresetName::parse(typed).map_err(|error| usage(error.to_string()))
 }

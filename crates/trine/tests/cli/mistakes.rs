@@ -57,3 +57,24 @@ fn who_types_chat_is_shown_run() {
     let error = trine(&["chat"]).fails(2);
     assert!(error.contains("'run'") && !error.contains("'create'"), "{error}");
 }
+
+#[test]
+fn a_preset_says_how_long_its_name_may_be_and_what_it_replaces() {
+    let store = tempfile::tempdir().unwrap();
+    let create = |name: &str| {
+        let mut create = command(&["create", name, "--from", "demo"]);
+        finish(create.env("TRINE_HOME", store.path()).output().unwrap())
+    };
+    for part in ["a".repeat(97), "é".repeat(60)] {
+        let error = create(&format!("x:{part}")).fails(2);
+        let length = part.len();
+        assert!(
+            error.contains(&format!("{length} bytes; name and tag take at most 96")),
+            "{error}"
+        );
+    }
+    let longest = "a".repeat(96);
+    let name = format!("{longest}:{longest}");
+    assert!(create(&name).ok().err.contains("created a"));
+    assert!(create(&name.to_uppercase()).ok().err.contains("replaced A"));
+}
