@@ -10,7 +10,7 @@ use crate::error::{HubError, printable};
 /// Longest accepted name in bytes; the Hub's own limits (96 per part) stay far below.
 const LONGEST_NAME: usize = 1024;
 /// Longest owner or repository name in bytes (the Hub's own rule).
-const LONGEST_REPOSITORY_PART: usize = 96;
+pub(crate) const LONGEST_REPOSITORY_PART: usize = 96;
 /// Longest part of a file path in bytes: leaves room for `.part` under the usual 255.
 const LONGEST_COMPONENT: usize = 200;
 /// The Hub's hosts, which may stand in front of a name and therefore cannot be owners.

@@ -14,14 +14,12 @@ use serde::{Deserialize, Serialize};
 use crate::catalog;
 use crate::error::{HubError, printable};
 use crate::hub::Hub;
-use crate::name::{valid_component, valid_repository_part};
+use crate::name::{LONGEST_REPOSITORY_PART, valid_component, valid_repository_part};
 use crate::told::warn_once;
 
 /// The folder of the store that holds them. No owner's name begins with a dot.
 const FOLDER: &str = ".presets";
 const VERSION: u32 = 1;
-/// Longest name, in bytes: with what stands around it in its file's name it is one that every system takes.
-const LONGEST_NAME: usize = 200;
 /// Largest file of a preset, in bytes.
 const LARGEST: u64 = 1 << 20;
 /// Most presets that are listed.
@@ -50,8 +48,11 @@ impl PresetName {
             name: printable(text, 80),
             reason: reason.to_owned(),
         };
-        if text.len() > LONGEST_NAME {
-            return Err(wrong(&format!("a name has at most {LONGEST_NAME} bytes")));
+        let longest = text.split(':').map(str::len).max().unwrap_or_default();
+        if longest > LONGEST_REPOSITORY_PART {
+            return Err(wrong(&format!(
+                "a part of it has {longest} bytes; name and tag take at most {LONGEST_REPOSITORY_PART} each"
+            )));
         }
         let form = "a name holds letters, digits, '-', '_' and '.', as in mario or mario:formal";
         let (name, tag) = match text.split_once(':') {

@@ -16,8 +16,6 @@ use crate::terminal;
 
 /// Largest Modelfile, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Longest name and longest tag of a preset, as the store takes them.
-const NAME_BYTES_MAX: usize = 96;
 
 /// Creates a preset.
 ///
@@ -76,12 +74,6 @@ fn save(hub: &Hub, name: &PresetName, preset: &Preset) -> Result<()> {
 fn name(typed: &str) -> Result<PresetName> {
     if Embedded::find(typed.strip_suffix(":latest").unwrap_or(typed)).is_some() {
         return Err(usage(format!("{typed} is a model inside this program; choose another name")));
-    }
-    let longest = typed.split(':').map(str::len).max().unwrap_or_default();
-    if longest > NAME_BYTES_MAX {
-        return Err(usage(format!(
-            "the preset's name has a part of {longest} bytes; name and tag take at most {NAME_BYTES_MAX} each"
-        )));
     }
     PresetName::parse(typed).map_err(|error| usage(error.to_string()))
 }
