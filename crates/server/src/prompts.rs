@@ -61,7 +61,7 @@ impl Prompt {
         match self {
             Self::Text(text) => check_text(lease, text, Specials::Parse),
             Self::Ids(ids) => {
-                lease.limits().check_prompt(ids)?;
+                lease.check_prompt(ids)?;
                 Ok(ids.len())
             }
         }
@@ -85,7 +85,7 @@ pub(crate) fn check_engine(model: &LoadedModel) -> Result<(), ApiError> {
 /// 400 as for a prompt whose tokens were counted.
 pub(crate) fn check_text(lease: &Lease, text: &str, specials: Specials) -> Result<usize, ApiError> {
     let least = lease.tokenizer.tokens_least(text, specials);
-    lease.limits().check_least(least)?;
+    lease.check_least(least)?;
     Ok(least)
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn check_text(lease: &Lease, text: &str, specials: Specials) -> Resul
 pub(crate) fn encode(lease: &Lease, text: &str, specials: Specials) -> Result<Vec<u32>, ApiError> {
     check_text(lease, text, specials)?;
     let ids = lease.tokenizer.encode_prompt(text, specials)?;
-    lease.limits().check_prompt(&ids)?;
+    lease.check_prompt(&ids)?;
     Ok(ids)
 }
 
@@ -116,5 +116,5 @@ pub(crate) fn check_messages(lease: &Lease, messages: &[Message]) -> Result<(), 
         Content::Parts(parts) => parts.iter().map(of_part).sum(),
         Content::Absent(()) => 0,
     };
-    Ok(lease.limits().check_least(messages.iter().filter(is_kept).map(of_content).sum())?)
+    lease.check_least(messages.iter().filter(is_kept).map(of_content).sum())
 }

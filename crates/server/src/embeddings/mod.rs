@@ -105,7 +105,7 @@ impl Inputs {
             }
             Prompt::Text(text) => lease.tokenizer.encode(text, Specials::Parse)?,
         };
-        lease.limits().check_prompt(&ids)?;
+        lease.check_prompt(&ids)?;
         Ok(ids)
     }
 

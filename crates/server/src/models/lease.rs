@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use trine_engine::{Limits, Scope};
+use trine_engine::{EngineError, Limits, Scope};
 
 use super::loader::LoadedModel;
 use super::preset::Preset;
@@ -55,6 +55,44 @@ impl Lease {
     pub(crate) fn limits(&self) -> Limits {
         let context = bounded(self.preset.context, &self.model);
         Limits { context, ..self.service.limits() }
+    }
+
+    /// Refuses token ids that are no prompt for the model under this name.
+    ///
+    /// # Errors
+    /// 400 where they are none, more than the context, or not all of the model's vocabulary.
+    pub(crate) fn check_prompt(&self, ids: &[u32]) -> Result<(), ApiError> {
+        self.limits().check_prompt(ids).map_err(|error| self.refused(error))
+    }
+
+    /// Refuses a prompt that has at least so many tokens.
+    ///
+    /// # Errors
+    /// 400 where they are more than the context.
+    pub(crate) fn check_least(&self, least: usize) -> Result<(), ApiError> {
+        self.limits().check_least(least).map_err(|error| self.refused(error))
+    }
+
+    /// The error of a prompt. Where the preset bounds the context, no option of the server would help.
+    fn refused(&self, error: EngineError) -> ApiError {
+        let is_bound = self.limits().context < self.service.limits().context;
+        let (tokens, context) = match &error {
+            EngineError::PromptTooLong { prompt, context } => (prompt.to_string(), *context),
+            EngineError::PromptFarTooLong { least, context } => {
+                (format!("at least {least}"), *context)
+            }
+            _ => return error.into(),
+        };
+        let error = ApiError::from(error);
+        if !is_bound {
+            return error;
+        }
+        let message = format!(
+            "the prompt has {tokens} tokens, more than the context of {context} that num_ctx of the preset {} allows; \
+             shorten it, or create the preset with a larger num_ctx",
+            shown(&self.name)
+        );
+        ApiError { message, ..error }
     }
 
     /// Changes the model's entry, if it is still this one.

@@ -209,6 +209,10 @@ fn a_presets_context_is_kept() {
     let body = json!({"model": "short", "prompt": vec![5; 41], "max_tokens": 1});
     let (status, error) = server.post("/v1/completions", &body);
     assert_eq!((status, &error["error"]["code"]), (400, &json!("context_length_exceeded")));
+    assert!(error.to_string().contains("num_ctx"), "{error}");
+    let body = json!({"model": "main", "prompt": vec![5; CONTEXT + 1], "max_tokens": 1});
+    let (status, error) = server.post("/v1/completions", &body);
+    assert!(status == 400 && error.to_string().contains("--context"), "{error}");
     // Before it is cut into tokens, where its length is enough.
     let text = "word ".repeat(1000);
     for (path, body) in [
@@ -222,6 +226,9 @@ fn a_presets_context_is_kept() {
         let said = error.to_string();
         assert_eq!(status, 400, "{path}: {said}");
         assert!(said.contains("has at least") && said.contains("context of 40"), "{path}: {said}");
+        // What bounds it is the preset: no option of the server helps.
+        assert!(said.contains("num_ctx") && said.contains("short"), "{path}: {said}");
+        assert!(!said.contains("--context"), "{path}: {said}");
     }
     // Parts are written without space between them, so that 60 of a letter are few tokens.
     let parts: Vec<Value> =
