@@ -18,6 +18,7 @@ use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
+use crate::places::Places;
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
 use crate::structure::Structure;
@@ -80,9 +81,7 @@ pub(crate) async fn count_tokens(
         let mut warnings = Warnings::default();
         // What ends with the assistant's words is counted like all else.
         let rendering = Rendering::default();
-        let calling = calling(fields, &mut warnings)?;
-        let messages = messages(fields, &mut warnings)?;
-        Ok((Conversation::new(calling, messages, rendering)?, warnings))
+        Ok((conversation(fields, rendering, &mut warnings)?, warnings))
     };
     let received = receive(&app, request, read).await?;
     let count = |(conversation, warnings): (Conversation, Warnings), lease: &Lease| {
@@ -104,9 +103,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     parameters.stops = read_stops(fields, "stop_sequences")?;
     parameters.structure = Structure::of_message(fields)?;
     let mut warnings = Warnings::default();
-    let calling = calling(fields, &mut warnings)?;
-    let messages = messages(fields, &mut warnings)?;
-    let conversation = Conversation::new(calling, messages, rendering(fields)?)?;
+    let conversation = conversation(fields, rendering(fields)?, &mut warnings)?;
     Ok(Asked { parameters, conversation, streams, warnings })
 }
 
@@ -133,19 +130,10 @@ fn check_thinking(fields: Fields<'_>) -> Result<(), ApiError> {
 /// Tools and their choice, put into OpenAI's form; errors name the fields of this one. Tools that Anthropic's servers run, or know
 /// without a schema, are left out.
 fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiError> {
-    let own = |text: String| {
-        text.replace("].function.parameters", "].input_schema").replace("].function.", "].")
-    };
-    in_form_of_openai(fields, warnings).map_err(|error| ApiError {
-        param: error.param.map(own),
-        message: own(error.message),
-        ..error
-    })
-}
-
-fn in_form_of_openai(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiError> {
     let (mut tools, mut left_out) = (Vec::new(), LeftOut::default());
-    for tool in fields.list("tools")?.unwrap_or_default() {
+    let mut places = Places::default();
+    places.add("tool_choice.function", "tool_choice");
+    for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
         if let Some(kind) =
             tool.get("type").and_then(Value::as_str).filter(|kind| *kind != "custom")
         {
@@ -156,12 +144,16 @@ fn in_form_of_openai(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Call
             left_out.add(kind, tool["name"].as_str());
             continue;
         }
+        let (field, place) =
+            (format!("tools[{}].function", tools.len()), format!("tools[{index}]"));
+        places.add(format!("{field}.parameters"), format!("{place}.input_schema"));
+        places.add(field, place);
         tools.push(json!({"type": "function", "function": {
             "name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"],
         }}));
     }
     let Some(choice) = fields.object("tool_choice")? else {
-        return Calling::without(&left_out, tools, &Value::Null, true, warnings);
+        return Calling::without(&left_out, tools, &Value::Null, true, places, warnings);
     };
     let choice = Fields::within(choice, "tool_choice.");
     let serial = choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
@@ -172,21 +164,42 @@ fn in_form_of_openai(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Call
         Some("tool") => json!({"type": "function", "function": {"name": choice.text("name")?}}),
         _ => return Err(choice.wrong("type", "auto, any, tool or none")),
     };
-    Calling::without(&left_out, tools, &form, !serial, warnings)
+    Calling::without(&left_out, tools, &form, !serial, places, warnings)
+}
+
+/// Messages in OpenAI's form.
+#[derive(Default)]
+struct Unfolded {
+    messages: Vec<Value>,
+    places: Places,
+}
+
+impl Unfolded {
+    /// Adds a message that the request has at a place; gives its field.
+    fn push(&mut self, message: Value, place: String) -> String {
+        let field = format!("messages[{}]", self.messages.len());
+        self.messages.push(message);
+        self.places.add(field.as_str(), place);
+        field
+    }
 }
 
 /// A message's blocks of calls and results, put into OpenAI's form: calls into a field of their message, each result into
 /// a message before the rest of it. What a model has thought is for that model only and left out, as is what tools have done
 /// that run on another server.
-fn unfold(message: &Value, unfolded: &mut Vec<Value>, warnings: &mut Warnings) {
+fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut Warnings) {
+    let place = format!("messages[{index}]");
     let is_of = |block: &Value, kind: &str| block.get("type").is_some_and(|name| name == kind);
     let blocks = message.get("content").and_then(Value::as_array);
     let Some(blocks) = blocks.filter(|blocks| !blocks.is_empty()) else {
-        unfolded.push(message.clone());
+        unfolded.push(message.clone(), place);
         return;
     };
     let (mut rest, mut calls) = (Vec::new(), Vec::new());
-    for block in blocks {
+    // Each with its field.
+    let mut fields = Vec::new();
+    for (index, block) in blocks.iter().enumerate() {
+        let place = format!("{place}.content[{index}]");
         let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
         if matches!(kind, "thinking" | "redacted_thinking") {
             continue;
@@ -200,13 +213,19 @@ fn unfold(message: &Value, unfolded: &mut Vec<Value>, warnings: &mut Warnings) {
                 None | Some(Value::Null) => json!(""),
                 Some(content) => content.clone(),
             };
-            unfolded.push(json!({
-                "role": "tool", "tool_call_id": block["tool_use_id"], "content": content,
-            }));
+            let result =
+                json!({"role": "tool", "tool_call_id": block["tool_use_id"], "content": content});
+            let id = format!("{place}.tool_use_id");
+            let field = unfolded.push(result, place);
+            unfolded.places.add(format!("{field}.tool_call_id"), id);
         } else if is_of(block, "tool_use") {
+            let field = format!(".tool_calls[{}].function", calls.len());
+            fields.push((format!("{field}.arguments"), format!("{place}.input")));
+            fields.push((field, place));
             let function = json!({"name": block["name"], "arguments": block["input"]});
             calls.push(json!({"id": block["id"], "type": "function", "function": function}));
         } else {
+            fields.push((format!(".content[{}]", rest.len()), place));
             rest.push(block.clone());
         }
     }
@@ -218,7 +237,10 @@ fn unfold(message: &Value, unfolded: &mut Vec<Value>, warnings: &mut Warnings) {
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
-    unfolded.push(message);
+    let message = unfolded.push(message, place);
+    for (field, place) in fields {
+        unfolded.places.add(format!("{message}{field}"), place);
+    }
 }
 
 /// Whether blocks of a type tell what a tool has done that runs on the server.
@@ -234,19 +256,33 @@ fn rendering(fields: Fields<'_>) -> Result<Rendering, ApiError> {
     Ok(Rendering { begins_answer: !continues, continues_last: continues, ..Rendering::default() })
 }
 
-/// The messages, the system's instructions first.
-fn messages(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Vec<Message>, ApiError> {
-    let mut unfolded = Vec::new();
-    for message in fields.list("messages")?.unwrap_or_default() {
-        unfold(message, &mut unfolded, warnings);
+/// The messages with their tools, after the system's instructions.
+fn conversation(
+    fields: Fields<'_>,
+    rendering: Rendering,
+    warnings: &mut Warnings,
+) -> Result<Conversation, ApiError> {
+    let calling = calling(fields, warnings)?;
+    let mut unfolded = Unfolded::default();
+    for (index, message) in fields.list("messages")?.unwrap_or_default().iter().enumerate() {
+        unfold(index, message, &mut unfolded, warnings);
     }
-    let map = Map::from_iter([("messages".to_owned(), unfolded.into())]);
-    let mut messages = read_messages(Fields::new(&map))?;
-    for message in &mut messages {
-        flatten(message);
-    }
-    let system = match fields.get("system") {
-        None => return Ok(messages),
+    let Unfolded { messages, places } = unfolded;
+    let map = Map::from_iter([("messages".to_owned(), messages.into())]);
+    let messages = read_messages(Fields::new(&map)).map(|mut messages| {
+        messages.iter_mut().for_each(flatten);
+        messages
+    });
+    let conversation =
+        messages.and_then(|messages| Conversation::new(calling, messages, rendering));
+    let conversation = conversation.map_err(|error| error.placed(&places))?;
+    Ok(conversation.after(system(fields)?.as_deref()))
+}
+
+/// The system's instructions.
+fn system(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
+    Ok(Some(match fields.get("system") {
+        None => return Ok(None),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
             let texts = parts.iter().map(|part| part.get("text").and_then(Value::as_str));
@@ -254,9 +290,7 @@ fn messages(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Vec<Message>,
             texts.ok_or_else(|| fields.wrong("system", "a text or a list of texts"))?.join("\n")
         }
         Some(_) => return Err(fields.wrong("system", "a text or a list of texts")),
-    };
-    messages.insert(0, Message::new("system", system));
-    Ok(messages)
+    }))
 }
 
 /// Parts of text to one text: what follows a prompt must be found in it.

@@ -9,6 +9,7 @@ use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::LoadedModel;
 use crate::parameters::Parameters;
+use crate::places::Places;
 use crate::structure;
 use crate::warnings::{Warnings, note};
 
@@ -18,6 +19,8 @@ pub(crate) struct Calling {
     tools: Tools,
     choice: ToolChoice,
     parallel: bool,
+    /// Where the request has them.
+    places: Places,
 }
 
 /// Tools of a request that no model here can call: those that another server runs, or knows without a schema.
@@ -53,8 +56,8 @@ impl LeftOut {
 }
 
 impl Calling {
-    /// As [`Calling::new`], where some of the request's tools were left out. A demand for one of these is
-    /// dropped: the model calls another tool, or answers in words.
+    /// As [`Calling::new`], of tools that the request has in another form, in `places`, and some of which were left out. A
+    /// demand for one of these is dropped: the model calls another tool, or answers in words.
     ///
     /// # Errors
     /// 400 naming what is wrong with the other tools or the choice.
@@ -63,6 +66,7 @@ impl Calling {
         tools: Vec<Value>,
         choice: &Value,
         parallel: bool,
+        places: Places,
         warnings: &mut Warnings,
     ) -> Result<Self, ApiError> {
         let auto = Value::from("auto");
@@ -74,7 +78,10 @@ impl Calling {
         } else {
             choice
         };
-        Self::new(&tools.into(), choice, parallel)
+        match Self::new(&tools.into(), choice, parallel) {
+            Ok(calling) => Ok(Self { places, ..calling }),
+            Err(error) => Err(error.placed(&places)),
+        }
     }
 
     /// Reads `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
@@ -94,7 +101,7 @@ impl Calling {
     pub(crate) fn new(tools: &Value, choice: &Value, parallel: bool) -> Result<Self, ApiError> {
         let tools = Tools::from_openai(tools).map_err(refused)?;
         let choice = tools.choice_from_openai(choice).map_err(refused)?;
-        Ok(Self { tools, choice, parallel })
+        Ok(Self { tools, choice, parallel, places: Places::default() })
     }
 
     /// Whether a tool may be called.
@@ -113,7 +120,7 @@ impl Calling {
             GrammarError::Tool { tool, .. } => self.tools.field(tool),
             _ => None,
         };
-        structure::refused(error, field.as_deref().unwrap_or("tools"))
+        structure::refused(error, field.as_deref().unwrap_or("tools")).placed(&self.places)
     }
 
     /// Makes the texts look as asked, and call tools as asked. For a thread that may wait.

@@ -79,6 +79,14 @@ impl Conversation {
         Ok(Self { calling, messages, rendering })
     }
 
+    /// The conversation after instructions of the system, if there are any.
+    pub(crate) fn after(mut self, instructions: Option<&str>) -> Self {
+        if let Some(instructions) = instructions {
+            self.messages.insert(0, Message::new("system", instructions));
+        }
+        self
+    }
+
     /// In the form that OpenAI's chats have.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use trine_engine::{EngineError, Finish};
 use trine_text::TextError;
 
 use crate::models::{LibraryError, Refusal};
+use crate::places::Places;
 
 /// Seconds after which a client may try again when the server is full.
 const RETRY_SECONDS: u32 = 1;
@@ -74,6 +75,17 @@ impl ApiError {
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = Some(param.into());
         Self { param, ..Self::new(StatusCode::BAD_REQUEST, "invalid_value", message) }
+    }
+
+    /// The same about the field's place in the request, where there is one.
+    pub(crate) fn placed(self, places: &Places) -> Self {
+        let Some(param) = self.param.as_deref() else { return self };
+        let Some(place) = places.of(param) else { return self };
+        let message = match self.message.strip_prefix(param) {
+            Some(rest) => format!("{place}{rest}"),
+            None => self.message.clone(),
+        };
+        Self { message, param: Some(place), ..self }
     }
 
     /// 400 for a field that would change what the answer means, and that this server has not.

@@ -14,7 +14,7 @@
 //! | [`Server`], [`ServerOptions`], `lifecycle` | the accept loop, connections, draining |
 //! | `app`, `guard`, `keys` | what is checked of every request, and the routes |
 //! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
-//! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `structure` | what the dialects have in common on the way in |
+//! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `places`, `structure` | what the dialects have in common on the way in |
 //! | `generate`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `llama`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
@@ -49,6 +49,7 @@ mod openapi;
 mod options;
 mod page;
 mod parameters;
+mod places;
 mod prompts;
 mod responses;
 mod routers;

@@ -29,16 +29,17 @@ pub(crate) fn read_prompts(
 ) -> Result<Vec<Prompt>, ApiError> {
     let expected = "use a text, a list of texts, a list of token ids or a list of such lists";
     let wrong = |what: &str| ApiError::field(param, format!("{what}; {expected}"));
-    let one = |value: &Value| match value {
-        Value::String(text) if text.is_empty() => Err(wrong("a text is empty")),
+    let one = |place: &str, value: &Value| match value {
+        Value::String(text) if text.is_empty() => Err(wrong(&format!("{place} is empty"))),
         Value::String(text) => Ok(Prompt::Text(text.clone())),
-        Value::Array(ids) if ids.is_empty() => Err(wrong("a list is empty")),
+        Value::Array(ids) if ids.is_empty() => Err(wrong(&format!("{place} is empty"))),
         Value::Array(ids) => {
             let ids: Option<Vec<u32>> = ids.iter().map(token_id).collect();
-            let ids = ids.ok_or_else(|| wrong("a list holds something else than token ids"))?;
+            let ids =
+                ids.ok_or_else(|| wrong(&format!("{place} holds something else than token ids")))?;
             Ok(Prompt::Ids(ids))
         }
-        _ => Err(wrong(&format!("{param} is neither a text nor a list"))),
+        _ => Err(wrong(&format!("{place} is neither a text nor a list"))),
     };
     let value = fields.get(param).ok_or_else(|| wrong(&format!("{param} is missing")))?;
     match value {
@@ -46,9 +47,10 @@ pub(crate) fn read_prompts(
             if items.len() > most {
                 return Err(wrong(&format!("there are more than {most} in {param}")));
             }
-            items.iter().map(one).collect()
+            let items = items.iter().enumerate();
+            items.map(|(index, item)| one(&format!("{param}[{index}]"), item)).collect()
         }
-        value => Ok(vec![one(value)?]),
+        value => Ok(vec![one(param, value)?]),
     }
 }
 

@@ -12,7 +12,7 @@ use trine_text::{ReplyPart, ToolCall};
 
 use crate::app::{App, unix_seconds};
 use crate::body::receive;
-use crate::conversation::{Conversation, Rendering};
+use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::guard::random_id;
@@ -125,8 +125,8 @@ struct Ready {
 fn conversation(fields: Fields<'_>) -> Result<(Conversation, Spaces, Warnings), ApiError> {
     let mut warnings = Warnings::default();
     let (calling, spaces) = input::calling(fields, &mut warnings)?;
-    let messages = input::messages(fields, &mut warnings)?;
-    Ok((Conversation::new(calling, messages, Rendering::default())?, spaces, warnings))
+    let conversation = input::conversation(fields, calling, &mut warnings)?;
+    Ok((conversation, spaces, warnings))
 }
 
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {

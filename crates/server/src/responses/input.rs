@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 use trine_text::Message;
 
 use crate::calling::{Calling, LeftOut};
-use crate::conversation::read_messages;
+use crate::conversation::{Conversation, Rendering, read_messages};
 use crate::error::{ApiError, shown};
 use crate::json::Fields;
+use crate::places::Places;
 use crate::warnings::Warnings;
 
 /// Functions that stand in namespaces, by the names that the model knows them under.
@@ -47,14 +48,15 @@ pub(super) fn calling(
     fields: Fields<'_>,
     warnings: &mut Warnings,
 ) -> Result<(Calling, Spaces), ApiError> {
-    let mut offered = Offered { tools: Vec::new(), left_out: LeftOut::default(), warnings };
+    let mut places = Places::default();
+    places.add("tool_choice.function", "tool_choice");
+    let mut offered = Offered { tools: Vec::new(), places, left_out: LeftOut::default(), warnings };
     let mut spaces = Spaces::default();
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
+        let place = format!("tools[{index}]");
         match tool.get("type").and_then(Value::as_str) {
-            Some("namespace") => {
-                add_space(&format!("tools[{index}]"), tool, &mut offered, &mut spaces)?;
-            }
-            kind => offered.add(kind, tool, None),
+            Some("namespace") => add_space(&place, tool, &mut offered, &mut spaces)?,
+            kind => offered.add(kind, tool, None, place),
         }
     }
     let choice = match fields.get("tool_choice") {
@@ -65,14 +67,8 @@ pub(super) fn calling(
         None => Value::Null,
     };
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let Offered { tools, left_out, warnings } = offered;
-    let calling = Calling::without(&left_out, tools, &choice, parallel, warnings);
-    let calling = calling.map_err(|error| ApiError {
-        message: error.message.replacen(".function", "", 1),
-        param: error.param.map(|param| param.replacen(".function", "", 1)),
-        ..error
-    })?;
-    Ok((calling, spaces))
+    let Offered { tools, places, left_out, warnings } = offered;
+    Ok((Calling::without(&left_out, tools, &choice, parallel, places, warnings)?, spaces))
 }
 
 /// The functions of a namespace, each under the name of both.
@@ -88,10 +84,11 @@ fn add_space(
     };
     let space = tool["name"].as_str().ok_or_else(|| wrong("name", "the namespace's name"))?;
     let within = tool["tools"].as_array().ok_or_else(|| wrong("tools", "a list of functions"))?;
-    for tool in within {
+    for (index, tool) in within.iter().enumerate() {
         let name = tool["name"].as_str().unwrap_or_default();
         let full = joined(space, name);
-        offered.add(tool.get("type").and_then(Value::as_str), tool, Some(&full));
+        let place = format!("{place}.tools[{index}]");
+        offered.add(tool.get("type").and_then(Value::as_str), tool, Some(&full), place);
         spaces.0.insert(full, (space.to_owned(), name.to_owned()));
     }
     Ok(())
@@ -100,13 +97,14 @@ fn add_space(
 /// The tools of a request, those that can be called in the form that chats have.
 struct Offered<'a> {
     tools: Vec<Value>,
+    places: Places,
     left_out: LeftOut,
     warnings: &'a mut Warnings,
 }
 
 impl Offered<'_> {
-    /// Adds a tool, under another name if one is given; leaves it out with a warning if it is not a function.
-    fn add(&mut self, kind: Option<&str>, tool: &Value, name: Option<&str>) {
+    /// Adds the tool at a place, under another name if one is given; leaves it out with a warning if it is not a function.
+    fn add(&mut self, kind: Option<&str>, tool: &Value, name: Option<&str>, place: String) {
         match kind {
             Some(kind) if kind != "function" => {
                 let name = name.or(tool["name"].as_str());
@@ -122,6 +120,9 @@ impl Offered<'_> {
                 if let (Some(name), Some(map)) = (name, function.as_object_mut()) {
                     map.insert("name".to_owned(), name.into());
                 }
+                let field = format!("tools[{}]", self.tools.len());
+                self.places.add(format!("{field}.function"), place.as_str());
+                self.places.add(field, place);
                 self.tools.push(json!({"type": kind, "function": function}));
             }
         }
@@ -197,46 +198,63 @@ fn is_hosted(kind: &str) -> bool {
         || matches!(kind, "mcp_list_tools" | "mcp_approval_request" | "mcp_approval_response")
 }
 
-/// The items as messages: calls that follow one another, or the words before them, are one message.
-fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<Vec<Value>, ApiError> {
+/// The items as messages, and where each of them is: calls that follow one another, or the words before them, are one message.
+fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Places), ApiError> {
     let mut messages: Vec<Value> = Vec::with_capacity(items.len());
-    for item in items {
+    let mut places = Places::default();
+    for (index, item) in items.iter().enumerate() {
         let Item::Message(mut message) = unfold(item, warnings)? else { continue };
+        let place = format!("input[{index}]");
         let calls = message.get_mut("tool_calls").map(Value::take);
         match (calls, messages.last_mut()) {
             (Some(Value::Array(calls)), Some(last)) if last["role"] == "assistant" => {
+                let before = last.get("tool_calls").and_then(Value::as_array).map_or(0, Vec::len);
                 match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
                     Some(before) => before.extend(calls),
                     None => last["tool_calls"] = calls.into(),
                 }
+                let field = format!("messages[{}].tool_calls[{before}]", messages.len() - 1);
+                places.add(format!("{field}.function"), place.as_str());
+                places.add(field, place);
             }
-            (Some(calls), _) => {
-                message["tool_calls"] = calls;
+            (calls, _) => {
+                let field = format!("messages[{}]", messages.len());
+                if let Some(calls) = calls {
+                    message["tool_calls"] = calls;
+                    places.add(format!("{field}.tool_calls[0].function"), place.as_str());
+                }
+                if message.get("tool_call_id").is_some() {
+                    places.add(format!("{field}.tool_call_id"), format!("{place}.call_id"));
+                    places.add(format!("{field}.content"), format!("{place}.output"));
+                }
+                places.add(field, place);
                 messages.push(message);
             }
-            (None, _) => messages.push(message),
         }
     }
-    Ok(messages)
+    places.add("messages", "input");
+    Ok((messages, places))
 }
 
-/// The conversation, the instructions first.
-pub(super) fn messages(
+/// The conversation, after the instructions.
+pub(super) fn conversation(
     fields: Fields<'_>,
+    calling: Calling,
     warnings: &mut Warnings,
-) -> Result<Vec<Message>, ApiError> {
-    let mut messages = match fields.get("input") {
-        Some(Value::String(text)) => vec![Message::new("user", text.as_str())],
+) -> Result<Conversation, ApiError> {
+    let (messages, places) = match fields.get("input") {
+        Some(Value::String(text)) => {
+            (Ok(vec![Message::new("user", text.as_str())]), Places::default())
+        }
         Some(Value::Array(items)) => {
-            let messages = unfolded(items, warnings)?;
+            let (messages, places) = unfolded(items, warnings)?;
             let map = Map::from_iter([("messages".to_owned(), messages.into())]);
-            let read = read_messages(Fields::new(&map));
-            read.map_err(|error| ApiError { param: Some("input".to_owned()), ..error })?
+            (read_messages(Fields::new(&map)), places)
         }
         _ => return Err(fields.wrong("input", "a text or a list of messages")),
     };
-    if let Some(instructions) = fields.text("instructions")? {
-        messages.insert(0, Message::new("system", instructions));
-    }
-    Ok(messages)
+    let conversation =
+        messages.and_then(|messages| Conversation::new(calling, messages, Rendering::default()));
+    let conversation = conversation.map_err(|error| error.placed(&places))?;
+    Ok(conversation.after(fields.text("instructions")?))
 }

@@ -373,6 +373,10 @@ fn an_agent_in_the_dialect_of_responses() {
 #[test]
 fn namespaces_and_items_of_wrong_shapes_are_named() {
     let server = Harness::start();
+    let call =
+        |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+    let output = |id: &str, output: Value| json!({"type": "function_call_output", "call_id": id, "output": output});
+    let said = json!({"role": "user", "content": "a"});
     for (fields, param) in [
         (json!({"tools": [{"type": "namespace", "tools": []}]}), "tools[0].name"),
         (json!({"tools": [{"type": "namespace", "name": "a", "tools": {}}]}), "tools[0].tools"),
@@ -382,11 +386,75 @@ fn namespaces_and_items_of_wrong_shapes_are_named() {
             json!({"tools": [{"type": "web_search"}], "tool_choice": {"type": "shell"}}),
             "tool_choice",
         ),
+        (json!({"input": [output("x", json!("y"))]}), "input[0].call_id"),
+        // What stands elsewhere in a chat is named where the request has it.
+        (
+            json!({"instructions": "a", "input": [call("c"), said, output("x", json!("y"))]}),
+            "input[2].call_id",
+        ),
+        (json!({"input": [call("c"), output("c", json!(5))]}), "input[1].output"),
+        (json!({"input": [call("c"), {"type": "function_call", "call_id": "d"}]}), "input[1].name"),
+        (
+            json!({"input": [{"type": "reasoning"}, {"role": "user", "content": 5}]}),
+            "input[1].content",
+        ),
+        (json!({"input": [5]}), "input[0]"),
+        (json!({"input": []}), "input"),
+        (
+            json!({"tools": [{"type": "web_search"}, {"type": "function", "name": "a", "parameters": 5}]}),
+            "tools[1].parameters",
+        ),
+        (
+            json!({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "%"}]}]}),
+            "tools[0].tools[0].name",
+        ),
     ] {
         let mut body = json!({"input": "Hi"});
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let (status, error) = server.post(RESPONSES, &body);
         assert_eq!((status, &error["error"]["param"]), (400, &json!(param)), "{error}");
+        let message = error["error"]["message"].as_str().unwrap();
+        assert!(!message.contains("messages[") && !message.contains(".function"), "{message}");
+    }
+}
+
+/// Nor has a request in this dialect the fields of a chat.
+#[test]
+fn errors_name_the_fields_of_messages() {
+    let server = Harness::start();
+    let called = json!({"role": "assistant", "content": [
+        {"type": "text", "text": "a"}, {"type": "tool_use", "id": "c", "name": "Run", "input": {}},
+    ]});
+    let result = |id: &str, content: Value| json!({"type": "tool_result", "tool_use_id": id, "content": content});
+    let user = |blocks: &[Value]| json!({"role": "user", "content": blocks});
+    let custom = |schema: Value| json!({"name": "x", "input_schema": schema});
+    let hosted = json!({"type": "web_search_20250305", "name": "web_search"});
+    for (fields, place) in [
+        (json!({"tools": [custom(json!({"type": "string"}))]}), "tools[0].input_schema.type"),
+        (json!({"tools": [hosted, custom(json!(5))]}), "tools[1].input_schema"),
+        (json!({"tools": [{"name": "%"}]}), "tools[0].name"),
+        (json!({"tool_choice": {"type": "tool", "name": "y"}}), "tool_choice.name"),
+        (json!({"messages": [user(&[result("c", json!(5))])]}), "messages[0].content[0].content"),
+        (
+            json!({"system": "s", "messages": [called, user(&[result("c", json!("")), result("d", json!(""))])]}),
+            "messages[1].content[1].tool_use_id",
+        ),
+        (
+            json!({"messages": [called, user(&[result("c", json!("")), json!({"type": "image"})])]}),
+            "messages[1].content[1] ",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": [
+                {"type": "thinking"}, {"type": "tool_use", "id": "c", "name": "Run", "input": "{"},
+            ]}]}),
+            "messages[0].content[1].input",
+        ),
+    ] {
+        let mut body = json!({"max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let (status, error) = server.post("/v1/messages", &body);
+        let message = error["error"]["message"].as_str().unwrap_or_default();
+        assert!(status == 400 && message.starts_with(place), "{place}: {error}");
     }
 }
 

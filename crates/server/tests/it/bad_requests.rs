@@ -105,6 +105,23 @@ fn conversations_and_prompts_that_are_none() {
         json!(["a", 1]),
     ];
     refuse_prompts(&server, &prompts);
+    for (path, field) in
+        [(COMPLETIONS, "prompt"), ("/completion", "prompt"), ("/v1/embeddings", "input")]
+    {
+        for (value, what) in [
+            (json!(["a", 5]), "[1] is neither"),
+            (json!(["a", ""]), "[1] is empty"),
+            (json!([[5], ["a"]]), "[1] holds"),
+            (json!(5), " is neither"),
+        ] {
+            let (status, error) = server.post(path, &json!({field: value}));
+            let message = error["error"]["message"].as_str().unwrap_or_default();
+            assert!(
+                status == 400 && message.starts_with(&format!("{field}{what}")),
+                "{path}: {error}"
+            );
+        }
+    }
     is_well(&server);
 }
 
