@@ -76,7 +76,7 @@ def test_pull_list_show_delete(client: ollama.Client, hub: Hub) -> None:
         assert (answer.model, answer.eval_count) == (name, 4)
     assert loaded(client) == ["demo", LISTED]
     assert client.pull(MODEL).status == "success", "again, whole"
-    assert hub.asked[f"/{MODEL}/resolve/0123456789abcdef0123456789abcdef01234567/{FILE}"] == 1
+    assert hub.asked[f"/{MODEL}/resolve/0123456789abcdef0123456789abcdef01234567/{FILE}"] == 2, "its beginning, then all"
     assert client.delete(MODEL).status == "success"
     assert names(client) == ["demo"] and loaded(client) == ["demo"]
     with pytest.raises(ollama.ResponseError) as caught:
@@ -102,6 +102,10 @@ def test_presets(client: ollama.Client) -> None:
     shown = client.show("sailor")
     assert "num_predict 3" in (shown.parameters or "") and "FROM " in (shown.modelfile or "")
     assert loaded(client) == ["demo", LISTED], "all share one model"
+    with pytest.raises(ollama.ResponseError) as caught:
+        client.delete("sailor")
+    assert caught.value.status_code == 409 and "mate stands on it" in caught.value.error
+    client.delete("mate")
     client.delete("sailor")
     assert client.chat("cook", question).eval_count == 3
     for wrong in (
@@ -147,14 +151,14 @@ def test_pulls_are_shared_and_cancelled(client: ollama.Client, hub: Hub) -> None
         if (part.completed or 0) > 0:
             break
     stream.close()
-    wait_until("the download is broken off", lambda: hub.broken_off == 1)
+    wait_until("the look at its beginning and the download are broken off", lambda: hub.broken_off == 2)
     assert names(client) == ["demo"]
     hub.pause = 0.02
     with ThreadPoolExecutor(3) as pool:
         pulls = [pool.submit(client.pull, MODEL) for _ in range(3)]
         assert [pull.result().status for pull in pulls] == ["success"] * 3
     file = f"/{MODEL}/resolve/0123456789abcdef0123456789abcdef01234567/{FILE}"
-    assert hub.asked[file] == 2, "one that was broken off, and one that went on from there for all"
+    assert hub.asked[file] == 3, "a look, one that was broken off, and one that went on from there for all"
     assert client.generate("tiny", "Once", options=OPTIONS).eval_count == 4
 
 

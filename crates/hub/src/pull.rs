@@ -287,8 +287,7 @@ fn discard(part: &Path) -> Result<(), HubError> {
 fn as_listed(error: HubError) -> HubError {
     match error {
         HubError::FileNotFound { repository, file, .. } => {
-            let reason =
-                format!("it lists {file}, but answers that there is no such file; try again later");
+            let reason = format!("it lists {file}, but does not have it; try again later");
             HubError::Unusable { repository, reason }
         }
         other => other,

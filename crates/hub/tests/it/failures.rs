@@ -204,7 +204,7 @@ fn what_does_not_exist_has_close_names() {
     let (error, requests, _) =
         fails(|_| Answer::new(404, "").with("X-Error-Code", "EntryNotFound"));
     let said = error.to_string();
-    assert!(said.contains(&format!("lists {FILE}, but answers")), "{said}");
+    assert!(said.contains(&format!("lists {FILE}, but does not have it")), "{said}");
     assert_eq!(requests, 1);
 }
 

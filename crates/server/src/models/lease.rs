@@ -65,7 +65,7 @@ impl Lease {
         self.limits().check_prompt(ids).map_err(|error| self.refused(error))
     }
 
-    /// Refuses a prompt that has at least so many tokens.
+    /// Refuses a prompt of at least `least` tokens.
     ///
     /// # Errors
     /// 400 where they are more than the context.

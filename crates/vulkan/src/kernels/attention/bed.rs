@@ -53,7 +53,7 @@ pub(crate) struct Bed {
     pub(crate) memory: Buffer,
     pub(crate) expected_cache: ExpectedCache,
     pub(crate) frame: Frame,
-    /// Rows of the step, and the most that there is room for.
+    /// Rows of the step, and the most that fit.
     pub(crate) rows: usize,
     pub(crate) width: usize,
     /// Raw activations of the step's rows.
