@@ -10,8 +10,7 @@ use crate::imports::{self, Imports};
 use crate::sources::Source;
 
 /// How many files each circle has, from the largest on, by the folder of the crate.
-const RECORD: [(&str, &[usize]); 10] = [
-    ("crates/backend", &[2]),
+const RECORD: [(&str, &[usize]); 9] = [
     ("crates/cpu", &[3, 3, 2, 2]),
     ("crates/engine", &[4, 2]),
     ("crates/hub", &[9, 2]),

@@ -5,14 +5,18 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod device;
+mod error;
 mod pages;
+mod parts;
+mod program;
 pub mod reference;
 mod split;
 
-pub use device::{
-    BLOCK, BULK_ROWS, BackendError, Batch, Device, Memory, Program, ProgramOptions, SequenceView,
-    Share, Span, TOP, TopLogit,
-};
-pub use pages::{KvPage, KvPart};
+pub use batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView, Span};
+pub use device::Device;
+pub use error::BackendError;
+pub use pages::{KvPage, KvPart, PageLayout, Pages};
+pub use program::{Facts, Flights, InFlight, Memory, Program, Results, Share, TOP, TopLogit};
 pub use split::{LayerChoice, SplitDevice};

@@ -2,7 +2,8 @@
 
 use trine_model::Cache;
 
-use crate::device::{BLOCK, BackendError, ProgramOptions, SequenceView};
+use crate::batch::{BLOCK, ProgramOptions, SequenceView};
+use crate::error::BackendError;
 
 /// Layers whose keys and values a page holds: they are kept for different lengths of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,8 +24,8 @@ impl KvPart {
 /// A page: the keys and values of [`BLOCK`] consecutive positions of a sequence, in all layers of one part.
 ///
 /// Its bytes are those that the device keeps, in the order of the Plan's caches. What they mean is the device's own matter and
-/// depends on [`Program::kv_layout`](crate::Program::kv_layout) and on nothing else: neither on slot, blocks and
-/// position, nor on the sizes that the Program was made with.
+/// depends on the [`PageLayout`] and on nothing else: neither on slot, blocks and position, nor on the sizes that the
+/// Program was made with.
 #[derive(Debug, Clone, Copy)]
 pub struct KvPage<'a> {
     /// Whose.
@@ -33,6 +34,57 @@ pub struct KvPage<'a> {
     pub index: usize,
     /// Of which layers.
     pub part: KvPart,
+}
+
+/// What the pages of a Program look like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageLayout {
+    /// Names everything that decides what the bytes of a page mean and how they were computed, except the model: kind of
+    /// device and of its arithmetic, storage of keys and values, byte order. Pages of one Program can be put into another
+    /// if both have the same name here.
+    pub name: String,
+    /// Bytes of a page of the global layers; 0 without such layers.
+    pub global_bytes: usize,
+    /// Bytes of a page of the local layers; 0 without such layers.
+    pub local_bytes: usize,
+}
+
+impl PageLayout {
+    /// The layout of a Program that keeps `bytes` for a block of positions in each of its caches.
+    pub fn of(name: String, caches: &[Cache], bytes: impl Fn(usize) -> usize) -> Self {
+        let sum = |part| {
+            let of_part = |(_, cache): &(usize, &Cache)| KvPart::of(cache.window) == part;
+            caches.iter().enumerate().filter(of_part).map(|(index, _)| bytes(index)).sum()
+        };
+        Self { name, global_bytes: sum(KvPart::Global), local_bytes: sum(KvPart::Local) }
+    }
+
+    /// Bytes of a page of a part; 0 where there are no such layers.
+    pub fn page_bytes(&self, part: KvPart) -> usize {
+        match part {
+            KvPart::Global => self.global_bytes,
+            KvPart::Local => self.local_bytes,
+        }
+    }
+}
+
+/// Reads and writes the keys and values of a Program.
+pub trait Pages {
+    /// Adds the bytes of pages to `bytes`, one page after the other. What is read for positions that were not written, or
+    /// that a ring has overwritten, is undefined.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] for a page that does not exist or while a step is in flight, [`BackendError::OutOfMemory`] if there is no room for the
+    /// transfer (the caches keep their contents then), any other error if the device failed; the contents of the caches are
+    /// undefined then.
+    fn read(&mut self, pages: &[KvPage<'_>], bytes: &mut Vec<u8>) -> Result<(), BackendError>;
+
+    /// Puts bytes that [`Pages::read`] gave, of a Program with the same [layout](PageLayout::name) and model, into the
+    /// places of these pages.
+    ///
+    /// # Errors
+    /// As [`Pages::read`]; [`BackendError::BadBatch`] also for another number of bytes.
+    fn write(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError>;
 }
 
 impl ProgramOptions {
@@ -59,18 +111,20 @@ impl ProgramOptions {
         Err(BackendError::BadBatch { what })
     }
 
-    /// Checks what is to be written to pages of `page_bytes` each.
+    /// Checks what is to be written to pages of a layout; without one they have no bytes.
     ///
     /// # Errors
     /// As [`ProgramOptions::check_pages`], and if there are more or fewer bytes than the pages have.
     pub fn check_page_bytes(
         &self,
         pages: &[KvPage<'_>],
-        page_bytes: impl Fn(KvPart) -> usize,
+        layout: Option<&PageLayout>,
         bytes: &[u8],
     ) -> Result<(), BackendError> {
         self.check_pages(pages)?;
-        let needed: usize = pages.iter().map(|page| page_bytes(page.part)).sum();
+        let page_bytes =
+            |layout: &PageLayout| pages.iter().map(|page| layout.page_bytes(page.part)).sum();
+        let needed: usize = layout.map_or(0, page_bytes);
         if needed == bytes.len() {
             return Ok(());
         }

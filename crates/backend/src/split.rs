@@ -1,14 +1,12 @@
 //! Two devices that share a model: the first layers on one, the rest and the output matrix on the other.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use trine_model::{Model, Plan, cut};
 
-use crate::device::{
-    BackendError, Batch, Device, Memory, Program, ProgramOptions, Share, TopLogit,
-};
-use crate::pages::{KvPage, KvPart};
+use crate::batch::ProgramOptions;
+use crate::device::Device;
+use crate::error::BackendError;
+use crate::parts::Parts;
+use crate::program::Program;
 
 /// What is tried where the second device has less memory than it said, in eighths of the layers that should have fitted.
 const ATTEMPTS: [usize; 5] = [7, 6, 4, 2, 0];
@@ -68,9 +66,9 @@ impl SplitDevice {
         let free = [self.first.free_memory(), self.second.free_memory()];
         let second = self.second.load_plan(model, second, options).map_err(Failure::Second)?;
         let first = self.first.load_plan(model, first, &without_outputs(options));
-        let parts = [first.map_err(Failure::First)?, second];
+        let parts = vec![first.map_err(Failure::First)?, second];
         let vocabulary = model.config().vocabulary;
-        Ok(Box::new(SplitProgram::new(parts, *options, vocabulary, free)))
+        Ok(Box::new(Parts::new(parts, *options, vocabulary, &free)))
     }
 }
 
@@ -137,147 +135,5 @@ impl Device for SplitDevice {
                 Err(Failure::First(error) | Failure::Second(error)) => return Err(error),
             }
         }
-    }
-}
-
-/// The parts of a Plan on their devices.
-struct SplitProgram {
-    parts: [Box<dyn Program>; 2],
-    /// Both parts' steps.
-    plan: Plan,
-    options: ProgramOptions,
-    vocabulary: usize,
-    shares: [Share; 2],
-}
-
-impl SplitProgram {
-    fn new(
-        parts: [Box<dyn Program>; 2],
-        options: ProgramOptions,
-        vocabulary: usize,
-        free: [Option<u64>; 2],
-    ) -> Self {
-        let share = |part: usize| Share {
-            device: parts[part].device(),
-            layers: parts[part].plan().layers(),
-            memory: parts[part].memory(),
-            free: free[part],
-        };
-        let shares = [share(0), share(1)];
-        let plan = cut::join(parts[0].plan(), parts[1].plan());
-        Self { parts, plan, options, vocabulary, shares }
-    }
-
-    /// Runs the first part; gives the rows that it ends with, and the second part, which begins with them.
-    fn run_first(&mut self, batch: &Batch<'_>) -> Result<(&[f32], &mut dyn Program), BackendError> {
-        // The second part's rules too, before the first one runs.
-        batch.check(&self.options, &self.plan, self.vocabulary)?;
-        let [first, second] = &mut self.parts;
-        let rows = first.run(&Batch { outputs: &[], ..*batch })?;
-        Ok((rows, second.as_mut()))
-    }
-}
-
-impl Program for SplitProgram {
-    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        let (input, second) = self.run_first(batch)?;
-        second.run(&Batch { input, ..*batch })
-    }
-
-    fn finds_top(&self) -> bool {
-        self.parts[1].finds_top()
-    }
-
-    fn run_top(&mut self, batch: &Batch<'_>) -> Result<&[Vec<TopLogit>], BackendError> {
-        let (input, second) = self.run_first(batch)?;
-        second.run_top(&Batch { input, ..*batch })
-    }
-
-    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
-        self.parts.iter_mut().try_for_each(|part| part.copy_slot(from, to, positions))
-    }
-
-    fn kv_layout(&self) -> Option<String> {
-        let [first, second] = [&self.parts[0], &self.parts[1]].map(|part| part.kv_layout());
-        let layers = self.shares[0].layers;
-        Some(format!("{layers} layers: {}; the others: {}", first?, second?))
-    }
-
-    fn page_bytes(&self, part: KvPart) -> usize {
-        self.parts.iter().map(|program| program.page_bytes(part)).sum()
-    }
-
-    fn read_pages(
-        &mut self,
-        pages: &[KvPage<'_>],
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), BackendError> {
-        let mut own = [Vec::new(), Vec::new()];
-        for (part, own) in self.parts.iter_mut().zip(&mut own) {
-            part.read_pages(pages, own)?;
-        }
-        let mut rest = [own[0].as_slice(), own[1].as_slice()];
-        for page in pages {
-            for (program, rest) in self.parts.iter().zip(&mut rest) {
-                let (first, others) = rest.split_at(program.page_bytes(page.part));
-                bytes.extend_from_slice(first);
-                *rest = others;
-            }
-        }
-        Ok(())
-    }
-
-    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
-        self.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
-        let mut own = [Vec::new(), Vec::new()];
-        let mut rest = bytes;
-        for page in pages {
-            for (program, own) in self.parts.iter().zip(&mut own) {
-                let (first, others) = rest.split_at(program.page_bytes(page.part));
-                own.extend_from_slice(first);
-                rest = others;
-            }
-        }
-        let mut parts = self.parts.iter_mut().zip(&own);
-        parts.try_for_each(|(part, own)| part.write_pages(pages, own))
-    }
-
-    fn is_invariant(&self) -> bool {
-        self.parts.iter().all(|part| part.is_invariant())
-    }
-
-    fn device(&self) -> String {
-        let all: usize = self.shares.iter().map(|share| share.layers).sum();
-        let [first, second] = &self.shares;
-        format!(
-            "{}: {} of {all} layers; {}: {}",
-            second.device, second.layers, first.device, first.layers
-        )
-    }
-
-    fn shares(&self) -> &[Share] {
-        &self.shares
-    }
-
-    fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    fn options(&self) -> &ProgramOptions {
-        &self.options
-    }
-
-    fn memory(&self) -> Memory {
-        self.parts[0].memory() + self.parts[1].memory()
-    }
-
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.parts.iter_mut().for_each(|part| part.heed(Arc::clone(&stop)));
-    }
-
-    fn profile(&mut self, on: bool) -> Vec<f64> {
-        let mut seconds = self.parts[0].profile(on);
-        seconds.extend(self.parts[1].profile(on));
-        seconds
     }
 }

@@ -12,7 +12,8 @@ use common::random::{Random, forms, model_of_layers, traffic};
 use common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
-    BLOCK, BackendError, Batch, Device, LayerChoice, Memory, Program, ProgramOptions, SplitDevice,
+    BLOCK, BackendError, Batch, Device, LayerChoice, Memory, Program, ProgramOptions, SequenceView,
+    SplitDevice,
 };
 use trine_model::{KvType, Model, Plan, Width, cut};
 use trine_weights::DType;
@@ -127,7 +128,7 @@ fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) ->
     let loaded = match device.load(model, &OPTIONS) {
         Ok(mut program) => {
             assert!(program.run(&BATCH).unwrap().iter().all(|logit| logit.is_finite()));
-            match program.shares() {
+            match program.facts().shares.as_slice() {
                 [] => Loaded::Whole,
                 [first, second] => {
                     assert_eq!(first.layers + second.layers, model.plan().layers());
@@ -240,16 +241,53 @@ fn a_split_program_reports_the_sum_of_its_parts() {
     let mut whole = reference().load(&model, &OPTIONS).unwrap();
     let mut program = split(2).load(&model, &OPTIONS).unwrap();
     assert_eq!(program.memory().caches, whole.memory().caches);
-    let [first, second] = program.shares() else { panic!("two devices run it") };
+    let [first, second] = program.facts().shares.as_slice() else { panic!("two devices run it") };
     assert_eq!(program.memory(), first.memory + second.memory);
     assert_eq!((first.layers, second.layers), (model.plan().layers() - 2, 2));
-    assert!(program.device().contains(&format!("2 of {} layers", model.plan().layers())));
-    assert_eq!(program.plan().caches, whole.plan().caches);
+    assert!(program.facts().device.contains(&format!("2 of {} layers", model.plan().layers())));
+    assert_eq!(program.facts().plan.caches, whole.facts().plan.caches);
     program.profile(true);
     program.run(&BATCH).unwrap();
     let seconds = program.profile(false);
-    assert_eq!(seconds.len(), program.plan().steps.len());
+    assert_eq!(seconds.len(), program.facts().plan.steps.len());
     assert!(seconds.iter().all(|seconds| *seconds > 0.0));
     let expected = whole.run(&BATCH).unwrap().to_vec();
     assert_eq!(program.run(&BATCH).unwrap(), expected);
+}
+
+/// Steps of two sequences, one in each part, compute what they do one after the other.
+#[test]
+fn steps_in_flight_do_not_change_one_another() {
+    let model = Golden::load("gemma3-a").model;
+    let options = ProgramOptions { sequences: 2, blocks: 2, ..OPTIONS };
+    let batch = |sequence: usize, at: usize| {
+        let view = [SequenceView { slot: 0, blocks: &[1] }, SequenceView { slot: 1, blocks: &[0] }];
+        (view[sequence], 7 * sequence as u32 + at as u32, at as u32)
+    };
+    let submit = |program: &mut dyn Program,
+                  (view, token, position): (SequenceView<'_>, u32, u32)| {
+        program.submit(&Batch {
+            tokens: &[token],
+            positions: &[position],
+            sequence_of: &[0],
+            sequences: &[view],
+            outputs: &[0],
+            bulk_from: 1,
+            input: &[],
+        })
+    };
+    let mut whole = reference().load(&model, &options).unwrap();
+    let mut program = split(2).load(&model, &options).unwrap();
+    let mut flying = None;
+    let mut expected = None::<Vec<f32>>;
+    for at in 0..20 {
+        for sequence in 0..2 {
+            let next = submit(program.as_mut(), batch(sequence, at)).unwrap();
+            if let (Some(step), Some(expected)) = (flying.replace(next), &expected) {
+                assert_eq!(program.wait(step).unwrap().output(0).unwrap(), expected);
+            }
+            let step = submit(whole.as_mut(), batch(sequence, at)).unwrap();
+            expected = Some(whole.wait(step).unwrap().output(0).unwrap().to_vec());
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Request -> Engine::submit -> kv (slot, blocks, reused prefix) + scheduler (rows to run)
-//! Engine::step: scheduler picks rows -> Program::run -> sampling -> Events
+//! Engine::step: scheduler picks rows -> Program::submit, wait -> sampling -> Events
 //! ```
 //!
 //! | module | holds |

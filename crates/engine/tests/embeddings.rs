@@ -17,7 +17,7 @@ const IDS: usize = VOCABULARY - 8;
 
 fn fake(options: ProgramOptions) -> Fake {
     let mut fake = Fake::new(options, &[5, 20]);
-    fake.plan.buffers[0].rows = Rows::Tokens;
+    fake.facts.plan.buffers[0].rows = Rows::Tokens;
     fake
 }
 

@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fake::{Fake, options};
-use trine_backend::{BackendError, Batch, Memory, Program, ProgramOptions};
+use trine_backend::{BackendError, Batch, Facts, InFlight, Memory, Program, Results};
 use trine_engine::{Engine, Event, Request, SequenceId};
-use trine_model::Plan;
 
 const CONTEXT: usize = 2048;
 const WIDTH: usize = 256;
@@ -53,31 +52,27 @@ struct Timed {
 }
 
 impl Program for Timed {
-    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        self.steps += 1;
-        let taken = self.cost.nanoseconds(batch.tokens.len(), self.steps);
-        self.clock.fetch_add(taken, Ordering::Relaxed);
-        self.fake.run(batch)
-    }
-
-    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
-        self.fake.copy_slot(from, to, positions)
-    }
-
-    fn device(&self) -> String {
-        self.fake.device()
-    }
-
-    fn plan(&self) -> &Plan {
-        self.fake.plan()
-    }
-
-    fn options(&self) -> &ProgramOptions {
-        self.fake.options()
+    fn facts(&self) -> &Facts {
+        self.fake.facts()
     }
 
     fn memory(&self) -> Memory {
         self.fake.memory()
+    }
+
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        self.steps += 1;
+        let taken = self.cost.nanoseconds(batch.tokens.len(), self.steps);
+        self.clock.fetch_add(taken, Ordering::Relaxed);
+        self.fake.submit(batch)
+    }
+
+    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
+        self.fake.wait(step)
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
+        self.fake.copy_slot(from, to, positions)
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {

@@ -33,7 +33,7 @@ fn prompt(seed: u32, length: usize) -> Vec<u32> {
 fn engine(shelf: &Shelf, faults: Faults, running: usize, slots: usize) -> (Engine, Arc<AtomicU64>) {
     let fake = Fake::new(options(256, slots, 64), &[WINDOW]);
     let mut engine = Engine::with_running(Box::new(fake), running);
-    let origin = Origin::new([1; 32], engine.program()).expect("it gives pages");
+    let origin = Origin::new([1; 32], engine.program().facts()).expect("it gives pages");
     engine.set_page_store(Box::new(shelf.store(5, faults)), origin);
     let time = Arc::new(AtomicU64::new(0));
     let clock = Arc::clone(&time);
@@ -222,7 +222,8 @@ fn real_engine(model: &Model, kv: KvType, folder: Option<&Path>) -> Engine {
         EngineOptions { context: Some(192), kv, sequences: 1, kept: 1, prefill: 64, outputs: 1 };
     let mut engine = Engine::new(model, &ReferenceDevice::new(), options).expect("the model loads");
     if let Some(folder) = folder {
-        let origin = Origin::new(model.fingerprint(), engine.program()).expect("it gives pages");
+        let origin =
+            Origin::new(model.fingerprint(), engine.program().facts()).expect("it gives pages");
         let folder = Folder::open(folder, 64 << 20).expect("the folder can be used");
         let store = DiskStore::start(folder, 1 << 20).expect("there are threads");
         engine.set_page_store(Box::new(store), origin);
@@ -353,7 +354,7 @@ fn a_service_that_is_stopped_leaves_its_prefixes_to_the_next() {
     let serve = |stuck: bool| {
         let mut engine =
             Engine::with_running(Box::new(Fake::new(options(256, 3, 64), &[WINDOW])), 2);
-        let origin = Origin::new([1; 32], engine.program()).expect("it gives pages");
+        let origin = Origin::new([1; 32], engine.program().facts()).expect("it gives pages");
         let disk = Folder::open(folder.path(), 1 << 20).expect("the folder can be used");
         let store = DiskStore::start(disk, 1 << 20).expect("there are threads");
         engine.set_page_store(Box::new(store), origin);

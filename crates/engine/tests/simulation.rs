@@ -320,7 +320,7 @@ fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
     };
     let shelf = Shelf::default();
     let mut simulation = Simulation::new(43, LARGER);
-    let origin = Origin::new([0; 32], simulation.engine.program()).expect("it gives pages");
+    let origin = Origin::new([0; 32], simulation.engine.program().facts()).expect("it gives pages");
     simulation.engine.set_page_store(Box::new(shelf.store(7, faults)), origin);
     let time = Arc::new(AtomicU64::new(0));
     let clock = Arc::clone(&time);

@@ -45,21 +45,28 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     Some([part(plan, before, plan.input, crossing), part(plan, after, Some(crossing), plan.output)])
 }
 
-/// The steps of two parts one after the other: what they do together, for reports. A buffer or weight that both have is
-/// listed twice.
-pub fn join(first: &Plan, second: &Plan) -> Plan {
-    let (buffers, weights, caches) = (first.buffers.len(), first.weights.len(), first.caches.len());
-    let mut whole = first.clone();
-    whole.buffers.extend_from_slice(&second.buffers);
-    whole.weights.extend_from_slice(&second.weights);
-    whole.caches.extend_from_slice(&second.caches);
-    whole.output = BufferId(second.output.0 + buffers);
-    whole.steps.extend(second.steps.iter().cloned().map(|mut step| {
-        step.op.rename(&|id| BufferId(id.0 + buffers));
-        step.op.rebind(&|id| WeightId(id.0 + weights), &|id| CacheId(id.0 + caches));
-        step
-    }));
-    whole
+/// The steps of parts one after the other: what they do together, for reports. A buffer or weight that several have is listed
+/// for each.
+///
+/// # Panics
+/// Without any part.
+pub fn join<'a>(parts: impl IntoIterator<Item = &'a Plan>) -> Plan {
+    let mut parts = parts.into_iter();
+    let first = parts.next().expect("a model has at least one part").clone();
+    parts.fold(first, |mut whole, next| {
+        let (buffers, weights, caches) =
+            (whole.buffers.len(), whole.weights.len(), whole.caches.len());
+        whole.buffers.extend_from_slice(&next.buffers);
+        whole.weights.extend_from_slice(&next.weights);
+        whole.caches.extend_from_slice(&next.caches);
+        whole.output = BufferId(next.output.0 + buffers);
+        whole.steps.extend(next.steps.iter().cloned().map(|mut step| {
+            step.op.rename(&|id| BufferId(id.0 + buffers));
+            step.op.rebind(&|id| WeightId(id.0 + weights), &|id| CacheId(id.0 + caches));
+            step
+        }));
+        whole
+    })
 }
 
 /// A place where a Plan can be cut.

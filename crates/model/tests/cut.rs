@@ -80,12 +80,12 @@ fn joined_parts_do_what_the_whole_does() {
     let model = golden("gemma3-a");
     let base = model.base_plan();
     let [first, second] = cut::cut(&base, 1).unwrap();
-    let whole = cut::join(&first, &second);
+    let whole = cut::join([&first, &second]);
     assert_eq!(whole.to_string(), base.to_string());
     assert_eq!(whole.caches, base.caches);
     let fused = model.plan();
     let [first, second] = cut::cut(&fused, 1).unwrap();
-    let whole = cut::join(&first, &second);
+    let whole = cut::join([&first, &second]);
     // The addition and the norm at the border are steps of their own.
     assert_eq!(whole.steps.len(), fused.steps.len() + 1);
     assert_eq!(fusion::fuse(whole.clone()).steps.len(), fused.steps.len() + 1);

@@ -1,7 +1,7 @@
 //! A model on a device, ready to run, and what was decided on the way.
 
 use anyhow::{Context, Result, bail};
-use trine_backend::{Device, Share};
+use trine_backend::{Device, Facts, Share};
 use trine_engine::{Engine, EngineOptions, Pooling};
 use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
@@ -86,8 +86,8 @@ impl Session {
         };
         let engine =
             engine.with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
-        let runs_on = engine.program().device();
-        let reduced = settings.gpu_layers.is_none() && !engine.program().shares().is_empty();
+        let runs_on = engine.program().facts().device.clone();
+        let reduced = settings.gpu_layers.is_none() && !engine.program().facts().shares.is_empty();
         let gpu = gpu.filter(|gpu| gpu.name() == runs_on);
         let threads = if gpu.is_some() { 1 } else { threads };
         Ok(Self { name, model, engine, device: runs_on, gpu, threads, reduced })
@@ -96,7 +96,7 @@ impl Session {
     /// One line for each decision, on standard error: on a terminal, or if asked for. That a GPU has too little memory for
     /// the model is always said.
     pub(crate) fn tell(&self, verbose: bool) {
-        let shares = shares(self.engine.program().shares());
+        let shares = shares(&self.engine.program().facts().shares);
         let device = shares.as_ref().unwrap_or(&self.device);
         if !verbose && !terminal::stderr_is_terminal() {
             if self.reduced {
@@ -105,7 +105,7 @@ impl Session {
             return;
         }
         let memory = self.engine.program().memory();
-        let options = self.engine.program().options();
+        let options = &self.engine.program().facts().options;
         let formats = formats(&self.model);
         let size = output::bytes(self.model.checkpoint().file_bytes());
         output::note(&format!(
@@ -150,8 +150,9 @@ impl Session {
 
     /// Bytes that a token costs at batch 1 with `depth` positions before it: what has to come from memory.
     pub(crate) fn bytes_per_token(&self, depth: usize) -> u64 {
-        let kv = self.engine.program().options().kv;
-        self.engine.program().plan().cost(Workload::decode(1, depth, kv)).memory_bytes()
+        let Facts { plan, options, .. } = self.engine.program().facts();
+        let kv = options.kv;
+        plan.cost(Workload::decode(1, depth, kv)).memory_bytes()
     }
 }
 

@@ -124,7 +124,9 @@ fn missing_memory_means_fewer_layers() {
     gpu.gpu().inject(Injected::Memory);
     let mut program =
         beside_the_processor(&gpu, LayerChoice::Fitting).load(&model, &OPTIONS).unwrap();
-    let [processor, share] = program.shares() else { panic!("all layers are on one device") };
+    let [processor, share] = program.facts().shares.as_slice() else {
+        panic!("all layers are on one device")
+    };
     assert_eq!((processor.layers, share.layers), (layers - layers * 7 / 8, layers * 7 / 8));
     let found = program.run(&BATCH).unwrap();
     let worst = expected.iter().zip(found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -139,7 +141,7 @@ fn a_number_of_layers_that_does_not_fit_is_an_error() {
     gpu.gpu().inject(Injected::Memory);
     let error = split.load(&model, &OPTIONS).map(|_| ()).unwrap_err();
     assert!(matches!(error, BackendError::Unsupported { .. }), "{error}");
-    assert_eq!(split.load(&model, &OPTIONS).unwrap().shares().len(), 2);
+    assert_eq!(split.load(&model, &OPTIONS).unwrap().facts().shares.len(), 2);
 }
 
 #[test]

@@ -106,10 +106,11 @@ fn the_largest_logits_are_found_behind_a_cut() {
     let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
     let both = SplitDevice::new(cpu, Box::new(device()), LayerChoice::Exactly(2));
     let mut program = both.load(&golden.model, &options).unwrap();
-    assert!(program.finds_top());
+    assert!(program.facts().finds_top);
     let all = program.run(&batch).unwrap().to_vec();
     let vocabulary = golden.model.config().vocabulary;
-    let top = program.run_top(&batch).unwrap();
+    let step = program.submit(&batch).unwrap();
+    let top = program.wait(step).unwrap().top().unwrap();
     assert_eq!(top.len(), 2);
     for (row, top) in all.chunks_exact(vocabulary).zip(top) {
         assert!(top.len() >= trine_backend::TOP.min(vocabulary));

@@ -80,7 +80,7 @@ impl Crowd {
             blocks: sequences * blocks_each,
         };
         let mut program = device().batch_invariant().load(model, &options).unwrap();
-        assert!(program.is_invariant());
+        assert!(program.facts().is_invariant);
         // The sequences' blocks alternate.
         let block = |sequence: usize, index: usize| (index * sequences + sequence) as u32;
         let tables: Vec<Vec<u32>> = (0..sequences)
@@ -174,5 +174,5 @@ fn a_device_says_what_it_was_asked_for() {
         sequences: 1,
         blocks: 1,
     };
-    assert!(!device().load(&golden.model, &options).unwrap().is_invariant());
+    assert!(!device().load(&golden.model, &options).unwrap().facts().is_invariant);
 }

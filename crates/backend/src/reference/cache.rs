@@ -3,7 +3,7 @@
 use half::f16;
 use trine_model::{Cache, KvType};
 
-use crate::device::{BLOCK, ProgramOptions, SequenceView};
+use crate::batch::{BLOCK, ProgramOptions, SequenceView};
 
 /// Keys and values of one layer for all sequences.
 pub struct ReferenceCache {

@@ -9,8 +9,11 @@ use trine_weights::{Tensor, blocks};
 
 use super::cache::{ReferenceCache, RowPlace};
 use super::ops::{self, Attention};
-use crate::device::{BackendError, Batch, Device, Memory, Program, ProgramOptions};
-use crate::pages::{KvPage, KvPart};
+use crate::batch::{Batch, ProgramOptions};
+use crate::device::Device;
+use crate::error::BackendError;
+use crate::pages::{KvPage, PageLayout, Pages};
+use crate::program::{Facts, Flights, InFlight, Memory, Program, Results};
 
 /// Runs Plans with the scalar reference, one operation after the other on one thread.
 #[derive(Debug, Default)]
@@ -41,8 +44,7 @@ impl Device for ReferenceDevice {
 /// A Plan bound to the scalar reference.
 struct ReferenceProgram {
     model: Model,
-    plan: Plan,
-    options: ProgramOptions,
+    facts: Facts,
     /// One for each weight of the Plan, in its format.
     tensors: Vec<Tensor>,
     /// One for each buffer of the Plan.
@@ -50,31 +52,63 @@ struct ReferenceProgram {
     caches: Vec<ReferenceCache>,
     profile: Option<Vec<f64>>,
     stop: Arc<AtomicBool>,
+    flights: Flights<()>,
 }
 
 impl ReferenceProgram {
     fn new(model: &Model, plan: Plan, options: ProgramOptions) -> Result<Self, BackendError> {
         let converted = plan.weights.iter().map(|weight| model.converted(weight));
         let tensors = converted.collect::<Result<_, _>>()?;
-        let caches = plan.caches.iter().map(|cache| ReferenceCache::new(cache, &options)).collect();
+        let caches: Vec<_> =
+            plan.caches.iter().map(|cache| ReferenceCache::new(cache, &options)).collect();
         let buffers = vec![Vec::new(); plan.buffers.len()];
-        let model = model.clone();
-        let stop = Arc::default();
-        Ok(Self { model, plan, options, tensors, buffers, caches, profile: None, stop })
+        let layout = format!("reference, {}", options.kv.name());
+        let layout = PageLayout::of(layout, &plan.caches, |cache| caches[cache].page_bytes());
+        let device = ReferenceDevice::new().name();
+        let facts = Facts { pages: Some(layout), ..Facts::new(device, plan, options) };
+        Ok(Self {
+            model: model.clone(),
+            facts,
+            tensors,
+            buffers,
+            caches,
+            profile: None,
+            stop: Arc::default(),
+            flights: Flights::new(1),
+        })
     }
 }
 
 impl Program for ReferenceProgram {
-    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        batch.check(&self.options, &self.plan, self.model.config().vocabulary)?;
-        for (memory, buffer) in self.buffers.iter_mut().zip(&self.plan.buffers) {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn memory(&self) -> Memory {
+        let Facts { plan, options, .. } = &self.facts;
+        let buffer_bytes = |buffer: &trine_model::Buffer| {
+            (options.width.of(buffer.rows) * buffer.columns * size_of::<f32>()) as u64
+        };
+        Memory {
+            weights: 0,
+            mapped: plan.weights.iter().map(trine_model::Weight::bytes).sum(),
+            caches: plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum(),
+            scratch: plan.buffers.iter().map(buffer_bytes).sum(),
+        }
+    }
+
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        let Facts { plan, options, .. } = &self.facts;
+        batch.check(options, plan, self.model.config().vocabulary)?;
+        self.flights.check_room()?;
+        for (memory, buffer) in self.buffers.iter_mut().zip(&plan.buffers) {
             memory.clear();
             memory.resize(batch.rows(buffer.rows) * buffer.columns, f32::NAN);
         }
-        if let Some(input) = self.plan.input {
+        if let Some(input) = plan.input {
             self.buffers[input.0].copy_from_slice(batch.input);
         }
-        let steps = self.plan.steps.clone();
+        let steps = plan.steps.clone();
         for (index, step) in steps.iter().enumerate() {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(BackendError::Stopped);
@@ -86,76 +120,23 @@ impl Program for ReferenceProgram {
             }
         }
         self.model.checkpoint().check_intact()?;
-        Ok(&self.buffers[self.plan.output.0])
+        Ok(self.flights.begin(()))
+    }
+
+    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
+        self.flights.end(step)?;
+        Ok(self)
     }
 
     fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
-        self.options.check_slots(from, to)?;
+        self.flights.check_idle()?;
+        self.facts.options.check_slots(from, to)?;
         self.caches.iter_mut().for_each(|cache| cache.copy_slot(from, to, positions));
         Ok(())
     }
 
-    fn kv_layout(&self) -> Option<String> {
-        Some(format!("reference, {}", self.options.kv.name()))
-    }
-
-    fn page_bytes(&self, part: KvPart) -> usize {
-        let caches = self.plan.caches.iter().zip(&self.caches);
-        let of_part = caches.filter(|(cache, _)| part == KvPart::of(cache.window));
-        of_part.map(|(_, cache)| cache.page_bytes()).sum()
-    }
-
-    fn read_pages(
-        &mut self,
-        pages: &[KvPage<'_>],
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), BackendError> {
-        self.options.check_pages(pages)?;
-        for (cache, start) in self.options.page_places(&self.plan.caches, pages) {
-            self.caches[cache].read_page(start, bytes);
-        }
-        Ok(())
-    }
-
-    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
-        self.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
-        let mut rest = bytes;
-        for (cache, start) in self.options.page_places(&self.plan.caches, pages) {
-            let cache = &mut self.caches[cache];
-            let (own, others) = rest.split_at(cache.page_bytes());
-            cache.write_page(start, own);
-            rest = others;
-        }
-        Ok(())
-    }
-
-    fn is_invariant(&self) -> bool {
-        true
-    }
-
-    fn device(&self) -> String {
-        ReferenceDevice::new().name()
-    }
-
-    fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    fn options(&self) -> &ProgramOptions {
-        &self.options
-    }
-
-    fn memory(&self) -> Memory {
-        let width = self.options.width;
-        let buffer_bytes = |buffer: &trine_model::Buffer| {
-            (width.of(buffer.rows) * buffer.columns * size_of::<f32>()) as u64
-        };
-        Memory {
-            weights: 0,
-            mapped: self.plan.weights.iter().map(trine_model::Weight::bytes).sum(),
-            caches: self.plan.caches.iter().map(|cache| self.options.cache_bytes(cache)).sum(),
-            scratch: self.plan.buffers.iter().map(buffer_bytes).sum(),
-        }
+    fn pages(&mut self) -> Option<&mut dyn Pages> {
+        Some(self)
     }
 
     fn heed(&mut self, stop: Arc<AtomicBool>) {
@@ -163,8 +144,41 @@ impl Program for ReferenceProgram {
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {
-        let zeros = on.then(|| vec![0.0; self.plan.steps.len()]);
+        let zeros = on.then(|| vec![0.0; self.facts.plan.steps.len()]);
         std::mem::replace(&mut self.profile, zeros).unwrap_or_default()
+    }
+}
+
+impl Results for ReferenceProgram {
+    fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
+        debug_assert_eq!(index, 0, "a Plan has one output");
+        Ok(&self.buffers[self.facts.plan.output.0])
+    }
+}
+
+impl Pages for ReferenceProgram {
+    fn read(&mut self, pages: &[KvPage<'_>], bytes: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        let Facts { plan, options, .. } = &self.facts;
+        options.check_pages(pages)?;
+        for (cache, start) in options.page_places(&plan.caches, pages) {
+            self.caches[cache].read_page(start, bytes);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        let Facts { plan, options, pages: layout, .. } = &self.facts;
+        options.check_page_bytes(pages, layout.as_ref(), bytes)?;
+        let mut rest = bytes;
+        for (cache, start) in options.page_places(&plan.caches, pages) {
+            let cache = &mut self.caches[cache];
+            let (own, others) = rest.split_at(cache.page_bytes());
+            cache.write_page(start, own);
+            rest = others;
+        }
+        Ok(())
     }
 }
 
@@ -179,7 +193,7 @@ impl ReferenceProgram {
     }
 
     fn vector(&self, id: WeightId) -> Vec<f32> {
-        self.model.vector(self.plan.weight(id))
+        self.model.vector(self.facts.plan.weight(id))
     }
 
     /// Runs one operation. Fused operations are the composition of the plain ones that they replace.
@@ -193,7 +207,7 @@ impl ReferenceProgram {
                 self.head_norm(*buffer, *weight, *epsilon)
             }
             Op::Rotate { buffer, heads, rope } => {
-                let head_dim = self.plan.buffer(*buffer).columns / heads;
+                let head_dim = self.facts.plan.buffer(*buffer).columns / heads;
                 ops::rotate(&mut self.buffers[buffer.0], batch.positions, *heads, head_dim, *rope);
             }
             Op::MatMul { input, products } => {
@@ -264,7 +278,7 @@ impl ReferenceProgram {
     }
 
     fn embed(&mut self, table: WeightId, scale: f32, output: BufferId, batch: &Batch<'_>) {
-        let (weight, tensor) = (self.plan.weight(table), &self.tensors[table.0]);
+        let (weight, tensor) = (self.facts.plan.weight(table), &self.tensors[table.0]);
         let rows = self.buffers[output.0].chunks_exact_mut(weight.columns);
         for (row, &token) in rows.zip(batch.tokens) {
             decode(weight.dtype, tensor.row(token as usize), row);
@@ -296,7 +310,7 @@ impl ReferenceProgram {
 
     fn matmul(&mut self, input: BufferId, weight: WeightId, output: BufferId) {
         let mut target = self.take(output);
-        let (weight, tensor) = (self.plan.weight(weight), &self.tensors[weight.0]);
+        let (weight, tensor) = (self.facts.plan.weight(weight), &self.tensors[weight.0]);
         let mut row = vec![f32::NAN; weight.columns];
         if !target.is_empty() {
             for column in 0..weight.rows {
@@ -308,7 +322,7 @@ impl ReferenceProgram {
     }
 
     fn store_kv(&mut self, key: BufferId, value: BufferId, cache: usize, batch: &Batch<'_>) {
-        let width = self.plan.buffer(key).columns;
+        let width = self.facts.plan.buffer(key).columns;
         let keys = self.buffers[key.0].chunks_exact(width);
         let values = self.buffers[value.0].chunks_exact(width);
         for (row, (key, value)) in keys.zip(values).enumerate() {
@@ -325,7 +339,7 @@ impl ReferenceProgram {
         batch: &Batch<'_>,
     ) {
         let mut target = self.take(output);
-        let width = self.plan.buffer(query).columns;
+        let width = self.facts.plan.buffer(query).columns;
         let queries = self.buffers[query.0].chunks_exact(width);
         for (row, (query, out)) in queries.zip(target.chunks_exact_mut(width)).enumerate() {
             ops::attend(query, &self.caches[cache], place(batch, row), attention, out);
@@ -335,7 +349,7 @@ impl ReferenceProgram {
 
     fn select(&mut self, input: BufferId, output: BufferId, batch: &Batch<'_>) {
         let mut target = self.take(output);
-        let width = self.plan.buffer(input).columns;
+        let width = self.facts.plan.buffer(input).columns;
         for (out, &row) in target.chunks_exact_mut(width).zip(batch.outputs) {
             out.copy_from_slice(&self.buffers[input.0][row as usize * width..][..width]);
         }

@@ -123,7 +123,7 @@ impl OneSequence {
     /// Appends tokens; the Plan's output for all of them.
     pub fn extend(&mut self, tokens: &[u32]) -> Vec<f32> {
         let positions: Vec<u32> = (self.length as u32..).take(tokens.len()).collect();
-        let most = self.program.options().width.outputs;
+        let most = self.program.facts().options.width.outputs;
         let batch = Batch {
             tokens,
             positions: &positions,

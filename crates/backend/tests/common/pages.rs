@@ -33,10 +33,14 @@ fn run(
     program.run(&batch).unwrap().to_vec()
 }
 
+fn page_bytes(program: &dyn Program, part: KvPart) -> usize {
+    program.facts().pages.as_ref().unwrap().page_bytes(part)
+}
+
 /// The pages that a sequence of [`MOVED`] positions needs to go on: all of global layers, the window of local ones. In no
 /// particular order.
 fn pages<'a>(program: &dyn Program, view: SequenceView<'a>) -> Vec<KvPage<'a>> {
-    let window = program.plan().caches.iter().filter_map(|cache| cache.window).max();
+    let window = program.facts().plan.caches.iter().filter_map(|cache| cache.window).max();
     let page = |part| move |index| KvPage { sequence: view, index, part };
     let first = window.map_or(MOVED, |window| MOVED.saturating_sub(window - 1)) / BLOCK;
     let mut pages: Vec<_> = (first..MOVED / BLOCK).rev().map(page(KvPart::Local)).collect();
@@ -68,27 +72,30 @@ pub fn sequences_move_between_programs(device: &dyn Device, model: &Model, kv: K
         run(programs[0].as_mut(), views[0], piece, first);
     }
     let own = pages(programs[0].as_ref(), views[0]);
-    let size = |program: &dyn Program| own.iter().map(|page| program.page_bytes(page.part)).sum();
+    let size = |program: &dyn Program| own.iter().map(|page| page_bytes(program, page.part)).sum();
     let mut bytes = vec![77];
-    programs[0].read_pages(&own, &mut bytes).unwrap();
+    programs[0].pages().unwrap().read(&own, &mut bytes).unwrap();
     let expected: usize = size(programs[0].as_ref());
     assert_eq!(bytes.len(), 1 + expected, "bytes are added");
-    assert_eq!(programs[0].kv_layout(), programs[1].kv_layout());
-    assert!(programs[0].kv_layout().is_some());
+    assert_eq!(programs[0].facts().pages, programs[1].facts().pages);
 
     // Whatever a kernel reads that was not written is not a number: so are all types of values whose bits are set.
     for slot in 0..options.sequences as u32 {
         let blocks: Vec<u32> = (0..options.blocks as u32).collect();
         let sequence = SequenceView { slot, blocks: &blocks[slot as usize * 4..][..4] };
         for part in [KvPart::Global, KvPart::Local] {
-            let poison = vec![0xFF; programs[1].page_bytes(part)];
+            let poison = vec![0xFF; page_bytes(programs[1].as_ref(), part)];
             for index in 0..CONTEXT / BLOCK {
-                programs[1].write_pages(&[KvPage { sequence, index, part }], &poison).unwrap();
+                programs[1]
+                    .pages()
+                    .unwrap()
+                    .write(&[KvPage { sequence, index, part }], &poison)
+                    .unwrap();
             }
         }
     }
     let other = pages(programs[1].as_ref(), views[1]);
-    programs[1].write_pages(&other, &bytes[1..]).unwrap();
+    programs[1].pages().unwrap().write(&other, &bytes[1..]).unwrap();
     let mut first = MOVED;
     for count in [1, 6, 1, 3] {
         let tokens = tokens(count);
@@ -113,12 +120,15 @@ fn refuses_what_is_not_there(program: &mut dyn Program, view: SequenceView<'_>) 
         KvPage { sequence: SequenceView { blocks: &[], ..view }, ..global },
     ];
     for page in wrong {
-        let bytes = vec![0; program.page_bytes(page.part)];
-        let read = program.read_pages(&[page], &mut Vec::new());
+        let bytes = vec![0; page_bytes(program, page.part)];
+        let read = program.pages().unwrap().read(&[page], &mut Vec::new());
         assert!(matches!(read, Err(BackendError::BadBatch { .. })), "{page:?}");
-        let written = program.write_pages(&[page], &bytes);
+        let written = program.pages().unwrap().write(&[page], &bytes);
         assert!(matches!(written, Err(BackendError::BadBatch { .. })), "{page:?}");
     }
-    let bytes = vec![0; program.page_bytes(KvPart::Global) + 1];
-    assert!(matches!(program.write_pages(&[global], &bytes), Err(BackendError::BadBatch { .. })));
+    let bytes = vec![0; page_bytes(program, KvPart::Global) + 1];
+    assert!(matches!(
+        program.pages().unwrap().write(&[global], &bytes),
+        Err(BackendError::BadBatch { .. })
+    ));
 }

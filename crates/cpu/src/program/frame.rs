@@ -99,7 +99,7 @@ impl Work for Frame<'_> {
         let Phase::OfStep { step, part } = Phase::new(phase) else {
             return Some(self.batch.tokens.len());
         };
-        let steps = &self.fixed.plan.steps;
+        let steps = &self.fixed.facts.plan.steps;
         if part == 0 {
             self.note_time(step);
             let between = (1..steps.len()).contains(&step);
@@ -129,7 +129,7 @@ impl Work for Frame<'_> {
                 if part == 0 { plan.items() } else { plan.merges() }
             }
             (op, 0) if works_on_heads(op) => self.batch.tokens.len(),
-            (op, 0) => self.batch.rows(self.fixed.plan.rows(op)),
+            (op, 0) => self.batch.rows(self.fixed.facts.plan.rows(op)),
             _ => 0,
         })
     }
@@ -140,7 +140,7 @@ impl Work for Frame<'_> {
         };
         // Never contended: a thread does one thing at a time.
         let state = &mut *self.fixed.threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
-        match &self.fixed.plan.steps[step].op {
+        match &self.fixed.facts.plan.steps[step].op {
             Op::MatMul { input, .. } | Op::GatedMatMul { input, .. } if part == 0 => {
                 units.for_each(|unit| self.quantize_run(*input, unit, state));
             }
@@ -234,7 +234,7 @@ impl Frame<'_> {
     }
 
     fn columns(&self, id: BufferId) -> usize {
-        self.fixed.plan.buffer(id).columns
+        self.fixed.facts.plan.buffer(id).columns
     }
 
     fn range(&self, id: BufferId, row: usize) -> Range<usize> {
@@ -490,7 +490,7 @@ impl Frame<'_> {
 
     /// The rows of a product's input.
     fn input_rows(&self, input: BufferId) -> InputRows {
-        InputRows::of(self.batch, self.fixed.plan.buffer(input).rows)
+        InputRows::of(self.batch, self.fixed.facts.plan.buffer(input).rows)
     }
 
     /// How many runs of blocks each row of a product's input is quantised in. Where there are fewer rows than threads, rows are cut.

@@ -12,8 +12,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use trine_backend::{BackendError, Batch, Device, KvPage, KvPart, Memory, Program, ProgramOptions};
-use trine_model::{Buffer, BufferId, KvType, Model, Op, Plan, Scratch, WeightId};
+use trine_backend::{
+    BackendError, Batch, Device, Facts, Flights, InFlight, KvPage, Memory, PageLayout, Pages,
+    Program, ProgramOptions, Results,
+};
+use trine_model::{BufferId, KvType, Model, Op, Plan, Scratch, WeightId};
 use trine_weights::Tensor;
 
 use crate::attention::{AttentionError, AttentionScratch, KvCache, KvKind, KvShape, SequenceRows};
@@ -56,11 +59,9 @@ struct ThreadState {
 
 /// What a step reads but never changes.
 struct Fixed {
-    device: String,
+    facts: Facts,
     isa: Isa,
     kernels: VectorKernels,
-    plan: Plan,
-    options: ProgramOptions,
     scratch: Scratch,
     /// One for each weight of the Plan.
     weights: Vec<Loaded>,
@@ -94,6 +95,10 @@ pub(crate) struct CpuProgram {
     quantized: SharedBuffer<QuantizedBlock>,
     /// Up projection of the gated product at hand: (rows, feed-forward).
     up: SharedBuffer<f32>,
+    /// A step in flight has run; what is kept is the number of its output's rows.
+    flights: Flights<usize>,
+    /// Rows of the output of the step that was waited for last.
+    output_rows: usize,
 }
 
 impl CpuProgram {
@@ -135,13 +140,14 @@ impl CpuProgram {
             device: name.clone(),
             what: format!("it lacks {isa:?}"),
         })?;
+        let order = if cfg!(target_endian = "little") { "little" } else { "big" };
+        let layout = format!("cpu, {isa:?}, {}, {order}-endian", options.kv.name());
+        let layout = PageLayout::of(layout, &plan.caches, |cache| caches[cache].page_bytes());
         let fixed = Fixed {
-            device: name,
             isa,
             kernels,
             attention_of_cache: kinds_of_caches(&plan, &attention_of_step),
-            plan,
-            options: *options,
+            facts: Facts { pages: Some(layout), ..Facts::new(name, plan, *options) },
             scratch,
             weights,
             caches,
@@ -154,7 +160,20 @@ impl CpuProgram {
         let list = |_: &AttentionKind| Vec::with_capacity(options.sequences);
         let rows = attention.iter().map(list).collect();
         let model = model.clone();
-        Ok(Self { model, pool, fixed, attention, rows, tables, angles, memory, quantized, up })
+        Ok(Self {
+            model,
+            pool,
+            fixed,
+            attention,
+            rows,
+            tables,
+            angles,
+            memory,
+            quantized,
+            up,
+            flights: Flights::new(1),
+            output_rows: 0,
+        })
     }
 
     fn prepare_and_dispatch<'a>(
@@ -181,7 +200,7 @@ impl CpuProgram {
             step_began: profiled.then(|| Mutex::new(Instant::now())),
         };
         self.pool.run(&frame).map_err(|error| BackendError::Failed {
-            device: self.fixed.device.clone(),
+            device: self.fixed.facts.device.clone(),
             what: error.to_string(),
         })?;
         if frame.was_stopped() { Err(BackendError::Stopped) } else { Ok(()) }
@@ -189,88 +208,8 @@ impl CpuProgram {
 }
 
 impl Program for CpuProgram {
-    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        batch.check(&self.fixed.options, &self.fixed.plan, self.model.config().vocabulary)?;
-        if let Some(input) = self.fixed.plan.input {
-            let start = self.fixed.offset(input);
-            let memory = &mut self.memory.as_mut_slice()[start..start + batch.input.len()];
-            memory.copy_from_slice(batch.input);
-        }
-        let mut rows = recycle(std::mem::take(&mut self.rows));
-        let result = self.prepare_and_dispatch(batch, &mut rows);
-        self.rows = recycle(rows);
-        result?;
-        self.model.checkpoint().check_intact()?;
-        let output = self.fixed.plan.output;
-        let start = self.fixed.offset(output);
-        let Buffer { rows, columns, .. } = self.fixed.plan.buffer(output);
-        let length = batch.rows(*rows) * columns;
-        Ok(&self.memory.as_mut_slice()[start..start + length])
-    }
-
-    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
-        let Fixed { plan, options, caches, .. } = &mut self.fixed;
-        options.check_slots(from, to)?;
-        for (index, cache) in caches.iter_mut().enumerate() {
-            if let Some(ring) = ring_of(plan, trine_model::CacheId(index), options) {
-                cache.copy(from as usize * ring, to as usize * ring, ring.min(positions));
-            }
-        }
-        Ok(())
-    }
-
-    fn kv_layout(&self) -> Option<String> {
-        let order = if cfg!(target_endian = "little") { "little" } else { "big" };
-        let Fixed { isa, options, .. } = &self.fixed;
-        Some(format!("cpu, {isa:?}, {}, {order}-endian", options.kv.name()))
-    }
-
-    fn page_bytes(&self, part: KvPart) -> usize {
-        let caches = self.fixed.plan.caches.iter().zip(&self.fixed.caches);
-        let of_part = caches.filter(|(cache, _)| part == KvPart::of(cache.window));
-        of_part.map(|(_, cache)| cache.page_bytes()).sum()
-    }
-
-    fn read_pages(
-        &mut self,
-        pages: &[KvPage<'_>],
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), BackendError> {
-        let Fixed { plan, options, caches, .. } = &mut self.fixed;
-        options.check_pages(pages)?;
-        for (cache, start) in options.page_places(&plan.caches, pages) {
-            caches[cache].read_page(start, bytes);
-        }
-        Ok(())
-    }
-
-    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
-        self.fixed.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
-        let Fixed { plan, options, caches, .. } = &mut self.fixed;
-        let mut rest = bytes;
-        for (cache, start) in options.page_places(&plan.caches, pages) {
-            let cache = &mut caches[cache];
-            let (own, others) = rest.split_at(cache.page_bytes());
-            cache.write_page(start, own);
-            rest = others;
-        }
-        Ok(())
-    }
-
-    fn is_invariant(&self) -> bool {
-        true
-    }
-
-    fn device(&self) -> String {
-        self.fixed.device.clone()
-    }
-
-    fn plan(&self) -> &Plan {
-        &self.fixed.plan
-    }
-
-    fn options(&self) -> &ProgramOptions {
-        &self.fixed.options
+    fn facts(&self) -> &Facts {
+        &self.fixed.facts
     }
 
     fn memory(&self) -> Memory {
@@ -294,14 +233,90 @@ impl Program for CpuProgram {
         }
     }
 
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        let Facts { plan, options, .. } = &self.fixed.facts;
+        batch.check(options, plan, self.model.config().vocabulary)?;
+        self.flights.check_room()?;
+        if let Some(input) = plan.input {
+            let start = self.fixed.offset(input);
+            let memory = &mut self.memory.as_mut_slice()[start..start + batch.input.len()];
+            memory.copy_from_slice(batch.input);
+        }
+        let mut rows = recycle(std::mem::take(&mut self.rows));
+        let result = self.prepare_and_dispatch(batch, &mut rows);
+        self.rows = recycle(rows);
+        result?;
+        self.model.checkpoint().check_intact()?;
+        let output = self.fixed.facts.plan.buffer(self.fixed.facts.plan.output);
+        Ok(self.flights.begin(batch.rows(output.rows)))
+    }
+
+    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
+        self.output_rows = self.flights.end(step)?;
+        Ok(self)
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        let Fixed { facts: Facts { plan, options, .. }, caches, .. } = &mut self.fixed;
+        options.check_slots(from, to)?;
+        for (index, cache) in caches.iter_mut().enumerate() {
+            if let Some(ring) = ring_of(plan, trine_model::CacheId(index), options) {
+                cache.copy(from as usize * ring, to as usize * ring, ring.min(positions));
+            }
+        }
+        Ok(())
+    }
+
+    fn pages(&mut self) -> Option<&mut dyn Pages> {
+        Some(self)
+    }
+
     fn heed(&mut self, stop: Arc<AtomicBool>) {
         self.fixed.stop = stop;
     }
 
     fn profile(&mut self, on: bool) -> Vec<f64> {
-        let zeros = on.then(|| vec![0.0; self.fixed.plan.steps.len()]);
+        let zeros = on.then(|| vec![0.0; self.fixed.facts.plan.steps.len()]);
         let mut profile = self.fixed.profile.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *profile, zeros).unwrap_or_default()
+    }
+}
+
+impl Results for CpuProgram {
+    fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
+        debug_assert_eq!(index, 0, "a Plan has one output");
+        let output = self.fixed.facts.plan.output;
+        let start = self.fixed.offset(output);
+        let length = self.output_rows * self.fixed.facts.plan.buffer(output).columns;
+        Ok(&self.memory.as_mut_slice()[start..start + length])
+    }
+}
+
+impl Pages for CpuProgram {
+    fn read(&mut self, pages: &[KvPage<'_>], bytes: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        let Fixed { facts: Facts { plan, options, .. }, caches, .. } = &mut self.fixed;
+        options.check_pages(pages)?;
+        for (cache, start) in options.page_places(&plan.caches, pages) {
+            caches[cache].read_page(start, bytes);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        let Fixed { facts: Facts { plan, options, pages: layout, .. }, caches, .. } =
+            &mut self.fixed;
+        options.check_page_bytes(pages, layout.as_ref(), bytes)?;
+        let mut rest = bytes;
+        for (cache, start) in options.page_places(&plan.caches, pages) {
+            let cache = &mut caches[cache];
+            let (own, others) = rest.split_at(cache.page_bytes());
+            cache.write_page(start, own);
+            rest = others;
+        }
+        Ok(())
     }
 }
 

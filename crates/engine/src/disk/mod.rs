@@ -1,8 +1,8 @@
 //! Beginnings of sequences on disk: what memory has no room for, and what is in it when an engine ends.
 //!
 //! ```text
-//! a sequence's cache is given to others -> Program::read_pages -> PageStore::write -> thread -> Folder
-//! a prompt begins like pages that are there -> PageStore::read -> thread -> Folder -> Program::write_pages -> a kept sequence
+//! a sequence's cache is given to others -> Pages::read -> PageStore::write -> thread -> Folder
+//! a prompt begins like pages that are there -> PageStore::read -> thread -> Folder -> Pages::write -> a kept sequence
 //! ```
 //!
 //! A page is the keys and values of 32 positions, in global or in local layers. A sequence can go on after a block if there are the

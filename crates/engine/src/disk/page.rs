@@ -16,7 +16,7 @@
 //! page's name stands for the whole beginning of the sequence.
 
 use sha2::{Digest, Sha256};
-use trine_backend::{BLOCK, KvPart, Program};
+use trine_backend::{BLOCK, Facts, KvPart};
 
 use crate::scope::Scope;
 
@@ -78,11 +78,12 @@ pub enum Damage {
 }
 
 impl Origin {
-    /// Of sequences that a Program computes with the model of this [fingerprint](trine_model::Model::fingerprint). None if the
-    /// Program cannot give its pages.
-    pub fn new(fingerprint: Hash, program: &dyn Program) -> Option<Self> {
-        let page_bytes = [KvPart::Global, KvPart::Local].map(|part| program.page_bytes(part));
-        let layout = program.kv_layout()?;
+    /// Of sequences that a Program computes with the model of this [fingerprint](trine_model::Model::fingerprint). Returns
+    /// `None` if the Program cannot give its pages.
+    pub fn new(fingerprint: Hash, program: &Facts) -> Option<Self> {
+        let layout = program.pages.as_ref()?;
+        let page_bytes = [KvPart::Global, KvPart::Local].map(|part| layout.page_bytes(part));
+        let layout = layout.name.as_str();
         let mut hash = Sha256::new();
         hash.update(MAGIC);
         // Another version may compute otherwise.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use trine_backend::{BackendError, Device, Program, ProgramOptions, SequenceView};
+use trine_backend::{BackendError, Device, Facts, Program, ProgramOptions, SequenceView};
 use trine_model::{Model, Plan, Rows as RowKind, Width};
 
 use crate::error::EngineError;
@@ -234,16 +234,16 @@ impl Engine {
 
     /// An engine for a Program that is loaded already, with as many sequences at once as that has slots.
     pub fn from_program(program: Box<dyn Program>) -> Engine {
-        let sequences = program.options().sequences;
+        let sequences = program.facts().options.sequences;
         Self::with_running(program, sequences)
     }
 
     /// An engine with at most `running` sequences at once (at least one); the Program's other slots keep ended ones.
     pub fn with_running(program: Box<dyn Program>, running: usize) -> Engine {
-        let ProgramOptions { width, sequences: slots, context, .. } = *program.options();
-        let plan = program.plan();
+        let Facts { plan, options, .. } = program.facts();
+        let ProgramOptions { width, sequences: slots, context, .. } = *options;
         let vocabulary = plan.buffer(plan.output).columns;
-        let kv = KvCache::new(KvShape::of(program.options(), &plan.caches));
+        let kv = KvCache::new(KvShape::of(options, &plan.caches));
         let sequences = running.clamp(1, slots);
         let limits = Limits {
             context,
@@ -277,7 +277,7 @@ impl Engine {
             rows: Rows::new(width.tokens, width.outputs, slots),
             workspace: Workspace::new(vocabulary),
             common: Vec::with_capacity(slots),
-            traffic: Traffic::new(plan, program.options()),
+            traffic: Traffic::new(plan, options),
             status,
             prefixes: None,
             program,
@@ -516,7 +516,7 @@ impl Engine {
         if chunk == 0 {
             return Err(EngineError::option("chunk", chunk, "at least 1"));
         }
-        let width = self.program.options().width;
+        let width = self.program.facts().options.width;
         let rows = chunk.min(width.tokens).min(width.outputs);
         let lease = self
             .kv

@@ -75,13 +75,15 @@ impl Rows {
             bulk_from: self.bulk_from,
             input: &[],
         };
-        let result = if takes_top && program.finds_top() {
-            program.run_top(&batch).map(StepLogits::Top)
-        } else {
-            program.run(&batch).map(StepLogits::All)
-        };
+        let finds_top = program.facts().finds_top;
+        let step = program.submit(&batch);
         self.views = recycle(sequences);
-        result
+        let results = program.wait(step?)?;
+        if takes_top && finds_top {
+            results.top().map(StepLogits::Top)
+        } else {
+            results.output(0).map(StepLogits::All)
+        }
     }
 }
 

@@ -91,7 +91,7 @@ pub(super) enum Turn {
 
 impl Prefixes {
     fn new(store: Box<dyn PageStore>, origin: Origin, engine: &Engine) -> Self {
-        let caches = &engine.program.plan().caches;
+        let caches = &engine.program.facts().plan.caches;
         Self {
             store,
             origin,
@@ -284,7 +284,8 @@ impl Engine {
         }
         let sequence = SequenceView { slot: lost.slot as u32, blocks: &lost.blocks };
         let mut bytes = Vec::with_capacity(size);
-        match self.program.read_pages(&places_of(&pages, sequence), &mut bytes) {
+        let Some(access) = self.program.pages() else { return Ok(()) };
+        match access.read(&places_of(&pages, sequence), &mut bytes) {
             Ok(()) => prefixes.store.write(Spill { pages, bytes, known }),
             Err(BackendError::OutOfMemory { .. }) => prefixes.dropped += pages.len() as u64,
             Err(error) => return Err(error.into()),
@@ -406,14 +407,16 @@ impl Engine {
         let tokens = sequence.tokens[..prefix.length].to_vec();
         self.places[slot] = Place::Kept(Kept { tokens, prompt, scope: sequence.scope });
         let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
-        match self.program.write_pages(&places_of(&prefix.pages, view), &bytes) {
-            Ok(()) => {}
-            Err(BackendError::OutOfMemory { .. }) => {
+        let access = self.program.pages();
+        let written = access.map(|access| access.write(&places_of(&prefix.pages, view), &bytes));
+        match written {
+            Some(Ok(())) => {}
+            None | Some(Err(BackendError::OutOfMemory { .. })) => {
                 self.kv.give_up(slot);
                 self.places[slot] = Place::Kept(Kept::default());
                 return Ok(());
             }
-            Err(error) => return Err(error.into()),
+            Some(Err(error)) => return Err(error.into()),
         }
         self.status.restored_tokens += prefix.length as u64;
         Ok(())

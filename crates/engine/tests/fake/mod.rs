@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use trine_backend::{
-    BLOCK, BackendError, Batch, KvPage, KvPart, Memory, Program, ProgramOptions, SequenceView,
+    BLOCK, BackendError, Batch, Facts, Flights, InFlight, KvPage, KvPart, Memory, PageLayout,
+    Pages, Program, ProgramOptions, Results, SequenceView,
 };
 use trine_model::{Buffer, BufferId, Cache, KvType, Plan, Rows, Width};
 
@@ -27,13 +28,14 @@ struct Cell {
 const CELL_BYTES: usize = 24;
 
 pub(crate) struct Fake {
-    options: ProgramOptions,
-    /// Its output has a row for each row of the step if it says so.
-    pub(crate) plan: Plan,
+    /// The Plan's output has a row for each row of the step if it says so.
+    pub(crate) facts: Facts,
     /// (blocks, BLOCK)
     blocks: Vec<Option<Cell>>,
     /// Per window: its length and its cells, (slots, length).
     rings: Vec<(usize, usize, Vec<Option<Cell>>)>,
+    /// What steps in flight have given.
+    flights: Flights<Vec<f32>>,
     logits: Vec<f32>,
     runs: usize,
     /// The runs that fail, counted from 1.
@@ -64,21 +66,27 @@ impl Fake {
             let length = options.ring_length(window);
             (window, length, vec![None; length * options.sequences])
         };
+        let layout = PageLayout::of("fake".to_owned(), &plan.caches, |_| BLOCK * CELL_BYTES);
+        let facts = Facts {
+            is_invariant: false,
+            pages: Some(layout),
+            ..Facts::new("fake".to_owned(), plan, options)
+        };
         Self {
-            plan,
+            facts,
             blocks: vec![None; options.blocks * BLOCK],
             rings: windows.iter().map(ring).collect(),
+            flights: Flights::new(1),
             logits: Vec::new(),
             runs: 0,
             fails_at: Vec::new(),
             poison: None,
             pause: Duration::ZERO,
             stop: Arc::default(),
-            options,
         }
     }
 
-    fn write(&mut self, view: &SequenceView<'_>, position: usize, token: u32) {
+    fn put(&mut self, view: &SequenceView<'_>, position: usize, token: u32) {
         let before = match position.checked_sub(1) {
             None => START,
             Some(before) => {
@@ -99,7 +107,7 @@ impl Fake {
     fn page_cells(&self, page: &KvPage<'_>) -> Vec<usize> {
         let windows = self.rings.iter().map(|(window, ..)| Some(*window));
         let caches = std::iter::once(None).chain(windows);
-        caches.filter_map(|window| self.options.page_start(page, window)).collect()
+        caches.filter_map(|window| self.facts.options.page_start(page, window)).collect()
     }
 
     fn cells_of(&mut self, part: KvPart) -> Vec<&mut Vec<Option<Cell>>> {
@@ -110,7 +118,7 @@ impl Fake {
     }
 
     /// The history of the row at `position`, with what it sees checked cell by cell.
-    fn read(&self, view: &SequenceView<'_>, position: usize) -> u64 {
+    fn see(&self, view: &SequenceView<'_>, position: usize) -> u64 {
         let block = |at: usize| {
             let cell = self.blocks[global(view, at)];
             cell.unwrap_or_else(|| panic!("block: position {at} was never written"))
@@ -136,11 +144,21 @@ fn global(view: &SequenceView<'_>, position: usize) -> usize {
 }
 
 impl Program for Fake {
-    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        batch.check(&self.options, &self.plan, VOCABULARY)?;
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::default()
+    }
+
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        batch.check(&self.facts.options, &self.facts.plan, VOCABULARY)?;
+        self.flights.check_room()?;
         self.runs += 1;
         std::thread::sleep(self.pause);
         if self.fails_at.contains(&self.runs) {
+            self.flights.clear();
             self.blocks.fill(None);
             self.rings.iter_mut().for_each(|(_, _, cells)| cells.fill(None));
             return Err(BackendError::Failed {
@@ -161,31 +179,36 @@ impl Program for Fake {
         }
         let view = |row: usize| batch.sequences[batch.sequence_of[row] as usize];
         for row in 0..batch.tokens.len() {
-            self.write(&view(row), batch.positions[row] as usize, batch.tokens[row]);
+            self.put(&view(row), batch.positions[row] as usize, batch.tokens[row]);
         }
         // As late as a step can be stopped: when all is overwritten.
         if self.stop.load(Ordering::Relaxed) {
             return Err(BackendError::Stopped);
         }
-        self.logits.clear();
+        let mut given = Vec::new();
         for row in 0..batch.tokens.len() {
-            let history = self.read(&view(row), batch.positions[row] as usize);
-            let is_given = match self.plan.buffers[0].rows {
+            let history = self.see(&view(row), batch.positions[row] as usize);
+            let is_given = match self.facts.plan.buffers[0].rows {
                 Rows::Tokens => true,
                 Rows::Outputs => batch.outputs.contains(&(row as u32)),
             };
             if is_given {
                 let poisoned = self.poison == Some(batch.tokens[row]);
                 let logits = logits_after(history);
-                self.logits
-                    .extend(logits.iter().map(|&logit| if poisoned { f32::NAN } else { logit }));
+                given.extend(logits.iter().map(|&logit| if poisoned { f32::NAN } else { logit }));
             }
         }
-        Ok(&self.logits)
+        Ok(self.flights.begin(given))
+    }
+
+    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
+        self.logits = self.flights.end(step)?;
+        Ok(self)
     }
 
     fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
-        self.options.check_slots(from, to)?;
+        self.flights.check_idle()?;
+        self.facts.options.check_slots(from, to)?;
         for (_, length, cells) in &mut self.rings {
             let start = from as usize * *length;
             let end = start + positions.min(*length);
@@ -194,21 +217,29 @@ impl Program for Fake {
         Ok(())
     }
 
-    fn kv_layout(&self) -> Option<String> {
-        Some("fake".to_owned())
+    fn pages(&mut self) -> Option<&mut dyn Pages> {
+        Some(self)
     }
 
-    fn page_bytes(&self, part: KvPart) -> usize {
-        let caches = if part == KvPart::Global { 1 } else { self.rings.len() };
-        caches * BLOCK * CELL_BYTES
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = stop;
     }
 
-    fn read_pages(
-        &mut self,
-        pages: &[KvPage<'_>],
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), BackendError> {
-        self.options.check_pages(pages)?;
+    fn profile(&mut self, _on: bool) -> Vec<f64> {
+        Vec::new()
+    }
+}
+
+impl Results for Fake {
+    fn output(&mut self, _index: usize) -> Result<&[f32], BackendError> {
+        Ok(&self.logits)
+    }
+}
+
+impl Pages for Fake {
+    fn read(&mut self, pages: &[KvPage<'_>], bytes: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        self.facts.options.check_pages(pages)?;
         for page in pages {
             let starts = self.page_cells(page);
             for (cells, start) in self.cells_of(page.part).into_iter().zip(starts) {
@@ -223,8 +254,10 @@ impl Program for Fake {
         Ok(())
     }
 
-    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
-        self.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
+    fn write(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        let Facts { options, pages: layout, .. } = &self.facts;
+        options.check_page_bytes(pages, layout.as_ref(), bytes)?;
         let (numbers, _) = bytes.as_chunks::<8>();
         let mut numbers = numbers.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let mut next = || numbers.next().expect("as many as the cells have");
@@ -238,30 +271,6 @@ impl Program for Fake {
             }
         }
         Ok(())
-    }
-
-    fn device(&self) -> String {
-        "fake".to_owned()
-    }
-
-    fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    fn options(&self) -> &ProgramOptions {
-        &self.options
-    }
-
-    fn memory(&self) -> Memory {
-        Memory::default()
-    }
-
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.stop = stop;
-    }
-
-    fn profile(&mut self, _on: bool) -> Vec<f64> {
-        Vec::new()
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use trine_backend::{BLOCK, BackendError, Batch, Memory, Program, ProgramOptions};
+use trine_backend::{
+    BLOCK, BackendError, Batch, Facts, Flights, InFlight, Memory, Program, ProgramOptions, Results,
+};
 use trine_model::{Buffer, BufferId, Cache, KvType, Plan, Rows, Width};
 
 /// What tests can see and change of a running model.
@@ -27,9 +29,10 @@ pub(crate) struct Controls {
 
 /// The device side of the model.
 pub(crate) struct Script {
-    options: ProgramOptions,
-    /// Where its output has a row for each token, it gives hidden states: 1 at the place of the position, over and over.
-    pub(crate) plan: Plan,
+    /// Where the Plan's output has a row for each token, it gives hidden states: 1 at the place of the position, over and
+    /// over.
+    pub(crate) facts: Facts,
+    flights: Flights<()>,
     vocabulary: usize,
     /// Token that follows each position, over and over.
     script: Vec<u32>,
@@ -49,22 +52,25 @@ impl Script {
     ) -> Self {
         let logits = Buffer { name: "logits".to_owned(), rows: Rows::Outputs, columns: vocabulary };
         let width = 256;
+        let plan = Plan {
+            buffers: vec![logits],
+            weights: Vec::new(),
+            caches: vec![Cache { layer: 0, kv_heads: 1, head_dim: 2, window: None }],
+            steps: Vec::new(),
+            input: None,
+            output: BufferId(0),
+        };
+        let options = ProgramOptions {
+            width: Width { tokens: width, outputs: width },
+            kv: KvType::F16,
+            context,
+            sequences,
+            blocks: context.div_ceil(BLOCK) * sequences,
+        };
+        let facts = Facts::new("script".to_owned(), plan, options);
         Self {
-            plan: Plan {
-                buffers: vec![logits],
-                weights: Vec::new(),
-                caches: vec![Cache { layer: 0, kv_heads: 1, head_dim: 2, window: None }],
-                steps: Vec::new(),
-                input: None,
-                output: BufferId(0),
-            },
-            options: ProgramOptions {
-                width: Width { tokens: width, outputs: width },
-                kv: KvType::F16,
-                context,
-                sequences,
-                blocks: context.div_ceil(BLOCK) * sequences,
-            },
+            facts: Facts { is_invariant: false, ..facts },
+            flights: Flights::new(1),
             vocabulary,
             script,
             controls,
@@ -88,8 +94,17 @@ impl Script {
 }
 
 impl Program for Script {
-    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        batch.check(&self.options, &self.plan, self.vocabulary)?;
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::default()
+    }
+
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        batch.check(&self.facts.options, &self.facts.plan, self.vocabulary)?;
+        self.flights.check_room()?;
         let step = self.controls.steps.fetch_add(1, Ordering::SeqCst) + 1;
         std::thread::sleep(Duration::from_micros(self.controls.step_us.load(Ordering::SeqCst)));
         assert_ne!(step, self.controls.panics_at.load(Ordering::SeqCst), "as asked");
@@ -102,14 +117,14 @@ impl Program for Script {
         }
         let is_broken = self.controls.is_broken.load(Ordering::SeqCst);
         self.logits.clear();
-        let Buffer { rows, columns, .. } = self.plan.buffers[0];
+        let Buffer { rows, columns, .. } = self.facts.plan.buffers[0];
         if rows == Rows::Tokens {
             for &position in batch.positions {
                 let start = self.logits.len();
                 self.logits.resize(start + columns, 0.0);
                 self.logits[start + position as usize % columns] = 1.0;
             }
-            return Ok(&self.logits);
+            return Ok(self.flights.begin(()));
         }
         for &row in batch.outputs {
             let position = batch.positions[row as usize] as usize;
@@ -119,30 +134,25 @@ impl Program for Script {
             let token = self.token(slot, position);
             self.logits[start + token as usize] = 20.0;
         }
-        Ok(&self.logits)
+        Ok(self.flights.begin(()))
+    }
+
+    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
+        self.flights.end(step)?;
+        Ok(self)
     }
 
     fn copy_slot(&mut self, from: u32, to: u32, _: usize) -> Result<(), BackendError> {
-        self.options.check_slots(from, to)
-    }
-
-    fn device(&self) -> String {
-        "script".to_owned()
-    }
-
-    fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    fn options(&self) -> &ProgramOptions {
-        &self.options
-    }
-
-    fn memory(&self) -> Memory {
-        Memory::default()
+        self.facts.options.check_slots(from, to)
     }
 
     fn profile(&mut self, _on: bool) -> Vec<f64> {
         Vec::new()
+    }
+}
+
+impl Results for Script {
+    fn output(&mut self, _index: usize) -> Result<&[f32], BackendError> {
+        Ok(&self.logits)
     }
 }

@@ -172,8 +172,8 @@ impl Loader for Scripted {
             "demo-embedder" => demo_embedder(),
             "embedder" => {
                 let mut program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
-                program.plan.buffers[0].rows = Rows::Tokens;
-                program.plan.buffers[0].columns = DIMENSIONS;
+                program.facts.plan.buffers[0].rows = Rows::Tokens;
+                program.facts.plan.buffers[0].columns = DIMENSIONS;
                 Engine::embedding(Box::new(program), SEQUENCES, vocabulary, Pooling::Mean)
             }
             _ => scripted(vocabulary, script),

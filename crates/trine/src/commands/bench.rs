@@ -138,7 +138,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
 
 /// What the speed is compared with; `None` where two memories share the work, or there is no memory to measure with.
 fn yardstick(session: &Session) -> Option<Yardstick> {
-    let measured = match session.engine.program().shares() {
+    let measured = match session.engine.program().facts().shares.as_slice() {
         [] => Yardstick::new(session.gpu.as_ref(), session.threads),
         _ => Err(anyhow::anyhow!("two devices share the model")),
     };
@@ -156,7 +156,7 @@ fn step_times(
     report: &mut Report,
 ) -> Result<()> {
     let bandwidth = report.read_bandwidth_summary.as_ref().map(|summary| summary.median);
-    let kv = session.engine.program().options().kv;
+    let kv = session.engine.program().facts().options.kv;
     for (test, measured) in tests.iter().zip(&mut report.tests) {
         // The first run also records what is measured.
         for _ in 0..2 {
@@ -164,8 +164,8 @@ fn step_times(
             one(&mut session.engine, *test, watch, true)?;
         }
         let seconds = session.engine.program_mut().profile(false);
-        let plan = session.engine.program().plan();
-        let width = session.engine.program().options().width.tokens;
+        let plan = &session.engine.program().facts().plan;
+        let width = session.engine.program().facts().options.width.tokens;
         let (passes, workload) = match test.kind {
             // Prompts that come before the tokens are counted too; one token is not a prompt.
             Kind::Generate => {
@@ -303,7 +303,7 @@ fn read_prompts(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
 
 /// With `profile` the time of each step of the Plan is measured, only for the tokens.
 fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<f64> {
-    let most = test.positions(engine.program().options().width.tokens);
+    let most = test.positions(engine.program().facts().options.width.tokens);
     let ids = (0..test.batch)
         .map(|index| submit(engine, index, test.depth.max(1), most))
         .collect::<Result<Vec<_>>>()?;
@@ -405,8 +405,8 @@ fn report(
 
 /// Bytes from memory and operations for each token of a test, by the Plan.
 fn cost_per_token(session: &Session, test: Test) -> (f64, f64) {
-    let plan = session.engine.program().plan();
-    let kv = session.engine.program().options().kv;
+    let plan = &session.engine.program().facts().plan;
+    let kv = session.engine.program().facts().options.kv;
     let (mut bytes, mut operations) = (0, 0);
     let mut add = |workload| {
         let cost = plan.cost(workload);
@@ -420,7 +420,7 @@ fn cost_per_token(session: &Session, test: Test) -> (f64, f64) {
         }
         Kind::Prompt => {
             // Prompts are read one after the other in steps of the engine's width.
-            let width = session.engine.program().options().width.tokens;
+            let width = session.engine.program().facts().options.width.tokens;
             for context in (0..test.tokens).step_by(width) {
                 let tokens = width.min(test.tokens - context);
                 let outputs = usize::from(context + tokens == test.tokens);

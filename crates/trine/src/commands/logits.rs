@@ -44,7 +44,7 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     let sizes = Sizes { prefill: chunk, outputs: chunk, ..Sizes::default() };
     let mut session = Session::open(&source, &settings, sizes)?;
     session.tell(verbose);
-    let chunk = chunk.min(session.engine.program().options().width.tokens);
+    let chunk = chunk.min(session.engine.program().facts().options.width.tokens);
     let vocabulary = session.engine.vocabulary();
     check_ids(&ids, vocabulary, &args.ids)?;
     let watch = Watch::new();

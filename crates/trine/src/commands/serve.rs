@@ -255,7 +255,7 @@ struct Models {
 /// # Errors
 /// If its device does not give them, or the folder cannot be used.
 fn keep_prefixes(session: &mut Session, folder: &Path, limit: u64) -> Result<()> {
-    let origin = Origin::new(session.model.fingerprint(), session.engine.program());
+    let origin = Origin::new(session.model.fingerprint(), session.engine.program().facts());
     let origin = origin.ok_or_else(|| anyhow!("{} does not give its KV cache", session.device))?;
     let store = DiskStore::start(Folder::open(folder, limit)?, PREFIXES_WAITING)
         .with_context(|| format!("the folder {} cannot be read", folder.display()))?;

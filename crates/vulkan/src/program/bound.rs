@@ -57,6 +57,8 @@ pub(super) struct Bound {
     frame: Frame,
     /// The Plan's input, written by the host.
     input: Option<Buffer>,
+    /// The same of the step in flight, where that may have to run again; kept for its memory.
+    input_again: Vec<f32>,
     /// The rows of the Plan's output, for the host.
     output: Buffer,
     top: TopMemory,
@@ -287,6 +289,7 @@ impl Binding<'_> {
             split_scratch,
             counters,
             input,
+            input_again: Vec::new(),
             output,
             top,
             passes: Vec::new(),
@@ -435,10 +438,22 @@ impl Binding<'_> {
     }
 }
 
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // A step may be in flight that nobody will wait for. It uses the memory that is about to be freed.
+        self.passes.iter_mut().for_each(|pass| pass.recording.cancel());
+    }
+}
+
 impl Pass {
-    /// Runs the recording, unless and until `stop` is raised; leaves everything ready for the next run.
-    fn run_until(&mut self, stop: Option<&AtomicBool>, during: &str) -> Result<Ended, GpuError> {
-        let ended = self.recording.run_until(stop, during)?;
+    /// Begins to run the recording, unless `stop` is raised.
+    fn begin(&mut self, stop: Option<&AtomicBool>) -> Result<(), GpuError> {
+        self.recording.begin(stop, "a step")
+    }
+
+    /// Ends the run, unless and until `stop` is raised; leaves everything ready for the next one.
+    fn finish(&mut self, stop: Option<&AtomicBool>) -> Result<Ended, GpuError> {
+        let ended = self.recording.finish(stop, "a step")?;
         if ended == Ended::Stopped
             && let Some(reset) = &mut self.reset
         {
@@ -449,35 +464,64 @@ impl Pass {
 }
 
 impl Bound {
-    /// Runs a pass for a checked batch, unless and until `stop` is raised. With a profile the pass is not stopped, and the seconds
-    /// of each of the Plan's steps are added to it.
-    pub(super) fn run(
+    /// Writes what a pass reads of a batch.
+    fn write(&mut self, batch: &Batch<'_>) {
+        self.frame.write(batch, TILE_ROWS);
+        if let Some(input) = &self.input {
+            input.write(0, bytemuck::cast_slice(batch.input));
+        }
+    }
+
+    /// Begins to run a pass for a checked batch, unless and until `stop` is raised.
+    pub(super) fn begin(
+        &mut self,
+        batch: &Batch<'_>,
+        pass: usize,
+        stop: Option<&AtomicBool>,
+    ) -> Result<(), GpuError> {
+        self.write(batch);
+        self.input_again.clear();
+        if let Some(chains) = &self.passes[pass].chains {
+            // A run changes its input, and a chain that fails is run again.
+            self.input_again.extend_from_slice(batch.input);
+            if self.gpu.injected_at(gpu::Place::Chain).is_some() {
+                chains.stall(&self.gpu)?;
+            }
+        }
+        self.passes[pass].begin(stop)
+    }
+
+    /// Ends the run of a pass that was begun.
+    pub(super) fn finish(
+        &mut self,
+        binding: &Binding<'_>,
+        pass: usize,
+        stop: Option<&AtomicBool>,
+    ) -> Result<Ended, GpuError> {
+        let ended = self.passes[pass].finish(stop)?;
+        if !self.passes[pass].chains.as_ref().is_some_and(Chains::has_failed) {
+            return Ok(ended);
+        }
+        self.unchain(binding)?;
+        if ended == Ended::Stopped {
+            return Ok(ended);
+        }
+        if let Some(input) = &self.input {
+            input.write(0, bytemuck::cast_slice(&self.input_again));
+        }
+        self.passes[pass].begin(stop)?;
+        self.passes[pass].finish(stop)
+    }
+
+    /// Runs a pass for a checked batch to its end, and adds the seconds of each of the Plan's steps to a profile.
+    pub(super) fn run_timed(
         &mut self,
         binding: &Binding<'_>,
         batch: &Batch<'_>,
         pass: usize,
-        stop: Option<&AtomicBool>,
-        profile: Option<&mut Vec<f64>>,
-    ) -> Result<Ended, GpuError> {
-        self.frame.write(batch, TILE_ROWS);
-        self.write_input(batch);
-        let Some(profile) = profile else {
-            if let Some(chains) = &self.passes[pass].chains
-                && self.gpu.injected_at(gpu::Place::Chain).is_some()
-            {
-                chains.stall(&self.gpu)?;
-            }
-            let ended = self.passes[pass].run_until(stop, "a step")?;
-            if !self.passes[pass].chains.as_ref().is_some_and(Chains::has_failed) {
-                return Ok(ended);
-            }
-            self.unchain(binding)?;
-            if ended == Ended::Stopped {
-                return Ok(ended);
-            }
-            self.write_input(batch);
-            return self.passes[pass].run_until(stop, "a step again");
-        };
+        profile: &mut [f64],
+    ) -> Result<(), GpuError> {
+        self.write(batch);
         self.record_timed(binding, pass)?;
         if let Some((recording, steps)) = &mut self.passes[pass].timed {
             recording.run("a timed step")?;
@@ -485,14 +529,7 @@ impl Bound {
                 profile[step] += seconds;
             }
         }
-        Ok(Ended::Whole)
-    }
-
-    /// Writes the rows that a part of a model begins with; a run changes them.
-    fn write_input(&self, batch: &Batch<'_>) {
-        if let Some(input) = &self.input {
-            input.write(0, bytemuck::cast_slice(batch.input));
-        }
+        Ok(())
     }
 
     /// Records all passes that have chains without them.

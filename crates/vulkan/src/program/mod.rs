@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{
-    BackendError, Batch, KvPage, KvPart, Memory, Program, ProgramOptions, TOP, TopLogit,
+    BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, Pages, Program, ProgramOptions,
+    Results, TOP, TopLogit,
 };
 use trine_model::{Model, Plan, Rows, Width};
 
@@ -44,15 +45,28 @@ pub(crate) fn failure(device: &str, error: GpuError) -> BackendError {
 pub(crate) struct VulkanProgram {
     device: VulkanDevice,
     model: Model,
-    plan: Plan,
-    options: ProgramOptions,
-    /// None after the device failed: the next step starts over.
+    facts: Facts,
+    /// `None` after the device failed: the next step starts over.
     bound: Option<Bound>,
     profile: Option<Vec<f64>>,
     /// Raised by whoever wants a step to end early.
     stop: Option<Arc<AtomicBool>>,
-    /// The largest logits of the last step's output rows.
+    flights: Flights<Step>,
+    /// The step that was waited for last.
+    done: Step,
+    /// The largest logits of its output rows.
     top: Vec<Vec<TopLogit>>,
+}
+
+/// What is kept of a step.
+#[derive(Debug, Clone, Copy, Default)]
+struct Step {
+    /// Index of its pass.
+    pass: usize,
+    /// Rows of the Plan's output.
+    rows: usize,
+    /// Whether it ran when it was submitted.
+    is_timed: bool,
 }
 
 impl VulkanProgram {
@@ -66,39 +80,43 @@ impl VulkanProgram {
         let mut program = Self {
             device: device.clone(),
             model: model.clone(),
-            plan,
-            options: *options,
+            facts: facts(device, plan, *options),
             bound: None,
             profile: None,
             stop: None,
+            flights: Flights::new(1),
+            done: Step::default(),
             top: (0..options.width.outputs.min(TOP_ROWS_MAX)).map(row).collect(),
         };
         program.bound = Some(program.bind()?);
         Ok(program)
     }
 
+    fn binding(&self) -> Binding<'_> {
+        let Facts { plan, options, .. } = &self.facts;
+        Binding { model: &self.model, plan, options }
+    }
+
     fn bind(&self) -> Result<Bound, BackendError> {
         let gpu = self.device.gpu();
-        let keys = pass_keys(&self.options, self.device.is_invariant());
-        let binding = Binding { model: &self.model, plan: &self.plan, options: &self.options };
-        binding.bind(&gpu, keys, self.device.progress().as_ref(), self.device.tuner())
+        let keys = pass_keys(&self.facts.options, self.facts.is_invariant);
+        self.binding().bind(&gpu, keys, self.device.progress().as_ref(), self.device.tuner())
     }
 
     fn failed(&mut self, error: GpuError) -> BackendError {
         // Nothing on a device that failed can be trusted or used again.
         self.bound = None;
-        failure(&self.device.label(), error)
+        self.flights.clear();
+        failure(&self.facts.device, error)
     }
 
     /// Sets the device up again if it failed.
     fn set_up(&mut self) -> Result<(), BackendError> {
         if self.bound.is_none() {
-            self.device.reopen().map_err(|error| failure(&self.device.label(), error))?;
+            let device = &self.facts.device;
+            self.device.reopen().map_err(|error| failure(device, error))?;
             self.bound = Some(self.bind()?);
-            tracing::warn!(
-                device = self.device.label(),
-                "the GPU was set up again after a failure"
-            );
+            tracing::warn!(device = self.facts.device, "the GPU was set up again after a failure");
         }
         Ok(())
     }
@@ -106,59 +124,124 @@ impl VulkanProgram {
     /// A transfer's failure. Where memory for it is missing, the device has not failed.
     fn not_transferred(&mut self, error: GpuError) -> BackendError {
         match error {
-            GpuError::OutOfMemory { .. } => failure(&self.device.label(), error),
+            GpuError::OutOfMemory { .. } => failure(&self.facts.device, error),
             error => self.failed(error),
         }
     }
 
-    /// Runs a step's pass; gives its index.
-    fn step(&mut self, batch: &Batch<'_>) -> Result<usize, BackendError> {
-        batch.check(&self.options, &self.plan, self.model.config().vocabulary)?;
-        self.set_up()?;
+    /// Begins a checked step. A step with a profile runs to its end.
+    fn begin(&mut self, batch: &Batch<'_>) -> Result<Step, GpuError> {
+        let Facts { plan, options, .. } = &self.facts;
+        let binding = Binding { model: &self.model, plan, options };
         let bound = self.bound.as_mut().expect("it was set up if it was not there");
         let pass = pass_of(&bound.passes, batch);
-        let binding = Binding { model: &self.model, plan: &self.plan, options: &self.options };
-        let result = bound.run(&binding, batch, pass, self.stop.as_deref(), self.profile.as_mut());
-        if result.map_err(|error| self.failed(error))? == Ended::Stopped {
+        match &mut self.profile {
+            Some(profile) => bound.run_timed(&binding, batch, pass, profile)?,
+            None => bound.begin(batch, pass, self.stop.as_deref())?,
+        }
+        let rows = batch.rows(plan.buffer(plan.output).rows);
+        Ok(Step { pass, rows, is_timed: self.profile.is_some() })
+    }
+
+    /// Ends the step in flight.
+    fn finish(&mut self, step: Step) -> Result<Ended, GpuError> {
+        if step.is_timed {
+            return Ok(Ended::Whole);
+        }
+        let Facts { plan, options, .. } = &self.facts;
+        let binding = Binding { model: &self.model, plan, options };
+        let bound = self.bound.as_mut().expect("a step is in flight on it");
+        bound.finish(&binding, step.pass, self.stop.as_deref())
+    }
+}
+
+/// What is known of a Program before it is loaded.
+fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
+    let order = if cfg!(target_endian = "little") { "little" } else { "big" };
+    let kernels = if device.is_invariant() { "invariant" } else { "fastest" };
+    let (label, kv) = (device.label(), options.kv.name());
+    let name = format!("vulkan, {label}, {kernels} kernels, {kv}, {order}-endian");
+    let layout = pages::layout(name, &plan, &options);
+    let has_outputs = plan.buffer(plan.output).rows == Rows::Outputs;
+    Facts {
+        is_invariant: device.is_invariant(),
+        finds_top: options.width.outputs <= TOP_ROWS_MAX && has_outputs,
+        pages: Some(layout),
+        ..Facts::new(label, plan, options)
+    }
+}
+
+impl Program for VulkanProgram {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn memory(&self) -> Memory {
+        self.bound.as_ref().map_or_else(Memory::default, |bound| bound.memory)
+    }
+
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        let Facts { plan, options, .. } = &self.facts;
+        batch.check(options, plan, self.model.config().vocabulary)?;
+        self.flights.check_room()?;
+        self.set_up()?;
+        let step = self.begin(batch).map_err(|error| self.failed(error))?;
+        Ok(self.flights.begin(step))
+    }
+
+    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
+        let step = self.flights.end(step)?;
+        let ended = self.finish(step).map_err(|error| self.failed(error))?;
+        if ended == Ended::Stopped {
             return Err(BackendError::Stopped);
         }
         self.model.checkpoint().check_intact()?;
-        Ok(pass)
+        self.done = step;
+        Ok(self)
     }
 
-    /// Rows of the output of the step that a pass has just run.
-    fn output(&mut self, pass: usize, rows: usize) -> Result<&[f32], BackendError> {
-        let count = rows * self.plan.buffer(self.plan.output).columns;
-        let bound = self.bound.as_mut().expect("a step has just run on it");
-        if let Err(error) = bound.fetch_output(pass) {
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        let Facts { plan, options, .. } = &self.facts;
+        options.check_slots(from, to)?;
+        // Without memory on the device there is nothing to copy: what the caches held is lost.
+        let Some(bound) = &self.bound else { return Ok(()) };
+        let result = bound.copy_rings(plan, options, [from, to], positions);
+        result.map_err(|error| self.failed(error))
+    }
+
+    fn pages(&mut self) -> Option<&mut dyn Pages> {
+        Some(self)
+    }
+
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
+    }
+
+    fn profile(&mut self, on: bool) -> Vec<f64> {
+        let zeros = on.then(|| vec![0.0; self.facts.plan.steps.len()]);
+        std::mem::replace(&mut self.profile, zeros).unwrap_or_default()
+    }
+}
+
+impl Results for VulkanProgram {
+    fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
+        debug_assert_eq!(index, 0, "a Plan has one output");
+        let Facts { plan, .. } = &self.facts;
+        let count = self.done.rows * plan.buffer(plan.output).columns;
+        let bound = self.bound.as_mut().expect("the step has run on it");
+        if let Err(error) = bound.fetch_output(self.done.pass) {
             return Err(self.failed(error));
         }
         Ok(self.bound.as_ref().map_or(&[], |bound| bound.output(count)))
     }
 
-    /// What a row of the output stands for.
-    fn output_rows(&self) -> Rows {
-        self.plan.buffer(self.plan.output).rows
-    }
-}
-
-impl Program for VulkanProgram {
-    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
-        let pass = self.step(batch)?;
-        self.output(pass, batch.rows(self.output_rows()))
-    }
-
-    fn finds_top(&self) -> bool {
-        self.options.width.outputs <= TOP_ROWS_MAX && self.output_rows() == Rows::Outputs
-    }
-
-    fn run_top(&mut self, batch: &Batch<'_>) -> Result<&[Vec<TopLogit>], BackendError> {
-        let pass = self.step(batch)?;
-        let rows = batch.outputs.len();
+    fn top(&mut self) -> Result<&[Vec<TopLogit>], BackendError> {
+        let rows = self.done.rows;
+        let bound = self.bound.as_ref().expect("the step has run on it");
         let mut is_whole = true;
         for (row, top) in self.top.iter_mut().enumerate().take(rows) {
             top.clear();
-            let bound = self.bound.as_ref().expect("a step has just run on it");
             let (count, found) = bound.top(row);
             is_whole &= count <= ROOM;
             let logits = found.iter().take(count);
@@ -167,91 +250,42 @@ impl Program for VulkanProgram {
             );
         }
         if !is_whole {
-            self.find_top(pass, rows)?;
+            self.find_top()?;
         }
         Ok(&self.top[..rows])
     }
+}
 
-    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
-        self.options.check_slots(from, to)?;
-        // Without memory on the device there is nothing to copy: what the caches held is lost.
-        let Some(bound) = &self.bound else { return Ok(()) };
-        let result = bound.copy_rings(&self.plan, &self.options, [from, to], positions);
-        result.map_err(|error| self.failed(error))
-    }
-
-    fn kv_layout(&self) -> Option<String> {
-        let order = if cfg!(target_endian = "little") { "little" } else { "big" };
-        let kernels = if self.device.is_invariant() { "invariant" } else { "fastest" };
-        Some(format!(
-            "vulkan, {}, {kernels} kernels, {}, {order}-endian",
-            self.device.label(),
-            self.options.kv.name()
-        ))
-    }
-
-    fn page_bytes(&self, part: KvPart) -> usize {
-        pages::page_bytes(&self.plan, &self.options, part)
-    }
-
-    fn read_pages(
-        &mut self,
-        pages: &[KvPage<'_>],
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), BackendError> {
-        self.options.check_pages(pages)?;
+impl Pages for VulkanProgram {
+    fn read(&mut self, pages: &[KvPage<'_>], bytes: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        let Facts { plan, options, .. } = &self.facts;
+        options.check_pages(pages)?;
         let Some(bound) = &self.bound else {
             let what = "what its caches held was lost when it failed".to_owned();
-            return Err(BackendError::Failed { device: self.device.label(), what });
+            return Err(BackendError::Failed { device: self.facts.device.clone(), what });
         };
-        let result = bound.read_pages(&self.plan, &self.options, pages, bytes);
+        let result = bound.read_pages(plan, options, pages, bytes);
         result.map_err(|error| self.not_transferred(error))
     }
 
-    fn write_pages(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
-        self.options.check_page_bytes(pages, |part| self.page_bytes(part), bytes)?;
+    fn write(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        self.facts.options.check_page_bytes(pages, self.facts.pages.as_ref(), bytes)?;
         self.set_up()?;
+        let Facts { plan, options, .. } = &self.facts;
         let Some(bound) = &self.bound else { return Ok(()) };
-        let result = bound.write_pages(&self.plan, &self.options, pages, bytes);
+        let result = bound.write_pages(plan, options, pages, bytes);
         result.map_err(|error| self.not_transferred(error))
-    }
-
-    fn is_invariant(&self) -> bool {
-        self.device.is_invariant()
-    }
-
-    fn heed(&mut self, stop: Arc<AtomicBool>) {
-        self.stop = Some(stop);
-    }
-
-    fn device(&self) -> String {
-        self.device.label()
-    }
-
-    fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    fn options(&self) -> &ProgramOptions {
-        &self.options
-    }
-
-    fn memory(&self) -> Memory {
-        self.bound.as_ref().map_or_else(Memory::default, |bound| bound.memory)
-    }
-
-    fn profile(&mut self, on: bool) -> Vec<f64> {
-        let zeros = on.then(|| vec![0.0; self.plan.steps.len()]);
-        std::mem::replace(&mut self.profile, zeros).unwrap_or_default()
     }
 }
 
 impl VulkanProgram {
     /// Finds the largest logits on the host, where too many are equal for the device's room.
-    fn find_top(&mut self, pass: usize, rows: usize) -> Result<(), BackendError> {
+    fn find_top(&mut self) -> Result<(), BackendError> {
         let mut found = std::mem::take(&mut self.top);
-        let vocabulary = self.plan.buffer(self.plan.output).columns;
-        let logits = self.output(pass, rows)?;
+        let vocabulary = self.facts.plan.buffer(self.facts.plan.output).columns;
+        let logits = self.output(0)?;
         for (row, top) in logits.chunks_exact(vocabulary).zip(&mut found) {
             let all = row.iter().zip(0..).map(|(&logit, token)| TopLogit { logit, token });
             top.clear();

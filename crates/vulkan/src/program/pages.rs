@@ -1,7 +1,7 @@
 //! Pages of the KV caches on their way between device and host.
 
-use trine_backend::{BLOCK, KvPage, KvPart, ProgramOptions};
-use trine_model::{Cache, Plan};
+use trine_backend::{BLOCK, KvPage, PageLayout, ProgramOptions};
+use trine_model::Plan;
 
 use super::bound::{Bound, block_bytes};
 use crate::error::GpuError;
@@ -12,11 +12,10 @@ use crate::raw::transfer::Transfer;
 /// Most bytes of the memory through which pages are read.
 const STAGING: u64 = 32 << 20;
 
-/// Bytes of a page of a part.
-pub(super) fn page_bytes(plan: &Plan, options: &ProgramOptions, part: KvPart) -> usize {
-    let of_part = |cache: &&Cache| part == KvPart::of(cache.window);
-    let bytes = |cache: &Cache| block_bytes(options, cache) as usize;
-    plan.caches.iter().filter(of_part).map(bytes).sum()
+/// What the pages of a Program look like.
+pub(super) fn layout(name: String, plan: &Plan, options: &ProgramOptions) -> PageLayout {
+    let bytes = |cache: usize| block_bytes(options, &plan.caches[cache]) as usize;
+    PageLayout::of(name, &plan.caches, bytes)
 }
 
 /// The blocks of the caches that make up pages, in their order: memory of a cache, offset and bytes.

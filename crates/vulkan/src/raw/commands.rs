@@ -29,6 +29,17 @@ pub(crate) struct Recording {
     /// Signalled by the submissions in turn.
     fences: Vec<vk::Fence>,
     queries: Option<Queries>,
+    /// The run that was begun and not finished.
+    begun: Option<Begun>,
+}
+
+/// How far a run has come.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    /// Submissions made.
+    submitted: usize,
+    /// Whether it was stopped, and makes no further one.
+    is_stopped: bool,
 }
 
 /// How a run ended that did not fail.
@@ -97,6 +108,7 @@ impl Recording {
             commands: Vec::new(),
             fences: Vec::new(),
             queries: None,
+            begun: None,
         };
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(gpu.family);
         // SAFETY: the structures of these calls live until they return. What was made before a failure is destroyed by
@@ -229,35 +241,82 @@ impl Recording {
     /// When it returns, with or without an error, the device has finished with the commands: whatever they use may be changed and
     /// freed. After an error it waits for that as long as the driver leaves the device to them.
     pub(crate) fn run(&mut self, during: &str) -> Result<(), GpuError> {
-        self.run_until(None, during).map(|_| ())
+        self.begin(None, during)?;
+        self.finish(None, during).map(|_| ())
     }
 
-    /// The same, but makes no further submission once `stop` is raised. The device has then finished with those made before.
-    pub(crate) fn run_until(
+    /// Begins a run: makes the first submissions, as many as may be on the device at once, and returns. Makes no further one
+    /// once `stop` is raised. [`Recording::finish`] has to follow; a recording that is dropped before waits for the device.
+    ///
+    /// # Errors
+    /// Any error of the driver. The device has then finished with what was submitted.
+    pub(crate) fn begin(
         &mut self,
         stop: Option<&AtomicBool>,
         during: &str,
-    ) -> Result<Ended, GpuError> {
+    ) -> Result<(), GpuError> {
+        debug_assert!(self.begun.is_none(), "the run before was finished");
         let (result, hold) = match self.gpu.injected_at(super::gpu::Place::Submission) {
-            None => (self.submit_all(stop, during), None),
+            None => (self.submit_first(stop, during), None),
             Some(injected) => {
                 let hold = Hold::new(&self.gpu)?;
                 (Err(self.fail(injected, &hold, during)), Some(hold))
             }
         };
-        if result.is_err() {
-            self.settle(during, hold);
+        match result {
+            Ok(begun) => {
+                self.begun = Some(begun);
+                Ok(())
+            }
+            Err(error) => {
+                self.settle(during, hold);
+                Err(error)
+            }
         }
-        result
     }
 
-    /// Submits one after the other, with [`IN_FLIGHT`] on the device at most, and waits for the last.
-    fn submit_all(&mut self, stop: Option<&AtomicBool>, during: &str) -> Result<Ended, GpuError> {
-        let mut next = 0;
-        while next < self.commands.len() {
-            if next >= IN_FLIGHT {
-                self.wait(next - IN_FLIGHT, during, PATIENCE)?;
+    /// Ends the run that was begun: makes the submissions that are left, unless and until `stop` is raised, and waits for all.
+    ///
+    /// # Errors
+    /// Any error of the driver. With or without one, the device has finished with the commands.
+    pub(crate) fn finish(
+        &mut self,
+        stop: Option<&AtomicBool>,
+        during: &str,
+    ) -> Result<Ended, GpuError> {
+        let Some(begun) = self.begun.take() else { return Ok(Ended::Whole) };
+        self.submit_rest(begun, stop, during).inspect_err(|_| self.settle(during, None))
+    }
+
+    /// Waits for a run that was begun and is not to be finished. The device has then finished with the commands.
+    pub(crate) fn cancel(&mut self) {
+        if self.begun.take().is_some_and(|begun| begun.submitted > 0) {
+            self.settle("dropping a step that nobody waited for", None);
+        }
+    }
+
+    /// Makes the first submissions, at most [`IN_FLIGHT`].
+    fn submit_first(&mut self, stop: Option<&AtomicBool>, during: &str) -> Result<Begun, GpuError> {
+        let first = self.commands.len().min(IN_FLIGHT);
+        for next in 0..first {
+            if stop.is_some_and(|stop| self.is_stopped(stop, next)) {
+                return Ok(Begun { submitted: next, is_stopped: true });
             }
+            self.submit(next, during, None)?;
+        }
+        Ok(Begun { submitted: first, is_stopped: false })
+    }
+
+    /// Makes the other submissions, each when one of those before it has ended, and waits for the last.
+    fn submit_rest(
+        &mut self,
+        begun: Begun,
+        stop: Option<&AtomicBool>,
+        during: &str,
+    ) -> Result<Ended, GpuError> {
+        let Begun { submitted: mut next, is_stopped } = begun;
+        while next < self.commands.len() && !is_stopped {
+            self.wait(next - IN_FLIGHT, during, PATIENCE)?;
             if stop.is_some_and(|stop| self.is_stopped(stop, next)) {
                 break;
             }
@@ -313,8 +372,8 @@ impl Recording {
             .wait_semaphores(waits)
             .wait_dst_stage_mask(stages);
         let info = if waits.is_empty() { info } else { info.push_next(&mut timeline) };
-        // SAFETY: the commands are recorded and not pending: every run waits for its submissions. The structures live until the
-        // calls return.
+        // SAFETY: the commands are recorded and not pending: a run is begun when the one before it is finished. The structures
+        // live until the calls return.
         unsafe {
             self.gpu.device.reset_fences(&[fence]).during("vkResetFences")?;
             let submitted = self.gpu.device.queue_submit(*queue, &[info], fence);
@@ -341,7 +400,7 @@ impl Recording {
             hold.release();
         }
         let device = self.gpu.capabilities().name.as_str();
-        tracing::warn!(device, during, "a submission failed: waiting until the GPU has stopped");
+        tracing::warn!(device, during, "a run broke off: waiting until the GPU has stopped");
         let queue = self.gpu.queue.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the queue is the device's and used under its mutex.
         while let Err(result) = unsafe { self.gpu.device.queue_wait_idle(*queue) } {
@@ -368,8 +427,10 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
+        self.cancel();
         let device = &self.gpu.device;
-        // SAFETY: the handles are this value's own, and each run has waited for what it submitted.
+        // SAFETY: the handles are this value's own, and the device has finished with all that was submitted: each run was
+        // waited for, by `finish` or just now.
         unsafe {
             if let Some(queries) = &self.queries {
                 device.destroy_query_pool(queries.pool, None);

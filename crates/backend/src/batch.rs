@@ -1,0 +1,327 @@
+//! The rows of a step, and the sizes that they have to keep to.
+
+use trine_model::{Cache, KvType, Plan, Rows, Width};
+
+use crate::error::BackendError;
+
+/// Positions in one block of a global layer's KV cache.
+pub const BLOCK: usize = 32;
+
+/// Prompts of more rows are run as bulk rows ([`Batch::bulk_from`]).
+pub const BULK_ROWS: usize = 64;
+
+/// Sizes that are fixed when a Program is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProgramOptions {
+    /// Most rows in a step, and most rows with logits.
+    pub width: Width,
+    /// How keys and values are stored.
+    pub kv: KvType,
+    /// Longest sequence, in positions.
+    pub context: usize,
+    /// Sequences that hold a cache at the same time: slots are `0..sequences`.
+    pub sequences: usize,
+    /// Blocks of [`BLOCK`] positions in the pool that the global layers share.
+    pub blocks: usize,
+}
+
+impl ProgramOptions {
+    /// Positions in a slot's ring for a local layer. A step writes all its rows before it attends, so the ring holds the
+    /// window of the first row and all rows after it.
+    pub fn ring_length(&self, window: usize) -> usize {
+        (window - 1 + self.width.tokens).min(self.context).next_multiple_of(BLOCK)
+    }
+
+    /// Checks the slots of a [`Program::copy_slot`](crate::Program::copy_slot).
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] if there is no such slot.
+    pub fn check_slots(&self, from: u32, to: u32) -> Result<(), BackendError> {
+        let slots = self.sequences;
+        if (from.max(to) as usize) < slots {
+            return Ok(());
+        }
+        let what = format!("the rings of slot {from} are to be copied to {to}, there are {slots}");
+        Err(BackendError::BadBatch { what })
+    }
+
+    /// Bytes of one KV cache.
+    pub fn cache_bytes(&self, cache: &Cache) -> u64 {
+        let positions = match cache.window {
+            Some(window) => self.sequences * self.ring_length(window),
+            None => self.blocks * BLOCK,
+        };
+        (positions * 2 * cache.kv_heads * self.kv.head_bytes(cache.head_dim)) as u64
+    }
+}
+
+/// The rows of one step. Row `r` is `tokens[r]` at `positions[r]` of sequence `sequence_of[r]`.
+///
+/// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row; the rows of a
+/// sequence stand together at consecutive positions; a sequence's blocks cover its positions; no two sequences share
+/// a slot; outputs ascend; the input has the size that the Plan's has. Not checked: no row's block that a row of another
+/// sequence reads is written in the same step, so sequences share only full blocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    /// Token ids.
+    pub tokens: &'a [u32],
+    /// Positions in their sequences, from 0.
+    pub positions: &'a [u32],
+    /// Indices into `sequences`.
+    pub sequence_of: &'a [u32],
+    /// Where the sequences keep their keys and values.
+    pub sequences: &'a [SequenceView<'a>],
+    /// Rows whose logits are wanted.
+    pub outputs: &'a [u32],
+    /// First of the *bulk rows*, which are all rows from there on; the number of rows or more where there are none. Bulk rows
+    /// are those of long prompts: a device may compute their products less exactly
+    /// (`docs/decisions/001-two-term-activations.md`). What a device does with a row may depend on its kind, and must not
+    /// depend on the number of rows of each kind where the device says that it is
+    /// [invariant](crate::Facts::is_invariant).
+    pub bulk_from: usize,
+    /// Rows of the Plan's input, (rows, columns) row-major; empty for a Plan that begins with token ids.
+    pub input: &'a [f32],
+}
+
+/// Where a sequence keeps its keys and values.
+#[derive(Debug, Clone, Copy)]
+pub struct SequenceView<'a> {
+    /// The ring of each local layer.
+    pub slot: u32,
+    /// Block table of the global layers: position `p` is in block `blocks[p / BLOCK]`.
+    pub blocks: &'a [u32],
+}
+
+/// Rows of one sequence in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Index into [`Batch::sequences`].
+    pub sequence: usize,
+    /// First row.
+    pub row: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Position of the first row.
+    pub position: usize,
+}
+
+impl Batch<'_> {
+    /// Each sequence's rows, in order.
+    pub fn spans(&self) -> impl Iterator<Item = Span> + '_ {
+        let mut row = 0;
+        std::iter::from_fn(move || {
+            let sequence = *self.sequence_of.get(row)?;
+            let rows =
+                self.sequence_of[row..].iter().take_while(|&&other| other == sequence).count();
+            let position = self.positions[row] as usize;
+            let span = Span { sequence: sequence as usize, row, rows, position };
+            row += rows;
+            Some(span)
+        })
+    }
+
+    /// Rows of a kind.
+    pub fn rows(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.tokens.len(),
+            Rows::Outputs => self.outputs.len(),
+        }
+    }
+
+    /// Checks the rules of a batch against what a Program was made for.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] naming the rule.
+    pub fn check(
+        &self,
+        options: &ProgramOptions,
+        plan: &Plan,
+        vocabulary: usize,
+    ) -> Result<(), BackendError> {
+        let rows = self.tokens.len();
+        let fail = |what: String| Err(BackendError::BadBatch { what });
+        if rows == 0 || rows > options.width.tokens {
+            return fail(format!("{rows} rows, the program is for 1 to {}", options.width.tokens));
+        }
+        if self.positions.len() != rows || self.sequence_of.len() != rows {
+            return fail("tokens, positions and sequences differ in number".to_owned());
+        }
+        if let Some(token) = self.tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            return fail(format!("token id {token} is outside the vocabulary of {vocabulary}"));
+        }
+        self.check_outputs(options)?;
+        let values =
+            plan.input.map_or(0, |id| self.rows(plan.buffer(id).rows)) * plan.input_columns();
+        if self.input.len() != values {
+            return fail(format!("{} values of input, the Plan takes {values}", self.input.len()));
+        }
+        for (index, span) in self.spans().enumerate() {
+            let Some(view) = self.sequences.get(span.sequence) else {
+                return fail(format!(
+                    "row {} names sequence {}; the batch has none",
+                    span.row, span.sequence
+                ));
+            };
+            if view.slot as usize >= options.sequences {
+                return fail(format!("slot {} of {}", view.slot, options.sequences));
+            }
+            // Against each earlier one rather than with a table of all: a step allocates nothing.
+            for earlier in self.spans().take(index) {
+                if earlier.sequence == span.sequence {
+                    let sequence = span.sequence;
+                    return fail(format!("the rows of sequence {sequence} do not stand together"));
+                }
+                if self.sequences[earlier.sequence].slot == view.slot {
+                    return fail(format!("two sequences share slot {}", view.slot));
+                }
+            }
+            self.check_span(options, span, view)?;
+        }
+        Ok(())
+    }
+
+    fn check_span(
+        &self,
+        options: &ProgramOptions,
+        span: Span,
+        view: &SequenceView<'_>,
+    ) -> Result<(), BackendError> {
+        let fail = |what: String| Err(BackendError::BadBatch { what });
+        let positions = &self.positions[span.row..span.row + span.rows];
+        let ascend = positions.iter().enumerate().all(|(at, &p)| p as usize == span.position + at);
+        let end = span.position + span.rows;
+        if !ascend {
+            return fail(format!(
+                "the positions of sequence {} are not consecutive",
+                span.sequence
+            ));
+        }
+        if end > options.context {
+            return fail(format!(
+                "position {} is beyond the context of {}",
+                end - 1,
+                options.context
+            ));
+        }
+        let covered = view.blocks.len() * BLOCK;
+        if end > covered {
+            return fail(format!(
+                "sequence {} has blocks for {covered} of {end} positions",
+                span.sequence
+            ));
+        }
+        match view.blocks.iter().find(|&&block| block as usize >= options.blocks) {
+            Some(block) => fail(format!("block {block} of {}", options.blocks)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_outputs(&self, options: &ProgramOptions) -> Result<(), BackendError> {
+        let ascend = self.outputs.windows(2).all(|pair| pair[0] < pair[1]);
+        let inside = self.outputs.last().is_none_or(|&last| (last as usize) < self.tokens.len());
+        if self.outputs.len() <= options.width.outputs && ascend && inside {
+            return Ok(());
+        }
+        let what = format!(
+            "{} output rows, the program is for {} ascending ones within the batch",
+            self.outputs.len(),
+            options.width.outputs
+        );
+        Err(BackendError::BadBatch { what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_model::{Buffer, BufferId};
+
+    use super::*;
+
+    const OPTIONS: ProgramOptions = ProgramOptions {
+        width: Width { tokens: 4, outputs: 2 },
+        kv: KvType::F16,
+        context: 40,
+        sequences: 2,
+        blocks: 4,
+    };
+
+    /// What is wrong with a batch of rows (token, position, sequence).
+    fn complaint(rows: &[(u32, u32, u32)], slots: [u32; 2], outputs: &[u32]) -> Option<String> {
+        let (tokens, rest): (Vec<u32>, Vec<(u32, u32)>) =
+            rows.iter().map(|&(token, position, sequence)| (token, (position, sequence))).unzip();
+        let (positions, sequence_of): (Vec<u32>, Vec<u32>) = rest.into_iter().unzip();
+        let [first, second] = slots;
+        let sequences = [
+            SequenceView { slot: first, blocks: &[0, 1] },
+            SequenceView { slot: second, blocks: &[3] },
+        ];
+        let batch = Batch {
+            tokens: &tokens,
+            positions: &positions,
+            sequence_of: &sequence_of,
+            sequences: &sequences,
+            outputs,
+            bulk_from: tokens.len(),
+            input: &[],
+        };
+        batch.check(&OPTIONS, &plan(None), 10).err().map(|error| error.to_string())
+    }
+
+    /// A Plan without steps, whose input has rows of this kind and 3 columns.
+    fn plan(input: Option<Rows>) -> Plan {
+        let buffer = |rows| Buffer { name: "input".to_owned(), rows, columns: 3 };
+        Plan {
+            buffers: input.map(buffer).into_iter().collect(),
+            weights: Vec::new(),
+            caches: Vec::new(),
+            steps: Vec::new(),
+            input: input.map(|_| BufferId(0)),
+            output: BufferId(0),
+        }
+    }
+
+    #[test]
+    fn the_input_has_the_plans_size() {
+        let sequences = [SequenceView { slot: 0, blocks: &[0] }];
+        let batch = |input| Batch {
+            tokens: &[1, 2],
+            positions: &[0, 1],
+            sequence_of: &[0, 0],
+            sequences: &sequences,
+            outputs: &[1],
+            bulk_from: 2,
+            input,
+        };
+        for (rows, values) in [(None, 0), (Some(Rows::Tokens), 6), (Some(Rows::Outputs), 3)] {
+            for length in 0..8 {
+                let found = batch(&[0.0; 8][..length]).check(&OPTIONS, &plan(rows), 10);
+                assert_eq!(found.is_ok(), length == values, "{rows:?}, {length} values");
+            }
+        }
+    }
+
+    #[test]
+    fn every_rule_of_a_batch_is_checked() {
+        let good = [(1, 38, 0), (9, 39, 0), (2, 0, 1)];
+        assert_eq!(complaint(&good, [0, 1], &[0, 2]), None);
+        type Case<'a> = (&'a [(u32, u32, u32)], [u32; 2], &'a [u32], &'a str);
+        let cases: [Case<'_>; 12] = [
+            (&[], [0, 1], &[], "0 rows"),
+            (&[(1, 0, 0), (1, 1, 0), (1, 2, 0), (1, 3, 0), (1, 4, 0)], [0, 1], &[], "5 rows"),
+            (&[(10, 0, 0)], [0, 1], &[], "token id 10"),
+            (&good, [0, 0], &[], "share slot 0"),
+            (&good, [0, 2], &[], "slot 2 of 2"),
+            (&[(1, 0, 0), (1, 0, 1), (1, 1, 0)], [0, 1], &[], "do not stand together"),
+            (&[(1, 0, 2)], [0, 1], &[], "sequence 2; the batch has none"),
+            (&[(1, 3, 0), (1, 5, 0)], [0, 1], &[], "not consecutive"),
+            (&[(1, 40, 0)], [0, 1], &[], "beyond the context"),
+            (&[(1, 32, 1)], [0, 1], &[], "has blocks for 32 of 33"),
+            (&good, [0, 1], &[2, 0], "ascending"),
+            (&good, [0, 1], &[0, 3], "within the batch"),
+        ];
+        for (rows, slots, outputs, mark) in cases {
+            let found = complaint(rows, slots, outputs).unwrap_or_default();
+            assert!(found.contains(mark), "{rows:?} {slots:?} {outputs:?}: {found:?}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What can go wrong on a device.
+
+use thiserror::Error;
+use trine_model::ModelError;
+use trine_weights::WeightsError;
+
+/// Why a device could not do what was asked.
+#[derive(Debug, Error)]
+pub enum BackendError {
+    /// The batch breaks a rule; the engine is at fault, and nothing was run.
+    #[error("bad batch: {what}")]
+    BadBatch {
+        /// Which rule.
+        what: String,
+    },
+    /// The device has not enough memory.
+    #[error(
+        "{what} needs {needed} bytes, which {device} could not allocate; use a shorter --context or a smaller model"
+    )]
+    OutOfMemory {
+        /// What was to be allocated.
+        what: String,
+        /// Bytes asked for.
+        needed: u64,
+        /// Name of the device.
+        device: String,
+    },
+    /// The device cannot run a model of this kind.
+    #[error("{device} cannot run this model: {what}")]
+    Unsupported {
+        /// Name of the device.
+        device: String,
+        /// What is missing.
+        what: String,
+    },
+    /// The device failed while running.
+    #[error("{device} failed: {what}")]
+    Failed {
+        /// Name of the device.
+        device: String,
+        /// What happened.
+        what: String,
+    },
+    /// The step was [stopped](crate::Program::heed) by whoever waits for it.
+    #[error("the step was stopped")]
+    Stopped,
+    /// The model file was cut short or replaced while it was in use.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The model could not be understood.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}

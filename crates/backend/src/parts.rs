@@ -1,0 +1,461 @@
+//! A Program of several: each runs some layers of a model on a device of its own, and hands its rows to the next.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use trine_model::cut;
+
+use crate::batch::{Batch, ProgramOptions, SequenceView};
+use crate::error::BackendError;
+use crate::pages::{KvPage, KvPart, PageLayout, Pages};
+use crate::program::{Facts, Flights, InFlight, Memory, Program, Results, Share};
+
+/// Programs that run a Plan one after the other.
+///
+/// As many steps may be in flight as there are parts, each in another part: while the second part runs a step, the first
+/// one runs the next. Nothing here starts a thread. A step moves on when another one is submitted or when it is waited for.
+pub(crate) struct Parts {
+    /// At least one.
+    parts: Vec<Box<dyn Program>>,
+    facts: Facts,
+    vocabulary: usize,
+    flights: Flights<Travel>,
+    /// Batches of steps that ended, kept for their memory.
+    spare: Vec<OwnedBatch>,
+}
+
+/// A step on its way through the parts.
+struct Travel {
+    batch: OwnedBatch,
+    /// The part that has it.
+    part: usize,
+    /// `None` only while it moves to another part, and after a failure.
+    step: Option<InFlight>,
+}
+
+impl Parts {
+    /// Puts parts together that [`cut`](mod@cut) made of one Plan, in their order; at least one. `free` is what each device
+    /// had free before its part was loaded.
+    pub(crate) fn new(
+        parts: Vec<Box<dyn Program>>,
+        options: ProgramOptions,
+        vocabulary: usize,
+        free: &[Option<u64>],
+    ) -> Self {
+        let share = |(part, &free): (&Box<dyn Program>, &Option<u64>)| Share {
+            device: part.facts().device.clone(),
+            layers: part.facts().plan.layers(),
+            memory: part.memory(),
+            free,
+        };
+        let shares: Vec<Share> = parts.iter().zip(free).map(share).collect();
+        let plan = cut::join(parts.iter().map(|part| &part.facts().plan));
+        let facts = Facts {
+            is_invariant: parts.iter().all(|part| part.facts().is_invariant),
+            finds_top: parts.last().is_some_and(|last| last.facts().finds_top),
+            depth: parts.len(),
+            pages: joint_layout(&parts),
+            ..Facts::new(name(&shares), plan, options)
+        };
+        let flights = Flights::new(parts.len());
+        Self { parts, facts: Facts { shares, ..facts }, vocabulary, flights, spare: Vec::new() }
+    }
+
+    /// Starts a checked step in the first part, from which those before it move on.
+    fn start(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        let Self { parts, flights, .. } = self;
+        // The youngest steps, which stand in a row from the first part on.
+        let in_row =
+            flights.iter_mut().rev().zip(0..).take_while(|(travel, at)| travel.part == *at);
+        let row = in_row.count();
+        // The oldest of them has a free part before it.
+        for travel in flights.iter_mut().rev().take(row).rev() {
+            move_on(parts, travel)?;
+        }
+        let outputs = if parts.len() > 1 { &[] } else { batch.outputs };
+        let step = parts[0].submit(&Batch { outputs, ..*batch })?;
+        let mut own = self.spare.pop().unwrap_or_default();
+        own.copy(batch);
+        Ok(self.flights.begin(Travel { batch: own, part: 0, step: Some(step) }))
+    }
+
+    /// Takes the oldest step to the last part.
+    fn advance(&mut self, mut travel: Travel) -> Result<Option<InFlight>, BackendError> {
+        while travel.part + 1 < self.parts.len() {
+            move_on(&mut self.parts, &mut travel)?;
+        }
+        self.spare.push(travel.batch);
+        Ok(travel.step)
+    }
+}
+
+/// Leaves no step in flight after an error: waits for the devices that still work.
+fn drain(parts: &mut [Box<dyn Program>], flights: &mut Flights<Travel>) {
+    for travel in flights.iter_mut() {
+        if let Some((step, part)) = travel.step.take().zip(parts.get_mut(travel.part)) {
+            // The first error is the one that is reported.
+            let _ = part.wait(step);
+        }
+    }
+    flights.clear();
+}
+
+/// Waits for the part that has a step and submits the step to the next one, which is free.
+fn move_on(parts: &mut [Box<dyn Program>], travel: &mut Travel) -> Result<(), BackendError> {
+    let Some(step) = travel.step.take() else { return Ok(()) };
+    let is_last = travel.part + 2 == parts.len();
+    let (before, after) = parts.split_at_mut(travel.part + 1);
+    let input = before[travel.part].wait(step)?.output(0)?;
+    travel.step = Some(travel.batch.submit(after[0].as_mut(), input, is_last)?);
+    travel.part += 1;
+    Ok(())
+}
+
+impl Program for Parts {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn memory(&self) -> Memory {
+        self.parts.iter().map(|part| part.memory()).fold(Memory::default(), |a, b| a + b)
+    }
+
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+        // The last part's rules too, before the first one runs.
+        batch.check(&self.facts.options, &self.facts.plan, self.vocabulary)?;
+        self.flights.check_room()?;
+        self.start(batch).inspect_err(|_| drain(&mut self.parts, &mut self.flights))
+    }
+
+    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
+        let travel = self.flights.end(step)?;
+        let step =
+            self.advance(travel).inspect_err(|_| drain(&mut self.parts, &mut self.flights))?;
+        let Self { parts, flights, .. } = self;
+        let (last, others) = parts.split_last_mut().expect("a model has at least one part");
+        let step = step.expect("a step that has not failed is in flight");
+        last.wait(step).inspect_err(|_| drain(others, flights))
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        self.parts.iter_mut().try_for_each(|part| part.copy_slot(from, to, positions))
+    }
+
+    fn pages(&mut self) -> Option<&mut dyn Pages> {
+        self.facts.pages.is_some().then_some(self)
+    }
+
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        self.parts.iter_mut().for_each(|part| part.heed(Arc::clone(&stop)));
+    }
+
+    fn profile(&mut self, on: bool) -> Vec<f64> {
+        self.parts.iter_mut().flat_map(|part| part.profile(on)).collect()
+    }
+}
+
+impl Pages for Parts {
+    fn read(&mut self, pages: &[KvPage<'_>], bytes: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        let mut own = vec![Vec::new(); self.parts.len()];
+        for (part, own) in self.parts.iter_mut().zip(&mut own) {
+            part.pages().ok_or_else(no_pages)?.read(pages, own)?;
+        }
+        let mut rest: Vec<&[u8]> = own.iter().map(Vec::as_slice).collect();
+        for page in pages {
+            for (part, rest) in self.parts.iter().zip(&mut rest) {
+                let (first, others) = rest.split_at(page_bytes(part.as_ref(), page.part));
+                bytes.extend_from_slice(first);
+                *rest = others;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, pages: &[KvPage<'_>], bytes: &[u8]) -> Result<(), BackendError> {
+        self.flights.check_idle()?;
+        self.facts.options.check_page_bytes(pages, self.facts.pages.as_ref(), bytes)?;
+        let mut own = vec![Vec::new(); self.parts.len()];
+        let mut rest = bytes;
+        for page in pages {
+            for (part, own) in self.parts.iter().zip(&mut own) {
+                let (first, others) = rest.split_at(page_bytes(part.as_ref(), page.part));
+                own.extend_from_slice(first);
+                rest = others;
+            }
+        }
+        let mut parts = self.parts.iter_mut().zip(&own);
+        parts.try_for_each(|(part, own)| part.pages().ok_or_else(no_pages)?.write(pages, own))
+    }
+}
+
+/// Bytes of a page in one part.
+fn page_bytes(program: &dyn Program, part: KvPart) -> usize {
+    program.facts().pages.as_ref().map_or(0, |layout| layout.page_bytes(part))
+}
+
+fn no_pages() -> BackendError {
+    let what = "its keys and values cannot leave it".to_owned();
+    BackendError::Unsupported { device: "one of the devices".to_owned(), what }
+}
+
+/// The layout of pages that hold those of all parts, one after the other. `None` if a part has none.
+fn joint_layout(parts: &[Box<dyn Program>]) -> Option<PageLayout> {
+    let mut joint = PageLayout { name: String::new(), global_bytes: 0, local_bytes: 0 };
+    for part in parts {
+        let Facts { plan, pages, .. } = part.facts();
+        let PageLayout { name, global_bytes, local_bytes } = pages.as_ref()?;
+        joint.name += &format!("{} layers: {name}; ", plan.layers());
+        joint.global_bytes += global_bytes;
+        joint.local_bytes += local_bytes;
+    }
+    Some(joint)
+}
+
+/// Names the devices, the one with the last layers first: it is the one that was asked for.
+fn name(shares: &[Share]) -> String {
+    let all: usize = shares.iter().map(|share| share.layers).sum();
+    let mut names = Vec::new();
+    for share in shares.iter().rev() {
+        let of_all = if names.is_empty() { format!(" of {all} layers") } else { String::new() };
+        names.push(format!("{}: {}{of_all}", share.device, share.layers));
+    }
+    names.join("; ")
+}
+
+/// A batch that outlives its step's submission.
+#[derive(Default)]
+struct OwnedBatch {
+    tokens: Vec<u32>,
+    positions: Vec<u32>,
+    sequence_of: Vec<u32>,
+    /// Slots, and where the block tables of the sequences end in `blocks`.
+    sequences: Vec<(u32, usize)>,
+    blocks: Vec<u32>,
+    outputs: Vec<u32>,
+    bulk_from: usize,
+}
+
+impl OwnedBatch {
+    /// Takes over everything but the input, which only the first part reads.
+    fn copy(&mut self, batch: &Batch<'_>) {
+        let replace = |own: &mut Vec<u32>, values: &[u32]| {
+            own.clear();
+            own.extend_from_slice(values);
+        };
+        replace(&mut self.tokens, batch.tokens);
+        replace(&mut self.positions, batch.positions);
+        replace(&mut self.sequence_of, batch.sequence_of);
+        replace(&mut self.outputs, batch.outputs);
+        self.sequences.clear();
+        self.blocks.clear();
+        for view in batch.sequences {
+            self.blocks.extend_from_slice(view.blocks);
+            self.sequences.push((view.slot, self.blocks.len()));
+        }
+        self.bulk_from = batch.bulk_from;
+    }
+
+    /// Submits the batch to a part that begins with the rows of the one before it. Only the last part needs to know whose
+    /// logits are wanted.
+    fn submit(
+        &self,
+        part: &mut dyn Program,
+        input: &[f32],
+        is_last: bool,
+    ) -> Result<InFlight, BackendError> {
+        let mut start = 0;
+        let view = |&(slot, end): &(u32, usize)| {
+            let blocks = &self.blocks[std::mem::replace(&mut start, end)..end];
+            SequenceView { slot, blocks }
+        };
+        let sequences: Vec<SequenceView<'_>> = self.sequences.iter().map(view).collect();
+        part.submit(&Batch {
+            tokens: &self.tokens,
+            positions: &self.positions,
+            sequence_of: &self.sequence_of,
+            sequences: &sequences,
+            outputs: if is_last { &self.outputs } else { &[] },
+            bulk_from: self.bulk_from,
+            input,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use trine_model::{Buffer, BufferId, KvType, Plan, Rows, Width};
+
+    use super::*;
+
+    const OPTIONS: ProgramOptions = ProgramOptions {
+        width: Width { tokens: 4, outputs: 4 },
+        kv: KvType::F32,
+        context: 32,
+        sequences: 2,
+        blocks: 2,
+    };
+
+    /// What was asked of the parts: the part, `submit` or `wait`, and the first token of the step.
+    type Log = Arc<Mutex<Vec<(usize, &'static str, u32)>>>;
+
+    /// A part that adds 1 to each row of its input, or begins with the tokens.
+    struct Part {
+        index: usize,
+        facts: Facts,
+        flights: Flights<(u32, Vec<f32>)>,
+        rows: Vec<f32>,
+        log: Log,
+        /// The first token of the step that fails, while it is waited for.
+        fails: Option<u32>,
+    }
+
+    impl Part {
+        fn new(index: usize, log: &Log, fails: Option<u32>) -> Box<dyn Program> {
+            let buffer = Buffer { name: "rows".to_owned(), rows: Rows::Tokens, columns: 1 };
+            let plan = Plan {
+                buffers: vec![buffer],
+                weights: Vec::new(),
+                caches: Vec::new(),
+                steps: Vec::new(),
+                input: (index > 0).then_some(BufferId(0)),
+                output: BufferId(0),
+            };
+            let facts = Facts::new(format!("part {index}"), plan, OPTIONS);
+            let (flights, log) = (Flights::new(1), Arc::clone(log));
+            Box::new(Self { index, facts, flights, rows: Vec::new(), log, fails })
+        }
+
+        fn note(&self, what: &'static str, token: u32) {
+            self.log.lock().unwrap().push((self.index, what, token));
+        }
+    }
+
+    impl Program for Part {
+        fn facts(&self) -> &Facts {
+            &self.facts
+        }
+
+        fn memory(&self) -> Memory {
+            Memory::default()
+        }
+
+        fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
+            batch.check(&OPTIONS, &self.facts.plan, 100)?;
+            self.flights.check_room()?;
+            self.note("submit", batch.tokens[0]);
+            let rows = match self.facts.plan.input {
+                None => batch.tokens.iter().map(|&token| token as f32).collect(),
+                Some(_) => batch.input.iter().map(|value| value + 1.0).collect(),
+            };
+            Ok(self.flights.begin((batch.tokens[0], rows)))
+        }
+
+        fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
+            let (token, rows) = self.flights.end(step)?;
+            self.note("wait", token);
+            if self.fails == Some(token) {
+                let (device, what) = (self.facts.device.clone(), "as asked".to_owned());
+                return Err(BackendError::Failed { device, what });
+            }
+            self.rows = rows;
+            Ok(self)
+        }
+
+        fn copy_slot(&mut self, _from: u32, _to: u32, _length: usize) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn profile(&mut self, _on: bool) -> Vec<f64> {
+            Vec::new()
+        }
+    }
+
+    impl Results for Part {
+        fn output(&mut self, _index: usize) -> Result<&[f32], BackendError> {
+            Ok(&self.rows)
+        }
+    }
+
+    fn parts(count: usize, fails: Option<(usize, u32)>) -> (Parts, Log) {
+        let log = Log::default();
+        let fails_in = |part| fails.filter(|&(failing, _)| failing == part).map(|(_, token)| token);
+        let parts = (0..count).map(|part| Part::new(part, &log, fails_in(part))).collect();
+        (Parts::new(parts, OPTIONS, 100, &vec![None; count]), log)
+    }
+
+    fn submit(parts: &mut Parts, token: u32) -> Result<InFlight, BackendError> {
+        parts.submit(&Batch {
+            tokens: &[token, 50],
+            positions: &[0, 1],
+            sequence_of: &[0, 0],
+            sequences: &[SequenceView { slot: 0, blocks: &[0] }],
+            outputs: &[],
+            bulk_from: 2,
+            input: &[],
+        })
+    }
+
+    fn taken(log: &Log) -> Vec<(usize, &'static str, u32)> {
+        std::mem::take(&mut *log.lock().unwrap())
+    }
+
+    #[test]
+    fn a_step_is_in_one_part_while_another_is_in_the_next() {
+        let (mut parts, log) = parts(2, None);
+        let first = submit(&mut parts, 1).unwrap();
+        let second = submit(&mut parts, 2).unwrap();
+        let moved = [(0, "submit", 1), (0, "wait", 1), (1, "submit", 1), (0, "submit", 2)];
+        assert_eq!(taken(&log), moved, "the second step starts before the first is waited for");
+        assert!(matches!(submit(&mut parts, 3), Err(BackendError::BadBatch { .. })));
+        assert_eq!(parts.wait(first).unwrap().output(0).unwrap(), [2.0, 51.0]);
+        assert_eq!(taken(&log), [(1, "wait", 1)]);
+        let third = submit(&mut parts, 3).unwrap();
+        assert_eq!(taken(&log), [(0, "wait", 2), (1, "submit", 2), (0, "submit", 3)]);
+        assert!(matches!(parts.copy_slot(0, 1, 1), Err(BackendError::BadBatch { .. })));
+        assert_eq!(parts.wait(second).unwrap().output(0).unwrap(), [3.0, 51.0]);
+        assert_eq!(parts.wait(third).unwrap().output(0).unwrap(), [4.0, 51.0]);
+        parts.copy_slot(0, 1, 1).unwrap();
+    }
+
+    #[test]
+    fn any_number_of_steps_goes_through_any_number_of_parts() {
+        for count in 1..5 {
+            for most in 1..=count {
+                let (mut parts, _) = parts(count, None);
+                assert_eq!(parts.facts().depth, count);
+                let mut flying = std::collections::VecDeque::new();
+                for token in 0..20 {
+                    if flying.len() == most {
+                        let (token, step) = flying.pop_front().unwrap();
+                        let expected = (token + count as u32 - 1) as f32;
+                        assert_eq!(parts.wait(step).unwrap().output(0).unwrap()[0], expected);
+                    }
+                    flying.push_back((token, submit(&mut parts, token).unwrap()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_in_flight_after_a_failure() {
+        for (part, in_submit) in [(0, true), (1, false)] {
+            let (mut parts, log) = parts(2, Some((part, 1)));
+            let first = submit(&mut parts, 1).unwrap();
+            let second = submit(&mut parts, 2);
+            assert_eq!(second.is_err(), in_submit);
+            if let Ok(second) = second {
+                assert!(matches!(parts.wait(first), Err(BackendError::Failed { .. })));
+                assert!(matches!(parts.wait(second), Err(BackendError::BadBatch { .. })));
+            }
+            let log = taken(&log);
+            let count = |wanted| log.iter().filter(|(_, what, _)| *what == wanted).count();
+            assert_eq!(count("submit"), count("wait"), "{log:?}");
+            let fourth = submit(&mut parts, 4).unwrap();
+            assert_eq!(parts.wait(fourth).unwrap().output(0).unwrap(), [5.0, 51.0]);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! A Plan on a device: what it is, and how its steps run.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use trine_model::Plan;
+
+use crate::batch::{Batch, ProgramOptions};
+use crate::error::BackendError;
+use crate::pages::{PageLayout, Pages};
+
+/// The most of a row's largest logits that [`Results::top`] returns.
+pub const TOP: usize = 256;
+
+/// A Plan bound to a device, weights and a width: everything is in place, and a step only runs it.
+///
+/// A step has two halves. [`Program::submit`] hands it to the device and returns a token,
+/// [`Program::wait`] takes the token and returns the step's results. Between the two the caller is
+/// free, and other devices can work. Steps run in the order in which they were submitted.
+pub trait Program: Send {
+    /// Returns what is known of the Program from its loading on.
+    fn facts(&self) -> &Facts;
+
+    /// Returns the memory that it holds now. A device that failed holds none until it is set up
+    /// again.
+    fn memory(&self) -> Memory;
+
+    /// Starts a step. Nothing of the batch is needed afterwards. A device that computes on the
+    /// caller's thread runs the whole step here.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] if the batch breaks one of [`Batch`]'s rules or
+    /// [`Facts::depth`] steps are in flight: nothing was started then. [`BackendError::Stopped`]
+    /// as in [`Program::wait`]. Any other error if the device failed, after which the contents of
+    /// all caches are undefined and no step is in flight.
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError>;
+
+    /// Waits for the oldest step in flight, and returns its results.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] if the step is not the oldest in flight, or was lost when an
+    /// earlier one failed. [`BackendError::Stopped`] if it was [stopped](Program::heed), after
+    /// which what `heed` names is undefined. Any other error if the device failed, after which the
+    /// contents of all caches are undefined and no step is in flight.
+    fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError>;
+
+    /// Runs one step and returns the rows of the Plan's first output, as [`Results::output`] does.
+    ///
+    /// # Errors
+    /// As [`Program::submit`], [`Program::wait`] and [`Results::output`].
+    fn run(&mut self, batch: &Batch<'_>) -> Result<&[f32], BackendError> {
+        let step = self.submit(batch)?;
+        self.wait(step)?.output(0)
+    }
+
+    /// Makes the rings of slot `to` hold what those of slot `from` do, whose first `positions`
+    /// positions (at least one) were ever written.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] for a slot that does not exist or while a step is in flight, any
+    /// other error if the device failed; the contents of the caches are undefined then.
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError>;
+
+    /// Returns access to keys and values as bytes, or `None` where they cannot leave the device.
+    fn pages(&mut self) -> Option<&mut dyn Pages> {
+        None
+    }
+
+    /// Lets a step be stopped on the way: one that finds the flag raised may end with
+    /// [`BackendError::Stopped`]. What the caches hold at the positions of its rows, and what a
+    /// ring had in their places, is undefined then; all else stays. A device that cannot stop on
+    /// the way ignores the flag.
+    fn heed(&mut self, stop: Arc<AtomicBool>) {
+        let _ = stop;
+    }
+
+    /// Starts to measure the seconds spent in each operation of the Plan, or stops and returns
+    /// them. No step may be in flight.
+    fn profile(&mut self, on: bool) -> Vec<f64>;
+}
+
+/// What a step computed. It lasts until the next step is submitted.
+pub trait Results {
+    /// Returns the rows of an output of the Plan, row-major, by its place in
+    /// [`Plan::outputs`](trine_model::Plan): the logits, (outputs, vocabulary), in the order of
+    /// [`Batch::outputs`], or rows of the residual stream or of hidden states, (tokens, hidden).
+    ///
+    /// # Errors
+    /// Any if the device failed on the way; the contents of the caches are undefined then.
+    fn output(&mut self, index: usize) -> Result<&[f32], BackendError>;
+
+    /// Returns for each output row its largest logits: all that are not below the [`TOP`]-th
+    /// largest (or all, where the vocabulary is smaller), in no particular order. A logit that is
+    /// not a number is always among them.
+    ///
+    /// # Errors
+    /// As [`Results::output`], and [`BackendError::Unsupported`] unless [`Facts::finds_top`].
+    fn top(&mut self) -> Result<&[Vec<TopLogit>], BackendError> {
+        let what = "it does not look for the largest logits".to_owned();
+        Err(BackendError::Unsupported { device: "this device".to_owned(), what })
+    }
+}
+
+/// What is known of a Program from its loading on.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Name of what it runs on, for people.
+    pub device: String,
+    /// The Plan that is run.
+    pub plan: Plan,
+    /// The sizes that the Program was made for.
+    pub options: ProgramOptions,
+    /// What each device does, in the order of the Plan, where several share it; empty where one
+    /// does all.
+    pub shares: Vec<Share>,
+    /// Whether the logits of a row are the same bits whatever other rows are in its step.
+    pub is_invariant: bool,
+    /// Whether the device finds the largest logits itself: whether [`Results::top`] may be called.
+    pub finds_top: bool,
+    /// The most steps that may be in flight.
+    pub depth: usize,
+    /// What pages of keys and values look like; `None` if they cannot leave the device.
+    pub pages: Option<PageLayout>,
+}
+
+impl Facts {
+    /// Facts of a Program on one device that is invariant, runs one step at a time and gives
+    /// neither pages nor the largest logits.
+    pub fn new(device: String, plan: Plan, options: ProgramOptions) -> Self {
+        Self {
+            device,
+            plan,
+            options,
+            shares: Vec::new(),
+            is_invariant: true,
+            finds_top: false,
+            depth: 1,
+            pages: None,
+        }
+    }
+}
+
+/// A step that was submitted and has not been waited for. It cannot be copied: a step is waited
+/// for once, and has no results before.
+#[derive(Debug)]
+#[must_use = "a step in flight has to be waited for"]
+pub struct InFlight {
+    number: u64,
+}
+
+/// The steps of a Program that are in flight, the oldest first, with what the Program keeps of
+/// each.
+#[derive(Debug)]
+pub struct Flights<T> {
+    flying: VecDeque<(u64, T)>,
+    depth: usize,
+    next: u64,
+}
+
+impl<T> Flights<T> {
+    /// No steps, and room for `depth`.
+    pub fn new(depth: usize) -> Self {
+        Self { flying: VecDeque::with_capacity(depth), depth, next: 0 }
+    }
+
+    /// Checks that one more step may be submitted.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] if as many are in flight as may be.
+    pub fn check_room(&self) -> Result<(), BackendError> {
+        if self.flying.len() < self.depth {
+            return Ok(());
+        }
+        let what = format!("{} steps are in flight; wait for the oldest", self.flying.len());
+        Err(BackendError::BadBatch { what })
+    }
+
+    /// Checks that no step is in flight.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] if one is.
+    pub fn check_idle(&self) -> Result<(), BackendError> {
+        if self.flying.is_empty() {
+            return Ok(());
+        }
+        let what = "the caches are copied or moved while a step is in flight".to_owned();
+        Err(BackendError::BadBatch { what })
+    }
+
+    /// Adds a step.
+    pub fn begin(&mut self, kept: T) -> InFlight {
+        let number = self.next;
+        self.next += 1;
+        self.flying.push_back((number, kept));
+        InFlight { number }
+    }
+
+    /// Removes the oldest step, which has to be this one, and returns what was kept of it.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] for any other step.
+    pub fn end(&mut self, step: InFlight) -> Result<T, BackendError> {
+        let InFlight { number } = step;
+        match self.flying.pop_front() {
+            Some((oldest, kept)) if oldest == number => Ok(kept),
+            other => {
+                self.flying.extend(other);
+                self.flying.rotate_right(usize::from(self.flying.len() > 1));
+                let what = "a step that is not the oldest in flight is waited for".to_owned();
+                Err(BackendError::BadBatch { what })
+            }
+        }
+    }
+
+    /// What is kept of the steps in flight, the oldest first.
+    pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut T> + ExactSizeIterator {
+        self.flying.iter_mut().map(|(_, kept)| kept)
+    }
+
+    /// Forgets all steps, after a failure.
+    pub fn clear(&mut self) {
+        self.flying.clear();
+    }
+}
+
+/// What one of several devices does of a Plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// Name of the device.
+    pub device: String,
+    /// Layers that it runs.
+    pub layers: usize,
+    /// Memory that its part holds.
+    pub memory: Memory,
+    /// What [`Device::free_memory`](crate::Device::free_memory) said before it was loaded.
+    pub free: Option<u64>,
+}
+
+/// A logit and its token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TopLogit {
+    /// The logit.
+    pub logit: f32,
+    /// The token id.
+    pub token: u32,
+}
+
+/// Memory of a Program in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Weights that the device keeps in a form of its own.
+    pub weights: u64,
+    /// Weights that are read where the file is mapped.
+    pub mapped: u64,
+    /// KV caches.
+    pub caches: u64,
+    /// Activations and working memory.
+    pub scratch: u64,
+}
+
+impl Memory {
+    /// What it takes of the device's memory: all but what is mapped.
+    pub fn total(&self) -> u64 {
+        self.weights + self.caches + self.scratch
+    }
+}
+
+impl std::ops::Add for Memory {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            weights: self.weights + other.weights,
+            mapped: self.mapped + other.mapped,
+            caches: self.caches + other.caches,
+            scratch: self.scratch + other.scratch,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_waited_for_in_order() {
+        let mut flights = Flights::new(2);
+        let first = flights.begin('a');
+        assert!(flights.check_room().is_ok());
+        assert!(matches!(flights.check_idle(), Err(BackendError::BadBatch { .. })));
+        let second = flights.begin('b');
+        assert!(matches!(flights.check_room(), Err(BackendError::BadBatch { .. })));
+        assert!(matches!(flights.end(second), Err(BackendError::BadBatch { .. })));
+        assert_eq!(flights.iter_mut().map(|kept| *kept).collect::<String>(), "ab");
+        assert!(matches!(flights.end(first), Ok('a')));
+        let third = flights.begin('c');
+        flights.clear();
+        assert!(flights.check_idle().is_ok());
+        assert!(matches!(flights.end(third), Err(BackendError::BadBatch { .. })));
+    }
+}
