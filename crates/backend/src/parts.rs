@@ -42,13 +42,14 @@ impl Parts {
         vocabulary: usize,
         free: &[Option<u64>],
     ) -> Self {
-        let share = |(part, &free): (&Box<dyn Program>, &Option<u64>)| Share {
+        let share = |part: &dyn Program, free| Share {
             device: part.facts().device.clone(),
             layers: part.facts().plan.layers(),
             memory: part.memory(),
             free,
         };
-        let shares: Vec<Share> = parts.iter().zip(free).map(share).collect();
+        let known = parts.iter().zip(free);
+        let shares: Vec<Share> = known.map(|(part, &free)| share(part.as_ref(), free)).collect();
         let plan = cut::join(parts.iter().map(|part| &part.facts().plan));
         let facts = Facts {
             is_invariant: parts.iter().all(|part| part.facts().is_invariant),
