@@ -315,7 +315,7 @@ mod tests {
     }
 
     impl Part {
-        fn new(index: usize, log: &Log, fails: Option<u32>) -> Box<dyn Program> {
+        fn boxed(index: usize, log: &Log, fails: Option<u32>) -> Box<dyn Program> {
             let buffer = Buffer { name: "rows".to_owned(), rows: Rows::Tokens, columns: 1 };
             let plan = Plan {
                 buffers: vec![buffer],
@@ -384,7 +384,7 @@ mod tests {
     fn parts(count: usize, fails: Option<(usize, u32)>) -> (Parts, Log) {
         let log = Log::default();
         let fails_in = |part| fails.filter(|&(failing, _)| failing == part).map(|(_, token)| token);
-        let parts = (0..count).map(|part| Part::new(part, &log, fails_in(part))).collect();
+        let parts = (0..count).map(|part| Part::boxed(part, &log, fails_in(part))).collect();
         (Parts::new(parts, OPTIONS, 100, &vec![None; count]), log)
     }
 
