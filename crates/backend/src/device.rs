@@ -3,8 +3,26 @@
 use trine_model::{Model, Plan, Scratch};
 
 use crate::batch::ProgramOptions;
+use crate::device_memory::{DeviceMemory, MemoryKind};
 use crate::error::BackendError;
 use crate::program::{Memory, Program};
+
+/// How many layers go to the devices that are not the processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerChoice {
+    /// As many as fit into their free memory, fewer where they turn out to have less.
+    Fitting,
+    /// This number, or all where the model has fewer; if they do not fit, that is an error.
+    Exactly(usize),
+}
+
+/// Devices that share a model.
+pub struct Members<'a> {
+    /// In the order in which they run layers; the processor comes first, if it takes part.
+    pub devices: Vec<&'a dyn Device>,
+    /// How many layers those after the processor take together.
+    pub layers: LayerChoice,
+}
 
 /// Something that runs Plans.
 pub trait Device {
@@ -35,14 +53,20 @@ pub trait Device {
         self.load_plan(model, model.plan(), options)
     }
 
-    /// Bytes that Programs can take of the device's memory as it is: what is free, less a reserve. None where nobody tells.
-    fn free_memory(&self) -> Option<u64> {
+    /// Returns the device's memory as it is. The processor's, of which nobody knows how much is free, unless a device says
+    /// otherwise.
+    fn memory(&self) -> DeviceMemory {
+        DeviceMemory { kind: MemoryKind::Host, free: None }
+    }
+
+    /// Returns the most rows in a step that suit the device, if that matters for its speed.
+    fn most_rows(&self) -> Option<usize> {
         None
     }
 
-    /// The part of [`Device::free_memory`] that is the device's own: 0 for a device that works from the processor's memory.
-    fn own_memory(&self) -> u64 {
-        0
+    /// Returns the devices that this one stands for, if it stands for several.
+    fn members(&self) -> Option<Members<'_>> {
+        None
     }
 
     /// Memory that a Program of the Plan would hold. Nothing is allocated.

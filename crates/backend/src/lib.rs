@@ -1,22 +1,26 @@
 //! The seam between Plans and devices.
 //!
 //! [`Device`] and [`Program`] are all the engine knows of hardware. [`reference`] holds the scalar truth for every
-//! operation and a device made of it, against which the others are tested. [`SplitDevice`] is two devices that share a model.
+//! operation and a device made of it, against which the others are tested. [`DeviceGroup`] is several devices that share
+//! a model, [`placement`] decides what each of them runs.
 
 #![forbid(unsafe_code)]
 
 mod batch;
 mod device;
+mod device_memory;
 mod error;
+pub mod host;
 mod pages;
 mod parts;
+pub mod placement;
 mod program;
 pub mod reference;
-mod split;
 
 pub use batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView, Span};
-pub use device::Device;
+pub use device::{Device, LayerChoice, Members};
+pub use device_memory::{DeviceMemory, MemoryKind};
 pub use error::BackendError;
 pub use pages::{KvPage, KvPart, PageLayout, Pages};
+pub use placement::{Demand, DeviceGroup, Placement};
 pub use program::{Facts, Flights, InFlight, Memory, Program, Results, Share, TOP, TopLogit};
-pub use split::{LayerChoice, SplitDevice};

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use trine_model::cut;
 
 use crate::batch::{Batch, ProgramOptions, SequenceView};
+use crate::device_memory::DeviceMemory;
 use crate::error::BackendError;
 use crate::pages::{KvPage, KvPart, PageLayout, Pages};
 use crate::program::{Facts, Flights, InFlight, Memory, Program, Results, Share};
@@ -34,22 +35,23 @@ struct Travel {
 }
 
 impl Parts {
-    /// Puts parts together that [`cut`](mod@cut) made of one Plan, in their order; at least one. `free` is what each device
-    /// had free before its part was loaded.
+    /// Puts parts together that [`cut`](mod@cut) made of one Plan, in their order; at least one. `devices` is the memory of
+    /// each device before its part was loaded.
     pub(crate) fn new(
         parts: Vec<Box<dyn Program>>,
         options: ProgramOptions,
         vocabulary: usize,
-        free: &[Option<u64>],
+        devices: &[DeviceMemory],
     ) -> Self {
-        let share = |part: &dyn Program, free| Share {
+        let share = |part: &dyn Program, device_memory| Share {
             device: part.facts().device.clone(),
             layers: part.facts().plan.layers(),
             memory: part.memory(),
-            free,
+            device_memory,
         };
-        let known = parts.iter().zip(free);
-        let shares: Vec<Share> = known.map(|(part, &free)| share(part.as_ref(), free)).collect();
+        let known = parts.iter().zip(devices);
+        let shares: Vec<Share> =
+            known.map(|(part, &memory)| share(part.as_ref(), memory)).collect();
         let plan = cut::join(parts.iter().map(|part| &part.facts().plan));
         let facts = Facts {
             is_invariant: parts.iter().all(|part| part.facts().is_invariant),
@@ -291,6 +293,7 @@ mod tests {
     use trine_model::{Buffer, BufferId, KvType, Plan, Rows, Width};
 
     use super::*;
+    use crate::device_memory::MemoryKind;
 
     const OPTIONS: ProgramOptions = ProgramOptions {
         width: Width { tokens: 4, outputs: 4 },
@@ -384,8 +387,9 @@ mod tests {
     fn parts(count: usize, fails: Option<(usize, u32)>) -> (Parts, Log) {
         let log = Log::default();
         let fails_in = |part| fails.filter(|&(failing, _)| failing == part).map(|(_, token)| token);
+        let memory = DeviceMemory { kind: MemoryKind::Own, free: None };
         let parts = (0..count).map(|part| Part::boxed(part, &log, fails_in(part))).collect();
-        (Parts::new(parts, OPTIONS, 100, &vec![None; count]), log)
+        (Parts::new(parts, OPTIONS, 100, &vec![memory; count]), log)
     }
 
     fn submit(parts: &mut Parts, token: u32) -> Result<InFlight, BackendError> {

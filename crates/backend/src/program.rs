@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use trine_model::Plan;
 
 use crate::batch::{Batch, ProgramOptions};
+use crate::device_memory::DeviceMemory;
 use crate::error::BackendError;
 use crate::pages::{PageLayout, Pages};
 
@@ -233,8 +234,8 @@ pub struct Share {
     pub layers: usize,
     /// Memory that its part holds.
     pub memory: Memory,
-    /// What [`Device::free_memory`](crate::Device::free_memory) said before it was loaded.
-    pub free: Option<u64>,
+    /// The device's memory before anything was loaded.
+    pub device_memory: DeviceMemory,
 }
 
 /// A logit and its token.

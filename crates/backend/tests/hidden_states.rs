@@ -7,7 +7,7 @@ mod common;
 use common::random::{Random, model_of_layers, traffic};
 use common::{Golden, hidden_states, logits_of};
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{Device, LayerChoice, SplitDevice};
+use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::{KvType, names};
 use trine_weights::DType;
 
@@ -52,7 +52,7 @@ fn two_devices_give_what_one_gives() {
         let plan = model.hidden_states_plan();
         let whole = traffic(&ReferenceDevice::new(), &model, plan.clone(), KvType::F16, seed);
         for layers in 0..=plan.layers() {
-            let both = SplitDevice::new(reference(), reference(), LayerChoice::Exactly(layers));
+            let both = DeviceGroup::pair(reference(), reference(), LayerChoice::Exactly(layers));
             let found = traffic(&both, &model, plan.clone(), KvType::F16, seed);
             assert_eq!(found, whole, "seed {seed}, {layers} layers on the second device");
         }

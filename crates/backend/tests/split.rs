@@ -12,8 +12,8 @@ use common::random::{Random, forms, model_of_layers, traffic};
 use common::{BATCH, Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{
-    BLOCK, BackendError, Batch, Device, LayerChoice, Memory, Program, ProgramOptions, SequenceView,
-    SplitDevice,
+    BLOCK, BackendError, Batch, Device, DeviceGroup, DeviceMemory, LayerChoice, Memory, MemoryKind,
+    Program, ProgramOptions, SequenceView,
 };
 use trine_model::{KvType, Model, Plan, Width, cut};
 use trine_weights::DType;
@@ -34,8 +34,8 @@ fn reference() -> Box<dyn Device> {
     Box::new(ReferenceDevice::new())
 }
 
-fn split(layers: usize) -> SplitDevice {
-    SplitDevice::new(reference(), reference(), LayerChoice::Exactly(layers))
+fn split(layers: usize) -> DeviceGroup {
+    DeviceGroup::pair(reference(), reference(), LayerChoice::Exactly(layers))
 }
 
 #[test]
@@ -95,12 +95,8 @@ impl Device for Limited {
         "limited".to_owned()
     }
 
-    fn free_memory(&self) -> Option<u64> {
-        self.says
-    }
-
-    fn own_memory(&self) -> u64 {
-        self.has
+    fn memory(&self) -> DeviceMemory {
+        DeviceMemory { kind: MemoryKind::Own, free: self.says }
     }
 
     fn load_plan(
@@ -123,8 +119,7 @@ impl Device for Limited {
 fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) -> (Loaded, usize) {
     let loads = Rc::new(Cell::new(0));
     let second = Box::new(Limited { says, has, loads: loads.clone() });
-    let device = SplitDevice::new(reference(), second, choice);
-    assert_eq!(device.own_memory(), has);
+    let device = DeviceGroup::pair(reference(), second, choice);
     let loaded = match device.load(model, &OPTIONS) {
         Ok(mut program) => {
             assert!(program.run(&BATCH).unwrap().iter().all(|logit| logit.is_finite()));
@@ -132,7 +127,7 @@ fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) ->
                 [] => Loaded::Whole,
                 [first, second] => {
                     assert_eq!(first.layers + second.layers, model.plan().layers());
-                    assert!(second.memory.total() > 0 && second.free == says);
+                    assert!(second.memory.total() > 0 && second.device_memory.free == says);
                     Loaded::Layers(second.layers)
                 }
                 shares => panic!("{shares:?}"),

@@ -1,6 +1,8 @@
 //! The CPU as a device.
 
-use trine_backend::{BackendError, Device, Program, ProgramOptions};
+use trine_backend::{
+    BackendError, Device, DeviceMemory, MemoryKind, Program, ProgramOptions, host,
+};
 use trine_model::{Model, Plan};
 
 use crate::isa::Isa;
@@ -85,5 +87,9 @@ impl Device for CpuDevice {
             what: error.to_string(),
         })?;
         Ok(Box::new(CpuProgram::load(self, pool, model, plan, options)?))
+    }
+
+    fn memory(&self) -> DeviceMemory {
+        DeviceMemory { kind: MemoryKind::Host, free: host::available_memory() }
     }
 }

@@ -13,7 +13,7 @@ use common::random::{
     traffic,
 };
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{LayerChoice, SplitDevice};
+use trine_backend::{DeviceGroup, LayerChoice};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::{KvType, Op};
@@ -178,7 +178,7 @@ fn a_model_cut_anywhere_agrees_with_the_reference() {
         for plan in forms(&base) {
             for layers in 1..plan.layers() {
                 let cpu = || Box::new(CpuDevice::new(Some(2), None).unwrap());
-                let device = SplitDevice::new(cpu(), cpu(), LayerChoice::Exactly(layers));
+                let device = DeviceGroup::pair(cpu(), cpu(), LayerChoice::Exactly(layers));
                 let found = traffic(&device, &model, plan.clone(), KvType::F32, seed);
                 let worst = relative_difference(&expected, &found);
                 assert!(worst <= TOLERANCE, "seed {seed}, {dtype:?}, {layers}: {worst}\n{plan}");

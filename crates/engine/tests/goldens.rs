@@ -50,6 +50,7 @@ fn check(folder: &str) {
             kept: 1,
             prefill,
             outputs: 0,
+            kv_memory: None,
         };
         let mut engine =
             Engine::new(&model, &ReferenceDevice::new(), options).expect("the model loads");

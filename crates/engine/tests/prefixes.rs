@@ -218,8 +218,15 @@ fn model(name: &str) -> Model {
 
 /// An engine on the scalar reference; with a folder, one that keeps prefixes there.
 fn real_engine(model: &Model, kv: KvType, folder: Option<&Path>) -> Engine {
-    let options =
-        EngineOptions { context: Some(192), kv, sequences: 1, kept: 1, prefill: 64, outputs: 1 };
+    let options = EngineOptions {
+        context: Some(192),
+        kv,
+        sequences: 1,
+        kept: 1,
+        prefill: 64,
+        outputs: 1,
+        kv_memory: None,
+    };
     let mut engine = Engine::new(model, &ReferenceDevice::new(), options).expect("the model loads");
     if let Some(folder) = folder {
         let origin =

@@ -25,8 +25,9 @@ pub(crate) use servers::{ConfigArgs, PsArgs, ServerArgs, StopArgs};
 pub(crate) use top::TopArgs;
 pub(crate) use values::Seed;
 use values::{
-    parse_batch, parse_bias, parse_context, parse_count, parse_drafts, parse_gap, parse_kv,
-    parse_number, parse_positive, parse_probability, parse_rate, parse_seed, parse_target, whole,
+    parse_batch, parse_bias, parse_bytes, parse_context, parse_count, parse_drafts, parse_gap,
+    parse_kv, parse_number, parse_positive, parse_probability, parse_rate, parse_seed,
+    parse_target, whole,
 };
 
 /// Shown at the end of every command's long help.
@@ -155,11 +156,11 @@ impl Command {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Device and memory")]
 pub(crate) struct Placement {
-    /// Where to run: auto (a GPU if there is one, the default), cpu, vulkan[:INDEX or :NAME], reference (slow, exact)
+    /// Where to run: auto (a GPU if there is one, the default), cpu, vulkan[:INDEX or :NAME], several GPUs (vulkan:0,vulkan:1), reference (slow, exact)
     #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
     pub(crate) device: Option<DeviceChoice>,
 
-    /// Layers that the GPU runs, the last ones and the output; the CPU runs the others [default: all that fit]
+    /// Layers that GPUs run, the last ones and the output; the CPU runs the others [default: all that fit]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) gpu_layers: Option<usize>,
 
@@ -183,6 +184,10 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub(crate) context: Option<usize>,
 
+    /// Most memory for keys and values, such as 4G, shared by all sequences [default: what is free]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) kv_memory: Option<u64>,
+
     /// Quantise F32, F16 and BF16 weights while loading: Q8_0, Q4_0, Q4_K, Q6_K
     #[arg(long, value_name = "TYPE", value_parser = parse_target)]
     pub(crate) quantize: Option<DType>,
@@ -199,6 +204,7 @@ impl Placement {
             (self.threads.is_some(), "--threads"),
             (self.kv.is_some(), "--kv"),
             (self.context.is_some(), "--context"),
+            (self.kv_memory.is_some(), "--kv-memory"),
             (self.quantize.is_some(), "--quantize"),
         ];
         given.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
@@ -213,6 +219,7 @@ impl Placement {
         self.threads = self.threads.or(early.threads);
         self.kv = self.kv.or(early.kv);
         self.context = self.context.or(early.context);
+        self.kv_memory = self.kv_memory.or(early.kv_memory);
         self.quantize = self.quantize.or(early.quantize);
     }
 }

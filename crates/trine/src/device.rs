@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use etcetera::BaseStrategy;
 use indicatif::{ProgressBar, ProgressStyle};
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{Device, LayerChoice, SplitDevice};
+use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_cpu::CpuDevice;
 use trine_vulkan::{
     Choice, PipelineCache, Progress, Tuning, TuningMode, TuningProgress, VulkanDevice,
@@ -25,8 +25,8 @@ pub(crate) enum DeviceChoice {
     Reference,
     /// SIMD kernels and a thread pool.
     Cpu,
-    /// A Vulkan device.
-    Vulkan(Choice),
+    /// Vulkan devices; several share a model.
+    Vulkan(Vec<Choice>),
 }
 
 /// Whether kernels are tuned for the GPU, as typed.
@@ -65,22 +65,31 @@ impl From<Tune> for TuningMode {
 
 impl DeviceChoice {
     /// Reads `auto`, `reference`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, the name a part of the device's own or its
-    /// UUID.
+    /// UUID, or several of the last two with commas between.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let named = |name: &str| match name.parse() {
             Ok(index) => Some(Choice::Index(index)),
             Err(_) if name.trim().is_empty() => None,
             Err(_) => Some(Choice::Named(name.to_owned())),
         };
+        // A name may have commas.
+        let several = |names: &str| names.split(",vulkan:").map(named).collect();
         let choice = match text {
             "auto" => Some(DeviceChoice::Auto),
             "reference" => Some(DeviceChoice::Reference),
             "cpu" => Some(DeviceChoice::Cpu),
-            "vulkan" => Some(DeviceChoice::Vulkan(Choice::Best)),
-            _ => text.strip_prefix("vulkan:").and_then(named).map(DeviceChoice::Vulkan),
+            "vulkan" => Some(DeviceChoice::Vulkan(vec![Choice::Best])),
+            _ => text.strip_prefix("vulkan:").and_then(several).map(DeviceChoice::Vulkan),
         };
+        if let Some(DeviceChoice::Vulkan(choices)) = &choice
+            && let Some(twice) = (1..choices.len()).find(|&at| choices[..at].contains(&choices[at]))
+        {
+            let name = text.split(",vulkan:").nth(twice).unwrap_or_default();
+            return Err(format!("vulkan:{name} is named twice; name each device once"));
+        }
         choice.ok_or_else(|| {
-            "choose auto, cpu, reference or vulkan[:INDEX or :NAME]; `trine doctor` lists the devices"
+            "choose auto, cpu, reference, vulkan[:INDEX or :NAME] or several, such as vulkan:0,vulkan:1; `trine doctor` \
+             lists the devices"
                 .to_owned()
         })
     }
@@ -108,14 +117,18 @@ impl DeviceChoice {
                 let threads = device.threads();
                 Ok(Opened { device: Box::new(device), gpu: None, threads })
             }
-            (DeviceChoice::Vulkan(choice), layers) => {
-                let device = VulkanDevice::open(choice.clone(), cache(), progress())
-                    .context("the GPU cannot be used; --device cpu runs on the processor")?;
-                Opened::gpu(gpu.apply(device), threads, layers)
+            (DeviceChoice::Vulkan(choices), layers) => {
+                let open = |choice: &Choice| {
+                    VulkanDevice::open(choice.clone(), cache(), progress())
+                        .context("the GPU cannot be used; --device cpu runs on the processor")
+                };
+                let devices =
+                    choices.iter().map(|choice| open(choice).map(|found| gpu.apply(found)));
+                Opened::gpus(devices.collect::<Result<_>>()?, threads, layers)
             }
             (DeviceChoice::Auto, layers) => {
                 match (VulkanDevice::open(Choice::Best, cache(), progress()), layers) {
-                    (Ok(device), layers) => Opened::gpu(gpu.apply(device), threads, layers),
+                    (Ok(device), layers) => Opened::gpus(vec![gpu.apply(device)], threads, layers),
                     (Err(reason), Some(layers)) => Err(reason).with_context(|| {
                         format!("--gpu-layers {layers} needs a GPU; leave it out to run on the processor")
                     }),
@@ -214,13 +227,19 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// A GPU, and the processor for the layers that it does not run.
-    fn gpu(gpu: VulkanDevice, threads: Option<usize>, layers: Option<usize>) -> Result<Self> {
+    /// GPUs, and the processor for the layers that they do not run.
+    fn gpus(
+        gpus: Vec<VulkanDevice>,
+        threads: Option<usize>,
+        layers: Option<usize>,
+    ) -> Result<Self> {
         let processor = CpuDevice::new(threads, None)?;
         let threads = processor.threads();
         let choice = layers.map_or(LayerChoice::Fitting, LayerChoice::Exactly);
-        let device = SplitDevice::new(Box::new(processor), Box::new(gpu.clone()), choice);
-        Ok(Self { device: Box::new(device), gpu: Some(gpu), threads })
+        let mut devices: Vec<Box<dyn Device>> = vec![Box::new(processor)];
+        devices.extend(gpus.iter().map(|gpu| -> Box<dyn Device> { Box::new(gpu.clone()) }));
+        let device = DeviceGroup::new(devices, choice);
+        Ok(Self { device: Box::new(device), gpu: gpus.into_iter().next(), threads })
     }
 }
 
@@ -232,12 +251,29 @@ mod tests {
     fn names() {
         assert_eq!(DeviceChoice::parse("cpu"), Ok(DeviceChoice::Cpu));
         assert_eq!(DeviceChoice::parse("reference"), Ok(DeviceChoice::Reference));
-        let vulkan = |choice| Ok(DeviceChoice::Vulkan(choice));
+        let vulkan = |choice| Ok(DeviceChoice::Vulkan(vec![choice]));
         assert_eq!(DeviceChoice::parse("auto"), Ok(DeviceChoice::Auto));
         assert_eq!(DeviceChoice::parse("vulkan"), vulkan(Choice::Best));
         assert_eq!(DeviceChoice::parse("vulkan:3"), vulkan(Choice::Index(3)));
         assert_eq!(DeviceChoice::parse("vulkan:780M"), vulkan(Choice::Named("780M".to_owned())));
-        for wrong in ["", "gpu", "vulkan:", "vulkan: ", "vulcan:1", "CPU "] {
+        let both = DeviceChoice::Vulkan(vec![Choice::Index(0), Choice::Named("780M".to_owned())]);
+        assert_eq!(DeviceChoice::parse("vulkan:0,vulkan:780M"), Ok(both));
+        let name = "llvmpipe (LLVM 15.0.6, 256 bits)";
+        let named = vulkan(Choice::Named(name.to_owned()));
+        assert_eq!(DeviceChoice::parse(&format!("vulkan:{name}")), named);
+        let twice = DeviceChoice::parse("vulkan:1,vulkan:0,vulkan:1").unwrap_err();
+        assert!(twice.contains("vulkan:1 is named twice"), "{twice}");
+        for wrong in [
+            "",
+            "gpu",
+            "vulkan:",
+            "vulkan: ",
+            "vulcan:1",
+            "CPU ",
+            "vulkan:0,vulkan:",
+            "cpu,vulkan:0",
+            ",",
+        ] {
             assert!(DeviceChoice::parse(wrong).is_err(), "{wrong}");
         }
         assert_eq!(Tune::parse("again").map(TuningMode::from), Ok(TuningMode::Again));

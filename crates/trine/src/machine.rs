@@ -2,6 +2,10 @@
 
 use std::path::Path;
 
+pub(crate) use trine_backend::host::{
+    available_memory, group_folders, meminfo, memory_limit, total_memory,
+};
+
 /// Threads this process may run at the same time.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -14,29 +18,9 @@ pub(crate) fn last_level_cache() -> Option<u64> {
     sizes.max()
 }
 
-/// Memory of the machine in bytes.
-pub(crate) fn total_memory() -> Option<u64> {
-    meminfo("MemTotal")
-}
-
-/// Memory that can be taken without swapping, within this process's limit.
-pub(crate) fn available_memory() -> Option<u64> {
-    let free = meminfo("MemAvailable")?;
-    Some(memory_limit().map_or(free, |(limit, used)| free.min(limit.saturating_sub(used))))
-}
-
 /// Swap in use, in bytes.
 pub(crate) fn swap_used() -> Option<u64> {
     Some(meminfo("SwapTotal")?.saturating_sub(meminfo("SwapFree")?))
-}
-
-fn meminfo(key: &str) -> Option<u64> {
-    meminfo_of(&read(Path::new("/proc/meminfo"))?, key)
-}
-
-fn meminfo_of(text: &str, key: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-    rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The processor's name.
@@ -46,62 +30,14 @@ pub(crate) fn processor() -> Option<String> {
     Some(name.trim().to_owned())
 }
 
-/// Memory limit of this process's control group and what the group uses, in bytes; `None` where there is no limit.
-/// Control groups of version 2 (`memory.max`) and 1 (`memory.limit_in_bytes`), up to the root.
-pub(crate) fn memory_limit() -> Option<(u64, u64)> {
-    let groups = read(Path::new("/proc/self/cgroup"))?;
-    let unified =
-        group_path(&groups, "").into_iter().flat_map(|path| ancestors("/sys/fs/cgroup", &path));
-    let memory = group_path(&groups, "memory")
-        .into_iter()
-        .flat_map(|path| ancestors("/sys/fs/cgroup/memory", &path));
-    let of = |folder: String, limit: &str, used: &str| {
-        let number = |name: &str| read(&Path::new(&folder).join(name))?.trim().parse::<u64>().ok();
-        Some((number(limit)?, number(used).unwrap_or(0)))
-    };
-    let unified = unified.filter_map(|folder| of(folder, "memory.max", "memory.current"));
-    let memory =
-        memory.filter_map(|folder| of(folder, "memory.limit_in_bytes", "memory.usage_in_bytes"));
-    let total = total_memory().unwrap_or(u64::MAX);
-    // Version 1 writes an absurdly large number for "none".
-    unified.chain(memory).filter(|(limit, _)| *limit < total).min()
-}
-
 /// Processors' worth of time that the control group allows; `None` where there is no limit.
 pub(crate) fn processor_limit() -> Option<f64> {
-    let groups = read(Path::new("/proc/self/cgroup"))?;
-    let folders =
-        group_path(&groups, "").into_iter().flat_map(|path| ancestors("/sys/fs/cgroup", &path));
-    let limits = folders.filter_map(|folder| {
+    let limits = group_folders()?.into_iter().filter_map(|folder| {
         let text = read(&Path::new(&folder).join("cpu.max"))?;
         let (quota, period) = text.trim().split_once(' ')?;
         Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
     });
     limits.min_by(f64::total_cmp)
-}
-
-/// Path of this process's group for a controller, from `/proc/self/cgroup`; the empty name is version 2's.
-fn group_path(groups: &str, controller: &str) -> Option<String> {
-    groups.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        controllers.split(',').any(|name| name == controller).then(|| path.to_owned())
-    })
-}
-
-/// A group's folder and those above it.
-fn ancestors(root: &str, path: &str) -> Vec<String> {
-    let parts: Vec<&str> =
-        path.split('/').filter(|part| !part.is_empty() && *part != "..").collect();
-    (0..=parts.len())
-        .rev()
-        .map(|depth| {
-            std::iter::once(root)
-                .chain(parts[..depth].iter().copied())
-                .collect::<Vec<_>>()
-                .join("/")
-        })
-        .collect()
 }
 
 /// Device nodes of GPUs and NPUs: (what, path, whether this process may open it).
@@ -175,18 +111,6 @@ mod tests {
         assert_eq!(parse_size("2M"), Some(2 << 20));
         assert_eq!(parse_size("512"), Some(512));
         assert_eq!(parse_size(""), None);
-        assert_eq!(meminfo_of("MemTotal:  24 kB\nMemFree: 1 kB\n", "MemTotal"), Some(24 * 1024));
-        assert_eq!(meminfo_of("MemTotal: x kB", "MemTotal"), None);
         assert!(cores() >= 1);
-    }
-
-    #[test]
-    fn groups_and_their_folders() {
-        let groups = "12:memory,hugetlb:/a/b\n0::/user.slice/x\n";
-        assert_eq!(group_path(groups, "memory").as_deref(), Some("/a/b"));
-        assert_eq!(group_path(groups, "").as_deref(), Some("/user.slice/x"));
-        assert_eq!(group_path(groups, "cpu"), None);
-        assert_eq!(ancestors("/r", "/a/b"), ["/r/a/b", "/r/a", "/r"]);
-        assert_eq!(ancestors("/r", "/.."), ["/r"]);
     }
 }

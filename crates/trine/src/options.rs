@@ -40,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) kv: KvType,
     /// Most positions of a sequence, if asked for.
     pub(crate) context: Option<usize>,
+    /// Most bytes of keys and values, if there is a limit.
+    pub(crate) kv_memory: Option<u64>,
     /// Who asked for them.
     pub(crate) context_from: ContextFrom,
     /// Quantisation while loading, if asked for.
@@ -80,6 +82,7 @@ impl Settings {
             threads: placement.threads.map(usize::from),
             kv: placement.kv.unwrap_or(kv),
             context: placement.context,
+            kv_memory: placement.kv_memory,
             context_from: ContextFrom::Option,
             quantize: placement.quantize,
         }

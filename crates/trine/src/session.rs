@@ -1,7 +1,7 @@
 //! A model on a device, ready to run, and what was decided on the way.
 
 use anyhow::{Context, Result, bail};
-use trine_backend::{Device, Facts, Share};
+use trine_backend::{Device, Facts, MemoryKind, Share};
 use trine_engine::{Engine, EngineOptions, Pooling};
 use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
@@ -15,8 +15,6 @@ use crate::terminal;
 
 /// Most tokens in one pass.
 pub(crate) const PREFILL: usize = 512;
-/// The same where each pass runs the kernels of the widest: as many as a GPU's kernels for few tokens take.
-pub(crate) const PREFILL_INVARIANT: usize = 64;
 
 /// Sizes of an engine that a command chooses.
 #[derive(Debug, Clone, Copy)]
@@ -70,15 +68,14 @@ impl Session {
         let name = source.name();
         let model = source.open(settings.quantize)?;
         let context = checked_context(&name, &model, settings)?;
-        // On a GPU every step would take as long as the widest.
-        let is_wide = batch_invariant && gpu.is_some() && sizes.prefill > PREFILL_INVARIANT;
         let options = EngineOptions {
             context,
             kv: settings.kv,
             sequences: sizes.sequences,
             kept: sizes.kept,
-            prefill: if is_wide { PREFILL_INVARIANT } else { sizes.prefill },
+            prefill: sizes.prefill,
             outputs: sizes.outputs,
+            kv_memory: settings.kv_memory,
         };
         let engine = match sizes.embeddings {
             None => Engine::new(&model, device.as_ref(), options),
@@ -87,7 +84,9 @@ impl Session {
         let engine =
             engine.with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
         let runs_on = engine.program().facts().device.clone();
-        let reduced = settings.gpu_layers.is_none() && !engine.program().facts().shares.is_empty();
+        let shares = &engine.program().facts().shares;
+        let has_host = shares.iter().any(|share| share.device_memory.kind == MemoryKind::Host);
+        let reduced = settings.gpu_layers.is_none() && has_host;
         let gpu = gpu.filter(|gpu| gpu.name() == runs_on);
         let threads = if gpu.is_some() { 1 } else { threads };
         Ok(Self { name, model, engine, device: runs_on, gpu, threads, reduced })
@@ -172,8 +171,10 @@ fn check_finite(name: &str, position: usize, row: &[f32]) -> Result<()> {
 fn shares(shares: &[Share]) -> Option<String> {
     let all: usize = shares.iter().map(|share| share.layers).sum();
     let describe = |share: &Share| {
-        let free =
-            share.free.map_or(String::new(), |free| format!(" of {} free", output::bytes(free)));
+        let free = share
+            .device_memory
+            .free
+            .map_or(String::new(), |free| format!(" of {} free", output::bytes(free)));
         let taken = output::bytes(share.memory.total());
         format!("{}: {} of {all} layers ({taken}{free})", share.device, share.layers)
     };

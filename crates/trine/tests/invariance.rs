@@ -37,6 +37,7 @@ const OPTIONS: EngineOptions = EngineOptions {
     kept: 8,
     prefill: 160,
     outputs: 0,
+    kv_memory: None,
 };
 
 fn cpu() -> CpuDevice {

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use trine_backend::{BackendError, Device, Memory, Program, ProgramOptions};
+use trine_backend::{
+    BackendError, Device, DeviceMemory, Memory, MemoryKind, Program, ProgramOptions,
+};
 use trine_model::{Model, Plan};
 
 use crate::error::GpuError;
@@ -11,6 +13,10 @@ use crate::program::{VulkanProgram, forecast, pass_keys};
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::pipeline::PipelineCache;
 use crate::weights::Progress;
+
+/// Most rows in a step that suit a device whose Programs are invariant: each step takes as long as the widest, and kernels for
+/// few tokens take no more.
+pub const INVARIANT_ROWS: usize = 64;
 
 /// A GPU, or Vulkan in software.
 #[derive(Clone)]
@@ -102,13 +108,15 @@ impl Device for VulkanDevice {
         Ok(Box::new(VulkanProgram::load(self, model, plan, options)?))
     }
 
-    fn free_memory(&self) -> Option<u64> {
-        Some(self.gpu().free_bytes())
+    fn memory(&self) -> DeviceMemory {
+        let gpu = self.gpu();
+        let is_shared = gpu.capabilities().is_unified();
+        let kind = if is_shared { MemoryKind::Shared } else { MemoryKind::Own };
+        DeviceMemory { kind, free: Some(gpu.free_bytes()) }
     }
 
-    fn own_memory(&self) -> u64 {
-        let gpu = self.gpu();
-        if gpu.capabilities().is_unified() { 0 } else { gpu.free_bytes() }
+    fn most_rows(&self) -> Option<usize> {
+        self.is_invariant.then_some(INVARIANT_ROWS)
     }
 
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {

@@ -17,7 +17,7 @@ pub mod shaders;
 pub mod testing;
 mod weights;
 
-pub use device::VulkanDevice;
+pub use device::{INVARIANT_ROWS, VulkanDevice};
 pub use error::GpuError;
 pub use kernels::read::ReadSpeed;
 pub use program::tuning::{Tuning, TuningMode, TuningProgress, TuningState, tuning_state};

@@ -7,7 +7,7 @@ mod common;
 
 use common::{BATCH, Golden};
 use trine_backend::{
-    BLOCK, BackendError, Batch, Device, LayerChoice, ProgramOptions, SequenceView, SplitDevice,
+    BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView,
 };
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width, cut};
@@ -110,9 +110,9 @@ fn a_batch_that_breaks_a_rule_costs_nothing() {
 }
 
 /// The processor with a device of the test's own, which gets what fits.
-fn beside_the_processor(gpu: &VulkanDevice, choice: LayerChoice) -> SplitDevice {
+fn beside_the_processor(gpu: &VulkanDevice, choice: LayerChoice) -> DeviceGroup {
     let processor = CpuDevice::new(Some(2), None).unwrap();
-    SplitDevice::new(Box::new(processor), Box::new(gpu.clone()), choice)
+    DeviceGroup::pair(Box::new(processor), Box::new(gpu.clone()), choice)
 }
 
 #[test]

@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Golden, greedy, logits};
-use trine_backend::{BLOCK, Batch, Device, LayerChoice, ProgramOptions, SequenceView, SplitDevice};
+use trine_backend::{BLOCK, Batch, Device, DeviceGroup, LayerChoice, ProgramOptions, SequenceView};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width};
 use trine_vulkan::testing::device;
@@ -68,7 +68,7 @@ fn goldens_do_not_depend_on_the_cut() {
         let cpu = || -> Box<dyn Device> { Box::new(CpuDevice::new(Some(2), None).unwrap()) };
         let gpu = || -> Box<dyn Device> { Box::new(device()) };
         for (first, second, layers) in [(cpu(), gpu(), 1), (gpu(), cpu(), layers / 2)] {
-            let both = SplitDevice::new(first, second, LayerChoice::Exactly(layers));
+            let both = DeviceGroup::pair(first, second, LayerChoice::Exactly(layers));
             let count = golden.greedy.len();
             let found = greedy(&both, &golden.model, &golden.ids, count, KvType::F32);
             assert_eq!(found, golden.greedy, "{name}, {}", both.name());
@@ -104,7 +104,7 @@ fn the_largest_logits_are_found_behind_a_cut() {
         input: &[],
     };
     let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
-    let both = SplitDevice::new(cpu, Box::new(device()), LayerChoice::Exactly(2));
+    let both = DeviceGroup::pair(cpu, Box::new(device()), LayerChoice::Exactly(2));
     let mut program = both.load(&golden.model, &options).unwrap();
     assert!(program.facts().finds_top);
     let all = program.run(&batch).unwrap().to_vec();

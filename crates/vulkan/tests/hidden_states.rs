@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Golden, hidden_states, logits_of};
-use trine_backend::{Device, LayerChoice, SplitDevice};
+use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_cpu::CpuDevice;
 use trine_model::KvType;
 use trine_vulkan::testing::device;
@@ -19,7 +19,7 @@ fn they_are_what_the_golden_logits_are_made_of() {
         let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
         let layers = LayerChoice::Exactly(golden.model.plan().layers() - 1);
         let devices: [Box<dyn Device>; 2] =
-            [Box::new(device()), Box::new(SplitDevice::new(cpu, Box::new(device()), layers))];
+            [Box::new(device()), Box::new(DeviceGroup::pair(cpu, Box::new(device()), layers))];
         for device in devices {
             for chunk in [golden.ids.len(), 7] {
                 let device = device.as_ref();

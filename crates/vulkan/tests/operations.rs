@@ -14,7 +14,7 @@ use common::random::{
     traffic_of,
 };
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{Device, LayerChoice, SplitDevice};
+use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Model, Op, narrow};
 use trine_vulkan::testing::{device, takes};
@@ -77,7 +77,7 @@ fn pages_carry_a_sequence_to_another_program() {
         sequences_move_between_programs(&device(), &model, kv, seed);
         let layers = LayerChoice::Exactly(model.plan().layers() / 2);
         let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
-        let both = SplitDevice::new(cpu, Box::new(device()), layers);
+        let both = DeviceGroup::pair(cpu, Box::new(device()), layers);
         sequences_move_between_programs(&both, &model, kv, seed);
     }
 }
@@ -220,7 +220,7 @@ fn a_model_cut_anywhere_agrees_with_the_reference() {
         for (_, plan) in plans.filter(|(number, _)| takes(seed as usize / 2 + number, 2)) {
             for (first, second) in [(cpu(), gpu()), (gpu(), cpu()), (gpu(), gpu())] {
                 let layers = 1 + seed as usize % (plan.layers() - 1);
-                let both = SplitDevice::new(first, second, LayerChoice::Exactly(layers));
+                let both = DeviceGroup::pair(first, second, LayerChoice::Exactly(layers));
                 let found = traffic(&both, &model, plan.clone(), KvType::F32, seed);
                 let worst = relative_difference(&expected, &found);
                 let name = both.name();

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{BATCH, Golden};
 use trine_backend::{
-    BLOCK, BackendError, Batch, Device, LayerChoice, Program, ProgramOptions, SequenceView,
-    SplitDevice,
+    BLOCK, BackendError, Batch, Device, DeviceGroup, LayerChoice, Program, ProgramOptions,
+    SequenceView,
 };
 use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width};
@@ -161,7 +161,7 @@ fn a_model_on_two_devices_stops_on_each() {
     let gpu = device();
     let processor = CpuDevice::new(Some(2), None).unwrap();
     let split =
-        SplitDevice::new(Box::new(processor), Box::new(gpu.clone()), LayerChoice::Exactly(1));
+        DeviceGroup::pair(Box::new(processor), Box::new(gpu.clone()), LayerChoice::Exactly(1));
     let mut program = split.load(&model, &OPTIONS).unwrap();
     assert!(stop_everywhere(&mut *program, &gpu).iter().all(|&submissions| submissions > 2));
 }

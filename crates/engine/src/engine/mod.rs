@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use trine_backend::{BackendError, Device, Facts, Program, ProgramOptions, SequenceView};
-use trine_model::{Model, Plan, Rows as RowKind, Width};
+use trine_backend::{
+    BackendError, Device, Facts, Placement, Program, ProgramOptions, SequenceView, placement,
+};
+use trine_model::{Model, Plan, Width};
 
 use crate::error::EngineError;
 use crate::kv::{KvCache, KvShape};
-use crate::options::{self, CONTEXT_LEAST, EngineOptions};
+use crate::options::EngineOptions;
 use crate::pace::Pace;
 use crate::pooling::{Embeddings, Pool, Pooling};
 use crate::queue::{Queue, Rank};
@@ -149,41 +151,24 @@ fn system_clock() -> Box<dyn Fn() -> Duration + Send> {
     Box::new(move || start.elapsed())
 }
 
-/// Binds a Plan of a model. Where the options leave the context open, it is reduced until the caches fit into memory.
+/// Loads a Plan of a model where placement says.
 fn load(
     model: &Model,
     device: &dyn Device,
     options: EngineOptions,
     plan: &Plan,
-) -> Result<Box<dyn Program>, EngineError> {
-    let weights: u64 = plan.weights.iter().map(|weight| weight.bytes()).sum();
-    // Half of what the weights leave: other programs and the file cache need the rest.
-    let all = options::available_memory().map(|bytes| bytes.saturating_add(device.own_memory()));
-    let memory = all.map(|bytes| bytes.saturating_sub(weights) / 2);
+) -> Result<(Box<dyn Program>, Placement), EngineError> {
     let model_context = model.config().context;
-    let mut made = options.program(model_context, &plan.caches, memory)?;
-    let program = loop {
-        if plan.buffer(plan.output).rows == RowKind::Tokens {
-            made.width.outputs = 0;
-        }
-        match device.load_plan(model, plan.clone(), &made) {
-            Ok(program) => break program,
-            Err(BackendError::OutOfMemory { .. })
-                if options.context.is_none() && made.context > CONTEXT_LEAST =>
-            {
-                made = options.sized((made.context / 2).max(CONTEXT_LEAST))?;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    };
+    let demand = options.demand(model_context)?;
+    let (program, placement) = placement::load(model, plan, device, &demand)?;
     if options.context.is_none() {
         tracing::info!(
-            context = made.context,
+            context = placement.options.context,
             model = model_context,
             "context chosen by the model's own, 8192 and the memory that is free; --context sets another"
         );
     }
-    Ok(program)
+    Ok((program, placement))
 }
 
 impl Engine {
@@ -198,8 +183,8 @@ impl Engine {
         device: &dyn Device,
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
-        let program = load(model, device, options, &model.plan())?;
-        Ok(Self::with_running(program, options.sequences))
+        let (program, placement) = load(model, device, options, &model.plan())?;
+        Ok(Self::with_running(program, placement.running))
     }
 
     /// Binds a model to a device for embeddings of texts; [`Engine::new`] says the rest. Nothing but
@@ -213,9 +198,9 @@ impl Engine {
         options: EngineOptions,
         pooling: Pooling,
     ) -> Result<Engine, EngineError> {
-        let program = load(model, device, options, &model.hidden_states_plan())?;
+        let (program, placement) = load(model, device, options, &model.hidden_states_plan())?;
         let vocabulary = model.config().vocabulary;
-        Ok(Self::embedding(program, options.sequences, vocabulary, pooling))
+        Ok(Self::embedding(program, placement.running, vocabulary, pooling))
     }
 
     /// An engine for embeddings of texts with ids below `vocabulary`, by a Program that gives hidden states, (tokens, hidden); with at

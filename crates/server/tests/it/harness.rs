@@ -43,6 +43,7 @@ const DEMO: EngineOptions = EngineOptions {
     kept: 1,
     prefill: 16,
     outputs: 0,
+    kv_memory: None,
 };
 
 /// The embedded model on the scalar reference.

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use trine_engine::{Engine, Event, Finish, Request, SequenceId};
 use trine_model::{KvType, Workload};
+use trine_vulkan::INVARIANT_ROWS;
 
 use super::bench_steps::{self, StepTime};
 use crate::bandwidth::Yardstick;
@@ -16,7 +17,7 @@ use crate::interrupt::Watch;
 use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::output;
-use crate::session::{PREFILL, PREFILL_INVARIANT, Session, Sizes};
+use crate::session::{PREFILL, Session, Sizes};
 use crate::statistics::Summary;
 use crate::terminal;
 
@@ -112,7 +113,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let mut settings = Settings::measuring(&args.placement, KvType::F16);
     let batch = args.batch.iter().copied().max().unwrap_or(1);
     // The least of what steps may have on any device.
-    let rows = if settings.batch_invariant { PREFILL_INVARIANT } else { PREFILL };
+    let rows = if settings.batch_invariant { INVARIANT_ROWS } else { PREFILL };
     settings.context = Some(context(&source, &tests, settings.context, rows)?);
     let sizes = Sizes { sequences: batch, outputs: batch, ..Sizes::default() };
     let mut session = Session::open(&source, &settings, sizes)?;
@@ -140,7 +141,7 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
 fn yardstick(session: &Session) -> Option<Yardstick> {
     let measured = match session.engine.program().facts().shares.as_slice() {
         [] => Yardstick::new(session.gpu.as_ref(), session.threads),
-        _ => Err(anyhow::anyhow!("two devices share the model")),
+        _ => Err(anyhow::anyhow!("several devices share the model")),
     };
     let tell = |error: &anyhow::Error| {
         output::warning(format_args!("the share of the memory bandwidth is left out: {error}"));

@@ -87,7 +87,7 @@ const fn key(name: &'static str, kind: Kind, place: Place, default: &'static str
 }
 
 /// All of them, in the order in which `trine config` prints them.
-pub(crate) const KEYS: [Key; 40] = {
+pub(crate) const KEYS: [Key; 41] = {
     use Kind::{Number, Path, Size, Switch, Text, Texts};
     use Place::{Client, Program, Run, Serve};
     [
@@ -100,6 +100,7 @@ pub(crate) const KEYS: [Key; 40] = {
         key("threads", Number, Run, "one for each physical core"),
         key("kv", Text, Run, "f16"),
         key("context", Number, Run, "the model's, at most 8192"),
+        key("kv-memory", Size, Run, "what is free"),
         key("quantize", Text, Run, "off"),
         key("sampling.temperature", Number, Run, "the model's"),
         key("sampling.top-k", Number, Run, "the model's"),

@@ -1,6 +1,7 @@
 //! What a server inherits from whoever starts it: ignored signals, closed files, a limit on open files.
 
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -56,17 +57,19 @@ fn closed_standard_streams_are_not_reused() {
     shell.envs(direct.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut child = shell.spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+    let id = child.id();
+    let files = || -> Vec<_> {
+        (0..3).map(|number| std::fs::read_link(format!("/proc/{id}/fd/{number}")).ok()).collect()
+    };
+    let is_null = |path: &Option<PathBuf>| path.as_deref() == Some(Path::new("/dev/null"));
+    // Another program may have taken the port meanwhile, and answer before this one has begun.
+    while TcpStream::connect(("127.0.0.1", port)).is_err() || !files().iter().all(is_null) {
         assert_eq!(child.try_wait().unwrap(), None, "it has ended");
-        assert!(Instant::now() < deadline, "it does not listen");
+        assert!(Instant::now() < deadline, "it does not listen, or has {:?}", files());
         std::thread::sleep(Duration::from_millis(20));
     }
-    let file =
-        |number: u32| std::fs::read_link(format!("/proc/{}/fd/{number}", child.id())).unwrap();
-    let files: Vec<_> = (0..3).map(file).collect();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(files.iter().all(|path| path.as_os_str() == "/dev/null"), "{files:?}");
 }
 
 /// The same command under a limit on open files.

@@ -199,7 +199,7 @@ fn a_shared_model_is_measured_without_a_bandwidth() {
     let base = ["bench", "demo", "--device", &device, "--gpu-layers", "1", "--steps"];
     let numbers = ["-p", "16", "-n", "4", "-r", "1", "--json"];
     let ran = trine_on_vulkan(&[&base[..], &numbers].concat()).ok();
-    assert!(ran.err.contains("two devices share the model"), "{}", ran.err);
+    assert!(ran.err.contains("several devices share the model"), "{}", ran.err);
     let report = ran.json();
     for test in report["tests"].as_array().unwrap() {
         assert!(test["bandwidth_share"].is_null(), "{test}");

@@ -1,0 +1,160 @@
+//! Which layers go where.
+
+use trine_model::{Plan, cut};
+
+use super::sizes::Sizes;
+use super::terms::{Cuts, Site};
+use crate::device::LayerChoice;
+use crate::device_memory::MemoryKind;
+use crate::error::BackendError;
+
+/// Cuts a Plan for the sites.
+pub(super) fn distribute(
+    plan: &Plan,
+    sites: &[Site<'_>],
+    choice: LayerChoice,
+    sizes: &Sizes,
+) -> Result<Cuts, BackendError> {
+    let host = sites.iter().position(|site| site.memory.kind == MemoryKind::Host);
+    let others: Vec<usize> = (0..sites.len()).filter(|&site| Some(site) != host).collect();
+    let all = plan.layers();
+    let wanted = match choice {
+        LayerChoice::Fitting => all,
+        LayerChoice::Exactly(layers) => layers.min(all),
+    };
+    if let Some(host) = host
+        && (others.is_empty() || (wanted == 0 && all > 0))
+    {
+        return Ok(vec![(host, plan.clone())]);
+    }
+    let rest_fits = |taken: usize| taken == all || host.is_some();
+    let even = even_shares(wanted, others.len());
+    let is_given = choice != LayerChoice::Fitting;
+    let mut whole = Distribution { plan, sites, others: &others, host, sizes };
+    if rest_fits(wanted)
+        && let Some(cuts) = whole.cut(&even)
+        && (is_given || whole.fits(&cuts))
+    {
+        return Ok(cuts);
+    }
+    if is_given {
+        return Err(uncuttable(sites, &others, all - wanted));
+    }
+    // With fewer sequences at once everything may still fit.
+    let alone = sizes.of_one_sequence();
+    whole.sizes = &alone;
+    for shares in [even, whole.filled()] {
+        let taken: usize = shares.iter().sum();
+        if taken == all
+            && let Some(cuts) = whole.cut(&shares)
+            && whole.fits(&cuts)
+        {
+            return Ok(cuts);
+        }
+    }
+    whole.sizes = sizes;
+    let shares = whole.filled();
+    if rest_fits(shares.iter().sum())
+        && let Some(cuts) = whole.cut(&shares)
+    {
+        return Ok(cuts);
+    }
+    Err(whole.too_little())
+}
+
+/// Layers for each of `count` sites, as even as possible, the last one not more than others: it has the output matrix.
+fn even_shares(layers: usize, count: usize) -> Vec<usize> {
+    (0..count).map(|site| layers / count + usize::from(site < layers % count)).collect()
+}
+
+struct Distribution<'a> {
+    plan: &'a Plan,
+    sites: &'a [Site<'a>],
+    /// Sites that are not the host.
+    others: &'a [usize],
+    host: Option<usize>,
+    sizes: &'a Sizes,
+}
+
+impl Distribution<'_> {
+    /// The parts where each of the other sites has so many layers and the host the rest. `None` where the Plan cannot be cut so.
+    fn cut(&self, shares: &[usize]) -> Option<Cuts> {
+        let mut rest = self.plan.clone();
+        let mut parts = Vec::new();
+        for (&site, &layers) in self.others.iter().zip(shares).rev() {
+            if layers == 0 {
+                continue;
+            }
+            let left = rest.layers() - layers;
+            let cannot_end_here = left == 0 || parts.len() == self.others.len();
+            if cannot_end_here {
+                parts.push((site, rest));
+                parts.reverse();
+                return Some(parts);
+            }
+            let [before, after] = cut::cut(&rest, left)?;
+            parts.push((site, after));
+            rest = before;
+        }
+        parts.push((self.host?, rest));
+        parts.reverse();
+        Some(parts)
+    }
+
+    fn fits(&self, cuts: &Cuts) -> bool {
+        let last = cuts.len() - 1;
+        cuts.iter().enumerate().all(|(at, (site, part))| self.part_fits(*site, part, at == last))
+    }
+
+    fn part_fits(&self, site: usize, part: &Plan, is_last: bool) -> bool {
+        let site = &self.sites[site];
+        let (MemoryKind::Own | MemoryKind::Shared, Some(free)) =
+            (site.memory.kind, site.memory.free)
+        else {
+            return true;
+        };
+        (site.forecast)(part, &self.sizes.least(is_last)).total() <= free
+    }
+
+    /// As many layers for each site as fit, the last site first.
+    fn filled(&self) -> Vec<usize> {
+        let mut shares = vec![0; self.others.len()];
+        let mut rest = self.plan.clone();
+        for (at, &site) in self.others.iter().enumerate().rev() {
+            let is_last = at + 1 == self.others.len();
+            let layers =
+                cut::last_layers_that_fit(&rest, |part| self.part_fits(site, part, is_last));
+            shares[at] = layers;
+            if layers == 0 {
+                continue;
+            }
+            match cut::cut(&rest, rest.layers() - layers) {
+                Some([before, _]) => rest = before,
+                None => break,
+            }
+        }
+        shares
+    }
+
+    /// What is missing where there is no host to take what does not fit.
+    fn too_little(&self) -> BackendError {
+        let least = self.sizes.least(true);
+        let needed = self.others.iter().map(|&site| {
+            let site = &self.sites[site];
+            (site.forecast)(self.plan, &least).total()
+        });
+        let names: Vec<&str> =
+            self.others.iter().map(|&site| self.sites[site].name.as_str()).collect();
+        BackendError::OutOfMemory {
+            what: format!("the model with a context of {}", least.context),
+            needed: needed.max().unwrap_or(0),
+            device: names.join(" with "),
+        }
+    }
+}
+
+fn uncuttable(sites: &[Site<'_>], others: &[usize], layers: usize) -> BackendError {
+    let names: Vec<&str> = others.iter().map(|&site| sites[site].name.as_str()).collect();
+    let what = format!("its first {layers} layers cannot be cut off");
+    BackendError::Unsupported { device: names.join(" with "), what }
+}

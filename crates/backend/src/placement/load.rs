@@ -1,0 +1,200 @@
+//! Loads a model where placement says, and places it again where memory turns out to be short.
+
+use trine_model::{Model, Plan};
+
+use super::place::place;
+use super::terms::{CONTEXT_LEAST, Demand, Placement, Site};
+use crate::batch::ProgramOptions;
+use crate::device::{Device, LayerChoice, Members};
+use crate::device_memory::MemoryKind;
+use crate::error::BackendError;
+use crate::parts::Parts;
+use crate::program::Program;
+
+/// What is tried where a device has less memory than it said, in eighths of what it was to hold.
+const ATTEMPTS: [u64; 5] = [7, 6, 4, 2, 0];
+
+/// Devices that share a model, in the order in which they run its layers: the processor first, if it takes part.
+pub struct DeviceGroup {
+    devices: Vec<Box<dyn Device>>,
+    choice: LayerChoice,
+}
+
+impl DeviceGroup {
+    /// A group of at least one device. The processor takes the layers that the others have no room for; `choice` is how many
+    /// those take together.
+    pub fn new(devices: Vec<Box<dyn Device>>, choice: LayerChoice) -> Self {
+        Self { devices, choice }
+    }
+
+    /// The processor, or what stands for it, and one other device.
+    pub fn pair(first: Box<dyn Device>, second: Box<dyn Device>, choice: LayerChoice) -> Self {
+        Self::new(vec![first, second], choice)
+    }
+}
+
+impl Device for DeviceGroup {
+    fn name(&self) -> String {
+        let names: Vec<String> = self.devices.iter().rev().map(|device| device.name()).collect();
+        names.join(", with it ")
+    }
+
+    fn load_plan(
+        &self,
+        model: &Model,
+        plan: Plan,
+        options: &ProgramOptions,
+    ) -> Result<Box<dyn Program>, BackendError> {
+        load(model, &plan, self, &Demand::Exactly(*options)).map(|(program, _)| program)
+    }
+
+    fn members(&self) -> Option<Members<'_>> {
+        let devices = self.devices.iter().map(AsRef::as_ref).collect();
+        Some(Members { devices, layers: self.choice })
+    }
+}
+
+/// Loads a Plan of a model on a device, or on those of a group.
+///
+/// # Errors
+/// As [`place`] and [`Device::load_plan`].
+pub fn load(
+    model: &Model,
+    plan: &Plan,
+    device: &dyn Device,
+    demand: &Demand,
+) -> Result<(Box<dyn Program>, Placement), BackendError> {
+    let alone = || Members { devices: vec![device], layers: LayerChoice::Fitting };
+    let Members { devices, layers: choice } = device.members().unwrap_or_else(alone);
+    let mut sites: Vec<Site<'_>> = devices.iter().map(|&device| site(device)).collect();
+    let mut shortages = Shortages::new(devices.len());
+    let mut demand = *demand;
+    loop {
+        let placement = match place(plan, &sites, choice, &demand) {
+            Ok(placement) => placement,
+            Err(error) => return Err(shortages.first.take().unwrap_or(error)),
+        };
+        match load_parts(model, &devices, &placement) {
+            Ok(program) => {
+                tell(&placement, &sites);
+                return Ok((program, placement));
+            }
+            Err((part, error @ BackendError::OutOfMemory { .. })) => {
+                shortages.note(&placement, part, error, &mut sites, &mut demand, choice)?;
+            }
+            Err((_, error)) => return Err(error),
+        }
+    }
+}
+
+fn site(device: &dyn Device) -> Site<'_> {
+    Site {
+        name: device.name(),
+        memory: device.memory(),
+        most_rows: device.most_rows(),
+        forecast: Box::new(|plan, options| device.forecast(plan, options)),
+    }
+}
+
+/// Loads the parts; on a failure, which one it was. The last part first: it is on the device that may have too little memory,
+/// and the others' work would be for nothing.
+fn load_parts(
+    model: &Model,
+    devices: &[&dyn Device],
+    placement: &Placement,
+) -> Result<Box<dyn Program>, (usize, BackendError)> {
+    let mut programs = Vec::new();
+    for (index, part) in placement.parts.iter().enumerate().rev() {
+        let device = devices[part.site];
+        let program = device.load_plan(model, part.plan.clone(), &part.options);
+        programs.push(program.map_err(|error| (index, error))?);
+    }
+    if programs.len() == 1 {
+        return Ok(programs.remove(0));
+    }
+    programs.reverse();
+    let memory: Vec<_> = placement.parts.iter().map(|part| part.device_memory).collect();
+    let vocabulary = model.config().vocabulary;
+    Ok(Box::new(Parts::new(programs, placement.options, vocabulary, &memory)))
+}
+
+/// What went wrong so far.
+struct Shortages {
+    /// The first error, which says most.
+    first: Option<BackendError>,
+    /// For each site, what it was to hold at first, and the attempts since.
+    tried: Vec<Option<(u64, usize)>>,
+}
+
+impl Shortages {
+    fn new(sites: usize) -> Self {
+        Self { first: None, tried: vec![None; sites] }
+    }
+
+    /// Assumes less memory where a part did not fit, for another attempt.
+    fn note(
+        &mut self,
+        placement: &Placement,
+        part: usize,
+        error: BackendError,
+        sites: &mut [Site<'_>],
+        demand: &mut Demand,
+        choice: LayerChoice,
+    ) -> Result<(), BackendError> {
+        let part = &placement.parts[part];
+        let site = &mut sites[part.site];
+        if site.memory.kind == MemoryKind::Host {
+            // Nothing takes layers off the processor; a shorter context may help.
+            let Demand::Within(bounds) = demand else { return Err(error) };
+            let shorter = (placement.options.context / 2).max(CONTEXT_LEAST);
+            if !bounds.is_context_open || shorter >= placement.options.context {
+                return Err(error);
+            }
+            bounds.context = shorter;
+            return Ok(());
+        }
+        if let LayerChoice::Exactly(_) = choice {
+            // Not as missing memory: somebody asked for just this.
+            let what = format!("{} of its layers do not fit: {error}", part.plan.layers());
+            return Err(BackendError::Unsupported { device: part.device.clone(), what });
+        }
+        let (held, attempt) = self.tried[part.site].unwrap_or((part.memory.total(), 0));
+        let Some(eighths) = ATTEMPTS.get(attempt) else {
+            return Err(self.first.take().unwrap_or(error));
+        };
+        self.tried[part.site] = Some((held, attempt + 1));
+        site.memory.free = Some(held / 8 * eighths);
+        tracing::warn!(
+            "{} has less free memory than it says: {} layers do not fit, less is tried",
+            part.device,
+            part.plan.layers()
+        );
+        self.first.get_or_insert(error);
+        Ok(())
+    }
+}
+
+/// Says what is less than was asked for.
+fn tell(placement: &Placement, sites: &[Site<'_>]) {
+    let is_host = |site: usize| sites[site].memory.kind == MemoryKind::Host;
+    if sites.iter().any(|site| site.memory.kind != MemoryKind::Host)
+        && let [part] = placement.parts.as_slice()
+        && is_host(part.site)
+        && part.plan.layers() > 0
+    {
+        tracing::warn!(
+            "no layer fits into a GPU's free memory: {} runs the whole model",
+            part.device
+        );
+    }
+    let Placement { options, running, full_blocks, .. } = placement;
+    if options.blocks < *full_blocks {
+        tracing::info!(
+            sequences = running,
+            context = options.context,
+            blocks = options.blocks,
+            full = full_blocks,
+            "the memory for keys and values does not hold every sequence's whole context; sequences share it"
+        );
+    }
+}

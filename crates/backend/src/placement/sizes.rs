@@ -1,0 +1,261 @@
+//! How many sequences of what length there is memory for.
+
+use trine_model::{Plan, Rows, Width};
+
+use super::terms::{Bounds, CONTEXT_LEAST, Cuts, Demand, Part, Placement, Site};
+use crate::batch::{BLOCK, ProgramOptions};
+use crate::device_memory::MemoryKind;
+use crate::error::BackendError;
+use crate::program::Memory;
+
+/// The sizes of a Program with one context.
+#[derive(Debug, Clone)]
+pub(super) struct Sizes {
+    /// Sequences at once.
+    sequences: usize,
+    /// Slots beside those.
+    kept: usize,
+    /// The whole, with a full context of blocks for each sequence.
+    full: ProgramOptions,
+    kv_memory: Option<u64>,
+    /// Nothing may be less than asked for.
+    is_exact: bool,
+    /// A shorter context may be tried.
+    may_shrink: bool,
+}
+
+/// Sizes with the context that was asked for, then with shorter ones where that is open.
+pub(super) fn contexts(
+    plan: &Plan,
+    sites: &[Site<'_>],
+    demand: &Demand,
+) -> impl Iterator<Item = Sizes> + use<> {
+    let most_rows = sites.iter().filter_map(|site| site.most_rows).min().unwrap_or(usize::MAX);
+    let has_logits = plan.buffer(plan.output).rows == Rows::Outputs;
+    let first = Sizes::new(demand, most_rows, has_logits, None);
+    let demand = *demand;
+    std::iter::successors(Some(first), move |before| {
+        let shorter = (before.full.context / 2).max(CONTEXT_LEAST);
+        let next = || Sizes::new(&demand, most_rows, has_logits, Some(shorter));
+        before.may_shrink.then(next)
+    })
+}
+
+impl Sizes {
+    fn new(demand: &Demand, most_rows: usize, has_logits: bool, context: Option<usize>) -> Self {
+        let bounds = match demand {
+            Demand::Exactly(full) => {
+                return Self {
+                    sequences: full.sequences,
+                    kept: 0,
+                    full: *full,
+                    kv_memory: None,
+                    is_exact: true,
+                    may_shrink: false,
+                };
+            }
+            Demand::Within(bounds) => bounds,
+        };
+        let Bounds { sequences, kept, kv, rows, outputs, kv_memory, is_context_open, .. } = *bounds;
+        let context = context.unwrap_or(bounds.context);
+        let tokens = rows.min(most_rows).min(context.saturating_mul(sequences));
+        let outputs = if has_logits { outputs.max(sequences).min(tokens) } else { 0 };
+        let full = ProgramOptions {
+            width: Width { tokens, outputs },
+            kv,
+            context,
+            sequences: sequences + kept,
+            blocks: context.div_ceil(BLOCK).saturating_mul(sequences),
+        };
+        let may_shrink = is_context_open && context > CONTEXT_LEAST;
+        Self { sequences, kept, full, kv_memory, is_exact: false, may_shrink }
+    }
+
+    /// Blocks of one whole context.
+    fn context_blocks(&self) -> usize {
+        self.full.context.div_ceil(BLOCK)
+    }
+
+    /// The same for one sequence at a time.
+    pub(super) fn of_one_sequence(&self) -> Self {
+        if self.is_exact {
+            return self.clone();
+        }
+        Self { sequences: 1, kept: 0, ..self.clone() }
+    }
+
+    /// The least sizes of a part that all these sequences can run in one after the other. Only the last part gives logits.
+    pub(super) fn least(&self, is_last: bool) -> ProgramOptions {
+        if self.is_exact {
+            return part_of(self.full, is_last);
+        }
+        part_of(self.with(self.sequences, self.context_blocks()), is_last)
+    }
+
+    fn with(&self, slots: usize, blocks: usize) -> ProgramOptions {
+        ProgramOptions { sequences: slots, blocks, ..self.full }
+    }
+
+    /// Chooses slots and blocks for parts that are cut.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`] if one sequence's keys and values do not fit.
+    pub(super) fn settle(&self, sites: &[Site<'_>], cuts: Cuts) -> Result<Placement, BackendError> {
+        let parts = Cut { sites, cuts };
+        if self.is_exact {
+            return Ok(parts.placement(self.full, self.sequences, self.full.blocks));
+        }
+        for slots in self.slots() {
+            let running = slots.min(self.sequences);
+            let full = self.context_blocks() * running;
+            // Slots are worth their rings if sequences have blocks to go with them.
+            let wanted = if slots > self.sequences { full / 2 } else { full / 4 };
+            let found = self.most_blocks(&parts, slots, full);
+            if let Some(blocks) = found.filter(|&blocks| blocks >= wanted) {
+                return Ok(parts.placement(self.with(slots, blocks), running, full));
+            }
+        }
+        let least = self.with(1, self.context_blocks());
+        // The host's memory bounds what is taken, and refuses nothing that was asked for.
+        let memory = parts.memory(least);
+        if !self.may_shrink && self.budget_holds(&memory) && parts.fit_hard(&memory) {
+            return Ok(parts.placement(least, 1, least.blocks));
+        }
+        Err(self.no_room(&parts, least.context, &memory))
+    }
+
+    /// Numbers of slots to try, the most first.
+    fn slots(&self) -> impl Iterator<Item = usize> + use<> {
+        let (all, sequences) = (self.sequences + self.kept, self.sequences);
+        let kept = std::iter::once(all).filter(move |&all| all > sequences);
+        kept.chain(std::iter::successors(Some(sequences), |&slots| {
+            (slots > 1).then_some(slots / 2)
+        }))
+    }
+
+    /// The most blocks, up to `full`, with which all parts fit. `None` where not even one context fits.
+    fn most_blocks(&self, parts: &Cut<'_>, slots: usize, full: usize) -> Option<usize> {
+        let least = self.context_blocks();
+        let fits = |blocks: usize| {
+            let memory = parts.memory(self.with(slots, blocks));
+            parts.fit_hard(&memory) && parts.fit_soft(&memory) && self.budget_holds(&memory)
+        };
+        if fits(full) {
+            return Some(full);
+        }
+        if !fits(least) {
+            return None;
+        }
+        // Memory grows evenly with blocks, but for rounding.
+        let (mut low, mut high) = (least, full);
+        while high - low > (full / 256).max(1) {
+            let middle = low + (high - low) / 2;
+            if fits(middle) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        Some(low)
+    }
+
+    fn budget_holds(&self, memory: &[Memory]) -> bool {
+        self.kv_memory.is_none_or(|budget| cache_bytes(memory) <= budget)
+    }
+
+    fn no_room(&self, parts: &Cut<'_>, context: usize, memory: &[Memory]) -> BackendError {
+        if !self.budget_holds(memory) {
+            return BackendError::OutOfMemory {
+                what: format!(
+                    "one sequence of {context} positions within a KV memory of {} bytes",
+                    self.kv_memory.unwrap_or(0)
+                ),
+                needed: cache_bytes(memory),
+                device: parts.names(),
+            };
+        }
+        BackendError::OutOfMemory {
+            what: format!("the model with a context of {context}"),
+            needed: memory.iter().map(Memory::total).sum(),
+            device: parts.names(),
+        }
+    }
+}
+
+/// Bytes of keys and values of all parts.
+fn cache_bytes(memory: &[Memory]) -> u64 {
+    memory.iter().map(|memory| memory.caches).sum()
+}
+
+/// The sizes of a part: its rows go on to the next, and only the last one knows whose logits are wanted.
+fn part_of(mut options: ProgramOptions, is_last: bool) -> ProgramOptions {
+    if !is_last {
+        options.width.outputs = 0;
+    }
+    options
+}
+
+/// Parts with their sites.
+struct Cut<'a> {
+    sites: &'a [Site<'a>],
+    cuts: Cuts,
+}
+
+impl Cut<'_> {
+    /// What each part would hold.
+    fn memory(&self, options: ProgramOptions) -> Vec<Memory> {
+        let last = self.cuts.len() - 1;
+        let forecast = |(at, (site, plan)): (usize, &(usize, Plan))| {
+            (self.sites[*site].forecast)(plan, &part_of(options, at == last))
+        };
+        self.cuts.iter().enumerate().map(forecast).collect()
+    }
+
+    fn with_sites<'a>(
+        &'a self,
+        memory: &'a [Memory],
+    ) -> impl Iterator<Item = (&'a Site<'a>, &'a Memory)> {
+        self.cuts.iter().map(|(site, _)| &self.sites[*site]).zip(memory)
+    }
+
+    /// Whether no device has to hold more than it has.
+    fn fit_hard(&self, memory: &[Memory]) -> bool {
+        self.with_sites(memory).all(|(site, memory)| match site.memory.kind {
+            MemoryKind::Host => true,
+            MemoryKind::Shared | MemoryKind::Own => {
+                site.memory.free.is_none_or(|free| memory.total() <= free)
+            }
+        })
+    }
+
+    /// Whether half of the host's memory that weights leave is left to other programs and the file cache.
+    fn fit_soft(&self, memory: &[Memory]) -> bool {
+        self.with_sites(memory).all(|(site, memory)| match site.memory.kind {
+            MemoryKind::Own => true,
+            MemoryKind::Shared | MemoryKind::Host => site.memory.free.is_none_or(|free| {
+                memory.caches <= free.saturating_sub(memory.weights + memory.scratch) / 2
+            }),
+        })
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> =
+            self.cuts.iter().map(|(site, _)| self.sites[*site].name.as_str()).collect();
+        names.join(" with ")
+    }
+
+    fn placement(self, options: ProgramOptions, running: usize, full_blocks: usize) -> Placement {
+        let memory = self.memory(options);
+        let last = self.cuts.len() - 1;
+        let part = |(at, ((site, plan), memory))| Part {
+            site,
+            device: self.sites[site].name.clone(),
+            plan,
+            options: part_of(options, at == last),
+            memory,
+            device_memory: self.sites[site].memory,
+        };
+        let parts = self.cuts.into_iter().zip(memory).enumerate().map(part).collect();
+        Placement { parts, options, running, full_blocks }
+    }
+}

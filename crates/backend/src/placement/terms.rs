@@ -1,0 +1,135 @@
+//! What placement is given, and what it decides.
+
+use std::fmt;
+
+use trine_model::{KvType, Plan};
+
+use crate::batch::{BLOCK, ProgramOptions};
+use crate::device_memory::DeviceMemory;
+use crate::program::Memory;
+
+/// Forecasts the memory that a Program of a Plan would hold on a device.
+pub type Forecast<'a> = Box<dyn Fn(&Plan, &ProgramOptions) -> Memory + 'a>;
+
+/// What is known of a device before anything is loaded.
+pub struct Site<'a> {
+    /// Name for people.
+    pub name: String,
+    /// Its memory.
+    pub memory: DeviceMemory,
+    /// Most rows in a step that suit it, if that matters.
+    pub most_rows: Option<usize>,
+    /// Memory that a Program of a Plan would hold.
+    pub forecast: Forecast<'a>,
+}
+
+/// What a Program is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    /// These sizes and no others.
+    Exactly(ProgramOptions),
+    /// Sizes within bounds.
+    Within(Bounds),
+}
+
+/// Bounds of a Program's sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Positions of a sequence.
+    pub context: usize,
+    /// Whether the context may be shorter, for want of memory.
+    pub is_context_open: bool,
+    /// How keys and values are stored.
+    pub kv: KvType,
+    /// Most sequences at once.
+    pub sequences: usize,
+    /// Slots beside those, for sequences that ended and for beginnings that others share.
+    pub kept: usize,
+    /// Most rows in a step.
+    pub rows: usize,
+    /// Most rows with logits in a step; never fewer than sequences.
+    pub outputs: usize,
+    /// Most bytes of keys and values on all devices together. `None`: what is free.
+    pub kv_memory: Option<u64>,
+}
+
+/// The context is not reduced below this for want of memory.
+pub const CONTEXT_LEAST: usize = 512;
+
+/// Where a model runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Placement {
+    /// The parts in the order of the Plan; at least one.
+    pub parts: Vec<Part>,
+    /// The sizes of the whole.
+    pub options: ProgramOptions,
+    /// Sequences that run at once.
+    pub running: usize,
+    /// Blocks that would hold the whole context of each of these sequences.
+    pub full_blocks: usize,
+}
+
+/// A part of a model on one device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// Index of the device among the sites.
+    pub site: usize,
+    /// Name of the device.
+    pub device: String,
+    /// The steps, with the weights and caches that they need.
+    pub plan: Plan,
+    /// The sizes of this part.
+    pub options: ProgramOptions,
+    /// Memory that it takes, by forecast.
+    pub memory: Memory,
+    /// The device's memory before it is loaded.
+    pub device_memory: DeviceMemory,
+}
+
+impl Placement {
+    /// Bytes of keys and values on all devices.
+    pub fn cache_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.memory.caches).sum()
+    }
+}
+
+/// A table of parts, a line each, and a line on keys and values.
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let mut first = 0;
+        writeln!(f, "part  layers   weights  KV cache   working  of free    device")?;
+        for (index, part) in self.parts.iter().enumerate() {
+            let Memory { weights, caches, scratch, .. } = part.memory;
+            let layers = part.plan.layers();
+            let range = match layers {
+                0 => "-".to_owned(),
+                _ => format!("{first}-{}", first + layers - 1),
+            };
+            let free =
+                part.device_memory.free.map_or("?".to_owned(), |free| format!("{:.2}", gib(free)));
+            writeln!(
+                f,
+                "{index:<4}  {range:<7} {:>8.2}  {:>8.2}  {:>8.2}  {free:>7}  {} (GiB)",
+                gib(weights),
+                gib(caches),
+                gib(scratch),
+                part.device
+            )?;
+            first += layers;
+        }
+        let ProgramOptions { context, sequences, blocks, width, kv, .. } = self.options;
+        write!(
+            f,
+            "{} sequences at once in {sequences} slots, context {context}, steps of up to {} tokens; keys and values in {}: \
+             {blocks} of {} blocks of {BLOCK} positions",
+            self.running,
+            width.tokens,
+            kv.name(),
+            self.full_blocks
+        )
+    }
+}
+
+/// A Plan's parts with the sites that run them, in order.
+pub(super) type Cuts = Vec<(usize, Plan)>;

@@ -1,0 +1,242 @@
+use trine_model::{Buffer, BufferId, Cache, CacheId, Heads, KvType, Op, Plan, Rows, Step, Width};
+
+use super::*;
+use crate::batch::ProgramOptions;
+use crate::device::LayerChoice;
+use crate::device_memory::{DeviceMemory, MemoryKind};
+use crate::program::Memory;
+
+/// Bytes of a layer's weights.
+const LAYER: u64 = 100;
+/// Bytes of the output matrix.
+const HEAD: u64 = 50;
+/// Bytes of a block of a global layer.
+const BLOCK_BYTES: u64 = 4;
+/// Bytes of a ring of a local layer.
+const RING_BYTES: u64 = 10;
+/// Working memory of each part.
+const SCRATCH: u64 = 7;
+
+/// A model whose layers add to the residual stream; layer 1 and every second one after it are global, the others local.
+fn plan(layers: usize) -> Plan {
+    let buffer = |name: &str, rows| Buffer { name: name.to_owned(), rows, columns: 1 };
+    let [stream, attended, wanted] = [0, 1, 2].map(BufferId);
+    let mut steps = Vec::new();
+    let mut step = |op| steps.push(Step { label: String::new(), op });
+    for layer in 0..layers {
+        let heads = Heads { query: 1, kv: 1, dim: 1 };
+        let cache = CacheId(layer);
+        step(Op::Attend {
+            query: stream,
+            cache,
+            heads,
+            scale: 1.0,
+            window: window(layer),
+            output: attended,
+        });
+        step(Op::Add { source: attended, target: stream });
+    }
+    step(Op::Select { input: stream, output: wanted });
+    let cache = |layer| Cache { layer, kv_heads: 1, head_dim: 1, window: window(layer) };
+    Plan {
+        buffers: vec![
+            buffer("stream", Rows::Tokens),
+            buffer("attended", Rows::Tokens),
+            buffer("logits", Rows::Outputs),
+        ],
+        weights: Vec::new(),
+        caches: (0..layers).map(cache).collect(),
+        steps,
+        input: Some(stream),
+        output: wanted,
+    }
+}
+
+fn window(layer: usize) -> Option<usize> {
+    layer.is_multiple_of(2).then_some(8)
+}
+
+fn forecast(plan: &Plan, options: &ProgramOptions) -> Memory {
+    let has_head = plan.steps.iter().any(|step| matches!(step.op, Op::Select { .. }));
+    let cache = |cache: &Cache| match cache.window {
+        Some(_) => RING_BYTES * options.sequences as u64,
+        None => BLOCK_BYTES * options.blocks as u64,
+    };
+    Memory {
+        weights: LAYER * plan.layers() as u64 + if has_head { HEAD } else { 0 },
+        mapped: 0,
+        caches: plan.caches.iter().map(cache).sum(),
+        scratch: SCRATCH,
+    }
+}
+
+fn site(kind: MemoryKind, free: Option<u64>) -> Site<'static> {
+    Site {
+        name: format!("{kind:?}"),
+        memory: DeviceMemory { kind, free },
+        most_rows: None,
+        forecast: Box::new(forecast),
+    }
+}
+
+fn host() -> Site<'static> {
+    site(MemoryKind::Host, None)
+}
+
+fn gpu(free: u64) -> Site<'static> {
+    site(MemoryKind::Own, Some(free))
+}
+
+/// Contexts of 16 blocks.
+const BOUNDS: Bounds = Bounds {
+    context: 512,
+    is_context_open: false,
+    kv: KvType::F16,
+    sequences: 8,
+    kept: 2,
+    rows: 64,
+    outputs: 8,
+    kv_memory: None,
+};
+
+/// Memory of the last `layers` of 4 layers with the output matrix.
+fn needed(layers: u64, slots: u64, blocks: u64) -> u64 {
+    let (global, local) = (layers.div_ceil(2), layers / 2);
+    LAYER * layers + HEAD + SCRATCH + global * BLOCK_BYTES * blocks + local * RING_BYTES * slots
+}
+
+/// For each part its site and layers; slots, blocks and sequences at once.
+type Found = (Vec<(usize, usize)>, usize, usize, usize);
+
+fn placed(sites: &[Site<'_>], layers: LayerChoice, bounds: Bounds) -> Result<Found, String> {
+    let placement = place(&plan(4), sites, layers, &Demand::Within(bounds));
+    let placement = placement.map_err(|error| error.to_string())?;
+    for part in &placement.parts {
+        assert_eq!(part.memory, forecast(&part.plan, &part.options));
+        if let (MemoryKind::Own, Some(free)) =
+            (sites[part.site].memory.kind, part.device_memory.free)
+        {
+            assert!(part.memory.total() <= free || layers != LayerChoice::Fitting);
+        }
+    }
+    if let Some(budget) = bounds.kv_memory {
+        assert!(placement.cache_bytes() <= budget);
+    }
+    let parts = placement.parts.iter().map(|part| (part.site, part.plan.layers())).collect();
+    Ok((parts, placement.options.sequences, placement.options.blocks, placement.running))
+}
+
+#[test]
+fn layers_come_before_slots_and_blocks() {
+    let full = needed(4, 10, 128);
+    let fitting = |free| placed(&[host(), gpu(free)], LayerChoice::Fitting, BOUNDS).unwrap();
+    let whole = vec![(1, 4)];
+    assert_eq!(fitting(full), (whole.clone(), 10, 128, 8));
+    assert_eq!(fitting(u64::MAX), (whole.clone(), 10, 128, 8));
+    // Fewer blocks, but slots for kept sequences while half of the blocks are left.
+    assert_eq!(fitting(full - 1), (whole.clone(), 10, 127, 8));
+    assert_eq!(fitting(needed(4, 10, 64)), (whole.clone(), 10, 64, 8));
+    // Then the slots for kept sequences go.
+    assert_eq!(fitting(needed(4, 8, 64)), (whole.clone(), 8, 64, 8));
+    assert_eq!(fitting(needed(4, 8, 32)), (whole.clone(), 8, 32, 8));
+    // Then fewer sequences run at once, each with a quarter of its context or more.
+    assert_eq!(fitting(needed(4, 4, 16)), (whole.clone(), 4, 16, 4));
+    assert_eq!(fitting(needed(4, 1, 16)), (whole, 1, 16, 1));
+    // At last layers go to the processor, and there is room again.
+    assert_eq!(fitting(needed(4, 1, 16) - 1), (vec![(0, 1), (1, 3)], 4, 25, 4));
+    assert_eq!(fitting(0), (vec![(0, 4)], 10, 128, 8));
+}
+
+#[test]
+fn several_gpus_share_evenly_where_all_fit() {
+    let place = |free: &[u64], has_host: bool, layers| {
+        let gpus = free.iter().map(|&free| gpu(free));
+        let sites: Vec<Site<'_>> = has_host.then(host).into_iter().chain(gpus).collect();
+        placed(&sites, layers, BOUNDS).map(|(parts, ..)| parts)
+    };
+    use LayerChoice::{Exactly, Fitting};
+    let much = u64::MAX;
+    assert_eq!(place(&[much, much], true, Fitting).unwrap(), [(1, 2), (2, 2)]);
+    assert_eq!(place(&[much, much], false, Fitting).unwrap(), [(0, 2), (1, 2)]);
+    assert_eq!(place(&[much, much, much], false, Fitting).unwrap(), [(0, 2), (1, 1), (2, 1)]);
+    assert_eq!(place(&[much, much], true, Exactly(3)).unwrap(), [(0, 1), (1, 2), (2, 1)]);
+    assert_eq!(place(&[much, much], true, Exactly(0)).unwrap(), [(0, 4)]);
+    // One takes what the other has no room for.
+    let one = needed(1, 1, 16);
+    assert_eq!(place(&[much, one], true, Fitting).unwrap(), [(1, 3), (2, 1)]);
+    assert_eq!(place(&[one, much], true, Fitting).unwrap(), [(2, 4)]);
+    // What neither has room for goes to the processor; without one that is an error that says what is missing.
+    assert_eq!(place(&[180, needed(1, 8, 16)], true, Fitting).unwrap(), [(0, 3), (2, 1)]);
+    let error = place(&[180, one], false, Fitting).unwrap_err();
+    assert!(error.contains("a context of 512 needs") && error.contains("Own with Own"), "{error}");
+}
+
+#[test]
+fn kv_memory_is_a_budget() {
+    let placed = |kv_memory| {
+        let bounds = Bounds { kv_memory: Some(kv_memory), ..BOUNDS };
+        placed(&[host(), gpu(u64::MAX)], LayerChoice::Fitting, bounds)
+    };
+    let caches = |slots: u64, blocks: u64| 2 * (BLOCK_BYTES * blocks + RING_BYTES * slots);
+    let whole = vec![(1, 4)];
+    assert_eq!(placed(caches(10, 128)).unwrap(), (whole.clone(), 10, 128, 8));
+    assert_eq!(placed(caches(10, 128) / 2).unwrap(), (whole.clone(), 8, 56, 8));
+    assert_eq!(placed(caches(10, 128) / 4).unwrap(), (whole.clone(), 4, 28, 4));
+    assert_eq!(placed(caches(1, 16)).unwrap(), (whole, 1, 16, 1));
+    let error = placed(caches(1, 16) - 1).unwrap_err();
+    let mark = "one sequence of 512 positions within a KV memory of 147 bytes needs 148 bytes";
+    assert!(error.contains(mark), "{error}");
+}
+
+#[test]
+fn an_open_context_shrinks_and_a_chosen_one_does_not() {
+    let bounds = Bounds { context: 8192, is_context_open: true, sequences: 1, kept: 0, ..BOUNDS };
+    let context = |sites: &[Site<'_>], bounds| {
+        let placement = place(&plan(4), sites, LayerChoice::Fitting, &Demand::Within(bounds));
+        placement.map(|placement| placement.options.context).map_err(|error| error.to_string())
+    };
+    let host = |free| [site(MemoryKind::Host, Some(free))];
+    // Half of what weights and working memory leave.
+    let with =
+        |blocks: u64| 2 * (2 * (BLOCK_BYTES * blocks + RING_BYTES)) + 4 * LAYER + HEAD + SCRATCH;
+    assert_eq!(context(&host(with(256)), bounds), Ok(8192));
+    assert_eq!(context(&host(with(256) - 1), bounds), Ok(4096));
+    // The processor's memory refuses nothing.
+    assert_eq!(context(&host(0), bounds), Ok(CONTEXT_LEAST));
+    let chosen = Bounds { is_context_open: false, ..bounds };
+    assert_eq!(context(&host(0), chosen), Ok(8192));
+    // A GPU without the processor's help does.
+    let alone = |blocks| [gpu(needed(4, 1, blocks))];
+    assert_eq!(context(&alone(128), bounds), Ok(4096));
+    assert!(context(&alone(128), chosen).unwrap_err().contains("a context of 8192"));
+    assert!(context(&alone(15), bounds).unwrap_err().contains("a context of 512"));
+}
+
+#[test]
+fn sizes_follow_from_what_is_asked() {
+    let place = |bounds| {
+        let plan = plan(4);
+        place(&plan, &[host()], LayerChoice::Fitting, &Demand::Within(bounds)).unwrap().options
+    };
+    let single = Bounds { sequences: 1, kept: 0, outputs: 1, ..BOUNDS };
+    assert_eq!(place(single).width, Width { tokens: 64, outputs: 1 });
+    assert_eq!(place(Bounds { rows: 1000, ..single }).width.tokens, 512);
+    assert_eq!(place(Bounds { outputs: 1, ..BOUNDS }).width.outputs, 8, "one for each sequence");
+    assert_eq!(place(Bounds { rows: 1, ..BOUNDS }).width, Width { tokens: 1, outputs: 1 });
+    assert_eq!(place(Bounds { context: 33, ..single }).blocks, 2);
+    let narrow = [Site { most_rows: Some(16), ..host() }];
+    let demand = Demand::Within(BOUNDS);
+    let placement = super::place(&plan(4), &narrow, LayerChoice::Fitting, &demand).unwrap();
+    assert_eq!(placement.options.width.tokens, 16);
+}
+
+#[test]
+fn a_placement_prints_its_parts() {
+    let sites = [host(), gpu(needed(4, 1, 16) - 1)];
+    let demand = Demand::Within(BOUNDS);
+    let placement = place(&plan(4), &sites, LayerChoice::Fitting, &demand).unwrap();
+    let text = placement.to_string();
+    assert!(text.contains("0     0-0") && text.contains("1     1-3"), "{text}");
+    assert!(text.contains("4 sequences at once in 4 slots, context 512"), "{text}");
+    assert!(text.contains("25 of 64 blocks of 32 positions"), "{text}");
+}
