@@ -14,7 +14,7 @@
 //! - *Tiles of two panels* share the broadcasts of activations: a fifth faster than tiles of one.
 //!   Codes unpacked into scratch make no difference up to some fifty columns.
 //! - *Floats*: two FMA per cycle, 16 products.
-//! - Up to four columns the weights' way from memory is the bound.
+//! - Up to four columns, reading the weights from memory is the bound.
 
 use std::arch::x86_64::*;
 
@@ -35,7 +35,7 @@ macro_rules! simd {
     }};
 }
 
-/// The four codes of quad `quad`, in every lane.
+/// Returns the four codes of quad `quad` in every lane.
 ///
 /// # Safety
 /// As [`Simd`]; the column exists.
@@ -44,7 +44,7 @@ unsafe fn quad(columns: Columns, column: usize, quad: usize) -> __m256i {
     simd!(_mm256_set1_epi32(columns.at(column).cast::<i32>().add(quad).read()))
 }
 
-/// Sum in 16 bits of the products of the quads from `first` to before `end`.
+/// Sums in 16 bits the products of the quads from `first` to before `end`.
 ///
 /// # Safety
 /// As [`Simd`]; the sums fit.
@@ -66,7 +66,7 @@ unsafe fn pair_sums(
     })
 }
 
-/// Dot product of the quads from `first` to before `end`, `adds` at a time in 16 bits.
+/// Computes the dot product of the quads from `first` to before `end`, `adds` at a time in 16 bits.
 ///
 /// # Safety
 /// As [`Simd`].
@@ -116,7 +116,7 @@ unsafe fn signed_quad<const C: usize>(
     })
 }
 
-/// Dot products of unsigned codes of two panels, `adds` at a time in 16 bits.
+/// Computes dot products of unsigned codes of two panels, `adds` at a time in 16 bits.
 ///
 /// # Safety
 /// As [`Simd`]; scratch holds the blocks and the columns exist.
@@ -182,15 +182,15 @@ unsafe fn signed_pair<const C: usize>(
     })
 }
 
-/// Keeps the compiler from regrouping a chain of additions here: it would compute one column after
-/// the other, for which the codes of two panels do not fit the registers.
+/// Keeps the compiler from regrouping a chain of additions here: otherwise it would compute one
+/// column after the other, for which the codes of two panels do not fit the registers.
 ///
 /// # Safety
 /// The processor has AVX2.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn keep(value: &mut __m256i) {
-    // SAFETY: no instruction, only a register that is read and written.
+    // SAFETY: no instruction; a register is only declared as read and written.
     unsafe {
         std::arch::asm!(
             "/* {0} */",

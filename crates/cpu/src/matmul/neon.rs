@@ -56,7 +56,7 @@ unsafe fn rows_of(sums: [int16x8_t; 4]) -> [int32x4_t; 2] {
     ])
 }
 
-/// Dot products of the quads of `range`, flushed to 32 bits after every `flush` quads.
+/// Computes dot products of the quads of `range`, flushed to 32 bits after every `flush` quads.
 ///
 /// # Safety
 /// As [`Simd`]; the column exists and `flush` products fit 16 bits.
@@ -325,8 +325,8 @@ impl Simd for Neon {
     }
 }
 
-/// Half-precision bits, widened to 32, as floats. Shifted into place they read as the value times
-/// 2^-112, subnormals included; only infinities and NaN need their exponent set.
+/// Converts half-precision bits, widened to 32, to floats. Shifted into place they read as the
+/// value times 2^-112, subnormals included; only infinities and NaN need their exponent set.
 ///
 /// # Safety
 /// As [`Simd`].
