@@ -383,8 +383,8 @@ impl Hub {
     /// model.
     ///
     /// # Errors
-    /// As [`Hub::preset`]; [`HubError::InvalidPreset`] also if presets are based on one another in
-    /// a circle or deeper than eight.
+    /// Same as [`Hub::preset`]; [`HubError::InvalidPreset`] also if presets are based on one
+    /// another in a circle or deeper than eight.
     pub fn whole_preset(&self, name: &str) -> Result<Option<Preset>, HubError> {
         let Some(mut preset) = self.preset(name)? else { return Ok(None) };
         let mut names = vec![preset.name.clone()];

@@ -40,7 +40,7 @@ impl Model {
     /// Interprets an open checkpoint as a model.
     ///
     /// # Errors
-    /// As [`Model::open`].
+    /// Same as [`Model::open`].
     pub fn from_checkpoint(checkpoint: Checkpoint) -> Result<Self, ModelError> {
         let (config, defaults, norm_offset) = match checkpoint.metadata() {
             Metadata::Gguf(metadata) => {

@@ -38,7 +38,7 @@ macro_rules! simd {
 /// Returns the four codes of quad `quad` in every lane.
 ///
 /// # Safety
-/// As [`Simd`]; the column exists.
+/// Same as [`Simd`]; the column exists.
 #[inline(always)]
 unsafe fn quad(columns: Columns, column: usize, quad: usize) -> __m256i {
     simd!(_mm256_set1_epi32(columns.at(column).cast::<i32>().add(quad).read()))
@@ -47,7 +47,7 @@ unsafe fn quad(columns: Columns, column: usize, quad: usize) -> __m256i {
 /// Sums in 16 bits the products of the quads from `first` to before `end`.
 ///
 /// # Safety
-/// As [`Simd`]; the sums fit.
+/// Same as [`Simd`]; the sums fit.
 #[inline(always)]
 unsafe fn pair_sums(
     codes: &[__m256i; 8],
@@ -69,7 +69,7 @@ unsafe fn pair_sums(
 /// Computes the dot product of the quads from `first` to before `end`, `adds` at a time in 16 bits.
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same as [`Simd`].
 #[inline(always)]
 unsafe fn dot(
     codes: &[__m256i; 8],
@@ -96,7 +96,7 @@ unsafe fn dot(
 /// Adds the products of one quad of signed codes.
 ///
 /// # Safety
-/// As [`Simd`]; the columns exist.
+/// Same as [`Simd`]; the columns exist.
 #[inline(always)]
 unsafe fn signed_quad<const C: usize>(
     sums: &mut [__m256i; C],
@@ -119,7 +119,7 @@ unsafe fn signed_quad<const C: usize>(
 /// Computes dot products of unsigned codes of two panels, `adds` at a time in 16 bits.
 ///
 /// # Safety
-/// As [`Simd`]; scratch holds the blocks and the columns exist.
+/// Same as [`Simd`]; scratch holds the blocks and the columns exist.
 #[inline(always)]
 unsafe fn unsigned_pair<F: Format, const C: usize>(
     raw: &mut [[__m256i; C]; 2],
@@ -158,7 +158,7 @@ unsafe fn unsigned_pair<F: Format, const C: usize>(
 /// Adds the products of one quad of signed codes of two panels.
 ///
 /// # Safety
-/// As [`Simd`]; the columns exist.
+/// Same as [`Simd`]; the columns exist.
 #[inline(always)]
 unsafe fn signed_pair<const C: usize>(
     sums: &mut [[__m256i; C]; 2],
@@ -190,7 +190,7 @@ unsafe fn signed_pair<const C: usize>(
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn keep(value: &mut __m256i) {
-    // SAFETY: no instruction; a register is only declared as read and written.
+    // SAFETY: no instruction, only a register that is read and written.
     unsafe {
         std::arch::asm!(
             "/* {0} */",

@@ -29,7 +29,7 @@ macro_rules! simd {
 /// Returns `start` plus the products of `count` quads from `first` on.
 ///
 /// # Safety
-/// As [`Simd`]; the column exists.
+/// Same as [`Simd`]; the column exists.
 #[inline(always)]
 unsafe fn dot(
     start: __m512i,

@@ -128,7 +128,7 @@ fn tiles(total: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
 /// Multiplies with the format's own tile, which unpacks as it goes.
 ///
 /// # Safety
-/// As [`Simd`]; all pointers of `job` cover what its sizes say.
+/// Same as [`Simd`]; all pointers of `job` cover what its sizes say.
 pub(super) unsafe fn run_fused<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
     let group = group_columns(job.layout.blocks * size_of::<QuantizedBlock>());
     for start in (0..job.columns).step_by(group) {
@@ -155,7 +155,7 @@ pub(super) unsafe fn run_fused<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>
 /// read in place, and the tile prefetches its share of the next weights.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 unsafe fn fused_tile<'a, S: Simd>(
     job: &Job<'a, QuantizedBlock>,
     panel: usize,
@@ -192,7 +192,7 @@ unsafe fn fused_tile<'a, S: Simd>(
 /// place.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 unsafe fn panel_tiles<S: Simd, F: Format>(
     job: &Job<'_, QuantizedBlock>,
     panel: usize,
@@ -217,7 +217,7 @@ unsafe fn panel_tiles<S: Simd, F: Format>(
 /// Multiplies a format that is costly to unpack: few columns in place, many through scratch.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 pub(super) unsafe fn run_costly<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -242,7 +242,7 @@ pub(super) unsafe fn run_costly<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock
 /// `in_place` columns.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 pub(super) unsafe fn run_cheap<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>, in_place: usize) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -260,7 +260,7 @@ pub(super) unsafe fn run_cheap<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>
 /// groups, and long rows in sections, whose activations together fit the second-level cache.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 unsafe fn run_many<S: Simd, F: Format, P: Format, const IN_PLACE: bool>(
     job: &Job<'_, QuantizedBlock>,
 ) {
@@ -302,7 +302,7 @@ const fn panels_together<S: Simd, F: Format>() -> usize {
 /// Multiplies a section of one or two panels through scratch, chunk by chunk.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 unsafe fn section_tiles<S: Simd, F: Format, P: Format>(
     job: &Job<'_, QuantizedBlock>,
     panel: usize,
@@ -345,7 +345,7 @@ unsafe fn section_tiles<S: Simd, F: Format, P: Format>(
 /// Returns a tile of `blocks` for columns from `column` on.
 ///
 /// # Safety
-/// As [`run_fused`]; the source holds the blocks.
+/// Same as [`run_fused`]; the source holds the blocks.
 unsafe fn block_tile<'a, S: Simd>(
     job: &Job<'a, QuantizedBlock>,
     panels: Range<usize>,
@@ -377,7 +377,7 @@ unsafe fn block_tile<'a, S: Simd>(
 /// Multiplies all tiles of a panel's unpacked blocks with the columns of a group.
 ///
 /// # Safety
-/// As [`run_fused`]; scratch holds the blocks.
+/// Same as [`run_fused`]; scratch holds the blocks.
 unsafe fn chunk_tiles<S: Simd, P: Format>(
     job: &Job<'_, QuantizedBlock>,
     panel: usize,
@@ -403,7 +403,7 @@ unsafe fn chunk_tiles<S: Simd, P: Format>(
 /// Multiplies all tiles of two panels' blocks with the columns of a group.
 ///
 /// # Safety
-/// As [`run_fused`]; the source holds the blocks.
+/// Same as [`run_fused`]; the source holds the blocks.
 unsafe fn pair_tiles<S: Simd, P: Format>(
     job: &Job<'_, QuantizedBlock>,
     panel: usize,
@@ -438,7 +438,7 @@ unsafe fn pair_tiles<S: Simd, P: Format>(
 /// Multiplies a float matrix.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 pub(super) unsafe fn run_float<S: Simd, E: Element>(job: &Job<'_, f32>) {
     let layout = job.layout;
     let group = group_columns(layout.columns * size_of::<f32>());

@@ -53,7 +53,7 @@ pub(super) trait Element: 'static {
     /// Reads `ROWS` adjacent elements.
     ///
     /// # Safety
-    /// As [`Simd`].
+    /// Same as [`Simd`].
     unsafe fn load<S: Simd>(pointer: *const u8) -> S::Floats;
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Prefetch {
 /// Prefetches the lines of one block.
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same as [`Simd`].
 #[inline(always)]
 unsafe fn ask<S: Simd>(pointer: *const u8, step: usize) {
     // SAFETY: the caller's promise; prefetched addresses need not exist.
@@ -98,7 +98,7 @@ impl Tile<'_> {
 /// Multiplies one tile.
 ///
 /// # Safety
-/// As [`Simd`]; all pointers of `tile` cover what its sizes say.
+/// Same as [`Simd`]; all pointers of `tile` cover what its sizes say.
 #[inline(always)]
 pub(super) unsafe fn tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
     // SAFETY: the caller's promise covers every pointer used here.
@@ -143,7 +143,7 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
 /// Multiplies one tile of two neighbouring panels.
 ///
 /// # Safety
-/// As [`tile`]; `rows` counts those of both panels.
+/// Same as [`tile`]; `rows` counts those of both panels.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX2 pairs panels"))]
 #[inline(always)]
 pub(super) unsafe fn pair_tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
@@ -187,7 +187,7 @@ pub(super) unsafe fn pair_tile<S: Simd, F: Format, const C: usize>(tile: &Tile) 
 /// Writes the first `rows` lanes.
 ///
 /// # Safety
-/// As [`Simd`]; `target` covers `rows` floats.
+/// Same as [`Simd`]; `target` covers `rows` floats.
 #[inline(always)]
 unsafe fn write_rows<S: Simd>(target: *mut f32, rows: usize, value: S::Floats) {
     // SAFETY: the caller's promise; partial rows go through a buffer of full size.
@@ -204,7 +204,7 @@ unsafe fn write_rows<S: Simd>(target: *mut f32, rows: usize, value: S::Floats) {
 /// Reads the first `rows` lanes.
 ///
 /// # Safety
-/// As [`write_rows`].
+/// Same as [`write_rows`].
 #[inline(always)]
 unsafe fn read_rows<S: Simd>(source: *const f32, rows: usize) -> S::Floats {
     // SAFETY: the caller's promise; partial rows go through a buffer of full size.
@@ -221,7 +221,7 @@ unsafe fn read_rows<S: Simd>(source: *const f32, rows: usize) -> S::Floats {
 /// Unpacks blocks into scratch in the form that [`Plain`] reads.
 ///
 /// # Safety
-/// As [`Simd`]; scratch covers the blocks.
+/// Same as [`Simd`]; scratch covers the blocks.
 #[inline(always)]
 pub(super) unsafe fn unpack<S: Simd, F: Format>(unpack: &Unpack) {
     for index in 0..unpack.blocks {
@@ -248,7 +248,7 @@ pub(super) unsafe fn unpack<S: Simd, F: Format>(unpack: &Unpack) {
 /// Multiplies one tile of floats.
 ///
 /// # Safety
-/// As [`Simd`]; all pointers of `tile` cover what its sizes say.
+/// Same as [`Simd`]; all pointers of `tile` cover what its sizes say.
 #[inline(always)]
 pub(super) unsafe fn float_tile<S: Simd, E: Element, const C: usize>(tile: &FloatTile) {
     let parts = FLOAT_ROWS / S::ROWS;
@@ -282,7 +282,7 @@ pub(super) unsafe fn float_tile<S: Simd, E: Element, const C: usize>(tile: &Floa
 /// Multiplies one column of weights with one element of each input.
 ///
 /// # Safety
-/// As [`float_tile`].
+/// Same as [`float_tile`].
 #[inline(always)]
 unsafe fn float_step<S: Simd, E: Element, const C: usize>(
     sums: &mut [[S::Floats; 2]; C],

@@ -295,11 +295,11 @@ impl PackedMatrix {
     ///
     /// # Panics
     ///
-    /// As `matmul`; also panics if `first_row` lies after the first row of `panels`.
+    /// Same as `matmul`; also panics if `first_row` lies after the first row of `panels`.
     ///
     /// # Safety
     ///
-    /// As `matmul`.
+    /// Same as `matmul`.
     #[allow(unsafe_code, reason = "hands checked sizes to the kernels")]
     pub unsafe fn matmul_window(
         &self,
@@ -436,7 +436,7 @@ fn last_element(count: usize, stride: usize, length: usize) -> Option<usize> {
 }
 
 /// # Safety
-/// As [`drive::run_fused`].
+/// Same as [`drive::run_fused`].
 #[allow(unsafe_code, reason = "calls the kernels")]
 unsafe fn run_quantized<S: Simd>(job: &Job<'_, QuantizedBlock>) {
     // SAFETY: the caller's promise.
@@ -461,7 +461,7 @@ unsafe fn run_quantized<S: Simd>(job: &Job<'_, QuantizedBlock>) {
 }
 
 /// # Safety
-/// As [`drive::run_fused`].
+/// Same as [`drive::run_fused`].
 #[allow(unsafe_code, reason = "calls the kernels")]
 unsafe fn run_float<S: Simd>(job: &Job<'_, f32>) {
     // SAFETY: the caller's promise.

@@ -42,7 +42,7 @@ impl Seats {
     ///
     /// A thread that makes `ready` true does so before it calls [`wake`](Self::wake), both in
     /// sequentially consistent order: either it sees the flag of this thread, or this thread sees
-    /// that it is ready. So no wake-up is lost.
+    /// that `ready` holds. So no wake-up is lost.
     pub(super) fn wait(&self, index: usize, ready: impl Fn() -> bool) -> bool {
         let start = Instant::now();
         while start.elapsed() < LOOK {

@@ -124,7 +124,7 @@ pub fn encode(dtype: DType, input: &[f32], out: &mut Vec<u8>) -> Result<(), Weig
 ///
 /// # Errors
 ///
-/// As [`encode`]; also if `out` has another length.
+/// Same as [`encode`]; also if `out` has another length.
 pub fn encode_into(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), WeightsError> {
     let fail = |problem: String| Err(WeightsError::Blocks { format: dtype.name(), problem });
     let Some(magnitude_max) = magnitude_max(dtype) else {
