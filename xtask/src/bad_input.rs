@@ -1,4 +1,5 @@
-//! The list of bad input: every row is there once, and has tests that exist or a reason why not.
+//! Checks the list of bad input: every row is in it once, and has tests that exist or a reason for
+//! having none.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -10,12 +11,12 @@ use syn::visit::{self, Visit};
 use crate::sources::Source;
 
 const LIST: &str = "docs/bad-input.md";
-/// The rows that it has to have: those between are faults of devices.
+/// The rows that it must have. The missing numbers are faults of devices.
 const ROWS: [RangeInclusive<usize>; 2] = [1..=90, 109..=120];
-/// What a row without a test begins with.
+/// The beginning of a row without a test.
 const NO_TEST: &str = "None: ";
 
-/// What is wrong with the list.
+/// Returns the problems of the list.
 pub(crate) fn check(root: &Path, sources: &[Source]) -> anyhow::Result<Vec<String>> {
     let list =
         std::fs::read_to_string(root.join(LIST)).with_context(|| format!("cannot read {LIST}"))?;
@@ -72,7 +73,7 @@ impl<'ast> Visit<'ast> for Tests<'_> {
                 attribute.path().segments.last().is_some_and(|segment| segment.ident == name)
             })
         };
-        // `#[test]` and `#[tokio::test]`; one that is ignored shows nothing.
+        // `#[test]` and `#[tokio::test]`. An ignored test proves nothing.
         self.is_found |= function.sig.ident == self.name && has("test") && !has("ignore");
         visit::visit_item_fn(self, function);
     }

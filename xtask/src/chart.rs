@@ -1,11 +1,13 @@
 //! Charts and tables of recorded benchmarks.
 //!
-//! `docs/benchmarks/NAME.json` is the record; from it come `NAME.svg`, the table between the markers of `NAME.md`, and that of
-//! README.md, which is short and has the forecasts for machines that nobody measured. A figure that is `null` was not
-//! measured, and all say so.
+//! `docs/benchmarks/NAME.json` is the record. From it come `NAME.svg`, the table between the
+//! markers of `NAME.md`, and the table of README.md, which is short and has the forecasts for
+//! machines on which nothing was measured. A figure that is `null` was not measured, and chart and
+//! tables say so.
 //!
-//! The SVG is written by hand: plotting libraries write fixed colours, and the chart follows the reader's light or dark
-//! mode by a style sheet of its own. Besides, each test has a scale of its own, which is its limit.
+//! The SVG is written by hand: plotting libraries write fixed colours, and the chart follows the
+//! reader's light or dark mode by a style sheet of its own. Besides, each test has its own scale,
+//! which ends at its limit.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -17,7 +19,7 @@ use serde::Deserialize;
 const RECORDS: [&str; 1] = ["h200"];
 const FOLDER: &str = "docs/benchmarks";
 const README: &str = "README.md";
-/// The record whose short table the README has.
+/// The record whose short table is in the README.
 const IN_README: &str = "h200";
 const TABLE_BEGIN: &str = "<!-- table: begin, written by cargo xtask chart -->";
 const TABLE_END: &str = "<!-- table: end -->";
@@ -26,23 +28,23 @@ const TABLE_END: &str = "<!-- table: end -->";
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
-    /// Heading of the chart.
+    /// The heading of the chart.
     title: String,
-    /// What it ran on.
+    /// The machine that it ran on.
     machine: String,
     /// The driver's version.
     driver: String,
     /// The rival's version, and when it was measured.
     rival: String,
-    /// Where the limits come from.
+    /// The source of the limits.
     limits: String,
-    /// When trine was measured, YYYY-MM-DD.
+    /// The day on which trine was measured, YYYY-MM-DD.
     date: Option<String>,
     /// The commit of trine that was measured.
     commit: Option<String>,
-    /// What reproduces trine's figures.
+    /// The command that reproduces trine's figures.
     command: Option<String>,
-    /// Where the forecasts come from.
+    /// The source of the forecasts.
     forecast: Option<Forecast>,
     rows: Vec<Row>,
 }
@@ -51,20 +53,20 @@ struct Record {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Forecast {
-    /// What gives the forecasts of the record's rows.
+    /// The command that computes the forecasts of the record's rows.
     command: String,
-    /// What they assume, as the rest of a sentence.
+    /// The assumptions of the forecasts, as the rest of a sentence.
     assumes: String,
-    /// For machines that nothing was measured on.
+    /// Forecasts for machines on which nothing was measured.
     elsewhere: Vec<Elsewhere>,
 }
 
-/// Forecasts for a machine that nothing was measured on.
+/// Forecasts for a machine on which nothing was measured.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Elsewhere {
     machine: String,
-    /// What stands in the place of measurements.
+    /// The text in place of measurements.
     measured: String,
     command: String,
     assumes: String,
@@ -85,30 +87,30 @@ struct ForecastRow {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// What was run.
+    /// The test that was run.
     test: String,
-    /// Unit of all figures.
+    /// The unit of all figures.
     unit: String,
     /// trine's figure, a median.
     trine: Option<f64>,
-    /// How trine's figure was measured where the record does not say it, as the rest of a sentence.
+    /// How trine's figure was measured, if not as the record says, as the rest of a sentence.
     measured: Option<String>,
-    /// What `trine plan` says of it.
+    /// The forecast of `trine plan`.
     forecast: Option<f64>,
     /// llama.cpp through Vulkan.
     llama_vulkan: Option<f64>,
     /// llama.cpp through CUDA.
     llama_cuda: Option<f64>,
-    /// What bytes read or operations allow.
+    /// The figure that the bytes read or the operations allow.
     limit: f64,
-    /// What trine has to reach.
+    /// The figure that trine has to reach.
     required: Option<f64>,
-    /// What trine is to reach.
+    /// The figure that trine aims at.
     aim: Option<f64>,
 }
 
 impl Row {
-    /// The bars: (class of the style sheet, name, figure).
+    /// Returns the bars: (class of the style sheet, name, figure).
     fn bars(&self) -> [(&'static str, &'static str, Option<f64>); 3] {
         [
             ("trine", "trine", self.trine),
@@ -118,7 +120,8 @@ impl Row {
     }
 }
 
-/// Writes charts and tables, or fails if a committed one is not what its record gives.
+/// Writes charts and tables; with `check`, fails if a committed one differs from what its record
+/// produces.
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let mut files = Vec::new();
     for name in RECORDS {
@@ -156,7 +159,7 @@ fn read(root: &Path, place: &str) -> anyhow::Result<String> {
     std::fs::read_to_string(root.join(place)).with_context(|| format!("cannot read {place}"))
 }
 
-/// Reads a record and checks that its figures can be.
+/// Reads a record and checks that its figures are possible.
 fn parse(text: &str) -> anyhow::Result<Record> {
     let record: Record = serde_json::from_str(text)?;
     ensure!(!record.rows.is_empty(), "there are no rows");
@@ -194,7 +197,7 @@ fn parse(text: &str) -> anyhow::Result<Record> {
     Ok(record)
 }
 
-/// A figure for people: `86.9`, `495`, `12,500`.
+/// Formats a figure for people: `86.9`, `495`, `12,500`.
 fn figure(value: f64) -> String {
     if value < 100.0 {
         return format!("{value:.1}");
@@ -214,7 +217,7 @@ fn figure_or(value: Option<f64>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), figure)
 }
 
-/// The page with the text between its markers replaced.
+/// Returns the page with the text between its markers replaced.
 fn replace_table(page: &str, table: &str) -> anyhow::Result<String> {
     let parts = page.split_once(TABLE_BEGIN).and_then(|(before, rest)| {
         let (_, after) = rest.split_once(TABLE_END)?;
@@ -225,7 +228,7 @@ fn replace_table(page: &str, table: &str) -> anyhow::Result<String> {
     Ok(format!("{before}{TABLE_BEGIN}\n\n{table}\n{TABLE_END}{after}"))
 }
 
-/// The table in Markdown, and where its figures come from.
+/// Returns the table in Markdown, with the sources of its figures.
 fn table(record: &Record) -> String {
     let mut text = String::from(
         "| test | unit | trine | forecast | llama.cpp Vulkan | llama.cpp CUDA | limit | trine's share of the limit | required | aim |\n\
@@ -262,7 +265,8 @@ fn assumptions(command: &str, assumes: &str) -> String {
     format!("Forecasts are not measurements: `{command}` assumes that {assumes}.")
 }
 
-/// The tables of the README: the record's tests, and forecasts for machines that nothing was measured on.
+/// Returns the tables of the README: the record's tests, and forecasts for machines on which
+/// nothing was measured.
 fn short_table(record: &Record) -> String {
     let mut text = String::from(
         "| test | unit | trine, measured | trine, forecast | llama.cpp Vulkan | limit |\n|---|---|---:|---:|---:|---:|\n",
@@ -301,7 +305,7 @@ fn short_table(record: &Record) -> String {
     text
 }
 
-/// Where trine's figures come from.
+/// Returns the source of trine's figures.
 fn trine(record: &Record) -> String {
     let mut text = match (&record.date, &record.commit, &record.command) {
         (Some(date), Some(commit), Some(command)) => {
@@ -313,13 +317,13 @@ fn trine(record: &Record) -> String {
     text
 }
 
-/// The tests whose figures of trine's were measured otherwise, a sentence each.
+/// Returns a sentence for each test in which trine's figure was measured in another way.
 fn exceptions(record: &Record) -> String {
     let said = record.rows.iter().filter_map(|row| Some((&row.test, row.measured.as_ref()?)));
     said.map(|(test, measured)| format!(" {test}: {measured}.")).collect()
 }
 
-/// Sizes of the chart in pixels.
+/// The sizes of the chart in pixels.
 const WIDTH: f64 = 880.0;
 const MARGIN: f64 = 20.0;
 const NAMES: f64 = 130.0;
@@ -329,10 +333,11 @@ const GROUP_HEAD: f64 = 20.0;
 const GROUP_GAP: f64 = 14.0;
 const HEAD: f64 = 76.0;
 const FOOT: f64 = 34.0;
-/// Room for a figure that stands behind its bar.
+/// Room for a figure after its bar.
 const FIGURE: f64 = 92.0;
 
-/// Two sets of colours; the ground is drawn, so that neither depends on the page around it.
+/// Two sets of colours. The background is drawn, so that neither set depends on the page around the
+/// chart.
 const STYLE: &str = "\
     text { font-family: system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2328; }
     .title { font-size: 17px; font-weight: 600; }
@@ -359,7 +364,7 @@ const STYLE: &str = "\
     }
 ";
 
-/// The chart: for each test a bar for each program, as a share of the test's limit.
+/// Draws the chart: for each test a bar for each program, as a share of the test's limit.
 fn svg(record: &Record) -> String {
     let group = GROUP_HEAD + 3.0 * BAR_STEP + GROUP_GAP;
     let height = HEAD + group * record.rows.len() as f64 + FOOT;
@@ -389,7 +394,7 @@ fn svg(record: &Record) -> String {
     out
 }
 
-/// The bars of one test.
+/// Draws the bars of one test.
 fn group_of(row: &Row, top: f64) -> String {
     let left = MARGIN + NAMES;
     let full = WIDTH - MARGIN - left;
@@ -420,7 +425,7 @@ fn group_of(row: &Row, top: f64) -> String {
             }
             other => figure_or(other, "not measured"),
         };
-        // Where a bar leaves no room behind it, the figure stands at its end inside.
+        // If a bar leaves no room after it, the figure is inside the bar, at its end.
         let has_room = figure_at + FIGURE <= left + full;
         let (figure_at, class) = match (value, has_room) {
             (None, _) => (figure_at, "muted"),
@@ -451,7 +456,7 @@ fn trine_short(record: &Record) -> String {
     }
 }
 
-/// The figures in words, for those who cannot see the bars.
+/// Returns the figures in words, for readers who cannot see the bars.
 fn description(record: &Record) -> String {
     let mut text = String::new();
     for row in &record.rows {

@@ -1,4 +1,4 @@
-//! What has to pass before a change lands.
+//! Runs everything that has to pass before a change lands.
 
 use std::path::Path;
 use std::time::Instant;
@@ -10,17 +10,17 @@ use crate::programs::{self, Program};
 use crate::test_runs::{TestRun, Validation};
 use crate::{chart, dist, image, outside, radv, shaders, test_runs, tidy, validation};
 
-/// Set to 1, this lets `ci` pass without the drivers that it could not install or fetch.
+/// If this is 1, `ci` passes without the drivers that it could not install or fetch.
 const OFFLINE: &str = "TRINE_CI_OFFLINE";
 
 const LINTS: [&str; 6] = ["clippy", "--all-targets", "--locked", "--", "-D", "warnings"];
 
 const TESTS: [&str; 3] = ["test", "--locked", "--no-run"];
-/// All tests; not the examples, which for `cargo test` would be tests too.
+/// All tests, without the examples, which `cargo test` would also treat as tests.
 const EVERYTHING: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
 const COMPILER: [&str; 4] = ["--package", "xtask", "--features", "shaders"];
 
-/// As people install it, but without optimising again what the tests have built.
+/// Installs as people do, but without optimising again what the tests have built.
 const INSTALL: [&str; 9] = [
     "install",
     "--path",
@@ -35,18 +35,19 @@ const INSTALL: [&str; 9] = [
 
 /// The folder of the Vulkan backend's package.
 const VULKAN: &str = "crates/vulkan";
-/// Parts of the names of tests whose kernels use cooperative matrices.
+/// Parts of the names of the tests whose kernels use cooperative matrices.
 const MATRIX_TESTS: [&str; 4] = ["matri", "large_", "finite", "candidates_fit"];
-/// What they say where there are none.
+/// The words that these tests print if there are no cooperative matrices.
 const WITHOUT_MATRICES: &str = "no matrix units";
-/// How many they are, at least.
+/// The fewest such tests.
 const MATRIX_TESTS_LEAST: u64 = 9;
-/// Tests of whole models whose results cooperative matrices change, which models take wherever the device has them.
+/// Tests of whole models whose results cooperative matrices change; models use those wherever the
+/// device has them.
 const MODEL_TESTS: [&str; 2] = ["goldens", "invariance"];
-/// The same among the tests of random models: halves are handed on where there are matrix units.
+/// The same among the tests of random models: with matrix units, halves are passed on.
 const OPERATION_TESTS: [&str; 1] = ["quantised_models_with_small_caches"];
 
-/// The test that does what the validation layer has to complain about.
+/// The test that provokes a complaint of the validation layer.
 const WRONG_TEST: &str = "raw::commands::tests::copies_over_each_other_are_a_hazard";
 
 /// Runs every check and stops at the first that fails.
@@ -92,12 +93,12 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The tests of the whole workspace.
+/// Builds the tests of the whole workspace.
 fn tests(root: &Path) -> anyhow::Result<Vec<Program>> {
     programs::build(root, "building the tests", &[&TESTS[..], &EVERYTHING].concat())
 }
 
-/// Packs the program that was built for the tests. Gives what was skipped, if anything.
+/// Packs the program that was built for the tests. Returns what was skipped, if anything.
 fn packages(root: &Path, programs: &[Program]) -> anyhow::Result<Option<String>> {
     if !dist::is_possible() {
         return Ok(Some("the packages: no dpkg-dev".to_owned()));
@@ -142,8 +143,9 @@ fn end(what: &str, skipped: &[String]) {
     eprintln!("== {what}: passed{but}");
 }
 
-/// Tests of the Vulkan backend under the validation layer: all on the system's lavapipe, and on the newer one those whose
-/// work cooperative matrices change. Returns what could not be run.
+/// Runs the tests of the Vulkan backend under the validation layer: all on the system's lavapipe,
+/// and on the newer one those whose work cooperative matrices change. Returns what could not be
+/// run.
 fn vulkan_tests(
     root: &Path,
     drivers: &Drivers,
@@ -202,7 +204,7 @@ fn vulkan_tests(
     Ok(skipped)
 }
 
-/// A command of cargo with more arguments, which have to come before `--`.
+/// Returns a command of cargo with more arguments, which have to come before `--`.
 fn with<'a>(command: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     let (first, rest) = command.split_at(1);
     [first, more, rest].concat()

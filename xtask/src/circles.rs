@@ -1,15 +1,15 @@
-//! Circles of imports: files of a crate that import one another, in pairs or by way of others.
+//! Circles of imports: files of a crate that import one another, in pairs or through others.
 //!
-//! Such files cannot be read, tested or moved one at a time. Those that are there are recorded; a crate may have no more
-//! circles than its record and no larger ones, and the record may not claim more than there is, so that it only shrinks.
-//! [`crate::imports`] says what an import is.
+//! Such files cannot be read, tested or moved one at a time. The existing circles are recorded. A
+//! crate may have no more circles than its record and no larger ones, and the record may not claim
+//! more than there are, so that it only shrinks. [`crate::imports`] defines what an import is.
 
 use std::collections::BTreeSet;
 
 use crate::imports::{self, Imports};
 use crate::sources::Source;
 
-/// How many files each circle has, from the largest on, by the folder of the crate.
+/// The number of files in each circle, from the largest on, by the folder of the crate.
 const RECORD: [(&str, &[usize]); 9] = [
     ("crates/cpu", &[3, 3, 2, 2]),
     ("crates/engine", &[4, 2]),
@@ -25,7 +25,7 @@ const RECORD: [(&str, &[usize]); 9] = [
 /// The file with [`RECORD`].
 const RECORD_PATH: &str = "xtask/src/circles.rs";
 
-/// What there is, and what is wrong with it.
+/// The circles of the crates, and the complaints about them.
 pub(crate) struct Report {
     pub(crate) complaints: Vec<String>,
     /// The number of circles.
@@ -65,7 +65,7 @@ fn check_against(sources: &[Source], record: &[(&str, &[usize])]) -> anyhow::Res
 /// Files that import one another.
 type Circle<'a> = BTreeSet<&'a str>;
 
-/// The circles, from the largest on.
+/// Returns the circles, from the largest on.
 fn circles<'a>(imports: &Imports<'a>) -> Vec<Circle<'a>> {
     let reached: Vec<_> = imports.keys().map(|file| (*file, reachable(file, imports))).collect();
     let mut circles = BTreeSet::new();
@@ -83,7 +83,7 @@ fn circles<'a>(imports: &Imports<'a>) -> Vec<Circle<'a>> {
     circles
 }
 
-/// The files that the file imports, itself or by way of others.
+/// Returns the files that the file imports, directly or through others.
 fn reachable<'a>(file: &str, imports: &Imports<'a>) -> BTreeSet<&'a str> {
     let imported =
         |file: &str| imports.get(file).into_iter().flat_map(|others| others.keys().copied());
@@ -97,7 +97,7 @@ fn reachable<'a>(file: &str, imports: &Imports<'a>) -> BTreeSet<&'a str> {
     found
 }
 
-/// What is wrong with the circles of a crate, or with their record.
+/// Returns the problems of a crate's circles, or of their record.
 fn compare(
     package: &str,
     found: &[Circle<'_>],
@@ -123,7 +123,8 @@ fn compare(
     found.iter().filter(is_new).map(|circle| describe(circle, imports)).collect()
 }
 
-/// A complaint that names the files of the circle, one import that closes it, and the remedy.
+/// Returns a complaint that names the files of the circle, one import that closes it, and the
+/// remedy.
 fn describe(circle: &Circle<'_>, imports: &Imports<'_>) -> String {
     let closing = circle.iter().find_map(|from| {
         let (to, line) = imports[from].iter().find(|(to, _)| circle.contains(*to))?;
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
     use crate::imports::tests::invented;
 
-    /// The complaints about a crate of these files, for a record of circles of these sizes.
+    /// Returns the complaints about a crate of these files, for a record of circles of these sizes.
     fn complaints(files: &[(&str, &str)], recorded: &[usize]) -> Vec<String> {
         let sources = invented(files);
         let report = check_against(&sources, &[("crates/a", recorded)]);
@@ -195,7 +196,7 @@ mod tests {
         begins(&found[0], "crates/a/src/b.rs:1 imports crates/a/src/c.rs: these 3 files ");
         assert!(found[0].contains(&format!(": {files}, crates/a/src/d.rs; move")), "{found:?}");
 
-        // Each of the two may be the new one.
+        // Either of the two may be the new one.
         assert_eq!(complaints(&TWO_CIRCLES, &[2]).len(), 1);
         assert_eq!(complaints(&TWO_CIRCLES, &[3]).len(), 2);
         assert_eq!(complaints(&TWO_CIRCLES, &[]).len(), 2);

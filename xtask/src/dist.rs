@@ -1,5 +1,5 @@
-//! Packages of the program: an archive, a Debian package, a bill of materials, and the checksums of these. Decision 021 has
-//! the reasons.
+//! Packages of the program: an archive, a Debian package, a bill of materials, and their checksums.
+//! Decision 021 has the reasons.
 
 mod bill;
 mod debian;
@@ -22,10 +22,10 @@ use crate::programs::{self, Program, finish, output};
 /// The folder of the results, from the repository's root.
 const RESULTS: &str = "target/dist";
 
-/// Builds the program, for people or in the way of tests, and packs it.
+/// Builds the program, either for people or as the tests build it, and packs it.
 pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
     let build = match dev {
-        // As the tests are built, so that nothing is compiled twice.
+        // Built like the tests, so that nothing is compiled twice.
         true => ["build", "--locked", "--workspace", "--bin", "trine"],
         false => ["build", "--locked", "--package", "trine", "--release"],
     };
@@ -37,7 +37,7 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Packs the `trine` among programs that were built, and tries the packages; the files that result.
+/// Packs the `trine` among built programs and tries the packages. Returns the resulting files.
 pub(crate) fn pack(root: &Path, programs: &[Program]) -> anyhow::Result<Vec<PathBuf>> {
     let program = programs::find(programs, "bin", "trine")?;
     let folder = root.join(RESULTS);
@@ -69,13 +69,13 @@ pub(crate) fn pack(root: &Path, programs: &[Program]) -> anyhow::Result<Vec<Path
     Ok(results)
 }
 
-/// What is packed.
+/// The properties of a release.
 struct Release {
     /// The program's version.
     version: String,
     /// The target that it was built for.
     target: String,
-    /// Seconds since 1970 that every packed file has as its time.
+    /// The time of every packed file, in seconds since 1970.
     time: u64,
 }
 
@@ -88,7 +88,7 @@ fn archive(tree: &Tree, folder: &Path, name: &str, release: &Release) -> anyhow:
         .arg(format!("--mtime=@{}", release.time))
         .arg("--directory")
         .arg(&stage)
-        // Without the time of packing, so that the same files give the same archive.
+        // Leaves out the time of packing, so that the same files produce the same archive.
         .args(["--use-compress-program", "gzip --no-name"])
         .arg("--file")
         .arg(&path)
@@ -98,7 +98,7 @@ fn archive(tree: &Tree, folder: &Path, name: &str, release: &Release) -> anyhow:
     Ok(path)
 }
 
-/// Lines that `sha256sum --check` reads.
+/// Returns lines that `sha256sum --check` reads.
 fn checksums(files: &[PathBuf]) -> anyhow::Result<String> {
     let line = |path: &PathBuf| {
         let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
@@ -116,14 +116,14 @@ fn version(root: &Path) -> anyhow::Result<String> {
     Ok(version.context("the workspace has no version")?.to_owned())
 }
 
-/// The target that cargo builds for by default.
+/// Returns the target that cargo builds for by default.
 fn target() -> anyhow::Result<String> {
     let text = output(Command::new("rustc").args(["--version", "--verbose"]))?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc does not tell its host")?.to_owned())
 }
 
-/// When the last commit was made; now, where there is no repository.
+/// Returns the time of the last commit, or the current time if there is no repository.
 fn commit_time(root: &Path) -> anyhow::Result<u64> {
     let mut git = Command::new("git");
     git.args(["log", "-1", "--format=%ct"]).current_dir(root);

@@ -1,14 +1,19 @@
-//! What the documents name is there: files, folders, and names of the code.
+//! Checks that everything the documents name exists: files, folders, and names of the code.
 //!
-//! Looks at what README, ARCHITECTURE, CONTRIBUTING and the pages of `docs` have between backticks, code blocks left out:
+//! Reads the text between backticks in README, ARCHITECTURE, CONTRIBUTING and the pages of `docs`,
+//! without code blocks:
 //!
-//! - A path (`map/`, `config.rs`, `cpu/src/pool`) is one of the repository, or the end of one. In a section that is headed
-//!   by a folder, as those of ARCHITECTURE's code map, it is one of that folder, unless it is whole or lacks only `crates/`.
-//! - Each part of a path of Rust (`Engine::step`) and a function with parentheses is an identifier of the sources.
-//! - Any other word that is spelled like a name of Rust (`KvCache`, `check_integrity`, `BULK_ROWS`) is a word of some text
-//!   file which is no document. Fields of JSON and environment variables are among these.
+//! - A path (`map/`, `config.rs`, `cpu/src/pool`) is one of the repository, or the end of one. In
+//!   a section whose heading is a folder, like those of ARCHITECTURE's code map, it is one of that
+//!   folder, unless it is whole or lacks only `crates/`.
+//! - Each part of a path of Rust (`Engine::step`) and a function with parentheses is an
+//!   identifier of the sources.
+//! - Any other word that is spelled like a name of Rust (`KvCache`, `check_integrity`,
+//!   `BULK_ROWS`) is a word of some text file that is not a document. This includes fields of JSON
+//!   and environment variables.
 //!
-//! What could be something else is passed over: routes, addresses, options, files of users, and what has a placeholder.
+//! Text that could be something else is skipped: routes, addresses, options, users' files, and
+//! everything with a placeholder.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,14 +23,15 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use crate::sources::{Source, files, shown};
 
-/// The documents beside those in [`FOLDER`].
+/// The documents in addition to those in [`FOLDER`].
 const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"];
 const FOLDER: &str = "docs";
 
 /// This file, whose words prove nothing.
 const OWN_PATH: &str = "xtask/src/documents.rs";
 
-/// What documents name and the repository does not have: files, fields and variables of other programs.
+/// Names in documents that the repository does not have: files, fields and variables of other
+/// programs.
 const NAMES_OF_OTHERS: [&str; 6] = [
     // A room that `tidy` knows and that does not exist.
     "crates/npu",
@@ -39,16 +45,18 @@ const NAMES_OF_OTHERS: [&str; 6] = [
     "return_tokens",
 ];
 
-/// Where a path of Rust begins that is not of this repository: the standard library, and groups of lints.
+/// The roots of paths of Rust that are not of this repository: the standard library, and groups of
+/// lints.
 const ROOTS_OF_OTHERS: [&str; 5] = ["alloc", "clippy", "core", "rustdoc", "std"];
 
-/// Endings of files that are the repository's wherever they are named. Users have files in JSON and TOML too.
+/// The extensions of files that belong to the repository wherever they are named. Users also have
+/// files in JSON and TOML.
 const ENDINGS: [&str; 6] = ["comp", "js", "md", "py", "rs", "sh"];
 
-/// Above the size of every text of the repository, and below that of most models, which may lie around.
+/// Larger than every text of the repository, and smaller than most models, which may lie around.
 const TEXT_BYTES_MAX: u64 = 4 << 20;
 
-/// Returns what the documents name and is not there.
+/// Returns the names in the documents that do not exist.
 ///
 /// # Errors
 ///
@@ -64,7 +72,7 @@ pub(crate) fn check(root: &Path, sources: &[Source]) -> anyhow::Result<Vec<Strin
     Ok(documents.flat_map(|(path, text)| complaints(path, text, &known)).collect())
 }
 
-/// The repository's files from its root, without hidden ones and what cargo builds.
+/// Returns the repository's files from its root, without hidden ones and the products of cargo.
 fn paths(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(root).context("cannot list the repository")? {
@@ -80,7 +88,7 @@ fn paths(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(paths)
 }
 
-/// The path and text of each file that is text and no larger than [`TEXT_BYTES_MAX`].
+/// Returns the path and the text of each file that is text and no larger than [`TEXT_BYTES_MAX`].
 fn texts<'a>(root: &Path, paths: &'a [String]) -> anyhow::Result<Vec<(&'a str, String)>> {
     let mut texts = Vec::new();
     for path in paths {
@@ -102,13 +110,13 @@ fn is_markdown(path: &str) -> bool {
     path.ends_with(".md")
 }
 
-/// What a document may name.
+/// The names that a document may use.
 struct Known<'a> {
     /// Files and folders from the root.
     paths: BTreeSet<&'a str>,
     /// Identifiers of the sources.
     identifiers: BTreeSet<String>,
-    /// Words of all texts but documents.
+    /// The words of all texts except documents.
     words: BTreeSet<&'a str>,
 }
 
@@ -121,7 +129,7 @@ impl<'a> Known<'a> {
             known.paths.extend(path.match_indices('/').map(|(end, _)| &path[..end]));
         }
         for source in sources {
-            // What was parsed as a file consists of tokens.
+            // A file that was parsed consists of tokens.
             if let Ok(tokens) = source.text.parse() {
                 collect_identifiers(tokens, &mut known.identifiers);
             }
@@ -134,7 +142,8 @@ impl<'a> Known<'a> {
         known
     }
 
-    /// Whether the repository has the path, or one in the folder `scope` ends with it.
+    /// Returns whether the repository has the path, or has one in the folder `scope` that ends with
+    /// it.
     fn has_path(&self, path: &str, scope: &str) -> bool {
         let path = path.trim_end_matches('/');
         let is_end_of = |whole: &str| {
@@ -167,11 +176,11 @@ fn is_of_word(c: char) -> bool {
 struct Span<'a> {
     line: usize,
     text: &'a str,
-    /// The heading above it if that is a folder, with a slash at its end; empty elsewhere.
+    /// The heading above it if that is a folder, with a slash at its end; otherwise empty.
     scope: String,
 }
 
-/// The spans of a document, without those that go over the end of a line.
+/// Returns the spans of a document, without those that continue over the end of a line.
 fn spans<'a>(text: &'a str, known: &Known<'_>) -> Vec<Span<'a>> {
     let mut spans = Vec::new();
     let mut scope = String::new();
@@ -215,7 +224,7 @@ fn complaints(path: &str, text: &str, known: &Known<'_>) -> Vec<String> {
     spans(text, known).iter().filter_map(wrong).collect()
 }
 
-/// Returns what is not there of what the span names.
+/// Returns which of the names in the span does not exist.
 fn missing(span: &Span<'_>, known: &Known<'_>) -> Option<String> {
     if NAMES_OF_OTHERS.contains(&span.text) {
         return None;
@@ -249,7 +258,7 @@ fn missing_identifier(path: &str, known: &Known<'_>) -> Option<String> {
     missing.map(|part| format!("the sources have no identifier {part}"))
 }
 
-/// Whether the span can only be meant as a path of the repository.
+/// Returns whether the span can only mean a path of the repository.
 fn is_path(span: &str, known: &Known<'_>) -> bool {
     let is_plain = span.chars().all(|c| is_of_word(c) || "./-".contains(c));
     if !is_plain || span.starts_with(['.', '/']) || span.starts_with("target/") {
@@ -272,7 +281,8 @@ fn is_path(span: &str, known: &Known<'_>) -> bool {
     }
 }
 
-/// Whether the part of a path stands for others, as `OWNER` and `FAMILY.rs` do; `README.md` does not.
+/// Returns whether the part of a path is a placeholder, like `OWNER` and `FAMILY.rs`; `README.md`
+/// is not.
 fn is_placeholder(part: &str) -> bool {
     let stem = part.split('.').next().unwrap_or(part);
     let is_capitals = stem.chars().all(|c| c.is_ascii_uppercase() || c == '_');
@@ -283,7 +293,8 @@ fn is_identifier(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && text.chars().all(is_of_word)
 }
 
-/// Whether the word is spelled like a name of several words in Rust: `KvCache`, `check_integrity`, `BULK_ROWS`.
+/// Returns whether the word is spelled like a name of several words in Rust: `KvCache`,
+/// `check_integrity`, `BULK_ROWS`.
 ///
 /// `Q4_0` and `IQ2_XXS` are formats.
 fn is_name_of_rust(word: &str) -> bool {
@@ -320,7 +331,7 @@ mod tests {
     const CODE: &str = "const BULK_ROWS: u8 = 64; impl Engine { fn step() { log!(other::name) } }
         // Reads `HF_TOKEN` and `top_k` for a KvCache.";
 
-    /// What is missing of an invented document, as `1 span: what`.
+    /// Returns the missing names of an invented document, as `1 span: what`.
     fn missing_in(document: &str) -> Vec<String> {
         let paths = PATHS.map(str::to_owned);
         let texts = [

@@ -1,9 +1,9 @@
-//! Vulkan drivers to test with: Debian's lavapipe (runs on the processor), a newer lavapipe with cooperative matrices, and
-//! RADV, which compiles for a Radeon that is not there.
+//! Vulkan drivers for tests: Debian's lavapipe (runs on the processor), a newer lavapipe with
+//! cooperative matrices, and RADV, which compiles for a Radeon that is not present.
 //!
-//! The first is a package of the system. The other two belong to other Debian releases: a private apt, whose lists and
-//! packages stay in `target/drivers`, fetches them and `dpkg -x` unpacks them there, so that nothing of the system
-//! changes.
+//! The first is a package of the system. The other two belong to other Debian releases: a private
+//! apt, whose lists and packages stay in `target/drivers`, fetches them, and `dpkg -x` unpacks them
+//! there, so that nothing in the system changes.
 
 pub(crate) mod apt;
 
@@ -16,23 +16,23 @@ use anyhow::{Context, bail};
 use self::apt::Apt;
 use crate::outside;
 
-/// A driver's environment: what to set, and what to start a test program through.
+/// A driver's environment: the variables to set, and the launcher of a test program.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Driver {
     /// Environment variables: (name, value).
     pub(crate) environment: Vec<(String, String)>,
-    /// Command before the test program's path; empty where none is needed.
+    /// The command before the test program's path; empty if none is needed.
     pub(crate) launcher: Vec<String>,
-    /// The package's version, where this program fetched it.
+    /// The package's version, if this program fetched it.
     pub(crate) version: String,
     /// Whether `version` is the pinned one.
     pub(crate) is_pinned: bool,
-    /// The folder with the description of a validation layer that runs with the driver.
+    /// The folder with the description of a validation layer that works with the driver.
     pub(crate) layers: Option<PathBuf>,
 }
 
 impl Driver {
-    /// A program on this driver.
+    /// Returns the command for a program on this driver.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut words = self.launcher.iter().map(OsStr::new).chain([program.as_os_str()]);
         let mut command = Command::new(words.next().unwrap_or(program.as_os_str()));
@@ -42,36 +42,37 @@ impl Driver {
     }
 }
 
-/// What this machine has; `None` where the driver is missing.
+/// The drivers of this machine; `None` if a driver is missing.
 pub(crate) struct Drivers {
     /// The system's lavapipe: the plain kernels.
     pub(crate) lavapipe: Option<Driver>,
     /// The newer lavapipe: the cooperative matrix kernels.
     pub(crate) matrix: Option<Driver>,
-    /// RADV as on a Radeon 780M: compiles, does not run.
+    /// RADV as on a Radeon 780M: compiles, but does not run.
     pub(crate) radv: Option<Driver>,
-    /// What is missing, and why: one sentence each.
+    /// The missing drivers and the reasons: one sentence each.
     pub(crate) missing: Vec<String>,
 }
 
 /// A driver from another Debian release.
 struct Fetched {
-    /// Folder in `target/drivers`.
+    /// The folder in `target/drivers`.
     name: &'static str,
     /// The release's archive.
     suite: &'static str,
-    /// The releases to look in: `suite`, and those that its packages depend on.
+    /// The releases that are searched: `suite`, and those that its packages depend on.
     suites: &'static str,
-    /// Packages with the versions that the reports were made with; what they depend on is fetched too if `whole`.
+    /// Packages with the versions that the reports were made with. If `whole`, the packages that
+    /// they depend on are fetched too.
     packages: &'static [(&'static str, &'static str)],
     whole: bool,
-    /// Packages of the release, in the version that it has, for use with the driver.
+    /// Packages of the release, in its own version, for use with the driver.
     tools: &'static [&'static str],
     library: &'static str,
 }
 
-/// Mesa 25.0.7 for Debian 12: its libraries are those of the stock driver. Later versions have no device without
-/// hardware any more.
+/// Mesa 25.0.7 for Debian 12: it uses the libraries of the stock driver. Later versions have no
+/// device without hardware.
 const RADV: Fetched = Fetched {
     name: "radv",
     suite: "bookworm-backports",
@@ -86,8 +87,8 @@ const RADV: Fetched = Fetched {
     library: "libvulkan_radeon.so",
 };
 
-/// Mesa 26 for Debian 13, with that release's C library; `spirv-val` runs on the same, and so does a validation layer that
-/// knows cooperative matrices.
+/// Mesa 26 for Debian 13, with that release's C library. `spirv-val` runs on the same library, and
+/// so does a validation layer that knows cooperative matrices.
 const MATRIX: Fetched = Fetched {
     name: "lavapipe",
     suite: "trixie-backports",
@@ -98,11 +99,11 @@ const MATRIX: Fetched = Fetched {
     library: "libvulkan_lvp.so",
 };
 
-/// Where libraries lie inside a package of Debian for x86-64.
+/// The folder of the libraries inside a package of Debian for x86-64.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
-/// Names what was unpacked; written last, so that a folder without it is not whole.
+/// Names what was unpacked. Written last, so that a folder without it is incomplete.
 const STAMP: &str = "version";
 
 /// Installs and fetches what is missing, and prints how each driver is used.
@@ -112,10 +113,10 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     if drivers.missing.is_empty() { Ok(()) } else { bail!("{} are missing", drivers.missing.len()) }
 }
 
-/// Installs and fetches what is missing; what cannot be had is listed in the result.
+/// Installs and fetches what is missing. The result lists the drivers that cannot be had.
 pub(crate) fn ensure(root: &Path) -> anyhow::Result<Drivers> {
     let mut reasons = Vec::new();
-    // One after the other: a system may know one by another name.
+    // One after the other: a system may know one of them by another name.
     for packages in [missing_packages(), outside::missing()] {
         if let Err(error) = install(root, &packages) {
             reasons.push(format!("{error:#}"));
@@ -144,13 +145,13 @@ pub(crate) fn ensure(root: &Path) -> anyhow::Result<Drivers> {
     Ok(drivers)
 }
 
-/// What is there already.
+/// Returns the drivers that are installed already.
 pub(crate) fn find(root: &Path) -> anyhow::Result<Drivers> {
     let system = system_lavapipe().map(|path| Driver {
         environment: vec![
             ("VK_DRIVER_FILES".to_owned(), path.display().to_string()),
-            // Compiling takes longer than running: unoptimised, tests end in two thirds of the time. The newer one's compiler
-            // takes longer so.
+            // Compiling takes longer than running: unoptimised, tests take two thirds of the time.
+            // With the newer lavapipe, compiling takes longer that way.
             ("GALLIVM_PERF".to_owned(), "nopt".to_owned()),
             shader_cache(root),
         ],
@@ -165,8 +166,8 @@ pub(crate) fn find(root: &Path) -> anyhow::Result<Drivers> {
     })
 }
 
-/// The command of a `spirv-val` that knows cooperative matrices: the fetched one, or the system's if it is of 2024 or
-/// later.
+/// Returns the command of a `spirv-val` that knows cooperative matrices: the fetched one, or the
+/// system's if it is of 2024 or later.
 pub(crate) fn validator(root: &Path) -> Option<Vec<String>> {
     let folder = folder(root, &MATRIX);
     let fetched = folder.join("usr/bin/spirv-val");
@@ -180,7 +181,7 @@ pub(crate) fn validator(root: &Path) -> Option<Vec<String>> {
     (year >= 2024).then(|| vec!["spirv-val".to_owned()])
 }
 
-/// The year in `SPIRV-Tools v2023.1 v2022.4-...`.
+/// Returns the year in `SPIRV-Tools v2023.1 v2022.4-...`.
 fn year_of(version: &str) -> Option<u32> {
     version.split_once(" v")?.1.split('.').next()?.parse().ok()
 }
@@ -189,7 +190,7 @@ fn folder(root: &Path, wanted: &Fetched) -> PathBuf {
     root.join("target/drivers").join(wanted.name)
 }
 
-/// Debian's and other distributions' description of lavapipe for the Vulkan loader.
+/// Returns the description of lavapipe for the Vulkan loader by Debian or another distribution.
 fn system_lavapipe() -> Option<PathBuf> {
     let folders = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"];
     let files = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
@@ -203,22 +204,23 @@ fn system_lavapipe() -> Option<PathBuf> {
     paths.into_iter().find(is_lavapipe)
 }
 
-/// Mesa keeps the machine code of shaders there, by driver and shader: compiling is most of what tests on lavapipe take.
+/// Returns the variable with the folder in which Mesa keeps the machine code of shaders, by driver
+/// and shader: compiling is most of the time of tests on lavapipe.
 fn shader_cache(root: &Path) -> (String, String) {
     let folder = root.join("target/shader-cache");
     ("MESA_SHADER_CACHE_DIR".to_owned(), folder.display().to_string())
 }
 
-/// Describes Khronos' validation layer for the Vulkan loader.
+/// The description of Khronos' validation layer for the Vulkan loader.
 const LAYER: &str = "VkLayer_khronos_validation.json";
 
-/// The folder where the system's validation layer is described.
+/// Returns the folder with the description of the system's validation layer.
 fn system_layers() -> Option<PathBuf> {
     let folders = ["/usr/share/vulkan/explicit_layer.d", "/etc/vulkan/explicit_layer.d"];
     folders.iter().map(PathBuf::from).find(|folder| folder.join(LAYER).is_file())
 }
 
-/// What the stamp of a whole folder says: versions wanted, and the versions that were got.
+/// Returns the stamp of a complete folder: the wanted versions and the fetched versions.
 fn stamp(wanted: &Fetched, got: &[String]) -> String {
     let list: Vec<_> =
         wanted.packages.iter().map(|(name, version)| format!("{name}={version}")).collect();
@@ -227,7 +229,7 @@ fn stamp(wanted: &Fetched, got: &[String]) -> String {
 }
 
 fn is_complete(root: &Path, wanted: &Fetched) -> bool {
-    // A stamp for other pins is that of another version of this program.
+    // A stamp with other pins was written by another version of this program.
     let expected = stamp(wanted, &[]);
     let first = expected.lines().next().unwrap_or_default();
     std::fs::read_to_string(folder(root, wanted).join(STAMP))
@@ -259,7 +261,7 @@ fn driver(root: &Path, wanted: &Fetched) -> anyhow::Result<Option<Driver>> {
         layers = described.join(LAYER).is_file().then_some(described);
     } else {
         let libraries = folder.join(LIBRARIES).display().to_string();
-        // Through a launcher: cargo, which starts the program, keeps its own libraries.
+        // Uses a launcher, because cargo, which starts the program, must keep its own libraries.
         launch.extend(["/usr/bin/env".to_owned(), format!("LD_LIBRARY_PATH={libraries}")]);
         environment.push(("RADV_FORCE_FAMILY".to_owned(), "phoenix".to_owned()));
     }
@@ -267,14 +269,14 @@ fn driver(root: &Path, wanted: &Fetched) -> anyhow::Result<Option<Driver>> {
     Ok(Some(Driver { environment, launcher: launch, version, is_pinned, layers }))
 }
 
-/// Starts a program on the C library of the release that the folder holds.
+/// Returns the launcher that starts a program on the C library of the release in the folder.
 fn launcher(folder: &Path) -> Vec<String> {
     let libraries = folder.join(LIBRARIES);
     let loader = libraries.join(LOADER).display().to_string();
     vec![loader, "--library-path".to_owned(), libraries.display().to_string()]
 }
 
-/// The system's packages for the drivers that are missing.
+/// Returns the system's packages for the missing drivers.
 fn missing_packages() -> Vec<&'static str> {
     let mut packages = Vec::new();
     if system_lavapipe().is_none() {
@@ -292,7 +294,7 @@ fn missing_packages() -> Vec<&'static str> {
     packages
 }
 
-/// Installs packages of the system; needs apt and root's rights only where there are any.
+/// Installs packages of the system. Needs apt and root's rights only if there are any.
 pub(crate) fn install(root: &Path, packages: &[&str]) -> anyhow::Result<()> {
     if packages.is_empty() {
         return Ok(());
@@ -309,7 +311,7 @@ pub(crate) fn install(root: &Path, packages: &[&str]) -> anyhow::Result<()> {
     apt::install(root, packages)
 }
 
-/// Whether a program of this name is in the path.
+/// Returns whether a program of this name is in the path.
 pub(crate) fn is_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
@@ -374,7 +376,7 @@ fn fetch(root: &Path, wanted: &Fetched) -> anyhow::Result<()> {
     apt.clear()
 }
 
-/// Libraries that the dynamic loader does not find.
+/// Returns the libraries that the dynamic loader does not find.
 fn missing_libraries(folder: &Path, library: &Path, whole: bool) -> anyhow::Result<Vec<String>> {
     let output = if whole {
         let launcher = launcher(folder);

@@ -1,4 +1,5 @@
-//! The image of a container, built from the Debian package and tried by `tools/package-test/container.sh`.
+//! The container image, built from the Debian package and tried by
+//! `tools/package-test/container.sh`.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,13 +9,14 @@ use anyhow::{Context, bail};
 
 use crate::drivers::{install, is_program};
 
-/// What it takes, by the names of Debian's packages too.
+/// The programs that it needs, which are also the names of Debian's packages.
 const NEEDS: [&str; 4] = ["podman", "runc", "debootstrap", "curl"];
 const SCRIPT: &str = "tools/package-test/container.sh";
-/// The script's exit code where the machine runs no containers, or there is nothing to build on.
+/// The script's exit code if the machine runs no containers, or if there is nothing to build on.
 const IMPOSSIBLE: i32 = 77;
 
-/// Builds and tries the image of the package in `target/dist`. Returns what was skipped, if anything.
+/// Builds and tries the image of the package in `target/dist`. Returns what was skipped, if
+/// anything.
 ///
 /// # Errors
 ///

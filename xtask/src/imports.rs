@@ -1,14 +1,16 @@
-//! Which files of a crate import which.
+//! Determines which files of a crate import which.
 //!
-//! A file imports another if its code names a module of that file, or an item in it, by a path: after `use`, in an
-//! expression, in a type, or among the words that a macro takes.
+//! A file imports another if its code names a module of that file, or an item in it, by a path:
+//! after `use`, in an expression, in a type, or among the tokens of a macro.
 //!
-//! - A path belongs to the deepest module that it names: `crate::engine::step::Pass` to `engine/step.rs`, and
-//!   `crate::engine::Pass` to `engine/mod.rs`, even if that only passes `Pass` on.
+//! - A path belongs to the deepest module that it names: `crate::engine::step::Pass` to
+//!   `engine/step.rs`, and `crate::engine::Pass` to `engine/mod.rs`, even if that only re-exports
+//!   `Pass`.
 //! - A module inside a file belongs to the file.
-//! - `mod child;` imports nothing, nor does `pub use child::Item` (with any `pub`), which passes on what is in a module
-//!   below. If the same file's code uses `Item`, that is an import.
-//! - What is compiled only for tests does not count: items under `#[cfg(test)]`, and the files that they declare.
+//! - `mod child;` imports nothing, nor does `pub use child::Item` (with any `pub`), which
+//!   re-exports an item of a module below. If the same file's code uses `Item`, that is an import.
+//! - Code that is compiled only for tests does not count: items under `#[cfg(test)]`, and the
+//!   files that they declare.
 //!
 //! Names that come through `use other::*`, methods, and paths in attributes are not followed.
 
@@ -22,10 +24,10 @@ use syn::visit::{self, Visit};
 
 use crate::sources::Source;
 
-/// For each file of a crate the files that it imports, with the first line that does.
+/// For each file of a crate the files that it imports, with the line of the first import.
 pub(crate) type Imports<'a> = BTreeMap<&'a str, BTreeMap<&'a str, usize>>;
 
-/// The imports of every crate, by its folder: `crates/engine`.
+/// Returns the imports of every crate, by its folder: `crates/engine`.
 ///
 /// A package of several programs has the files of all of them.
 ///
@@ -53,7 +55,7 @@ fn package_of_root(path: &str) -> Option<&str> {
     is_root.then_some(package)
 }
 
-/// Whether the item is compiled only for tests.
+/// Returns whether the item is compiled only for tests.
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
@@ -61,7 +63,7 @@ fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Whether the condition of a `cfg` is never true outside tests: `test`, `all(test, unix)`.
+/// Returns whether the condition of a `cfg` is never true outside tests: `test`, `all(test, unix)`.
 fn needs_test(condition: &syn::Meta) -> bool {
     match condition {
         syn::Meta::Path(path) => path.is_ident("test"),
@@ -78,9 +80,9 @@ type Place = Vec<String>;
 
 /// The modules of a library or program.
 struct Modules<'a> {
-    /// The file of each module, those inside a file included.
+    /// The file of each module, including modules inside a file.
     by_place: BTreeMap<Place, &'a str>,
-    /// The files, with the place of the module that each of them is.
+    /// The files, each with the place of its module.
     files: Vec<(Place, &'a Source)>,
 }
 
@@ -150,7 +152,8 @@ impl<'a> Modules<'a> {
         self.files.iter().map(imports_of).collect()
     }
 
-    /// Returns the deepest module that a path in the module at `place` names, if it begins with a module of this crate.
+    /// Returns the deepest module that a path in the module at `place` names, if it begins with a
+    /// module of this crate.
     fn resolve(&self, place: &[String], path: &[String]) -> Option<Place> {
         let mut found = place.to_vec();
         let mut rest = path;
@@ -176,7 +179,7 @@ impl<'a> Modules<'a> {
             }
             rest = others;
         }
-        // Nothing of the path was followed: it begins with a local name or another crate.
+        // No part of the path was followed: it begins with a local name or another crate.
         (rest.len() < path.len()).then_some(found)
     }
 }
@@ -184,16 +187,17 @@ impl<'a> Modules<'a> {
 /// Collects the imports of a file.
 struct Importer<'m, 'a> {
     modules: &'m Modules<'a>,
-    /// The module that is read at the moment.
+    /// The module that is being read.
     place: Place,
     imports: Vec<(&'a str, usize)>,
-    /// Names from modules below that `pub use` passes on, and where they come from.
+    /// Names from modules below that `pub use` re-exports, with the files and lines that they come
+    /// from.
     passed_on: Vec<(String, &'a str, usize)>,
-    /// What the paths of the file's code begin with.
+    /// The first parts of the paths in the file's code.
     used: BTreeSet<String>,
 }
 
-/// A name that a `use` brings, and the path that it stands for.
+/// A name that a `use` introduces, and the path that it stands for.
 struct Used {
     name: String,
     path: Vec<String>,
@@ -287,7 +291,7 @@ impl<'ast> Visit<'ast> for Importer<'_, '_> {
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 }
 
-/// The attributes of the items that code under test may have besides.
+/// Returns the attributes of the items that may be compiled only for tests.
 fn attributes(item: &syn::Item) -> &[syn::Attribute] {
     match item {
         syn::Item::Const(item) => &item.attrs,
@@ -333,10 +337,10 @@ fn flatten(tree: &syn::UseTree, before: &mut Vec<String>, names: &mut Vec<Used>)
     }
 }
 
-/// The paths among the words that a macro takes, and their lines.
+/// Returns the paths among the tokens of a macro, and their lines.
 fn paths_in(tokens: TokenStream) -> Vec<(Vec<String>, usize)> {
     let mut paths = Vec::<(Vec<String>, usize)>::new();
-    // The colons since the last name, if nothing else stands between.
+    // The colons since the last name, if there is nothing else in between.
     let mut colons = None;
     for token in tokens {
         match token {
@@ -364,7 +368,7 @@ fn paths_in(tokens: TokenStream) -> Vec<(Vec<String>, usize)> {
 pub(crate) mod tests {
     use super::*;
 
-    /// The sources of a crate `crates/a`, by their paths below `src`.
+    /// Returns the sources of a crate `crates/a`, by their paths below `src`.
     pub(crate) fn invented(files: &[(&str, &str)]) -> Vec<Source> {
         let source = |(path, text): &(&str, &str)| {
             let syntax = syn::parse_file(text).expect("it is Rust");
@@ -373,7 +377,7 @@ pub(crate) mod tests {
         files.iter().map(source).collect()
     }
 
-    /// What the file `of` imports, as `b.rs:2 c/mod.rs:1`, if `files` are a crate.
+    /// Returns the imports of the file `of`, as `b.rs:2 c/mod.rs:1`, if `files` are a crate.
     fn imports(files: &[(&str, &str)], of: &str) -> String {
         let sources = invented(files);
         let crates = read(&sources).expect("every module has a file");

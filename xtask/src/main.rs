@@ -41,7 +41,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Everything that has to pass before a change lands: tidy, formatting, lints, shaders, all tests, reports.
+    /// Everything that has to pass before a change lands: tidy, formatting, lints, shaders, all
+    /// tests, reports.
     Ci,
     /// Packages of the program in target/dist: an archive, a Debian package, a bill of materials.
     Dist {
@@ -49,13 +50,16 @@ enum Task {
         #[arg(long)]
         dev: bool,
     },
-    /// Install and fetch the Vulkan drivers and the browser that the tests run on, and print how to use each driver.
+    /// Install and fetch the Vulkan drivers and the browser that the tests run on, and print how to
+    /// use each driver.
     Drivers,
     /// Check the types of everything for macOS.
     Macos,
-    /// The server from outside: its page in a headless Chromium, and several of them behind sglang-router.
+    /// The server from outside: its page in a headless Chromium, and several of them behind
+    /// sglang-router.
     Outside,
-    /// Report what RADV makes of the Vulkan backend's kernels for the Radeon 780M: docs/benchmarks/radv-phoenix.md.
+    /// Report what RADV makes of the Vulkan backend's kernels for the Radeon 780M:
+    /// docs/benchmarks/radv-phoenix.md.
     Radv {
         /// Write nothing; fail if the committed report differs.
         #[arg(long)]
@@ -71,7 +75,8 @@ enum Task {
     Tidy,
     /// The tests of the Vulkan backend on the drivers of `drivers`, under the validation layer.
     Vulkan,
-    /// Build everything for Windows, and run the program and the tests of the portable crates under Wine.
+    /// Build everything for Windows, and run the program and the tests of the portable crates under
+    /// Wine.
     Windows,
 }
 

@@ -1,4 +1,5 @@
-//! Tests of the server from outside: its page in a headless Chromium, and several servers behind a router.
+//! Tests of the server from outside: its page in a headless Chromium, and several servers behind a
+//! router.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,11 +10,11 @@ use anyhow::{Context, bail};
 use crate::drivers::is_program;
 use crate::programs::{self, Program};
 
-/// What the tests take beside the program, and the packages of Debian that have it.
+/// The programs that the tests need in addition to `trine`, and their packages in Debian.
 const NEEDS: [(&str, &str); 3] =
     [("chromium", "chromium"), ("chromedriver", "chromium-driver"), ("python3", "python3")];
 
-/// Packages of Debian that are missing for the tests.
+/// Returns the packages of Debian that the tests lack.
 pub(crate) fn missing() -> Vec<&'static str> {
     let needs = NEEDS.into_iter().filter(|(program, _)| !is_program(program));
     let mut packages: Vec<_> = needs.map(|(_, package)| package).collect();
@@ -23,20 +24,21 @@ pub(crate) fn missing() -> Vec<&'static str> {
     packages
 }
 
-/// Whether Python can make an environment of its own, which Debian packs apart.
+/// Returns whether Python can make a virtual environment, which Debian packs separately.
 fn makes_environments() -> bool {
     let mut python = Command::new("python3");
     python.args(["-c", "import ensurepip, venv"]).stdout(Stdio::null()).stderr(Stdio::null());
     python.status().is_ok_and(|status| status.success())
 }
 
-/// Drives the page of the `trine` among these programs. Gives what was skipped, if anything.
+/// Drives the page of the `trine` among these programs. Returns what was skipped, if anything.
 pub(crate) fn page(root: &Path, programs: &[Program]) -> anyhow::Result<Option<String>> {
     let arguments = ["tools/page-test/page_test.py"];
     test(root, programs, "the page", "python3", &arguments, &[])
 }
 
-/// Puts several of the `trine` among these programs behind sglang-router. Gives what was skipped, if anything.
+/// Puts several of the `trine` among these programs behind sglang-router. Returns what was skipped,
+/// if anything.
 pub(crate) fn router(root: &Path, programs: &[Program]) -> anyhow::Result<Option<String>> {
     test(root, programs, "the router", "bash", &["tools/server-test/run.sh"], &["router"])
 }

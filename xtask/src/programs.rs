@@ -1,7 +1,7 @@
-//! Programs that cargo builds of this workspace: test programs, examples, and `trine` itself.
+//! Programs that cargo builds from this workspace: test programs, examples, and `trine` itself.
 //!
-//! They are built by one command and started without cargo, because cargo builds the same dependency again for each choice of
-//! packages that wants other features of it.
+//! They are built by one command and started without cargo, because cargo builds the same
+//! dependency again for each choice of packages that needs other features of it.
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
@@ -17,20 +17,20 @@ use crate::drivers::Driver;
 /// A program that cargo built.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
-    /// What kind of target it is of, as cargo has it: `lib`, `bin`, `test`, `example`.
+    /// The kind of its target in cargo's words: `lib`, `bin`, `test`, `example`.
     pub(crate) kind: String,
     /// The target's name.
     pub(crate) name: String,
     /// Whether it is the target's tests, not the target itself.
     pub(crate) is_test: bool,
-    /// Where it lies.
+    /// The path of its file.
     pub(crate) path: PathBuf,
     /// The package's folder, from the repository's root.
     folder: PathBuf,
 }
 
 impl Program {
-    /// The program, to be started where cargo starts it: in its package's folder.
+    /// Returns the command that starts the program where cargo starts it: in its package's folder.
     pub(crate) fn command(&self, root: &Path, driver: Option<&Driver>) -> Command {
         let folder = root.join(&self.folder);
         let mut command = match driver {
@@ -41,7 +41,7 @@ impl Program {
         command
     }
 
-    /// Whether it is the tests of the package in this folder.
+    /// Returns whether it is the tests of the package in this folder.
     pub(crate) fn is_test_of(&self, folder: &str) -> bool {
         self.is_test && self.folder == Path::new(folder)
     }
@@ -54,7 +54,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// What cargo says of a target that it built; other messages lack some of it.
+/// Cargo's message about a target that it built; other messages lack some of these fields.
 #[derive(Deserialize)]
 struct Artifact {
     manifest_path: PathBuf,
@@ -74,7 +74,7 @@ struct Profile {
     test: bool,
 }
 
-/// Builds what a command of cargo names, and gives the programs.
+/// Builds the targets of a cargo command and returns the programs.
 pub(crate) fn build(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<Vec<Program>> {
     step(root, name, arguments, |mut cargo| {
         cargo.arg("--message-format=json-render-diagnostics");
@@ -84,17 +84,17 @@ pub(crate) fn build(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Resu
     })
 }
 
-/// Cargo, the one that runs this program, started in the repository's root.
+/// Returns the cargo that runs this program, to be started in the repository's root.
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
     command
 }
 
-/// Announces a command of cargo, runs it, and says how long that took.
+/// Announces a command of cargo, runs it, and prints how long it took.
 ///
 /// # Errors
-/// If it fails; the error says how to repeat it.
+/// Returns an error if it fails. The error says how to repeat it.
 pub(crate) fn step<T>(
     root: &Path,
     name: &str,
@@ -113,7 +113,7 @@ pub(crate) fn step<T>(
     Ok(result)
 }
 
-/// Starts a program and hands on each line of its standard output.
+/// Starts a program and passes on each line of its standard output.
 pub(crate) fn lines(
     command: &mut Command,
     mut take: impl FnMut(&str),
@@ -130,7 +130,7 @@ pub(crate) fn lines(
     child.wait().context("cannot wait for a program")
 }
 
-/// The program that a message of cargo tells of.
+/// Returns the program in a message of cargo.
 fn program(root: &Path, message: &str) -> Option<Program> {
     let artifact: Artifact = serde_json::from_str(message).ok()?;
     let folder = artifact.manifest_path.parent()?;
@@ -143,7 +143,7 @@ fn program(root: &Path, message: &str) -> Option<Program> {
     })
 }
 
-/// The program of a target of this kind and name.
+/// Returns the program of a target of this kind and name.
 pub(crate) fn find<'a>(
     programs: &'a [Program],
     kind: &str,
@@ -160,7 +160,7 @@ pub(crate) fn finish(command: &mut Command) -> anyhow::Result<()> {
     output(command).map(drop)
 }
 
-/// What a command prints.
+/// Returns the output of a command.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().display().to_string();
     let output =
@@ -175,7 +175,7 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// A message as cargo writes it, shortened.
+    /// Returns a message as cargo writes it, shortened.
     fn message(kind: &str, name: &str, is_test: bool, executable: &str) -> String {
         format!(
             r#"{{"reason":"compiler-artifact","manifest_path":"/root/crates/vulkan/Cargo.toml",

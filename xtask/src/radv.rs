@@ -1,5 +1,6 @@
-//! What RADV's compiler makes of the Vulkan backend's kernels for a Radeon 780M: registers, spills, and the instructions
-//! of the main loops. The driver compiles for a GPU that is not there; nothing runs.
+//! Reports what RADV's compiler does with the Vulkan backend's kernels for a Radeon 780M:
+//! registers, spills, and the instructions of the main loops. The driver compiles for a GPU that is
+//! not present; nothing runs.
 
 mod assembly;
 
@@ -18,12 +19,13 @@ use crate::programs::{self, Program};
 /// The committed report.
 const REPORT: &str = "docs/benchmarks/radv-phoenix.md";
 
-/// The example that compiles the kernels and prints what the driver tells of each, as JSON.
+/// The example that compiles the kernels and prints the driver's facts about each, as JSON.
 const EXAMPLE: &str = "pipeline_report";
-/// Builds it with the features that its dependencies have in the whole workspace, so that tests share these.
+/// Builds the example with the features that its dependencies have in the whole workspace, so that
+/// tests share these.
 const BUILD: [&str; 5] = ["build", "--locked", "--workspace", "--example", EXAMPLE];
 
-/// What the example prints.
+/// The output of the example.
 #[derive(Deserialize)]
 struct Output {
     /// The device's name.
@@ -34,25 +36,25 @@ struct Output {
 /// A compiled kernel.
 #[derive(Deserialize)]
 struct Kernel {
-    /// For people: what it computes, for which shapes.
+    /// A description for people: what it computes, for which shapes.
     name: String,
     /// The shader's name.
     shader: String,
-    /// Specialisation constants from 0 on.
+    /// The specialisation constants from 0 on.
     constants: Vec<u32>,
-    /// Invocations of a subgroup.
+    /// The number of invocations of a subgroup.
     subgroup: u32,
-    /// Prefixes of instructions that it was written to be compiled to: `v_dot4`, `v_wmma`.
+    /// Prefixes of the instructions that it should be compiled to: `v_dot4`, `v_wmma`.
     expects: Vec<String>,
     /// Whether it reads packed weights or a cache, which must not be loaded byte by byte.
     wide: bool,
-    /// As the driver names them.
+    /// The statistics by the driver's names.
     statistics: BTreeMap<String, f64>,
-    /// Machine code as text.
+    /// The machine code as text.
     assembly: String,
 }
 
-/// Writes the report, or with `check` compares the committed one.
+/// Writes the report; with `check`, compares the committed one.
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     let drivers = drivers::find(root)?;
     let driver = drivers.radv.context("RADV is not there; get it with: cargo xtask drivers")?;
@@ -63,7 +65,7 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    // Written even of kernels against the rules: it helps to mend them.
+    // Written even if kernels break the rules, because it helps to mend them.
     let report = report(root, &driver, &example)?;
     let path = root.join(REPORT);
     std::fs::write(&path, &report.text)
@@ -74,23 +76,23 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The program that makes the report.
+/// Builds the program that makes the report.
 pub(crate) fn build(root: &Path) -> anyhow::Result<Program> {
     let programs = programs::build(root, "building the report on kernels", &BUILD)?;
     programs::find(&programs, "example", EXAMPLE).cloned()
 }
 
-/// What became of the kernels.
+/// The result for the kernels.
 struct Report {
     /// The report as Markdown.
     text: String,
     kernels: usize,
-    /// What is against the rules.
+    /// The violations of the rules.
     complaints: Vec<String>,
 }
 
 impl Report {
-    /// Fails if a kernel is against the rules.
+    /// Fails if a kernel breaks a rule.
     fn judge(&self) -> anyhow::Result<()> {
         self.complaints.iter().for_each(|complaint| eprintln!("radv: {complaint}"));
         if !self.complaints.is_empty() {
@@ -100,7 +102,8 @@ impl Report {
     }
 }
 
-/// Holds the kernels to the rules and the committed report to them; returns what could not be checked.
+/// Checks the kernels against the rules and the committed report against the kernels. Returns what
+/// could not be checked.
 pub(crate) fn check(
     root: &Path,
     driver: &Driver,
@@ -168,7 +171,7 @@ fn report(root: &Path, driver: &Driver, example: &Program) -> anyhow::Result<Rep
     Ok(Report { text, kernels: rows.len(), complaints })
 }
 
-/// What is wrong with a kernel's code.
+/// Returns the problems of a kernel's code.
 fn complaints(kernel: &Kernel, counts: &Counts) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut complain = |what: String| {
@@ -194,7 +197,7 @@ fn complaints(kernel: &Kernel, counts: &Counts) -> Vec<String> {
     complaints
 }
 
-/// The report as Markdown.
+/// Returns the report as Markdown.
 fn describe(device: &str, version: &str, rows: &[(&Kernel, Counts)]) -> String {
     let mut text = format!(
         "# The kernels on a Radeon 780M, as compiled\n\

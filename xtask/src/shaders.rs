@@ -1,8 +1,8 @@
-//! The Vulkan backend's shaders: has them compiled, and validates the result.
+//! The Vulkan backend's shaders: compiles them and validates the result.
 //!
-//! The compiler is a program of its own (`src/bin/shaders`), built with the feature `shaders`, because it takes a C++
-//! compiler. Building that takes minutes, so a seal is committed with what it made: as long as neither the compiler nor a
-//! shader has changed since, `ci` does without it.
+//! The compiler is a separate program (`src/bin/shaders`), built with the feature `shaders`,
+//! because it needs a C++ compiler. Building it takes minutes, so a seal is committed with its
+//! results: as long as neither the compiler nor a shader has changed since, `ci` does without it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,17 +14,17 @@ use sha2::{Digest, Sha256};
 use crate::programs::cargo;
 use crate::{ci, drivers, sources};
 
-/// Where the shaders are, from the repository's root.
+/// The folder of the shaders, from the repository's root.
 const FOLDER: &str = "crates/vulkan/shaders";
-/// Where their compiler is.
+/// The folder of their compiler.
 const COMPILER: &str = "xtask/src/bin/shaders";
-/// The packages that the compiler is made with.
+/// The packages that the compiler consists of.
 const COMPILER_PACKAGES: [&str; 3] = ["glslang", "glslang-sys", "rspirv"];
 /// The seal's file.
 const SEAL: &str = "crates/vulkan/shaders/spv/seal";
 
-/// Compiles every shader; with `check`, proves that the committed files are what would be written. Validates the result
-/// where a validator is found that knows cooperative matrices.
+/// Compiles every shader; with `check`, proves that the committed files are what would be written.
+/// Validates the result if there is a validator that knows cooperative matrices.
 ///
 /// Returns what could not be checked.
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<Vec<String>> {
@@ -40,7 +40,8 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<Vec<String>> {
     validate(root)
 }
 
-/// The same as [`run`] with `check`, and lints and tests of the compiler, where the seal does not show that all was done.
+/// Does the same as [`run`] with `check`, and lints and tests the compiler, unless the seal shows
+/// that all this was done.
 pub(crate) fn check_unless_sealed(root: &Path) -> anyhow::Result<Vec<String>> {
     let seal = Seal::of(root)?;
     if !seal.is_of_compiler(root) {
@@ -55,7 +56,7 @@ pub(crate) fn check_unless_sealed(root: &Path) -> anyhow::Result<Vec<String>> {
     validate(root)
 }
 
-/// Hashes of all that has a say in the committed files.
+/// Hashes of everything that affects the committed files.
 #[derive(Debug, PartialEq, Eq)]
 struct Seal {
     compiler: String,
@@ -68,7 +69,7 @@ impl std::fmt::Display for Seal {
     }
 }
 
-/// The part of `Cargo.lock` that is looked at.
+/// The part of `Cargo.lock` that is read.
 #[derive(Deserialize)]
 struct Lock {
     package: Vec<Package>,
@@ -83,7 +84,7 @@ struct Package {
 }
 
 impl Seal {
-    /// Of the files as they are.
+    /// Computes the seal of the current files.
     fn of(root: &Path) -> anyhow::Result<Self> {
         let lock =
             std::fs::read_to_string(root.join("Cargo.lock")).context("cannot read Cargo.lock")?;
@@ -116,13 +117,14 @@ impl Seal {
 struct Hash(Sha256);
 
 impl Hash {
-    /// Each part goes in with its length, so that moving bytes from one to the next gives another hash.
+    /// Adds a part with its length, so that moving bytes from one part to the next changes the
+    /// hash.
     fn add(&mut self, part: &[u8]) {
         self.0.update((part.len() as u64).to_le_bytes());
         self.0.update(part);
     }
 
-    /// Names and contents of the files in a folder and below it, but for the seal.
+    /// Adds the names and contents of the files in a folder and below it, except for the seal.
     fn add_files(&mut self, root: &Path, folder: &str) -> anyhow::Result<()> {
         let files = sources::files(&root.join(folder))?;
         if files.is_empty() {
@@ -162,7 +164,7 @@ fn compile(root: &Path, check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Holds each committed shader against the rules of SPIR-V and Vulkan.
+/// Checks each committed shader against the rules of SPIR-V and Vulkan.
 fn validate(root: &Path) -> anyhow::Result<Vec<String>> {
     let Some(validator) = drivers::validator(root) else {
         let skipped = "validation of the shaders: no spirv-val of 2024 or later; \

@@ -12,7 +12,7 @@ pub(crate) struct Source {
     pub(crate) syntax: syn::File,
 }
 
-/// Every Rust file of the crates, xtask and fuzz targets.
+/// Returns every Rust file of the crates, xtask and fuzz targets.
 pub(crate) fn read_all(root: &Path) -> anyhow::Result<Vec<Source>> {
     let mut paths = Vec::new();
     for folder in ["crates", "xtask", "fuzz"] {
@@ -33,12 +33,13 @@ fn read(root: &Path, path: &Path) -> anyhow::Result<Source> {
     Ok(Source { path: shown, text, syntax })
 }
 
-/// The path from the repository's root, with forward slashes.
+/// Returns the path from the repository's root, with forward slashes.
 pub(crate) fn shown(root: &Path, path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
 }
 
-/// Every file in the folder and those below it, sorted, but for what cargo builds; empty if there is no such folder.
+/// Returns every file in the folder and those below it, sorted, except for the products of cargo;
+/// empty if there is no such folder.
 pub(crate) fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     collect(folder, &mut paths)?;

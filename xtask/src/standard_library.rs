@@ -1,5 +1,5 @@
-//! Rust's standard library for other systems: the toolchain's, or what is built from Debian's package of its source where the
-//! toolchain cannot have it.
+//! Rust's standard library for other systems: the toolchain's or, if the toolchain cannot have it,
+//! one built from Debian's package of its source.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,14 +9,14 @@ use anyhow::{Context, bail};
 use crate::drivers::apt::Apt;
 use crate::programs::{cargo, output};
 
-/// Releases of Debian that have the sources of several compilers.
+/// The releases of Debian that have the sources of several compilers.
 const SUITES: [&str; 3] = ["trixie-backports", "forky", "sid"];
-/// The folder of what is built here, from the repository's root.
+/// The folder of the libraries built here, from the repository's root.
 const FOLDER: &str = "target/standard-library";
 /// Names what was built; written last.
 const STAMP: &str = "built";
 
-/// What the library is for.
+/// The purpose of the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Programs are linked with it.
@@ -25,10 +25,10 @@ pub(crate) enum Purpose {
     Checks,
 }
 
-/// Arguments with which cargo builds for a target.
+/// Returns the arguments with which cargo builds for a target.
 ///
 /// # Errors
-/// If there is no library for it and none can be built.
+/// Returns an error if there is no library for it and none can be built.
 pub(crate) fn arguments(
     root: &Path,
     target: &str,
@@ -54,7 +54,7 @@ pub(crate) fn arguments(
     Ok(arguments)
 }
 
-/// Whether the toolchain has the library.
+/// Returns whether the toolchain has the library.
 fn has_own(target: &str) -> anyhow::Result<bool> {
     let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
     Ok(libraries(Path::new(sysroot.trim()), target).is_dir())
@@ -64,7 +64,7 @@ fn libraries(sysroot: &Path, target: &str) -> PathBuf {
     sysroot.join("lib/rustlib").join(target).join("lib")
 }
 
-/// Builds the library from its source into a folder of ours.
+/// Builds the library from its source into a folder of this repository's `target`.
 fn build(root: &Path, sysroot: &Path, target: &str, purpose: Purpose) -> anyhow::Result<()> {
     let version = output(Command::new("rustc").arg("--version"))?;
     let stamp = format!("{} for {purpose:?}\n", version.trim());
@@ -87,7 +87,8 @@ fn build(root: &Path, sysroot: &Path, target: &str, purpose: Purpose) -> anyhow:
         .args([how, "--quiet", "--release", "--target", target, "--manifest-path"])
         .arg(source.join("sysroot/Cargo.toml"))
         .env("CARGO_TARGET_DIR", &built)
-        // The library uses what is not stable, and says so of nothing that it is made of.
+        // The library uses unstable features, and the crates that it consists of are not marked as
+        // unstable.
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zforce-unstable-if-unmarked -Cembed-bitcode=yes")
         .current_dir(&source);
@@ -113,7 +114,7 @@ fn build(root: &Path, sysroot: &Path, target: &str, purpose: Purpose) -> anyhow:
     Ok(())
 }
 
-/// The folder `library` of a compiler's source.
+/// Returns the folder `library` of a compiler's source.
 fn source(root: &Path, number: &str) -> anyhow::Result<PathBuf> {
     let folder = root.join(FOLDER);
     let unpacked = folder.join("source");

@@ -1,4 +1,5 @@
-//! Other systems: Windows, whose programs are built with mingw-w64 and run under Wine, and macOS, for which code is checked.
+//! Other systems: Windows, whose programs are built with mingw-w64 and run under Wine, and macOS,
+//! for which code is only checked.
 
 mod trial;
 mod wine;
@@ -16,12 +17,13 @@ use self::wine::Wine;
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
 const MACOS: &str = "aarch64-apple-darwin";
-/// Compiles and links for Windows.
+/// The compiler and linker for Windows.
 const COMPILER: &str = "x86_64-w64-mingw32-gcc";
-/// What Windows takes, and Debian's packages of it.
+/// The programs that building for Windows needs, and their packages in Debian.
 const NEEDS: [(&str, &str); 2] =
     [(COMPILER, "gcc-mingw-w64-x86-64-win32"), (wine::LAUNCHER, "wine")];
-/// Folders of packages whose tests run under Wine. Those of the Vulkan backend need a driver, and xtask's are about Debian.
+/// The folders of the packages whose tests run under Wine. Those of the Vulkan backend need a
+/// driver, and xtask's are about Debian.
 const PORTABLE: [&str; 9] = [
     "crates/weights",
     "crates/model",
@@ -33,17 +35,20 @@ const PORTABLE: [&str; 9] = [
     "crates/server",
     "crates/trine",
 ];
-/// Packages with code in C do not compile it for macOS, which would take Apple's headers: what is only checked is not linked.
+/// Keeps packages from compiling their C code for macOS, which would need Apple's headers: checked
+/// code is not linked.
 const NO_C: [&str; 4] = [
     "--config",
     "env.CC_aarch64_apple_darwin=\"true\"",
     "--config",
     "env.AR_aarch64_apple_darwin=\"true\"",
 ];
-/// The whole workspace with its tests, by one command: another choice of packages would want other features of what they use.
+/// The whole workspace with its tests, by one command: another choice of packages would need other
+/// features of their dependencies.
 const EVERYTHING: [&str; 5] = ["--workspace", "--lib", "--bins", "--tests", "--locked"];
 
-/// Builds the workspace for Windows, runs the program and the tests of the portable packages under Wine.
+/// Builds the workspace for Windows, and runs the program and the tests of the portable packages
+/// under Wine.
 pub(crate) fn windows(root: &Path) -> anyhow::Result<()> {
     let missing = NEEDS.iter().filter(|(program, _)| !drivers::is_program(program));
     let missing: Vec<&str> = missing.map(|&(_, package)| package).collect();

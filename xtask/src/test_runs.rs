@@ -1,4 +1,4 @@
-//! Runs of tests: on which driver, under the validation layer or not, and what became of them.
+//! Runs of tests: on which driver, under the validation layer or not, and their results.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,40 +11,42 @@ use crate::drivers::Driver;
 use crate::programs::{Program, lines};
 use crate::validation::{self, Messages};
 
-/// Begins the line in which a test runner sums up.
+/// The beginning of the line in which a test runner sums up.
 pub(crate) const SUMMARY: &str = "test result: ";
 
-/// What a run has to show beside passing.
+/// What a run has to show in addition to passing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Validation {
     /// Nothing: the validation layer is not loaded.
     None,
-    /// The layer was there and had nothing to say.
+    /// The layer was loaded and did not complain.
     Silent,
-    /// The layer was there and saw a hazard.
+    /// The layer was loaded and saw a hazard.
     Hazard,
 }
 
 /// A run of test programs, one after the other.
 #[derive(Debug)]
 pub(crate) struct TestRun<'a> {
-    /// For people.
+    /// A name for people.
     pub(crate) name: &'a str,
     pub(crate) programs: Vec<&'a Program>,
     /// Arguments of each program, such as the names of tests.
     pub(crate) arguments: Vec<&'a str>,
-    /// The Vulkan driver that it runs on, and what people call it.
+    /// The Vulkan driver that it runs on, and its name for people.
     pub(crate) driver: Option<&'a Driver>,
     pub(crate) place: &'a str,
     pub(crate) validation: Validation,
-    /// Tests that pass at least: where names choose them, one that fits no test would go unnoticed.
+    /// The fewest tests that must pass: if tests are chosen by name, a name that fits no test would
+    /// go unnoticed.
     pub(crate) least: u64,
-    /// Words in which a test says that it skips itself, because the driver lacks something that this one must have.
+    /// The words with which a test says that it skips itself because the driver lacks something, if
+    /// this driver must have it.
     pub(crate) forbidden: Option<&'a str>,
 }
 
 impl<'a> TestRun<'a> {
-    /// A run of at least one test without Vulkan.
+    /// Makes a run of at least one test without Vulkan.
     pub(crate) fn new(name: &'a str, programs: Vec<&'a Program>) -> Self {
         Self {
             name,
@@ -58,8 +60,9 @@ impl<'a> TestRun<'a> {
         }
     }
 
-    /// Runs the programs and sums up their results. Of a program that passes and has nothing wrong said of it only the
-    /// runner's summary is shown. One that fails does not keep the others from running.
+    /// Runs the programs and sums up their results. Only the runner's summary is shown for a
+    /// program that passes and about which there is nothing to complain. One that fails does not
+    /// keep the others from running.
     pub(crate) fn run(&self, root: &Path) -> anyhow::Result<()> {
         let start = Instant::now();
         let place =
@@ -125,20 +128,21 @@ impl<'a> TestRun<'a> {
     }
 }
 
-/// Prints lines in one piece: another list's may come meanwhile.
+/// Prints lines in one piece: another list's output may come at the same time.
 fn say(text: &str) {
-    // Who has closed the output wants to read nothing.
+    // If the output is closed, its reader wants nothing more.
     let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Makes lists of runs, all lists at the same time: what compiles for lavapipe keeps one processor busy.
+/// Makes lists of runs, all lists at the same time: the compiler for lavapipe keeps only one
+/// processor busy.
 pub(crate) fn run_at_once(root: &Path, lists: &[Vec<TestRun<'_>>]) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = lists
             .iter()
             .map(|runs| scope.spawn(move || runs.iter().try_for_each(|run| run.run(root))))
             .collect();
-        // All are waited for, and the first failure is the run's.
+        // All are waited for, and the first failure is the result.
         let results: Vec<_> = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -147,13 +151,14 @@ pub(crate) fn run_at_once(root: &Path, lists: &[Vec<TestRun<'_>>]) -> anyhow::Re
     })
 }
 
-/// What the output of test programs says.
+/// The findings in the output of test programs.
 #[derive(Debug, Default)]
 struct Found<'a> {
     counts: Counts,
     messages: Messages,
     forbidden: Option<&'a str>,
-    /// A line with the forbidden words; tests that pass show theirs only with `--show-output`.
+    /// A line with the forbidden words. Tests that pass show their output only with
+    /// `--show-output`.
     skipped: Option<String>,
 }
 
@@ -167,7 +172,7 @@ impl Found<'_> {
     }
 }
 
-/// Results of tests, over all test binaries.
+/// The results of tests, over all test binaries.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     binaries: u64,
@@ -177,7 +182,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// Adds what a line of a test runner says: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+    /// Adds the results in a line of a test runner:
+    /// `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
     fn add(&mut self, line: &str) {
         let Some((_, results)) = line.strip_prefix(SUMMARY).and_then(|rest| rest.split_once(". "))
         else {

@@ -2,11 +2,12 @@
 //!
 //! - A crate uses only crates above it in ARCHITECTURE's list of rooms.
 //! - A file has at most 700 lines, a function at most 80 (tests may have longer functions).
-//! - `unsafe` stands only in the named modules.
+//! - `unsafe` occurs only in the named modules.
 //! - Every operation of the Plan has its scalar reference, and each backend runs it and tests it.
 //! - Every row of the list of bad input has tests that exist.
 //! - The wall clock, which may jump, is read only in the named places.
-//! - The files of a crate import one another in no more circles than are recorded, and no larger ones.
+//! - The files of a crate import one another in no more circles than are recorded, and in no
+//!   larger ones.
 //! - The paths and the names of code that the documents have between backticks exist.
 
 use std::path::Path;
@@ -18,13 +19,14 @@ use syn::visit::{self, Visit};
 use crate::sources::{Source, read_all};
 use crate::{bad_input, circles, documents};
 
-/// The rooms, top to bottom: an arrow may only point up.
+/// The crates, top to bottom: an arrow may only point up.
 const ROOMS: [&str; 11] = [
     "weights", "model", "backend", "cpu", "vulkan", "npu", "text", "engine", "server", "hub",
     "trine",
 ];
 
-/// Arrows that point up and are wrong all the same: the engine and the server know devices only through `backend`.
+/// Arrows that point up but are wrong: the engine and the server know devices only through
+/// `backend`.
 const FORBIDDEN: [(&str, &str); 6] = [
     ("engine", "cpu"),
     ("engine", "vulkan"),
@@ -34,7 +36,7 @@ const FORBIDDEN: [(&str, &str); 6] = [
     ("server", "npu"),
 ];
 
-/// Where `unsafe` may stand: files and folders.
+/// The files and folders in which `unsafe` may occur.
 const UNSAFE_ROOMS: [&str; 11] = [
     "crates/weights/src/map/",
     "crates/cpu/src/attention/",
@@ -49,11 +51,12 @@ const UNSAFE_ROOMS: [&str; 11] = [
     "crates/vulkan/src/raw/",
 ];
 
-/// Tests and examples may use `unsafe`: for what safe Rust cannot observe, such as a counting allocator, and to call
-/// kernels whose callers have duties.
+/// Tests and examples may use `unsafe` to observe what safe Rust cannot, for example with a
+/// counting allocator, and to call kernels whose callers have duties.
 const UNSAFE_TESTS: [&str; 2] = ["/tests/", "/examples/"];
 
-/// Where the time of day is of use: the date of an answer, a date that a server names, the age of a file.
+/// The files in which the time of day is useful: the date of an answer, a date from a server, the
+/// age of a file.
 const WALL_CLOCKS: [&str; 4] = [
     "crates/engine/src/disk/folder.rs",
     "crates/hub/src/retry.rs",
@@ -64,7 +67,7 @@ const WALL_CLOCKS: [&str; 4] = [
 const FILE_LINES_MAX: usize = 700;
 const FUNCTION_LINES_MAX: usize = 80;
 
-/// Where the operations are defined, and where each of them must be named.
+/// The file that defines the operations, and the files in which each of them must be named.
 const OPERATIONS: &str = "crates/model/src/plan.rs";
 const OPERATION_TWINS: [(&str, &str); 5] = [
     ("the scalar reference", "crates/backend/src/reference/device.rs"),
@@ -74,7 +77,7 @@ const OPERATION_TWINS: [(&str, &str); 5] = [
     ("the Vulkan backend's tests", "crates/vulkan/tests/operations.rs"),
 ];
 
-/// Checks every rule; lists what breaks one.
+/// Checks every rule and lists the violations.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let sources = read_all(root)?;
     let mut complaints = arrows(root)?;
@@ -102,7 +105,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     bail!("tidy: {} complaints", complaints.len())
 }
 
-/// Dependencies between the crates, those of tests and build scripts included.
+/// Checks the dependencies between the crates, including those of tests and build scripts.
 fn arrows(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut complaints = Vec::new();
     for entry in std::fs::read_dir(root.join("crates")).context("cannot list the crates")? {
@@ -147,7 +150,7 @@ fn functions(source: &Source) -> Vec<String> {
     visitor.complaints
 }
 
-/// Whether the whole file is test code.
+/// Returns whether the whole file is test code.
 fn is_test_file(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
 }
@@ -239,8 +242,8 @@ impl<'ast> Visit<'ast> for UnsafeCode {
     }
 
     fn visit_signature(&mut self, signature: &'ast syn::Signature) {
-        // A function whose callers have duties is allowed where its body keeps them without a block of its own only
-        // inside the rooms too: its name spreads unsafety.
+        // A function whose callers have duties is allowed only inside the rooms, even if its body
+        // keeps them without a block of its own: its name spreads unsafety.
         if let Some(token) = signature.unsafety {
             self.lines.push(token.span.start().line);
         }
@@ -248,7 +251,7 @@ impl<'ast> Visit<'ast> for UnsafeCode {
     }
 }
 
-/// Each operation of the Plan is named by its reference, its backends and their tests.
+/// Checks that each operation of the Plan is named by its reference, its backends and their tests.
 fn operations(sources: &[Source]) -> anyhow::Result<Vec<String>> {
     let find = |path: &str| sources.iter().find(|source| source.path == path);
     let plan = find(OPERATIONS).with_context(|| format!("{OPERATIONS} is missing"))?;
@@ -272,7 +275,7 @@ fn operations(sources: &[Source]) -> anyhow::Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// Variants of `Op` that a file's code names, comments left out.
+/// The variants of `Op` that a file's code names, without comments.
 struct OpPaths {
     names: Vec<String>,
 }

@@ -1,8 +1,9 @@
-//! Tests under Khronos' validation layer, synchronisation included: whatever it complains about fails the run, and so does a
-//! test program that ran without it.
+//! Tests under Khronos' validation layer, including synchronisation. Every complaint of the layer
+//! fails the run, and so does a test program that ran without it.
 //!
-//! It is switched on from outside, by the variables of the Vulkan loader, and speaks on standard output: a log file would be
-//! emptied by each instance that a test opens. It is asked to introduce itself, which tells silence from absence.
+//! It is switched on from outside, by the variables of the Vulkan loader, and writes to standard
+//! output: each instance that a test opens would empty a log file. It is set to introduce itself,
+//! which distinguishes silence from absence.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,12 +21,13 @@ khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDA
 khronos_validation.enable_message_limit = false
 ";
 
-/// Begins the layer's introduction, which goes on with what is enabled.
+/// The beginning of the layer's introduction, which continues with the enabled checks.
 const INTRODUCTION: &str = "Khronos Validation Layer Active";
 const ENABLED: &str = "Current Enables:";
 const SYNCHRONISATION: &str = "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION";
 
-/// What stands in a complaint's first line: as versions 1.3.239 and 1.4.309 write it. Introductions are `Information`.
+/// Parts of a complaint's first line, as versions 1.3.239 and 1.4.309 write it. Introductions are
+/// `Information`.
 const COMPLAINTS: [&str; 6] = [
     "Validation Error:",
     "Validation Warning:",
@@ -35,10 +37,10 @@ const COMPLAINTS: [&str; 6] = [
     "(PERF / ",
 ];
 
-/// Where the layer's settings lie.
+/// The folder of the layer's settings.
 const FOLDER: &str = "target/validation";
 
-/// Writes the layer's settings, which has to come before the first program that loads it.
+/// Writes the layer's settings. Must be called before the first program that loads the layer.
 pub(crate) fn prepare(root: &Path) -> anyhow::Result<()> {
     let folder = root.join(FOLDER);
     std::fs::create_dir_all(&folder)
@@ -48,22 +50,23 @@ pub(crate) fn prepare(root: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", settings.display()))
 }
 
-/// Has a program load the layer that is described in a folder.
+/// Makes a program load the layer that is described in a folder.
 pub(crate) fn apply(root: &Path, layers: &Path, program: &mut Command) {
     program.env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation");
     program.env("VK_LAYER_PATH", layers);
     program.env("VK_LAYER_SETTINGS_PATH", root.join(FOLDER));
 }
 
-/// What the layer says in the output of test programs.
+/// The layer's messages in the output of test programs.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
-    /// First lines of the complaints.
+    /// The first lines of the complaints.
     complaints: Vec<String>,
-    /// Whether the layer is there in the program whose output is being read, and whether it judges synchronisation.
+    /// Whether the program whose output is being read has loaded the layer, and whether the layer
+    /// checks synchronisation.
     is_active: bool,
     is_synchronising: bool,
-    /// Programs that ran tests, and those of them that ran without the layer.
+    /// The number of programs that ran tests, and of those that ran without the layer.
     programs: usize,
     unseen: usize,
 }
@@ -86,12 +89,12 @@ impl Messages {
         }
     }
 
-    /// How many complaints there have been.
+    /// The number of complaints so far.
     pub(crate) fn complaints(&self) -> usize {
         self.complaints.len()
     }
 
-    /// Fails if the layer complained, or was not there.
+    /// Fails if the layer complained, or was not loaded.
     pub(crate) fn judge(&self) -> anyhow::Result<()> {
         if self.unseen > 0 || self.programs == 0 {
             bail!(
@@ -106,8 +109,8 @@ impl Messages {
         Ok(())
     }
 
-    /// Fails unless the layer was there and complained of a hazard, and of nothing else: what the test that is wrong on
-    /// purpose shows.
+    /// Fails unless the layer was loaded and complained about hazards and nothing else, as the
+    /// deliberately wrong test requires.
     pub(crate) fn judge_wrong(&self) -> anyhow::Result<()> {
         let others: Vec<_> =
             self.complaints.iter().filter(|line| !line.contains("SYNC-HAZARD")).collect();

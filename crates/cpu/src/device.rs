@@ -17,11 +17,12 @@ pub struct CpuDevice {
 }
 
 impl CpuDevice {
-    /// The device. Without `threads`, one for each physical core as the system counts them; without `isa`, the best of
-    /// this processor.
+    /// Creates the device. Without `threads` it uses one thread for each physical core that the
+    /// system counts, without `isa` the best instruction set of this processor.
     ///
     /// # Errors
-    /// [`BackendError::Unsupported`] if the processor lacks the instruction set, or the number of threads is absurd.
+    /// Returns [`BackendError::Unsupported`] if the processor lacks the instruction set or the
+    /// number of threads is absurd.
     pub fn new(threads: Option<usize>, isa: Option<Isa>) -> Result<Self, BackendError> {
         let isa = isa.unwrap_or_else(Isa::detect);
         let threads = threads.unwrap_or_else(default_threads);
@@ -37,25 +38,25 @@ impl CpuDevice {
         Ok(Self { isa, threads })
     }
 
-    /// Instruction set in use.
+    /// The instruction set in use.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Threads in use.
+    /// The number of threads in use.
     pub fn threads(&self) -> usize {
         self.threads
     }
 }
 
-/// One thread for each core: simultaneous multithreading shares the units that matter here.
+/// Returns one thread for each core: simultaneous multithreading shares the units that matter here.
 fn default_threads() -> usize {
     let logical = std::thread::available_parallelism().map_or(1, usize::from);
     let per_core = threads_per_core().unwrap_or(1);
     (logical / per_core).max(1)
 }
 
-/// Hardware threads of the first core, as Linux lists them (`0-1`, `0,8`).
+/// Returns the hardware threads of the first core, from Linux' list (`0-1`, `0,8`).
 fn threads_per_core() -> Option<usize> {
     let path = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";
     let list = std::fs::read_to_string(path).ok()?;

@@ -1,9 +1,9 @@
-//! Instruction sets the kernels are written for, and which of them this processor has.
+//! Instruction sets that the kernels are written for, and which of them this processor has.
 
 /// An instruction set with kernels of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Isa {
-    /// Portable Rust; runs everywhere and is the yardstick of the others.
+    /// Portable Rust: runs everywhere, and is the yardstick for the others.
     Scalar,
     /// x86-64 with AVX2, FMA and F16C (2013 and later).
     Avx2,
@@ -14,7 +14,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The best instruction set of this processor.
+    /// Returns the best instruction set of this processor.
     pub fn detect() -> Isa {
         [Isa::Avx512Vnni, Isa::Avx2, Isa::Neon]
             .into_iter()
@@ -22,7 +22,7 @@ impl Isa {
             .unwrap_or(Isa::Scalar)
     }
 
-    /// Every instruction set this processor can run, the portable one first.
+    /// Returns every instruction set that this processor can run, the portable one first.
     pub fn available() -> Vec<Isa> {
         [Isa::Scalar, Isa::Avx2, Isa::Avx512Vnni, Isa::Neon]
             .into_iter()
@@ -30,7 +30,7 @@ impl Isa {
             .collect()
     }
 
-    /// Whether this processor, and the operating system on it, can run the instruction set.
+    /// Returns whether this processor, and the operating system on it, can run the instruction set.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Scalar => true,

@@ -1,4 +1,4 @@
-//! SIMD kernels and thread pool: runs Plans on the CPU
+//! The CPU backend: SIMD kernels and a thread pool that run Plans.
 
 #![deny(unsafe_code)]
 

@@ -1,11 +1,12 @@
-//! A fixed pool of threads that do work which consists of phases.
+//! A fixed pool of threads for work that consists of phases.
 //!
-//! A decode step is a few hundred phases of 5 to 500 us. Waking threads for each would cost more than the work, so the whole
-//! step is one dispatch ([`Pool::run`]), and threads look for the next phase on a [`Board`]. A phase is a number of units,
-//! which threads take one after the other; it ends when all units are *done*. No thread has to take part, and none is waited
-//! for unless it holds a unit: one that another program keeps from its core delays nobody
-//! ([decision 022](../../../docs/decisions/022-threads-on-a-busy-machine.md)). Which thread computed a unit must never show in the
-//! result.
+//! A decode step is a few hundred phases of 5 to 500 us. Waking threads for each would cost more
+//! than the work, so the whole step is one dispatch ([`Pool::run`]), and threads look for the next
+//! phase on a [`Board`]. A phase is a number of units, which threads take one after the other. It
+//! ends when all units are *done*. No thread has to take part, and the pool waits only for threads
+//! that hold a unit: a thread that another program keeps from its core delays nothing ([decision
+//! 022](../../../docs/decisions/022-threads-on-a-busy-machine.md)). Which thread computed a unit
+//! must never show in the result.
 
 mod board;
 mod job;
@@ -25,20 +26,23 @@ use job::JobSlot;
 use seats::Seats;
 use turn::Turn;
 
-/// Most threads a pool accepts; far above what one memory bus can feed.
+/// The most threads that a pool accepts; far more than one memory bus can feed.
 pub const MAX_THREADS: usize = 512;
 
 /// Work in phases, for [`Pool::run`].
 ///
-/// A phase begins when every unit of the one before it is done, and sees all that it wrote. Units of one phase run in any order,
-/// on any threads, at the same time.
+/// A phase begins when every unit of the previous one is done, and sees everything that it wrote.
+/// Units of one phase run in any order, on any threads, at the same time.
 pub trait Work: Sync {
-    /// Units of a phase, at most 2^22 (more fail the dispatch); `None` ends the work. Asked once for each phase, in order, while no
-    /// unit runs: for the first one by the caller of [`Pool::run`], then by whichever thread did the last unit of the phase before.
+    /// Returns the number of units of a phase, at most 2^22 (more fail the dispatch); `None` ends
+    /// the work. Called once for each phase, in order, while no unit runs: for the first phase by
+    /// the caller of [`Pool::run`], then by whichever thread did the last unit of the previous
+    /// phase.
     fn units(&self, phase: usize) -> Option<usize>;
 
-    /// Does all `units` of a phase that it is given, as the thread with index `thread`. There is at least one; which other threads
-    /// take part is not known. A thread does one thing at a time, so what belongs to its index is its own.
+    /// Does all `units` of a phase that this call is given, at least one, as the thread with index
+    /// `thread`. It cannot know which other threads take part. A thread does one thing at a time,
+    /// so data that belongs to its index is its own.
     fn run(&self, phase: usize, thread: usize, units: &mut Units<'_>);
 }
 
@@ -58,13 +62,14 @@ pub enum PoolError {
         index: usize,
         /// Threads asked for.
         threads: usize,
-        /// What the system said.
+        /// The system's reason.
         reason: String,
     },
     /// `run` was called inside a dispatch of the same pool, or by two threads at once.
     #[error("the thread pool is already running a dispatch: one caller at a time, never nested")]
     Busy,
-    /// The work panicked. Units that other threads had begun were finished, the others never begun.
+    /// The work panicked. Units that other threads had begun were finished, the others were never
+    /// begun.
     #[error("thread {thread} panicked: {message}")]
     Panicked {
         /// Index of the first thread that panicked.
@@ -74,17 +79,17 @@ pub enum PoolError {
     },
 }
 
-/// What the workers and the caller share.
+/// The state that the workers and the caller share.
 struct Shared {
     job: JobSlot,
     board: Board,
     seats: Seats,
-    /// The dispatch has not ended. Lowered by the thread that finds no further phase.
+    /// Whether the dispatch is still under way. Cleared by the thread that finds no further phase.
     running: AtomicBool,
-    /// The dispatch ends with the phase at hand, because of the failure below.
+    /// Whether the dispatch ends with the current phase, because of `failure`.
     failed: AtomicBool,
     failure: Mutex<Option<PoolError>>,
-    /// The pool is being dropped.
+    /// Whether the pool is being dropped.
     stop: AtomicBool,
 }
 
@@ -92,7 +97,7 @@ struct Shared {
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// The turn of whoever calls [`run`](Pool::run); held for the length of a dispatch.
+    /// The turn of the thread that calls [`run`](Pool::run); held for the length of a dispatch.
     caller: Mutex<Turn>,
 }
 
@@ -103,12 +108,12 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Starts `threads - 1` workers; the thread that calls [`run`](Pool::run) is the last member.
+    /// Starts `threads - 1` workers. The thread that calls [`run`](Pool::run) is the last member.
     pub fn new(threads: usize) -> Result<Pool, PoolError> {
         Pool::with_turns(threads, turn::LENGTH)
     }
 
-    /// The same with turns of another length.
+    /// Does the same with turns of another length.
     fn with_turns(threads: usize, length: Duration) -> Result<Pool, PoolError> {
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(PoolError::ThreadCount { threads });
@@ -122,7 +127,7 @@ impl Pool {
             failure: Mutex::new(None),
             stop: AtomicBool::new(false),
         });
-        // A lone thread keeps nobody waiting.
+        // A pool of one thread keeps no other thread waiting, so its turn has no end.
         let length = if threads > 1 { length } else { Duration::MAX };
         let caller = Mutex::new(Turn::new(length));
         let mut pool = Pool { shared, workers: Vec::new(), caller };
@@ -137,15 +142,16 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads of the pool, the caller of [`run`](Pool::run) included. The caller's index is 0.
+    /// The number of threads, including the caller of [`run`](Pool::run), whose index is 0.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Does the work and returns when all of it is done. Workers that are elsewhere are not waited for.
+    /// Does the work and returns when all of it is done. It does not wait for workers that hold no
+    /// unit.
     ///
-    /// A panic in one thread ends the work with the units that are begun and comes back as an error; the pool stays usable.
-    /// Allocates nothing.
+    /// A panic in one thread ends the work after the units already begun and is returned as an
+    /// error; the pool stays usable. Allocates nothing.
     pub fn run(&self, work: &dyn Work) -> Result<(), PoolError> {
         let mut turn = match self.caller.try_lock() {
             Ok(turn) => turn,
@@ -153,9 +159,10 @@ impl Pool {
             Err(TryLockError::WouldBlock) => return Err(PoolError::Busy),
         };
         let shared = &*self.shared;
-        // SAFETY: no thread looks at the slot without a unit, and between dispatches there is none. The work outlives the
-        // dispatch: this function returns when `running` has been lowered, which happens after the last unit was reported and
-        // after the last use of the work. Nothing between here and there can unwind.
+        // SAFETY: a thread reads the slot only while it holds a unit, and between dispatches there
+        // are no units. The work outlives the dispatch: this function returns after `running` has
+        // been cleared, which happens after the last unit was reported and after the last use of
+        // the work. Nothing between here and there can unwind.
         unsafe { shared.job.set(work) };
         shared.running.store(true, Ordering::Relaxed);
         if let Some(claim) = shared.advance(work, 0, 0, 1) {
@@ -180,12 +187,12 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    /// A worker's life.
+    /// Runs a worker until the pool is dropped.
     fn serve(&self, index: usize, turn: &mut Turn) {
         self.work_until(index, turn, || self.stop.load(Ordering::SeqCst));
     }
 
-    /// Takes part in phases, and waits for others where no unit is open, until `ended`.
+    /// Takes part in phases, and waits while no unit is open, until `ended` returns true.
     fn work_until(&self, index: usize, turn: &mut Turn, ended: impl Fn() -> bool) {
         while !ended() {
             if turn.is_over() {
@@ -199,11 +206,13 @@ impl Shared {
         }
     }
 
-    /// Does units, beginning with a claimed one, as thread `index`, and goes on to the next phase where it did the last one.
+    /// Does units as thread `index`, beginning with a claimed one. Goes on to the next phase if it
+    /// did the last unit of this one.
     fn take_part(&self, mut claim: Claim, index: usize, turn: &Turn) {
         loop {
-            // SAFETY: this thread holds a unit; the last use of the work is before the report, or before the end of the work,
-            // which the thread that was told that all units are done declares.
+            // SAFETY: this thread holds a unit. It last uses the work before it reports that unit
+            // or, if the board told it that all units are done, before it declares the end of the
+            // work.
             let work = unsafe { self.job.get() };
             let mut units = Units::new(&self.board, claim, turn);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -226,10 +235,11 @@ impl Shared {
         }
     }
 
-    /// Puts up the first phase from `phase` on that has units; `taken` of them, at most 1, belong to the calling thread. A phase of
-    /// one unit is not put up: it belongs to the calling thread in any case. Without a further phase the dispatch ends.
+    /// Publishes the first phase from `phase` on that has units. The first `taken` of them, at most
+    /// 1, belong to the calling thread. A phase of one unit is not published: it belongs to the
+    /// calling thread in any case. If there is no further phase, the dispatch ends.
     ///
-    /// Only for the one thread that knows all units before to be done.
+    /// May be called only by the one thread that knows all units of earlier phases to be done.
     fn advance(&self, work: &dyn Work, index: usize, phase: usize, taken: usize) -> Option<Claim> {
         let next = || {
             if self.failed.load(Ordering::Relaxed) {
@@ -259,7 +269,7 @@ impl Shared {
         (taken > 0).then_some(claim)
     }
 
-    /// Notes a panic, with which the work will end.
+    /// Records a panic, after which the work ends.
     fn fail(&self, index: usize, payload: Box<dyn Any + Send>) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert(PoolError::Panicked {
@@ -268,7 +278,8 @@ impl Shared {
         });
         drop(failure);
         self.failed.store(true, Ordering::Relaxed);
-        // Dropping a payload runs foreign code, which may panic again, and so may the drop of what that panic throws.
+        // Dropping a payload runs foreign code, which may panic, and so may dropping that panic's
+        // payload.
         if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             std::mem::forget(second);
         }

@@ -1,10 +1,10 @@
-//! Activations as 8-bit blocks: what quantised weights are multiplied with.
+//! Activations as 8-bit blocks, the form in which quantised weights are multiplied with them.
 //!
-//! A row of floats is cut into blocks of 32. Block `b` becomes
-//! `x[i] ~ scale * code[i]`, `scale = max|x| / 127`, `code = round(x / scale)` (ties to even), so
-//! every code lies in -127..=127 and the error of an element is at most half a scale. The sums of
-//! the codes ride along, because a weight format with an offset or a minimum needs them once per
-//! block instead of once per weight.
+//! A row of floats is cut into blocks of 32. Block `b` becomes `x[i] ~ scale * code[i]`,
+//! `scale = max|x| / 127`, `code = round(x / scale)` (ties to even), so every code lies in
+//! -127..=127 and the error of an element is at most half a scale. A block also holds the sums of
+//! its codes, because a weight format with an offset or a minimum needs them once per block instead
+//! of once per weight.
 //!
 //! A block that holds an infinity or a NaN gets a NaN scale, and so every product with it is NaN:
 //! a broken activation is never hidden. A block below 1e-30 becomes zero.
@@ -20,7 +20,7 @@ mod avx2;
 /// Elements per block.
 pub const BLOCK: usize = 32;
 
-/// Largest magnitude that counts as zero; its reciprocal still fits a float.
+/// The largest magnitude that counts as zero; its reciprocal still fits a float.
 const TINY: f32 = 1e-30;
 
 /// 32 quantised activations.
@@ -29,24 +29,24 @@ const TINY: f32 = 1e-30;
 pub struct QuantizedBlock {
     /// The codes, -127..=127.
     pub codes: [i8; BLOCK],
-    /// Value of one code step.
+    /// The value of one code step.
     pub scale: f32,
     /// `scale` times the sum of all codes.
     pub scaled_sum: f32,
     /// `scale` times the sum of the first 16 codes.
     pub scaled_low_sum: f32,
-    /// -8 times the sum of all codes: what the offset of a 4-bit weight code contributes.
+    /// -8 times the sum of all codes: the contribution of the offset of a 4-bit weight code.
     pub minus_eight_sums: i32,
 }
 
 impl QuantizedBlock {
-    /// Value of element `index` (0..32).
+    /// Returns the value of element `index` (0..32).
     pub fn value(&self, index: usize) -> f32 {
         f32::from(self.codes[index]) * self.scale
     }
 }
 
-/// Quantised rows in the caller's memory: row after row, each of
+/// Quantised rows in the caller's memory, row after row. Each row has
 /// [`blocks_per_row`](QuantizedRows::blocks_per_row) blocks, the last one filled up with zeros.
 #[derive(Debug, Clone, Copy)]
 pub struct QuantizedRows<'a> {
@@ -59,7 +59,7 @@ impl<'a> QuantizedRows<'a> {
     ///
     /// # Panics
     ///
-    /// When `columns` is zero or `blocks` is not whole rows.
+    /// Panics if `columns` is zero or `blocks` is not whole rows.
     pub fn new(blocks: &'a [QuantizedBlock], columns: usize) -> Self {
         assert!(columns > 0, "a row needs elements");
         let per_row = Self::blocks_per_row(columns);
@@ -71,7 +71,7 @@ impl<'a> QuantizedRows<'a> {
         QuantizedRows { blocks, columns }
     }
 
-    /// Blocks of a row of `columns` elements.
+    /// The number of blocks of a row of `columns` elements.
     pub fn blocks_per_row(columns: usize) -> usize {
         columns.div_ceil(BLOCK)
     }
@@ -96,7 +96,7 @@ impl<'a> QuantizedRows<'a> {
 ///
 /// # Panics
 ///
-/// When `output` has another length.
+/// Panics if `output` has another length.
 pub fn quantize_row(isa: Isa, row: &[f32], output: &mut [QuantizedBlock]) {
     let needed = QuantizedRows::blocks_per_row(row.len());
     assert_eq!(output.len(), needed, "a row of {} floats needs {needed} blocks", row.len());
@@ -113,7 +113,7 @@ pub fn quantize_row(isa: Isa, row: &[f32], output: &mut [QuantizedBlock]) {
 ///
 /// # Panics
 ///
-/// When `input` is too short or `output` is not whole rows.
+/// Panics if `input` is too short or `output` is not whole rows.
 pub fn quantize_rows(
     isa: Isa,
     input: &[f32],
@@ -128,11 +128,11 @@ pub fn quantize_rows(
     }
 }
 
-/// What the blocks leave of a row: `output[i] = row[i] - blocks[i]`.
+/// Computes what the blocks leave of a row: `output[i] = row[i] - blocks[i]`.
 ///
 /// # Panics
 ///
-/// When the lengths do not fit each other.
+/// Panics if the lengths do not fit each other.
 pub fn subtract_blocks(isa: Isa, row: &[f32], blocks: &[QuantizedBlock], output: &mut [f32]) {
     assert_eq!(blocks.len(), QuantizedRows::blocks_per_row(row.len()), "blocks of the row");
     assert_eq!(output.len(), row.len(), "one result for each element");
@@ -182,7 +182,7 @@ fn quantize_portable(input: &[[f32; BLOCK]], output: &mut [QuantizedBlock]) {
     }
 }
 
-/// Scale and its inverse for a block whose largest magnitude is `largest`.
+/// Returns the scale and its inverse for a block whose largest magnitude is `largest`.
 #[inline]
 fn scale_of(largest: f32) -> (f32, f32) {
     if largest < TINY {

@@ -1,8 +1,8 @@
 //! Memory that several threads of the pool write at once, each its own part.
 //!
 //! Rust's borrows cannot express "thread 3 owns rows 12..16 until the next phase", so these two
-//! types hand out parts of a buffer from a shared reference. Bounds are always checked; that no
-//! two threads hold overlapping parts is the caller's promise, stated at each unsafe call.
+//! types hand out parts of a buffer from a shared reference. Bounds are always checked. That no two
+//! threads hold overlapping parts is the caller's promise, stated at each unsafe call.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
@@ -18,7 +18,7 @@ use bytemuck::Pod;
      the KV cache in int8"
 )]
 pub struct OutOfMemory {
-    /// Bytes asked for; `usize::MAX` when the size itself overflows.
+    /// Bytes asked for; `usize::MAX` if the size itself overflows.
     pub bytes: usize,
 }
 
@@ -46,12 +46,12 @@ impl<'a, T> SharedSlice<'a, T> {
         }
     }
 
-    /// Address of the first element, for kernels; it may be used for every element.
+    /// The address of the first element, for kernels. It may be used for every element.
     pub fn as_mut_ptr(&self) -> *mut T {
         self.pointer.as_ptr()
     }
 
-    /// The elements of `range`, lent on. Panics when the range leaves the slice.
+    /// Lends the elements of `range`. Panics if the range leaves the slice.
     pub fn part(&self, range: Range<usize>) -> SharedSlice<'a, T> {
         check(&range, self.length);
         // SAFETY: the range lies inside the slice.
@@ -69,7 +69,7 @@ impl<'a, T> SharedSlice<'a, T> {
         self.length == 0
     }
 
-    /// The elements of `range`, to read. Panics when the range leaves the slice.
+    /// Returns the elements of `range` for reading. Panics if the range leaves the slice.
     ///
     /// # Safety
     /// Nothing may write any of these elements while the returned slice is in use.
@@ -79,7 +79,7 @@ impl<'a, T> SharedSlice<'a, T> {
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr().add(range.start), range.len()) }
     }
 
-    /// The elements of `range`, to write. Panics when the range leaves the slice.
+    /// Returns the elements of `range` for writing. Panics if the range leaves the slice.
     ///
     /// # Safety
     /// Nothing else may read or write any of these elements while the returned slice is in use.
@@ -93,8 +93,8 @@ impl<'a, T> SharedSlice<'a, T> {
     }
 }
 
-/// Zeroed memory of fixed size, aligned to 64 bytes, whose pages the system hands out when they
-/// are first touched: a cache for a long context costs only what is used of it.
+/// Zeroed memory of fixed size, aligned to 64 bytes. The system hands out its pages when they are
+/// first touched, so a cache for a long context costs only what is used of it.
 #[derive(Debug)]
 pub struct SharedBuffer<T: Pod> {
     allocation: Option<(NonNull<u8>, Layout)>,
@@ -118,8 +118,8 @@ impl<T: Pod> SharedBuffer<T> {
         let overflow = OutOfMemory { bytes: usize::MAX };
         let bytes = length.checked_mul(size_of::<T>()).ok_or(overflow)?;
         let padded = bytes.checked_add(ALIGNMENT).ok_or(overflow)?;
-        // The allocator is asked for its natural alignment only: for a larger one it would clear
-        // the memory itself and so touch every page.
+        // The allocator is asked only for the type's natural alignment: for a larger one it would
+        // clear the memory itself and so touch every page.
         let layout = Layout::from_size_align(padded, align_of::<T>()).map_err(|_| overflow)?;
         // SAFETY: the layout has a size of at least ALIGNMENT bytes.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(OutOfMemory { bytes })?;
@@ -156,7 +156,7 @@ impl<T: Pod> SharedBuffer<T> {
         SharedSlice::new(self.as_mut_slice())
     }
 
-    /// The elements of `range`, to read. Panics when the range leaves the buffer.
+    /// Returns the elements of `range` for reading. Panics if the range leaves the buffer.
     ///
     /// # Safety
     /// Nothing may write any of these elements while the returned slice is in use.
@@ -166,7 +166,7 @@ impl<T: Pod> SharedBuffer<T> {
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr().add(range.start), range.len()) }
     }
 
-    /// The elements of `range`, to write. Panics when the range leaves the buffer.
+    /// Returns the elements of `range` for writing. Panics if the range leaves the buffer.
     ///
     /// # Safety
     /// Nothing else may read or write any of these elements while the returned slice is in use.

@@ -1,9 +1,9 @@
-//! What the Hub's API says about a repository.
+//! The Hub's description of a repository, from its API.
 //!
-//! `GET {endpoint}/api/models/{repo}/revision/{revision}?blobs=true` answers a JSON object with
-//! the commit (`sha`) and `siblings`: per file `rfilename`, `size` in bytes and, for large files,
-//! `lfs.sha256` (Hugging Face Hub API, "model info"). Mirrors leave fields out; only the names
-//! are required.
+//! `GET {endpoint}/api/models/{repo}/revision/{revision}?blobs=true` answers a JSON object with the
+//! commit (`sha`) and `siblings`: per file `rfilename`, `size` in bytes and, for large files,
+//! `lfs.sha256` (Hugging Face Hub API, "model info"). Mirrors leave fields out; only the names are
+//! required.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use crate::retry::{Failure, Retries};
 
 /// The branch that is pulled.
 const BRANCH: &str = "main";
-/// Largest accepted answer of the API in bytes.
+/// The largest accepted answer of the API in bytes.
 const LARGEST_ANSWER: u64 = 32 << 20;
-/// Most files of a repository that are looked at.
+/// The most files of a repository that are considered.
 const MOST_FILES: usize = 10_000;
-/// Longest time for one answer of the API.
+/// The longest time for one answer of the API.
 const ANSWER_TIME: Duration = Duration::from_secs(120);
 
 /// A repository at one revision.
 #[derive(Debug)]
 pub(crate) struct Repository {
-    /// Commit hash where known, else the branch.
+    /// The commit hash if known, else the branch.
     pub(crate) revision: String,
     /// Whether `revision` is a commit, so that its files can never change.
     pub(crate) pinned: bool,
@@ -47,7 +47,7 @@ pub(crate) struct RemoteFile {
     pub(crate) sha256: Option<String>,
 }
 
-/// Asks for the files of a repository, with repetitions.
+/// Asks for the files of a repository, repeating the request after failures.
 pub(crate) fn repository(
     client: &Client,
     name: &ModelName,
@@ -72,8 +72,8 @@ pub(crate) fn repository(
     }
 }
 
-/// Names of repositories that a search for this one finds. One attempt; nothing on any failure,
-/// since this only improves a message.
+/// Returns the names of repositories that a search for this one finds. It tries once and returns
+/// nothing on any failure, since this only improves a message.
 pub(crate) fn similar_repositories(client: &Client, name: &ModelName) -> Vec<String> {
     let query = encode_path(name.repo()).replace('/', "%2F");
     let url = format!("{}/api/models?search={query}&limit=30", client.endpoint());
@@ -90,7 +90,7 @@ pub(crate) fn similar_repositories(client: &Client, name: &ModelName) -> Vec<Str
     crate::error::closest(&name.repository(), &names)
 }
 
-/// The address of a file's content.
+/// Returns the address of a file's content.
 pub(crate) fn file_url(client: &Client, repository: &str, revision: &str, file: &str) -> String {
     format!(
         "{}/{}/resolve/{}/{}",

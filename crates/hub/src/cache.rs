@@ -1,6 +1,6 @@
-//! The Hugging Face cache, read only: `models--owner--repo/snapshots/<commit>/<file>`, where the
-//! files are usually links into `blobs`, named after their hash (huggingface_hub, "Understand
-//! caching").
+//! The Hugging Face cache, which is only read: `models--owner--repo/snapshots/<commit>/<file>`,
+//! where the files are usually links into `blobs`, named after their hash (huggingface_hub,
+//! "Understand caching").
 
 use std::fs;
 use std::io::Read;
@@ -10,12 +10,12 @@ use crate::hub::Origin;
 use crate::name::{ModelName, sha256_text};
 use crate::shelf::{Shelf, ShelfFile, find_files};
 
-/// Most repositories of a cache that are looked at.
+/// The most repositories of a cache that are considered.
 const MOST_REPOSITORIES: usize = 10_000;
-/// Most snapshots of a repository that are looked at.
+/// The most snapshots of a repository that are considered.
 const MOST_SNAPSHOTS: usize = 1000;
 
-/// All repositories of the cache that hold anything.
+/// Returns all repositories of the cache that hold anything.
 pub(crate) fn shelves(cache: &Path) -> Vec<Shelf> {
     let Ok(entries) = fs::read_dir(cache) else { return Vec::new() };
     let mut names: Vec<ModelName> = entries
@@ -31,7 +31,7 @@ pub(crate) fn shelves(cache: &Path) -> Vec<Shelf> {
     names.iter().filter_map(|name| shelf(cache, name)).collect()
 }
 
-/// The current snapshot of one repository: the one `refs/main` names, else the latest.
+/// Returns the current snapshot of one repository: the one that `refs/main` names, else the latest.
 pub(crate) fn shelf(cache: &Path, name: &ModelName) -> Option<Shelf> {
     let folder = repository_folder(cache, name);
     let snapshots = folder.join("snapshots");
@@ -48,7 +48,7 @@ pub(crate) fn shelf(cache: &Path, name: &ModelName) -> Option<Shelf> {
     snapshot(cache, name, &commit)
 }
 
-/// One snapshot of one repository.
+/// Returns one snapshot of one repository.
 pub(crate) fn snapshot(cache: &Path, name: &ModelName, commit: &str) -> Option<Shelf> {
     if !is_commit(commit) {
         return None;
@@ -76,7 +76,7 @@ pub(crate) fn snapshot(cache: &Path, name: &ModelName, commit: &str) -> Option<S
     })
 }
 
-/// The folder of one repository in the cache.
+/// Returns the folder of one repository in the cache.
 pub(crate) fn repository_folder(cache: &Path, name: &ModelName) -> PathBuf {
     cache.join(format!("models--{}--{}", name.owner(), name.repo()))
 }
@@ -95,7 +95,7 @@ fn is_commit(text: &str) -> bool {
     (7..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The hash in the name of the blob that a snapshot's file links to.
+/// Returns the hash in the name of the blob that a snapshot's file links to.
 fn blob_hash(path: &Path) -> Option<String> {
     sha256_text(fs::read_link(path).ok()?.file_name()?.to_str()?)
 }

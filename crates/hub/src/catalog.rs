@@ -1,7 +1,9 @@
-//! Names that people know, and the repositories they mean. A table in the program: it needs no network.
+//! Well-known names and the repositories that they mean. The table is part of the program and needs
+//! no network.
 //!
-//! The names are those of Ollama's library; the files are the text models that ggml-org publishes without asking for a
-//! licence to be accepted first. Sizes are those of these files, rounded: they are shown as "about".
+//! The names are those of Ollama's library. The files are the text models that ggml-org publishes
+//! without asking for a licence to be accepted first. The sizes are those of these files, rounded:
+//! they are shown as "about".
 
 use crate::error::closest;
 use crate::name::ModelName;
@@ -17,29 +19,29 @@ pub struct CatalogModel {
     repository: &'static str,
     /// The quantisation, as the file's name spells it.
     quant: &'static str,
-    /// Size of the file in bytes, about.
+    /// The approximate size of the file in bytes.
     pub bytes: u64,
 }
 
-/// A family that people know and trine does not run.
+/// A well-known family that trine does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefusedFamily {
     /// The name before the colon.
     pub name: &'static str,
-    /// Why it does not run, and what to take instead.
+    /// Why it does not run, and which model to use instead.
     pub reason: &'static str,
 }
 
-/// What the catalogue knows of a name.
+/// What the catalogue says about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// A model that can be fetched.
+    /// A model that can be downloaded.
     Model(&'static CatalogModel),
     /// A family that does not run here.
     Refused(&'static RefusedFamily),
 }
 
-/// The tag of a name that has none.
+/// The tag of a name without one.
 const LATEST: &str = "latest";
 
 const fn gemma3(
@@ -104,7 +106,8 @@ const REFUSED: [RefusedFamily; 7] = [
     },
 ];
 
-/// Families that are mostly of other makers, by what their names begin with: a version or a variant may follow.
+/// Families mostly from other makers, by the beginning of their names: a version or a variant may
+/// follow.
 const OTHERS: [RefusedFamily; 15] = {
     const fn other(name: &'static str) -> RefusedFamily {
         RefusedFamily {
@@ -136,18 +139,19 @@ const OTHERS: [RefusedFamily; 15] = {
 };
 
 impl CatalogModel {
-    /// Its usual name, with the tag: `gemma3:4b`.
+    /// Returns its usual name, with the tag: `gemma3:4b`.
     pub fn name(&self) -> String {
         format!("{}:{}", self.family, self.tags[0])
     }
 
-    /// The last part of the repository's name, without what says that it holds GGUF files: `gemma-3-4b-it`.
+    /// Returns the last part of the repository's name, without the suffix for GGUF files:
+    /// `gemma-3-4b-it`.
     fn repository_part(&self) -> &'static str {
         let part = self.repository.rsplit('/').next().unwrap_or(self.repository);
         part.strip_suffix("-GGUF").unwrap_or(part)
     }
 
-    /// All names that mean it, the usual one first.
+    /// Returns all names that mean it, the usual one first.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> =
             self.tags.iter().map(|tag| format!("{}:{tag}", self.family)).collect();
@@ -157,7 +161,7 @@ impl CatalogModel {
         names
     }
 
-    /// The name in the store and on Hugging Face.
+    /// Returns its name in the store and on Hugging Face.
     pub fn model(&self) -> ModelName {
         ModelName::parse(&format!("{}:{}", self.repository, self.quant))
             .expect("the table holds names that can be parsed, which a test shows")
@@ -169,17 +173,18 @@ impl CatalogModel {
     }
 }
 
-/// All models of the catalogue, smaller ones first.
+/// Returns all models of the catalogue, smaller ones first.
 pub fn models() -> &'static [CatalogModel] {
     &MODELS
 }
 
-/// Families that people know and trine does not run.
+/// Returns the well-known families that trine does not run.
 pub fn refused() -> &'static [RefusedFamily] {
     &REFUSED
 }
 
-/// What a name means, upper or lower case: `gemma3:4b`, `gemma3` (the 4B), `gemma3:latest`.
+/// Returns what a name means, in upper or lower case: `gemma3:4b`, `gemma3` (the 4B),
+/// `gemma3:latest`.
 pub fn find(name: &str) -> Option<Known> {
     let name = name.strip_prefix("library/").unwrap_or(name);
     let (family, tag) = name.split_once(':').unwrap_or((name, LATEST));
@@ -202,7 +207,8 @@ pub fn find(name: &str) -> Option<Known> {
     }
 }
 
-/// The models whose names, repository or quantisation hold every word of `text`; all for an empty one.
+/// Returns the models whose names, repository or quantisation contain every word of `text`; all
+/// models if it is empty.
 pub fn search(text: &str) -> Vec<&'static CatalogModel> {
     let words: Vec<String> = text.split_whitespace().map(str::to_lowercase).collect();
     let holds = |model: &&CatalogModel| {
@@ -215,13 +221,14 @@ pub fn search(text: &str) -> Vec<&'static CatalogModel> {
     MODELS.iter().filter(holds).collect()
 }
 
-/// Names of the catalogue that are spelled nearly like `name`, best first, at most five.
+/// Returns names of the catalogue that are spelled almost like `name`, best first, at most five.
 pub fn close(name: &str) -> Vec<String> {
     let wanted = name.to_lowercase();
     if let Some(model) = of_repository(&wanted) {
         return vec![model.name()];
     }
-    // A wrong tag of a known family: the usual sizes say more than what is spelled alike.
+    // For a wrong tag of a known family, its usual sizes help more than names that are spelled
+    // alike.
     let family = wanted.split(':').next().unwrap_or_default();
     let names: Vec<String> = MODELS.iter().flat_map(CatalogModel::names).collect();
     let mut close = closest(&wanted, &names);
@@ -240,8 +247,8 @@ pub fn close(name: &str) -> Vec<String> {
     close
 }
 
-/// The usual model of a repository, by the last part of its name or of the name of the repository that it was made from:
-/// `gemma-3-4b-it`, `gemma-3-4b-it-gguf`, `gemma-3-4b`.
+/// Returns the usual model of a repository. `part` is the last part of its name, or of the name of
+/// the repository that it was made from: `gemma-3-4b-it`, `gemma-3-4b-it-gguf`, `gemma-3-4b`.
 fn of_repository(part: &str) -> Option<&'static CatalogModel> {
     let part = part.strip_suffix("-gguf").unwrap_or(part);
     let part = part.strip_suffix("-q4_0").unwrap_or(part);

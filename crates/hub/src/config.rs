@@ -1,4 +1,4 @@
-//! The settings of the hub. The environment is read here and nowhere else.
+//! The settings of the hub. In this crate only this module reads the environment.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::judge::Judge;
 
 /// The public Hugging Face Hub.
 pub(crate) const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
-/// Longest accepted access token in bytes.
+/// The longest accepted access token in bytes.
 const LONGEST_TOKEN: usize = 4096;
 
 /// An access token. Its debug form does not show it.
@@ -21,10 +21,10 @@ const LONGEST_TOKEN: usize = 4096;
 pub struct Token(String);
 
 impl Token {
-    /// Takes a token, surrounding white space removed; `None` when nothing is left.
+    /// Takes a token without the white space around it; returns `None` if nothing is left.
     ///
     /// # Errors
-    /// [`HubError::InvalidSetting`] when it holds something that no HTTP header may hold.
+    /// [`HubError::InvalidSetting`] if it contains a character that an HTTP header may not contain.
     pub fn new(text: &str, setting: &'static str) -> Result<Option<Self>, HubError> {
         let text = text.trim();
         if text.is_empty() {
@@ -50,39 +50,41 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Everything the hub needs to know. [`HubConfig::from_env`] fills it for the binary; tests and
-/// other programs start from [`HubConfig::new`].
+/// Everything that the hub needs to know. [`HubConfig::from_env`] fills it for the binary; tests
+/// and other programs start from [`HubConfig::new`].
 #[derive(Debug, Clone)]
 pub struct HubConfig {
-    /// Server, e.g. `https://huggingface.co`, without a final slash. Plain `http` must be asked for.
+    /// The server, e.g. `https://huggingface.co`, without a final slash. Plain `http` must be named
+    /// explicitly.
     pub endpoint: String,
-    /// Access token for gated and private repositories. Sent only to the endpoint, and over plain
-    /// `http` only to this machine itself.
+    /// The access token for gated and private repositories. Sent only to the endpoint, and over
+    /// plain `http` only to this machine itself.
     pub token: Option<Token>,
-    /// Root of the model store. Created when something is pulled.
+    /// The root of the model store. Created when something is pulled.
     pub store: PathBuf,
-    /// Root of the Hugging Face cache (`.../hub`), read only.
+    /// The root of the Hugging Face cache (`.../hub`), which is only read.
     pub hugging_face_cache: Option<PathBuf>,
-    /// Never connect: `pull` fails with [`HubError::Offline`] unless the model is here.
+    /// Whether never to connect: `pull` then fails with [`HubError::Offline`] unless the model is
+    /// here.
     pub offline: bool,
-    /// Longest time for resolving a name and for connecting, each.
+    /// The longest time for resolving a name, and for connecting.
     pub connect_timeout: Duration,
-    /// Longest silence of the server before the connection counts as broken.
+    /// The longest silence of the server before the connection counts as broken.
     pub read_timeout: Duration,
-    /// Repetitions after a failure that brought no progress.
+    /// The number of repetitions after a failure that brought no progress.
     pub retries: u32,
-    /// Pause before the first repetition; doubles each time.
+    /// The pause before the first repetition; doubles each time.
     pub backoff: Duration,
-    /// Longest pause, also when the server asks for more.
+    /// The longest pause, even if the server asks for more.
     pub longest_pause: Duration,
-    /// Looks at a model before it is fetched. Without one every model is fetched.
+    /// Judges a model before it is downloaded. Without a judge every model is downloaded.
     pub judge: Option<Judge>,
-    /// Proxy from the environment.
+    /// The proxy from the environment.
     proxy: Option<ureq::Proxy>,
 }
 
 impl HubConfig {
-    /// Settings for the public Hub with a store at `store`, no token, no cache and no proxy.
+    /// Makes settings for the public Hub with a store at `store`, no token, no cache and no proxy.
     pub fn new(store: impl Into<PathBuf>) -> Self {
         HubConfig {
             endpoint: DEFAULT_ENDPOINT.to_owned(),
@@ -102,15 +104,16 @@ impl HubConfig {
 
     /// Reads `TRINE_HOME`, `XDG_DATA_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`,
     /// `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, the token file of the Hugging Face cache and the usual
-    /// proxy variables. Without `TRINE_HOME` the store is at `store`, or else with the user's data.
+    /// proxy variables. Without `TRINE_HOME` the store is at `store`, or, if that is `None`, in the
+    /// user's data folder.
     ///
     /// # Errors
-    /// [`HubError::InvalidSetting`] when a variable cannot be used, or when there is neither
+    /// [`HubError::InvalidSetting`] if a variable cannot be used, or if there is neither
     /// `TRINE_HOME` nor a home folder.
     pub fn from_env(store: Option<PathBuf>) -> Result<Self, HubError> {
         let strategy = etcetera::choose_base_strategy().ok();
         let home = strategy.as_ref().map(|s| s.home_dir().to_owned());
-        // The other folder for data is one that Windows may copy to every machine where the user works.
+        // Windows may copy the other data folder to every machine on which the user works.
         let data =
             strategy.as_ref().map(|s| if cfg!(windows) { s.cache_dir() } else { s.data_dir() });
         let default = store.or_else(|| data.map(|data| data.join("trine").join("models")));
@@ -119,7 +122,8 @@ impl HubConfig {
         Ok(config)
     }
 
-    /// [`HubConfig::from_env`] over any source of variables. An empty variable counts as unset.
+    /// Does the same as [`HubConfig::from_env`] over any source of variables. An empty variable
+    /// counts as unset.
     fn from_lookup(
         lookup: &dyn Fn(&str) -> Option<OsString>,
         home: Option<PathBuf>,
@@ -168,7 +172,7 @@ impl HubConfig {
     }
 }
 
-/// The token in a file. A file that cannot be read or holds no token is reported to the log and
+/// Returns the token in a file. A file that cannot be read or contains no token is logged and
 /// otherwise ignored: most models need none.
 fn token_from_file(path: &Path) -> Option<Token> {
     let file = std::fs::File::open(path).ok()?;

@@ -1,4 +1,4 @@
-//! One file from the server into its part: range requests, repetitions, verification.
+//! Downloads one file from the server into its part: range requests, repetitions, verification.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use crate::part::{BLOCK, Part};
 use crate::progress::Progress;
 use crate::retry::{Failure, Retries};
 
-/// Progress that lets the count of failures start again. Smaller gains do not, so that a server
+/// The progress in bytes that resets the count of failures. Smaller gains do not, so that a server
 /// that sends a few bytes per connection cannot keep a download alive for ever.
 const REAL_PROGRESS: u64 = 1 << 20;
-/// Largest file in bytes that is taken from a server (16 TiB).
+/// The largest file in bytes that is accepted from a server (16 TiB).
 const LARGEST_FILE: u64 = 16 << 40;
 
-/// A file to fetch.
+/// A file to download.
 pub(crate) struct Job<'a> {
     pub(crate) client: &'a Client,
     pub(crate) repository: &'a str,
@@ -26,7 +26,7 @@ pub(crate) struct Job<'a> {
     pub(crate) pinned: bool,
     pub(crate) file: &'a RemoteFile,
     pub(crate) part: PathBuf,
-    /// Whether an earlier part belongs to this very file.
+    /// Whether an earlier part belongs to exactly this file.
     pub(crate) keep: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Fetched {
     pub(crate) sha256: String,
 }
 
-/// What is known about the file while it arrives.
+/// The state of a file while it arrives.
 struct Transfer<'a> {
     job: &'a Job<'a>,
     part: Part,
@@ -44,7 +44,7 @@ struct Transfer<'a> {
     sha256: Option<String>,
 }
 
-/// Fetches a file into its part. On an error the part keeps what can be continued.
+/// Downloads a file into its part. On an error the part keeps what can be continued.
 pub(crate) fn fetch(job: &Job<'_>, progress: &mut dyn Progress) -> Result<Fetched, HubError> {
     let file = job.file;
     if file.size.is_some_and(|size| size > LARGEST_FILE) {
@@ -63,7 +63,7 @@ pub(crate) fn fetch(job: &Job<'_>, progress: &mut dyn Progress) -> Result<Fetche
         match transfer.sha256.clone() {
             Some(expected) if expected != found => {
                 transfer.restart(progress)?;
-                // What an earlier run left may have been damaged since: that deserves one
+                // The bytes from an earlier run may have been damaged since, which deserves one
                 // download from zero.
                 if std::mem::take(&mut carried) {
                     tracing::warn!(file = file.name, "the earlier part was damaged: starting over");
@@ -92,7 +92,8 @@ impl Transfer<'_> {
             if progress.cancelled() {
                 return Err(HubError::Cancelled);
             }
-            // Only a known length or hash tells that what an earlier run left is all.
+            // Only a known length or hash shows that the bytes from an earlier run are the whole
+            // file.
             if self.size == Some(self.part.length()) {
                 return Ok(());
             }
@@ -109,7 +110,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// One request and its body.
+    /// Makes one request and receives its body.
     fn attempt(&mut self, progress: &mut dyn Progress) -> Result<(), Failure> {
         if self.part.length() > 0 && !self.job.pinned && self.sha256.is_none() {
             self.restart(progress)?;
@@ -126,7 +127,7 @@ impl Transfer<'_> {
         self.receive(reply, begins, expected, progress)
     }
 
-    /// Checks status and headers; returns the offset at which the body begins.
+    /// Checks status and headers, and returns the offset at which the body begins.
     fn examine(
         &mut self,
         reply: &Reply,
@@ -179,7 +180,8 @@ impl Transfer<'_> {
         Ok(begins)
     }
 
-    /// The number of bytes the body must have, if anybody tells, and the file's size with it.
+    /// Returns the number of bytes that the body must have, if the server says. Also learns the
+    /// file's size from it.
     fn body_length(&mut self, reply: &Reply, begins: u64) -> Result<Option<u64>, Failure> {
         let url = reply.location.shown();
         let bad =
@@ -254,7 +256,7 @@ impl Transfer<'_> {
                 return Err(bad("it begins like a web page".to_owned()));
             }
             if count as u64 > left {
-                // Which of the bytes are the file's is anybody's guess.
+                // There is no way to know which of the bytes are the file's.
                 self.restart(progress)?;
                 return Err(bad("more bytes than the file has".to_owned()));
             }
@@ -280,7 +282,7 @@ fn shown(size: Option<u64>) -> String {
     size.map_or_else(|| "an unknown total".to_owned(), |size| size.to_string())
 }
 
-/// Whether a file that never begins with '<' does: a login or error page sent as the file.
+/// Returns whether a login or error page was sent as a file that never begins with '<'.
 fn is_page(name: &str, beginning: &[u8]) -> bool {
     [".gguf", ".safetensors", ".json"].iter().any(|extension| has_extension(name, extension))
         && beginning.trim_ascii_start().first() == Some(&b'<')
@@ -288,7 +290,7 @@ fn is_page(name: &str, beginning: &[u8]) -> bool {
         && beginning.trim_ascii_start().get(1).is_some_and(|b| b.is_ascii_alphabetic() || *b == b'!')
 }
 
-/// First byte, last byte and total of `bytes 5-9/10` or `bytes 5-9/*` (RFC 9110, 14.4).
+/// Returns the first byte, last byte and total of `bytes 5-9/10` or `bytes 5-9/*` (RFC 9110, 14.4).
 fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
     let (unit, rest) = text.trim().split_once(' ')?;
     if !unit.eq_ignore_ascii_case("bytes") {

@@ -1,4 +1,4 @@
-//! What can go wrong, said with its cause and its remedy.
+//! Errors of the hub, each with its cause and its remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ pub enum HubError {
     RepositoryNotFound {
         /// `owner/repo`.
         repository: String,
-        /// The server asked.
+        /// The server that was asked.
         endpoint: String,
         /// Repositories with similar names.
         close: Vec<String>,
@@ -66,29 +66,29 @@ pub enum HubError {
     FileNotFound {
         /// `owner/repo`.
         repository: String,
-        /// The file asked for.
+        /// The requested file.
         file: String,
         /// Files with similar names.
         close: Vec<String>,
         /// The model files that exist.
         available: Vec<String>,
     },
-    /// No model file of the repository matches what was asked for.
+    /// No model file of the repository matches the request.
     #[error("{repository} has nothing that matches '{wanted}'; {}", there_is(.available))]
     NoMatch {
         /// `owner/repo`.
         repository: String,
-        /// The quantisation asked for, or a description of the default.
+        /// The requested quantisation, or a description of the default.
         wanted: String,
-        /// What could be asked for.
+        /// The models that could be requested.
         available: Vec<String>,
     },
-    /// Several model files match what was asked for.
+    /// Several model files match the request.
     #[error("{name} can mean {} models; name one of: {}", .available.len(), listed(.available))]
     Ambiguous {
         /// The name as typed.
         name: String,
-        /// What it could mean.
+        /// The models that it could mean.
         available: Vec<String>,
     },
     /// The repository holds no model that can be run, or only a part of one.
@@ -124,7 +124,8 @@ pub enum HubError {
         /// Why it failed.
         reason: String,
     },
-    /// The server asked to slow down, and waiting as long as it asked (within a limit) did not help.
+    /// The server asked to slow down, and waiting as long as it asked (within a limit) did not
+    /// help.
     #[error(
         "{url} refuses further requests (HTTP 429{}); wait and run the command again, or set \
          HF_TOKEN: requests with a token have higher limits",
@@ -133,7 +134,7 @@ pub enum HubError {
     RateLimited {
         /// The address, without its query.
         url: String,
-        /// The pause the server asked for, in seconds.
+        /// The pause that the server asked for, in seconds.
         retry_after: Option<u64>,
     },
     /// The server answered with an error status.
@@ -143,10 +144,10 @@ pub enum HubError {
         url: String,
         /// HTTP status.
         status: u16,
-        /// What the server says about it; may be empty.
+        /// The server's explanation; may be empty.
         message: String,
     },
-    /// The server's answer is not what was asked for.
+    /// The server's answer is not what was requested.
     #[error(
         "{url} sent an answer that cannot be used: {reason}; a proxy, a login page or a broken \
          mirror does this: check the network and HF_ENDPOINT"
@@ -167,10 +168,10 @@ pub enum HubError {
         file: String,
         /// The published hash, lower-case hexadecimal.
         expected: String,
-        /// The hash of what arrived.
+        /// The hash of the received file.
         found: String,
     },
-    /// The disk has too little room. What was downloaded stays.
+    /// The disk has too little room. The downloaded bytes are kept.
     #[error(
         "{path} has too little room: {} more are needed{}; free some space or set \
          TRINE_HOME to a folder on a larger disk; what was downloaded is kept",
@@ -182,7 +183,7 @@ pub enum HubError {
         path: PathBuf,
         /// Bytes still to be written.
         needed: u64,
-        /// Bytes free, where the system says.
+        /// Bytes free, if the system says.
         available: Option<u64>,
     },
     /// A file operation failed.
@@ -190,9 +191,9 @@ pub enum HubError {
         "cannot {action} {path}: {source}; {}", remedy(.source)
     )]
     File {
-        /// What was tried, e.g. `create`.
+        /// The attempted action, e.g. `create`.
         action: &'static str,
-        /// On which path.
+        /// The path that it was attempted on.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
@@ -232,7 +233,7 @@ impl HubError {
     }
 }
 
-/// At most this many names are listed in one message.
+/// The most names that are listed in one message.
 const LISTED: usize = 24;
 
 fn listed(names: &[String]) -> String {
@@ -258,7 +259,7 @@ fn close_names(names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!(" (close: {})", listed(names)) }
 }
 
-/// What helps against a file operation's failure.
+/// Returns a remedy for the failure of a file operation.
 fn remedy(source: &io::Error) -> &'static str {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
 
@@ -275,7 +276,8 @@ fn with_message(message: &str) -> String {
     if message.is_empty() { String::new() } else { format!(" ({message})") }
 }
 
-/// Text from outside made fit for a terminal: control characters replaced, cut to `limit` characters.
+/// Makes text from outside fit for a terminal: replaces control characters and cuts it to `limit`
+/// characters.
 pub(crate) fn printable(text: &str, limit: usize) -> String {
     let mut clean: String = text
         .chars()
@@ -288,7 +290,7 @@ pub(crate) fn printable(text: &str, limit: usize) -> String {
     clean
 }
 
-/// The few of `candidates` whose spelling is closest to `wanted`, best first.
+/// Returns the few `candidates` whose spelling is closest to `wanted`, best first.
 pub(crate) fn closest(wanted: &str, candidates: &[String]) -> Vec<String> {
     let wanted = wanted.to_lowercase();
     let limit = (wanted.chars().count() / 3).max(3);
@@ -302,7 +304,7 @@ pub(crate) fn closest(wanted: &str, candidates: &[String]) -> Vec<String> {
     ranked.into_iter().take(5).map(|(_, candidate)| candidate.clone()).collect()
 }
 
-/// Levenshtein distance over the first 128 characters of each text.
+/// Returns the Levenshtein distance over the first 128 characters of each text.
 fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().take(128).collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();
@@ -318,7 +320,7 @@ fn distance(left: &str, right: &str) -> usize {
     row[right.len()]
 }
 
-/// Bytes for people, in powers of ten as disks are counted.
+/// Formats bytes for people, in powers of ten as disks are counted.
 fn shown(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{bytes} bytes"),

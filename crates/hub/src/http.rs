@@ -1,5 +1,5 @@
-//! One GET request with the hub's rules: own redirects, token only for the endpoint, no
-//! compression, errors sorted into final and repeatable.
+//! One GET request by the hub's rules: it follows redirects itself, sends the token only to the
+//! endpoint, accepts no compression, and sorts errors into final and repeatable ones.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::location::Location;
 use crate::name::sha256_text;
 use crate::retry::{Failure, retry_after};
 
-/// Longest chain of redirects that is followed. The Hub uses up to three.
+/// The longest chain of redirects that is followed. The Hub uses up to three.
 const MOST_REDIRECTS: usize = 8;
 
 /// The HTTP client of one hub.
@@ -27,17 +27,17 @@ pub(crate) struct Client {
 /// An answer that is not a redirect.
 pub(crate) struct Reply {
     pub(crate) response: Response<Body>,
-    /// Where it came from.
+    /// The address that it came from.
     pub(crate) location: Location,
-    /// Whether the endpoint itself gave it, rather than a file server it redirected to.
+    /// Whether the endpoint itself sent it, rather than a file server that it redirected to.
     pub(crate) from_endpoint: bool,
-    /// SHA-256 of the file that the endpoint announced in `X-Linked-ETag`.
+    /// The SHA-256 of the file that the endpoint announced in `X-Linked-ETag`.
     pub(crate) linked_sha256: Option<String>,
-    /// Size of the file in bytes that the endpoint announced in `X-Linked-Size`.
+    /// The size of the file in bytes that the endpoint announced in `X-Linked-Size`.
     pub(crate) linked_size: Option<u64>,
 }
 
-/// What a request was for, so that its errors can name it.
+/// The purpose of a request, so that its errors can name it.
 #[derive(Clone, Copy)]
 pub(crate) struct Purpose<'a> {
     pub(crate) repository: &'a str,
@@ -85,8 +85,8 @@ impl Client {
         &self.config
     }
 
-    /// One GET of `url` from byte `from` on, following redirects. `limit` bounds the whole
-    /// exchange with its body in time.
+    /// Requests `url` from byte `from` on, following redirects. `limit` bounds the time of the
+    /// whole exchange, body included.
     pub(crate) fn get(
         &self,
         url: &str,
@@ -103,8 +103,8 @@ impl Client {
         let mut linked_sha256 = None;
         let mut linked_size = None;
         for _ in 0..=MOST_REDIRECTS {
-            // Once the chain has left the endpoint its targets are chosen by others, even if one
-            // of them leads back.
+            // Once the chain has left the endpoint, others choose its targets, even if one of them
+            // leads back.
             from_endpoint = from_endpoint && location.same_origin(&self.endpoint);
             let response = self.exchange(&location, from, limit, from_endpoint)?;
             if from_endpoint {
@@ -149,7 +149,7 @@ impl Client {
         request.call().map_err(|error| request_failure(error, location))
     }
 
-    /// Sorts an error status. Success statuses are the caller's.
+    /// Turns an error status into a failure. The caller handles success statuses.
     pub(crate) fn status_failure(&self, reply: &Reply, purpose: Purpose<'_>) -> Failure {
         let status = reply.response.status().as_u16();
         let url = reply.location.shown();
@@ -173,7 +173,7 @@ impl Client {
                 let after = header(&reply.response, "retry-after").and_then(retry_after);
                 Failure::Again { error: plain(), after, unconnected: false }
             }
-            // A file server's signed address runs out; the endpoint gives a fresh one.
+            // A file server's signed address expires; the endpoint returns a fresh one.
             400..=499 if !reply.from_endpoint => Failure::again(plain()),
             401 | 404 if code == "RepoNotFound" => missing().into(),
             401 | 403 => HubError::AccessDenied {
@@ -198,7 +198,7 @@ impl Client {
     }
 }
 
-/// A header's value as text, if it is text.
+/// Returns a header's value if it is text.
 pub(crate) fn header<'a>(response: &'a Response<Body>, name: &str) -> Option<&'a str> {
     response.headers().get(name).and_then(|value| value.to_str().ok())
 }
@@ -207,8 +207,8 @@ fn without_query(url: &str) -> &str {
     url.split('?').next().unwrap_or_default()
 }
 
-/// Why an answer cannot be the file itself: compressed although plain bytes were asked for, or a
-/// web page.
+/// Returns why an answer cannot be the file itself: it is compressed although plain bytes were
+/// requested, or it is a web page.
 pub(crate) fn unusable(response: &Response<Body>) -> Option<String> {
     let coding = header(response, "content-encoding").unwrap_or("identity").trim();
     if !coding.is_empty() && !coding.eq_ignore_ascii_case("identity") {
@@ -224,7 +224,7 @@ pub(crate) fn unusable(response: &Response<Body>) -> Option<String> {
     None
 }
 
-/// Sorts an error of the transport.
+/// Sorts an error of the transport into final and repeatable ones.
 fn request_failure(error: ureq::Error, location: &Location) -> Failure {
     use ureq::{Error, Timeout};
     let unconnected = match &error {

@@ -1,4 +1,4 @@
-//! The hub's face: local models and what can be done with them without a network.
+//! The hub's public face: local models and the operations on them that need no network.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub struct Hub {
     pub(crate) store: Store,
 }
 
-/// Where a local model lies.
+/// The place of a local model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
@@ -33,18 +33,18 @@ pub enum Origin {
 /// A complete model on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LocalModel {
-    /// The name it was asked for.
+    /// The name by which it was requested.
     pub name: ModelName,
-    /// What to open: the GGUF file (the first of a split set), or the folder with safetensors.
+    /// The path to open: the GGUF file (the first of a split set), or the folder with safetensors.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// All its files.
     pub files: Vec<ModelFile>,
     /// Size of all files in bytes.
     pub bytes: u64,
-    /// Where it lies.
+    /// Its place.
     pub origin: Origin,
-    /// Commit it was pulled at, where known.
+    /// The commit that it was pulled at, if known.
     pub revision: Option<String>,
 }
 
@@ -58,7 +58,7 @@ pub struct ModelFile {
     pub path: PathBuf,
     /// Size in bytes.
     pub bytes: u64,
-    /// SHA-256 in hexadecimal, where it was verified (or names the cache's blob).
+    /// The SHA-256 in hexadecimal, if it was verified (or names the cache's blob).
     pub sha256: Option<String>,
 }
 
@@ -67,26 +67,26 @@ pub struct ModelFile {
 pub struct StoreEntry {
     /// The name that picks it.
     pub name: ModelName,
-    /// What to open once it is complete: the first GGUF file, or the folder with safetensors.
+    /// The path to open once it is complete: the first GGUF file, or the folder with safetensors.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// All its files.
     pub files: Vec<StoredFile>,
-    /// Bytes on disk.
+    /// The number of bytes on disk.
     pub bytes: u64,
-    /// Bytes of the whole model, where known.
+    /// The bytes of the whole model, if known.
     pub total: Option<u64>,
     /// Whether it can be run.
     pub state: EntryState,
-    /// Share that is on disk: 100 when complete, at most 99 before.
+    /// The share that is on disk in percent: 100 if complete, at most 99 before.
     pub percent: Option<u8>,
-    /// Where it lies.
+    /// Its place.
     pub origin: Origin,
-    /// Commit of the latest pull, where known.
+    /// The commit of the latest pull, if known.
     pub revision: Option<String>,
 }
 
-/// Whether a model is whole.
+/// Whether a model is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryState {
@@ -101,17 +101,17 @@ pub enum EntryState {
 pub struct StoredFile {
     /// Path in the repository.
     pub name: String,
-    /// Bytes on disk.
+    /// The number of bytes on disk.
     pub bytes: u64,
-    /// Bytes of the whole file, where known.
+    /// The bytes of the whole file, if known.
     pub total: Option<u64>,
-    /// SHA-256 in hexadecimal: verified when complete, as published before, where known.
+    /// The SHA-256 in hexadecimal, if known: verified if the file is complete, as published before.
     pub sha256: Option<String>,
-    /// Whether the file is whole.
+    /// Whether the file is complete.
     pub complete: bool,
 }
 
-/// What a removal did.
+/// The result of a removal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RemovedModel {
     /// The model.
@@ -122,32 +122,32 @@ pub struct RemovedModel {
     pub bytes: u64,
 }
 
-/// Paths that are not text are shown as well as text can.
+/// Serialises a path as text; parts that are not text are replaced.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
 
 impl Hub {
-    /// A hub with these settings. Neither connects nor touches the disk.
+    /// Makes a hub with these settings. Neither connects nor touches the disk.
     ///
     /// # Errors
-    /// [`HubError::InvalidSetting`] when the endpoint is not an http or https address.
+    /// [`HubError::InvalidSetting`] if the endpoint is not an http or https address.
     pub fn new(config: HubConfig) -> Result<Self, HubError> {
         let client = Client::new(&config)?;
         Ok(Hub { client, store: Store::new(config.store) })
     }
 
-    /// The root folder of the store.
+    /// Returns the root folder of the store.
     pub fn store_folder(&self) -> &Path {
         self.store.root()
     }
 
-    /// The complete local model that `name` means, from the store or else from the Hugging Face
-    /// cache. Does not connect. Without a quantisation the usual preference applies to what is
-    /// here.
+    /// Returns the complete local model that `name` means, from the store or else from the Hugging
+    /// Face cache. Does not connect. For a name without a quantisation, the usual preference
+    /// applies to the models that are here.
     ///
     /// # Errors
-    /// [`HubError::Ambiguous`] when several local models match.
+    /// [`HubError::Ambiguous`] if several local models match.
     pub fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
         for shelf in self.shelves_of(name) {
             if let Some(model) = shelf.resolve(name)? {
@@ -157,11 +157,11 @@ impl Hub {
         Ok(None)
     }
 
-    /// All models of the store, complete or not, and the complete ones of the Hugging Face cache.
-    /// Whatever else lies there is passed over.
+    /// Returns all models of the store, complete or not, and the complete ones of the Hugging Face
+    /// cache. Skips everything else that lies there.
     ///
     /// # Errors
-    /// [`HubError::File`] when the store exists but cannot be read.
+    /// [`HubError::File`] if the store exists but cannot be read.
     pub fn list(&self) -> Result<Vec<StoreEntry>, HubError> {
         let root = self.store.root();
         match std::fs::read_dir(root) {
@@ -180,10 +180,10 @@ impl Hub {
         Ok(entries)
     }
 
-    /// One model of the store (complete or not) or of the Hugging Face cache.
+    /// Returns one model of the store (complete or not) or of the Hugging Face cache.
     ///
     /// # Errors
-    /// [`HubError::NotLocal`] when it is not here, [`HubError::Ambiguous`] when several match.
+    /// [`HubError::NotLocal`] if it is not here, [`HubError::Ambiguous`] if several match.
     pub fn show(&self, name: &ModelName) -> Result<StoreEntry, HubError> {
         for shelf in self.shelves_of(name) {
             match select::pick(name, &shelf.names()) {
@@ -195,12 +195,12 @@ impl Hub {
         Err(self.not_local(name))
     }
 
-    /// Deletes a model, complete or not, from the store. A name without quantisation must leave no
-    /// choice. Other models of the same repository stay.
+    /// Deletes a model, complete or not, from the store. A name without a quantisation must match
+    /// only one model. Other models of the same repository stay.
     ///
     /// # Errors
-    /// [`HubError::NotLocal`], [`HubError::Ambiguous`], or [`HubError::Refused`] when the model
-    /// lies outside the store or is being pulled.
+    /// [`HubError::NotLocal`], [`HubError::Ambiguous`], or [`HubError::Refused`] if the model lies
+    /// outside the store or is being pulled.
     pub fn remove(&self, name: &ModelName) -> Result<RemovedModel, HubError> {
         let Some(shelf) = self.store.shelf(name) else {
             return Err(self.elsewhere(name));
@@ -242,7 +242,7 @@ impl Hub {
         Ok(RemovedModel { name: name.clone(), files, bytes })
     }
 
-    /// Names of the complete local models.
+    /// Returns the names of the complete local models.
     pub(crate) fn local_names(&self) -> Vec<String> {
         let entries = self.list().unwrap_or_default();
         let complete = entries.iter().filter(|entry| entry.state == EntryState::Complete);
@@ -261,7 +261,7 @@ impl Hub {
         HubError::NotLocal { name: name.to_string(), local: self.local_names() }
     }
 
-    /// Why a model cannot be removed from the store although it may be somewhere.
+    /// Returns why a model cannot be removed from the store although it may be somewhere.
     fn elsewhere(&self, name: &ModelName) -> HubError {
         let cache = self.client.config().hugging_face_cache.as_deref();
         let shelf = cache.and_then(|cache| Some((cache, cache::shelf(cache, name)?)));

@@ -1,4 +1,4 @@
-//! Judging a model by its first bytes, before it is fetched.
+//! Judges a model by the first bytes of a file, before it is downloaded.
 
 use std::io::Read;
 use std::time::Duration;
@@ -9,22 +9,25 @@ use crate::hub::Hub;
 use crate::name::{ModelName, has_extension};
 use crate::part::part_path;
 
-/// Judges a model by the beginning of a file of it: `config.json` of a folder, a GGUF file otherwise. The error is the
-/// reason why the model cannot be run; nothing of it is fetched then. A beginning that tells nothing is no reason.
+/// Judges a model by the beginning of one of its files: `config.json` for a folder, else a GGUF
+/// file. The error is the reason why the model cannot be run; nothing of it is downloaded then. A
+/// beginning that does not show what the model is must not be an error.
 pub type Judge = fn(file: &str, beginning: &[u8]) -> Result<(), String>;
 
-/// Most bytes of a file that are looked at: the first metadata of a GGUF file, and all of any `config.json`.
+/// The most bytes of a file that are judged: the first metadata of a GGUF file, and all of any
+/// `config.json`.
 const BEGINNING_BYTES: u64 = 64 << 10;
 /// The longest time that this may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The file of a folder that says what the model is.
+/// The file of a folder that describes the model.
 const CONFIG: &str = "config.json";
 
 impl Hub {
-    /// Refuses a model that cannot be run, where nothing of the file that says so is here.
+    /// Refuses a model that cannot be run, unless some of the file that shows it is already here.
     ///
     /// # Errors
-    /// [`HubError::Unusable`] with the judge's reason. A server that does not answer is no error here: the download meets it again.
+    /// [`HubError::Unusable`] with the judge's reason. A server that does not answer is not an
+    /// error here: the download will meet the same failure.
     pub(crate) fn judge<'a>(
         &self,
         name: &ModelName,

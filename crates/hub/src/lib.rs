@@ -1,13 +1,15 @@
 //! Downloads from Hugging Face repositories and the local model store.
 //!
-//! [`Hub::pull`] fetches a model named as people type it (`owner/repo:Q4_K_M`), resumes what an
-//! earlier attempt left, verifies the SHA-256 the repository publishes and moves each file to its
+//! [`Hub::pull`] downloads a model by the name that people type (`owner/repo:Q4_K_M`), resumes an
+//! earlier attempt, verifies the SHA-256 that the repository publishes, and moves each file to its
 //! final name only when it is whole. [`Hub::resolve`], [`Hub::list`] and [`Hub::show`] work without
-//! a network, from the store and, read-only, from the Hugging Face cache. [`catalog`] knows the names under which people ask for
-//! models, and [`Preset`] gives a model a name, a system prompt and parameters of its own.
+//! a network, from the store and, read-only, from the Hugging Face cache. [`catalog`] knows the
+//! usual names of models, and a [`Preset`] combines a model with a name, a system prompt and
+//! parameters of its own.
 //!
-//! The store keeps human-readable names: `<store>/owner/repo/<file>`, beside one `manifest.json`
-//! per repository. A download in progress is `<file>.part`; lock files live in `<store>/.locks`, presets in `<store>/.presets`.
+//! The store keeps human-readable names: `<store>/owner/repo/<file>`, with one `manifest.json` per
+//! repository. A download in progress is `<file>.part`. Lock files are in `<store>/.locks`, presets
+//! in `<store>/.presets`.
 #![forbid(unsafe_code)]
 
 mod api;

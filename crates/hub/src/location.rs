@@ -1,8 +1,8 @@
-//! Addresses: parsing, redirects, and which of them may see the token.
+//! Addresses: parsing, redirects, and which of them may receive the token.
 
 use ureq::http::Uri;
 
-/// Longest accepted address in bytes. Signed addresses of file servers reach two thousand.
+/// The longest accepted address in bytes. Signed addresses of file servers reach two thousand.
 const LONGEST: usize = 16 * 1024;
 
 /// An absolute `http` or `https` address without user information and fragment.
@@ -56,7 +56,8 @@ impl Location {
         Ok(Location { secure, host: authority.host().to_ascii_lowercase(), port, path_and_query })
     }
 
-    /// Where a redirect from here leads. Relative addresses are resolved against this one.
+    /// Returns the address that a redirect from here leads to. Relative addresses are resolved
+    /// against this one.
     pub(crate) fn redirect(&self, target: &str) -> Result<Self, String> {
         let before_path = target.find(['/', '?', '#']).unwrap_or(target.len());
         let target = if target[..before_path].contains(':') {
@@ -82,18 +83,19 @@ impl Location {
         self.secure == other.secure && self.host == other.host && self.port == other.port
     }
 
-    /// Whether a secret may travel to this address: encrypted, or without leaving this machine.
+    /// Returns whether a secret may be sent to this address: encrypted, or without leaving this
+    /// machine.
     pub(crate) fn keeps_secrets(&self) -> bool {
         self.secure || matches!(self.host.as_str(), "127.0.0.1" | "[::1]" | "localhost")
     }
 
-    /// The whole address, as a request needs it.
+    /// Returns the whole address, as a request needs it.
     pub(crate) fn address(&self) -> String {
         format!("{}{}", self.origin(), self.path_and_query)
     }
 
-    /// The address without its query: queries of file servers hold signatures, which do not belong
-    /// in messages.
+    /// Returns the address without its query: queries of file servers contain signatures, which do
+    /// not belong in messages.
     pub(crate) fn shown(&self) -> String {
         crate::error::printable(&format!("{}{}", self.origin(), self.path()), 300)
     }

@@ -1,4 +1,4 @@
-//! `manifest.json`: what the store knows about the files of one repository.
+//! `manifest.json`: the store's records about the files of one repository.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::told::warn_once;
 pub(crate) const FILE_NAME: &str = "manifest.json";
 const TEMPORARY: &str = "manifest.json.tmp";
 const VERSION: u32 = 1;
-/// Largest manifest that is read, in bytes.
+/// The largest manifest that is read, in bytes.
 const LARGEST: u64 = 16 << 20;
 
 /// The manifest of one repository.
@@ -23,9 +23,9 @@ pub(crate) struct Manifest {
     version: u32,
     /// `owner/repo`.
     pub(crate) repository: String,
-    /// Revision of the latest pull.
+    /// The revision of the latest pull.
     pub(crate) revision: Option<String>,
-    /// Whole and expected files. A file that is being replaced has one record of each kind.
+    /// Complete and expected files. A file that is being replaced has one record of each kind.
     pub(crate) files: Vec<Record>,
 }
 
@@ -36,15 +36,15 @@ pub(crate) struct Record {
     pub(crate) name: String,
     /// Size in bytes.
     pub(crate) size: Option<u64>,
-    /// SHA-256: of the whole file computed here, or of an expected one as published.
+    /// The SHA-256: for a complete file as computed here, for an expected one as published.
     pub(crate) sha256: Option<String>,
-    /// Commit the file belongs to.
+    /// The commit that the file belongs to.
     pub(crate) revision: String,
-    /// Whether it is here.
+    /// Whether the file is here.
     pub(crate) state: RecordState,
 }
 
-/// Whether a file is whole.
+/// Whether a file is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RecordState {
@@ -64,7 +64,7 @@ impl Manifest {
         }
     }
 
-    /// Reads a folder's manifest. One that is missing or unusable counts as empty: it describes
+    /// Reads a folder's manifest. A missing or unusable manifest counts as empty: it describes
     /// files, and the files are still there.
     pub(crate) fn read(folder: &Path, repository: &str) -> Self {
         let path = folder.join(FILE_NAME);
@@ -81,7 +81,7 @@ impl Manifest {
         }
     }
 
-    /// Replaces the folder's manifest in one step.
+    /// Replaces the folder's manifest atomically.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), HubError> {
         let temporary = folder.join(TEMPORARY);
         let text = serde_json::to_vec_pretty(self).expect("a manifest holds only plain values");
@@ -98,8 +98,8 @@ impl Manifest {
         self.files.iter().find(|record| record.name == name && record.state == state)
     }
 
-    /// Stores a record in place of the one with its name and state; a complete one also ends the
-    /// expectation of that name.
+    /// Stores a record in place of the one with the same name and state. A complete record also
+    /// removes the expected one of that name.
     pub(crate) fn put(&mut self, record: Record) {
         let complete = record.state == RecordState::Complete;
         self.files
@@ -108,7 +108,7 @@ impl Manifest {
         self.files.sort_by(|a, b| a.name.cmp(&b.name));
     }
 
-    /// Ends the expectation of a file.
+    /// Removes the record of an expected file.
     pub(crate) fn abandon(&mut self, name: &str) {
         self.files.retain(|record| record.name != name || record.state == RecordState::Complete);
     }
@@ -120,7 +120,7 @@ impl Manifest {
     /// Removes the manifest from a folder that holds nothing else.
     pub(crate) fn delete(folder: &Path) {
         for name in [TEMPORARY, FILE_NAME] {
-            // A manifest that cannot be deleted describes nothing and does no harm.
+            // If the manifest cannot be deleted, it describes nothing and does no harm.
             let _ = fs::remove_file(folder.join(name));
         }
     }

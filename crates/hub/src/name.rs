@@ -7,21 +7,21 @@ use serde::{Serialize, Serializer};
 
 use crate::error::{HubError, printable};
 
-/// Longest accepted name in bytes; the Hub's own limits (96 per part) stay far below.
+/// The longest accepted name in bytes; the Hub's own limits (96 per part) stay far below.
 const LONGEST_NAME: usize = 1024;
-/// Longest owner or repository name in bytes (the Hub's own rule).
+/// The longest owner or repository name in bytes (the Hub's own rule).
 pub(crate) const LONGEST_REPOSITORY_PART: usize = 96;
-/// Longest part of a file path in bytes: leaves room for `.part` under the usual 255.
+/// The longest part of a file path in bytes: leaves room for `.part` under the usual 255.
 const LONGEST_COMPONENT: usize = 200;
-/// The Hub's hosts, which may stand in front of a name and therefore cannot be owners.
+/// The Hub's hosts, which may precede a name and therefore cannot be owners.
 const HOSTS: [&str; 3] = ["hf.co", "huggingface.co", "www.huggingface.co"];
-/// Deepest file path inside a repository.
+/// The deepest file path inside a repository.
 const DEEPEST_FILE: usize = 6;
 
 /// A model in a Hugging Face repository, as typed: `owner/repo`, `owner/repo:Q4_K_M`,
 /// `owner/repo/file.gguf`, each also with `hf.co/` or `https://huggingface.co/` in front.
 ///
-/// A parsed name holds no `..`, separator, control character or device name: its parts are safe
+/// A parsed name contains no `..`, separator, control character or device name: its parts are safe
 /// as path components.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ModelName {
@@ -30,12 +30,12 @@ pub struct ModelName {
     selection: Selection,
 }
 
-/// Which model of a repository is meant.
+/// The requested model of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Selection {
-    /// The repository's usual one: Q4_K_M, else Q4_0, else Q8_0, else the only one there is.
+    /// The repository's usual one: Q4_K_M, else Q4_0, else Q8_0, else the only one.
     Default,
-    /// A quantisation as it appears in the file's name, upper or lower case.
+    /// A quantisation as in the file's name, in upper or lower case.
     Quant(String),
     /// One GGUF file by its path in the repository; any part of a split set means the whole set.
     File(String),
@@ -45,7 +45,7 @@ impl ModelName {
     /// Parses a typed name.
     ///
     /// # Errors
-    /// [`HubError::InvalidName`] when the text cannot be a model name.
+    /// [`HubError::InvalidName`] if the text cannot be a model name.
     pub fn parse(text: &str) -> Result<Self, HubError> {
         parse(text).map_err(|reason| HubError::InvalidName { name: printable(text, 80), reason })
     }
@@ -60,12 +60,12 @@ impl ModelName {
         &self.repo
     }
 
-    /// `owner/repo`.
+    /// Returns `owner/repo`.
     pub fn repository(&self) -> String {
         format!("{}/{}", self.owner, self.repo)
     }
 
-    /// Which model of the repository is meant.
+    /// The requested model of the repository.
     pub fn selection(&self) -> &Selection {
         &self.selection
     }
@@ -74,7 +74,7 @@ impl ModelName {
         ModelName { owner: self.owner.clone(), repo: self.repo.clone(), selection }
     }
 
-    /// The name of a repository folder found on disk, if it is one that could be typed.
+    /// Returns the name of a repository folder found on disk, if it could have been typed.
     pub(crate) fn from_parts(owner: &str, repo: &str) -> Option<Self> {
         (valid_owner(owner) && valid_repository_part(repo)).then(|| ModelName {
             owner: owner.to_owned(),
@@ -144,7 +144,8 @@ fn parse(text: &str) -> Result<ModelName, &'static str> {
     Ok(ModelName { owner: owner.to_owned(), repo: repo.to_owned(), selection })
 }
 
-/// Removes the Hub's host in the spellings people paste, and a link's query with it.
+/// Removes the Hub's host in the spellings that people paste, and with it a link's query. Also
+/// returns whether there was a host.
 fn strip_host(text: &str) -> (&str, bool) {
     const SCHEMES: [&str; 2] = ["https://", "http://"];
     if let Some(path) = text.strip_prefix("hf://") {
@@ -210,12 +211,13 @@ pub(crate) fn valid_repository_part(part: &str) -> bool {
         && valid_component(part)
 }
 
-/// Whether a path inside a repository may become a path inside the store.
+/// Returns whether a path inside a repository may become a path inside the store.
 pub(crate) fn valid_file(path: &str) -> bool {
     path.split('/').count() <= DEEPEST_FILE && path.split('/').all(valid_component)
 }
 
-/// Whether one path component is harmless on every system: no separator, no parent, no device.
+/// Returns whether one path component is harmless on every system: no separator, no parent, no
+/// device.
 pub(crate) fn valid_component(part: &str) -> bool {
     const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "conin$", "conout$"];
     if part.is_empty() || part.len() > LONGEST_COMPONENT {
@@ -238,12 +240,13 @@ pub(crate) fn valid_component(part: &str) -> bool {
     !port && !DEVICES.contains(&stem.as_str())
 }
 
-/// Characters that show nothing or turn the direction of text: a name with them can pose as another.
+/// Returns whether a character is invisible or changes the direction of text: with such characters
+/// a name can pose as another.
 pub(crate) fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// Whether `name` ends in `extension` (with its dot), upper or lower case.
+/// Returns whether `name` ends in `extension` (with its dot), in upper or lower case.
 pub(crate) fn has_extension(name: &str, extension: &str) -> bool {
     name.len() > extension.len()
         && name
@@ -251,7 +254,7 @@ pub(crate) fn has_extension(name: &str, extension: &str) -> bool {
             .is_some_and(|end| end.eq_ignore_ascii_case(extension))
 }
 
-/// The SHA-256 in `text` in lower case, if it is one.
+/// Returns the SHA-256 in `text` in lower case, if `text` is one.
 pub(crate) fn sha256_text(text: &str) -> Option<String> {
     (text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit()))
         .then(|| text.to_ascii_lowercase())

@@ -1,4 +1,4 @@
-//! A file that is being downloaded: `<name>.part`, its length and the hash over what it holds.
+//! A file that is being downloaded: `<name>.part`, its length and the hash of its content.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -11,10 +11,10 @@ use crate::error::HubError;
 use crate::progress::Progress;
 use crate::space::{available, is_full};
 
-/// Bytes read or written at once.
+/// The number of bytes read or written at once.
 pub(crate) const BLOCK: usize = 256 << 10;
 
-/// The path under which a file is kept until it is whole.
+/// Returns the path under which a file is kept until it is whole.
 pub(crate) fn part_path(path: &Path) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(".part");
@@ -30,8 +30,8 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Opens or creates a part. With `keep`, up to `longest` bytes of what is there are kept and
-    /// hashed; a part that is longer cannot belong to the file and starts from zero.
+    /// Opens or creates a part. With `keep`, up to `longest` existing bytes are kept and hashed; a
+    /// longer part cannot belong to the file and starts from zero.
     pub(crate) fn open(
         path: PathBuf,
         keep: bool,
@@ -39,7 +39,7 @@ impl Part {
         progress: &mut dyn Progress,
     ) -> Result<Self, HubError> {
         let failed = |action, error| HubError::file(action, &path, error);
-        // A link would write through to whatever it names.
+        // Writing to a link would write to its target.
         if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
             fs::remove_file(&path).map_err(|error| failed("remove the link", error))?;
         }
@@ -74,10 +74,11 @@ impl Part {
         Ok(())
     }
 
-    /// Appends a block. `left` is what the file still needs, for the message when the disk is full.
+    /// Appends a block. `left` is the number of bytes that the file still needs, for the message if
+    /// the disk is full.
     pub(crate) fn append(&mut self, block: &[u8], left: Option<u64>) -> Result<(), HubError> {
         if let Err(error) = self.file.write_all(block) {
-            // What is hashed and what is on disk must stay the same bytes.
+            // The hash and the disk must hold the same bytes.
             let _ = self.file.set_len(self.length);
             let _ = self.file.seek(SeekFrom::Start(self.length));
             return Err(write_error(error, &self.path, left.unwrap_or(block.len() as u64)));
@@ -87,7 +88,7 @@ impl Part {
         Ok(())
     }
 
-    /// Forces the part to disk and returns the SHA-256 over it, lower-case hexadecimal.
+    /// Forces the part to disk and returns its SHA-256, lower-case hexadecimal.
     pub(crate) fn finish(&mut self) -> Result<String, HubError> {
         self.file.sync_all().map_err(|error| write_error(error, &self.path, 0))?;
         Ok(hexadecimal(&self.hasher.clone().finalize()))
@@ -122,7 +123,7 @@ fn write_error(error: io::Error, path: &Path, needed: u64) -> HubError {
     HubError::file("write", path, error)
 }
 
-/// The SHA-256 over a whole file.
+/// Returns the SHA-256 of a whole file.
 pub(crate) fn hash_file(path: &Path, progress: &mut dyn Progress) -> Result<String, HubError> {
     let file = File::open(path).map_err(|error| HubError::file("open", path, error))?;
     let mut part = Part { path: path.to_owned(), file, length: 0, hasher: Sha256::new() };

@@ -1,7 +1,8 @@
-//! Presets: names for another model with a system prompt and parameters, each a TOML file in the store's `.presets`.
+//! Presets: another model with a name, a system prompt and parameters of its own, each in a TOML
+//! file in the store's `.presets`.
 //!
-//! A preset stands on a model or on another preset, at most eight deep. One without anything of its own is a copy under
-//! another name.
+//! A preset is based on a model or on another preset, at most eight deep. A preset without settings
+//! of its own is a copy under another name.
 
 use std::fmt;
 use std::fs;
@@ -17,24 +18,24 @@ use crate::hub::Hub;
 use crate::name::{LONGEST_REPOSITORY_PART, valid_component, valid_repository_part};
 use crate::told::warn_once;
 
-/// The folder of the store that holds them. No owner's name begins with a dot.
+/// The folder of the store for presets. No owner's name begins with a dot.
 const FOLDER: &str = ".presets";
 const VERSION: u32 = 1;
-/// Largest file of a preset, in bytes.
+/// The largest file of a preset, in bytes.
 const LARGEST: u64 = 1 << 20;
-/// Most presets that are listed.
+/// The most presets that are listed.
 const MOST: usize = 10_000;
-/// Most presets that stand on one another.
+/// The most presets in a chain in which each is based on the next.
 const DEEPEST: usize = 8;
-/// Most texts that end an answer.
+/// The most texts that end an answer.
 const MOST_STOPS: usize = 64;
-/// Presets that this process has begun to write.
+/// The number of presets that this process has begun to write.
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
-/// What stands for the colon of a name in a file's name: no name holds it.
+/// The replacement in a file's name for the colon of a preset's name; no name contains it.
 const COLON: &str = "@";
 
-/// The name of a preset: `mario` or `mario:formal`, of letters, digits, `-`, `_` and `.`. Upper and lower case are the
-/// same, and `:latest` is left out.
+/// The name of a preset: `mario` or `mario:formal`, of letters, digits, `-`, `_` and `.`. Upper and
+/// lower case are equal, and `:latest` is left out.
 #[derive(Debug, Clone)]
 pub struct PresetName(String);
 
@@ -42,7 +43,8 @@ impl PresetName {
     /// Parses a typed name.
     ///
     /// # Errors
-    /// [`HubError::InvalidPreset`] when the text can be no preset's name, or means a model of the catalogue.
+    /// [`HubError::InvalidPreset`] if the text cannot be a preset's name, or is the name of a model
+    /// of the catalogue.
     pub fn parse(text: &str) -> Result<Self, HubError> {
         let wrong = |reason: &str| HubError::InvalidPreset {
             name: printable(text, 80),
@@ -100,30 +102,30 @@ pub struct Preset {
     version: u32,
     /// Its name, as it was typed.
     pub name: String,
-    /// What it stands on: a model's name, a path, or another preset.
+    /// The base: a model's name, a path, or another preset.
     pub from: String,
-    /// Instructions that stand before a conversation.
+    /// Instructions at the beginning of every conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
-    /// How its answers are written.
+    /// How its answers are generated.
     #[serde(default, skip_serializing_if = "PresetParameters::is_empty")]
     pub parameters: PresetParameters,
-    /// Turns that every conversation begins with.
+    /// Turns at the beginning of every conversation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<PresetMessage>,
 }
 
-/// One turn of the beginning of every conversation.
+/// One turn at the beginning of every conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PresetMessage {
-    /// Who speaks.
+    /// The speaker.
     pub role: PresetRole,
-    /// What is said.
+    /// The text of the turn.
     pub content: String,
 }
 
-/// Who speaks.
+/// The speaker of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PresetRole {
@@ -133,38 +135,38 @@ pub enum PresetRole {
     Assistant,
 }
 
-/// How the answers of a preset are written. What is not set comes from what it stands on.
+/// How the answers of a preset are generated. Values that are not set come from its base.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PresetParameters {
     /// Randomness, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Probability that the tokens to choose among have together.
+    /// The total probability of the tokens to choose among.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
-    /// Number of tokens to choose among; 0 for all.
+    /// The number of tokens to choose among; 0 for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
-    /// Least share of the likeliest token's probability.
+    /// The least probability of a token, as a share of the likeliest token's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f64>,
-    /// Divisor of the scores of tokens that were used already; 1 is off.
+    /// The divisor of the scores of tokens that were used already; 1 is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f64>,
-    /// What is subtracted from the scores of tokens that were used already.
+    /// The amount subtracted from the scores of tokens that were used already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub presence_penalty: Option<f64>,
-    /// What is subtracted from the scores of tokens for each time they were used.
+    /// The amount subtracted from a token's score for each time that it was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frequency_penalty: Option<f64>,
-    /// Start of the random numbers.
+    /// The seed of the random numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Most tokens of an answer.
+    /// The most tokens of an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// Most positions of a conversation.
+    /// The most positions of a conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<u32>,
     /// Texts that end an answer.
@@ -172,26 +174,27 @@ pub struct PresetParameters {
     pub stop: Vec<String>,
 }
 
-/// What became of a parameter that another program writes.
+/// The effect of a parameter that another program writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// It is set.
+    /// It was set.
     Set,
-    /// It means nothing here, for this reason.
+    /// It has no meaning here, for this reason.
     Ignored(&'static str),
 }
 
 impl PresetParameters {
-    /// Whether nothing is set.
+    /// Returns whether nothing is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Sets a parameter by its name in Ollama or here, to the value that a text holds. A `stop` is added to those before.
+    /// Sets a parameter by its name in Ollama or here to the value in a text. A `stop` is added to
+    /// the earlier ones.
     ///
     /// # Errors
-    /// In words: a name that nobody knows, a parameter that would change the answers and is not there, or a value out of
-    /// its range.
+    /// Returns a message if the name is unknown, if the parameter would change the answers but is
+    /// not supported, or if the value is out of its range.
     pub fn set(&mut self, name: &str, value: &str) -> Result<Taken, String> {
         let mut next = self.clone();
         match name.to_ascii_lowercase().as_str() {
@@ -204,10 +207,12 @@ impl PresetParameters {
             }
             "presence_penalty" => next.presence_penalty = Some(number(value)?),
             "frequency_penalty" => next.frequency_penalty = Some(number(value)?),
-            // In Ollama -1 means another seed each time, which is what an unset seed means here.
+            // In Ollama -1 means a different seed each time, which is what an unset seed means
+            // here.
             "seed" if value.trim() == "-1" => next.seed = None,
             "seed" => next.seed = Some(number(value)?),
-            // -1 means no limit, -2 until the context is full. Without a limit an answer ends there too.
+            // -1 means no limit, -2 until the context is full. Without a limit an answer ends there
+            // too.
             "num_predict" | "max_tokens" if matches!(value.trim(), "-1" | "-2") => {
                 next.max_tokens = None;
             }
@@ -248,7 +253,7 @@ impl PresetParameters {
         Ok(Taken::Set)
     }
 
-    /// Refuses values that no answer can be written with.
+    /// Refuses values with which no answer can be generated.
     fn check(&self) -> Result<(), String> {
         let within = |name: &str, value: Option<f64>, least: f64, most: f64| match value {
             // NaN is in no range.
@@ -275,7 +280,7 @@ impl PresetParameters {
         Ok(())
     }
 
-    /// What is set here, and for the rest what `base` sets.
+    /// Returns the values set here, and for the rest those of `base`.
     fn over(self, base: Self) -> Self {
         Self {
             temperature: self.temperature.or(base.temperature),
@@ -293,7 +298,7 @@ impl PresetParameters {
     }
 }
 
-/// Names that [`PresetParameters::set`] takes, for messages.
+/// The names that [`PresetParameters::set`] takes, for messages.
 const PARAMETERS: [&str; 11] = [
     "temperature",
     "top_p",
@@ -313,7 +318,7 @@ fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
 }
 
 impl Preset {
-    /// A preset with nothing of its own.
+    /// Makes a preset without settings of its own.
     pub fn new(name: &PresetName, from: impl Into<String>) -> Self {
         Preset {
             version: VERSION,
@@ -348,7 +353,7 @@ impl Preset {
         self.parameters.check()
     }
 
-    /// This preset, and for what it does not set what `base` sets.
+    /// Returns this preset with the values of `base` for everything that it does not set.
     fn over(self, base: Self) -> Self {
         Preset {
             version: VERSION,
@@ -362,21 +367,24 @@ impl Preset {
 }
 
 impl Hub {
-    /// The preset of a name, as it was created; `None` also for a text that cannot be a preset's name.
+    /// Returns the preset of a name, as it was created; `None` also for a text that cannot be a
+    /// preset's name.
     ///
     /// # Errors
-    /// [`HubError::InvalidPreset`] when its file is damaged, [`HubError::File`] when it cannot be read.
+    /// [`HubError::InvalidPreset`] when its file is damaged, [`HubError::File`] if it cannot be
+    /// read.
     pub fn preset(&self, name: &str) -> Result<Option<Preset>, HubError> {
         let Ok(name) = PresetName::parse(name) else { return Ok(None) };
         let path = self.preset_path(&name);
         read(&path, &name.to_string())
     }
 
-    /// The preset of a name together with those it stands on; its `from` then is a model.
+    /// Returns the preset of a name merged with those that it is based on; its `from` is then a
+    /// model.
     ///
     /// # Errors
-    /// As [`Hub::preset`]; [`HubError::InvalidPreset`] also where presets stand on one another in a circle or deeper than
-    /// eight.
+    /// Same as [`Hub::preset`]; [`HubError::InvalidPreset`] also if presets are based on one
+    /// another in a circle or deeper than eight.
     pub fn whole_preset(&self, name: &str) -> Result<Option<Preset>, HubError> {
         let Some(mut preset) = self.preset(name)? else { return Ok(None) };
         let mut names = vec![preset.name.clone()];
@@ -397,10 +405,10 @@ impl Hub {
         Ok(Some(preset))
     }
 
-    /// All presets that can be read, by name. One that cannot is reported to the log.
+    /// Returns all presets that can be read, by name. One that cannot is logged.
     ///
     /// # Errors
-    /// [`HubError::File`] when their folder exists and cannot be read.
+    /// [`HubError::File`] if their folder exists and cannot be read.
     pub fn presets(&self) -> Result<Vec<Preset>, HubError> {
         let folder = self.presets_folder();
         let entries = match fs::read_dir(&folder) {
@@ -423,11 +431,11 @@ impl Hub {
         Ok(presets)
     }
 
-    /// Keeps a preset, in place of one of the same name.
+    /// Stores a preset, replacing one of the same name.
     ///
     /// # Errors
-    /// [`HubError::InvalidPreset`] when its name or its values cannot be used, or when it would stand on itself;
-    /// [`HubError::File`] when it cannot be written.
+    /// [`HubError::InvalidPreset`] if its name or its values cannot be used, or if it would be
+    /// based on itself; [`HubError::File`] if it cannot be written.
     pub fn save_preset(&self, preset: &Preset) -> Result<(), HubError> {
         let name = PresetName::parse(&preset.name)?;
         let invalid = |reason: String| HubError::InvalidPreset { name: name.to_string(), reason };
@@ -440,8 +448,8 @@ impl Hub {
         let folder = self.presets_folder();
         self.store.create_inside(&folder)?;
         let path = self.preset_path(&name);
-        // Written beside its place and renamed: whoever reads meanwhile sees the old or the new one.
-        // Other processes and threads have names of their own.
+        // Written to a temporary file and renamed, so that a reader sees the old preset or the new
+        // one. Other processes and threads use other temporary names.
         let count = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let process = std::process::id();
         let temporary = folder.join(format!(".{}.{process}.{count}.tmp", name.file()));
@@ -461,7 +469,7 @@ impl Hub {
         renamed
     }
 
-    /// Refuses a preset whose way down would not end at a model.
+    /// Refuses a preset whose chain of bases would not end at a model.
     fn check_base(&self, name: &PresetName, preset: &Preset) -> Result<(), HubError> {
         let mut names = vec![name.to_string()];
         let mut from = preset.from.clone();
@@ -483,10 +491,10 @@ impl Hub {
         Ok(())
     }
 
-    /// Names of the presets that stand on a preset, without those that stand on these.
+    /// Returns the names of the presets that are directly based on a preset.
     ///
     /// # Errors
-    /// [`HubError::File`] when the presets cannot be read.
+    /// [`HubError::File`] if the presets cannot be read.
     pub fn presets_on(&self, name: &str) -> Result<Vec<String>, HubError> {
         let Ok(name) = PresetName::parse(name) else { return Ok(Vec::new()) };
         let stands =
@@ -495,10 +503,10 @@ impl Hub {
         Ok(presets.map(|preset| preset.name).collect())
     }
 
-    /// Removes a preset; whether there was one.
+    /// Removes a preset and returns whether there was one.
     ///
     /// # Errors
-    /// [`HubError::File`] when it cannot be removed.
+    /// [`HubError::File`] if it cannot be removed.
     pub fn remove_preset(&self, name: &str) -> Result<bool, HubError> {
         let Ok(name) = PresetName::parse(name) else { return Ok(false) };
         let path = self.preset_path(&name);
@@ -518,7 +526,7 @@ impl Hub {
     }
 }
 
-/// The preset of a file, if the file exists.
+/// Returns the preset in a file, if the file exists.
 fn read(path: &Path, name: &str) -> Result<Option<Preset>, HubError> {
     let fail = |error| HubError::file("read", path, error);
     let metadata = match fs::metadata(path) {
@@ -538,7 +546,7 @@ fn read(path: &Path, name: &str) -> Result<Option<Preset>, HubError> {
     }
     let mut bytes = Vec::new();
     match fs::File::open(path) {
-        // Somebody removed it meanwhile.
+        // Another process removed it meanwhile.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         file => file.and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes)),
     }
@@ -547,7 +555,7 @@ fn read(path: &Path, name: &str) -> Result<Option<Preset>, HubError> {
     let mut preset: Preset =
         toml::from_str(&text).map_err(|error| invalid(toml_problem(&text, &error)))?;
     preset.check().map_err(invalid)?;
-    // The file's name is what the preset is found by, whatever the file says.
+    // A preset is found by its file's name, whatever the file says.
     if PresetName::parse(&preset.name).map_or(true, |own| Some(own) != PresetName::parse(name).ok())
     {
         name.clone_into(&mut preset.name);
@@ -555,7 +563,7 @@ fn read(path: &Path, name: &str) -> Result<Option<Preset>, HubError> {
     Ok(Some(preset))
 }
 
-/// What is wrong with a TOML text, on one line, with the line's number.
+/// Describes the problem of a TOML text on one line, with the line's number.
 fn toml_problem(text: &str, error: &toml::de::Error) -> String {
     let message = printable(&error.message().replace('\n', " "), 300);
     match error.span() {

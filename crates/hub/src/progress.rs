@@ -1,25 +1,26 @@
-//! How a download tells its caller what it does.
+//! How a download reports to its caller.
 
-/// Receives the course of a download. All methods are called on the thread that called
+/// Receives the progress of a download. All methods are called on the thread that called
 /// [`Hub::pull`](crate::Hub::pull), one file after the other.
 pub trait Progress {
-    /// A file begins, `total` bytes long if that is known. Called again for the same file when
-    /// what was there had to be discarded: the count starts from zero.
+    /// A file begins, `total` bytes long if that is known. Called again for the same file if
+    /// earlier bytes had to be discarded: the count then starts from zero.
     fn start(&mut self, file: &str, total: Option<u64>);
 
-    /// `bytes` more of the current file are on disk, including those an earlier attempt left.
+    /// `bytes` more of the current file are on disk, including those from an earlier attempt.
     fn advance(&mut self, bytes: u64);
 
     /// The current file is whole and verified.
     fn done(&mut self, file: &str);
 
-    /// The download pauses: for another process that pulls the same model, or before a repetition.
+    /// The download pauses, for another process that pulls the same model or before a repetition.
     fn waiting(&mut self, reason: &str) {
         let _ = reason;
     }
 
-    /// Whether the download shall stop with [`HubError::Cancelled`](crate::HubError::Cancelled),
-    /// keeping what it has. Asked between blocks and several times a second while waiting.
+    /// Returns whether the download must stop with
+    /// [`HubError::Cancelled`](crate::HubError::Cancelled), keeping what it has. Called between
+    /// blocks, and several times a second during a wait.
     fn cancelled(&self) -> bool {
         false
     }

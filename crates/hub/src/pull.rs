@@ -1,4 +1,4 @@
-//! Fetching a model: what is needed, what is there, what is missing.
+//! Fetches a model: what it needs, what is here, and what is missing.
 
 use std::fs;
 use std::path::Path;
@@ -16,17 +16,17 @@ use crate::select::{self, Pick};
 use crate::shelf::Shelf;
 use crate::space::available;
 
-/// Room left free beyond what a download needs, in bytes.
+/// The room in bytes that a download leaves free beyond what it needs.
 const SPARE_ROOM: u64 = 16 << 20;
 
 impl Hub {
-    /// Makes a model local: downloads what is missing or has changed, continuing what an earlier
-    /// attempt left, and verifies it. Waits while another process pulls from the same repository.
-    /// A model that the Hugging Face cache holds at the current revision is used from there. When
-    /// the server cannot be reached, a complete local model is returned as it is.
+    /// Makes a model local: downloads what is missing or has changed, continuing an earlier
+    /// attempt, and verifies it. Waits while another process pulls from the same repository. A
+    /// model that the Hugging Face cache holds at the current revision is used from there. If the
+    /// server cannot be reached, a complete local model is returned as it is.
     ///
     /// # Errors
-    /// Any [`HubError`]; what was downloaded stays and is continued by the next call, except for
+    /// Any [`HubError`]. Downloaded bytes stay, and the next call continues from there, except for
     /// a file whose hash was wrong.
     pub fn pull(
         &self,
@@ -59,10 +59,11 @@ impl Hub {
         Ok(shelf.local(name, &pick))
     }
 
-    /// Bytes of a model on the server; `None` where it does not tell.
+    /// Returns the bytes of a model on the server, or `None` if the server does not say.
     ///
     /// # Errors
-    /// Any [`HubError`] of asking: no connection, no such repository, nothing in it that matches or that can be run.
+    /// Any [`HubError`] of the request: no connection, no such repository, or nothing in it that
+    /// matches or that can be run.
     pub fn remote_bytes(
         &self,
         name: &ModelName,
@@ -78,7 +79,8 @@ impl Hub {
         Ok(wanted(&remote, &pick).try_fold(0u64, |sum, file| sum.checked_add(file.size?)))
     }
 
-    /// Without a server: what is here, or an error that says what is.
+    /// Returns the local model if the server cannot be reached, or an error that lists the local
+    /// models.
     fn unreachable(&self, name: &ModelName, reason: String) -> Result<LocalModel, HubError> {
         if let Some(model) = self.resolve(name)? {
             tracing::warn!(%name, reason, "the server cannot be reached: using the local model");
@@ -92,7 +94,7 @@ impl Hub {
         HubError::Offline { endpoint, reason, local: self.local_names() }
     }
 
-    /// The model from the Hugging Face cache, if that has all files of this very revision.
+    /// Returns the model from the Hugging Face cache if it has all files of exactly this revision.
     fn cached(&self, name: &ModelName, remote: &Repository, pick: &Pick) -> Option<LocalModel> {
         let cache = self.client.config().hugging_face_cache.as_deref()?;
         let shelf: Shelf = cache::snapshot(cache, name, &remote.revision)?;
@@ -110,7 +112,7 @@ impl Hub {
         all.then(|| shelf.local(name, pick))
     }
 
-    /// Downloads the files of a model that are not here yet, then gives all of them their names.
+    /// Downloads the files of a model that are not here yet, then moves all of them to their names.
     fn fetch_missing(
         &self,
         name: &ModelName,
@@ -206,8 +208,8 @@ fn record(file: &RemoteFile, remote: &Repository, state: RecordState) -> Record 
     }
 }
 
-/// Whether a file is here as the repository has it. One without a record is hashed, if there is a
-/// published hash to compare with.
+/// Returns whether a file is here as in the repository. A file without a record is hashed if there
+/// is a published hash to compare with.
 fn is_here(
     folder: &Path,
     manifest: &mut Manifest,
@@ -245,7 +247,7 @@ fn is_here(
     Ok(true)
 }
 
-/// Whether the part that an earlier pull left is the beginning of this very file.
+/// Returns whether the part from an earlier pull is the beginning of exactly this file.
 fn continues(manifest: &Manifest, remote: &Repository, file: &RemoteFile) -> bool {
     let Some(earlier) = manifest.record(&file.name, RecordState::Partial) else { return false };
     match &file.sha256 {
@@ -254,7 +256,7 @@ fn continues(manifest: &Manifest, remote: &Repository, file: &RemoteFile) -> boo
     }
 }
 
-/// Makes sure that the disk has room for what is still to come.
+/// Makes sure that the disk has room for the bytes that are still missing.
 fn check_room(folder: &Path, jobs: &[Job<'_>]) -> Result<(), HubError> {
     let needed = jobs.iter().fold(0u64, |sum, job| {
         let here = match job.keep {
@@ -283,7 +285,7 @@ fn discard(part: &Path) -> Result<(), HubError> {
     }
 }
 
-/// What it means that a file is not there: only listed ones are asked for.
+/// Explains a missing file: only listed files are requested.
 fn as_listed(error: HubError) -> HubError {
     match error {
         HubError::FileNotFound { repository, file, .. } => {
@@ -299,7 +301,7 @@ fn as_listed(error: HubError) -> HubError {
 fn sync_folder(folder: &Path) -> Result<(), HubError> {
     let synced = fs::File::open(folder).and_then(|file| file.sync_all());
     match synced {
-        // Some network disks cannot do this; the rename itself happened.
+        // Some network disks cannot do this; the rename itself has happened.
         Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
         other => other.map_err(|error| HubError::file("write", folder, error)),
     }

@@ -1,4 +1,4 @@
-//! Which failures are worth repeating, and how long to wait before that.
+//! Which failures are worth repeating, and how long to wait before the repetition.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -6,9 +6,10 @@ use crate::config::HubConfig;
 use crate::error::HubError;
 use crate::progress::Progress;
 
-/// Repetitions when no connection came about: somebody offline should not wait long to hear so.
+/// The repetitions if there was no connection: a user who is offline should not wait long for the
+/// message.
 const CONNECT_RETRIES: u32 = 2;
-/// How often a wait asks whether it shall stop.
+/// How often a wait checks whether it must stop.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Why a request failed.
@@ -18,11 +19,11 @@ pub(crate) enum Failure {
     Final(HubError),
     /// Repeating may help.
     Again {
-        /// What to report when it does not.
+        /// The error to report if it does not.
         error: HubError,
         /// The pause that the server asked for.
         after: Option<Duration>,
-        /// Whether not even a connection came about.
+        /// Whether there was not even a connection.
         unconnected: bool,
     },
 }
@@ -43,7 +44,7 @@ impl From<HubError> for Failure {
 pub(crate) struct Retries<'a> {
     config: &'a HubConfig,
     failures: u32,
-    /// What was said last of why it waits.
+    /// The last reason for a pause that was reported.
     told: String,
 }
 
@@ -52,12 +53,12 @@ impl<'a> Retries<'a> {
         Retries { config, failures: 0, told: String::new() }
     }
 
-    /// Real progress was made: failures count from zero again.
+    /// Resets the count of failures after real progress.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// Waits until the next attempt is due, or returns the error when there is no next one.
+    /// Waits until the next attempt is due, or returns the error if there is none left.
     pub(crate) fn pause(
         &mut self,
         failure: Failure,
@@ -81,7 +82,8 @@ impl<'a> Retries<'a> {
         let seconds = pause.as_secs_f64();
         let mut told = format!("trying again in {seconds:.1} s ({} of {limit})", self.failures);
         let cause = error.to_string();
-        // Without a connection the cause is the error in the end; any other is told once.
+        // Without a connection, the cause is the error that is reported at the end; any other cause
+        // is reported once.
         if unconnected {
             told.insert_str(0, "no connection, ");
         } else if cause != self.told {
@@ -108,7 +110,7 @@ pub(crate) fn wait(pause: Duration, progress: &dyn Progress) -> Result<(), HubEr
     }
 }
 
-/// The pause that a `Retry-After` header asks for: seconds or a date (RFC 9110, 10.2.3).
+/// Returns the pause that a `Retry-After` header asks for: seconds or a date (RFC 9110, 10.2.3).
 pub(crate) fn retry_after(value: &str) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse::<u64>() {
@@ -118,7 +120,8 @@ pub(crate) fn retry_after(value: &str) -> Option<Duration> {
     Some(Duration::from_secs(http_date(value)?.saturating_sub(current)))
 }
 
-/// Seconds since 1970 of a date such as `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, 5.6.7).
+/// Returns the seconds since 1970 of a date such as `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110,
+/// 5.6.7).
 fn http_date(value: &str) -> Option<u64> {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];

@@ -1,14 +1,14 @@
-//! Which files of a repository make up the model somebody asked for.
+//! Which files of a repository make up the requested model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{HubError, closest};
 use crate::name::{ModelName, Selection, has_extension};
 
-/// Tried in this order when no quantisation is named.
+/// The quantisations in the order in which they are tried if none is named.
 const PREFERRED: [&str; 3] = ["Q4_K_M", "Q4_0", "Q8_0"];
 
-/// The files beside the weights that a folder of safetensors needs.
+/// The files that a folder of safetensors needs in addition to the weights.
 const FOLDER_FILES: [&str; 6] = [
     "config.json",
     "generation_config.json",
@@ -25,7 +25,7 @@ pub(crate) struct GgufSet {
     stem: String,
     /// Quantisation as the file's name spells it.
     quant: Option<String>,
-    /// Number of parts that a split set announces.
+    /// The number of parts that a split set announces.
     parts: Option<u32>,
     /// Paths, in order.
     pub(crate) files: Vec<String>,
@@ -33,10 +33,10 @@ pub(crate) struct GgufSet {
 }
 
 impl GgufSet {
-    /// The first part that is missing, if one is.
+    /// Returns the first missing part, if there is one.
     pub(crate) fn missing_part(&self) -> Option<u32> {
         let parts = self.parts?;
-        // A hostile name can announce 99999 parts: that is as long as this search gets.
+        // A hostile name can announce 99999 parts; the search gets no longer than that.
         (1..=parts).find(|part| !self.present.contains(part))
     }
 }
@@ -134,7 +134,7 @@ pub(crate) fn pick(name: &ModelName, files: &[String]) -> Result<Pick, HubError>
     }
 }
 
-/// The models that a list of files holds, each with a name that picks exactly it.
+/// Returns the models in a list of files, each with a name that picks exactly it.
 pub(crate) fn models(name: &ModelName, files: &[String]) -> Vec<(ModelName, Pick)> {
     let sets = gguf_sets(files);
     let mut models: Vec<(ModelName, Pick)> =
@@ -146,7 +146,7 @@ pub(crate) fn models(name: &ModelName, files: &[String]) -> Vec<(ModelName, Pick
     models
 }
 
-/// What a folder of safetensors lacks, if anything.
+/// Returns what a folder of safetensors lacks, if anything.
 pub(crate) fn folder_gap(files: &[String]) -> Option<String> {
     if !files.iter().any(|file| file == "config.json") {
         return Some("it has no config.json".to_owned());
@@ -172,15 +172,15 @@ fn pick_file(file: &str, sets: &[GgufSet], files: &[String]) -> Option<Pick> {
     if let Some(set) = sets.iter().find(holds).or_else(|| sets.iter().find(holds_lower)) {
         return Some(Pick::Gguf(set.clone()));
     }
-    // A file that is not a model of its own, such as a projector, when it is asked for by name.
+    // A file that is not a model of its own, such as a projector, can be requested by name.
     let name = files.iter().find(|name| name.as_str() == file)?;
     let stem = name[..name.len() - ".gguf".len()].to_owned();
     let files = vec![name.clone()];
     Some(Pick::Gguf(GgufSet { stem, quant: None, parts: None, files, present: BTreeSet::new() }))
 }
 
-/// Rank 0: the quantisation itself. Rank 1: with a prefix such as `UD-`. Rank 2: the end of the
-/// file's name.
+/// Returns whether a set matches a quantisation at a rank. Rank 0: the quantisation itself. Rank 1:
+/// with a prefix such as `UD-`. Rank 2: the end of the file's name.
 fn matches_quant(set: &GgufSet, wanted: &str, rank: u32) -> bool {
     let quant = set.quant.as_deref().unwrap_or_default();
     match rank {
@@ -195,7 +195,7 @@ fn matches_quant(set: &GgufSet, wanted: &str, rank: u32) -> bool {
     }
 }
 
-/// Whether `text` ends in '-' or '.' and `end`.
+/// Returns whether `text` ends in '-' or '.' and `end`.
 fn ends_with_segment(text: &str, end: &str) -> bool {
     let Some(start) = text.len().checked_sub(end.len()).filter(|start| *start > 0) else {
         return false;
@@ -213,7 +213,7 @@ fn names_of(name: &ModelName, sets: &[GgufSet], files: &[String]) -> Vec<String>
     names
 }
 
-/// The shortest name that picks this set among all sets.
+/// Returns the shortest name that picks this set among all sets.
 fn name_of(name: &ModelName, set: &GgufSet, sets: &[GgufSet]) -> ModelName {
     let by_file = || name.with_selection(Selection::File(set.files[0].clone()));
     let Some(quant) = &set.quant else { return by_file() };
@@ -246,7 +246,8 @@ fn gguf_sets(files: &[String]) -> Vec<GgufSet> {
     sets
 }
 
-/// Projectors of vision models and importance matrices: GGUF files, but no language models.
+/// Returns whether a file is a projector of a vision model or an importance matrix: a GGUF file,
+/// but not a language model.
 fn is_auxiliary(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
     name.contains("mmproj") || name.starts_with("imatrix")
@@ -275,10 +276,11 @@ fn folder_files(files: &[String]) -> Vec<String> {
     files.iter().filter(wanted).cloned().collect()
 }
 
-/// The quantisation in a file's name, e.g. `Q4_K_M` in `gemma-3-4b-it-Q4_K_M` or `UD-Q4_K_XL`.
+/// Returns the quantisation in a file's name, e.g. `Q4_K_M` in `gemma-3-4b-it-Q4_K_M` or
+/// `UD-Q4_K_XL`.
 fn quant_of(stem: &str) -> Option<String> {
     let mut end = stem.len();
-    // Segments between '-' and '.', the last first.
+    // The segments between '-' and '.', last one first.
     loop {
         let start = stem[..end].rfind(['-', '.']).map_or(0, |at| at + 1);
         let segment = &stem[start..end];
@@ -301,7 +303,8 @@ fn quant_of(stem: &str) -> Option<String> {
     }
 }
 
-/// Whether a text is a quantisation's name: a known type, perhaps with suffixes such as `_K_M`.
+/// Returns whether a text is a quantisation's name: a known type, perhaps with suffixes such as
+/// `_K_M`.
 fn is_quant(text: &str) -> bool {
     let upper = text.to_ascii_uppercase();
     let mut pieces = upper.split('_');

@@ -9,9 +9,9 @@ use crate::name::{ModelName, has_extension, valid_file};
 use crate::select::{self, Pick};
 use crate::told::warn_once;
 
-/// Deepest folder that is looked into below a repository's.
+/// The deepest folder below a repository's that is searched.
 const DEEPEST: usize = 5;
-/// Most folder entries that are looked at in one repository.
+/// The most folder entries of one repository that are considered.
 const MOST_ENTRIES: usize = 20_000;
 
 /// The files of one repository.
@@ -33,25 +33,25 @@ pub(crate) struct ShelfFile {
     pub(crate) name: String,
     /// Bytes on disk.
     pub(crate) here: u64,
-    /// Bytes of the whole file, where known.
+    /// The bytes of the whole file, if known.
     pub(crate) total: Option<u64>,
     pub(crate) sha256: Option<String>,
     pub(crate) complete: bool,
 }
 
 impl Shelf {
-    /// All models, complete or not, each with the name that picks it.
+    /// Returns all models, complete or not, each with the name that picks it.
     pub(crate) fn entries(&self) -> Vec<StoreEntry> {
         let models = select::models(&self.name, &self.names());
         models.iter().map(|(name, pick)| self.entry(name, pick)).collect()
     }
 
-    /// Names of all files.
+    /// Returns the names of all files.
     pub(crate) fn names(&self) -> Vec<String> {
         self.files.iter().map(|file| file.name.clone()).collect()
     }
 
-    /// The complete model that `name` picks, with ambiguity as an error.
+    /// Returns the complete model that `name` picks; ambiguity is an error.
     pub(crate) fn resolve(&self, name: &ModelName) -> Result<Option<LocalModel>, HubError> {
         let names = self.complete_names();
         match select::choose(name, &names) {
@@ -61,7 +61,7 @@ impl Shelf {
         }
     }
 
-    /// A picked model as something to open.
+    /// Returns a picked model with the path to open.
     pub(crate) fn local(&self, name: &ModelName, pick: &Pick) -> LocalModel {
         let files: Vec<ModelFile> = self
             .picked(pick)
@@ -121,7 +121,7 @@ impl Shelf {
         whole && self.picked(pick).all(|file| file.complete)
     }
 
-    /// Names of the files that belong to complete models.
+    /// Returns the names of the files that belong to complete models.
     fn complete_names(&self) -> Vec<String> {
         let models = select::models(&self.name, &self.names());
         let mut names: Vec<String> = models
@@ -129,7 +129,7 @@ impl Shelf {
             .filter(|(_, pick)| self.is_complete(pick))
             .flat_map(|(_, pick)| pick.files().to_vec())
             .collect();
-        // Files that are not models of their own can still be asked for by name.
+        // Files that are not models of their own can still be requested by name.
         let others = self.files.iter().filter(|file| file.complete && is_gguf(&file.name));
         let in_models: Vec<&String> = models.iter().flat_map(|(_, pick)| pick.files()).collect();
         names.extend(others.map(|f| &f.name).filter(|name| !in_models.contains(name)).cloned());
@@ -164,9 +164,9 @@ pub(crate) struct Found {
     pub(crate) bytes: u64,
 }
 
-/// The files below a folder whose names could come from a repository (a final `.part` aside).
-/// Junk of any kind is passed over: names that are not text, links that lead nowhere or round in
-/// circles, devices, folders that may not be read.
+/// Returns the files below a folder whose names could come from a repository, apart from a final
+/// `.part`. Skips everything else: names that are not text, links that lead nowhere or in circles,
+/// devices, folders that may not be read.
 pub(crate) fn find_files(folder: &Path) -> Vec<Found> {
     let mut found = Vec::new();
     let mut budget = MOST_ENTRIES;

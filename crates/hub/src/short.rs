@@ -5,18 +5,19 @@ use crate::hub::{EntryState, Hub, StoreEntry};
 use crate::name::{ModelName, Selection, has_extension};
 
 impl Hub {
-    /// The local model, complete or not, that a short name means: a repository's name without its owner, with or without
-    /// a final `-GGUF`, and with a quantisation after a colon where wanted; or a file's name without `.gguf`. Upper and
-    /// lower case are the same. Also finds `owner/repo` where only the case differs.
+    /// Returns the local model, complete or not, that a short name means. A short name is a
+    /// repository's name without its owner, with or without a final `-GGUF`, and optionally with a
+    /// quantisation after a colon; or a file's name without `.gguf`. Upper and lower case are
+    /// equal. Also finds `owner/repo` if only the case differs.
     ///
     /// # Errors
-    /// [`HubError::Ambiguous`] when models of several repositories have that name.
+    /// [`HubError::Ambiguous`] if models of several repositories have that name.
     pub fn short_name(&self, text: &str) -> Result<Option<ModelName>, HubError> {
         let entries = self.list()?;
         pick(text, &entries)
     }
 
-    /// Short names of the local models, for messages.
+    /// Returns short names of the local models, for messages.
     pub fn short_names(&self) -> Vec<String> {
         let entries = self.list().unwrap_or_default();
         let mut names: Vec<String> =
@@ -65,7 +66,8 @@ fn is_meant(text: &str, entry: &StoreEntry) -> bool {
     };
     let here = entry.name.repo();
     let repo_fits = match stem.split_once('/') {
-        // With its owner it is a whole name: `owner/repo` and `owner/repo-GGUF` are two repositories.
+        // With its owner it is a whole name: `owner/repo` and `owner/repo-GGUF` are two
+        // repositories.
         Some((owner, repo)) => {
             owner.eq_ignore_ascii_case(entry.name.owner()) && repo.eq_ignore_ascii_case(here)
         }
@@ -74,7 +76,7 @@ fn is_meant(text: &str, entry: &StoreEntry) -> bool {
     quant_fits && repo_fits
 }
 
-/// A repository's name without the `-GGUF` at its end.
+/// Returns a repository's name without the final `-GGUF`.
 fn without_gguf(repo: &str) -> &str {
     let start = repo.len().saturating_sub("-gguf".len());
     match repo.get(start..) {

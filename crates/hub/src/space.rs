@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-/// Bytes an ordinary user can still write on the disk of `path`, where the system says. A path
-/// that does not exist yet counts as its nearest existing parent.
+/// Returns the bytes that an ordinary user can still write on the disk of `path`, if the system
+/// says. A path that does not exist yet counts as its nearest existing parent.
 pub(crate) fn available(path: &Path) -> Option<u64> {
     path.ancestors().find_map(|folder| {
         let disk = fs4::statvfs(folder).ok()?;
@@ -13,7 +13,7 @@ pub(crate) fn available(path: &Path) -> Option<u64> {
     })
 }
 
-/// Whether a write failed for lack of room.
+/// Returns whether a write failed for lack of room.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

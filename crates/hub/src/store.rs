@@ -13,9 +13,9 @@ use crate::retry::wait;
 use crate::shelf::{Shelf, ShelfFile, find_files};
 use crate::told::warn_once;
 
-/// Most folders that are looked at in one listing.
+/// The most folders that are considered in one listing.
 const MOST_FOLDERS: usize = 10_000;
-/// How often a waiting process tries for the lock.
+/// How often a waiting process tries to take the lock.
 const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The store below one root folder, which need not exist.
@@ -24,7 +24,7 @@ pub(crate) struct Store {
     root: PathBuf,
 }
 
-/// Holds the lock of one repository until it is dropped (or the process ends).
+/// Holds the lock of one repository until it is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: Option<File>,
@@ -39,13 +39,13 @@ impl Store {
         &self.root
     }
 
-    /// The folder of a repository, whether it exists or not.
+    /// Returns the folder of a repository, whether it exists or not.
     pub(crate) fn folder(&self, name: &ModelName) -> PathBuf {
         self.root.join(name.owner()).join(name.repo())
     }
 
-    /// Waits for the lock of a repository. Lock files are never deleted: whoever waits for one
-    /// would otherwise hold the lock of a file that others no longer find.
+    /// Waits for the lock of a repository. Lock files are never deleted: otherwise a waiting
+    /// process would get the lock of a file that others no longer find.
     pub(crate) fn lock(
         &self,
         name: &ModelName,
@@ -64,7 +64,7 @@ impl Store {
         }
     }
 
-    /// The lock of a repository, or `None` while somebody else holds it.
+    /// Returns the lock of a repository, or `None` while another process holds it.
     pub(crate) fn try_lock(&self, name: &ModelName) -> Result<Option<Lock>, HubError> {
         let folder = self.root.join(".locks");
         fs::create_dir_all(&folder).map_err(|error| HubError::file("create", &folder, error))?;
@@ -86,7 +86,7 @@ impl Store {
         }
     }
 
-    /// Creates a repository's folder, refusing one that a link leads out of the store.
+    /// Creates a repository's folder; refuses one that a link leads out of the store.
     pub(crate) fn prepare(&self, name: &ModelName) -> Result<PathBuf, HubError> {
         let folder = self.folder(name);
         self.create_inside(&folder)?;
@@ -99,7 +99,7 @@ impl Store {
         self.inside(folder)
     }
 
-    /// Makes sure that a folder really lies in the store, after all links.
+    /// Makes sure that a folder really lies in the store, after resolving all links.
     pub(crate) fn inside(&self, folder: &Path) -> Result<(), HubError> {
         let real = |path: &Path| {
             fs::canonicalize(path).map_err(|error| HubError::file("examine", path, error))
@@ -111,7 +111,7 @@ impl Store {
         Err(HubError::Refused { path: folder.to_owned(), reason: reason.to_owned() })
     }
 
-    /// All repositories that hold anything.
+    /// Returns all repositories that hold anything.
     pub(crate) fn shelves(&self) -> Vec<Shelf> {
         let mut names = Vec::new();
         let mut budget = MOST_FOLDERS;
@@ -124,7 +124,7 @@ impl Store {
         names.iter().filter_map(|name| self.shelf(name)).collect()
     }
 
-    /// The files of one repository, if there are any.
+    /// Returns the files of one repository, if there are any.
     pub(crate) fn shelf(&self, name: &ModelName) -> Option<Shelf> {
         let folder = self.folder(name);
         let manifest = Manifest::read(&folder, &name.repository());
@@ -174,8 +174,9 @@ impl Store {
         })
     }
 
-    /// The folders in a folder, with their names, in no order. A link counts when it leads to a
-    /// folder that neither holds the store nor lies in it: otherwise a listing could go in circles.
+    /// Returns the folders in a folder, with their names, in no order. A link counts if it leads to
+    /// a folder that neither contains the store nor lies in it: otherwise a listing could go in
+    /// circles.
     fn folders(&self, folder: &Path, budget: &mut usize) -> Vec<(String, PathBuf)> {
         let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
         let mut folders = Vec::new();
@@ -205,7 +206,7 @@ impl Store {
         target.is_dir() && !target.starts_with(&root) && !root.starts_with(&target)
     }
 
-    /// Deletes a file and what a download of it left. Returns the bytes freed.
+    /// Deletes a file and the remains of its download. Returns the bytes freed.
     pub(crate) fn delete_file(&self, path: &Path) -> Result<u64, HubError> {
         let Some(folder) = path.parent() else { return Ok(0) };
         if !folder.exists() {
@@ -221,7 +222,7 @@ impl Store {
         Ok(freed)
     }
 
-    /// Removes the folders that the files of a repository leave empty, up to the store's root.
+    /// Removes the folders that a repository's files leave empty, up to the store's root.
     pub(crate) fn tidy(&self, name: &ModelName, files: &[String]) {
         let folder = self.folder(name);
         for file in files {

@@ -1,17 +1,19 @@
-//! Warnings about files of the store, each told once.
+//! Warnings about files of the store, each given once.
 //!
-//! The store is read for every name that somebody asks for, so that what is wrong with a file would be told as often.
+//! The store is read again for every requested name, so a problem with a file would otherwise be
+//! reported each time.
 
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Most warnings that are remembered. Then all are forgotten, so that what is wrong for long is told again at times.
+/// The most warnings that are remembered. After that all are forgotten, so that a lasting problem
+/// is reported again from time to time.
 const MOST: usize = 1024;
 
 static TOLD: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
-/// Warns unless this very warning has been given.
+/// Gives a warning unless it has been given before.
 pub(crate) fn warn_once(warning: impl Display) {
     let warning = warning.to_string();
     if is_new(&mut TOLD.lock().unwrap_or_else(PoisonError::into_inner), &warning) {

@@ -14,14 +14,14 @@ use crate::plan::{
 pub(crate) struct Builder<'a> {
     plan: Plan,
     dtype_of: &'a dyn Fn(&str) -> DType,
-    /// Weights that the Plan has already, by name.
+    /// The weights that the Plan has already, by name.
     known: HashMap<String, WeightId>,
     /// Prefix of labels and buffer names, such as `blk.3.`.
     scope: String,
 }
 
 impl<'a> Builder<'a> {
-    /// An empty Plan; `dtype_of` says how a tensor is stored.
+    /// Starts an empty Plan. `dtype_of` returns how a tensor is stored.
     pub(crate) fn new(dtype_of: &'a dyn Fn(&str) -> DType) -> Self {
         let plan = Plan {
             buffers: Vec::new(),
@@ -34,7 +34,7 @@ impl<'a> Builder<'a> {
         Self { plan, dtype_of, known: HashMap::new(), scope: String::new() }
     }
 
-    /// The finished Plan, which is for the rows of `output`.
+    /// Returns the finished Plan, which computes the rows of `output`.
     pub(crate) fn finish(mut self, output: BufferId) -> Plan {
         self.plan.output = output;
         self.plan
@@ -50,7 +50,7 @@ impl<'a> Builder<'a> {
         BufferId(self.plan.buffers.len() - 1)
     }
 
-    /// A buffer with as many rows as `like`.
+    /// Adds a buffer with as many rows as `like`.
     fn sibling(&mut self, name: &str, like: BufferId, columns: usize) -> BufferId {
         let rows = self.plan.buffer(like).rows;
         self.buffer(name, rows, columns)
@@ -83,7 +83,7 @@ impl<'a> Builder<'a> {
         self.plan.steps.push(Step { label: format!("{}{label}", self.scope), op });
     }
 
-    /// Token embeddings times `scale`: a buffer (tokens, columns).
+    /// Adds token embeddings times `scale`: a buffer (tokens, columns).
     pub(crate) fn embed(
         &mut self,
         table: &str,
@@ -97,7 +97,7 @@ impl<'a> Builder<'a> {
         output
     }
 
-    /// A normalised copy of `input`.
+    /// Adds a normalised copy of `input`.
     pub(crate) fn norm(
         &mut self,
         name: &str,
@@ -123,7 +123,7 @@ impl<'a> Builder<'a> {
         self.step("rotate", Op::Rotate { buffer, heads, rope });
     }
 
-    /// `input` times a matrix of `rows` out-features.
+    /// Multiplies `input` with a matrix of `rows` out-features.
     pub(crate) fn matmul(
         &mut self,
         name: &str,
@@ -137,7 +137,7 @@ impl<'a> Builder<'a> {
         output
     }
 
-    /// A KV cache for a layer.
+    /// Adds a KV cache for a layer.
     pub(crate) fn cache(&mut self, layer: usize, config: &LayerConfig) -> CacheId {
         self.plan.caches.push(Cache {
             layer,
@@ -153,7 +153,7 @@ impl<'a> Builder<'a> {
         self.step("store_kv", Op::StoreKv { key, value, cache });
     }
 
-    /// Attention of `query` over a cache.
+    /// Adds attention of `query` over a cache.
     pub(crate) fn attend(
         &mut self,
         query: BufferId,
@@ -167,19 +167,19 @@ impl<'a> Builder<'a> {
         output
     }
 
-    /// `gelu(gate) * up`.
+    /// Adds `gelu(gate) * up`.
     pub(crate) fn geglu(&mut self, gate: BufferId, up: BufferId) -> BufferId {
         let output = self.sibling("gated", gate, self.columns(gate));
         self.step("geglu", Op::Geglu { gate, up, output });
         output
     }
 
-    /// `target += source`.
+    /// Adds `target += source`.
     pub(crate) fn add(&mut self, source: BufferId, target: BufferId) {
         self.step("add", Op::Add { source, target });
     }
 
-    /// The rows of `input` whose logits are wanted.
+    /// Selects the rows of `input` whose logits are wanted.
     pub(crate) fn select(&mut self, input: BufferId) -> BufferId {
         let output = self.buffer("selected", Rows::Outputs, self.columns(input));
         self.step("select", Op::Select { input, output });

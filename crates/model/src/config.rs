@@ -4,18 +4,19 @@ use std::ops::RangeInclusive;
 
 use crate::error::ModelError;
 
-/// Most layers that a configuration may ask for; the largest Gemma has 62.
+/// The most layers that a configuration may ask for; the largest Gemma has 62.
 pub(crate) const LAYERS_MAX: usize = 256;
-/// Largest width (hidden, heads x head dimension, feed-forward) that a configuration may ask for.
+/// The largest width (hidden, heads x head dimension, feed-forward) that a configuration may ask
+/// for.
 const WIDTH_MAX: usize = 1 << 20;
-/// Most vocabulary entries that a configuration may ask for.
+/// The most vocabulary entries that a configuration may ask for.
 pub(crate) const VOCABULARY_MAX: usize = 1 << 24;
-/// Longest context that a configuration may ask for, in tokens.
+/// The longest context that a configuration may ask for, in tokens.
 const CONTEXT_MAX: usize = 1 << 24;
 
-/// Norm epsilons: Gemma's is 1e-6. One that outweighs the mean square makes every norm 0.
+/// Epsilons of norms: Gemma's is 1e-6. One that outweighs the mean square makes every norm 0.
 const EPSILON: RangeInclusive<f32> = f32::MIN_POSITIVE..=0.1;
-/// Caps of logits: Gemma 2's is 30. Far outside, all logits are equal.
+/// Caps of logits: Gemma 2's is 30. Far outside this range, all logits are equal.
 const SOFTCAP: RangeInclusive<f32> = 0.1..=1e6;
 /// Factors on attention scores: Gemma's are from 0.06 to 0.09.
 const SCORE_SCALE: RangeInclusive<f32> = 1e-4..=100.0;
@@ -27,19 +28,19 @@ const DIVISOR: RangeInclusive<f32> = 1e-3..=1e6;
 /// Everything that distinguishes one model of a family from another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Which builder makes the Plan.
+    /// The family, whose builder makes the Plan.
     pub family: Family,
     /// Width of the residual stream, in elements.
     pub hidden: usize,
-    /// Rows of the embedding table, so also logits per position.
+    /// The number of rows of the embedding table, and so of logits per position.
     pub vocabulary: usize,
-    /// Longest sequence the model was trained for, in tokens.
+    /// The longest sequence that the model was trained for, in tokens.
     pub context: usize,
-    /// Added to the mean square in every norm.
+    /// The number added to the mean square in every norm.
     pub norm_epsilon: f32,
-    /// Factor on token embeddings; the square root of `hidden` for Gemma 3.
+    /// The factor on token embeddings; the square root of `hidden` for Gemma 3.
     pub embedding_scale: f32,
-    /// `c` in `c * tanh(logit / c)`, where the model caps its logits.
+    /// `c` in `c * tanh(logit / c)`, if the model caps its logits.
     pub final_softcap: Option<f32>,
     /// The layers, first to last.
     pub layers: Vec<LayerConfig>,
@@ -53,7 +54,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Its name as GGUF files have it in `general.architecture`.
+    /// Returns its name as GGUF files have it in `general.architecture`.
     pub fn name(self) -> &'static str {
         match self {
             Family::Gemma3 => "gemma3",
@@ -61,7 +62,7 @@ impl Family {
     }
 }
 
-/// One layer's numbers. All of them may differ from layer to layer.
+/// The numbers of one layer. All of them may differ from layer to layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerConfig {
     /// Which keys a query may see.
@@ -78,7 +79,7 @@ pub struct LayerConfig {
     pub rope: Rope,
     /// Feed-forward width, in elements.
     pub feed_forward: usize,
-    /// The layer whose KV cache this one reads; its own index, except where layers share a cache.
+    /// The layer whose KV cache this one reads: its own index, unless layers share a cache.
     pub kv_owner: usize,
 }
 
@@ -87,7 +88,7 @@ pub struct LayerConfig {
 pub enum AttentionKind {
     /// The last `window` positions, the query's own included.
     Local {
-        /// Positions seen, at least 1.
+        /// The number of positions seen, at least 1.
         window: usize,
     },
     /// All positions up to the query's own.
@@ -95,7 +96,7 @@ pub enum AttentionKind {
 }
 
 impl AttentionKind {
-    /// The window in positions, or `None` for global attention.
+    /// Returns the window in positions, or `None` for global attention.
     pub fn window(self) -> Option<usize> {
         match self {
             AttentionKind::Local { window } => Some(window),
@@ -104,20 +105,20 @@ impl AttentionKind {
     }
 }
 
-/// Rotary position embedding: pair `j` of `d/2` turns by `position * theta^(-2j/d) / divisor`.
+/// Rotary position embedding: pair `j` of `d/2` is rotated by `position * theta^(-2j/d) / divisor`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f32,
-    /// Linear scaling factor: positions are divided by it. 1 where there is none.
+    /// The linear scaling factor: positions are divided by it. 1 for no scaling.
     pub divisor: f32,
 }
 
 impl Rope {
-    /// Checks both numbers; `of` says in an error whose they are.
+    /// Checks both numbers; `of` names their owner in an error.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`] naming the one that is out of range.
+    /// Returns [`ModelError::BadValue`] with the number that is out of range.
     pub(crate) fn check(self, of: &str) -> Result<(), ModelError> {
         within(&format!("rope theta of {of}"), self.theta, &THETA)?;
         within(&format!("rope scaling factor of {of}"), self.divisor, &DIVISOR)
@@ -125,22 +126,23 @@ impl Rope {
 }
 
 impl LayerConfig {
-    /// Elements of all query heads together.
+    /// The number of elements of all query heads together.
     pub fn query_width(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Elements of all key heads (or all value heads) together.
+    /// The number of elements of all key heads (or all value heads) together.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 }
 
 impl Config {
-    /// Checks every number against what a model can have, so that later arithmetic cannot overflow.
+    /// Checks every number against the limits of any model, so that later arithmetic cannot
+    /// overflow.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`] naming the first number that is out of range.
+    /// Returns [`ModelError::BadValue`] with the first number that is out of range.
     pub(crate) fn check(&self) -> Result<(), ModelError> {
         in_range("hidden size", self.hidden, 1, WIDTH_MAX)?;
         in_range("vocabulary size", self.vocabulary, 1, VOCABULARY_MAX)?;
@@ -196,26 +198,27 @@ fn within(key: &str, found: f32, range: &RangeInclusive<f32>) -> Result<(), Mode
     Err(ModelError::bad(key, format!("{found:?}"), expected))
 }
 
-/// How a model is sampled when the user says nothing, and where it stops.
+/// How a model is sampled if the user sets nothing, and where it stops.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct GenerationDefaults {
     /// Softmax temperature; 0 is greedy.
     pub temperature: f32,
-    /// Most likely tokens kept; 0 keeps all.
+    /// The number of most likely tokens kept; 0 keeps all.
     pub top_k: usize,
-    /// Probability mass kept.
+    /// The probability mass kept.
     pub top_p: f32,
-    /// Smallest probability kept, relative to the largest.
+    /// The smallest probability kept, relative to the largest.
     pub min_p: f32,
-    /// Token ids that end a generation, by the configuration (the tokenizer may add more).
+    /// The token ids that end a generation by the configuration (the tokenizer may add more).
     pub stop_ids: Vec<u32>,
 }
 
 impl GenerationDefaults {
-    /// Checks the numbers against what a request may ask for, so that no request is blamed for what the model's files say.
+    /// Checks the numbers against the limits of a request, so that no request is blamed for a value
+    /// from the model's files.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`] naming the first number that is out of range.
+    /// Returns [`ModelError::BadValue`] with the first number that is out of range.
     pub(crate) fn check(self) -> Result<Self, ModelError> {
         within("the default temperature", self.temperature, &(0.0..=100.0))?;
         in_range("the default top_k", self.top_k, 0, VOCABULARY_MAX)?;
@@ -226,7 +229,7 @@ impl GenerationDefaults {
 }
 
 impl Default for GenerationDefaults {
-    /// What Google's `generation_config.json` holds for the instruction-tuned Gemma 3.
+    /// Returns the values of Google's `generation_config.json` for the instruction-tuned Gemma 3.
     fn default() -> Self {
         Self { temperature: 1.0, top_k: 64, top_p: 0.95, min_p: 0.0, stop_ids: Vec::new() }
     }

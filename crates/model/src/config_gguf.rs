@@ -1,7 +1,7 @@
 //! Hyper-parameters from GGUF metadata (`gemma3.*` keys).
 //!
-//! Most published files leave out what llama.cpp implies from the architecture: the local rope base, the pattern of
-//! global layers, and the score scale of the 27B model.
+//! Most published files leave out what llama.cpp implies from the architecture: the local rope
+//! base, the pattern of global layers, and the score scale of the 27B model.
 
 use trine_weights::gguf::{ARCHITECTURE_KEY, Array, Metadata, Value};
 
@@ -11,21 +11,22 @@ use crate::config::{
 use crate::config_hf::every_nth_global;
 use crate::error::ModelError;
 
-/// The one architecture whose forward pass is Gemma 3's.
+/// The only architecture with the forward pass of Gemma 3.
 const SUPPORTED: &str = "gemma3";
-/// Local rope base where the file gives none.
+/// The local rope base if the file has none.
 const THETA_LOCAL: f64 = 1e4;
-/// Global rope base where the file gives none.
+/// The global rope base if the file has none.
 const THETA_GLOBAL: f64 = 1e6;
-/// Every how many-th layer is global where the file gives no pattern.
+/// The distance between global layers if the file has no pattern.
 const PATTERN: usize = 6;
-/// Layers of the 27B model: only it scales scores by its hidden size per head, and no key says so.
+/// The number of layers of the 27B model: only it scales scores by its hidden size per head, and no
+/// key says so.
 const LAYERS_OF_27B: usize = 62;
 
-/// Whether trine runs models of an architecture, as `general.architecture` names it.
+/// Checks that trine runs models of an architecture, as `general.architecture` names it.
 ///
 /// # Errors
-/// [`ModelError::UnknownArchitecture`]
+/// Returns [`ModelError::UnknownArchitecture`] if it does not.
 pub(crate) fn check_supported(architecture: &str) -> Result<(), ModelError> {
     if architecture == SUPPORTED {
         return Ok(());
@@ -34,10 +35,11 @@ pub(crate) fn check_supported(architecture: &str) -> Result<(), ModelError> {
     Err(ModelError::UnknownArchitecture { found: found.to_owned(), supported: SUPPORTED })
 }
 
-/// Reads a configuration out of GGUF metadata. `vocabulary` is the number of rows of the embedding tensor.
+/// Reads a configuration from GGUF metadata. `vocabulary` is the number of rows of the embedding
+/// tensor.
 ///
 /// # Errors
-/// [`ModelError`] naming the key that is wrong.
+/// Returns a [`ModelError`] with the key that is wrong.
 pub(crate) fn read(metadata: &Metadata, vocabulary: usize) -> Result<Config, ModelError> {
     check_supported(metadata.optional_str(ARCHITECTURE_KEY)?.unwrap_or_default())?;
     let keys = Keys { metadata };
@@ -112,7 +114,8 @@ fn attention_kinds(keys: &Keys, layers: usize) -> Result<Vec<AttentionKind>, Mod
     Ok(is_local[..layers].iter().map(kind).collect())
 }
 
-/// Rotary settings of global and of local layers; linear scaling belongs only to the global ones.
+/// Reads the rotary settings of global and of local layers; linear scaling belongs only to the
+/// global ones.
 fn ropes(keys: &Keys) -> Result<(Rope, Rope), ModelError> {
     let kind = keys.metadata.optional_str(&keys.name("rope.scaling.type"))?;
     let factor = keys.number("rope.scaling.factor")?;
@@ -121,7 +124,7 @@ fn ropes(keys: &Keys) -> Result<(Rope, Rope), ModelError> {
             let key = keys.name("rope.scaling.factor");
             factor.ok_or(ModelError::MissingKey { key })?
         }
-        // As llama.cpp reads it.
+        // llama.cpp reads it in the same way.
         None => factor.unwrap_or(1.0),
         Some("none") => 1.0,
         Some(other) => {
@@ -134,16 +137,17 @@ fn ropes(keys: &Keys) -> Result<(Rope, Rope), ModelError> {
     };
     let local =
         Rope { theta: keys.number_or("rope.freq_base_swa", THETA_LOCAL)? as f32, divisor: 1.0 };
-    // A model may have layers of only one kind.
+    // Both kinds are checked here, because a model may have layers of only one of them.
     global.check("global layers")?;
     local.check("local layers")?;
     Ok((global, local))
 }
 
-/// Sampling defaults (`general.sampling.*`, in newer files) and stop ids.
+/// Reads sampling defaults (`general.sampling.*`, in newer files) and stop ids.
 ///
 /// # Errors
-/// [`ModelError::Weights`] for values of the wrong type, [`ModelError::BadValue`] for numbers out of range.
+/// Returns [`ModelError::Weights`] for values of the wrong type, [`ModelError::BadValue`] for
+/// numbers out of range.
 pub(crate) fn generation(metadata: &Metadata) -> Result<GenerationDefaults, ModelError> {
     let mut defaults = GenerationDefaults::default();
     if let Some(temperature) = metadata.optional_f64("general.sampling.temp")? {
@@ -196,7 +200,7 @@ impl Keys<'_> {
         Ok(self.number(key)?.unwrap_or(default))
     }
 
-    /// One number for all layers, or an array with one for each.
+    /// Reads one number for all layers, or an array with one for each.
     fn per_layer(&self, key: &str, layers: usize) -> Result<Vec<usize>, ModelError> {
         let name = self.name(key);
         let found = self.metadata.optional_u64_per_layer(&name, layers)?;

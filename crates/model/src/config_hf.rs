@@ -1,7 +1,8 @@
 //! Hyper-parameters from a Hugging Face `config.json`.
 //!
-//! Published files spell the same numbers in several ways, and the multimodal ones nest the text model under
-//! `text_config` and leave out whatever equals the defaults of transformers' `Gemma3TextConfig`.
+//! Published files spell the same numbers in several ways. The multimodal ones nest the text model
+//! under `text_config` and leave out everything that equals the defaults of transformers'
+//! `Gemma3TextConfig`.
 
 use serde_json::Value;
 
@@ -10,10 +11,10 @@ use crate::config::{
 };
 use crate::error::ModelError;
 
-/// Architectures and model types that mean Gemma 3.
+/// The architectures and model types that mean Gemma 3.
 const SUPPORTED: &str = "gemma3, gemma3_text";
 
-/// Defaults of transformers' `gemma3_text` configuration, which published files may omit.
+/// The defaults of transformers' `gemma3_text` configuration, which published files may omit.
 mod default {
     pub(super) const VOCABULARY: usize = 262_208;
     pub(super) const HIDDEN: usize = 2304;
@@ -31,10 +32,10 @@ mod default {
     pub(super) const QUERY_PRE_ATTENTION_SCALAR: f64 = 256.0;
 }
 
-/// Reads a configuration out of `config.json`.
+/// Reads a configuration from `config.json`.
 ///
 /// # Errors
-/// [`ModelError`] naming the key that is wrong.
+/// Returns a [`ModelError`] with the key that is wrong.
 pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
     let text = Fields(match root.get("text_config") {
         None | Some(Value::Null) => root,
@@ -87,10 +88,10 @@ pub(crate) fn read(root: &Value) -> Result<Config, ModelError> {
     Ok(config)
 }
 
-/// Whether trine runs models of the `model_type` of a `config.json`.
+/// Checks that trine runs models of the `model_type` of a `config.json`.
 ///
 /// # Errors
-/// [`ModelError::UnknownArchitecture`]
+/// Returns [`ModelError::UnknownArchitecture`] if it does not.
 pub(crate) fn check_type(root: &Value) -> Result<(), ModelError> {
     let kind = root.get("model_type").and_then(Value::as_str).unwrap_or("");
     if matches!(kind, "gemma3" | "gemma3_text") {
@@ -112,7 +113,7 @@ fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
     text.must_be_false("attention_bias", "Gemma 3 has no biases")?;
     let embeds = "embedding models of this architecture are not supported";
     text.must_be_false("use_bidirectional_attention", embeds)?;
-    // Mirrors that say "gelu" mean the tanh form too.
+    // Mirrors that say "gelu" also mean the tanh form.
     match text.given("hidden_activation").or_else(|| text.given("hidden_act")) {
         None => Ok(()),
         Some(Value::String(name)) if name == "gelu_pytorch_tanh" || name == "gelu" => Ok(()),
@@ -120,7 +121,7 @@ fn check_supported(root: &Value, text: Fields) -> Result<(), ModelError> {
     }
 }
 
-/// `intermediate_size` as one number for all layers or one for each.
+/// Reads `intermediate_size`, one number for all layers or one for each.
 fn feed_forward(text: Fields, layers: usize) -> Result<Vec<usize>, ModelError> {
     let key = "intermediate_size";
     let Some(Value::Array(list)) = text.0.get(key) else {
@@ -136,7 +137,7 @@ fn feed_forward(text: Fields, layers: usize) -> Result<Vec<usize>, ModelError> {
     list.iter().map(|value| as_count(key, value)).collect()
 }
 
-/// Local or global for each layer: `layer_types`, or every n-th layer global.
+/// Reads whether each layer is local or global: from `layer_types`, or as every n-th layer global.
 fn attention_kinds(text: Fields, layers: usize) -> Result<Vec<AttentionKind>, ModelError> {
     let window = text.count("sliding_window", default::WINDOW)?;
     if let Some(types) = text.given("layer_types") {
@@ -173,7 +174,7 @@ fn attention_kinds(text: Fields, layers: usize) -> Result<Vec<AttentionKind>, Mo
     Ok(every_nth_global(layers, pattern, window))
 }
 
-/// The pattern of Gemma 3: layer `i` is global if `i + 1` is a multiple of `pattern`.
+/// Returns the pattern of Gemma 3: layer `i` is global if `i + 1` is a multiple of `pattern`.
 pub(crate) fn every_nth_global(layers: usize, pattern: usize, window: usize) -> Vec<AttentionKind> {
     let kind = |index: usize| {
         if (index + 1).is_multiple_of(pattern) {
@@ -185,7 +186,8 @@ pub(crate) fn every_nth_global(layers: usize, pattern: usize, window: usize) -> 
     (0..layers).map(kind).collect()
 }
 
-/// Rotary settings of global and of local layers, from `rope_parameters` or from the older flat keys.
+/// Reads the rotary settings of global and of local layers, from `rope_parameters` or from the
+/// older flat keys.
 fn ropes(text: Fields) -> Result<(Rope, Rope), ModelError> {
     let kinds = ["full_attention", "sliding_attention"];
     let all = text.object("rope_parameters")?;
@@ -213,14 +215,15 @@ fn ropes(text: Fields) -> Result<(Rope, Rope), ModelError> {
             None => (text.number(key, theta)?, flat),
         };
         let rope = Rope { theta: theta as f32, divisor: divisor as f32 };
-        // A model may have layers of only one kind.
+        // Both kinds are checked here, because a model may have layers of only one of them.
         rope.check(kind)?;
         Ok(rope)
     };
     Ok((rope(0)?, rope(1)?))
 }
 
-/// What rotary scaling divides positions by. `key` names the object in an error.
+/// Returns the number by which rotary scaling divides positions. `key` names the object in an
+/// error.
 fn divisor(key: &str, scaling: Fields) -> Result<f64, ModelError> {
     let kind = scaling.given("rope_type").or_else(|| scaling.given("type"));
     let factor = scaling.optional_number("factor")?;
@@ -244,10 +247,11 @@ fn divisor(key: &str, scaling: Fields) -> Result<f64, ModelError> {
     }
 }
 
-/// How the model's makers sample it, from `generation_config.json`, and its stop ids from both files.
+/// Reads how the model's makers sample it from `generation_config.json`, and its stop ids from both
+/// files.
 ///
 /// # Errors
-/// [`ModelError::BadValue`] for numbers of the wrong type or range.
+/// Returns [`ModelError::BadValue`] for numbers of the wrong type or range.
 pub(crate) fn generation(
     config: &Value,
     generation: Option<&Value>,
@@ -296,7 +300,7 @@ fn stop_ids(root: &Value, ids: &mut Vec<u32>) -> Result<(), ModelError> {
 struct Fields<'a>(&'a Value);
 
 impl<'a> Fields<'a> {
-    /// The value of a key that is there and not null.
+    /// Returns the value of a key that is present and not null.
     fn given(self, key: &str) -> Option<&'a Value> {
         self.0.get(key).filter(|value| !value.is_null())
     }
@@ -350,7 +354,7 @@ mod tests {
 
     #[test]
     fn published_nested_config_takes_the_defaults_it_omits() {
-        // The 4B model's published text_config, all that it says.
+        // The complete published text_config of the 4B model.
         let root = nested(json!({
             "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
             "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},

@@ -1,7 +1,8 @@
-//! What a step costs: bytes moved and operations done, from the Plan only.
+//! The cost of a step, in bytes moved and operations done, computed only from the Plan.
 //!
-//! One multiply-add counts as two operations. Weights are counted once per step however many rows there are,
-//! activations once for each read and write, the KV cache once per sequence for the positions it must read.
+//! One multiply-add counts as two operations. Weights are counted once per step, however many rows
+//! there are; activations once for each read and write; the KV cache once per sequence for the
+//! positions that it must read.
 
 use std::ops::AddAssign;
 
@@ -16,21 +17,21 @@ pub enum KvType {
     F32,
     /// 2 bytes a value.
     F16,
-    /// 1 byte a value and one f16 scale for each [`KvType::INT8_GROUP`] values of a head, or for the head where its size is
-    /// no multiple of that.
+    /// 1 byte a value, and one f16 scale for each [`KvType::INT8_GROUP`] values of a head, or for
+    /// the whole head if its size is not a multiple of that.
     Int8,
 }
 
 impl KvType {
-    /// Values that share a scale in an int8 cache.
+    /// The number of values that share a scale in an int8 cache.
     pub const INT8_GROUP: usize = 32;
 
-    /// Values of a head of `head_dim` that share a scale in an int8 cache.
+    /// Returns the number of values of a head of `head_dim` that share a scale in an int8 cache.
     pub fn int8_group(head_dim: usize) -> usize {
         if head_dim.is_multiple_of(Self::INT8_GROUP) { Self::INT8_GROUP } else { head_dim }
     }
 
-    /// Bytes of one position's key (or value) of one head.
+    /// Returns the bytes of one position's key (or value) of one head.
     pub fn head_bytes(self, head_dim: usize) -> usize {
         match self {
             KvType::F32 => 4 * head_dim,
@@ -39,7 +40,7 @@ impl KvType {
         }
     }
 
-    /// Name as the command line spells it.
+    /// Returns its name as the command line spells it.
     pub fn name(self) -> &'static str {
         match self {
             KvType::F32 => "f32",
@@ -48,7 +49,7 @@ impl KvType {
         }
     }
 
-    /// The type of a name.
+    /// Returns the type of a name.
     pub fn parse(name: &str) -> Option<Self> {
         [KvType::F32, KvType::F16, KvType::Int8].into_iter().find(|kind| kind.name() == name)
     }
@@ -57,25 +58,25 @@ impl KvType {
 /// The work of one step of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
-    /// Sequences that take part.
+    /// The number of sequences that take part.
     pub sequences: usize,
-    /// Tokens of each sequence in this step.
+    /// The number of tokens of each sequence in this step.
     pub tokens: usize,
-    /// Positions that each sequence has in its cache before the step.
+    /// The number of positions of each sequence in its cache before the step.
     pub context: usize,
-    /// Rows whose logits are wanted, over all sequences.
+    /// The number of rows whose logits are wanted, over all sequences.
     pub outputs: usize,
     /// How keys and values are stored.
     pub kv: KvType,
 }
 
 impl Workload {
-    /// One token for each of `sequences` sequences at a depth of `context` positions.
+    /// Describes one token for each of `sequences` sequences at a depth of `context` positions.
     pub fn decode(sequences: usize, context: usize, kv: KvType) -> Self {
         Self { sequences, tokens: 1, context, outputs: sequences, kv }
     }
 
-    /// A whole prompt of `tokens` for one sequence, with the logits of its last token.
+    /// Describes a whole prompt of `tokens` for one sequence, with the logits of its last token.
     pub fn prefill(tokens: usize, kv: KvType) -> Self {
         Self { sequences: 1, tokens, context: 0, outputs: 1, kv }
     }
@@ -85,7 +86,7 @@ impl Workload {
     }
 }
 
-/// Bytes and operations.
+/// Bytes and operations of a step or of several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Cost {
     /// Bytes of weights read.
@@ -108,21 +109,22 @@ impl AddAssign for Cost {
 }
 
 impl Cost {
-    /// Bytes that have to come from memory, whatever the caches do: weights and KV.
+    /// The bytes that have to come from memory whatever the processor's caches hold: weights and
+    /// KV.
     pub fn memory_bytes(&self) -> u64 {
         self.weight_bytes + self.cache_bytes
     }
 }
 
 impl Plan {
-    /// Cost of one pass.
+    /// Returns the cost of one pass.
     pub fn cost(&self, workload: Workload) -> Cost {
         let mut total = Cost::default();
         self.steps.iter().for_each(|step| total += self.step_cost(step, workload));
         total
     }
 
-    /// Cost of one step of the pass.
+    /// Returns the cost of one step of the pass.
     pub fn step_cost(&self, step: &Step, workload: Workload) -> Cost {
         let width = workload.width();
         let buffers = step.op.reads().into_iter().chain(step.op.writes());
@@ -133,7 +135,7 @@ impl Plan {
         let rows = width.of(self.rows(&step.op)) as u64;
         let cache_bytes = self.cache_bytes(&step.op, workload);
         let (weight_bytes, operations) = match &step.op {
-            // A table is not read whole: one row for each token.
+            // Only one row of a table is read for each token.
             Op::Embed { table, .. } => {
                 let table = self.weight(*table);
                 (rows * table.bytes() / table.rows.max(1) as u64, rows * table.columns as u64)
@@ -147,7 +149,7 @@ impl Plan {
         Cost { weight_bytes, cache_bytes, activation_bytes, operations }
     }
 
-    /// Bytes of all weights that an operation reads.
+    /// Returns the bytes of all weights that an operation reads.
     fn weight_bytes(&self, op: &Op) -> u64 {
         op.weights().into_iter().map(|id| self.weight(id).bytes()).sum()
     }
@@ -167,7 +169,8 @@ impl Plan {
         }
     }
 
-    /// Operations of a row-wise step for one row: exact for the matrices, a few per element for the rest.
+    /// Returns the operations of a row-wise step for one row: exact for the matrices, a few per
+    /// element for the rest.
     fn operations_per_row(&self, op: &Op) -> u64 {
         let matrix = |id: &crate::plan::WeightId| {
             2 * (self.weight(*id).rows * self.weight(*id).columns) as u64
@@ -182,13 +185,14 @@ impl Plan {
     }
 }
 
-/// Positions of one sequence's cache that any of its rows may see.
+/// Returns the number of positions of one sequence's cache that any of its rows may see.
 fn positions_read(window: Option<usize>, workload: Workload) -> usize {
     let all = workload.context + workload.tokens;
     window.map_or(all, |window| all.min(window + workload.tokens - 1))
 }
 
-/// Two operations for each query head, visible position and element, for the scores and again for the sum.
+/// Returns two operations for each query head, visible position and element, for the scores and
+/// again for the sum.
 fn attend_operations(heads: Heads, window: Option<usize>, workload: Workload) -> u64 {
     let visible = |row: usize| {
         let seen = workload.context + row + 1;

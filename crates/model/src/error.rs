@@ -14,9 +14,9 @@ pub enum ModelError {
         "unsupported architecture {found:?}; trine runs: {supported}. Use a Gemma 3 text model"
     )]
     UnknownArchitecture {
-        /// What the file says.
+        /// The architecture that the file states.
         found: String,
-        /// The architectures that would do.
+        /// The supported architectures.
         supported: &'static str,
     },
     /// A required hyper-parameter is absent.
@@ -36,7 +36,7 @@ pub enum ModelError {
         key: String,
         /// The value found.
         found: String,
-        /// What would be accepted.
+        /// The values that would be accepted.
         expected: String,
     },
     /// A tensor that the architecture needs is not in the files.
@@ -75,7 +75,7 @@ pub enum ModelError {
         name: String,
         /// Shape found, outermost dimension first.
         found: Vec<usize>,
-        /// Shape asked for, outermost dimension first.
+        /// Expected shape, outermost dimension first.
         expected: Vec<usize>,
     },
     /// A tensor is stored in a format that cannot serve its purpose.
@@ -91,7 +91,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// A [`ModelError::BadValue`] from anything printable.
+    /// Makes a [`ModelError::BadValue`] from anything printable.
     pub(crate) fn bad(key: &str, found: impl ToString, expected: impl ToString) -> Self {
         ModelError::BadValue {
             key: key.to_owned(),

@@ -1,25 +1,28 @@
-//! Which model this is, told by its numbers: for files that hold what it computed.
+//! Identifies a model by its numbers, for files that hold its results.
 
 use sha2::{Digest, Sha256};
 use trine_weights::Tensor;
 
 use crate::model::Model;
 
-/// Most bytes of a tensor that is hashed whole: norms, and all matrices of small models.
+/// The most bytes of a tensor that is hashed whole: norms, and all matrices of small models.
 const WHOLE: usize = 64 << 10;
-/// Pieces that are hashed of larger ones, spread evenly, the first and the last bytes among them.
+/// The number of pieces of a larger tensor that are hashed, spread evenly, including the first and
+/// the last bytes.
 const PIECES: usize = 16;
-/// Bytes of a piece.
+/// The bytes of a piece.
 const PIECE: usize = 4 << 10;
 
 impl Model {
-    /// SHA-256 of what decides the model's numbers: its configuration, the formats it is run in, and for each tensor its name,
-    /// format, shape and a sample of its bytes.
+    /// Returns the SHA-256 of everything that determines the model's numbers: its configuration,
+    /// the formats in which it is run, and for each tensor its name, format, shape and a sample of
+    /// its bytes.
     ///
-    /// A sample, because a file of 16 GB takes many seconds to read. Whatever is made of a model on purpose differs in it: another
-    /// training changes nearly all numbers, an adapter that is merged into a matrix nearly all of that matrix, another
-    /// quantisation the formats or the numbers of whole tensors. What it does not see is an edit of single numbers by hand that misses
-    /// every piece.
+    /// Only a sample, because a file of 16 GB takes many seconds to read. Every deliberate change
+    /// of a model shows in it: further training changes nearly all numbers, an adapter that is
+    /// merged into a matrix nearly all of that matrix, another quantisation the formats or the
+    /// numbers of whole tensors. Only an edit of single numbers by hand that misses every piece
+    /// does not show.
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(format!("{:?}, {}\n", self.config(), self.norm_offset()));
@@ -42,7 +45,7 @@ fn sample(tensor: &Tensor, hash: &mut Sha256) {
     }
     let last = bytes.len() - PIECE;
     for piece in 0..PIECES {
-        // Products of sizes below 2^60.
+        // The products are of sizes below 2^60.
         let start = last / (PIECES - 1) * piece + last % (PIECES - 1) * piece / (PIECES - 1);
         hash.update(&bytes[start..start + PIECE]);
     }

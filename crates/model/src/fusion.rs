@@ -1,26 +1,26 @@
-//! Fusion: rewrites of neighbouring steps into one, each a small rule.
+//! Fusion: rewrites adjacent steps into one, each rewrite a small rule.
 //!
-//! A rule looks at the steps from some position on and says how many of them one step can replace. Rules are tried
-//! at every position until none applies.
+//! A rule examines the steps from some position on and returns how many of them one step can
+//! replace. Rules are tried at every position until none applies.
 
 use std::collections::VecDeque;
 
 use crate::plan::{BufferId, Op, Plan, Step};
 
-/// What a rule found: the number of steps replaced and the step that does their work.
+/// A rule's result: the number of steps replaced, and the step that does their work.
 type Rewrite = (usize, Op);
 
-/// A rule: the rest of the Plan's steps, and who else reads a buffer.
+/// A rule. Its arguments are the remaining steps of the Plan and the uses of each buffer.
 type Rule = fn(&[Step], &Uses) -> Option<Rewrite>;
 
 /// The rules, in the order in which they are tried.
 const RULES: [Rule; 5] = [share_input, gate, norm_then_add, norm_add_then_norm, prepare_qkv];
 
-/// Most steps that one rule looks at.
+/// The most steps that one rule examines.
 const REACH: usize = 6;
 
-/// Applies every rule wherever it fits, in one walk over the Plan: after a rewrite it steps back as far as a rule can
-/// see, because the new step may begin or continue another pattern.
+/// Applies every rule wherever it fits, in one walk over the Plan. After a rewrite it steps back as
+/// far as a rule can see, because the new step may begin or continue another pattern.
 pub fn fuse(mut plan: Plan) -> Plan {
     let mut uses = Uses::count(&plan);
     let mut fused: Vec<Step> = Vec::with_capacity(plan.steps.len());
@@ -44,7 +44,7 @@ pub fn fuse(mut plan: Plan) -> Plan {
     plan
 }
 
-/// How many steps read each buffer.
+/// The number of steps that read each buffer.
 struct Uses(Vec<usize>);
 
 impl Uses {
@@ -63,13 +63,13 @@ impl Uses {
         op.reads().into_iter().for_each(|id| self.0[id.0] -= 1);
     }
 
-    /// Whether the only step that reads the buffer is the one being fused.
+    /// Returns whether only the step that is being fused reads the buffer.
     fn once(&self, id: BufferId) -> bool {
         self.0[id.0] == 1
     }
 }
 
-/// Products of one input become one step.
+/// Fuses products of one input into one step.
 fn share_input(steps: &[Step], _: &Uses) -> Option<Rewrite> {
     let [
         Step { op: Op::MatMul { input, products }, .. },
@@ -83,7 +83,7 @@ fn share_input(steps: &[Step], _: &Uses) -> Option<Rewrite> {
     (input == again).then_some((2, Op::MatMul { input: *input, products: all }))
 }
 
-/// Gate and up projection with their activation.
+/// Fuses gate and up projection with their activation.
 fn gate(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     let [
         Step { op: Op::MatMul { input, products }, .. },
@@ -101,7 +101,7 @@ fn gate(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     ))
 }
 
-/// A norm whose only use is to be added to the residual stream.
+/// Fuses a norm that is only added to the residual stream with that addition.
 fn norm_then_add(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     let [
         Step { op: Op::Norm { input, weight, epsilon, output }, .. },
@@ -115,7 +115,7 @@ fn norm_then_add(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     (source == output && uses.once(*output)).then_some((2, op))
 }
 
-/// The norm that follows on the residual stream.
+/// Fuses a norm and its addition with the next norm on the residual stream.
 fn norm_add_then_norm(steps: &[Step], _: &Uses) -> Option<Rewrite> {
     let [
         Step { op: Op::NormAdd { input, weight, epsilon, target }, .. },
@@ -136,7 +136,7 @@ fn norm_add_then_norm(steps: &[Step], _: &Uses) -> Option<Rewrite> {
     (target == next && epsilon == same).then_some((2, op))
 }
 
-/// Everything between the projections and attention.
+/// Fuses everything between the projections and attention.
 fn prepare_qkv(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     let [a, b, c, d, e, f, ..] = steps else { return None };
     let Op::HeadNorm { buffer: query, weight: query_norm, epsilon, heads: query_heads } = a.op
@@ -152,7 +152,7 @@ fn prepare_qkv(steps: &[Step], uses: &Uses) -> Option<Rewrite> {
     let Op::Attend { query: attends, heads, .. } = f.op else { return None };
     let same_buffers =
         query == query_again && query == attends && key == key_again && key == stored;
-    // The key is read by its norm, its rotation and the write; nobody may want it after that.
+    // The key is read by its norm, its rotation and the write; no later step may read it.
     let key_is_dead = uses.0[key.0] == 3;
     let same_numbers = rope == key_rope && epsilon == key_epsilon && query_heads == heads.query;
     let fits = same_buffers && key_is_dead && same_numbers;
@@ -216,7 +216,7 @@ mod tests {
             fused(steps.clone(), D),
             [Op::GatedMatMul { input: A, gate: W, up: V, output: D }]
         );
-        // The up projection is wanted elsewhere: it has to be written.
+        // Another step reads the up projection, so it has to be written.
         assert_eq!(fused(steps, C).len(), 2);
     }
 
@@ -232,7 +232,7 @@ mod tests {
             output: D,
         };
         assert_eq!(fused(steps.clone(), D), [one]);
-        // The normed value is wanted elsewhere.
+        // Another step reads the normed value.
         assert_eq!(fused(steps.clone(), B), steps);
     }
 
@@ -263,7 +263,7 @@ mod tests {
             cache,
         };
         assert_eq!(fused(steps.clone(), D), [one, attend]);
-        // The rotated key is wanted elsewhere.
+        // Another step reads the rotated key.
         assert_eq!(fused(steps.clone(), B), steps);
     }
 }

@@ -13,8 +13,8 @@ use crate::config::{Config, LayerConfig};
 use crate::names;
 use crate::plan::{BufferId, CacheId, Plan};
 
-/// Builds the Plan. `dtype_of` says how the tensor of a name is stored, `tied` whether the embedding table is the
-/// output matrix too.
+/// Builds the Plan. `dtype_of` returns how the tensor of a name is stored; `tied` says whether the
+/// embedding table is also the output matrix.
 pub fn plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
     let mut p = Builder::new(dtype_of);
     let x = residual_stream(&mut p, config);
@@ -28,8 +28,8 @@ pub fn plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) -> Pl
     p.finish(logits)
 }
 
-/// Builds the Plan that ends before the output matrix: `norm(h)` of every token, (tokens, hidden). `dtype_of` says how the
-/// tensor of a name is stored.
+/// Builds the Plan that ends before the output matrix: `norm(h)` of every token, (tokens, hidden).
+/// `dtype_of` returns how the tensor of a name is stored.
 pub fn hidden_states(config: &Config, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
     let mut p = Builder::new(dtype_of);
     let x = residual_stream(&mut p, config);
@@ -37,7 +37,7 @@ pub fn hidden_states(config: &Config, dtype_of: &dyn Fn(&str) -> DType) -> Plan 
     p.finish(normed)
 }
 
-/// `h` after the last layer, (tokens, hidden).
+/// Adds the layers and returns `h` after the last one, (tokens, hidden).
 fn residual_stream(p: &mut Builder, config: &Config) -> BufferId {
     let x =
         p.embed(names::TOKEN_EMBEDDING, config.vocabulary, config.hidden, config.embedding_scale);

@@ -1,4 +1,4 @@
-//! Whether a model can be run, by the beginning of a file of it.
+//! Decides by the beginning of a file whether a model can be run.
 
 use serde_json::Value;
 use trine_weights::gguf;
@@ -6,11 +6,13 @@ use trine_weights::gguf;
 use crate::error::ModelError;
 use crate::{config_gguf, config_hf};
 
-/// Refuses a model by the first bytes of its GGUF file, or by its `config.json`. GGUF metadata and JSON that do not tell what the
-/// model is are no reason to refuse it: whoever reads the whole file sees more.
+/// Refuses a model by the first bytes of its GGUF file, or by its `config.json`. GGUF metadata and
+/// JSON that do not show what the model is are not a reason to refuse it: the reader of the whole
+/// file sees more.
 ///
 /// # Errors
-/// [`ModelError::UnknownArchitecture`], and [`ModelError::Weights`] for a file that does not begin as a GGUF file does.
+/// Returns [`ModelError::UnknownArchitecture`], or [`ModelError::Weights`] for a file that does not
+/// begin like a GGUF file.
 pub fn judge(file: &str, beginning: &[u8]) -> Result<(), ModelError> {
     if file.ends_with(".json") {
         return match serde_json::from_slice::<Value>(beginning) {
@@ -40,7 +42,7 @@ mod tests {
         [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
     }
 
-    /// The beginning of a file that announces far more than there is.
+    /// The beginning of a file that announces far more than it contains.
     fn beginning(entries: &[Vec<u8>]) -> Vec<u8> {
         let counts = [400_u64.to_le_bytes(), 30_u64.to_le_bytes()].concat();
         [b"GGUF".to_vec(), 3_u32.to_le_bytes().to_vec(), counts, entries.concat()].concat()

@@ -1,8 +1,9 @@
-//! What a Gemma is, as data.
+//! Gemma models as data.
 //!
-//! A [`Model`] is a checkpoint understood: a [`Config`] and named tensors. Its [`Plan`] is one forward pass as a list of
-//! steps over buffers, from which everything else derives: fusion ([`fusion`]), leaving out unwanted rows
-//! ([`narrow`]), parts for several devices ([`cut`](mod@cut)), scratch memory ([`Scratch`]), cost ([`Cost`]), and on each device a Program.
+//! A [`Model`] is an interpreted checkpoint: a [`Config`] and named tensors. Its [`Plan`] is one
+//! forward pass as a list of steps over buffers, from which everything else derives: fusion
+//! ([`fusion`]), leaving out unwanted rows ([`narrow`]), parts for several devices
+//! ([`cut`](mod@cut)), scratch memory ([`Scratch`]), cost ([`Cost`]), and a Program on each device.
 //!
 //! This crate knows no device, no thread and no clock.
 

@@ -1,5 +1,5 @@
-//! A checkpoint understood as a model: hyper-parameters, and tensors under trine's names with the shapes they must
-//! have.
+//! A checkpoint interpreted as a model: hyper-parameters, and tensors under trine's names with the
+//! shapes that they must have.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,11 +18,12 @@ pub struct Model {
     checkpoint: Arc<Checkpoint>,
     config: Config,
     defaults: GenerationDefaults,
-    /// By trine's name.
+    /// The tensors by trine's names.
     tensors: HashMap<String, Tensor>,
-    /// Format in which float matrices are handed out; `None` for the stored one.
+    /// The format in which float matrices are returned; `None` for the stored one.
     quantize: Option<DType>,
-    /// Added to every norm's weights: Hugging Face files store `w` where Gemma 3 multiplies by `1 + w`.
+    /// The number added to every norm's weights: Hugging Face files store `w` where Gemma 3
+    /// multiplies by `1 + w`.
     norm_offset: f32,
 }
 
@@ -30,15 +31,16 @@ impl Model {
     /// Opens a model from a GGUF file, a safetensors file or a Hugging Face folder.
     ///
     /// # Errors
-    /// [`ModelError`] if the files are damaged, of an unknown architecture, or do not fit together.
+    /// Returns a [`ModelError`] if the files are damaged, of an unknown architecture, or do not fit
+    /// together.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         Self::from_checkpoint(Checkpoint::open(path)?)
     }
 
-    /// Understands an open checkpoint as a model.
+    /// Interprets an open checkpoint as a model.
     ///
     /// # Errors
-    /// As [`Model::open`].
+    /// Same as [`Model::open`].
     pub fn from_checkpoint(checkpoint: Checkpoint) -> Result<Self, ModelError> {
         let (config, defaults, norm_offset) = match checkpoint.metadata() {
             Metadata::Gguf(metadata) => {
@@ -85,18 +87,18 @@ impl Model {
         &self.checkpoint
     }
 
-    /// The forward pass as its family's builder writes it, before any rewriting.
+    /// Returns the forward pass as its family's builder writes it, before any rewriting.
     pub fn base_plan(&self) -> Plan {
         self.stored(base_plan(&self.config, self.is_tied(), &|name| self.dtype(name)))
     }
 
-    /// The forward pass that devices run: narrowed to the wanted rows, then fused.
+    /// Returns the forward pass that devices run: narrowed to the wanted rows, then fused.
     pub fn plan(&self) -> Plan {
         fusion::fuse(narrow::narrow(self.base_plan()))
     }
 
-    /// The forward pass that devices run for embeddings of texts: it ends with the hidden states after the final norm,
-    /// (tokens, hidden), and has no output matrix.
+    /// Returns the forward pass that devices run for embeddings of texts: it ends with the hidden
+    /// states after the final norm, (tokens, hidden), and has no output matrix.
     pub fn hidden_states_plan(&self) -> Plan {
         let dtype_of = |name: &str| self.dtype(name);
         fusion::fuse(self.stored(match self.config.family {
@@ -104,25 +106,26 @@ impl Model {
         }))
     }
 
-    /// Whether the embedding table is the output matrix too.
+    /// Returns whether the embedding table is also the output matrix.
     pub fn is_tied(&self) -> bool {
         !self.tensors.contains_key(names::OUTPUT)
     }
 
-    /// The tensor of a Plan's weight, as stored.
+    /// Returns the tensor of a Plan's weight, as stored.
     ///
     /// # Panics
-    /// If the weight is of another model's Plan.
+    /// Panics if the weight belongs to another model's Plan.
     pub fn tensor(&self, weight: &Weight) -> &Tensor {
         self.tensors
             .get(&weight.name)
             .expect("every weight of the Plan was found when the model was opened")
     }
 
-    /// The values of a norm's weight vector, with the offset that the file's convention asks for.
+    /// Returns the values of a norm's weight vector, with the offset that the file's convention
+    /// requires.
     ///
     /// # Panics
-    /// If the weight is of another model's Plan.
+    /// Panics if the weight belongs to another model's Plan.
     pub fn vector(&self, weight: &Weight) -> Vec<f32> {
         let mut values = vec![0.0; weight.columns];
         blocks::decode(weight.dtype, self.tensor(weight).bytes(), &mut values)
@@ -131,7 +134,7 @@ impl Model {
         values
     }
 
-    /// All tensors by trine's names, in the order of the Plan.
+    /// Returns all tensors by trine's names, in the order of the Plan.
     pub fn tensors(&self) -> impl Iterator<Item = (String, &Tensor)> {
         let plan = self.base_plan();
         plan.weights.into_iter().map(|weight| {
@@ -140,27 +143,28 @@ impl Model {
         })
     }
 
-    /// Amount that has to be added to the stored norms to get factors.
+    /// The number that must be added to the stored norms to get factors.
     pub fn norm_offset(&self) -> f32 {
         self.norm_offset
     }
 
-    /// The same model with its F32, F16 and BF16 matrices in the Plan, and handed out by [`Model::converted`], as
-    /// `dtype`; formats that do not fit a row length fall back as [`trine_weights::fallback`] says. Norms stay as they
-    /// are.
+    /// Returns the same model with its F32, F16 and BF16 matrices as `dtype`, both in the Plan and
+    /// from [`Model::converted`]. Formats that do not fit a row length fall back as
+    /// [`trine_weights::fallback`] describes. Norms stay as they are.
     pub fn quantized(mut self, dtype: DType) -> Self {
         self.quantize = Some(dtype);
         self
     }
 
-    /// The tensor of a Plan's weight in the Plan's format: the stored one, or a quantised copy that is the caller's. The
-    /// pages of a file that were read for the copy are given back.
+    /// Returns the tensor of a Plan's weight in the Plan's format: the stored tensor, or a
+    /// quantised copy that the caller owns. The pages of a file that were read for the copy are
+    /// given back.
     ///
     /// # Errors
-    /// [`ModelError::Weights`] if the tensor holds values that cannot be quantised.
+    /// Returns [`ModelError::Weights`] if the tensor holds values that cannot be quantised.
     ///
     /// # Panics
-    /// If the weight is of another model's Plan.
+    /// Panics if the weight belongs to another model's Plan.
     pub fn converted(&self, weight: &Weight) -> Result<Tensor, ModelError> {
         let stored = self.tensor(weight);
         if stored.dtype() == weight.dtype {
@@ -175,7 +179,8 @@ impl Model {
         self.tensors.get(name).map_or(DType::F32, Tensor::dtype)
     }
 
-    /// The Plan with its float matrices in the format that they are handed out in.
+    /// Returns the Plan with its float matrices in the format in which [`Model::converted`] returns
+    /// them.
     fn stored(&self, mut plan: Plan) -> Plan {
         let Some(dtype) = self.quantize else { return plan };
         let is_float = |weight: &&mut Weight| weight.is_matrix() && !weight.dtype.is_quantized();
@@ -186,17 +191,19 @@ impl Model {
     }
 }
 
-/// The Plan of a configuration, before any rewriting. `dtype_of` says how each tensor is stored.
+/// Returns the Plan of a configuration, before any rewriting. `dtype_of` returns how each tensor is
+/// stored.
 pub fn base_plan(config: &Config, tied: bool, dtype_of: &dyn Fn(&str) -> DType) -> Plan {
     match config.family {
         Family::Gemma3 => gemma3::plan(config, tied, dtype_of),
     }
 }
 
-/// Rows of the embedding table: GGUF metadata does not state the vocabulary size.
+/// Returns the number of rows of the embedding table: GGUF metadata does not state the vocabulary
+/// size.
 fn vocabulary_of(checkpoint: &Checkpoint) -> Result<usize, ModelError> {
     let name = names::TOKEN_EMBEDDING;
-    // The architecture is judged first, so that a file of another kind is not called incomplete.
+    // The architecture is checked first, so that a file of another kind is not called incomplete.
     let Some(tensor) = checkpoint.tensor(name) else {
         if let Metadata::Gguf(metadata) = checkpoint.metadata() {
             config_gguf::read(metadata, 1)?;
@@ -216,7 +223,7 @@ fn vocabulary_of(checkpoint: &Checkpoint) -> Result<usize, ModelError> {
 /// Finds tensors by trine's names in a checkpoint that may use others.
 struct Finder<'a> {
     checkpoint: &'a Checkpoint,
-    /// Prefix of the text model's tensors in a Hugging Face checkpoint; `None` for GGUF.
+    /// The prefix of the text model's tensors in a Hugging Face checkpoint; `None` for GGUF.
     prefix: Option<&'static str>,
 }
 
@@ -239,7 +246,7 @@ impl<'a> Finder<'a> {
         Self { checkpoint, prefix }
     }
 
-    /// Name under which the file keeps a tensor.
+    /// Returns the name of a tensor in the file.
     fn file_name(&self, name: &str) -> String {
         match self.prefix {
             None => name.to_owned(),
@@ -256,7 +263,8 @@ impl<'a> Finder<'a> {
         self.checkpoint.tensor(&self.file_name(name))
     }
 
-    /// Refuses tensors of layers that the configuration does not have: without them the model would write nonsense.
+    /// Refuses tensors of layers that the configuration does not have: without them the model would
+    /// write nonsense.
     fn refuse_layers_beyond(&self, layers: usize) -> Result<(), ModelError> {
         let prefix = self.prefix.map_or("blk.".to_owned(), |prefix| format!("{prefix}layers."));
         for tensor in self.checkpoint.tensors() {
@@ -269,7 +277,8 @@ impl<'a> Finder<'a> {
         Ok(())
     }
 
-    /// Why there is no tensor of a name: it is not there, or stored in a format that cannot be read.
+    /// Returns why there is no tensor of a name: it is missing, or stored in a format that cannot
+    /// be read.
     fn missing(&self, name: &str) -> ModelError {
         let name = self.file_name(name);
         match self.checkpoint.unreadable().iter().find(|tensor| tensor.name == name) {
@@ -278,7 +287,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The tensor of a weight, or the rows of a fused one, checked against the shape the Plan asks for.
+    /// Returns the tensor of a weight, or the rows of a fused one, checked against the shape that
+    /// the Plan requires.
     fn require(&self, weight: &Weight, config: &Config) -> Result<Tensor, ModelError> {
         let tensor = match self.find(&weight.name) {
             Some(tensor) => tensor.clone(),
@@ -289,7 +299,7 @@ impl<'a> Finder<'a> {
         let flat = vec![weight.columns];
         let expected =
             if weight.is_matrix() { vec![weight.rows, weight.columns] } else { flat.clone() };
-        // GGUF writers leave out a matrix's outermost dimension where that is 1.
+        // GGUF writers leave out a matrix's outermost dimension if it is 1.
         let is_flat_row = weight.rows == 1 && tensor.shape() == flat;
         if tensor.shape() != expected && !is_flat_row {
             return Err(ModelError::BadShape {
@@ -305,7 +315,7 @@ impl<'a> Finder<'a> {
         Ok(tensor)
     }
 
-    /// Query, key or value rows of a fused `attn_qkv` matrix (rows q, then k, then v).
+    /// Returns the query, key or value rows of a fused `attn_qkv` matrix (rows q, then k, then v).
     fn slice_of_fused(
         &self,
         weight: &Weight,

@@ -1,18 +1,19 @@
-//! Tensor names: trine's own are GGUF's, and Hugging Face checkpoints are read through this table.
+//! Tensor names. trine's own are those of GGUF; Hugging Face checkpoints are read through this
+//! table.
 
-/// Where the text model's tensors may start in a Hugging Face checkpoint: text-only exports, published multimodal
-/// files, and files saved again by transformers 4.52 or later.
+/// The possible prefixes of the text model's tensors in a Hugging Face checkpoint: text-only
+/// exports, published multimodal files, and files saved again by transformers 4.52 or later.
 pub(crate) const HF_PREFIXES: [&str; 3] =
     ["model.", "language_model.model.", "model.language_model."];
 
-/// Names of an untied output matrix in a Hugging Face checkpoint.
+/// The names of an untied output matrix in a Hugging Face checkpoint.
 pub(crate) const HF_OUTPUT: [&str; 2] = ["lm_head.weight", "language_model.lm_head.weight"];
 
-/// Embedding table, also the output matrix unless [`OUTPUT`] is there.
+/// The embedding table, also the output matrix unless [`OUTPUT`] is there.
 pub const TOKEN_EMBEDDING: &str = "token_embd.weight";
-/// Norm before the output matrix.
+/// The norm before the output matrix.
 pub const OUTPUT_NORM: &str = "output_norm.weight";
-/// Output matrix of models that do not tie it to the embedding.
+/// The output matrix of models that do not tie it to the embedding.
 pub const OUTPUT: &str = "output.weight";
 
 /// Per-layer tensors: (GGUF name, Hugging Face name).
@@ -32,12 +33,13 @@ const LAYER: [(&str, &str); 13] = [
     ("post_ffw_norm", "post_feedforward_layernorm"),
 ];
 
-/// Full name of a layer's tensor, `blk.N.PART.weight`.
+/// Returns the full name of a layer's tensor, `blk.N.PART.weight`.
 pub fn layer(index: usize, part: &str) -> String {
     format!("blk.{index}.{part}.weight")
 }
 
-/// The Hugging Face name (without prefix) of a tensor given by trine's name, or `None` if there is no such tensor.
+/// Returns the Hugging Face name (without prefix) of a tensor given by trine's name, or `None` if
+/// there is no such tensor.
 pub(crate) fn to_hf(name: &str) -> Option<String> {
     match name {
         TOKEN_EMBEDDING => return Some("embed_tokens.weight".to_owned()),

@@ -1,11 +1,11 @@
-//! Narrowing: work on the rows whose logits nobody wants is left out.
+//! Narrowing: leaves out the work on rows whose logits are not wanted.
 //!
-//! After the last attention of a Plan each row only depends on itself, so the steps after it need to see the output
-//! rows only. In a prefill piece that is one row of hundreds, or none.
+//! After the last attention of a Plan each row depends only on itself, so the steps after it need
+//! only the output rows. In a prefill piece that is one row of hundreds, or none.
 
 use crate::plan::{Buffer, BufferId, Op, Plan, Rows, Step};
 
-/// Moves the selection of output rows up to right after the last attention.
+/// Moves the selection of output rows up to directly after the last attention.
 pub fn narrow(mut plan: Plan) -> Plan {
     let is_attention = |step: &Step| matches!(step.op, Op::Attend { .. });
     let Some(cut) = plan.steps.iter().rposition(is_attention).map(|last| last + 1) else {
@@ -47,7 +47,7 @@ fn plan_name(plan: &Plan, id: BufferId) -> &str {
     &plan.buffer(id).name
 }
 
-/// Output-row twins of token-row buffers.
+/// The output-row twins of token-row buffers.
 struct Twins<'a> {
     plan: &'a mut Plan,
     /// (token-row buffer, its twin).
@@ -72,7 +72,8 @@ impl Twins<'_> {
     }
 }
 
-/// Buffers that hold values from before the tail: read in it before being written.
+/// Returns the buffers that hold values from before the tail: those read in it before they are
+/// written.
 fn live_in(tail: &[Step], selected: BufferId) -> Vec<BufferId> {
     let mut written: Vec<BufferId> = Vec::new();
     let mut live = Vec::new();
@@ -90,7 +91,7 @@ fn live_in(tail: &[Step], selected: BufferId) -> Vec<BufferId> {
     live
 }
 
-/// Whether each output row depends only on the same row of the inputs.
+/// Returns whether each output row depends only on the same row of the inputs.
 fn is_row_wise(op: &Op) -> bool {
     matches!(
         op,

@@ -1,4 +1,4 @@
-//! Plans as text: one line a step.
+//! Plans as text: one line per step.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
-    /// One line about an operation: inputs, weights with shapes and formats, outputs.
+    /// Returns one line about an operation: inputs, weights with shapes and formats, outputs.
     pub fn describe(&self, op: &Op) -> String {
         let reads: Vec<_> = op.reads().into_iter().map(|id| self.shape(id)).collect();
         let weights: Vec<_> = op.weights().into_iter().map(|id| self.weight_shape(id)).collect();

@@ -1,4 +1,4 @@
-//! A model's tensors and metadata, wherever they come from.
+//! The tensors and metadata of a model, whatever its files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::{DType, HuggingFaceMetadata, Tensor, WeightsError, gguf, huggingface}
 /// What a checkpoint says about itself, in the terms of its format.
 #[derive(Clone, Debug)]
 pub enum Metadata {
-    /// Keys and values of a GGUF file (of the first part, when split).
+    /// Keys and values of a GGUF file (of the first part if it is split).
     Gguf(gguf::Metadata),
     /// The JSON files of a Hugging Face folder.
     HuggingFace(HuggingFaceMetadata),
@@ -39,15 +39,17 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file (whatever its extension; the other parts of a split model are found
-    /// beside it), a Hugging Face folder (`config.json` and safetensors, single or sharded), or a
-    /// safetensors file beside its `config.json`.
+    /// Opens a GGUF file, a Hugging Face folder or a safetensors file.
+    ///
+    /// The GGUF file may have any extension; the other parts of a split model are found next to it.
+    /// A Hugging Face folder has a `config.json` and safetensors, single or sharded. A safetensors
+    /// file needs its `config.json` next to it.
     ///
     /// Files are mapped, not read; the cost is that of the headers.
     ///
     /// # Errors
     ///
-    /// When the path is neither, or a file breaks its format's rules.
+    /// Returns an error if the path is none of these, or a file breaks its format's rules.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightsError> {
         let path = path.as_ref();
         let label = path.display().to_string();
@@ -74,11 +76,11 @@ impl Checkpoint {
         Err(WeightsError::not_a_model(&label, found))
     }
 
-    /// A GGUF file that is part of the program's own image. Its tensors borrow the image.
+    /// Opens a GGUF file that is part of the program's own image. Its tensors borrow the image.
     ///
     /// # Errors
     ///
-    /// When the bytes are no sound GGUF file.
+    /// Returns an error if the bytes are not a sound GGUF file.
     pub fn from_static(bytes: &'static [u8]) -> Result<Self, WeightsError> {
         let label = "(embedded model)";
         let layout = gguf::parse(bytes, label)?;
@@ -134,30 +136,30 @@ impl Checkpoint {
         let file_bytes = mappings.iter().map(|mapping| mapping.bytes().len() as u64).sum();
         let checkpoint =
             Self { source, mappings, tensors, sorted, unreadable, metadata, file_bytes };
-        // A file cut while its header was read has been parsed from zero pages.
+        // A file that was cut while its header was read has been parsed from zero pages.
         checkpoint.check_intact()?;
         Ok(checkpoint)
     }
 
-    /// All tensors, in file order.
+    /// Returns all tensors, in file order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
         self.tensors.iter()
     }
 
-    /// The tensor called `name`.
+    /// Returns the tensor called `name`.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         let name_of = |&index: &u32| self.tensors[index as usize].name();
         let found = self.sorted.binary_search_by(|index| name_of(index).cmp(name)).ok()?;
         Some(&self.tensors[self.sorted[found] as usize])
     }
 
-    /// Tensors of the files that are not among [`Self::tensors`] because trine does not read their
-    /// element format. A model that needs one of them cannot run.
+    /// Returns the tensors of the files that are not among [`Self::tensors`] because trine does not
+    /// read their element format. A model that needs one of them cannot run.
     pub fn unreadable(&self) -> &[UnreadableTensor] {
         &self.unreadable
     }
 
-    /// What the files say about the model.
+    /// The files' metadata about the model.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -167,28 +169,29 @@ impl Checkpoint {
         &self.source
     }
 
-    /// Bytes of all weight files together.
+    /// The bytes of all weight files together.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
 
-    /// Whether any tensor is stored as `dtype`.
+    /// Returns whether any tensor is stored as `dtype`.
     pub fn uses(&self, dtype: DType) -> bool {
         self.tensors.iter().any(|tensor| tensor.dtype() == dtype)
     }
 
-    /// Confirms that no file was cut or rewritten since it was opened. One system call per file:
-    /// ask after work that read weights, before its results leave the program.
+    /// Confirms that no file was cut or rewritten since it was opened. It costs one system call per
+    /// file: call it after work that read weights, before the results leave the program.
     ///
     /// # Errors
     ///
-    /// [`WeightsError::Changed`] naming the file.
+    /// Returns [`WeightsError::Changed`] with the name of the file.
     pub fn check_intact(&self) -> Result<(), WeightsError> {
         self.mappings.iter().try_for_each(|mapping| mapping.check_intact())
     }
 }
 
-/// A safetensors file starts with the length of its JSON header and the header's brace.
+/// Returns whether `bytes` start with the length of a JSON header and the header's brace, as a
+/// safetensors file does.
 fn looks_like_safetensors(bytes: &[u8]) -> bool {
     bytes.get(8) == Some(&b'{')
         && bytes[..8].iter().rev().skip_while(|&&byte| byte == 0).count() <= 4

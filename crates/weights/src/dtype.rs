@@ -5,7 +5,7 @@ use std::fmt;
 /// How the elements of a tensor are stored.
 ///
 /// The quantised formats are llama.cpp's (ggml's) blocks: a fixed number of elements share their
-/// scales. Layouts stand in [`crate::blocks`].
+/// scales. [`crate::blocks`] describes the layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(non_camel_case_types, reason = "the names everyone knows these formats by")]
 pub enum DType {
@@ -64,7 +64,7 @@ impl DType {
         Self::Mxfp4,
     ];
 
-    /// Name, ggml type id, elements per block, bytes per block.
+    /// Returns the name, the ggml type id, the elements per block and the bytes per block.
     const fn facts(self) -> (&'static str, u32, usize, usize) {
         match self {
             Self::F32 => ("F32", 0, 1, 4),
@@ -86,17 +86,17 @@ impl DType {
         }
     }
 
-    /// The name as llama.cpp spells it, for example `Q4_K`.
+    /// Returns the name as llama.cpp spells it, for example `Q4_K`.
     pub const fn name(self) -> &'static str {
         self.facts().0
     }
 
-    /// The format of a name such as `Q4_K` or `q4_k`; case does not matter.
+    /// Returns the format of a name such as `Q4_K` or `q4_k`; case does not matter.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.name().eq_ignore_ascii_case(name))
     }
 
-    /// The format of a ggml type id as found in GGUF tensor tables.
+    /// Returns the format of a ggml type id as found in GGUF tensor tables.
     pub fn from_ggml(id: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.ggml_id() == id)
     }
@@ -116,8 +116,8 @@ impl DType {
         self.facts().3
     }
 
-    /// Bytes of a row of `columns` elements; `None` where the row is not whole blocks or the size
-    /// overflows.
+    /// Returns the bytes of a row of `columns` elements, or `None` if the row is not whole blocks
+    /// or the size overflows.
     pub const fn row_bytes(self, columns: usize) -> Option<usize> {
         let (_, _, elements, bytes) = self.facts();
         if columns.is_multiple_of(elements) {
@@ -127,7 +127,7 @@ impl DType {
         }
     }
 
-    /// Whether elements share block scales, that is, all but F32, F16 and BF16.
+    /// Returns whether elements share block scales, as in all formats but F32, F16 and BF16.
     pub const fn is_quantized(self) -> bool {
         self.block_elements() > 1
     }
@@ -139,7 +139,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// The name of a ggml type that trine does not decode, for messages.
+/// Returns the name of a ggml type that trine does not decode, for messages.
 pub(crate) fn foreign_ggml_name(id: u32) -> Option<&'static str> {
     Some(match id {
         9 => "Q8_1",

@@ -55,7 +55,7 @@ pub enum WeightsError {
         /// What the user can do.
         remedy: &'static str,
     },
-    /// The file was cut or rewritten while it was mapped: what was read from it since is void.
+    /// The file was cut or rewritten while it was mapped: anything read from it since is void.
     #[error(
         "{file}: {what} while it was open, so its weights are void. Restore the file and load the model again; replace model files by renaming, never by writing into them"
     )]
@@ -77,7 +77,7 @@ pub enum WeightsError {
         /// What was found and what was expected.
         problem: String,
     },
-    /// A tensor cannot be built or converted as asked.
+    /// A tensor cannot be built or converted as requested.
     #[error("tensor `{name}`: {problem}")]
     Tensor {
         /// The tensor's name.
@@ -136,7 +136,7 @@ impl WeightsError {
     }
 }
 
-/// Text from a file made fit for a message: quoted, escaped, at most 64 characters.
+/// Returns text from a file in a form fit for a message: quoted, escaped, at most 64 characters.
 pub(crate) fn quoted(text: &[u8]) -> String {
     let shown = String::from_utf8_lossy(&text[..text.len().min(256)]);
     let mut quoted: String = shown.chars().take(64).flat_map(char::escape_debug).collect();

@@ -13,12 +13,12 @@ use crate::map::{Mapping, open_regular};
 use crate::tensor::Data;
 use crate::{SafetensorsFile, Tensor, UnreadableTensor, WeightsError};
 
-/// Most bytes of `config.json` and `generation_config.json`: published ones have below 100 kB, and
-/// parsed JSON takes many times its text.
+/// The most bytes of `config.json` and `generation_config.json`: published ones have below 100 kB,
+/// and parsed JSON takes many times its text.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// Most bytes of `tokenizer_config.json` (1.2 MB for Gemma 3) and of the shard index.
+/// The most bytes of `tokenizer_config.json` (1.2 MB for Gemma 3) and of the shard index.
 const LARGE_JSON_BYTES_MAX: u64 = 1 << 24;
-/// Most shards of one model.
+/// The most shards of one model.
 const SHARDS_MAX: usize = 512;
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -29,9 +29,9 @@ const SINGLE: &str = "model.safetensors";
 pub struct HuggingFaceMetadata {
     /// `config.json`, an object.
     pub config: Value,
-    /// `generation_config.json`, where there is one.
+    /// `generation_config.json`, if there is one.
     pub generation_config: Option<Value>,
-    /// `tokenizer_config.json`, where there is one.
+    /// `tokenizer_config.json`, if there is one.
     pub tokenizer_config: Option<Value>,
     /// The folder, for the tokenizer's own files.
     pub directory: PathBuf,
@@ -45,7 +45,8 @@ pub(crate) struct Folder {
     pub(crate) unreadable: Vec<UnreadableTensor>,
 }
 
-/// Opens a folder: the shards of its index, else `model.safetensors`, else its only safetensors.
+/// Opens a folder: the shards of its index, else `model.safetensors`, else its only safetensors
+/// file.
 pub(crate) fn open_folder(directory: &Path) -> Result<Folder, WeightsError> {
     let metadata = read_metadata(directory)?;
     let index = directory.join(INDEX);
@@ -57,7 +58,8 @@ pub(crate) fn open_folder(directory: &Path) -> Result<Folder, WeightsError> {
     open_files(metadata, vec![weights])
 }
 
-/// Opens a safetensors file whose folder holds the configuration. A shard brings its whole model.
+/// Opens a safetensors file whose folder holds the configuration. For a shard it opens the whole
+/// model.
 pub(crate) fn open_beside_config(path: &Path) -> Result<Folder, WeightsError> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -81,7 +83,7 @@ pub(crate) fn open_beside_config(path: &Path) -> Result<Folder, WeightsError> {
     open_files(metadata, vec![path.to_owned()])
 }
 
-/// An error where the file is PyTorch's pickle format, which runs code when it is read.
+/// Returns an error if the file is in PyTorch's pickle format, which runs code when it is read.
 pub(crate) fn refuse_pickle(path: &Path, bytes: &[u8]) -> Option<WeightsError> {
     let is_pickle_name = path.extension().is_some_and(is_pickle_extension);
     // Zip archives (torch.save) and bare pickles of protocol 2 and later.
@@ -138,7 +140,7 @@ fn no_config(directory: &Path) -> WeightsError {
     }
 }
 
-/// Parses a JSON file of at most `limit` bytes; `None` where it does not exist.
+/// Parses a JSON file of at most `limit` bytes; returns `None` if it does not exist.
 fn read_json<T: serde::de::DeserializeOwned>(
     path: &Path,
     limit: u64,
@@ -164,7 +166,7 @@ fn read_json<T: serde::de::DeserializeOwned>(
     })
 }
 
-/// Byte of a 1-based line and column.
+/// Returns the byte offset of a 1-based line and column.
 fn byte_offset(text: &[u8], line: usize, column: usize) -> u64 {
     let lines = text.split_inclusive(|&byte| byte == b'\n');
     let before: usize = lines.take(line.saturating_sub(1)).map(<[u8]>::len).sum();
@@ -188,7 +190,7 @@ fn files_where(
     Ok(found)
 }
 
-/// The one safetensors file of a folder without the usual names.
+/// Returns the only safetensors file of a folder without the usual names.
 fn only_safetensors(directory: &Path) -> Result<PathBuf, WeightsError> {
     let mut found =
         files_where(directory, |path| path.extension().is_some_and(|e| e == "safetensors"))?;
@@ -259,7 +261,8 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>, WeightsError> {
     if pairs.is_empty() { fail("weight_map is empty".to_owned()) } else { Ok(pairs) }
 }
 
-/// Whether `name` stays inside its folder whatever the system: no separators or drives, not only dots.
+/// Returns whether `name` stays inside its folder on every system: no separators or drives, not
+/// only dots.
 fn is_plain_file_name(name: &str) -> bool {
     let stem = name.strip_suffix(".safetensors").unwrap_or("");
     let is_plain = |c: char| !matches!(c, '/' | '\\' | ':') && !c.is_control();

@@ -1,7 +1,7 @@
 //! Model files as named tensors: GGUF, safetensors, block formats.
 //!
-//! [`Checkpoint::open`] takes a path and gives tensors by name. The bytes of a tensor stay in the
-//! memory-mapped file ([`map`]); nothing is copied until someone asks for floats.
+//! [`Checkpoint::open`] takes a path and returns tensors by name. The bytes of a tensor stay in the
+//! memory-mapped file ([`map`]); nothing is copied until a caller asks for floats.
 //!
 //! ```text
 //! path -> map::Mapping -> gguf::parse / SafetensorsFile -> Checkpoint { tensors, metadata }
@@ -12,7 +12,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`gguf`] | the GGUF container: reader, typed metadata, writer |
-//! | [`safetensors_file`] | one safetensors file, checked beyond what the format's own library checks |
+//! | [`safetensors_file`] | one safetensors file, checked beyond what its own library checks |
 //! | [`blocks`] | exact decoders of every block format, encoders of the ones trine writes |
 //! | [`map`] | the memory map and the guard that survives a file cut while it is open |
 //!

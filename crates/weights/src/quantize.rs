@@ -4,11 +4,11 @@ use rayon::prelude::*;
 
 use crate::{DType, Tensor, WeightsError, blocks};
 
-/// The format that rows of `columns` elements get when `dtype` is asked for.
+/// Returns the format in which rows of `columns` elements are stored if `dtype` is requested.
 ///
 /// Rows that are not whole blocks fall back to a format of 32-element blocks with no fewer bits, as
-/// llama-quantize does (Q4_K to Q5_0, Q5_K to Q5_1, Q6_K to Q8_0, Q2_K and Q3_K to Q4_0, IQ4_XS to
-/// IQ4_NL), and to F16 where the rows are not multiples of 32 either.
+/// in llama-quantize (Q4_K to Q5_0, Q5_K to Q5_1, Q6_K to Q8_0, Q2_K and Q3_K to Q4_0, IQ4_XS to
+/// IQ4_NL), and to F16 if the rows are not multiples of 32 either.
 pub fn fallback(dtype: DType, columns: usize) -> DType {
     let fits = |dtype: DType| columns.is_multiple_of(dtype.block_elements());
     if fits(dtype) {
@@ -25,13 +25,13 @@ pub fn fallback(dtype: DType, columns: usize) -> DType {
     if fits(smaller) { smaller } else { DType::F16 }
 }
 
-/// The tensor in `fallback(dtype, columns)`, rows converted in parallel. The result is in memory;
-/// a tensor that has the format already is shared, not copied.
+/// Returns the tensor in `fallback(dtype, columns)`, with its rows converted in parallel. The
+/// result is in memory; a tensor that has the format already is shared, not copied.
 ///
 /// # Errors
 ///
-/// When the format has no encoder, or an element is NaN, infinite or beyond the format's range
-/// (the error's position counts elements of the whole tensor).
+/// Returns an error if the format has no encoder, or an element is NaN, infinite or beyond the
+/// format's range. The error's position counts elements of the whole tensor.
 pub fn quantize_tensor(tensor: &Tensor, dtype: DType) -> Result<Tensor, WeightsError> {
     let target = fallback(dtype, tensor.columns());
     if target == tensor.dtype() {

@@ -23,13 +23,13 @@ use crate::error::quoted;
 use crate::map::Mapping;
 use crate::{DType, WeightsError};
 
-/// Most bytes of a header, the format's own limit.
+/// The most bytes of a header, the format's own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Most tensors of one file.
+/// The most tensors of one file.
 const TENSORS_MAX: usize = 1 << 17;
-/// Most dimensions of a tensor.
+/// The most dimensions of a tensor.
 const RANK_MAX: usize = 8;
-/// Most bytes of a tensor's name.
+/// The most bytes of a tensor's name.
 const NAME_BYTES_MAX: usize = 512;
 
 /// One tensor of the file, in whatever element format.
@@ -41,12 +41,12 @@ pub struct Entry {
     pub format: String,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Where its bytes lie in the file.
+    /// The range of its bytes in the file.
     pub range: Range<usize>,
 }
 
 impl Entry {
-    /// The element format, where trine reads it.
+    /// Returns the element format, or `None` if trine does not read it.
     pub fn dtype(&self) -> Option<DType> {
         match self.format.as_str() {
             "F32" => Some(DType::F32),
@@ -69,7 +69,7 @@ impl SafetensorsFile {
     ///
     /// # Errors
     ///
-    /// When the file cannot be mapped or breaks the format's rules.
+    /// Returns an error if the file cannot be mapped or breaks the format's rules.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let mapping = Mapping::open(path)?;
         let entries = parse(mapping.bytes(), mapping.label())?;
@@ -81,16 +81,16 @@ impl SafetensorsFile {
         &self.entries
     }
 
-    /// The tensor called `name`.
+    /// Returns the tensor called `name`.
     pub fn entry(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// The bytes of a tensor of this file.
+    /// Returns the bytes of a tensor of this file.
     ///
     /// # Panics
     ///
-    /// When `entry` is of a larger file.
+    /// Panics if `entry` is from a larger file.
     pub fn bytes(&self, entry: &Entry) -> &[u8] {
         &self.mapping.bytes()[entry.range.clone()]
     }
@@ -104,8 +104,8 @@ impl SafetensorsFile {
 ///
 /// # Errors
 ///
-/// When the header is too long, no JSON object, names a tensor twice, or its offsets do not cover
-/// the data exactly.
+/// Returns an error if the header is too long, is not a JSON object or names a tensor twice, or if
+/// its offsets do not cover the data exactly.
 pub fn parse(bytes: &[u8], file: &str) -> Result<Vec<Entry>, WeightsError> {
     let fail = |offset: u64, problem: String| WeightsError::malformed(file, offset, problem);
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
@@ -168,7 +168,7 @@ fn explain(file: &str, error: &SafeTensorError, header_bytes: u64) -> WeightsErr
     WeightsError::malformed(file, offset, problem)
 }
 
-/// Walks the header without keeping more than the names: uniqueness and bounds.
+/// Walks the header, keeping only the names, and checks uniqueness and bounds.
 fn check_header(header: &[u8], data_bytes: usize) -> Result<(), serde_json::Error> {
     let mut json = serde_json::Deserializer::from_slice(header);
     let mut names = json.deserialize_map(HeaderVisitor { data_bytes })?;
@@ -232,7 +232,7 @@ struct HeaderRow {
     _shape: (),
 }
 
-/// A list of at most [`RANK_MAX`] numbers, not kept.
+/// Reads a list of at most [`RANK_MAX`] numbers without keeping it.
 fn short_sequence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
     struct Short;
     impl<'de> Visitor<'de> for Short {

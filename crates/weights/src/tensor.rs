@@ -29,12 +29,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor over bytes made by this program.
+    /// Makes a tensor over bytes made by this program.
     ///
     /// # Errors
     ///
-    /// When `shape` overflows, the last dimension is not whole blocks, or `bytes` has another
-    /// length than `shape` needs.
+    /// Returns an error if `shape` overflows, the last dimension is not whole blocks, or `bytes`
+    /// has another length than `shape` needs.
     pub fn from_owned(
         name: &str,
         dtype: DType,
@@ -84,7 +84,7 @@ impl Tensor {
         &self.shape
     }
 
-    /// Product of all dimensions but the last; 1 for a vector.
+    /// The product of all dimensions but the last; 1 for a vector.
     pub fn rows(&self) -> usize {
         checked_rows(&self.shape).expect("checked when the tensor was built")
     }
@@ -114,38 +114,38 @@ impl Tensor {
         self.row_bytes
     }
 
-    /// The bytes of row `row`.
+    /// Returns the bytes of row `row`.
     ///
     /// # Panics
     ///
-    /// When `row` is not below [`Self::rows`].
+    /// Panics if `row` is not below [`Self::rows`].
     pub fn row(&self, row: usize) -> &[u8] {
         assert!(row < self.rows(), "row {row} of `{}`, which has {}", self.name, self.rows());
         &self.bytes()[row * self.row_bytes..][..self.row_bytes]
     }
 
-    /// All elements as floats, exactly (see [`crate::blocks::decode`]).
+    /// Returns all elements as floats, exactly (see [`crate::blocks::decode`]).
     ///
     /// # Errors
     ///
-    /// None for a tensor of this crate's making; the codec's own checks travel up.
+    /// Returns the codec's errors, which no tensor made by this crate can cause.
     pub fn to_f32(&self) -> Result<Vec<f32>, WeightsError> {
         let mut floats = vec![0.0; self.elements()];
         crate::blocks::decode(self.dtype, self.bytes(), &mut floats)?;
         Ok(floats)
     }
 
-    /// The same bytes under another name.
+    /// Returns the same bytes under another name.
     pub fn renamed(&self, name: &str) -> Self {
         Self { name: name.into(), ..self.clone() }
     }
 
-    /// Some of the rows as a matrix of their own, without a copy where the bytes are a file's: a part of a
-    /// fused matrix.
+    /// Returns some of the rows as a matrix of their own, such as a part of a fused matrix. The
+    /// bytes are not copied if they are a file's.
     ///
     /// # Errors
     ///
-    /// When `rows` reaches beyond the tensor's rows.
+    /// Returns an error if `rows` reaches beyond the tensor's rows.
     pub fn slice_rows(&self, name: &str, rows: Range<usize>) -> Result<Self, WeightsError> {
         if rows.start > rows.end || rows.end > self.rows() {
             let problem = format!("rows {rows:?} of {}", self.rows());
@@ -162,14 +162,14 @@ impl Tensor {
         Self::build(name, self.dtype, &[rows.len(), self.columns()], data)
     }
 
-    /// Whether the bytes are pages of a mapped file.
+    /// Returns whether the bytes are pages of a mapped file.
     pub fn is_mapped(&self) -> bool {
         matches!(self.data, Data::Mapped(..))
     }
 
     /// Hints that the pages wholly inside `byte_range` (of this tensor's bytes) are not needed
-    /// soon, so that they stop counting as this process's memory. They stay readable: touching
-    /// them reads the file again. Does nothing for bytes that are not mapped.
+    /// soon, so that they stop counting as this process's memory. They stay readable: touching them
+    /// reads the file again. Does nothing for bytes that are not mapped.
     ///
     /// A backend that keeps its own repacked copy calls this for what it has copied.
     pub fn release_pages(&self, byte_range: Range<usize>) {

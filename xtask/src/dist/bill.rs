@@ -1,4 +1,4 @@
-//! The bill of materials, as CycloneDX 1.5 has it (<https://cyclonedx.org/docs/1.5/json/>).
+//! The bill of materials in CycloneDX 1.5 (<https://cyclonedx.org/docs/1.5/json/>).
 
 use anyhow::{Context, bail};
 use cyclonedx_bom::external_models::uri::{Purl, Uri};
@@ -16,7 +16,8 @@ use cyclonedx_bom::prelude::{NormalizedString, Validate};
 use super::Release;
 use super::inventory::{Inventory, Package};
 
-/// The bill of a program, as JSON. The same packages give the same text: it has neither a serial number nor a time.
+/// Writes the bill of a program as JSON. The same packages produce the same text: it has neither a
+/// serial number nor a time.
 pub(super) fn write(inventory: &Inventory, release: &Release) -> anyhow::Result<String> {
     let packages = &inventory.packages;
     let (program, others) = packages.split_first().context("the inventory is empty")?;
@@ -48,7 +49,7 @@ pub(super) fn write(inventory: &Inventory, release: &Release) -> anyhow::Result<
     Ok(text)
 }
 
-/// Name of a component within the bill.
+/// Returns the name of a component within the bill.
 fn reference(package: &Package) -> String {
     format!("{}@{}", package.name, package.version)
 }

@@ -9,9 +9,9 @@ use super::Release;
 use super::tree::{Tree, folder_for_all, write};
 use crate::programs::{finish, output};
 
-/// Programs that the package is made with, of Debian's dpkg-dev.
+/// The programs that make the package, from Debian's dpkg-dev.
 const PROGRAMS: [&str; 2] = ["dpkg-deb", "dpkg-shlibdeps"];
-/// Files of `packaging` and where the package has them.
+/// Files of `packaging` and their places in the package.
 const FILES: [(&str, &str, u32); 6] = [
     ("trine.service", "usr/lib/systemd/system/trine.service", 0o644),
     ("trine.sysusers", "usr/lib/sysusers.d/trine.conf", 0o644),
@@ -20,12 +20,12 @@ const FILES: [(&str, &str, u32); 6] = [
     ("debian/prerm", "DEBIAN/prerm", 0o755),
     ("debian/postrm", "DEBIAN/postrm", 0o755),
 ];
-/// The folder for settings, keys and certificates, which the service may read and not write.
+/// The folder for settings, keys and certificates, which the service may read but not write.
 const SETTINGS: &str = "etc/trine";
-/// Files that an administrator's changes are kept of.
+/// The files in which an administrator's changes are kept.
 const CONFIGURATION: &str = "/etc/default/trine\n";
 
-/// Whether packages can be made here.
+/// Returns whether packages can be made here.
 pub(crate) fn is_possible() -> bool {
     PROGRAMS.into_iter().all(crate::drivers::is_program)
 }
@@ -88,7 +88,7 @@ Description: runs Gemma language models on one machine
     )
 }
 
-/// The packages whose libraries the program is linked with.
+/// Returns the packages whose libraries the program is linked with.
 fn depends(stage: &Path, architecture: &str) -> anyhow::Result<String> {
     // dpkg-shlibdeps reads a source package's control file.
     let source = stage.with_extension("source");
@@ -102,7 +102,7 @@ fn depends(stage: &Path, architecture: &str) -> anyhow::Result<String> {
     Ok(depends.context("dpkg-shlibdeps names no libraries")?.to_owned())
 }
 
-/// Bytes of the files in a folder.
+/// Returns the bytes of the files in a folder.
 fn bytes(folder: &Path) -> anyhow::Result<u64> {
     let mut sum = 0;
     for entry in std::fs::read_dir(folder)? {

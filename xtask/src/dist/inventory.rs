@@ -21,13 +21,13 @@ pub(super) struct Package {
     pub(super) licence: String,
     pub(super) description: Option<String>,
     pub(super) repository: Option<String>,
-    /// Whether it comes from a registry, and is not part of this repository.
+    /// Whether it comes from a registry rather than from this repository.
     pub(super) is_foreign: bool,
     /// The SHA-256 of its source in the registry.
     pub(super) checksum: Option<String>,
     /// The folder of its source.
     pub(super) folder: PathBuf,
-    /// Indices of the packages that it uses.
+    /// The indices of the packages that it uses.
     pub(super) uses: Vec<usize>,
 }
 
@@ -90,7 +90,7 @@ struct Locked {
 }
 
 impl Inventory {
-    /// What `trine` is made of when it is built for a target.
+    /// Returns the packages that make up `trine` when it is built for a target.
     pub(super) fn of_program(root: &Path, target: &str) -> anyhow::Result<Self> {
         let mut command = cargo(root);
         command.args([
@@ -174,7 +174,7 @@ impl Inventory {
 }
 
 impl Described {
-    /// Whether it runs in the compiler and not in the program.
+    /// Returns whether it runs in the compiler and not in the program.
     fn is_macro(&self) -> bool {
         self.targets.iter().any(|target| target.kind.iter().any(|kind| kind == "proc-macro"))
     }

@@ -1,4 +1,4 @@
-//! The licences of what is linked into the program, as one text.
+//! Collects the licences of everything that is linked into the program in one text.
 
 use std::path::{Path, PathBuf};
 
@@ -6,13 +6,14 @@ use anyhow::{Context, bail};
 
 use super::inventory::{Inventory, Package};
 
-/// How names of files with licences begin, in capitals.
+/// The beginnings of the names of files with licences, in capitals.
 const NAMES: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
 
-/// The text of each package's licences, each different text once.
+/// Returns the text of each package's licences, each different text once.
 ///
 /// # Errors
-/// If a package has no such file, and this repository does not have the text of its licence.
+/// Returns an error if a package has no such file and this repository does not have the text of its
+/// licence.
 pub(super) fn collect(root: &Path, inventory: &Inventory) -> anyhow::Result<String> {
     let mut texts: Vec<(String, Vec<String>)> = Vec::new();
     for package in inventory.packages.iter().filter(|package| package.is_foreign) {
@@ -33,7 +34,8 @@ pub(super) fn collect(root: &Path, inventory: &Inventory) -> anyhow::Result<Stri
     Ok(all)
 }
 
-/// The texts of a package's licences: its own, those of another package of its repository, or this repository's copy.
+/// Returns the texts of a package's licences: its own, those of another package of its repository,
+/// or this repository's copy.
 fn texts_of(root: &Path, package: &Package, inventory: &Inventory) -> anyhow::Result<Vec<String>> {
     let is_sibling = |other: &&Package| {
         package.repository.is_some()

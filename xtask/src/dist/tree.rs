@@ -1,4 +1,4 @@
-//! What is packed: files with their places below a prefix, and their rights.
+//! The content of a package: files with their places below a prefix, and their permissions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,13 +7,14 @@ use anyhow::Context;
 
 use crate::programs::{finish, output};
 
-/// Shells, the files of their completions, and the folder for these.
+/// Shells, and the files of their completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/trine"),
     ("zsh", "share/zsh/vendor-completions/_trine"),
     ("fish", "share/fish/vendor_completions.d/trine.fish"),
 ];
-/// Documents of the repository that a package contains, at the same places, so that their links hold.
+/// The documents of the repository that a package contains, at the same places, so that their links
+/// work.
 const DOCUMENTS: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -24,7 +25,7 @@ const DOCUMENTS: [&str; 8] = [
     "docs",
     "tools/server-test/exceptions.md",
 ];
-/// Where a package has them.
+/// The place of the documents in a package.
 pub(super) const DOCUMENTS_PLACE: &str = "share/doc/trine";
 
 /// Files for a package.
@@ -35,14 +36,14 @@ pub(super) struct Tree {
 
 #[derive(Debug)]
 struct File {
-    /// Place below the prefix.
+    /// The place below the prefix.
     place: PathBuf,
     content: Vec<u8>,
     is_program: bool,
 }
 
 impl Tree {
-    /// The program with everything that goes with it on every system.
+    /// Returns the program with all files that accompany it on every system.
     pub(super) fn of_program(
         root: &Path,
         program: &Path,
@@ -94,7 +95,7 @@ impl Tree {
     }
 }
 
-/// The files of a folder and of those inside, in order; a file itself.
+/// Returns the files of a folder and of the folders inside, in order; for a file, the file itself.
 pub(super) fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -113,7 +114,7 @@ pub(super) fn folder_for_all(path: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot make {}", path.display()))
 }
 
-/// Writes a file with these rights, and the folders that it lies in with those that packages have.
+/// Writes a file with these permissions, and makes its parent folders with those of packages.
 pub(super) fn write(path: &Path, content: &[u8], mode: u32) -> anyhow::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("/"));
     let write = || -> std::io::Result<()> {
@@ -135,7 +136,7 @@ fn set_mode(_: &Path, _: u32) -> std::io::Result<()> {
     Ok(())
 }
 
-/// An empty folder below `target`.
+/// Makes an empty folder below `target`.
 fn tempfile(root: &Path) -> anyhow::Result<PathBuf> {
     let path = root.join(format!("target/dist-pages-{}", std::process::id()));
     std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;

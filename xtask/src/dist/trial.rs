@@ -1,4 +1,4 @@
-//! Tries what was packed: unpacked somewhere else, with nothing of the repository in reach.
+//! Tries the packages: unpacked somewhere else, with nothing of the repository within reach.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,10 +8,11 @@ use anyhow::{Context, bail};
 use super::tree::{DOCUMENTS_PLACE, files};
 use crate::programs::{finish, output};
 
-/// What `systemd-analyze security` may find exposed at most, in tenths of its scale from 0 to 10.
+/// The highest exposure that `systemd-analyze security` may report, in tenths of its scale from 0
+/// to 10.
 const EXPOSURE_MAX: &str = "18";
 
-/// Files that every package has below its prefix, besides the program.
+/// Files that every package has below its prefix, in addition to the program.
 const EXPECTED: [&str; 6] = [
     "share/man/man1/trine-run.1",
     "share/bash-completion/completions/trine",
@@ -59,7 +60,7 @@ fn try_program(prefix: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the documents link to is there.
+/// Checks that the targets of the documents' links exist.
 fn try_links(folder: &Path) -> anyhow::Result<()> {
     let is_document = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "md");
     for path in files(folder)?.into_iter().filter(is_document) {
@@ -72,14 +73,14 @@ fn try_links(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The files that a document in Markdown links to.
+/// Returns the files that a Markdown document links to.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     let paths = targets.filter(|target| !target.contains("://"));
     paths.map(|target| target.split('#').next().unwrap_or_default()).filter(|path| !path.is_empty())
 }
 
-/// The scripts are scripts, and the unit is one for systemd where that is there.
+/// Checks that the scripts are valid and, if systemd is here, that the unit is.
 fn try_debian(folder: &Path) -> anyhow::Result<()> {
     for script in ["postinst", "prerm", "postrm"] {
         finish(Command::new("sh").arg("-n").arg(folder.join("DEBIAN").join(script)))?;
@@ -88,7 +89,7 @@ fn try_debian(folder: &Path) -> anyhow::Result<()> {
     if !crate::drivers::is_program("systemd-analyze") {
         return Ok(());
     }
-    // The program is looked for where the unit says.
+    // systemd looks for the program at the path in the unit.
     let text = std::fs::read_to_string(&unit).with_context(|| unit.display().to_string())?;
     let program = folder.join("usr/bin/trine");
     std::fs::write(&unit, text.replace("/usr/bin/trine", &program.display().to_string()))?;

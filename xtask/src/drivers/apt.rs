@@ -1,12 +1,12 @@
-//! Debian's packages: installing them, and fetching those of other releases through a private apt, whose lists, settings
-//! and cache lie in a folder of ours.
+//! Debian's packages: installs them, and fetches those of other releases through a private apt,
+//! whose lists, settings and cache are in a folder of this repository's `target`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// Signs every release of Debian; of the package debian-archive-keyring.
+/// The keys that sign every release of Debian, from the package debian-archive-keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Installs packages of the system's release.
@@ -45,7 +45,7 @@ impl Apt {
             "Dir::Etc::preferencesparts=/dev/null".to_owned(),
             format!("Dir::State::Lists={shown}/lists"),
             format!("Dir::Cache={shown}/cache"),
-            // Nothing counts as installed, so that what a package depends on comes too.
+            // Nothing counts as installed, so that the packages that a package depends on come too.
             "Dir::State::status=/dev/null".to_owned(),
             "Debug::NoLocking=1".to_owned(),
             "APT::Sandbox::User=root".to_owned(),
@@ -64,13 +64,13 @@ impl Apt {
             "Types: deb\nURIs: {archive}\nSuites: {suites}\nComponents: main\nSigned-By: {KEYRING}\n"
         );
         std::fs::write(self.folder.join("parts/drivers.sources"), sources)?;
-        // Without the option apt takes lists that it cannot fetch for a warning.
+        // Without this option apt treats lists that it cannot fetch as a warning.
         let mut update = self.command("apt-get");
         update.args(["-o", "APT::Update::Error-Mode=any", "--quiet", "update"]);
         finish(&mut update, "the package lists cannot be fetched; is the machine offline?")
     }
 
-    /// Versions of a package in a release, newest first.
+    /// Returns the versions of a package in a release, newest first.
     pub(crate) fn versions(&self, package: &str, suite: &str) -> anyhow::Result<Vec<String>> {
         let output = self
             .command("apt-cache")
@@ -80,7 +80,7 @@ impl Apt {
         Ok(versions_in(&String::from_utf8_lossy(&output.stdout), suite))
     }
 
-    /// Downloads exactly these packages, each `NAME=VERSION`; the files.
+    /// Downloads exactly these packages, each `NAME=VERSION`, and returns the files.
     pub(crate) fn download(&self, packages: &[String]) -> anyhow::Result<Vec<PathBuf>> {
         let folder = self.folder.join("packages");
         let mut command = self.command("apt-get");
@@ -89,7 +89,8 @@ impl Apt {
         files(&folder)
     }
 
-    /// Downloads packages and all they depend on, preferring one release; the files.
+    /// Downloads packages and everything they depend on, preferring one release, and returns the
+    /// files.
     pub(crate) fn download_whole(
         &self,
         suite: &str,
@@ -102,7 +103,7 @@ impl Apt {
         files(&self.folder.join("cache/archives"))
     }
 
-    /// Deletes lists and packages: what they held is unpacked.
+    /// Deletes lists and packages, whose content is unpacked.
     pub(crate) fn clear(&self) -> anyhow::Result<()> {
         std::fs::remove_dir_all(&self.folder)
             .with_context(|| format!("cannot delete {}", self.folder.display()))
@@ -117,7 +118,7 @@ impl Apt {
     }
 }
 
-/// Runs a command whose output is of use only when it fails.
+/// Runs a command whose output is useful only if it fails.
 fn finish(command: &mut Command, what: &str) -> anyhow::Result<()> {
     let output = command.stdin(Stdio::null()).output().with_context(|| what.to_owned())?;
     if output.status.success() {
@@ -128,7 +129,8 @@ fn finish(command: &mut Command, what: &str) -> anyhow::Result<()> {
     bail!("{what}: {}", if lines.is_empty() { text.trim().to_owned() } else { lines.join(" ") })
 }
 
-/// The archive of Debian that the machine's own apt uses. Its origin is known once its lists were fetched.
+/// Returns the archive of Debian that the machine's own apt uses. Its origin is known once its
+/// lists were fetched.
 fn archive() -> anyhow::Result<String> {
     if let Some(archive) = own_archive() {
         return Ok(archive);
@@ -148,7 +150,8 @@ fn own_archive() -> Option<String> {
     archive_in(&String::from_utf8_lossy(&text))
 }
 
-/// The first main archive of Debian among lines of origin, component and address; security updates have their own.
+/// Returns the first main archive of Debian among lines of origin, component and address. Security
+/// updates have their own.
 fn archive_in(text: &str) -> Option<String> {
     let address = |line: &str| {
         let mut parts = line.splitn(3, '|');
@@ -159,7 +162,8 @@ fn archive_in(text: &str) -> Option<String> {
     text.lines().find_map(address)
 }
 
-/// Versions in the lines of `apt-cache madison`: `package | version | address suite/component arch Packages`.
+/// Returns the versions in the lines of `apt-cache madison`:
+/// `package | version | address suite/component arch Packages`.
 fn versions_in(text: &str, suite: &str) -> Vec<String> {
     let version = |line: &str| {
         let mut parts = line.split('|').map(str::trim).skip(1);
@@ -170,7 +174,7 @@ fn versions_in(text: &str, suite: &str) -> Vec<String> {
     text.lines().filter_map(version).collect()
 }
 
-/// The packages in a folder, by name.
+/// Returns the packages in a folder, by name.
 fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -1,12 +1,12 @@
 //! Counts instructions in the machine code that RADV prints for RDNA3.
 //!
-//! Names are those of the "RDNA3 Instruction Set Architecture" reference guide: `global_load_b128`, `v_dot4_i32_iu8`,
-//! `v_wmma_f32_16x16x16_f16`, `s_cbranch_scc1`. Labels are `BB12:`.
+//! Names are those of the "RDNA3 Instruction Set Architecture" reference guide: `global_load_b128`,
+//! `v_dot4_i32_iu8`, `v_wmma_f32_16x16x16_f16`, `s_cbranch_scc1`. Labels are `BB12:`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-/// Instructions of a piece of code.
+/// The counts of instructions in a piece of code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Instructions {
     pub(super) instructions: u32,
@@ -22,23 +22,24 @@ pub(super) struct Instructions {
     pub(super) wmma: u32,
     /// Accesses to LDS.
     pub(super) shared: u32,
-    /// Instructions of the vector units, products included.
+    /// Instructions of the vector units, including products.
     pub(super) vector: u32,
 }
 
 impl Instructions {
-    /// Numbers of loads, the widest first.
+    /// Returns the numbers of loads, the widest first.
     pub(super) fn loads(&self) -> String {
         let Self { load_128, load_64, load_32, load_16, load_8, .. } = self;
         format!("{load_128}, {load_64}, {load_32}, {load_16}, {load_8}")
     }
 }
 
-/// Instructions of a kernel.
+/// The counts of instructions in a kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Counts {
     pub(super) whole: Instructions,
-    /// Those of the main loop and the loops inside it; all where there is no loop.
+    /// The instructions of the main loop and the loops inside it; all instructions if there is no
+    /// loop.
     pub(super) inner: Instructions,
     pub(super) has_loop: bool,
 }
@@ -52,7 +53,7 @@ pub(super) fn count(assembly: &str) -> Counts {
     Counts { inner: inner.unwrap_or_else(|| whole.clone()), whole, has_loop }
 }
 
-/// Whether an instruction begins with the prefix.
+/// Returns whether an instruction begins with the prefix.
 pub(super) fn contains(assembly: &str, prefix: &str) -> bool {
     assembly.lines().filter_map(name).any(|name| name.starts_with(prefix))
 }
@@ -61,7 +62,7 @@ fn loads(found: &Instructions) -> u32 {
     found.load_128 + found.load_64 + found.load_32 + found.load_16 + found.load_8
 }
 
-/// The instruction's name in a line; `None` in labels and comments.
+/// Returns the instruction's name in a line; `None` for labels and comments.
 fn name(line: &str) -> Option<&str> {
     let word = line.split_whitespace().next()?;
     let is_name =
@@ -69,7 +70,7 @@ fn name(line: &str) -> Option<&str> {
     is_name.then_some(word)
 }
 
-/// Jumps back: from the label's line to after the jump.
+/// Returns the jumps back, each from the label's line to after the jump.
 fn loops(lines: &[&str]) -> Vec<Range<usize>> {
     let mut labels = HashMap::new();
     let mut found = Vec::new();
@@ -89,8 +90,9 @@ fn loops(lines: &[&str]) -> Vec<Range<usize>> {
     found
 }
 
-/// The loop with the most products, or where there are none the most loads, of its own: those of loops inside it count for
-/// these. Loops without either do not count.
+/// Returns the loop with the most products of its own or, if there are no products, the most loads
+/// of its own. Instructions of an inner loop count only for that loop. Loops with neither do not
+/// count.
 fn main_loop(lines: &[&str]) -> Option<Range<usize>> {
     // Jumps to one label from several places are one loop.
     let mut ends: BTreeMap<usize, usize> = BTreeMap::new();
@@ -107,7 +109,7 @@ fn main_loop(lines: &[&str]) -> Option<Range<usize>> {
             .map(|line| lines[line])
             .collect();
         let found = tally(&own);
-        // A matrix product does the work of many others.
+        // A matrix product does the work of many other instructions.
         ((found.dot4 + 16 * found.wmma, loads(&found)), *start..*end)
     };
     let heaviest = ends.iter().map(weigh).max_by_key(|(weight, range)| (*weight, range.start));

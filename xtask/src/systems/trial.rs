@@ -12,12 +12,13 @@ use anyhow::{Context, bail};
 use crate::drivers::Driver;
 use crate::programs::{self, Program};
 
-/// How long a server may take to say something, and to end.
+/// How long a server may take to print something, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Exit code of a program that Ctrl-C has ended.
+/// The exit code of a program that Ctrl-C has ended.
 const INTERRUPTED: i32 = 130;
 
-/// Writes a story; then asks a server for one and ends it by one Ctrl-C, and another server by two.
+/// Writes a story. Then requests one from a server and ends that by one Ctrl-C, and another server
+/// by two.
 pub(super) fn run(root: &Path, driver: &Driver, trine: &Program) -> anyhow::Result<()> {
     eprintln!("== trine: run, serve");
     let start = Instant::now();
@@ -63,10 +64,10 @@ pub(super) fn run(root: &Path, driver: &Driver, trine: &Program) -> anyhow::Resu
     Ok(())
 }
 
-/// A server that runs. Dropping kills it.
+/// A running server. Dropping it kills it.
 struct Server {
     child: Child,
-    /// Lines of its standard error.
+    /// The lines of its standard error.
     lines: Receiver<String>,
     said: String,
     address: String,
@@ -80,7 +81,7 @@ impl Server {
         let mut child = command.spawn().context("cannot start trine serve")?;
         let errors = BufReader::new(child.stderr.take().context("standard error is piped")?);
         let (sender, lines) = mpsc::channel();
-        // Ends with the server, or with whoever reads.
+        // Ends with the server, or with the receiver.
         std::thread::spawn(move || {
             errors.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
@@ -93,7 +94,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Reads what it says up to a line with these words.
+    /// Reads its output up to a line with these words.
     fn read_until(&mut self, words: &str) -> anyhow::Result<String> {
         loop {
             let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
@@ -107,7 +108,7 @@ impl Server {
         }
     }
 
-    /// All that it has said; waits for its end.
+    /// Waits for its end and returns all its output.
     fn said(&mut self) -> &str {
         for line in self.lines.iter() {
             self.said.push_str(&line);
@@ -129,7 +130,7 @@ impl Server {
         Ok(stream)
     }
 
-    /// Sends it Ctrl-C, which is what Wine makes of the signal.
+    /// Sends it the interrupt signal, which Wine turns into Ctrl-C.
     fn interrupt(&self) -> anyhow::Result<()> {
         programs::finish(Command::new("kill").arg("-INT").arg(self.child.id().to_string()))
     }
@@ -149,7 +150,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Most have ended.
+        // Most servers have ended by then.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,5 @@
-//! Wine with a folder of its own for Windows' files, so that nothing of the user's is read or changed.
+//! Wine with a separate folder for Windows' files, so that none of the user's files are read or
+//! changed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,22 +10,22 @@ use super::COMPILER;
 use crate::drivers::Driver;
 use crate::programs;
 
-/// Starts a program of Windows'.
+/// Starts a program for Windows.
 pub(super) const LAUNCHER: &str = "wine";
-/// Serves the programs of one folder; ends them all.
+/// Serves the programs of one folder, and can end them all.
 const SERVER: &str = "wineserver";
 
-/// Wine, ready to run programs. Dropping ends whatever runs in its folder.
+/// Wine, ready to run programs. Dropping it ends everything that runs in its folder.
 pub(super) struct Wine {
     /// How programs are started.
     pub(super) driver: Driver,
 }
 
 impl Wine {
-    /// Makes the folder where there is none yet.
+    /// Makes the folder if there is none yet.
     ///
     /// # Errors
-    /// If Wine or mingw-w64's compiler fails.
+    /// Returns an error if Wine or mingw-w64's compiler fails.
     pub(super) fn prepare(root: &Path) -> anyhow::Result<Self> {
         let folder = root.join("target/wine");
         let prefix = folder.join("prefix");
@@ -38,7 +39,7 @@ impl Wine {
             // It shows no window.
             ("DISPLAY", String::new()),
             ("WINEPATH", format!("Z:{}", library.display().to_string().replace('/', "\\"))),
-            // Where snapshots are found; there is no cargo to be asked.
+            // The place of the snapshots; there is no cargo to ask for it.
             ("INSTA_WORKSPACE_ROOT", root.display().to_string()),
         ];
         let wine = Self {
@@ -52,7 +53,7 @@ impl Wine {
         Ok(wine)
     }
 
-    /// One of Wine's own programs.
+    /// Returns the command for one of Wine's own programs.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.envs(self.driver.environment.iter().map(|(name, value)| (name, value)));
@@ -62,12 +63,13 @@ impl Wine {
 
 impl Drop for Wine {
     fn drop(&mut self) {
-        // It fails if nothing runs; that is fine.
+        // This fails if nothing runs, which does no harm.
         let _ = self.command(SERVER).arg("--kill").stderr(Stdio::null()).status();
     }
 }
 
-/// The folder of a library that Wine before version 9 lacks and every program of Rust's needs: a source of random numbers.
+/// Builds a library that Wine before version 9 lacks and every Rust program needs, a source of
+/// random numbers, and returns its folder.
 fn random_source(root: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     let mut compiler = Command::new(COMPILER);
     compiler.args(["-shared", "-O1", "-o"]).arg(folder.join("bcryptprimitives.dll"));

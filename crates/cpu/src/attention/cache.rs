@@ -75,8 +75,8 @@ impl KvShape {
         if self.head_dim.is_multiple_of(GROUP) { GROUP } else { self.head_dim }
     }
 
-    /// Bytes that a cache of this shape and kind reserves, keys and values together; `None` when
-    /// the number overflows.
+    /// Returns the bytes that a cache of this shape and kind reserves, keys and values together;
+    /// `None` if the number overflows.
     pub fn bytes(&self, kind: KvKind) -> Option<usize> {
         let rows = self.kv_heads.checked_mul(self.positions)?;
         let row = match kind {
@@ -91,7 +91,7 @@ impl KvShape {
 }
 
 impl KvCache {
-    /// Reserves a cache. Its pages are zero and cost nothing until they are written.
+    /// Reserves a cache. Its pages are zero and take no memory until they are written.
     pub fn new(kind: KvKind, shape: KvShape) -> Result<Self, AttentionError> {
         if shape.kv_heads == 0 || shape.head_dim == 0 {
             return Err(AttentionError::Shape {
@@ -126,13 +126,13 @@ impl KvCache {
 
     /// Stores one position's keys and values, (kv_heads, head_dim) each.
     ///
-    /// Panics when the view leads outside the cache; [`super::AttentionPlan::build`] checks views.
+    /// Panics if the view leads outside the cache; [`super::AttentionPlan::build`] checks views.
     pub fn write(&mut self, view: CacheView<'_>, position: usize, keys: &[f32], values: &[f32]) {
         // SAFETY: the exclusive borrow leaves no other user.
         unsafe { self.write_shared(view, position, keys, values) }
     }
 
-    /// As [`write`](Self::write), from several threads at once.
+    /// Does the same as [`write`](Self::write), from several threads at once.
     ///
     /// # Safety
     /// Until a later phase no other thread may write the same place in the cache, nor run
@@ -152,7 +152,7 @@ impl KvCache {
         for head in 0..kv_heads {
             let part = head * head_dim..(head + 1) * head_dim;
             let row = head * positions + index;
-            // SAFETY: only we use this place, by the caller's promise.
+            // SAFETY: only this call uses this place, by the caller's promise.
             unsafe {
                 self.keys.write(&self.shape, row, &keys[part.clone()]);
                 self.values.write(&self.shape, row, &values[part]);
@@ -174,8 +174,8 @@ impl KvCache {
         })
     }
 
-    /// Copies `count` positions of all heads from one place of the cache to another: a block that
-    /// stops being shared, or a ring that starts from another sequence's.
+    /// Copies `count` positions of all heads from one place of the cache to another, for a block
+    /// that stops being shared or a ring that starts from another sequence's.
     pub fn copy(&mut self, source: usize, target: usize, count: usize) {
         let KvShape { kv_heads, head_dim, positions } = self.shape;
         assert!(source.max(target) + count <= positions, "copy inside the cache");
@@ -195,19 +195,20 @@ impl KvCache {
         }
     }
 
-    /// Bytes of [`BLOCK`](super::BLOCK) positions of all heads, keys and values.
+    /// The number of bytes of [`BLOCK`](super::BLOCK) positions of all heads, keys and values.
     pub fn page_bytes(&self) -> usize {
         let page = KvShape { positions: BLOCK, ..self.shape };
         page.bytes(self.kind).expect("a part of a cache whose size does not overflow")
     }
 
-    /// Adds the bytes of the [`BLOCK`](super::BLOCK) positions from place `start` on: for keys, then values, for each head
-    /// (positions, head_dim) elements or codes, then of codes (positions, head_dim / group) scales.
+    /// Appends the bytes of the [`BLOCK`](super::BLOCK) positions from place `start` on to `bytes`.
+    /// The order is keys, then values; of each, for each head, (positions, head_dim) elements or
+    /// codes; then, if these are codes, (positions, head_dim / group) scales.
     pub fn read_page(&mut self, start: usize, bytes: &mut Vec<u8>) {
         self.each_run(start, |run| bytes.extend_from_slice(run));
     }
 
-    /// Puts what [`read_page`](Self::read_page) gave to place `start`.
+    /// Writes the bytes from [`read_page`](Self::read_page) to place `start`.
     pub fn write_page(&mut self, start: usize, bytes: &[u8]) {
         let mut rest = bytes;
         self.each_run(start, |run| {
@@ -217,7 +218,8 @@ impl KvCache {
         });
     }
 
-    /// Calls `each` with every piece of memory that [`BLOCK`](super::BLOCK) positions from place `start` on take.
+    /// Calls `each` with every piece of memory that the [`BLOCK`](super::BLOCK) positions from
+    /// place `start` on take.
     fn each_run(&mut self, start: usize, mut each: impl FnMut(&mut [u8])) {
         let KvShape { kv_heads, head_dim, positions } = self.shape;
         assert!(start + BLOCK <= positions, "a page inside the cache");
@@ -237,18 +239,18 @@ impl KvCache {
         }
     }
 
-    /// `count` consecutive keys of a head from place `index` on. By the contract of
-    /// [`write_shared`](Self::write_shared) nobody writes them meanwhile.
+    /// Returns `count` consecutive keys of a head from place `index` on. By the contract of
+    /// [`write_shared`](Self::write_shared) no thread writes them meanwhile.
     pub(super) fn keys_of(&self, head: usize, index: usize, count: usize) -> Stored<'_> {
         self.keys.rows(&self.shape, head, index, count)
     }
 
-    /// As [`keys_of`](Self::keys_of), for values.
+    /// Does the same as [`keys_of`](Self::keys_of) for values.
     pub(super) fn values_of(&self, head: usize, index: usize, count: usize) -> Stored<'_> {
         self.values.rows(&self.shape, head, index, count)
     }
 
-    /// Fills everything with NaN, so that a read of anything not written shows.
+    /// Fills everything with NaN, so that reading an element that was never written shows.
     #[cfg(test)]
     pub(super) fn poison(&mut self) {
         for store in [&mut self.keys, &mut self.values] {
@@ -275,7 +277,7 @@ fn copy_rows<T: bytemuck::Pod>(
     buffer.as_mut_slice().copy_within(source, target * width);
 }
 
-/// The memory of [`BLOCK`] rows.
+/// Returns the memory of [`BLOCK`] rows.
 fn rows_as_bytes<T: bytemuck::Pod>(
     buffer: &mut SharedBuffer<T>,
     first: usize,
@@ -307,7 +309,7 @@ impl Store {
     }
 
     /// # Safety
-    /// Nobody else uses row `row` (head * positions + index) meanwhile.
+    /// No other thread uses row `row` (head * positions + index) meanwhile.
     unsafe fn write(&self, shape: &KvShape, row: usize, source: &[f32]) {
         let width = shape.head_dim;
         let place = row * width..(row + 1) * width;
@@ -336,7 +338,7 @@ impl Store {
         assert!(head < shape.kv_heads && index + count <= shape.positions, "inside the head");
         let row = head * shape.positions + index;
         let place = row * shape.head_dim..(row + count) * shape.head_dim;
-        // SAFETY: whoever writes promises that nobody reads the same rows meanwhile.
+        // SAFETY: every writer promises that no thread reads the same rows meanwhile.
         unsafe {
             match self {
                 Store::F32(buffer) => Stored::F32(buffer.read(place)),
@@ -357,7 +359,7 @@ impl Store {
 
 /// Rounds a group to codes of -127..=127 and returns their scale.
 fn quantize_group(source: &[f32], codes: &mut [i8]) -> f16 {
-    // Adding and taking away this rounds |x| < 2^22 to an integer without a library call.
+    // Adding and subtracting this rounds |x| < 2^22 to an integer without a library call.
     const MAGIC: f32 = 12_582_912.0;
     const SIGN: u32 = 1 << 31;
     // Magnitudes order like their bit patterns, and integer maxima vectorise; NaN and infinity

@@ -17,11 +17,11 @@ dispatch_table! {
     fn finish(sums: &[f32], sum: f32, out: &mut [f32]);
 }
 
-/// Query vectors up to which cached elements are converted again for each group of queries
-/// instead of once for the tile: below it the copy costs more than the conversions.
+/// The number of query vectors up to which cached elements are converted again for each group of
+/// queries instead of once for the tile: below it the copy costs more than the conversions.
 const DIRECT_VECTORS: usize = 8;
 
-/// What a tile is computed from.
+/// The input of a tile.
 pub(super) struct Tile<'a> {
     pub(super) cache: &'a KvCache,
     pub(super) view: CacheView<'a>,
@@ -63,7 +63,7 @@ pub(super) struct Softmax {
     pub(super) width: usize,
 }
 
-/// A chunk's result, wherever it is kept.
+/// The result of a chunk, wherever it is kept.
 #[derive(Clone, Copy)]
 pub(super) struct PartialSoftmax<'a> {
     pub(super) largest: &'a [f32],
@@ -117,7 +117,7 @@ impl ChunkWork {
 mod generic {
     use super::*;
 
-    /// Computes the softmax of a chunk on its own, into `work.softmax`.
+    /// Computes the softmax of one chunk by itself, into `work.softmax`.
     #[inline(always)]
     pub(super) fn attend_chunk<S: Lanes>(
         s: S,
@@ -186,7 +186,7 @@ mod generic {
     }
 }
 
-/// e^x of one number, the same to the bit as in the vectors.
+/// e^x of one number, bit for bit the same as in the vectors.
 #[inline(always)]
 fn exp_one<S: Lanes>(s: S, x: f32) -> f32 {
     let mut lanes = [0.0; MAX_LANES];
@@ -247,8 +247,8 @@ fn add_block<S: Lanes>(
     }
 }
 
-/// Rows of the tile's width that the inner loops can load: as stored where that is whole vectors
-/// and the tile small, else converted. Both give the same floats.
+/// Returns rows of the tile's width that the inner loops can load: as stored if those are whole
+/// vectors and the tile is small, else converted. Both give the same floats.
 #[inline(always)]
 fn readable<'a, S: Lanes>(
     s: S,
@@ -300,7 +300,7 @@ fn readable<'a, S: Lanes>(
     Stored::F32(expanded)
 }
 
-/// Converts the whole vectors of a row; returns how many elements they are.
+/// Converts the whole vectors of a row and returns the number of elements in them.
 #[inline(always)]
 fn expand_row<S: Lanes, R: Rows>(
     s: S,
@@ -319,7 +319,7 @@ fn expand_row<S: Lanes, R: Rows>(
     whole
 }
 
-/// Turns a block's scores into weights and brings sums so far to the block's largest score.
+/// Turns a block's scores into weights and rescales the sums so far to the block's largest score.
 #[inline(always)]
 fn weigh_block<S: Lanes>(
     s: S,

@@ -17,7 +17,7 @@ pub(super) trait Rows: Copy {
     /// Asserts that rows `0..count`, each of `width` elements, may be loaded.
     fn check(self, count: usize, width: usize);
 
-    /// The `COUNT` elements of `row` from `column` on.
+    /// Loads the `COUNT` elements of `row` from `column` on.
     ///
     /// # Safety
     /// `row < count` and `column + COUNT <= width` of an earlier `check`; `column` is a multiple
@@ -37,7 +37,7 @@ pub(super) struct HalfRows<'a> {
     pub(super) stride: usize,
 }
 
-/// Bytes with a scale per [`GROUP`]: the row length is a multiple of it.
+/// Bytes with a scale per [`GROUP`]; the row length is a multiple of it.
 #[derive(Clone, Copy)]
 pub(super) struct ByteRows<'a> {
     pub(super) codes: &'a [i8],

@@ -34,8 +34,8 @@ pub use view::{CacheView, Run};
 /// Positions per block of a block table, and keys per step of the online softmax.
 pub const BLOCK: usize = 32;
 
-/// Positions whose softmax is computed on its own before it is folded into the row's: the unit
-/// in which a long context is split among threads.
+/// Positions whose softmax is computed separately before it is folded into the row's: the unit in
+/// which a long context is split among threads.
 pub const CHUNK: usize = 256;
 
 /// Query vectors (rows times grouped heads) that share one pass over the keys.
@@ -62,7 +62,8 @@ impl AttentionShape {
         self.query_heads / self.kv_heads
     }
 
-    /// Rows of a tile: as many as keep it at [`TILE_VECTORS`] query vectors, at least one.
+    /// The number of rows of a tile: as many as keep it at [`TILE_VECTORS`] query vectors, at least
+    /// one.
     pub fn tile_rows(&self) -> usize {
         (TILE_VECTORS / self.group()).max(1)
     }
@@ -90,7 +91,7 @@ impl AttentionShape {
     }
 }
 
-/// Why a cache cannot be made or a batch not be planned.
+/// Why a cache cannot be made or a batch cannot be planned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AttentionError {
     /// The head counts do not fit each other.

@@ -1,4 +1,4 @@
-//! Which pieces of work a batch's attention consists of.
+//! The pieces of work that make up a batch's attention.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub struct SequenceRows<'a> {
     pub position: usize,
 }
 
-/// A tile of rows, one key head, and all or one of the chunks of keys.
+/// A tile of rows, one key head, and all chunks of keys or one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WorkItem {
     pub(super) sequence: usize,
@@ -26,23 +26,24 @@ pub(super) struct WorkItem {
     /// Rows within the sequence.
     pub(super) rows: Range<usize>,
     pub(super) chunks: Range<usize>,
-    /// Where the first query vector's result goes when the keys are split, else `None`.
+    /// Where the first query vector's result goes if the keys are split, else `None`.
     pub(super) partial: Option<usize>,
 }
 
-/// A tile whose chunks were computed apart.
+/// A tile whose chunks were computed separately.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Merge {
     pub(super) sequence: usize,
     pub(super) kv_head: usize,
     pub(super) rows: Range<usize>,
     pub(super) chunks: usize,
-    /// First partial of the first chunk; those of a chunk are side by side, chunk after chunk.
+    /// The first partial of the first chunk. The partials of a chunk are adjacent, chunk after
+    /// chunk.
     pub(super) partial: usize,
 }
 
-/// The work items of a batch for layers of one shape and view. All layers that share both can
-/// share the plan. Made once with room for the largest batch; building it allocates nothing.
+/// The work items of a batch for layers of one shape and view. All layers that share both can share
+/// the plan. It is made once with room for the largest batch; building it allocates nothing.
 #[derive(Debug)]
 pub struct AttentionPlan {
     pub(super) items: Vec<WorkItem>,
@@ -54,9 +55,9 @@ pub struct AttentionPlan {
 }
 
 impl AttentionPlan {
-    /// Room for `items` items, of which those that split a context use at most `partials` partial
-    /// results ([`super::Partials`] must be as large). With too few partials contexts are not
-    /// split: slower on many threads, but the same result to the bit.
+    /// Makes room for `items` items, of which those that split a context use at most `partials`
+    /// partial results ([`super::Partials`] must be as large). With too few partials contexts are
+    /// not split, which is slower on many threads but gives the same result to the bit.
     pub fn with_capacity(items: usize, partials: usize) -> Self {
         AttentionPlan {
             items: Vec::with_capacity(items),
@@ -68,8 +69,8 @@ impl AttentionPlan {
         }
     }
 
-    /// Items that any batch of `rows` rows in `sequences` sequences may need, when each context
-    /// reaches at most `positions` positions.
+    /// Returns the number of items that any batch of `rows` rows in `sequences` sequences may need
+    /// if each context reaches at most `positions` positions.
     pub fn items_needed(
         shape: &AttentionShape,
         rows: usize,
@@ -81,14 +82,14 @@ impl AttentionPlan {
         shape.kv_heads * (tiles + sequences * (span / CHUNK + 2))
     }
 
-    /// Partial results that splitting `sequences` contexts of `positions` positions needs while
-    /// they decode one row each.
+    /// Returns the number of partial results that are needed to split `sequences` contexts of
+    /// `positions` positions that decode one row each.
     pub fn partials_needed(shape: &AttentionShape, sequences: usize, positions: usize) -> usize {
         let span = shape.window.map_or(positions, |window| positions.min(window));
         sequences * shape.query_heads * (span / CHUNK + 2)
     }
 
-    /// Lists the items for a batch. `cache_positions`: the capacity of each layer's cache.
+    /// Lists the items for a batch. `cache_positions` is the capacity of each layer's cache.
     pub fn build(
         &mut self,
         shape: &AttentionShape,
@@ -115,7 +116,7 @@ impl AttentionPlan {
         self.items.len()
     }
 
-    /// Number of merges for [`super::Attention::run_merge`], after all items; often zero.
+    /// Number of merges for [`super::Attention::run_merge`], which run after all items; often zero.
     pub fn merges(&self) -> usize {
         self.merges.len()
     }
@@ -128,7 +129,7 @@ impl AttentionPlan {
     ) -> Result<(), AttentionError> {
         let tile = shape.tile_rows();
         let tiles = sequence.rows.div_ceil(tile);
-        // The last tiles see most keys: handing them out first leaves short ones for the end.
+        // The last tiles see most keys, so handing them out first leaves short ones for the end.
         for tile_index in (0..tiles).rev() {
             let rows = tile_index * tile..((tile_index + 1) * tile).min(sequence.rows);
             let first_key = shape.first_key(sequence.position + rows.start);

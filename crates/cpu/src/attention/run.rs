@@ -7,7 +7,7 @@ use super::kernel::{ChunkWork, PartialSoftmax, Softmax, Table, Tile};
 use super::plan::SequenceRows;
 use super::{AttentionError, AttentionPlan, AttentionShape, KvCache};
 
-/// A thread's buffers. Made once per thread and shape; nothing allocates afterwards.
+/// The buffers of a thread. Made once per thread and shape; nothing allocates afterwards.
 pub struct AttentionScratch {
     vectors: usize,
     head_dim: usize,
@@ -22,7 +22,7 @@ impl std::fmt::Debug for AttentionScratch {
 }
 
 impl AttentionScratch {
-    /// Buffers for layers of this shape (and any of the same head size with no larger tile).
+    /// Makes buffers for layers of this shape, or of the same head size with no larger tile.
     pub fn new(shape: &AttentionShape) -> Self {
         let vectors = shape.tile_rows() * shape.group();
         let width = shape.padded();
@@ -35,7 +35,7 @@ impl AttentionScratch {
     }
 }
 
-/// Results of chunks that are computed apart, shared by all threads and layers.
+/// Results of chunks that are computed separately, shared by all threads and layers.
 #[derive(Debug)]
 pub struct Partials {
     /// (count) largest scores, then (count) sums, then (count, width) weighted values.
@@ -45,7 +45,7 @@ pub struct Partials {
 }
 
 impl Partials {
-    /// Room for `count` query vectors of the shape's head size; see
+    /// Makes room for `count` query vectors of the shape's head size; see
     /// [`AttentionPlan::partials_needed`].
     pub fn new(count: usize, shape: &AttentionShape) -> Result<Self, AttentionError> {
         let width = shape.padded();
@@ -59,7 +59,7 @@ impl Partials {
     }
 }
 
-/// Attention of one layer over one batch: what the threads of a step share.
+/// Attention of one layer over one batch, as the threads of a step share it.
 #[derive(Clone, Copy)]
 pub struct Attention<'a> {
     table: &'static Table,
@@ -76,19 +76,19 @@ impl std::fmt::Debug for Attention<'_> {
     }
 }
 
-/// Rows of a matrix with room between them.
+/// Rows of a matrix with gaps between them.
 #[derive(Debug, Clone, Copy)]
 pub struct Strided<T> {
-    /// The elements, from the first row's first on.
+    /// The elements, from the first of the first row on.
     pub elements: T,
     /// Elements from one row to the next.
     pub stride: usize,
 }
 
 impl<'a> Attention<'a> {
-    /// Binds a built plan to a layer's cache. `sequences` are those the plan was built for.
+    /// Binds a built plan to a layer's cache. `sequences` are those that the plan was built for.
     ///
-    /// Panics when the plan is not built, does not fit the cache's heads, or the processor lacks
+    /// Panics if the plan is not built, does not fit the cache's heads, or the processor lacks
     /// `isa`.
     pub fn new(
         isa: Isa,
@@ -107,9 +107,9 @@ impl<'a> Attention<'a> {
 
     /// Computes one item of the plan.
     ///
-    /// `queries`: a row per batch row, of (query_heads, head_dim), normed and turned but not
-    /// scaled. `output`: the same shape; receives the rows and heads of the item, unless its
-    /// keys are split, whose outputs [`run_merge`](Self::run_merge) writes.
+    /// `queries` has a row of (query_heads, head_dim) for each batch row, normed and rotated but
+    /// not scaled. `output` has the same shape and receives the rows and heads of the item. If the
+    /// item's keys are split, [`run_merge`](Self::run_merge) writes that output instead.
     ///
     /// # Safety
     /// Until a later phase no other thread may run the same item, write to the layer's cache
@@ -250,7 +250,7 @@ impl<'a> Attention<'a> {
     unsafe fn partial(&self, first: usize, vectors: usize) -> PartialSoftmax<'a> {
         let Partials { buffer, count, width } = self.partials;
         let sums = 2 * count;
-        // SAFETY: nobody writes these partials, by the caller's promise.
+        // SAFETY: no thread writes these partials, by the caller's promise.
         unsafe {
             PartialSoftmax {
                 largest: buffer.read(first..first + vectors),

@@ -266,7 +266,7 @@ proptest! {
     #[test]
     fn int8_error_is_as_documented(
         head_dim in 1_usize..100,
-        // Also where the scale is about to become subnormal.
+        // Includes scales that are about to become subnormal.
         exponent in prop_oneof![-8_i32..7, Just(-2), Just(-3)],
         seed: u64,
     ) {
@@ -283,7 +283,7 @@ proptest! {
             let group = shape.group();
             for (stored, source) in stored.chunks(group).zip(source.chunks(group)) {
                 let largest = source.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
-                // Below 0.008 the scale is a subnormal f16: 127 times half of its step more.
+                // Below 0.008 the scale is a subnormal f16, which adds 127 times half of its step.
                 let subnormal = if largest < 0.008 { 4e-6 } else { 0.0 };
                 let bound = largest * (1.0 / 254.0 + 5e-4) + subnormal;
                 for (stored, source) in stored.iter().zip(source) {
@@ -352,7 +352,8 @@ fn threads_do_not_change_the_result() {
                 let mut scratch = AttentionScratch::new(&shape);
                 let queries = Strided { elements: &queries[..], stride: row };
                 let output = Strided { elements: &shared, stride: row };
-                // SAFETY: the pool hands each item and each merge to one thread, and merges when all items are done.
+                // SAFETY: the pool hands each item and each merge to one thread, and merges when
+                // all items are done.
                 unsafe {
                     match phase {
                         0 => attention.run_item(unit, &mut scratch, queries, output),

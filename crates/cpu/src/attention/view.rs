@@ -1,4 +1,4 @@
-//! Where a sequence's positions are in a cache.
+//! The places of a sequence's positions in a cache.
 
 use std::ops::Range;
 
@@ -14,26 +14,26 @@ pub enum CacheView<'a> {
     },
     /// A ring: position `p` is at `slot * length + p % length`.
     Ring {
-        /// Which of the cache's rings.
+        /// The index of the ring in the cache.
         slot: usize,
         /// Positions of each ring.
         length: usize,
     },
 }
 
-/// Positions of a sequence that lie one after the other in the cache.
+/// Positions of a sequence that are adjacent in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// First position in the sequence.
     pub position: usize,
-    /// Where it is in the cache.
+    /// The place of the first position in the cache.
     pub index: usize,
     /// Number of positions.
     pub count: usize,
 }
 
 impl<'a> CacheView<'a> {
-    /// Where `position` is in the cache; `None` beyond the block table.
+    /// Returns the place of `position` in the cache; `None` beyond the block table.
     pub fn locate(&self, position: usize) -> Option<usize> {
         match *self {
             CacheView::Paged { table } => {
@@ -43,7 +43,8 @@ impl<'a> CacheView<'a> {
         }
     }
 
-    /// The longest run of contiguous positions within `range` that starts at its start.
+    /// Returns the longest contiguous run of positions that starts at the start of `range` and
+    /// stays in it.
     pub fn run(&self, range: Range<usize>) -> Option<Run> {
         let position = range.start;
         let limit = range.len();

@@ -14,7 +14,7 @@
 //! - *Tiles of two panels* share the broadcasts of activations: a fifth faster than tiles of one.
 //!   Codes unpacked into scratch make no difference up to some fifty columns.
 //! - *Floats*: two FMA per cycle, 16 products.
-//! - Up to four columns the weights' way from memory is the bound.
+//! - Up to four columns, reading the weights from memory is the bound.
 
 use std::arch::x86_64::*;
 
@@ -35,19 +35,19 @@ macro_rules! simd {
     }};
 }
 
-/// The four codes of quad `quad`, in every lane.
+/// Returns the four codes of quad `quad` in every lane.
 ///
 /// # Safety
-/// As [`Simd`]; the column exists.
+/// Same as [`Simd`]; the column exists.
 #[inline(always)]
 unsafe fn quad(columns: Columns, column: usize, quad: usize) -> __m256i {
     simd!(_mm256_set1_epi32(columns.at(column).cast::<i32>().add(quad).read()))
 }
 
-/// Sum in 16 bits of the products of the quads from `first` to before `end`.
+/// Sums in 16 bits the products of the quads from `first` to before `end`.
 ///
 /// # Safety
-/// As [`Simd`]; the sums fit.
+/// Same as [`Simd`]; the sums fit.
 #[inline(always)]
 unsafe fn pair_sums(
     codes: &[__m256i; 8],
@@ -66,10 +66,10 @@ unsafe fn pair_sums(
     })
 }
 
-/// Dot product of the quads from `first` to before `end`, `adds` at a time in 16 bits.
+/// Computes the dot product of the quads from `first` to before `end`, `adds` at a time in 16 bits.
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same as [`Simd`].
 #[inline(always)]
 unsafe fn dot(
     codes: &[__m256i; 8],
@@ -96,7 +96,7 @@ unsafe fn dot(
 /// Adds the products of one quad of signed codes.
 ///
 /// # Safety
-/// As [`Simd`]; the columns exist.
+/// Same as [`Simd`]; the columns exist.
 #[inline(always)]
 unsafe fn signed_quad<const C: usize>(
     sums: &mut [__m256i; C],
@@ -116,10 +116,10 @@ unsafe fn signed_quad<const C: usize>(
     })
 }
 
-/// Dot products of unsigned codes of two panels, `adds` at a time in 16 bits.
+/// Computes dot products of unsigned codes of two panels, `adds` at a time in 16 bits.
 ///
 /// # Safety
-/// As [`Simd`]; scratch holds the blocks and the columns exist.
+/// Same as [`Simd`]; scratch holds the blocks and the columns exist.
 #[inline(always)]
 unsafe fn unsigned_pair<F: Format, const C: usize>(
     raw: &mut [[__m256i; C]; 2],
@@ -158,7 +158,7 @@ unsafe fn unsigned_pair<F: Format, const C: usize>(
 /// Adds the products of one quad of signed codes of two panels.
 ///
 /// # Safety
-/// As [`Simd`]; the columns exist.
+/// Same as [`Simd`]; the columns exist.
 #[inline(always)]
 unsafe fn signed_pair<const C: usize>(
     sums: &mut [[__m256i; C]; 2],
@@ -182,8 +182,8 @@ unsafe fn signed_pair<const C: usize>(
     })
 }
 
-/// Keeps the compiler from regrouping a chain of additions here: it would compute one column after
-/// the other, for which the codes of two panels do not fit the registers.
+/// Keeps the compiler from regrouping a chain of additions here: otherwise it would compute one
+/// column after the other, for which the codes of two panels do not fit the registers.
 ///
 /// # Safety
 /// The processor has AVX2.

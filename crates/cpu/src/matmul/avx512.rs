@@ -4,8 +4,8 @@
 //! for overflow; its activation operand is broadcast from memory in the same instruction. Per
 //! block and column that is 8 of them, one conversion, one multiplication and one FMA. Zen 4 and
 //! Ice Lake start one 512-bit multiplication per cycle, hence at most 512 products in 10 cycles.
-//! Signed codes are made unsigned by flipping their top bit; the 128 that adds per activation is
-//! taken off again by the start value of the sum.
+//! Signed codes are made unsigned by flipping their top bit, which adds 128 per activation; the
+//! start value of the sum subtracts it again.
 
 use std::arch::x86_64::*;
 
@@ -26,10 +26,10 @@ macro_rules! simd {
     }};
 }
 
-/// `start` plus the products of `count` quads from `first` on.
+/// Returns `start` plus the products of `count` quads from `first` on.
 ///
 /// # Safety
-/// As [`Simd`]; the column exists.
+/// Same as [`Simd`]; the column exists.
 #[inline(always)]
 unsafe fn dot(
     start: __m512i,

@@ -1,10 +1,10 @@
 //! The order of the tiles of a multiplication.
 //!
-//! Columns in groups whose quantised activations fit the second-level cache, then panels, then
-//! tiles. Every weight is read once per group; up to [`GROUP_COLUMNS`] columns that is once in
-//! all, as it must be where memory is the bound (generation).
+//! Columns come in groups whose quantised activations fit the second-level cache, then panels, then
+//! tiles. Every weight is read once per group. Up to [`GROUP_COLUMNS`] columns form one group, so
+//! every weight is read once in all, as it must be where memory is the bound (generation).
 //!
-//! More columns also cut long rows into sections, so that groups stay wide.
+//! With more columns, long rows are also cut into sections, so that groups stay wide.
 //!
 //! Few columns are multiplied in place. More than [`FUSED_COLUMNS`] go through scratch in the
 //! first-level cache where that pays: [`CHUNK_BLOCKS`] blocks are unpacked once and then
@@ -19,43 +19,45 @@ use super::kernel::{FloatTile, Prefetch, Tile, Unpack};
 use super::layout::{FLOAT_ROWS, Layout};
 use super::simd::{Columns, Simd};
 
-/// Columns up to which unpacking again for each tile costs less than going through scratch.
+/// The number of columns up to which unpacking again for each tile costs less than going through
+/// scratch.
 const FUSED_COLUMNS: usize = 4;
 
-/// Columns of a tile of two panels.
+/// The number of columns of a tile of two panels.
 const PAIR_COLUMNS: usize = 4;
 
-/// Blocks unpacked at once, counted for 16 rows.
+/// The number of blocks that are unpacked at once, counted for 16 rows.
 const CHUNK_BLOCKS: usize = 16;
 
-/// Bytes of activations that a group of columns may occupy: most of a 512 KiB second-level cache.
+/// The bytes of activations that a group of columns may occupy: most of a 512 KiB second-level
+/// cache.
 const GROUP_BYTES: usize = 288 << 10;
 
-/// Columns that always form one group.
+/// The number of columns that always form one group.
 const GROUP_COLUMNS: usize = 16;
 
-/// How far ahead of use the weights of a single tile per panel are asked for, in bytes.
+/// How many bytes ahead of use the weights of a single tile per panel are prefetched.
 const PREFETCH_BYTES: usize = 4096;
 
-/// Blocks of a section of long rows.
+/// The number of blocks of a section of long rows.
 const SECTION_BLOCKS: usize = 48;
 
-/// Columns up to which rows are not cut into sections: the weights then come from memory, and are
-/// read best from the first to the last.
+/// The number of columns up to which rows are not cut into sections: the weights then come from
+/// memory, and are read best from the first to the last.
 const SECTION_COLUMNS: usize = 32;
 
-/// Where the blocks of one or two panels lie.
+/// The place of the blocks of one or two panels.
 #[derive(Clone, Copy)]
 struct Source {
     panels: [*const u8; 2],
-    /// Index of the first block there.
+    /// The index of the first block there.
     first: usize,
 }
 
-/// Columns from which on tiles of two panels pay.
+/// The number of columns from which on tiles of two panels pay.
 const PAIR_FROM_COLUMNS: usize = 3;
 
-/// Bytes of scratch that a thread needs: one chunk.
+/// The bytes of scratch that a thread needs: one chunk.
 pub(super) const SCRATCH_BYTES: usize = CHUNK_BLOCKS * PLAIN_BYTES * 16;
 
 /// A whole multiplication: `output[c][r] = row r . column c` for the rows of `panels`.
@@ -64,7 +66,7 @@ pub(super) struct Job<'a, I> {
     pub(super) weights: *const u8,
     pub(super) panels: Range<usize>,
     pub(super) input: *const I,
-    /// Blocks or floats between columns.
+    /// Blocks or floats from one column to the next.
     pub(super) input_stride: usize,
     pub(super) columns: usize,
     pub(super) output: *mut f32,
@@ -101,7 +103,7 @@ macro_rules! by_columns {
     };
 }
 
-/// Most columns of a tile of format `F`.
+/// Returns the most columns of a tile of format `F`.
 const fn tile_columns<S: Simd, F: Format>() -> usize {
     match F::KIND {
         Kind::Signed => S::SIGNED_COLUMNS,
@@ -109,7 +111,7 @@ const fn tile_columns<S: Simd, F: Format>() -> usize {
     }
 }
 
-/// Columns whose activations of `bytes` each stay in the second-level cache.
+/// Returns the number of columns whose activations of `bytes` each stay in the second-level cache.
 fn group_columns(bytes: usize) -> usize {
     (GROUP_BYTES / bytes.max(1)).max(GROUP_COLUMNS) / GROUP_COLUMNS * GROUP_COLUMNS
 }
@@ -126,7 +128,7 @@ fn tiles(total: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
 /// Multiplies with the format's own tile, which unpacks as it goes.
 ///
 /// # Safety
-/// As [`Simd`]; all pointers of `job` cover what its sizes say.
+/// Same as [`Simd`]; all pointers of `job` cover what its sizes say.
 pub(super) unsafe fn run_fused<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
     let group = group_columns(job.layout.blocks * size_of::<QuantizedBlock>());
     for start in (0..job.columns).step_by(group) {
@@ -149,11 +151,11 @@ pub(super) unsafe fn run_fused<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>
     }
 }
 
-/// Tile `index` of `of` of a panel, the weights read in place, for columns from `column` on. Its
-/// share of the next weights is asked for meanwhile.
+/// Returns tile `index` of `of` tiles of a panel, for columns from `column` on. The weights are
+/// read in place, and the tile prefetches its share of the next weights.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 unsafe fn fused_tile<'a, S: Simd>(
     job: &Job<'a, QuantizedBlock>,
     panel: usize,
@@ -164,7 +166,7 @@ unsafe fn fused_tile<'a, S: Simd>(
     let (layout, bytes) = (job.layout, job.layout.panel_bytes);
     let step = bytes.div_ceil(layout.blocks.max(1) * of);
     let ahead = if of == 1 { PREFETCH_BYTES } else { bytes + index * bytes / of };
-    // SAFETY: panel and columns exist; prefetched addresses need not.
+    // SAFETY: panel and columns exist; prefetched addresses need not exist.
     unsafe {
         let weights = job.weights.add(panel * bytes);
         Tile {
@@ -186,10 +188,11 @@ unsafe fn fused_tile<'a, S: Simd>(
     }
 }
 
-/// All tiles of at most `most` <= 4 columns of one panel, the weights read in place.
+/// Multiplies all tiles of at most `most` <= 4 columns of one panel, with the weights read in
+/// place.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 unsafe fn panel_tiles<S: Simd, F: Format>(
     job: &Job<'_, QuantizedBlock>,
     panel: usize,
@@ -214,7 +217,7 @@ unsafe fn panel_tiles<S: Simd, F: Format>(
 /// Multiplies a format that is costly to unpack: few columns in place, many through scratch.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 pub(super) unsafe fn run_costly<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -235,11 +238,11 @@ pub(super) unsafe fn run_costly<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock
     }
 }
 
-/// Multiplies Q4_0 and Q8_0, whose codes cost little to unpack or nothing: in place up to
+/// Multiplies Q4_0 and Q8_0, whose codes cost little or nothing to unpack: in place up to
 /// `in_place` columns.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 pub(super) unsafe fn run_cheap<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>, in_place: usize) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -253,11 +256,11 @@ pub(super) unsafe fn run_cheap<S: Simd, F: Format>(job: &Job<'_, QuantizedBlock>
     }
 }
 
-/// Multiplies many columns: `F` unpacked to `P`, or used as it is where `IN_PLACE`. Columns come in
-/// groups, and long rows in sections, whose activations fit the second-level cache together.
+/// Multiplies many columns: `F` unpacked to `P`, or used as it is if `IN_PLACE`. Columns come in
+/// groups, and long rows in sections, whose activations together fit the second-level cache.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 unsafe fn run_many<S: Simd, F: Format, P: Format, const IN_PLACE: bool>(
     job: &Job<'_, QuantizedBlock>,
 ) {
@@ -291,7 +294,7 @@ unsafe fn run_many<S: Simd, F: Format, P: Format, const IN_PLACE: bool>(
     }
 }
 
-/// Panels whose blocks are multiplied together.
+/// Returns the number of panels whose blocks are multiplied together.
 const fn panels_together<S: Simd, F: Format>() -> usize {
     if S::PAIRS && !matches!(F::KIND, Kind::Halves(_)) { 2 } else { 1 }
 }
@@ -299,7 +302,7 @@ const fn panels_together<S: Simd, F: Format>() -> usize {
 /// Multiplies a section of one or two panels through scratch, chunk by chunk.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 unsafe fn section_tiles<S: Simd, F: Format, P: Format>(
     job: &Job<'_, QuantizedBlock>,
     panel: usize,
@@ -339,10 +342,10 @@ unsafe fn section_tiles<S: Simd, F: Format, P: Format>(
     }
 }
 
-/// A tile of `blocks` for columns from `column` on.
+/// Returns a tile of `blocks` for columns from `column` on.
 ///
 /// # Safety
-/// As [`run_fused`]; the source holds the blocks.
+/// Same as [`run_fused`]; the source holds the blocks.
 unsafe fn block_tile<'a, S: Simd>(
     job: &Job<'a, QuantizedBlock>,
     panels: Range<usize>,
@@ -371,10 +374,10 @@ unsafe fn block_tile<'a, S: Simd>(
     }
 }
 
-/// All tiles of a panel's unpacked blocks with the columns of a group.
+/// Multiplies all tiles of a panel's unpacked blocks with the columns of a group.
 ///
 /// # Safety
-/// As [`run_fused`]; scratch holds the blocks.
+/// Same as [`run_fused`]; scratch holds the blocks.
 unsafe fn chunk_tiles<S: Simd, P: Format>(
     job: &Job<'_, QuantizedBlock>,
     panel: usize,
@@ -397,10 +400,10 @@ unsafe fn chunk_tiles<S: Simd, P: Format>(
     }
 }
 
-/// All tiles of two panels' blocks with the columns of a group.
+/// Multiplies all tiles of two panels' blocks with the columns of a group.
 ///
 /// # Safety
-/// As [`run_fused`]; the source holds the blocks.
+/// Same as [`run_fused`]; the source holds the blocks.
 unsafe fn pair_tiles<S: Simd, P: Format>(
     job: &Job<'_, QuantizedBlock>,
     panel: usize,
@@ -416,7 +419,7 @@ unsafe fn pair_tiles<S: Simd, P: Format>(
             let first = columns.start + column;
             let mut work = block_tile::<S>(job, panel..panel + 2, blocks.clone(), first, source);
             if source.panels[0] != job.scratch.cast_const() && of <= 4 {
-                // Each tile asks for its share of the next two panels.
+                // Each tile prefetches its share of the next two panels.
                 work.prefetch = Prefetch {
                     pointer: source.panels[0].wrapping_add(2 * bytes + index * bytes / of),
                     step: bytes.div_ceil(blocks.len().max(1) * of),
@@ -435,7 +438,7 @@ unsafe fn pair_tiles<S: Simd, P: Format>(
 /// Multiplies a float matrix.
 ///
 /// # Safety
-/// As [`run_fused`].
+/// Same as [`run_fused`].
 pub(super) unsafe fn run_float<S: Simd, E: Element>(job: &Job<'_, f32>) {
     let layout = job.layout;
     let group = group_columns(layout.columns * size_of::<f32>());

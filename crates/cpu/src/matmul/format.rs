@@ -3,14 +3,14 @@
 use super::pack::{IQ4_VALUES, MXFP4_VALUES, mxfp4_scale};
 use super::simd::{Block, Simd, each_quad};
 
-/// Which integer product a format needs.
+/// The integer product that a format needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Codes 0..=15 less 8, one scale.
+    /// Codes 0..=15 minus 8, one scale.
     Offset,
     /// Unsigned codes, one scale and one minimum; the number is `adds` of [`Simd`].
     Minimum(usize),
-    /// The same per run of 16.
+    /// As `Minimum`, with a scale and a minimum per run of 16.
     Halves(usize),
     /// Signed codes, one scale.
     Signed,
@@ -31,13 +31,13 @@ pub(super) trait Format: 'static {
     /// The product it needs.
     const KIND: Kind;
 
-    /// Quad `quad` of the block.
+    /// Returns quad `quad` of the block.
     unsafe fn code<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes;
 
-    /// The scales of the block.
+    /// Returns the scales of the block.
     unsafe fn scales<S: Simd>(block: Block<'_>) -> Scales<S>;
 
-    /// The eight quads of the block.
+    /// Returns the eight quads of the block.
     #[inline(always)]
     unsafe fn codes<S: Simd>(block: Block<'_>) -> [S::Bytes; 8] {
         // SAFETY: the caller's promise.
@@ -50,10 +50,10 @@ pub(super) trait Element: 'static {
     /// Bytes per element.
     const BYTES: usize;
 
-    /// Reads `ROWS` neighbours.
+    /// Reads `ROWS` adjacent elements.
     ///
     /// # Safety
-    /// As [`Simd`].
+    /// Same as [`Simd`].
     unsafe fn load<S: Simd>(pointer: *const u8) -> S::Floats;
 }
 
@@ -74,7 +74,7 @@ element!(Single, 4, load_f32);
 element!(Half, 2, load_f16);
 element!(Brain, 2, load_bf16);
 
-/// Quad `quad` from the nibbles of a block.
+/// Returns quad `quad` from the nibbles of a block.
 #[inline(always)]
 unsafe fn nibble<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
     // SAFETY: a block has four vectors in this section.
@@ -85,7 +85,7 @@ unsafe fn nibble<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
     }
 }
 
-/// Bit plane of a block for quad `quad`, moved to bit `position`.
+/// Returns the bit plane of a block for quad `quad`, moved to bit `position`.
 #[inline(always)]
 unsafe fn bit<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Bytes {
     // SAFETY: a block has one vector in this section.
@@ -95,7 +95,7 @@ unsafe fn bit<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Byt
     }
 }
 
-/// Two-bit plane of a block for quad `quad`, moved to bit `position`.
+/// Returns the two-bit plane of a block for quad `quad`, moved to bit `position`.
 #[inline(always)]
 unsafe fn pair<S: Simd>(block: Block<'_>, quad: usize, position: usize) -> S::Bytes {
     // SAFETY: a block has two vectors in this section.
@@ -119,35 +119,35 @@ unsafe fn moved<S: Simd>(plane: S::Bytes, from: usize, to: usize) -> S::Bytes {
     }
 }
 
-/// The codes of five-bit formats.
+/// Returns the codes of five-bit formats.
 #[inline(always)]
 unsafe fn five_bits<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes {
     // SAFETY: the caller's promise.
     unsafe { S::or(nibble::<S>(block, quad), bit::<S>(block, quad, 4)) }
 }
 
-/// One f16 per row and block.
+/// Reads one f16 per row and block.
 #[inline(always)]
 unsafe fn inner<S: Simd>(section: usize, block: Block<'_>) -> S::Floats {
     // SAFETY: a section of one f16 per row and block.
     unsafe { S::load_f16(block.panel.add(section + block.index * 2 * S::ROWS)) }
 }
 
-/// One f16 per row and 256 elements.
+/// Reads one f16 per row and 256 elements.
 #[inline(always)]
 unsafe fn outer<S: Simd>(section: usize, block: Block<'_>) -> S::Floats {
     // SAFETY: a section of one f16 per row and eight blocks.
     unsafe { S::load_f16(block.panel.add(section + block.index / 8 * 2 * S::ROWS)) }
 }
 
-/// Bytes of a section of `count` per row and block.
+/// Returns the start of a block in a section of `count` bytes per row and block.
 #[inline(always)]
 unsafe fn small(section: usize, count: usize, block: Block<'_>, rows: usize) -> *const u8 {
     // SAFETY: the caller names a section of the format.
     unsafe { block.panel.add(section + block.index * count * rows) }
 }
 
-/// One scale and one minimum per row.
+/// Makes scales of one scale and one minimum per row.
 #[inline(always)]
 unsafe fn whole<S: Simd>(scale: S::Floats, minimum: S::Floats) -> Scales<S> {
     // SAFETY: the caller's promise.
@@ -155,7 +155,7 @@ unsafe fn whole<S: Simd>(scale: S::Floats, minimum: S::Floats) -> Scales<S> {
     Scales { scale: [scale, zero], minimum: [minimum, zero] }
 }
 
-/// One scale per row and a minimum of `factor` times it.
+/// Makes scales of one scale per row and a minimum of `factor` times it.
 #[inline(always)]
 unsafe fn offset<S: Simd>(scale: S::Floats, factor: f32) -> Scales<S> {
     // SAFETY: the caller's promise.

@@ -1,25 +1,25 @@
 //! The tiles that all multiplications are made of, written once for every instruction set.
 //!
-//! A tile is one panel of R rows times C columns, all partial sums in registers. Per block of 32
-//! it unpacks the codes once and uses them for its C columns. A pair tile is two panels whose
-//! blocks were unpacked into scratch before. The order of the tiles is [`super::drive`]'s.
+//! A tile is one panel of R rows times C columns, with all partial sums in registers. For each
+//! block of 32 it unpacks the codes once and uses them for its C columns. A pair tile is two panels
+//! whose blocks were unpacked into scratch before. [`super::drive`] decides the order of the tiles.
 
 use super::format::{Element, Format, Kind, PLAIN_BYTES, Scales};
 use super::layout::{FLOAT_ROWS, Layout};
 use super::simd::{Block, Columns, Simd};
 
-/// Weights to be asked for during a tile: from `pointer` on, which advances by `step` bytes per
-/// block; the cache line it points to, or as many as the step covers.
+/// Weights that are prefetched during a tile: from `pointer` on, which advances by `step` bytes per
+/// block. Each block prefetches the cache line at the pointer, or as many as the step covers.
 #[derive(Clone, Copy)]
 pub(super) struct Prefetch {
     pub(super) pointer: *const u8,
     pub(super) step: usize,
 }
 
-/// Asks for the lines of one block.
+/// Prefetches the lines of one block.
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same as [`Simd`].
 #[inline(always)]
 unsafe fn ask<S: Simd>(pointer: *const u8, step: usize) {
     // SAFETY: the caller's promise; prefetched addresses need not exist.
@@ -44,14 +44,14 @@ pub(super) struct Tile<'a> {
     pub(super) panel: *const u8,
     /// The second panel of a pair tile.
     pub(super) second: *const u8,
-    /// The first block of the panels to be used; `columns` begin with its activations.
+    /// The first block of the panels that is used; `columns` begin with its activations.
     pub(super) first: usize,
     pub(super) blocks: usize,
     pub(super) columns: Columns,
     pub(super) output: *mut f32,
     pub(super) output_stride: usize,
     pub(super) rows: usize,
-    /// Continue the sums that the output holds. Sums are then added in the same order as in one
+    /// Whether to continue the sums in the output. Sums are then added in the same order as in one
     /// run over all blocks, so that results do not depend on how the work was cut.
     pub(super) accumulate: bool,
     pub(super) prefetch: Prefetch,
@@ -64,7 +64,7 @@ pub(super) struct Unpack<'a> {
     pub(super) first: usize,
     pub(super) blocks: usize,
     pub(super) scratch: *mut u8,
-    /// Weights to be asked for meanwhile, from here on; `step` bytes per block.
+    /// Weights that are prefetched meanwhile, from here on, `step` bytes per block.
     pub(super) prefetch: *const u8,
     pub(super) step: usize,
 }
@@ -82,7 +82,7 @@ pub(super) struct FloatTile {
 }
 
 impl Tile<'_> {
-    /// The tile of only the column `index`.
+    /// Returns the tile of only the column `index`.
     pub(super) fn column(&self, index: usize) -> Self {
         Tile {
             columns: Columns {
@@ -98,7 +98,7 @@ impl Tile<'_> {
 /// Multiplies one tile.
 ///
 /// # Safety
-/// As [`Simd`]; all pointers of `tile` cover what its sizes say.
+/// Same as [`Simd`]; all pointers of `tile` cover what its sizes say.
 #[inline(always)]
 pub(super) unsafe fn tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
     // SAFETY: the caller's promise covers every pointer used here.
@@ -143,7 +143,7 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
 /// Multiplies one tile of two neighbouring panels.
 ///
 /// # Safety
-/// As [`tile`]; `rows` counts those of both panels.
+/// Same as [`tile`]; `rows` counts those of both panels.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only AVX2 pairs panels"))]
 #[inline(always)]
 pub(super) unsafe fn pair_tile<S: Simd, F: Format, const C: usize>(tile: &Tile) {
@@ -187,7 +187,7 @@ pub(super) unsafe fn pair_tile<S: Simd, F: Format, const C: usize>(tile: &Tile) 
 /// Writes the first `rows` lanes.
 ///
 /// # Safety
-/// As [`Simd`]; `target` covers `rows` floats.
+/// Same as [`Simd`]; `target` covers `rows` floats.
 #[inline(always)]
 unsafe fn write_rows<S: Simd>(target: *mut f32, rows: usize, value: S::Floats) {
     // SAFETY: the caller's promise; partial rows go through a buffer of full size.
@@ -204,7 +204,7 @@ unsafe fn write_rows<S: Simd>(target: *mut f32, rows: usize, value: S::Floats) {
 /// Reads the first `rows` lanes.
 ///
 /// # Safety
-/// As [`write_rows`].
+/// Same as [`write_rows`].
 #[inline(always)]
 unsafe fn read_rows<S: Simd>(source: *const f32, rows: usize) -> S::Floats {
     // SAFETY: the caller's promise; partial rows go through a buffer of full size.
@@ -218,10 +218,10 @@ unsafe fn read_rows<S: Simd>(source: *const f32, rows: usize) -> S::Floats {
     }
 }
 
-/// Unpacks blocks into scratch as [`Plain`] reads them.
+/// Unpacks blocks into scratch in the form that [`Plain`] reads.
 ///
 /// # Safety
-/// As [`Simd`]; scratch covers the blocks.
+/// Same as [`Simd`]; scratch covers the blocks.
 #[inline(always)]
 pub(super) unsafe fn unpack<S: Simd, F: Format>(unpack: &Unpack) {
     for index in 0..unpack.blocks {
@@ -248,7 +248,7 @@ pub(super) unsafe fn unpack<S: Simd, F: Format>(unpack: &Unpack) {
 /// Multiplies one tile of floats.
 ///
 /// # Safety
-/// As [`Simd`]; all pointers of `tile` cover what its sizes say.
+/// Same as [`Simd`]; all pointers of `tile` cover what its sizes say.
 #[inline(always)]
 pub(super) unsafe fn float_tile<S: Simd, E: Element, const C: usize>(tile: &FloatTile) {
     let parts = FLOAT_ROWS / S::ROWS;
@@ -279,10 +279,10 @@ pub(super) unsafe fn float_tile<S: Simd, E: Element, const C: usize>(tile: &Floa
     }
 }
 
-/// One column of weights times one element of each input.
+/// Multiplies one column of weights with one element of each input.
 ///
 /// # Safety
-/// As [`float_tile`].
+/// Same as [`float_tile`].
 #[inline(always)]
 unsafe fn float_step<S: Simd, E: Element, const C: usize>(
     sums: &mut [[S::Floats; 2]; C],

@@ -1,4 +1,4 @@
-//! Where the parts of a packed matrix lie.
+//! The layout of a packed matrix.
 //!
 //! Rows are grouped in panels of [`Layout::rows_per_panel`] (R). A panel is one contiguous piece
 //! of memory made of sections, each 64-byte aligned. The elements of a row are grouped in quads
@@ -14,10 +14,10 @@
 //! | scales, minimums | R numbers, or 2 R for runs of 16 | f16, or small integers |
 //! | super scales, super minimums | R numbers per 256 | f16 |
 //!
-//! Codes take exactly the bits they take in the file. Scales that the file packs into 4 or 6 bits
-//! become bytes where that is needed, which makes a matrix at most 4 % larger.
+//! Codes take exactly as many bits as in the file. Scales that the file packs into 4 or 6 bits
+//! become bytes if the kernels need it, which makes a matrix at most 4 % larger.
 //!
-//! Float matrices have panels of 16 rows: for every column the 16 elements, in the file's type.
+//! A float matrix has panels of 16 rows: for every column the 16 elements, in the file's type.
 
 use trine_weights::DType;
 
@@ -85,8 +85,9 @@ fn sections(dtype: DType) -> Sections {
     }
 }
 
-/// Rows of an integer panel: as many as the 32-bit sums that fill a register. Divides [`FLOAT_ROWS`], so that a float matrix and an
-/// integer one can be cut at the same rows.
+/// Returns the number of rows of an integer panel: the number of 32-bit sums that fill a register.
+/// It divides [`FLOAT_ROWS`], so that a float matrix and an integer one can be cut at the same
+/// rows.
 pub(super) fn integer_rows(isa: Isa) -> usize {
     match isa {
         Isa::Avx512Vnni => 16,
@@ -95,7 +96,7 @@ pub(super) fn integer_rows(isa: Isa) -> usize {
 }
 
 impl Layout {
-    /// The layout of a matrix; `None` when its size overflows or a row is not whole blocks.
+    /// Returns the layout of a matrix; `None` if its size overflows or a row is not whole blocks.
     pub(super) fn new(dtype: DType, rows: usize, columns: usize, isa: Isa) -> Option<Self> {
         let row_bytes = dtype.row_bytes(columns)?;
         let float = !dtype.is_quantized();
@@ -125,7 +126,7 @@ impl Layout {
         Some(layout)
     }
 
-    /// Puts the sections one after another.
+    /// Places the sections one after another.
     fn place(&mut self, sections: &Sections) -> Option<()> {
         let supers = self.blocks / 8;
         let (rows, blocks) = (self.rows_per_panel, self.blocks);
@@ -146,12 +147,12 @@ impl Layout {
         Some(())
     }
 
-    /// Number of panels; the last one may be filled up with zero rows.
+    /// The number of panels; the last one may be filled up with zero rows.
     pub(super) fn panels(&self) -> usize {
         self.rows.div_ceil(self.rows_per_panel)
     }
 
-    /// Rows of `panel` that exist.
+    /// The number of rows of `panel` that exist.
     pub(super) fn rows_in(&self, panel: usize) -> usize {
         (self.rows - panel * self.rows_per_panel).min(self.rows_per_panel)
     }

@@ -1,10 +1,10 @@
-//! Zeroed, 64-byte aligned memory for packed weights, on huge pages where the system has them:
-//! a matrix-vector product touches every page once per token, and 4 KiB pages would cost a
+//! Zeroed, 64-byte aligned memory for packed weights, on huge pages if the system has them: a
+//! matrix-vector product touches every page once per token, and 4 KiB pages would cost a
 //! translation miss every few hundred nanoseconds.
 
 use std::ptr::NonNull;
 
-/// Size and alignment of a huge page on the systems that matter.
+/// The size and alignment of a huge page on the systems that matter.
 #[cfg(unix)]
 const HUGE: usize = 2 << 20;
 
@@ -14,7 +14,7 @@ pub(super) struct AlignedBytes {
     /// 64-byte aligned start of the usable bytes.
     pointer: NonNull<u8>,
     length: usize,
-    /// What was reserved: start and length.
+    /// The memory that was reserved: start and length.
     reserved: (NonNull<u8>, usize),
 }
 
@@ -24,7 +24,7 @@ unsafe impl Send for AlignedBytes {}
 unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
-    /// Reserves `length` zeroed bytes; `None` when the system has no room.
+    /// Reserves `length` zeroed bytes; returns `None` if the system has no room.
     #[cfg(unix)]
     pub(super) fn zeroed(length: usize) -> Option<Self> {
         let alignment = if length >= HUGE { HUGE } else { 64 };
@@ -55,7 +55,7 @@ impl AlignedBytes {
         Some(AlignedBytes { pointer, length, reserved: (start, total) })
     }
 
-    /// Reserves `length` zeroed bytes; `None` when the system has no room.
+    /// Reserves `length` zeroed bytes; returns `None` if the system has no room.
     #[cfg(not(unix))]
     pub(super) fn zeroed(length: usize) -> Option<Self> {
         let total = length.max(1);
@@ -65,13 +65,13 @@ impl AlignedBytes {
         Some(AlignedBytes { pointer: start, length, reserved: (start, total) })
     }
 
-    /// The bytes, to read.
+    /// Returns the bytes for reading.
     pub(super) fn as_slice(&self) -> &[u8] {
         // SAFETY: `length` initialised bytes that this value owns.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.length) }
     }
 
-    /// The bytes, to write.
+    /// Returns the bytes for writing.
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: `length` initialised bytes that this value owns, borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }

@@ -1,21 +1,21 @@
 //! Multiplying activations with weights: `output[c][r] = sum_k weight[r][k] * input[c][k]`.
 //!
 //! [`PackedMatrix::pack`] rearranges a tensor once, at load, into panels of rows (see `layout`);
-//! codes keep the bits they have in the file, so nothing grows. [`PackedMatrix::matmul`] then
+//! codes keep the bits that they have in the file, so nothing grows. [`PackedMatrix::matmul`] then
 //! multiplies any range of panels with any number of columns, on any thread, without allocating.
 //!
 //! Quantised weights are multiplied with quantised activations ([`crate::quantize`]) in exact
-//! integer arithmetic, block by block; the only error is that of quantising the activations, and
-//! of adding the blocks in f32. F32, F16 and BF16 weights are multiplied in f32.
+//! integer arithmetic, block by block. The only errors are that of quantising the activations and
+//! that of adding the blocks in f32. F32, F16 and BF16 weights are multiplied in f32.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `layout`, `pack` | panels, and the way from the file's blocks into them |
-//! | `format` | each format's way from a panel to codes and scales |
-//! | `kernel`, `drive` | tiles, and their order, written once |
+//! | `format` | how each format's panels become codes and scales |
+//! | `kernel`, `drive` | tiles and their order, written once |
 //! | `simd` | what an instruction set offers; `scalar`, `avx2`, `avx512`, `neon` offer it |
 //!
-//! A NaN or an infinity in a column makes every product of a quantised matrix with it NaN.
+//! A NaN or an infinity in a column makes every product of it with a quantised matrix NaN.
 
 #[allow(unsafe_code, reason = "tiles over raw pointers, see `simd`")]
 mod drive;
@@ -56,10 +56,11 @@ use layout::Layout;
 use memory::AlignedBytes;
 use simd::Simd;
 
-/// Columns up to which Q4_0 is multiplied in place: unpacking into scratch pays from then on.
+/// The number of columns up to which Q4_0 is multiplied in place; beyond that, unpacking into
+/// scratch pays.
 const NIBBLES_IN_PLACE: usize = 48;
 
-/// Bytes of the file that are packed before their pages are given back.
+/// The bytes of the file that are packed before their pages are given back.
 const RELEASE_BYTES: usize = 8 << 20;
 
 /// Why a tensor could not be packed.
@@ -90,12 +91,12 @@ pub enum PackError {
         /// Its columns.
         columns: usize,
     },
-    /// This processor cannot run the kernels that were asked for.
+    /// This processor cannot run the requested kernels.
     #[error("this processor cannot run the {isa:?} kernels: choose one of {available:?}")]
     Unavailable {
-        /// What was asked for.
+        /// The requested instruction set.
         isa: Isa,
-        /// What it can run.
+        /// The instruction sets that it can run.
         available: Vec<Isa>,
     },
 }
@@ -130,7 +131,7 @@ impl Scratch {
     ///
     /// # Errors
     ///
-    /// When the machine has no room for it.
+    /// Returns an error if the machine has no room for it.
     pub fn new() -> Result<Self, PackError> {
         let bytes = Self::BYTES;
         let failed = || PackError::OutOfMemory { name: "thread scratch".to_owned(), bytes };
@@ -147,12 +148,12 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Packs `tensor` with `threads` threads (0 counts as 1). Pages of a mapped file are given
-    /// back as they are consumed, so that the file and its packed copy are never both resident.
+    /// Packs `tensor` with `threads` threads (0 counts as 1). Pages of a mapped file are given back
+    /// as they are consumed, so that the file and its packed copy are never both fully resident.
     ///
     /// # Errors
     ///
-    /// When memory is short, the size overflows or the processor lacks `isa`.
+    /// Returns an error if memory is short, the size overflows or the processor lacks `isa`.
     pub fn pack(tensor: &Tensor, isa: Isa, threads: usize) -> Result<Self, PackError> {
         if !isa.is_available() {
             return Err(PackError::Unavailable { isa, available: Isa::available() });
@@ -180,7 +181,7 @@ impl PackedMatrix {
             };
             std::thread::scope(|scope| {
                 for _ in 1..threads {
-                    // Where the system grants no more threads, those that are there do the rest.
+                    // If the system grants no more threads, the ones already started do the rest.
                     if std::thread::Builder::new().spawn_scoped(scope, pack_parts).is_err() {
                         break;
                     }
@@ -191,12 +192,12 @@ impl PackedMatrix {
         Ok(PackedMatrix { layout, isa, storage })
     }
 
-    /// Outputs per column.
+    /// The number of outputs per column.
     pub fn rows(&self) -> usize {
         self.layout.rows
     }
 
-    /// Length of the vectors it multiplies.
+    /// The length of the vectors that it multiplies.
     pub fn columns(&self) -> usize {
         self.layout.columns
     }
@@ -206,12 +207,12 @@ impl PackedMatrix {
         self.layout.dtype
     }
 
-    /// The instruction set it was packed for.
+    /// The instruction set that it was packed for.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Number of panels: what threads share out among themselves.
+    /// The number of panels, the units in which threads share the work.
     pub fn panels(&self) -> usize {
         self.layout.panels()
     }
@@ -221,17 +222,18 @@ impl PackedMatrix {
         self.layout.rows_per_panel
     }
 
-    /// The rows that a range of panels computes.
+    /// Returns the rows that a range of panels computes.
     pub fn rows_of(&self, panels: Range<usize>) -> Range<usize> {
         let row = |panel: usize| panel.saturating_mul(self.rows_per_panel()).min(self.rows());
         row(panels.start)..row(panels.end)
     }
 
-    /// The panels that compute a range of rows, which begins where a panel does and ends where one does.
+    /// Returns the panels that compute a range of rows, which must begin and end at borders of
+    /// panels.
     ///
     /// # Panics
     ///
-    /// When the range cuts a panel.
+    /// Panics if the range cuts a panel.
     pub fn panels_of(&self, rows: Range<usize>) -> Range<usize> {
         let height = self.rows_per_panel();
         let panels = rows.start / height..rows.end.div_ceil(height);
@@ -239,22 +241,22 @@ impl PackedMatrix {
         panels
     }
 
-    /// Bytes of the packed weights: what a product with one column reads.
+    /// The bytes of the packed weights, all of which a product with one column reads.
     pub fn bytes(&self) -> usize {
         self.storage.as_slice().len()
     }
 
-    /// Whether the input must be [`MatmulInput::Quantized`]; otherwise it must be
+    /// Returns whether the input must be [`MatmulInput::Quantized`]; otherwise it must be
     /// [`MatmulInput::F32`].
     pub fn needs_quantized_input(&self) -> bool {
         self.layout.dtype.is_quantized()
     }
 
-    /// Writes the weights of row `row` as floats, for embedding look-ups.
+    /// Writes the weights of row `row` as floats, for looking up embeddings.
     ///
     /// # Panics
     ///
-    /// When the row does not exist or `output` is not [`columns`](Self::columns) long.
+    /// Panics if the row does not exist or `output` is not [`columns`](Self::columns) long.
     pub fn decode_row(&self, row: usize, output: &mut [f32]) {
         assert!(row < self.rows(), "row {row} of a matrix of {} rows", self.rows());
         assert_eq!(output.len(), self.columns(), "a row has as many weights as columns");
@@ -269,8 +271,8 @@ impl PackedMatrix {
     ///
     /// # Panics
     ///
-    /// When the panels do not exist, the input has the wrong kind or width, or the output is too
-    /// small.
+    /// Panics if the panels do not exist, the input has the wrong kind or width, or the output is
+    /// too small.
     ///
     /// # Safety
     ///
@@ -288,16 +290,16 @@ impl PackedMatrix {
         unsafe { self.matmul_window(input, panels, output, output_stride, 0, scratch) }
     }
 
-    /// As [`matmul`](Self::matmul) into an output that holds only the rows from `first_row` on:
-    /// `output[c * output_stride + r - first_row] = row r . column c`.
+    /// Does the same as [`matmul`](Self::matmul) into an output that holds only the rows from
+    /// `first_row` on: `output[c * output_stride + r - first_row] = row r . column c`.
     ///
     /// # Panics
     ///
-    /// As `matmul`, and when `first_row` lies after the first row of `panels`.
+    /// Same as `matmul`; also panics if `first_row` lies after the first row of `panels`.
     ///
     /// # Safety
     ///
-    /// As `matmul`.
+    /// Same as `matmul`.
     #[allow(unsafe_code, reason = "hands checked sizes to the kernels")]
     pub unsafe fn matmul_window(
         &self,
@@ -312,8 +314,8 @@ impl PackedMatrix {
         if columns == 0 || panels.is_empty() {
             return;
         }
-        // The kernels count rows from the matrix's first, which may lie before the output's first; `check` has made
-        // sure that the elements that they write exist.
+        // The kernels count rows from the matrix's first, which may lie before the output's first.
+        // `check` has made sure that the elements that they write exist.
         let output = output.as_mut_ptr().wrapping_sub(first_row);
         let weights = self.storage.as_slice().as_ptr();
         let scratch = scratch.bytes.as_mut_slice().as_mut_ptr();
@@ -425,7 +427,7 @@ impl PackedMatrix {
     }
 }
 
-/// One past the last element of `count` vectors of `length`; `None` on overflow.
+/// Returns one past the last element of `count` vectors of `length`; `None` on overflow.
 fn last_element(count: usize, stride: usize, length: usize) -> Option<usize> {
     match count.checked_sub(1) {
         None => Some(0),
@@ -434,7 +436,7 @@ fn last_element(count: usize, stride: usize, length: usize) -> Option<usize> {
 }
 
 /// # Safety
-/// As [`drive::run_fused`].
+/// Same as [`drive::run_fused`].
 #[allow(unsafe_code, reason = "calls the kernels")]
 unsafe fn run_quantized<S: Simd>(job: &Job<'_, QuantizedBlock>) {
     // SAFETY: the caller's promise.
@@ -459,7 +461,7 @@ unsafe fn run_quantized<S: Simd>(job: &Job<'_, QuantizedBlock>) {
 }
 
 /// # Safety
-/// As [`drive::run_fused`].
+/// Same as [`drive::run_fused`].
 #[allow(unsafe_code, reason = "calls the kernels")]
 unsafe fn run_float<S: Simd>(job: &Job<'_, f32>) {
     // SAFETY: the caller's promise.

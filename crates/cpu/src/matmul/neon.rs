@@ -30,7 +30,7 @@ macro_rules! simd {
 /// Products of one quad, added lane by lane: `sums[i]` belongs to 8 bytes of the vector.
 ///
 /// # Safety
-/// As [`Simd`]; the sums fit.
+/// Same as [`Simd`]; the sums fit.
 #[inline(always)]
 unsafe fn multiply_quad(sums: [int16x8_t; 4], code: Bytes, x: int8x16_t) -> [int16x8_t; 4] {
     simd!({
@@ -47,7 +47,7 @@ unsafe fn multiply_quad(sums: [int16x8_t; 4], code: Bytes, x: int8x16_t) -> [int
 /// Sums the four lanes of each row.
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same as [`Simd`].
 #[inline(always)]
 unsafe fn rows_of(sums: [int16x8_t; 4]) -> [int32x4_t; 2] {
     simd!([
@@ -56,10 +56,10 @@ unsafe fn rows_of(sums: [int16x8_t; 4]) -> [int32x4_t; 2] {
     ])
 }
 
-/// Dot products of the quads of `range`, flushed to 32 bits after every `flush` quads.
+/// Computes dot products of the quads of `range`, flushed to 32 bits after every `flush` quads.
 ///
 /// # Safety
-/// As [`Simd`]; the column exists and `flush` products fit 16 bits.
+/// Same as [`Simd`]; the column exists and `flush` products fit 16 bits.
 #[inline(always)]
 unsafe fn dot(
     codes: &[Bytes; 8],
@@ -89,7 +89,7 @@ unsafe fn dot(
 /// `sum += factor * (low, high)` in floats.
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same as [`Simd`].
 #[inline(always)]
 unsafe fn add_scaled(sum: &mut Floats, scale: Floats, factor: f32, dots: [int32x4_t; 2]) {
     simd!(for half in 0..2 {
@@ -325,11 +325,11 @@ impl Simd for Neon {
     }
 }
 
-/// Half-precision bits, widened to 32, as floats. Shifted into place they read as the value times
-/// 2^-112, subnormals included; only infinities and NaN need their exponent set.
+/// Converts half-precision bits, widened to 32, to floats. Shifted into place they read as the
+/// value times 2^-112, subnormals included; only infinities and NaN need their exponent set.
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same as [`Simd`].
 #[inline(always)]
 unsafe fn single(bits: uint32x4_t) -> float32x4_t {
     simd!({

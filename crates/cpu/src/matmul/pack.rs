@@ -1,4 +1,4 @@
-//! From the file's blocks to panels, and back to floats for single rows.
+//! Converts the file's blocks to panels, and single rows of panels back to floats.
 //!
 //! Layouts of the blocks: `trine_weights::blocks`; layout of the panels: [`super::layout`].
 
@@ -7,8 +7,8 @@ use trine_weights::DType;
 
 use super::layout::{FLOAT_ROWS, Layout};
 
-/// Writes the rows of one panel (each `row_bytes` of the file's bytes; at most
-/// `rows_per_panel` of them) into zeroed memory of `panel_bytes`.
+/// Writes the rows of one panel into zeroed memory of `panel_bytes`. There are at most
+/// `rows_per_panel` rows, each of `row_bytes` of the file's bytes.
 pub(super) fn pack_panel(layout: &Layout, rows: &[&[u8]], panel: &mut [u8]) {
     let mut writer = Writer { layout, panel, row: 0 };
     for (index, bytes) in rows.iter().enumerate() {
@@ -64,13 +64,13 @@ impl Writer<'_> {
         }
     }
 
-    /// Entry `index` of a section of one number per row.
+    /// Writes entry `index` of a section of one number per row.
     fn number(&mut self, section: usize, index: usize, bytes: &[u8]) {
         let start = section + (index * self.layout.rows_per_panel + self.row) * bytes.len();
         self.panel[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Vectors from `first` on: four bytes of this row into each.
+    /// Writes four bytes of this row into each vector from `first` on.
     fn quads(&mut self, section: usize, first: usize, bytes: &[u8]) {
         let rows = self.layout.rows_per_panel;
         let (cells, _) = self.panel[section..].as_chunks_mut::<4>();
@@ -80,7 +80,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL: scale, perhaps minimum, perhaps high bits, nibbles.
+    /// Packs Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL: scale, optional minimum, optional high bits,
+    /// nibbles.
     fn simple(&mut self, index: usize, block: &[u8], minimum: bool, high: bool) {
         self.number(self.layout.scales, index, &block[..2]);
         let mut at = 2;
@@ -96,7 +97,7 @@ impl Writer<'_> {
         self.quads(self.layout.nibbles, index * 4, &block[at..at + 16]);
     }
 
-    /// The bit plane of block `index`.
+    /// Writes the bit plane of block `index`.
     fn high_bits(&mut self, index: usize, bit: impl Fn(usize) -> bool) {
         let mut plane = [0_u8; 4];
         for (byte, slot) in plane.iter_mut().enumerate() {
@@ -107,7 +108,7 @@ impl Writer<'_> {
         self.quads(self.layout.bits, index, &plane);
     }
 
-    /// The two-bit plane of block `index` from values below 4.
+    /// Writes the two-bit plane of block `index` from values below 4.
     fn two_bits(&mut self, index: usize, value: impl Fn(usize) -> u8) {
         let mut plane = [0_u8; 8];
         for (position, slot) in plane.iter_mut().enumerate() {
@@ -201,7 +202,7 @@ impl Writer<'_> {
     }
 }
 
-/// Scale and minimum of run `run` of a Q4_K or Q5_K block.
+/// Returns the scale and minimum of run `run` of a Q4_K or Q5_K block.
 fn six_bit_pair(packed: &[u8], run: usize) -> (u8, u8) {
     if run < 4 {
         (packed[run] & 63, packed[run + 4] & 63)
@@ -213,19 +214,19 @@ fn six_bit_pair(packed: &[u8], run: usize) -> (u8, u8) {
     }
 }
 
-/// Scale of 16-run `run` of a Q3_K block, -32..=31.
+/// Returns the scale of 16-run `run` of a Q3_K block, -32..=31.
 fn q3k_scale(packed: &[u8], run: usize) -> i8 {
     let low = packed[run % 8] >> (4 * (run / 8)) & 15;
     let high = packed[8 + run % 4] >> (2 * (run / 4)) & 3;
     (low | high << 4) as i8 - 32
 }
 
-/// Two-bit code of an element of a 32-run in the arrangement of Q2_K and Q3_K.
+/// Returns the two-bit code of an element of a 32-run in the arrangement of Q2_K and Q3_K.
 fn run_pair(low: &[u8], run: usize, element: usize) -> u8 {
     low[run / 4 * 32 + element] >> (2 * (run % 4)) & 3
 }
 
-/// The 256 codes (0..=63) of a Q6_K block.
+/// Returns the 256 codes (0..=63) of a Q6_K block.
 fn q6k_codes(block: &[u8]) -> [u8; 256] {
     let mut codes = [0; 256];
     for half in 0..2 {
@@ -241,14 +242,14 @@ fn q6k_codes(block: &[u8]) -> [u8; 256] {
     codes
 }
 
-/// Values of the codes of IQ4_NL and IQ4_XS.
+/// The values of the codes of IQ4_NL and IQ4_XS.
 pub(super) const IQ4_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Doubled values of the codes of MXFP4 (E2M1).
+/// The doubled values of the codes of MXFP4 (E2M1).
 pub(super) const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// The scale of an MXFP4 block, halved because the values are doubled: 2^(exponent - 128).
+/// Returns the scale of an MXFP4 block, halved because the values are doubled: 2^(exponent - 128).
 pub(super) fn mxfp4_scale(exponent: u8) -> f32 {
     f32::from_bits(match exponent {
         0 | 1 => 0x0020_0000 << exponent,
@@ -301,7 +302,7 @@ impl Reader<'_> {
         f16::from_le_bytes([self.panel[at], self.panel[at + 1]]).to_f32()
     }
 
-    /// Byte `lane` (0..4) of this row in vector `vector`.
+    /// Returns byte `lane` (0..4) of this row in vector `vector`.
     fn lane(&self, section: usize, vector: usize, lane: usize) -> u8 {
         self.panel[section + 4 * (vector * self.layout.rows_per_panel + self.row) + lane]
     }
@@ -325,7 +326,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Scale and minimum of half `half` of a block.
+    /// Returns the scale and minimum of half `half` of a block.
     fn scale(&self, block: usize, half: usize) -> (f32, f32) {
         let layout = self.layout;
         let scale = || self.half(layout.scales, block);

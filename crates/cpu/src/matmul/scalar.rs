@@ -1,6 +1,6 @@
 //! Portable kernels: plain arrays that the compiler vectorises as it can. Their integer products
-//! are exact sums of 32-bit products, so they cannot hide an overflow of the other instruction
-//! sets. Bound by arithmetic, far from any limit of the machine.
+//! are exact sums of 32-bit products, so they cannot overflow where the other instruction sets
+//! would. Bound by arithmetic, far from any limit of the machine.
 
 use half::{bf16, f16};
 
@@ -14,7 +14,7 @@ pub(super) struct Scalar;
 
 const ROWS: usize = 8;
 
-/// `codes . column` over the quads of `range`, for every row.
+/// Returns `codes . column` over the quads of `range`, for every row.
 #[inline(always)]
 fn dot(
     codes: &[[u8; 32]; 8],
@@ -238,7 +238,7 @@ impl Simd for Scalar {
     }
 
     unsafe fn tile<F: Format, const C: usize>(tile: &Tile) {
-        // Nothing is gained from wide tiles here, and one instance per format compiles faster.
+        // Wide tiles gain nothing here, and one instance per format compiles faster.
         for column in 0..C {
             // SAFETY: the caller's promise.
             unsafe { kernel::tile::<Self, F, 1>(&tile.column(column)) }

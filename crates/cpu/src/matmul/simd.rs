@@ -1,7 +1,8 @@
-//! What an instruction set must offer so that the kernels of [`super::kernel`] run on it.
+//! The operations that an instruction set must offer so that the kernels of [`super::kernel`] run
+//! on it.
 //!
-//! The kernels are written once over this trait. Methods marked `inline(always)` by their
-//! implementers melt into the three entry points ([`Simd::tile`], [`Simd::unpack`],
+//! The kernels are written once over this trait. Methods that an implementer marks `inline(always)`
+//! are inlined into the three entry points ([`Simd::tile`], [`Simd::unpack`],
 //! [`Simd::float_tile`]), the only ones with `#[target_feature]`.
 
 use crate::quantize::QuantizedBlock;
@@ -18,7 +19,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// The block of column `index`.
+    /// Returns the block of column `index`.
     ///
     /// # Safety
     /// The column exists.
@@ -29,9 +30,9 @@ impl Columns {
     }
 }
 
-/// Evaluates an expression for each quad of a block, `$quad` being a constant. Quads that share
-/// the bytes of nibbles follow each other, so that a loaded vector is soon used up. Closures would not
-/// do: they do not inherit the instruction set, and intrinsics would not melt into them.
+/// Evaluates an expression for each quad of a block, with `$quad` as a constant. Quads that share
+/// the bytes of nibbles are adjacent, so that a loaded vector is soon used up. Closures would not
+/// do: they do not inherit the instruction set, and intrinsics would not be inlined into them.
 macro_rules! each_quad {
     ($quad:ident => $body:expr) => {{
         each_quad!(@one $quad 0 $body);
@@ -91,8 +92,8 @@ pub(super) trait Simd: Copy + 'static {
     const UNSIGNED_COLUMNS: usize;
     /// Most columns of a tile of signed codes.
     const SIGNED_COLUMNS: usize;
-    /// Whether many columns are multiplied through scratch with tiles of two panels by at most four
-    /// columns, which halves the broadcasts of activations.
+    /// Whether many columns are multiplied through scratch, with tiles of two panels by at most
+    /// four columns, which halves the broadcasts of activations.
     const PAIRS: bool;
     /// Most columns of a tile of floats.
     const FLOAT_COLUMNS: usize;
@@ -106,13 +107,13 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn load(pointer: *const u8) -> Self::Bytes;
     /// Writes 4 `ROWS` bytes.
     unsafe fn store(pointer: *mut u8, value: Self::Bytes);
-    /// Every byte and `mask`.
+    /// Returns the bitwise and of every byte and `mask`.
     unsafe fn and(value: Self::Bytes, mask: u8) -> Self::Bytes;
     /// Bitwise or.
     unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
-    /// Shifts right; bits that cross bytes are the caller's to mask.
+    /// Shifts right; the caller masks bits that cross bytes.
     unsafe fn shift_right(value: Self::Bytes, bits: u32) -> Self::Bytes;
-    /// Shifts left; bits that cross bytes are the caller's to mask.
+    /// Shifts left; the caller masks bits that cross bytes.
     unsafe fn shift_left(value: Self::Bytes, bits: u32) -> Self::Bytes;
     /// Replaces every byte (0..=15) by its entry.
     unsafe fn lookup(value: Self::Bytes, table: &[i8; 16]) -> Self::Bytes;
@@ -138,7 +139,7 @@ pub(super) trait Simd: Copy + 'static {
     /// `a * b + c`, rounded once where the processor can.
     unsafe fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
 
-    /// Asks for the cache line at any address.
+    /// Prefetches the cache line at any address.
     unsafe fn prefetch(pointer: *const u8);
 
     /// `sums[c] += scale * (codes - 8) . column c`, codes below 16.
@@ -159,8 +160,8 @@ pub(super) trait Simd: Copy + 'static {
         columns: Columns,
     );
 
-    /// As `accumulate_minimum`, with a scale and a minimum for each half of the block; `adds` is
-    /// 4 or 2.
+    /// Does the same as `accumulate_minimum` with a scale and a minimum for each half of the block;
+    /// `adds` is 4 or 2.
     unsafe fn accumulate_halves<const C: usize>(
         sums: &mut [Self::Floats; C],
         codes: &[Self::Bytes; 8],
@@ -179,7 +180,7 @@ pub(super) trait Simd: Copy + 'static {
     );
 
     /// `sums[p][c] += block p . column c` for one block each of two panels unpacked into scratch,
-    /// of kind `Minimum` or `Signed`. Only called where [`PAIRS`](Simd::PAIRS) is set.
+    /// of kind `Minimum` or `Signed`. Called only if [`PAIRS`](Simd::PAIRS) is set.
     unsafe fn accumulate_pair<F: Format, const C: usize>(
         sums: &mut [[Self::Floats; C]; 2],
         blocks: [Block<'_>; 2],

@@ -8,7 +8,7 @@ use trine_weights::{DType, Tensor, blocks};
 use super::*;
 use crate::quantize::quantize_rows;
 
-/// Offsets of the f16 numbers of a block.
+/// The offsets of the f16 numbers of a block.
 fn half_offsets(dtype: DType) -> &'static [usize] {
     match dtype {
         DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::Iq4Nl | DType::Iq4Xs => &[0],
@@ -63,7 +63,7 @@ fn activations(random: &mut ChaCha8Rng, count: usize) -> Vec<f32> {
     (0..count).map(|_| random.random_range(-1.0_f32..1.0).powi(3) * 4.0).collect()
 }
 
-/// The product, with the quantised activations for quantised weights; `parts` cuts the panels.
+/// Computes the product, with quantised activations for quantised weights; `parts` cuts the panels.
 fn product(matrix: &PackedMatrix, input: &[f32], count: usize, parts: usize) -> Vec<f32> {
     let (rows, columns) = (matrix.rows(), matrix.columns());
     let stride = rows + 3;

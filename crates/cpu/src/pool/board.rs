@@ -1,16 +1,17 @@
-//! Where threads see what is to be done, take it and report it.
+//! The board on which threads find units of work, take them and report them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::turn::Turn;
 
-/// Bits of the state that hold the next unit; the rest is the serial number of the phase.
+/// Bits of the state that hold the next unit; the others hold the serial number of the phase.
 const UNIT_BITS: u32 = 24;
 const UNIT_MASK: u64 = (1 << UNIT_BITS) - 1;
 
-/// Most units of one phase. Each thread may raise the next unit once past the last one; the bits have room for that.
+/// The most units of one phase. Each thread may raise the next unit once past the last one; the
+/// bits have room for that.
 pub(super) const MAX_UNITS: usize = 1 << (UNIT_BITS - 2);
-/// Part of a next unit that is past the last one of any phase.
+/// A bit of the next unit that puts it past the last unit of any phase.
 const CLOSED: u64 = 1 << (UNIT_BITS - 1);
 
 /// A value on a cache line of its own.
@@ -18,19 +19,21 @@ const CLOSED: u64 = 1 << (UNIT_BITS - 1);
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// The phase at hand.
+/// The current phase.
 ///
-/// A unit is open, taken or done. The serial number and the next open unit are one atomic word, so a thread that was
-/// stopped between reading it and taking a unit takes none of a later phase by mistake. While a taken unit is not done, its
-/// phase stays, and nothing that this phase reads or writes is used for anything else. A thread without one is waited for by
-/// nobody and may be stopped for as long as it pleases the system.
+/// A unit is open, taken or done. The serial number and the next open unit are one atomic word, so
+/// a thread that was stopped between reading it and taking a unit cannot take a unit of a later
+/// phase by mistake. While a taken unit is not done, its phase stays, and nothing that this phase
+/// reads or writes is used for anything else. No thread waits for one that holds no unit, so the
+/// system may stop such a thread for any length of time.
 #[derive(Debug, Default)]
 pub(super) struct Board {
-    /// Serial number of the phase, and its next open unit.
+    /// The serial number of the phase, and its next open unit.
     state: Line<AtomicU64>,
-    /// Units of the phase that are done.
+    /// The number of units of the phase that are done.
     done: Line<AtomicUsize>,
-    /// The phase at hand, at its serial number modulo 2; beside it the one before, which a late thread may still look at.
+    /// The current phase, at its serial number modulo 2, and the previous one, which a late thread
+    /// may still read.
     phases: [Phase; 2],
 }
 
@@ -43,11 +46,11 @@ struct Phase {
 /// A taken unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Claim {
-    /// Index of the phase in the work.
+    /// The index of the phase in the work.
     pub(super) phase: usize,
-    /// Units of the phase.
+    /// The number of units of the phase.
     pub(super) units: usize,
-    /// The unit.
+    /// The index of the unit.
     pub(super) unit: usize,
 }
 
@@ -64,13 +67,14 @@ impl Board {
         let mut state = self.state.0.load(Ordering::Acquire);
         loop {
             let phase = self.phase_of(state);
-            // What is read of a phase that has gone by since is not used: then the exchange fails.
+            // If the phase has ended since, the exchange below fails and the values read here are
+            // not used.
             let units = phase.units.load(Ordering::Relaxed);
             let unit = (state & UNIT_MASK) as usize;
             if unit >= units {
                 return None;
             }
-            // Acquire: what earlier phases wrote is seen.
+            // Acquire: makes visible what earlier phases wrote.
             match self.state.0.compare_exchange_weak(
                 state,
                 state + 1,
@@ -86,7 +90,7 @@ impl Board {
         }
     }
 
-    /// Whether a unit is open.
+    /// Returns whether a unit is open.
     pub(super) fn is_open(&self) -> bool {
         // Ordered after the flag of a thread that goes to sleep, see `Seats`.
         let state = self.state.0.load(Ordering::SeqCst);
@@ -97,8 +101,9 @@ impl Board {
         &self.phases[(state >> UNIT_BITS) as usize & 1]
     }
 
-    /// Puts up the next phase, of at most [`MAX_UNITS`]; its first `taken` units belong to the calling thread. Only where all
-    /// units of the phase before are done, by the one thread that was told so by [`report`](Self::report).
+    /// Publishes the next phase, of at most [`MAX_UNITS`]. Its first `taken` units belong to the
+    /// calling thread. May be called only when all units of the previous phase are done, by the one
+    /// thread that [`report`](Self::report) told so.
     pub(super) fn publish(&self, index: usize, units: usize, taken: usize) {
         let serial = (self.state.0.load(Ordering::Relaxed) >> UNIT_BITS).wrapping_add(1);
         let state = serial << UNIT_BITS;
@@ -106,17 +111,18 @@ impl Board {
         phase.index.store(index, Ordering::Relaxed);
         phase.units.store(units, Ordering::Relaxed);
         self.done.0.store(0, Ordering::Relaxed);
-        // Ordered before the look at who sleeps, see `Seats`.
+        // Ordered before the check for sleeping threads, see `Seats`.
         self.state.0.store(state | taken as u64, Ordering::SeqCst);
     }
 
-    /// Notes `count` units of the phase of `units` as done. Whether they were the last ones: then only the caller decides
-    /// what comes next.
+    /// Records `count` units of a phase of `units` as done. Returns whether they were the last
+    /// ones; if so, only the caller decides what comes next.
     pub(super) fn report(&self, count: usize, units: usize) -> bool {
         self.done.0.fetch_add(count, Ordering::AcqRel) + count == units
     }
 
-    /// Takes all open units of the phase at once, of which the calling thread holds a unit; their number.
+    /// Takes all open units of the phase at once and returns their number. The calling thread must
+    /// hold a unit of the phase.
     pub(super) fn take_rest(&self, units: usize) -> usize {
         let state = self.state.0.fetch_or(CLOSED, Ordering::Relaxed);
         units.saturating_sub((state & UNIT_MASK) as usize)
@@ -129,9 +135,10 @@ pub struct Units<'a> {
     board: &'a Board,
     claim: Claim,
     turn: &'a Turn,
-    /// Units that were handed out here.
+    /// The number of units handed out here.
     handed: usize,
-    /// No unit is left. Nobody may then ask the board again: its bits have room for one question of each thread.
+    /// Whether no unit is left. The board must not be asked again then: its bits have room for one
+    /// such question from each thread.
     is_empty: bool,
 }
 
@@ -141,12 +148,12 @@ impl<'a> Units<'a> {
         Units { board, claim, turn, handed: 0, is_empty: false }
     }
 
-    /// Units that were handed out.
+    /// The number of units handed out.
     pub(super) fn handed(&self) -> usize {
         self.handed
     }
 
-    /// Units of the phase, those of other threads included.
+    /// The number of units of the phase, including those of other threads.
     pub fn total(&self) -> usize {
         self.claim.units
     }
@@ -161,7 +168,7 @@ impl Iterator for Units<'_> {
         } else if self.is_empty || self.claim.is_only_unit() || self.turn.is_over() {
             return None;
         } else {
-            // The thread holds units, so the phase cannot change under it.
+            // The thread holds units, so the phase cannot change meanwhile.
             let state = self.board.state.0.fetch_add(1, Ordering::Relaxed);
             (state & UNIT_MASK) as usize
         };

@@ -1,22 +1,23 @@
-//! Where threads without work wait.
+//! Seats on which threads wait when there is no work for them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for work before it sleeps: longer than the spread of a balanced phase and than most pauses between
-/// two dispatches, and about what a wake-up costs. A core whose thread sleeps is free for one that was stopped elsewhere.
+/// How long a thread looks for work before it sleeps: longer than the spread of a balanced phase
+/// and than most pauses between two dispatches, and about what a wake-up costs. The core of a
+/// sleeping thread is free for a thread that was stopped elsewhere.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Looks between two readings of the clock.
+/// The number of looks between two readings of the clock.
 const LOOKS: usize = 32;
 
 /// One seat for each thread of the pool.
 #[derive(Debug)]
 pub(super) struct Seats {
     seats: Box<[Seat]>,
-    /// Threads that sleep or are about to.
+    /// The number of threads that sleep or are about to.
     asleep: AtomicUsize,
 }
 
@@ -24,7 +25,7 @@ pub(super) struct Seats {
 #[repr(align(64))]
 struct Seat {
     asleep: AtomicBool,
-    /// Who sleeps.
+    /// The thread that sleeps.
     thread: Mutex<Option<Thread>>,
 }
 
@@ -36,10 +37,12 @@ impl Seats {
         }
     }
 
-    /// Looks until `ready` holds, for at most [`LOOK`]; then sleeps until woken. Returns whether it stopped looking.
+    /// Looks until `ready` holds, for at most [`LOOK`]; then sleeps until woken. Returns whether it
+    /// stopped looking.
     ///
-    /// Whoever makes `ready` true does it before it calls [`wake`](Self::wake), both with sequentially consistent order: either
-    /// it sees the flag, or this thread sees what is ready. No wake-up is lost.
+    /// A thread that makes `ready` true does so before it calls [`wake`](Self::wake), both in
+    /// sequentially consistent order: either it sees the flag of this thread, or this thread sees
+    /// that `ready` holds. So no wake-up is lost.
     pub(super) fn wait(&self, index: usize, ready: impl Fn() -> bool) -> bool {
         let start = Instant::now();
         while start.elapsed() < LOOK {
@@ -75,7 +78,7 @@ impl Seats {
         }
     }
 
-    /// Wakes the thread of one seat, if it sleeps.
+    /// Wakes the thread of one seat if it sleeps, and returns whether it did.
     pub(super) fn wake_one(&self, index: usize) -> bool {
         let seat = &self.seats[index];
         let wanted =

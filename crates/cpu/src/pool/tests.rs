@@ -29,7 +29,8 @@ fn counters(count: usize) -> Vec<AtomicUsize> {
     (0..count).map(|_| AtomicUsize::new(0)).collect()
 }
 
-/// Runs work whose every unit checks that all units of the phases before are done, and that nobody else has it.
+/// Runs work whose every unit checks that all units of earlier phases are done and that no other
+/// thread has it.
 fn check_order(pool: &Pool, units: &[usize], dispatches: usize) {
     let firsts: Vec<usize> = (0..units.len()).map(|phase| units[..phase].iter().sum()).collect();
     let done = counters(units.iter().sum());
@@ -57,8 +58,8 @@ fn phases_follow_one_another_and_each_unit_is_done_once() {
     }
 }
 
-/// Far more threads than cores: the system stops them anywhere, with and without a unit, and they come back phases and
-/// dispatches later.
+/// Far more threads than cores: the system stops them anywhere, with and without a unit, and they
+/// come back phases and dispatches later.
 #[test]
 fn threads_that_are_stopped_anywhere_change_nothing() {
     for length in [turn::LENGTH, Duration::ZERO] {
@@ -76,7 +77,7 @@ fn turns_that_end_at_once_lose_no_unit() {
     }
 }
 
-/// A pool whose workers never come: the system gives them no core, as it were.
+/// A pool whose workers never come, as if the system gave them no core.
 fn without_workers(threads: usize) -> Pool {
     let mut pool = Pool::new(1).unwrap();
     Arc::get_mut(&mut pool.shared).unwrap().seats = Seats::new(threads);
@@ -91,7 +92,7 @@ fn workers_that_never_come_hold_nothing_up() {
 #[test]
 fn a_worker_that_came_for_one_phase_is_not_waited_for_in_the_next() {
     let pool = without_workers(2);
-    // The worker takes one unit of the first phase and never shows up again.
+    // The worker takes one unit of the first phase and never returns.
     thread::scope(|scope| {
         let shared = &pool.shared;
         let taken = AtomicBool::new(false);
@@ -109,7 +110,8 @@ fn a_worker_that_came_for_one_phase_is_not_waited_for_in_the_next() {
                 }
                 thread::yield_now();
             };
-            // Its turn is over: it does not go on to the next phase, whoever ends this one.
+            // Its turn is over: it does not go on to the next phase, whichever thread ends this
+            // one.
             shared.take_part(claim, 1, &Turn::new(Duration::ZERO));
         });
         pool.run(&work).unwrap();
@@ -121,7 +123,7 @@ fn others_do_what_a_stopped_thread_has_not_begun() {
     for threads in 2..=4 {
         let pool = Pool::new(threads).unwrap();
         let others = AtomicUsize::new(0);
-        // Unit 0 ends when all other units are done, whoever has it.
+        // Unit 0 ends when all other units are done, whichever thread has it.
         let work = steps(&[1, 100], |phase, _, unit| match (phase, unit) {
             (0, _) => {}
             (_, 0) => {
@@ -138,7 +140,7 @@ fn others_do_what_a_stopped_thread_has_not_begun() {
     }
 }
 
-/// Both threads have to take part, and the one called for sleeps when its time comes.
+/// Both threads have to take part, and the one that is called for is asleep by then.
 #[test]
 fn sleepers_wake_up() {
     let pool = Pool::new(2).unwrap();
@@ -248,7 +250,7 @@ fn work_that_breaks_the_rules_is_an_error() {
 
 #[test]
 fn a_panic_payload_that_panics_when_dropped_is_contained() {
-    /// Throws a bomb of one stage less.
+    /// Panics with a payload of one stage less when it is dropped.
     struct Bomb(usize);
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -318,7 +320,7 @@ fn the_board_hands_out_and_counts() {
     let mut units = Units::new(&board, phase(4, 3, 0).unwrap(), &turn);
     assert_eq!((units.next(), units.next(), units.next()), (Some(0), Some(2), None));
     assert_eq!((units.handed(), board.is_open(), board.claim()), (2, false, None));
-    // Asking on does not open the phase again, even as often as its bits can count.
+    // Further requests do not open the phase again, even as often as its bits can count.
     assert!((0..1 << 25).all(|_| units.next().is_none()));
     assert_eq!(board.claim(), None);
     assert!(!board.report(2, 3));

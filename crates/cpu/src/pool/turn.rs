@@ -1,16 +1,18 @@
-//! When a thread gives its core away of its own accord.
+//! When a thread offers its core to others of its own accord.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a thread works before it offers its core. Shorter than what systems give a thread before they stop it (3 to 15 ms)
-/// and far longer than an offer that nobody takes (under 1 us).
+/// How long a thread works before it offers its core: shorter than what systems give a thread
+/// before they stop it (3 to 15 ms), and far longer than an offer that no other thread takes (under
+/// 1 us).
 pub(super) const LENGTH: Duration = Duration::from_millis(1);
 
 /// A thread's time on its core.
 ///
-/// The system stops a thread that shares its core anywhere, most likely within a unit, and then all wait until it goes on.
-/// A thread that offers its core first, between two units, is stopped there, where nobody waits for it.
+/// The system stops a thread that shares its core at any point, most likely within a unit, and then
+/// all threads wait until it goes on. A thread that offers its core between two units is stopped
+/// there, where no thread waits for it.
 #[derive(Debug)]
 pub(super) struct Turn {
     began: Instant,
@@ -18,12 +20,12 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// A turn that begins now; of [`Duration::MAX`] it has no end.
+    /// Begins a turn now; one of [`Duration::MAX`] has no end.
     pub(super) fn new(length: Duration) -> Self {
         Turn { began: Instant::now(), length }
     }
 
-    /// Whether the thread should offer its core as soon as it holds no unit.
+    /// Returns whether the thread should offer its core as soon as it holds no unit.
     pub(super) fn is_over(&self) -> bool {
         self.length != Duration::MAX && self.began.elapsed() >= self.length
     }

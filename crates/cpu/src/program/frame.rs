@@ -1,8 +1,8 @@
-//! One step of the engine, as work of the pool.
+//! One step of the engine as work of the pool.
 //!
-//! The unsafe calls of this module all rest on the same argument. Phases follow one another; within a phase every unit of
-//! work (a row, a chunk of panels, an attention item) is taken by exactly one thread, writes only its own part of the outputs,
-//! and reads only what earlier phases wrote.
+//! The unsafe calls of this module all rest on the same argument. Phases follow one another; within
+//! a phase every unit of work (a row, a chunk of panels, an attention item) is taken by exactly one
+//! thread, writes only its own part of the outputs, and reads only what earlier phases wrote.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,27 +21,30 @@ use crate::pool::{Units, Work};
 use crate::quantize::{BLOCK, QuantizedBlock, QuantizedRows};
 use crate::shared::SharedSlice;
 
-/// Phases of each operation; one that it does not need has no units.
+/// The number of phases of each operation; one that it does not need has no units.
 const PHASES: usize = 2;
 
-/// Chunks of panels that each thread gets on average: enough to even out a slow core. A product of few rows waits for
-/// memory, and its threads should end together; one of many rows reads its input again for each chunk.
+/// The number of chunks of panels that each thread gets on average: enough to even out a slow core.
+/// A product of few rows waits for memory, and its threads should end together; one of many rows
+/// reads its input again for each chunk.
 const CHUNKS_PER_THREAD: usize = 8;
 const CHUNKS_PER_THREAD_NARROW: usize = 32;
 
-/// Fewest multiplications in a chunk, about 1 us of work: a chunk should take much longer than taking it.
+/// The fewest multiplications in a chunk, about 1 us of work: a chunk should take much longer than
+/// taking it from the board.
 const CHUNK_PRODUCTS_MIN: usize = 16 << 10;
 
-/// Fewest blocks in one of several runs that a row is quantised in: another thread hears of a run in about the time that they take.
+/// The fewest blocks in a run, if a row is quantised in several. Quantising these takes about as
+/// long as another thread needs to learn of a run.
 const RUN_BLOCKS_MIN: usize = 64;
 
-/// Most rows of a product that counts as narrow.
+/// The most rows of a product that counts as narrow.
 const NARROW_ROWS: usize = 8;
 
-/// Most panels in a chunk, so that a chunk's outputs stay in the second-level cache.
+/// The most panels in a chunk, so that a chunk's outputs stay in the second-level cache.
 pub(super) const PANELS_MAX: usize = 64;
 
-/// What the threads of one step share.
+/// The state that the threads of one step share.
 pub(super) struct Frame<'a> {
     pub(super) fixed: &'a Fixed,
     pub(super) batch: &'a Batch<'a>,
@@ -53,13 +56,13 @@ pub(super) struct Frame<'a> {
     pub(super) memory: SharedSlice<'a, f32>,
     pub(super) quantized: SharedSlice<'a, QuantizedBlock>,
     pub(super) up: SharedSlice<'a, f32>,
-    /// Whether the work ended before the last step of the Plan, because it is to be stopped.
+    /// Whether the work ended before the last step of the Plan because it was asked to stop.
     pub(super) stopped: AtomicBool,
-    /// When the step of the Plan at hand began, if steps are profiled.
+    /// When the current step of the Plan began, if steps are profiled.
     pub(super) step_began: Option<Mutex<Instant>>,
 }
 
-/// What a phase of the work is.
+/// The kind of a phase of the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Computes the angles of all rows.
@@ -165,7 +168,7 @@ impl Work for Frame<'_> {
     }
 }
 
-/// Whether the operation works on the heads of all rows.
+/// Returns whether the operation works on the heads of all rows.
 fn works_on_heads(op: &Op) -> bool {
     matches!(
         op,
@@ -174,7 +177,7 @@ fn works_on_heads(op: &Op) -> bool {
 }
 
 impl Frame<'_> {
-    /// Whether the work ended before the last step of the Plan.
+    /// Returns whether the work ended before the last step of the Plan.
     pub(super) fn was_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
@@ -199,7 +202,8 @@ impl Frame<'_> {
         }
     }
 
-    /// Units in which the input of a product is quantised, if any of the matrices wants it so.
+    /// Returns the number of units in which the input of a product is quantised: 0 if no matrix
+    /// needs it.
     fn quantized_runs(
         &self,
         input: BufferId,
@@ -210,20 +214,21 @@ impl Frame<'_> {
         if wanted { rows.rows * self.runs_of_row(input, rows) } else { 0 }
     }
 
-    /// How the panels of all matrices of a product are cut.
+    /// Returns how the panels of all matrices of a product are cut.
     fn chunks(&self, input: BufferId, products: &[Product]) -> Chunks {
         let matrices = || products.iter().map(|product| self.fixed.matrix(product.weight));
         let height = matrices().map(PackedMatrix::rows_per_panel).max().unwrap_or(1);
         self.cut(input, matrices().map(PackedMatrix::panels).sum(), height)
     }
 
-    /// How the panels of a gated product are cut, of [`gated_height`](Self::gated_height) rows each.
+    /// Returns how the panels of a gated product, of [`gated_height`](Self::gated_height) rows
+    /// each, are cut.
     fn gated_chunks(&self, input: BufferId, gate: WeightId, up: WeightId) -> Chunks {
         let height = self.gated_height(gate, up);
         self.cut(input, self.fixed.matrix(gate).rows().div_ceil(height), height)
     }
 
-    /// Cuts panels of `height` rows.
+    /// Cuts `panels` panels of `height` rows.
     fn cut(&self, input: BufferId, panels: usize, height: usize) -> Chunks {
         let rows = self.input_rows(input).rows;
         let least = CHUNK_PRODUCTS_MIN / (rows * self.columns(input) * height).max(1);
@@ -243,13 +248,13 @@ impl Frame<'_> {
         start..start + columns
     }
 
-    /// A row of activations that an earlier phase wrote.
+    /// Returns a row of activations that an earlier phase wrote.
     fn read(&self, id: BufferId, row: usize) -> &[f32] {
-        // SAFETY: see the module: nobody writes this row in this phase.
+        // SAFETY: see the module: no thread writes this row in this phase.
         unsafe { self.memory.read(self.range(id, row)) }
     }
 
-    /// A row of activations that belongs to this thread in this phase.
+    /// Returns a row of activations that belongs to this thread in this phase.
     #[expect(
         clippy::mut_from_ref,
         reason = "rows are taken by one thread at a time, see the module"
@@ -259,7 +264,7 @@ impl Frame<'_> {
         unsafe { self.memory.write(self.range(id, row)) }
     }
 
-    /// A whole buffer, lent to kernels that write parts of it.
+    /// Lends a whole buffer to kernels that write parts of it.
     fn whole(&self, id: BufferId, rows: usize) -> SharedSlice<'_, f32> {
         let start = self.fixed.offset(id);
         self.memory.part(start..start + rows * self.columns(id))
@@ -279,7 +284,7 @@ impl Frame<'_> {
         self.fixed.kernels.scale(target, scale);
     }
 
-    /// Operations that map rows to rows.
+    /// Runs an operation that maps rows to rows.
     fn row(&self, op: &Op, row: usize) {
         let kernels = &self.fixed.kernels;
         match op {
@@ -328,7 +333,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Operations on the heads of one row.
+    /// Runs an operation on the heads of one row.
     fn heads_row(&self, index: usize, op: &Op, row: usize) {
         match op {
             Op::PrepareQkv { query, key, value, query_norm, key_norm, epsilon, cache, .. } => {
@@ -357,7 +362,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Cosines and sines of a row for a step.
+    /// Returns the cosines and sines of a row for a step.
     fn row_angles(&self, index: usize, row: usize) -> (&[f32], &[f32]) {
         let range = self.tables[self.fixed.rotary_of_step[index]].range(row);
         // SAFETY: written before the first step.
@@ -382,12 +387,13 @@ impl Frame<'_> {
         let Some((sequence, offset)) = self.sequence_of(cache, row) else { return };
         let position = sequence.position + offset;
         let (key, value) = (self.read(key, row), self.read(value, row));
-        // SAFETY: no two rows of a batch share a place in a cache (`Batch::check`, `AttentionPlan::build`), and
-        // attention over this cache runs in a later step.
+        // SAFETY: no two rows of a batch share a place in a cache (`Batch::check`,
+        // `AttentionPlan::build`), and attention over this cache runs in a later step.
         unsafe { self.fixed.caches[cache.0].write_shared(sequence.view, position, key, value) };
     }
 
-    /// The sequence of a row as a cache addresses it, and the row's index within the sequence's rows.
+    /// Returns the sequence of a row as a cache addresses it, and the row's index within the
+    /// sequence's rows.
     fn sequence_of(&self, cache: CacheId, row: usize) -> Option<(&SequenceRows<'_>, usize)> {
         let kind = self.fixed.attention_of_cache[cache.0];
         let holds = |sequence: &&SequenceRows<'_>| {
@@ -397,7 +403,7 @@ impl Frame<'_> {
         Some((sequence, row - sequence.first_row))
     }
 
-    /// A phase of attention: its items, or the merges of those that share a row.
+    /// Runs a phase of attention: its items, or the merges of items that share a row.
     fn attend(
         &self,
         (index, part): (usize, usize),
@@ -430,8 +436,8 @@ impl Frame<'_> {
         }
     }
 
-    /// Multiplies with a chunk of the panels of several matrices. Their panels count on from one another; a chunk may span several
-    /// matrices.
+    /// Multiplies with a chunk of the panels of several matrices. The panels are numbered through
+    /// all matrices; a chunk may span several.
     fn multiply_chunk(
         &self,
         input: BufferId,
@@ -481,8 +487,8 @@ impl Frame<'_> {
         }
     }
 
-    /// Rows in a panel of a gated product. Panels of float and of quantised matrices may have different heights, of which the
-    /// larger is a multiple of the smaller.
+    /// Returns the number of rows in a panel of a gated product. Panels of float and of quantised
+    /// matrices may have different heights; the larger is a multiple of the smaller.
     fn gated_height(&self, gate: WeightId, up: WeightId) -> usize {
         let height = |id| self.fixed.matrix(id).rows_per_panel();
         height(gate).max(height(up))
@@ -493,7 +499,8 @@ impl Frame<'_> {
         InputRows::of(self.batch, self.fixed.facts.plan.buffer(input).rows)
     }
 
-    /// How many runs of blocks each row of a product's input is quantised in. Where there are fewer rows than threads, rows are cut.
+    /// Returns the number of runs of blocks in which each row of a product's input is quantised.
+    /// Rows are cut only if there are fewer of them than threads.
     fn runs_of_row(&self, input: BufferId, rows: InputRows) -> usize {
         let threads = self.fixed.threads.len();
         let blocks = QuantizedRows::blocks_per_row(self.columns(input));
@@ -516,7 +523,7 @@ impl Frame<'_> {
             start + blocks.start..start + blocks.end
         };
         let second = if rows.terms(row) == 2 { of_term(1) } else { 0..0 };
-        // SAFETY: the blocks of a run are written by the thread that took it, and the terms lie apart.
+        // SAFETY: only the thread that took a run writes its blocks, and the terms do not overlap.
         let (first, second) =
             unsafe { (self.quantized.write(of_term(0)), self.quantized.write(second)) };
         let values = &self.read(input, row)[elements];
@@ -545,7 +552,7 @@ impl Frame<'_> {
             return;
         }
         for (group, terms) in rows.groups() {
-            // SAFETY: an earlier phase wrote them.
+            // SAFETY: an earlier phase wrote the blocks.
             let blocks = unsafe { self.quantized.read(rows.blocks_of(&group, columns)) };
             let input = QuantizedRows::new(blocks, columns);
             let output = output.part(group.start * stride..group.end * stride);
@@ -560,8 +567,8 @@ impl Frame<'_> {
     }
 }
 
-/// Multiplies rows with two terms, one after the other in `input`, and adds the products of both. `output`:
-/// (rows, rows of the matrix); only this thread has the columns of the panels.
+/// Multiplies rows with two terms, which are adjacent in `input`, and adds the products of both.
+/// `output` is (rows, rows of the matrix); only this thread has the columns of the panels.
 fn multiply_two_terms(
     matrix: &PackedMatrix,
     input: &QuantizedRows<'_>,

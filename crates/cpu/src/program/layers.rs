@@ -1,4 +1,4 @@
-//! What the attention and rotary steps of a Plan have in common: most layers share one of two kinds.
+//! State that the attention and rotary steps of a Plan share: most layers have one of two kinds.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::attention::{
 };
 use crate::vector::RopeTable;
 
-/// Attention steps of one shape whose caches are addressed alike.
+/// Attention steps of one shape whose caches are addressed in the same way.
 pub(super) struct AttentionKind {
     pub(super) shape: AttentionShape,
     /// Ring length of a local layer's cache; `None` for blocks.
@@ -40,7 +40,7 @@ impl AttentionKind {
         })
     }
 
-    /// Whether a step with these properties belongs here.
+    /// Returns whether a step with these properties has this kind.
     fn fits(&self, shape: &AttentionShape, ring: Option<usize>) -> bool {
         self.shape == *shape && self.ring == ring
     }
@@ -64,8 +64,8 @@ impl AttentionKind {
     }
 }
 
-/// The same memory for another step: emptied lists, free of the old lifetime. Collecting an emptied vector in place
-/// allocates nothing.
+/// Empties the lists and returns their memory with another lifetime, for another step. Collecting
+/// an emptied vector in place allocates nothing.
 pub(super) fn recycle<'b>(lists: Vec<Vec<SequenceRows<'_>>>) -> Vec<Vec<SequenceRows<'b>>> {
     let empty = |mut rows: Vec<SequenceRows<'_>>| {
         rows.clear();
@@ -74,7 +74,7 @@ pub(super) fn recycle<'b>(lists: Vec<Vec<SequenceRows<'_>>>) -> Vec<Vec<Sequence
     lists.into_iter().map(empty).collect()
 }
 
-/// The distinct kinds of attention in a Plan, and for each step the index of its kind.
+/// Returns the distinct kinds of attention in a Plan, and the index of its kind for each step.
 pub(super) fn attention_kinds(
     plan: &Plan,
     options: &ProgramOptions,
@@ -104,12 +104,12 @@ pub(super) fn attention_kinds(
     Ok((kinds, of_step))
 }
 
-/// Ring length of a cache; `None` for blocks.
+/// Returns the ring length of a cache; `None` for blocks.
 pub(super) fn ring_of(plan: &Plan, cache: CacheId, options: &ProgramOptions) -> Option<usize> {
     plan.cache(cache).window.map(|window| options.ring_length(window))
 }
 
-/// Positions that a cache holds for all sequences together.
+/// Returns the number of positions that a cache holds for all sequences together.
 pub(super) fn cache_positions(ring: Option<usize>, options: &ProgramOptions) -> usize {
     ring.map_or(options.blocks * BLOCK, |ring| options.sequences * ring)
 }
@@ -119,17 +119,17 @@ pub(super) struct RotaryTable {
     head_dim: usize,
     rope: Rope,
     table: RopeTable,
-    /// First element in the memory of all angles.
+    /// The index of its first element in the memory of all angles.
     start: usize,
 }
 
 impl RotaryTable {
-    /// Elements that `rows` rows need.
+    /// The number of elements that `rows` rows need.
     pub(super) fn elements(&self, rows: usize) -> usize {
         rows * self.head_dim
     }
 
-    /// Where the angles of a row are: head_dim / 2 cosines, then as many sines.
+    /// Returns the place of a row's angles: head_dim / 2 cosines, then as many sines.
     pub(super) fn range(&self, row: usize) -> Range<usize> {
         let start = self.start + row * self.head_dim;
         start..start + self.head_dim
@@ -142,7 +142,8 @@ impl RotaryTable {
     }
 }
 
-/// The distinct rotary embeddings in a Plan for steps of at most `rows` rows, and for each step the index of its own.
+/// Returns the distinct rotary embeddings in a Plan for steps of at most `rows` rows, and the index
+/// of its own for each step.
 pub(super) fn rotary_tables(plan: &Plan, rows: usize) -> (Vec<RotaryTable>, Vec<usize>) {
     let mut tables: Vec<RotaryTable> = Vec::new();
     let mut of_step = Vec::with_capacity(plan.steps.len());

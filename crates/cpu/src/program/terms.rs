@@ -1,10 +1,12 @@
 //! Activations in one or two 8-bit terms.
 //!
-//! A product with a quantised matrix takes its input as 8-bit blocks. One term has a relative error of about 0.5 %, which
-//! is what llama.cpp works with too. A second term, the quantised residual of the first, brings it to about 2e-5. It
-//! doubles the integer arithmetic but not the weights read, and for few rows those are what takes the time. So the rows of
-//! long prompts ([`Batch::bulk_from`]) get one term, and all others two: generation, short prompts and the verification of
-//! drafts have the accuracy of the weights. Rows that give logits get two terms in the product that gives them.
+//! A product with a quantised matrix takes its input as 8-bit blocks. One term has a relative error
+//! of about 0.5 %, the same that llama.cpp works with. A second term, the quantised residual of the
+//! first, reduces it to about 2e-5. It doubles the integer arithmetic but not the weights read, and
+//! for few rows reading the weights takes most of the time. So the rows of long prompts
+//! ([`Batch::bulk_from`]) get one term, and all others two: generation, short prompts and the
+//! verification of drafts have the accuracy of the weights. Rows that give logits get two terms in
+//! the product that computes the logits.
 
 use std::ops::Range;
 
@@ -14,20 +16,20 @@ use trine_model::Rows;
 use crate::isa::Isa;
 use crate::quantize::{QuantizedBlock, QuantizedRows, quantize_row, subtract_blocks};
 
-/// Most rows with two terms that are multiplied together.
+/// The most rows with two terms that are multiplied together.
 pub(super) const TWO_TERM_ROWS: usize = 64;
 
-/// The rows of a product's input: those with two terms, and after them those with one.
+/// The rows of a product's input: those with two terms, then those with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InputRows {
-    /// All.
+    /// The number of all rows.
     pub(super) rows: usize,
-    /// With two terms.
+    /// The number of rows with two terms.
     pub(super) fine: usize,
 }
 
 impl InputRows {
-    /// Those of a batch for a buffer with a row for each of `kind`.
+    /// Returns the input rows of a batch for a buffer with one row for each of `kind`.
     pub(super) fn of(batch: &Batch<'_>, kind: Rows) -> Self {
         let rows = batch.rows(kind);
         let fine = match kind {
@@ -37,17 +39,19 @@ impl InputRows {
         Self { rows, fine }
     }
 
-    /// Terms of a row.
+    /// The number of terms of a row.
     pub(super) fn terms(self, row: usize) -> usize {
         if row < self.fine { 2 } else { 1 }
     }
 
-    /// Terms of all rows before `row`: a row's terms follow one another, and the rows do.
+    /// The number of terms of all rows before `row`. The terms of a row are adjacent, row after
+    /// row.
     pub(super) fn terms_before(self, row: usize) -> usize {
         row + row.min(self.fine)
     }
 
-    /// The rows in groups that are multiplied together, each with its number of terms.
+    /// Returns the rows in groups that are multiplied together, each group with its number of
+    /// terms.
     pub(super) fn groups(self) -> impl Iterator<Item = (Range<usize>, usize)> {
         let Self { rows, fine } = self;
         let fine_groups = (0..fine)
@@ -56,15 +60,16 @@ impl InputRows {
         fine_groups.chain((fine < rows).then_some((fine..rows, 1)))
     }
 
-    /// Blocks of a group's terms among those of all rows, with `columns` values in a row.
+    /// Returns the range of a group's blocks among those of all rows, with `columns` values in a
+    /// row.
     pub(super) fn blocks_of(self, group: &Range<usize>, columns: usize) -> Range<usize> {
         let per_row = QuantizedRows::blocks_per_row(columns);
         self.terms_before(group.start) * per_row..self.terms_before(group.end) * per_row
     }
 }
 
-/// Quantises a run of whole blocks of a row into one term or two. `second` is empty where there is one term;
-/// `residual` is working memory of at least the run's length.
+/// Quantises a run of whole blocks of a row into one or two terms. `second` is empty if there is
+/// one term; `residual` is working memory of at least the run's length.
 pub(super) fn quantize_terms(
     isa: Isa,
     run: &[f32],

@@ -16,7 +16,7 @@ macro_rules! dispatch_table {
         }
 
         impl Table {
-            /// The kernels for `isa`, or `None` where the processor lacks it.
+            /// Returns the kernels for `isa`, or `None` if the processor lacks it.
             pub(crate) fn for_isa(isa: $crate::isa::Isa) -> Option<&'static Table> {
                 use $crate::isa::Isa;
                 if !isa.is_available() {

@@ -7,7 +7,7 @@
 
 use half::f16;
 
-/// Most lanes of any instruction set, and the padding of scratch rows in elements.
+/// The most lanes of any instruction set, and the padding of scratch rows in elements.
 pub(crate) const MAX_LANES: usize = 16;
 
 /// A token for an instruction set, and its operations on `COUNT` floats at a time.
@@ -54,11 +54,11 @@ pub(crate) trait Lanes: Copy {
     fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a * b + c`, rounded once where the processor can.
     fn fma(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// The larger of both; `a` when either is NaN.
+    /// The larger of both; `a` if either is NaN.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// The smaller of both; `a` when either is NaN.
+    /// The smaller of both; `a` if either is NaN.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// The nearest integer, halves to even.
+    /// The nearest integer, ties to even.
     fn round(self, a: Self::Vector) -> Self::Vector;
     /// `a * 2^n` for integer-valued `n` in -160..=160, correct into overflow and underflow.
     fn scale_by_power(self, a: Self::Vector, n: Self::Vector) -> Self::Vector;
@@ -66,7 +66,7 @@ pub(crate) trait Lanes: Copy {
     fn abs(self, a: Self::Vector) -> Self::Vector;
     /// The magnitude of `a` with the sign of `sign`.
     fn copy_sign(self, a: Self::Vector, sign: Self::Vector) -> Self::Vector;
-    /// Per lane: `yes` where `a < b`, else `no` (also where either is NaN).
+    /// Per lane: `yes` where `a < b`, else `no` (also if either is NaN).
     fn where_less(
         self,
         a: Self::Vector,
@@ -76,7 +76,7 @@ pub(crate) trait Lanes: Copy {
     ) -> Self::Vector;
     /// The sum of all lanes, in a fixed order.
     fn sum(self, a: Self::Vector) -> f32;
-    /// The largest lane that is not NaN; negative infinity when there is none.
+    /// The largest lane that is not NaN; negative infinity if there is none.
     fn largest(self, a: Self::Vector) -> f32;
 
     /// Loads the first `COUNT` floats of a slice.
@@ -113,8 +113,8 @@ pub(crate) trait Lanes: Copy {
     }
 }
 
-/// Portable lanes: plain loops over eight floats, which compilers turn into whatever vector
-/// instructions the target guarantees.
+/// Portable lanes: plain loops over eight floats, which compilers turn into the vector instructions
+/// that the target guarantees.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -177,7 +177,7 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     fn fma(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        // Not mul_add: without the instruction that is a slow library call.
+        // Not `mul_add`: without the instruction that is a slow library call.
         each(|lane| a[lane] * b[lane] + c[lane])
     }
     #[inline(always)]
@@ -190,7 +190,7 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     fn round(self, a: Self::Vector) -> Self::Vector {
-        // Adding and taking away 1.5 * 2^23 leaves the nearest integer for |a| < 2^22.
+        // Adding and subtracting 1.5 * 2^23 leaves the nearest integer for |a| < 2^22.
         const MAGIC: f32 = 12_582_912.0;
         each(|lane| (a[lane] + MAGIC) - MAGIC)
     }

@@ -42,9 +42,9 @@ dispatch_table! {
 
 /// The row kernels for one instruction set.
 ///
-/// Every method works on one row (or any run of elements, where elements are independent), so
-/// that the caller splits rows among threads. Operands of one call have equal lengths, else the
-/// method panics. NaN goes through unless stated otherwise.
+/// Every method works on one row (or any run of elements, where elements are independent), so that
+/// the caller can split rows among threads. The operands of one call must have equal lengths, else
+/// the method panics. NaN is passed on unless stated otherwise.
 #[derive(Clone, Copy)]
 pub struct VectorKernels {
     isa: Isa,
@@ -66,7 +66,7 @@ macro_rules! call {
 }
 
 impl VectorKernels {
-    /// The kernels for `isa`, or `None` where the processor lacks it.
+    /// Returns the kernels for `isa`, or `None` if the processor lacks it.
     pub fn for_isa(isa: Isa) -> Option<Self> {
         Table::for_isa(isa).map(|table| VectorKernels { isa, table })
     }
@@ -86,13 +86,13 @@ impl VectorKernels {
         call!(self.rms_norm_plain(x, epsilon))
     }
 
-    /// `target += delta / sqrt(mean(delta^2) + epsilon) * weight`: Gemma's norm after a branch
-    /// together with its residual addition.
+    /// `target += delta / sqrt(mean(delta^2) + epsilon) * weight`: Gemma's norm after a branch,
+    /// together with the addition to its residual.
     pub fn rms_norm_add(&self, delta: &[f32], weight: &[f32], epsilon: f32, target: &mut [f32]) {
         call!(self.rms_norm_add(delta, weight, epsilon, target))
     }
 
-    /// Norms each head and turns it by its position's angles, in place.
+    /// Norms each head and rotates it by its position's angles, in place.
     ///
     /// `heads`: (count, head_dim); `weight`: head_dim, shared by all heads; `cosines` and `sines`:
     /// head_dim / 2 each, from [`RopeTable::fill`]. Element `j` is paired with `j + head_dim / 2`.
@@ -107,7 +107,7 @@ impl VectorKernels {
         call!(self.head_norm_rope(heads, weight, epsilon, cosines, sines))
     }
 
-    /// `out = gelu(gate) * up`, GELU in its tanh form; absolute error of it at most 1e-6 on
+    /// `out = gelu(gate) * up` with GELU in its tanh form, whose absolute error is at most 1e-6 on
     /// [-20, 20].
     pub fn geglu(&self, gate: &[f32], up: &[f32], out: &mut [f32]) {
         call!(self.geglu(gate, up, out))
@@ -148,12 +148,12 @@ impl VectorKernels {
         call!(self.scale(target, factor))
     }
 
-    /// The largest element that is not NaN; negative infinity when there is none.
+    /// The largest element that is not NaN; negative infinity if there is none.
     pub fn max(&self, x: &[f32]) -> f32 {
         call!(self.max(x))
     }
 
-    /// Index of the largest element, the first of equals; NaN never wins. `None` when no element
+    /// The index of the largest element, the first of equals; NaN never wins. `None` if no element
     /// is above negative infinity.
     pub fn argmax(&self, x: &[f32]) -> Option<usize> {
         // Two passes of pure loads are faster than one that carries indices along.
@@ -169,7 +169,7 @@ impl VectorKernels {
         call!(self.widen_f16(source, target))
     }
 
-    /// Rounds floats to halves, to nearest even; beyond 65504 they become infinite.
+    /// Rounds floats to halves, ties to even; beyond 65504 they become infinite.
     pub fn narrow_f16(&self, source: &[f32], target: &mut [f16]) {
         // The `half` crate picks the processor's own conversion at run time.
         target.convert_from_f32_slice(source);

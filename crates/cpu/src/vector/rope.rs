@@ -2,9 +2,9 @@
 
 use std::f64;
 
-/// The inverse frequencies of one kind of layer; turns positions into cosines and sines.
+/// The inverse frequencies of one kind of layer, which turn positions into cosines and sines.
 ///
-/// Pair `j` of a head of width `d` is turned by `position * theta^(-2j/d) / factor` (Su et al.,
+/// Pair `j` of a head of width `d` is rotated by `position * theta^(-2j/d) / factor` (Su et al.,
 /// arXiv 2104.09864; the factor is linear position scaling, which Gemma 3 from 4B on uses in its
 /// global layers only). All angles are computed in f64: in f32 a position of 100,000 would leave
 /// them wrong in the third decimal.
@@ -15,7 +15,8 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// Frequencies for heads of `head_dim` elements (even), base `theta` and scaling `factor`.
+    /// Computes the frequencies for heads of `head_dim` elements (even), base `theta` and scaling
+    /// `factor`.
     pub fn new(head_dim: usize, theta: f64, factor: f64) -> Self {
         assert!(head_dim.is_multiple_of(2), "rope turns pairs: head_dim {head_dim} is odd");
         let frequencies = (0..head_dim / 2)
@@ -24,14 +25,14 @@ impl RopeTable {
         RopeTable { frequencies }
     }
 
-    /// Pairs per head: the length of each row of cosines and sines.
+    /// The number of pairs per head: the length of each row of cosines and sines.
     pub fn pairs(&self) -> usize {
         self.frequencies.len()
     }
 
     /// Writes the cosines and sines of one position (head_dim / 2 each).
     ///
-    /// Costs about 20 ns per pair; a batch needs it once per row and kind of layer, not per layer.
+    /// Costs about 20 ns per pair. A batch needs it once per row and kind of layer, not per layer.
     pub fn fill(&self, position: usize, cosines: &mut [f32], sines: &mut [f32]) {
         assert_eq!(cosines.len(), self.pairs(), "a row of cosines has one entry per pair");
         assert_eq!(sines.len(), self.pairs(), "a row of sines has one entry per pair");

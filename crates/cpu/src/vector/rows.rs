@@ -6,7 +6,7 @@ use half::f16;
 use super::lanes::{Lanes, MAX_LANES};
 use super::math;
 
-/// Applies an expression of vectors to every element, the remainder through padded vectors.
+/// Applies an expression over vectors to every element; the remainder goes through padded vectors.
 macro_rules! elementwise {
     ($s:ident, $target:ident, [$($vector:ident = $source:ident),+] => $value:expr) => {{
         let length = $target.len();

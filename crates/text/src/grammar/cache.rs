@@ -1,11 +1,12 @@
-//! Compiled grammars by content.
+//! A cache of compiled grammars, by source.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Grammar, GrammarCompiler, GrammarError, GrammarSource};
 
-/// Keeps the compiled grammars that were used last, limited in number and in memory. Nothing is written to disk.
+/// Keeps the most recently used compiled grammars, limited in number and in memory. Nothing is
+/// written to disk.
 pub struct GrammarCache {
     compiler: GrammarCompiler,
     entries_max: usize,
@@ -17,7 +18,7 @@ pub struct GrammarCache {
 struct Kept {
     entries: HashMap<GrammarSource, Entry>,
     bytes: usize,
-    /// Counts uses.
+    /// The number of uses so far.
     clock: u64,
 }
 
@@ -36,17 +37,17 @@ impl std::fmt::Debug for GrammarCache {
 }
 
 impl GrammarCache {
-    /// A cache of at most `entries_max` grammars and about `bytes_max` bytes. A grammar larger than that is compiled
-    /// each time.
+    /// Makes a cache of at most `entries_max` grammars and about `bytes_max` bytes. A grammar
+    /// larger than that is compiled each time.
     pub fn new(compiler: GrammarCompiler, entries_max: usize, bytes_max: usize) -> Self {
         Self { compiler, entries_max, bytes_max, kept: Mutex::default() }
     }
 
-    /// The grammar of `source`, compiled if it is not kept. The lock is not held while compiling: two callers may
-    /// compile the same source at once, and others do not wait for them.
+    /// Returns the grammar of `source`, compiling it if it is not kept. The lock is not held while
+    /// compiling: two callers may compile the same source at once, and others do not wait for them.
     ///
     /// # Errors
-    /// As [`GrammarCompiler::compile`]. Failures are not kept.
+    /// Same as [`GrammarCompiler::compile`]. Failures are not kept.
     pub fn get(&self, source: &GrammarSource) -> Result<Arc<Grammar>, GrammarError> {
         if let Some(grammar) = self.find(source) {
             return Ok(grammar);
@@ -56,17 +57,17 @@ impl GrammarCache {
         Ok(grammar)
     }
 
-    /// Number of grammars kept.
+    /// The number of grammars kept.
     pub fn len(&self) -> usize {
         self.lock().entries.len()
     }
 
-    /// Whether none is kept.
+    /// Returns whether no grammar is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Estimated memory of the grammars kept, in bytes.
+    /// The estimated memory of the kept grammars, in bytes.
     pub fn bytes(&self) -> usize {
         self.lock().bytes
     }

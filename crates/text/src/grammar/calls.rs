@@ -6,10 +6,11 @@ use serde_json::{Map, Value, json};
 use super::compiler::{json_grammar, lark_string, with_options};
 use super::{CallShape, GrammarError, LeftOut, Otherwise, Relaxed, schema};
 
-/// Most parts of one tool's schema that are tried by themselves when the library does not take the whole.
+/// The most parts of one tool's schema that are tried separately if the library does not take the
+/// whole.
 const MAX_TRIALS: usize = 64;
 
-/// Tools whose schemas are what a grammar can hold of them.
+/// Tools with those parts of their schemas that a grammar can enforce.
 pub(super) struct Calls<'a> {
     tools: Vec<(&'a str, Value)>,
     shape: &'a CallShape,
@@ -17,7 +18,7 @@ pub(super) struct Calls<'a> {
 }
 
 impl<'a> Calls<'a> {
-    /// Names with schemas as text.
+    /// Reads names with schemas as text.
     pub(super) fn read(
         calls: &'a [(String, String)],
         shape: &'a CallShape,
@@ -32,8 +33,8 @@ impl<'a> Calls<'a> {
         Ok(Self { tools, shape, relaxed })
     }
 
-    /// What `start` makes of the grammar. Where the library refuses it, the tools at fault are found, and what it does not take
-    /// of their schemas is left out too.
+    /// Returns the result of `start` on the grammar. If the library refuses the grammar, finds the
+    /// tools at fault and also leaves out those parts of their schemas that it does not take.
     pub(super) fn compile<T>(
         mut self,
         start: impl Fn(TopLevelGrammar) -> Result<T, GrammarError>,
@@ -68,7 +69,8 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// The beginning of a call is one terminal, so that text and calls part at one place.
+    /// Writes the grammar in Lark. The beginning of a call is one terminal, so that text and calls
+    /// diverge at one place.
     fn lark(&self) -> String {
         let mut lark = String::from("start: call");
         if self.shape.parallel {
@@ -99,8 +101,9 @@ impl<'a> Calls<'a> {
         lark
     }
 
-    /// A schema that calls satisfy, and what satisfies the schema `answer`. All of them begin with the same signs, and within one
-    /// schema the library holds several alternatives open.
+    /// Returns a schema that is satisfied by calls and by everything that satisfies the schema
+    /// `answer`. All of these begin with the same characters, and within one schema the library
+    /// keeps several alternatives open.
     fn or_json(&self, answer: Value) -> Value {
         let mut definitions = Map::new();
         let mut define = |name: String, schema: Value| {
@@ -130,7 +133,8 @@ fn of_tool(tool: &str, error: GrammarError) -> GrammarError {
     GrammarError::Tool { tool: tool.to_owned(), error: Box::new(error) }
 }
 
-/// Whether the library does not know how to hold a schema. What nothing satisfies, or what costs too much, is refused.
+/// Returns whether the library cannot enforce a schema. A schema that nothing satisfies, or that
+/// costs too much, is refused instead.
 fn may_be_relaxed(error: &GrammarError) -> bool {
     match error {
         GrammarError::Invalid { problem, .. } => {
@@ -140,7 +144,8 @@ fn may_be_relaxed(error: &GrammarError) -> bool {
     }
 }
 
-/// Leaves out those properties that the library does not take, or all that the schema says. `alone` tries a schema.
+/// Leaves out the properties that the library does not take, or else everything in the schema.
+/// `alone` tries a schema.
 fn reduce(schema: &mut Value, alone: impl Fn(&Value) -> Result<(), GrammarError>) -> Vec<LeftOut> {
     let left_out = |place: &str, keyword: &str| LeftOut {
         place: place.to_owned(),

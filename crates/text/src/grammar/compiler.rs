@@ -1,4 +1,4 @@
-//! From a source to a grammar over a tokenizer's vocabulary.
+//! Compiles a source to a grammar over a tokenizer's vocabulary.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,30 +16,32 @@ use super::{
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary::{Kind, shortened};
 
-/// Stack of a compiling thread; only touched pages take memory. The library recurses once for each rule or reference
-/// of a chain, of which [`MAX_SCHEMA_BYTES`] hold some thousands.
+/// The stack of a compiling thread; only touched pages take memory. The library recurses once for
+/// each rule or reference of a chain, and [`MAX_SCHEMA_BYTES`] have room for some thousands.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Largest total length of all tokens in bytes. Gemma's have 2 MB.
+/// The largest total length of all tokens in bytes. Gemma's have 2 MB.
 const MAX_TOKEN_BYTES: usize = 32 << 20;
 
-/// Longest token in bytes: the library's trie is at most 1024 nodes deep, its root and a mark included.
+/// The longest token in bytes: the library's trie is at most 1024 nodes deep, including its root
+/// and a mark.
 const MAX_TRIE_DEPTH: usize = 1022;
 
-/// States of one matcher's lexer, of 1 to 2 kB each.
+/// The number of states of one matcher's lexer, of 1 to 2 kB each.
 const MAX_LEXER_STATES: usize = 32_768;
 
-/// Memory of a compiled grammar, and of its source in a cache, for each byte of the source, beside the lexer's states.
+/// The memory of a compiled grammar, and of its source in a cache, for each byte of the source, in
+/// addition to the lexer's states.
 const BYTES_PER_SOURCE_BYTE: usize = 64;
 
-/// Longest explanation of the library that is passed on, in characters.
+/// The longest explanation of the library that is passed on, in characters.
 const MAX_PROBLEM_CHARACTERS: usize = 300;
 
-/// Space between the elements of JSON: nothing, a space, or a line break and an indent. Unbounded space is where weak
-/// models get lost.
+/// Space between the elements of JSON: nothing, a space, or a line break and an indent. With
+/// unbounded space, weak models get lost.
 const JSON_SPACE: &str = r"\x20|\n[\x20\t]{0,64}";
 
-/// Which tokens are what, apart from the trie.
+/// Classes of tokens, apart from the trie.
 pub(crate) struct Tables {
     /// One bit for each token that text may consist of.
     pub(crate) text: Vec<u32>,
@@ -53,14 +55,15 @@ impl Tables {
     }
 }
 
-/// Compiles grammars for one tokenizer. The trie of its tokens is built when the first grammar is compiled.
+/// Compiles grammars for one tokenizer. The trie of its tokens is built when the first grammar is
+/// compiled.
 #[derive(Clone)]
 pub struct GrammarCompiler {
     tokenizer: Arc<Tokenizer>,
     base: Arc<OnceLock<Result<Base, GrammarError>>>,
 }
 
-/// What all grammars of a tokenizer share.
+/// The state that all grammars of a tokenizer share.
 struct Base {
     factory: ParserFactory,
     tables: Arc<Tables>,
@@ -75,13 +78,14 @@ impl std::fmt::Debug for GrammarCompiler {
 }
 
 impl GrammarCompiler {
-    /// A compiler for `tokenizer`, whose end tokens ([`Tokenizer::eos_ids`]) must be complete. Costs nothing yet.
+    /// Makes a compiler for `tokenizer`, whose end tokens ([`Tokenizer::eos_ids`]) must be
+    /// complete. Costs nothing yet.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         Self { tokenizer, base: Arc::default() }
     }
 
-    /// Builds the trie of the tokenizer's tokens, which the first [`GrammarCompiler::compile`] would do. For a server
-    /// that would rather wait at its start.
+    /// Builds the trie of the tokenizer's tokens, which the first [`GrammarCompiler::compile`]
+    /// would do otherwise. For a server that prefers to wait when it starts.
     ///
     /// # Errors
     /// [`GrammarError::Tokenizer`].
@@ -92,8 +96,9 @@ impl GrammarCompiler {
     /// Compiles a source.
     ///
     /// # Errors
-    /// [`GrammarError::Invalid`] and [`GrammarError::TooLarge`] are the source's fault, [`GrammarError::Tokenizer`] is
-    /// the model's, [`GrammarError::Failed`] says that no thread could be started.
+    /// [`GrammarError::Invalid`] and [`GrammarError::TooLarge`] are the source's fault,
+    /// [`GrammarError::Tokenizer`] is the model's. [`GrammarError::Failed`] means that no thread
+    /// could be started.
     pub fn compile(&self, source: &GrammarSource) -> Result<Grammar, GrammarError> {
         check_size(source)?;
         let base = self.base()?;
@@ -162,8 +167,8 @@ fn build_base(tokenizer: &Arc<Tokenizer>) -> Result<Base, GrammarError> {
         .map_err(|_| GrammarError::Tokenizer("it has too many tokens".to_owned()))?;
     let trie = TokTrie::from(&TokRxInfo::new(size, end), &words).with_eos_tokens(&ends);
     drop(words);
-    // Not called canonical, which keeps the library from spelling out what a grammar forces: an expression of 20 characters
-    // forces a million at a cost that no limit bounds.
+    // Not called canonical, which keeps the library from spelling out the text that a grammar
+    // forces: an expression of 20 characters forces a million, at a cost that no limit bounds.
     let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
     let capabilities = InferenceCapabilities::default();
     let slices = llguidance::earley::SlicedBiasComputer::json_slices();
@@ -239,7 +244,7 @@ fn compile(base: &Base, source: &GrammarSource) -> Result<Grammar, GrammarError>
 }
 
 impl Base {
-    /// The state before a reply's first token, and the bytes of its lexer.
+    /// Returns the state before a reply's first token, and the bytes of its lexer.
     fn start(
         &self,
         grammar: TopLevelGrammar,
@@ -273,7 +278,7 @@ impl Base {
         source: &GrammarSource,
         relaxed: Vec<Relaxed>,
     ) -> Grammar {
-        // Choices may be empty, which takes memory too.
+        // Choices may be empty, and an empty one takes memory too.
         let choices = match source {
             GrammarSource::Choice(choices) => size_of_val(choices.as_slice()),
             _ => 0,
@@ -283,12 +288,12 @@ impl Base {
     }
 }
 
-/// A grammar for a schema.
+/// Returns the grammar of a schema.
 pub(super) fn json_grammar(schema: Value) -> TopLevelGrammar {
     TopLevelGrammar::from_json_schema(with_options(schema))
 }
 
-/// A schema with options that it cannot override.
+/// Adds options to a schema that it cannot override.
 pub(super) fn with_options(mut schema: Value) -> Value {
     let options = JsonCompileOptions {
         whitespace_pattern: Some(JSON_SPACE.to_owned()),
@@ -298,7 +303,8 @@ pub(super) fn with_options(mut schema: Value) -> Value {
     schema
 }
 
-/// Checks the syntax of an expression; the character where it is wrong, from 1, and the problem.
+/// Checks the syntax of an expression. Returns the character at fault, counted from 1, and the
+/// problem.
 pub(super) fn regex_problem(text: &str) -> Option<(usize, String)> {
     let error = regex_syntax::ast::parse::Parser::new().parse(text).err()?;
     let character = text[..error.span().start.offset].chars().count() + 1;
@@ -334,7 +340,7 @@ fn choices_to_lark(choices: &[String]) -> Result<String, GrammarError> {
     Ok(format!("start: CHOICE\nCHOICE: {}\n", spelled.join(" | ")))
 }
 
-/// `text` as a string of a Lark grammar.
+/// Spells `text` as a string of a Lark grammar.
 pub(crate) fn lark_string(text: &str) -> String {
     let mut spelled = String::from("\"");
     for character in text.chars() {
@@ -351,7 +357,7 @@ pub(crate) fn lark_string(text: &str) -> String {
     spelled
 }
 
-/// The library's refusal of a source in this crate's terms.
+/// Returns the library's refusal of a source in this crate's terms.
 fn refusal(kind: &'static str, message: &str) -> GrammarError {
     if message.starts_with("panic") || message.contains("too big") || message.contains("too large")
     {
@@ -376,7 +382,8 @@ fn too_complex(kind: &'static str) -> GrammarError {
     )
 }
 
-/// A message in one line, cut to a bearable length: its first line, with the last one where the first only announces it.
+/// Returns a message in one line of a bearable length: its first line, with the last one if the
+/// first only announces it.
 pub(crate) fn first_line(message: &str) -> String {
     let mut line = message.lines().next().unwrap_or_default().to_owned();
     if line.ends_with(':')

@@ -1,27 +1,28 @@
-//! What can go wrong between a grammar and a token.
+//! Errors of grammars, from their sources to single tokens.
 
 use thiserror::Error;
 
-/// An error of a grammar: of its source when it is compiled, of its use later.
+/// An error of a grammar: of its source when it is compiled, or of its use later.
 ///
-/// After an error of use the [`Matcher`](crate::Matcher) gives no further masks: the generation has to end.
+/// After an error of use the [`Matcher`](crate::Matcher) returns no further masks: the generation
+/// has to end.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GrammarError {
-    /// The source is not valid, or says something that cannot be promised.
+    /// The source is not valid, or demands something that cannot be guaranteed.
     #[error("{kind}, {place}: {problem}")]
     Invalid {
-        /// What the source is: `JSON schema`, `regular expression`, ...
+        /// The kind of the source: `JSON schema`, `regular expression`, ...
         kind: &'static str,
-        /// Where: a JSON pointer, a line, a position in characters.
+        /// The place: a JSON pointer, a line, a position in characters.
         place: String,
-        /// What is wrong there and what to write instead.
+        /// The problem, and what to write instead.
         problem: String,
     },
-    /// The source, or what it expands to, is larger than one request may cost.
+    /// The source, or its expansion, is larger than one request may cost.
     #[error("{kind}: {what} exceeds the limit of {limit}; use a smaller or simpler one")]
     TooLarge {
-        /// What the source is.
+        /// The kind of the source.
         kind: &'static str,
         /// The exhausted resource.
         what: String,
@@ -33,7 +34,7 @@ pub enum GrammarError {
     Tool {
         /// The tool's name.
         tool: String,
-        /// What is wrong.
+        /// The problem of the schema.
         error: Box<GrammarError>,
     },
     /// The tokenizer cannot be constrained.
@@ -44,18 +45,18 @@ pub enum GrammarError {
     /// The mask given to [`Matcher::allowed`](crate::Matcher::allowed) is too short.
     #[error("the mask has {words} words of 32 tokens, the vocabulary needs {needed}")]
     MaskSize {
-        /// Words given.
+        /// The number of words given.
         words: usize,
-        /// Words needed.
+        /// The number of words needed.
         needed: usize,
     },
-    /// A token was given that the grammar does not allow.
+    /// The grammar does not allow the given token.
     #[error("the grammar does not allow token {token} here")]
     TokenRefused {
         /// The token's id.
         token: u32,
     },
-    /// A token was given, or a mask asked for, after the reply had ended.
+    /// A token was given, or a mask requested, after the reply had ended.
     #[error("the reply had ended already")]
     Finished,
     /// The grammar needs more work for one token than is allowed, or the library failed.
@@ -64,7 +65,7 @@ pub enum GrammarError {
 }
 
 impl GrammarError {
-    /// A [`GrammarError::Invalid`].
+    /// Makes a [`GrammarError::Invalid`].
     pub(crate) fn invalid(
         kind: &'static str,
         place: impl Into<String>,
@@ -73,7 +74,7 @@ impl GrammarError {
         Self::Invalid { kind, place: place.into(), problem: problem.into() }
     }
 
-    /// A [`GrammarError::TooLarge`].
+    /// Makes a [`GrammarError::TooLarge`].
     pub(crate) fn too_large(kind: &'static str, what: impl Into<String>, limit: u64) -> Self {
         Self::TooLarge { kind, what: what.into(), limit }
     }

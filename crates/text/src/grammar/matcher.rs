@@ -1,4 +1,4 @@
-//! One reply that follows a grammar.
+//! Follows one reply through a grammar.
 
 use std::sync::Arc;
 
@@ -7,9 +7,10 @@ use llguidance::api::StopReason;
 use super::compiler::{Tables, first_line, guarded};
 use super::error::GrammarError;
 
-/// Follows one reply through its grammar: [`Matcher::allowed`] before each token, [`Matcher::accept`] after it.
+/// Follows one reply through its grammar: [`Matcher::allowed`] before each token,
+/// [`Matcher::accept`] after it.
 ///
-/// It can move between threads. After an error every call gives that error again.
+/// It can be moved to another thread. After an error every call returns that error again.
 pub struct Matcher {
     state: llguidance::Matcher,
     tables: Arc<Tables>,
@@ -31,17 +32,19 @@ impl Matcher {
         Self { state, tables, finished: false, failure: None }
     }
 
-    /// Words of 32 tokens that a mask needs: vocabulary / 32, rounded up.
+    /// The number of words of 32 tokens that a mask needs: vocabulary / 32, rounded up.
     pub fn mask_words(&self) -> usize {
         self.tables.text.len()
     }
 
-    /// Writes which tokens may come next: bit `id % 32` of word `id / 32`. Words beyond [`Matcher::mask_words`], which
-    /// a model's padded vocabulary may have, are set to 0. At least one bit is set.
+    /// Writes which tokens may come next: bit `id % 32` of word `id / 32`. Words beyond
+    /// [`Matcher::mask_words`], which a model's padded vocabulary may have, are set to 0. At least
+    /// one bit is set.
     ///
     /// # Errors
     /// [`GrammarError::MaskSize`] for a short mask; [`GrammarError::Finished`] after the end;
-    /// [`GrammarError::Failed`] if this step costs more than is allowed or nothing can follow. The mask is then all 0.
+    /// [`GrammarError::Failed`] if this step costs more than is allowed or nothing can follow. The
+    /// mask is then all 0.
     pub fn allowed(&mut self, mask: &mut [u32]) -> Result<(), GrammarError> {
         mask.fill(0);
         self.check()?;
@@ -74,11 +77,11 @@ impl Matcher {
         self.keep(outcome)
     }
 
-    /// Takes the token that was chosen.
+    /// Takes the chosen token.
     ///
     /// # Errors
-    /// [`GrammarError::TokenRefused`] for a token that the mask forbids; [`GrammarError::Finished`] after the end;
-    /// [`GrammarError::Failed`] as for [`Matcher::allowed`].
+    /// [`GrammarError::TokenRefused`] for a token that the mask forbids; [`GrammarError::Finished`]
+    /// after the end; [`GrammarError::Failed`] as for [`Matcher::allowed`].
     pub fn accept(&mut self, token: u32) -> Result<(), GrammarError> {
         self.check()?;
         let outcome = guarded(|| {
@@ -99,7 +102,7 @@ impl Matcher {
         self.keep(outcome)
     }
 
-    /// Whether the reply so far satisfies the grammar, so that it may end here.
+    /// Returns whether the reply so far satisfies the grammar, so that it may end here.
     pub fn is_complete(&mut self) -> bool {
         self.failure.is_none()
             && (self.finished || guarded(|| may_end(&mut self.state)).unwrap_or(false))
@@ -119,7 +122,8 @@ impl Matcher {
     }
 }
 
-/// Whether the library sees nothing that could follow. It stops on exceeded limits too, which is no end of a reply.
+/// Returns whether the library sees nothing that could follow. It also stops if a limit is
+/// exceeded, which is not an end of the reply.
 fn has_stopped(state: &llguidance::Matcher) -> Result<bool, GrammarError> {
     match state.stop_reason() {
         StopReason::NotStopped => Ok(false),
@@ -128,7 +132,7 @@ fn has_stopped(state: &llguidance::Matcher) -> Result<bool, GrammarError> {
     }
 }
 
-/// Whether the reply may end here.
+/// Returns whether the reply may end here.
 fn may_end(state: &mut llguidance::Matcher) -> Result<bool, GrammarError> {
     Ok(has_stopped(state)? || state.is_accepting().map_err(|error| failed(&error))?)
 }

@@ -1,4 +1,4 @@
-//! The `strftime_now` of Hugging Face templates, over a time that the caller gives.
+//! The `strftime_now` of Hugging Face templates, over a time from the caller.
 
 use minijinja::{Error, ErrorKind};
 
@@ -37,7 +37,7 @@ const WEEKDAYS: [&str; 7] =
     ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 impl CalendarTime {
-    /// 0 for Sunday, after Sakamoto's rule.
+    /// Returns the day of the week, 0 for Sunday, by Sakamoto's rule.
     fn weekday(self) -> usize {
         const SHIFTS: [i64; 12] = [0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4];
         let year = i64::from(self.year) - i64::from(self.month < 3);
@@ -50,8 +50,8 @@ impl CalendarTime {
         usize::from(self.month.clamp(1, 12)) - 1
     }
 
-    /// The time as C's `strftime` writes it in the C locale, for the directives
-    /// that chat templates use.
+    /// Formats the time as C's `strftime` does in the C locale, for the directives that chat
+    /// templates use.
     pub(crate) fn format(self, pattern: &str) -> Result<String, Error> {
         let mut text = String::new();
         let mut characters = pattern.chars();

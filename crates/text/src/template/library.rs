@@ -1,9 +1,9 @@
 //! The filters, tests, functions and methods that templates may use.
 //!
-//! The environment starts empty: what is not listed here does not exist.
-//! Whatever could make much out of little (`replace`, `join`, `indent`,
-//! `tojson`) is written here with its bounds; `format`, `center` and the other
-//! fillers are left out, since no published chat template needs them.
+//! The environment starts empty: a name that is not listed here does not exist. Every operation
+//! that could make much out of little (`replace`, `join`, `indent`, `tojson`) is written here with
+//! its bounds. `format`, `center` and the other fillers are left out, since no published chat
+//! template needs them.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use super::clock::CalendarTime;
 use super::limits::{Budget, JsonStyle, MAX_STRING_BYTES, write_json};
 use crate::error::TextError;
 
-/// Which of its arguments a library filter pays for.
+/// How much of its arguments a library filter pays for.
 #[derive(Clone, Copy)]
 enum Price {
-    /// Their own lengths.
+    /// The lengths of the arguments.
     Shallow,
-    /// All that is in them.
+    /// Everything in the arguments.
     Deep,
 }
 
@@ -38,7 +38,7 @@ impl Price {
     }
 }
 
-/// Adds one of the engine's filters, with a toll.
+/// Adds one of the engine's filters, with a price.
 fn add_priced<F, Rv, Args>(
     environment: &mut Environment<'_>,
     budget: &Arc<Budget>,
@@ -151,7 +151,7 @@ fn join(budget: &Budget, list: &Value, separator: &Value) -> Result<Value, Error
     Ok(Value::from(text))
 }
 
-/// Widest indentation: deeper ones only fill memory.
+/// The widest indentation: deeper ones only fill memory.
 const MAX_INDENT: usize = 64;
 
 fn bounded_indent(budget: &Budget, width: usize) -> Result<usize, Error> {
@@ -162,7 +162,7 @@ fn bounded_indent(budget: &Budget, width: usize) -> Result<usize, Error> {
     Ok(width)
 }
 
-/// Positional arguments and keyword arguments, which come last.
+/// Splits positional arguments from keyword arguments, which come last.
 fn split_arguments(arguments: &[Value]) -> Result<(&[Value], Kwargs), Error> {
     if let Some((last, positional)) = arguments.split_last()
         && last.kind() == ValueKind::Map
@@ -173,8 +173,8 @@ fn split_arguments(arguments: &[Value]) -> Result<(&[Value], Kwargs), Error> {
     Ok((arguments, from_args::<(Kwargs,)>(&[])?.0))
 }
 
-/// Python's `json.dumps` as Hugging Face's `tojson` calls it: not escaped for
-/// HTML, all of Unicode as it is.
+/// Does what Python's `json.dumps` does as Hugging Face's `tojson` calls it: no escapes for HTML,
+/// and all of Unicode as it is.
 fn to_json(budget: &Budget, value: &Value, rest: &[Value]) -> Result<Value, Error> {
     let (positional, options) = split_arguments(rest)?;
     let (indent,): (Option<Value>,) = from_args(positional)?;
@@ -290,7 +290,7 @@ fn install_functions(
     }
 }
 
-/// Python's methods of strings, maps and lists.
+/// Calls one of Python's methods of strings, maps and lists.
 fn call_method(
     budget: &Budget,
     state: &mut State,
@@ -331,7 +331,7 @@ fn call_method(
     }
 }
 
-/// What the engine does with a value in `{{ }}`.
+/// Installs how the engine prints a value in `{{ }}`.
 pub(crate) fn install_formatter(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     let own = Arc::clone(budget);
     environment.set_formatter(move |out, _state, value| {

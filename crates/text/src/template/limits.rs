@@ -1,4 +1,4 @@
-//! What one rendering may cost, and the walks over values that charge for it.
+//! The limits on the cost of one rendering, and the walks over values that charge for it.
 //!
 //! The template engine counts instructions. One instruction can still double a
 //! string or compare two lists that share their elements forty levels deep, so
@@ -13,23 +13,23 @@ use minijinja::{Error, ErrorKind, Value};
 
 use crate::error::TextError;
 
-/// Instructions of one rendering.
+/// The instructions of one rendering.
 pub(crate) const MAX_STEPS: u64 = 1_000_000;
-/// Most bytes of a rendered prompt.
+/// The most bytes of a rendered prompt.
 pub const MAX_OUTPUT_BYTES: usize = 4 << 20;
-/// Bytes of one string made by the template.
+/// The bytes of one string made by the template.
 pub(crate) const MAX_STRING_BYTES: usize = 8 << 20;
-/// Elements of one list made by the template.
+/// The elements of one list made by the template.
 pub(crate) const MAX_LIST_ITEMS: usize = 100_000;
-/// Bytes written, including what `set` blocks and macros capture.
+/// The bytes written, including those that `set` blocks and macros capture.
 const MAX_WRITTEN_BYTES: u64 = 32 << 20;
-/// Bytes and elements that operations may read and make, for any input ...
+/// The bytes and elements that operations may read and make for any input ...
 const BASE_WORK: u64 = 64 << 20;
-/// ... and per byte of input on top.
+/// ... and in addition per byte of input.
 const WORK_PER_INPUT_BYTE: u64 = 16;
-/// Work of looking at one value, in the measure of bytes copied.
+/// The work of looking at one value, in bytes copied.
 const VALUE_WORK: usize = 32;
-/// Nesting of one value. JSON input has at most 128 levels.
+/// The nesting of one value. JSON input has at most 128 levels.
 const MAX_DEPTH: usize = 160;
 
 /// The account of one rendering.
@@ -63,7 +63,7 @@ impl Budget {
         self.refuse(TextError::TemplateLimit { what, limit })
     }
 
-    /// Why the rendering was stopped, if it was stopped here.
+    /// Returns why the rendering was stopped, if it was stopped here.
     pub(crate) fn take_reason(&self) -> Option<TextError> {
         self.reason.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }
@@ -157,7 +157,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Appends `value` as Python's `str` shows it: what Jinja's reference implementation prints.
+    /// Appends `value` as Python's `str` shows it, which is what Jinja's reference implementation
+    /// prints.
     pub(crate) fn print(&self, text: &mut String, value: &Value) -> Result<(), Error> {
         match value.as_str() {
             Some(string) => self.append(text, string),
@@ -222,7 +223,7 @@ impl Budget {
     }
 }
 
-/// How [`write_json`] lays out its output, after Python's `json.dumps`.
+/// The layout of the output of [`write_json`], after Python's `json.dumps`.
 pub(crate) struct JsonStyle {
     /// Spaces per level; `None` for one line.
     pub(crate) indent: Option<usize>,

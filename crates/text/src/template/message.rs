@@ -9,7 +9,8 @@ use crate::tokenizer::Tokenizer;
 /// the OpenAI wire format share.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`, ... A template decides what it accepts.
+    /// The speaker: `system`, `user`, `assistant`, `tool`, ... The template decides which ones it
+    /// accepts.
     pub role: String,
     /// The text, or its parts.
     #[serde(default)]
@@ -38,7 +39,7 @@ impl Default for Content {
 }
 
 impl Content {
-    /// All texts in it, a line each. Other parts are left out.
+    /// Returns all texts in it, one per line. Other parts are left out.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -49,7 +50,7 @@ impl Content {
         }
     }
 
-    /// Bytes of all texts in it.
+    /// The bytes of all texts in it.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -88,14 +89,14 @@ pub struct Part {
 }
 
 impl Message {
-    /// A message of text.
+    /// Makes a message of text.
     pub fn new(role: impl Into<String>, content: impl Into<Content>) -> Self {
         Self { role: role.into(), content: content.into(), extra: Map::new() }
     }
 
-    /// The message with every text in it (role, content and further fields)
-    /// marked as untrusted by [`Tokenizer::guard`]: encoded with
-    /// [`crate::Specials::ParseGuarded`], none of it can become a control token.
+    /// Returns the message with every text in it (role, content and further fields) marked as
+    /// untrusted by [`Tokenizer::guard`]: encoded with [`crate::Specials::ParseGuarded`], none of
+    /// it can become a control token.
     #[must_use]
     pub fn guarded(mut self, tokenizer: &Tokenizer) -> Self {
         let guard = |text: &mut String| *text = tokenizer.guard(text).into_owned();

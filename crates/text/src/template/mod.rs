@@ -1,9 +1,9 @@
-//! Chat templates: a conversation to the text of a prompt.
+//! Chat templates: turn a conversation into the text of a prompt.
 //!
-//! Templates come with model files and are programs of strangers. They run in
-//! an environment that holds only what [`library`] lists, with limits on
-//! source, steps, recursion, work, memory and output ([`limits`]), on a thread
-//! of their own whose stack fits the deepest nesting that these limits allow.
+//! Templates come with model files and are untrusted programs. They run in an environment that
+//! holds only what [`library`] lists, with limits on source, steps, recursion, work, memory and
+//! output ([`limits`]), on a thread of their own whose stack fits the deepest nesting that these
+//! limits allow.
 
 mod clock;
 mod library;
@@ -30,14 +30,14 @@ use crate::error::TextError;
 use limits::{Budget, MAX_OUTPUT_BYTES, MAX_STEPS};
 use turns::Ways;
 
-/// Stack of a rendering thread. Only touched pages take memory. The deepest
-/// use is dropping a list nested once per [`MAX_STEPS`] / 8 steps.
+/// The stack of a rendering thread. Only touched pages take memory. The deepest use is dropping a
+/// list nested once per [`MAX_STEPS`] / 8 steps.
 const STACK_BYTES: usize = 256 << 20;
 
 /// Gemma 3's turn format, equal to the template that its checkpoints carry.
 const GEMMA: &str = include_str!("gemma.jinja");
 
-/// Names that a template finds defined, which `extra` must not replace.
+/// Names that a template finds defined already, which `extra` must not replace.
 const RESERVED: [&str; 16] = [
     "messages",
     "add_generation_prompt",
@@ -61,21 +61,21 @@ const RESERVED: [&str; 16] = [
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: Arc<str>,
-    /// What it takes, once that has been tried.
+    /// The turns that it takes, once that has been tried.
     ways: Arc<OnceLock<Ways>>,
 }
 
-/// What a template is given beside the messages.
+/// The values that a template gets in addition to the messages.
 #[derive(Debug, Clone)]
 pub struct RenderOptions {
     /// Whether to end with the beginning of the model's turn.
     pub add_generation_prompt: bool,
-    /// Text of the beginning-of-sequence token.
+    /// The text of the beginning-of-sequence token.
     pub bos_token: String,
-    /// Text of the end-of-sequence token.
+    /// The text of the end-of-sequence token.
     pub eos_token: String,
-    /// Further variables (`tools`, `enable_thinking`, ...). A name that the
-    /// template finds defined otherwise is refused.
+    /// Further variables (`tools`, `enable_thinking`, ...). A name that the template finds defined
+    /// already is refused.
     pub extra: Map<String, Value>,
     /// The time for `strftime_now`, which is undefined without it.
     pub clock: Option<CalendarTime>,
@@ -94,7 +94,7 @@ impl Default for RenderOptions {
 }
 
 impl ChatTemplate {
-    /// Checks and keeps a template.
+    /// Checks and stores a template.
     ///
     /// # Errors
     /// [`TextError::Template`] with the line of a syntax error or of a
@@ -106,7 +106,7 @@ impl ChatTemplate {
         Ok(Self { source, ways: Arc::default() })
     }
 
-    /// Gemma 3's turn format, for models that come without a template.
+    /// Returns Gemma 3's turn format, for models that come without a template.
     pub fn gemma() -> Self {
         Self { source: GEMMA.into(), ways: Arc::default() }
     }
@@ -116,27 +116,28 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// A conversation of any shape in turns that this template takes: neighbours of one role become one message, and a system
-    /// message stands where the template has a place for it, which is found out by trying; where there is none it stands in
-    /// the user's turn. A turn of the user that says nothing is added where the template wants one first. No message's text
-    /// is left out.
+    /// Arranges a conversation of any shape in turns that this template takes.
+    ///
+    /// Adjacent messages of one role become one message. A system message goes where the template
+    /// has a place for it, which is found by trying; if there is none, it goes into the user's
+    /// turn. If the template wants a turn of the user first, an empty one is added. No message's
+    /// text is left out.
     pub fn arranged(&self, messages: Vec<Message>) -> Vec<Message> {
         let options = RenderOptions::default();
         let render = |messages: &[Message]| self.render(messages, &options).ok();
         self.ways.get_or_init(|| Ways::of(render, &options.bos_token)).arrange(messages)
     }
 
-    /// The prompt for a conversation, whose turns must be such that the template takes them ([`ChatTemplate::arranged`]).
+    /// Renders the prompt for a conversation, whose turns the template must take
+    /// ([`ChatTemplate::arranged`]).
     ///
-    /// To keep control tokens out of untrusted text, give messages that went
-    /// through [`Message::guarded`] and encode the prompt with
-    /// [`crate::Specials::ParseGuarded`].
+    /// To keep control tokens out of untrusted text, pass messages that went through
+    /// [`Message::guarded`] and encode the prompt with [`crate::Specials::ParseGuarded`].
     ///
     /// # Errors
-    /// [`TextError::TemplateRefused`] with the template's own words if it
-    /// calls `raise_exception`; [`TextError::TemplateArgument`] for a reserved
-    /// name in `extra`; [`TextError::TemplateLimit`] if it wants more than a
-    /// prompt may cost; [`TextError::Template`] for any other failure.
+    /// [`TextError::TemplateRefused`] with the template's own words if it calls `raise_exception`;
+    /// [`TextError::TemplateArgument`] for a reserved name in `extra`; [`TextError::TemplateLimit`]
+    /// if it wants more than a prompt may cost; [`TextError::Template`] for any other failure.
     pub fn render(
         &self,
         messages: &[Message],
@@ -169,7 +170,7 @@ fn check_extra(extra: &Map<String, Value>) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Runs `work` where deep recursion is no danger; a panic becomes an error.
+/// Runs `work` on a stack that is safe for deep recursion; a panic becomes an error.
 fn on_deep_stack<T: Send>(
     work: impl FnOnce() -> Result<T, TextError> + Send,
 ) -> Result<T, TextError> {
@@ -185,7 +186,7 @@ fn on_deep_stack<T: Send>(
     })
 }
 
-/// Counts bytes.
+/// Counts the bytes written to it.
 struct Length(usize);
 
 impl io::Write for Length {
@@ -241,7 +242,7 @@ fn render(
     Ok(prompt)
 }
 
-/// A JSON value as the engine's.
+/// Converts a JSON value to the engine's.
 fn value_of(json: Value) -> minijinja::Value {
     match json {
         Value::Null => minijinja::Value::from(()),
@@ -259,7 +260,7 @@ fn value_of(json: Value) -> minijinja::Value {
     }
 }
 
-/// The engine's error in this crate's terms.
+/// Converts the engine's error to this crate's terms.
 fn template_error(error: &minijinja::Error) -> TextError {
     if error.kind() == ErrorKind::OutOfFuel {
         return TextError::TemplateLimit { what: "steps", limit: MAX_STEPS };

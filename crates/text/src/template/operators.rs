@@ -1,7 +1,7 @@
 //! The template operators, each paying for its operands before it acts.
 //!
-//! The names cannot be written as filters in a template: they hold characters
-//! that no identifier has.
+//! The names cannot be written as filters in a template: they contain characters that no identifier
+//! has.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ fn add(budget: &Budget, state: &State, a: Value, b: Value) -> Result<Value, Erro
 
 fn multiply(budget: &Budget, state: &State, a: Value, b: Value) -> Result<Value, Error> {
     for (value, count) in [(&a, &b), (&b, &a)] {
-        // What is not a count is refused by the engine.
+        // The engine refuses a value that is not a count.
         let count = count.as_usize().unwrap_or(0);
         if let Some(string) = value.as_str() {
             budget.charge_string(string.len().saturating_mul(count))?;
@@ -87,7 +87,7 @@ fn slice(budget: &Budget, state: &State, arguments: Rest<Value>) -> Result<Value
     evaluate(state, "value[start:stop:step]", context! { value, start, stop, step })
 }
 
-/// Whether a value can be a key at a bounded price.
+/// Returns whether a value can be a key at a bounded price.
 fn is_plain(value: &Value) -> bool {
     matches!(
         value.kind(),
@@ -95,7 +95,7 @@ fn is_plain(value: &Value) -> bool {
     )
 }
 
-/// Whether a value is a loop, macro or namespace rather than data.
+/// Returns whether a value is a loop, macro or namespace rather than data.
 fn is_of_engine(value: &Value) -> bool {
     value.as_object().is_some_and(|object| {
         let name = object.type_name();
@@ -123,7 +123,7 @@ fn item(budget: &Budget, value: &Value, key: &Value) -> Result<Value, Error> {
     value.get_item(key)
 }
 
-/// A map literal.
+/// Makes a map literal.
 fn map(budget: &Budget, arguments: Rest<Value>) -> Result<Value, Error> {
     let mut entries: Vec<(Value, Value)> = Vec::with_capacity(arguments.len() / 2);
     let mut arguments = arguments.0.into_iter();

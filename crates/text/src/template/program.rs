@@ -1,11 +1,10 @@
-//! Template source to engine instructions, with every operation whose cost
-//! depends on its operands routed through [`super::operators`].
+//! Compiles template source to engine instructions, with every operation whose cost depends on its
+//! operands routed through [`super::operators`].
 //!
-//! minijinja limits instructions and recursion, not bytes: `x + x` in a loop
-//! doubles a string each time, and constant expressions are evaluated while
-//! compiling. Its operators cannot be replaced by configuration, so the
-//! compiled instructions are: each becomes the call of a filter that has the
-//! same arguments and checks them first. The instruction set is the engine's
+//! minijinja limits instructions and recursion, not bytes: `x + x` in a loop doubles a string each
+//! time, and constant expressions are evaluated during compilation. Its operators cannot be
+//! replaced by configuration, so the compiled instructions are replaced: each becomes the call of a
+//! filter that has the same arguments and checks them first. The instruction set is the engine's
 //! own (`unstable_machinery`), hence the exact version in the workspace.
 
 use minijinja::Error;
@@ -16,20 +15,20 @@ use minijinja::value::Value;
 use super::operators as op;
 use crate::error::TextError;
 
-/// Longest template source. Published ones have up to 30 KB.
+/// The longest template source. Published ones have up to 30 KB.
 pub(crate) const MAX_SOURCE_BYTES: usize = 128 << 10;
 
-/// Longest `{{ }}` or `{% %}`: bounds the depth of the expression in it.
+/// The longest `{{ }}` or `{% %}`, which bounds the depth of the expression in it.
 const MAX_TAG_BYTES: usize = 16 << 10;
 
-/// Most tokens in one tag. The engine looks for constants below every operator
-/// of a chain, which takes time quadratic in its length.
+/// The most tokens in one tag. The engine looks for constants below every operator of a chain,
+/// which takes time quadratic in its length.
 const MAX_TAG_TOKENS: u64 = 1_000;
 
-/// Most `elif` branches: each is one level of the engine's recursion.
+/// The most `elif` branches: each is one level of the engine's recursion.
 const MAX_ELIF: usize = 2_000;
 
-/// Most `-` and `not` in a row: the parser counts other nesting itself.
+/// The most `-` and `not` in a row: the parser counts other nesting itself.
 const MAX_SIGNS: u64 = 100;
 
 const NAME: &str = "chat template";
@@ -57,7 +56,7 @@ fn refused(line: usize, problem: &str) -> TextError {
     TextError::Template { line, problem: problem.to_owned() }
 }
 
-/// Bounds what the parser and the constant folder will meet.
+/// Bounds the work of the parser and the constant folder.
 fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), TextError> {
     if source.len() > MAX_SOURCE_BYTES {
         return Err(TextError::TemplateLimit {
@@ -118,16 +117,17 @@ fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), TextError> {
     Ok(())
 }
 
-/// What is known of the tag being read.
+/// The facts about the tag that is being read.
 struct Tag {
     start: usize,
     tokens: u64,
-    /// It holds a string, a list or a tuple.
+    /// Whether it contains a string, a list or a tuple.
     holds_literal: bool,
     after_product: bool,
     /// The token before the last `*`.
     left: Operand,
-    /// A product of two things that may both be constants, not both numbers.
+    /// Whether it has a product of two operands that may both be constants and are not both
+    /// numbers.
     literal_product: bool,
 }
 
@@ -144,7 +144,7 @@ impl Default for Tag {
     }
 }
 
-/// What stands beside a `*`.
+/// An operand of a `*`.
 #[derive(Clone, Copy, PartialEq)]
 enum Operand {
     /// A variable, attribute or function: never a constant.
@@ -166,7 +166,7 @@ impl Operand {
     }
 }
 
-/// The instruction that replaces `instruction`, or why none can.
+/// Returns the instruction that replaces `instruction`, or why none can.
 fn replacement<'a>(instruction: &Instruction<'a>) -> Result<Instruction<'a>, &'static str> {
     let call = |name, arguments| Ok(Instruction::ApplyFilter(name, Some(arguments), u8::MAX));
     match instruction {
@@ -202,7 +202,7 @@ fn replacement<'a>(instruction: &Instruction<'a>) -> Result<Instruction<'a>, &'s
     }
 }
 
-/// How many instructions one becomes.
+/// Returns the number of instructions that one becomes.
 fn width(instruction: &Instruction<'_>) -> u32 {
     match instruction {
         Instruction::EmitRaw(_) => 2,
@@ -233,12 +233,12 @@ fn rewrite<'a>(
             program.add_with_line(instruction, u16::try_from(line).unwrap_or(u16::MAX));
         };
         match instruction {
-            // Text of the template itself goes through the counting formatter too.
+            // The template's own text goes through the counting formatter too.
             Instruction::EmitRaw(text) => {
                 add(Instruction::LoadConst(Value::from(*text)));
                 add(Instruction::Emit);
             }
-            // The value lies under the namespace that it is stored in.
+            // The value lies below the namespace in which it is stored.
             Instruction::SetAttr(name) => {
                 add(Instruction::Swap);
                 add(Instruction::ApplyFilter(op::STORABLE, Some(1), u8::MAX));

@@ -1,17 +1,18 @@
-//! Conversations of any shape as the turns that a template takes.
+//! Arranges conversations of any shape in the turns that a template takes.
 //!
-//! Templates are written for a system message and turns of user and assistant that alternate. Clients send more: several system
-//! messages, some of them in the middle or at the end, the same speaker twice, an assistant who speaks first. What a template
-//! makes of those is found out by trying ([`Ways`]); the rest is brought into turns that it takes, with no text left out.
+//! Templates are written for a system message and alternating turns of user and assistant. Clients
+//! send more: several system messages, some of them in the middle or at the end, the same speaker
+//! twice, an assistant who speaks first. What a template does with those is found by trying
+//! ([`Ways`]). Everything else is arranged in turns that it takes, with no text left out.
 
 use super::message::{Content, Message, Part};
 
-/// What a template takes beside a user and an assistant in turn.
+/// What a template takes in addition to alternating turns of user and assistant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ways {
     /// A system message before all turns.
     system_first: bool,
-    /// System messages between turns and after them, each written as the first one is.
+    /// System messages between turns and after them, each written like the first one.
     system_later: bool,
     /// A system message without any turn.
     system_only: bool,
@@ -20,14 +21,15 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    /// Finds out what a template takes. `render` gives the text of a conversation, or nothing if the template refuses it; `bos`
-    /// is what it writes for the beginning of a sequence.
+    /// Finds out what a template takes. `render` returns the text of a conversation, or `None` if
+    /// the template refuses it; `bos` is the text that the template writes for the beginning of a
+    /// sequence.
     pub(super) fn of(render: impl Fn(&[Message]) -> Option<String>, bos: &str) -> Self {
         let try_roles = |roles: &[&str]| Tried::of(&render, roles);
         let takes = |roles: &[&str]| try_roles(roles).is_some();
         let first = try_roles(&["system", "user", "assistant", "user"]);
         let system_first = first.is_some();
-        // A system message between each two kinds of turns, and at the end.
+        // A system message between every two kinds of turns, and at the end.
         let mixed = [
             "user",
             "system",
@@ -43,7 +45,8 @@ impl Ways {
             "assistant",
             "system",
         ];
-        // Templates that know system messages at the beginning only may write later ones as a turn of an unknown speaker.
+        // Templates that know system messages only at the beginning may write later ones as a turn
+        // of an unknown speaker.
         let alike = |first: &Tried, later: &Tried| {
             let opening = first.before(0).trim_start();
             let opening = opening.strip_prefix(bos).unwrap_or(opening).trim_start();
@@ -62,7 +65,7 @@ impl Ways {
         }
     }
 
-    /// The conversation in turns that the template takes.
+    /// Returns the conversation in turns that the template takes.
     pub(super) fn arrange(self, messages: Vec<Message>) -> Vec<Message> {
         let mut turns: Vec<Message> = Vec::with_capacity(messages.len() + 1);
         let mut is_beginning = true;
@@ -86,7 +89,8 @@ impl Ways {
         turns
     }
 
-    /// A message with the role in which the template takes it at this place; `None` for a system message without text.
+    /// Returns a message with the role in which the template takes it at this place; `None` for a
+    /// system message without text.
     fn place(self, mut message: Message, is_beginning: &mut bool) -> Option<Message> {
         match message.role.as_str() {
             "developer" => message.role = "system".to_owned(),
@@ -94,7 +98,7 @@ impl Ways {
             _ => {}
         }
         if message.role == "system" {
-            // Templates read one text of a system message.
+            // Templates read a system message as one text.
             let text = message.content.text();
             if text.trim().is_empty() {
                 return None;
@@ -102,8 +106,8 @@ impl Ways {
             message.content = Content::Text(text);
             let is_taken = if *is_beginning { self.system_first } else { self.system_later };
             if !is_taken {
-                // Where the template has no place for it, it stands in the user's turn, at its place in the conversation: a
-                // prompt that goes on from an earlier one still begins with it.
+                // If the template has no place for it, it goes into the user's turn at its place in
+                // the conversation: a prompt that continues an earlier one still begins with that.
                 message.role = "user".to_owned();
             }
         } else {
@@ -116,15 +120,16 @@ impl Ways {
     }
 }
 
-/// What a template made of a conversation in which each message is a word of its own.
+/// The rendering of a conversation in which each message is a word of its own.
 struct Tried {
     text: String,
-    /// Where each word begins and ends.
+    /// The beginning and the end of each word.
     words: Vec<(usize, usize)>,
 }
 
 impl Tried {
-    /// None if the template refuses the conversation, or shows a word not at all, twice or in another order.
+    /// Returns `None` if the template refuses the conversation, or shows a word not at all, twice
+    /// or in another order.
     fn of(render: impl Fn(&[Message]) -> Option<String>, roles: &[&str]) -> Option<Self> {
         let word = |index: usize| format!("qx{}zj", char::from(b'a' + (index % 26) as u8));
         let messages = roles.iter().enumerate();
@@ -145,25 +150,26 @@ impl Tried {
         Some(Self { text, words })
     }
 
-    /// What the template wrote between a word and the one before it.
+    /// Returns the template's text between a word and the previous one.
     fn before(&self, index: usize) -> &str {
         let start = index.checked_sub(1).map_or(0, |before| self.words[before].1);
         &self.text[start..self.words[index].0]
     }
 }
 
-/// Whether neighbours of a role become one message. Others than these are the template's own.
+/// Returns whether adjacent messages of a role become one message. Other roles are the template's
+/// own.
 fn is_merged(role: &str) -> bool {
     matches!(role, "system" | "user" | "assistant")
 }
 
-/// Adds what a second message says to the first.
+/// Appends the content of a second message to the first.
 fn merge(first: &mut Message, second: Message) {
     first.content = match (std::mem::take(&mut first.content), second.content) {
         (Content::Text(before), Content::Text(after)) => Content::Text(joined(before, &after)),
         (before, after) => {
             let (mut parts, mut after) = (parts_of(before), parts_of(after).into_iter().peekable());
-            // Templates trim each part: a space between two texts has to be within one.
+            // Templates trim each part, so a space between two texts has to be inside one.
             let last = parts.last_mut().and_then(|part| part.text.as_mut());
             if let Some(last) = last
                 && let Some(next) = after.next_if(|part| part.text.is_some())
@@ -179,7 +185,7 @@ fn merge(first: &mut Message, second: Message) {
     }
 }
 
-/// Two texts with an empty line between them.
+/// Joins two texts with an empty line between them.
 fn joined(mut before: String, after: &str) -> String {
     if !before.is_empty() && !after.is_empty() {
         before.push_str("\n\n");

@@ -1,4 +1,4 @@
-//! Tools, calls and results as messages that any template takes.
+//! Writes tools, calls and results as messages that any template takes.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,13 @@ use crate::template::{Content, Message};
 use crate::vocabulary::shortened;
 
 impl Tools {
-    /// The conversation for a template that knows no tools: [`Tools::write_calls`], then [`Tools::declare`].
+    /// Returns the conversation for a template without support for tools: [`Tools::write_calls`],
+    /// then [`Tools::declare`].
     ///
     /// Nothing here is marked as untrusted: guard the result ([`Message::guarded`]).
     ///
     /// # Errors
-    /// As [`Tools::write_calls`].
+    /// Same as [`Tools::write_calls`].
     pub fn conversation(
         &self,
         messages: Vec<Message>,
@@ -26,12 +27,13 @@ impl Tools {
         Ok(messages)
     }
 
-    /// Writes calls and results as text: `tool_calls` of the assistant as what calls them, messages of the role `tool` as a
-    /// user's. Several messages of one role may follow one another then:
+    /// Writes calls and results as text: `tool_calls` of the assistant in the form of a call,
+    /// messages of the role `tool` as a user's. Several messages of one role may then be adjacent:
     /// [`ChatTemplate::arranged`](crate::ChatTemplate::arranged) makes turns of them.
     ///
     /// # Errors
-    /// A [`ToolError`] for calls and results of a wrong shape, and results of calls that were not made.
+    /// Returns a [`ToolError`] for calls and results of a wrong shape, and for results of calls
+    /// that were not made.
     pub fn write_calls(messages: Vec<Message>) -> Result<Vec<Message>, ToolError> {
         let mut names: HashMap<String, String> = HashMap::new();
         let write = |(index, message): (usize, Message)| {
@@ -52,7 +54,8 @@ impl Tools {
         messages.insert(end.unwrap_or(messages.len()), Message::new("system", instructions));
     }
 
-    /// What the model is told, in the words of Google's documentation of function calling with Gemma.
+    /// Returns the instructions for the model, in the words of Google's documentation of function
+    /// calling with Gemma.
     fn instructions(&self, choice: &ToolChoice, parallel: bool) -> Option<String> {
         if self.is_empty() || *choice == ToolChoice::None {
             return None;
@@ -75,7 +78,7 @@ impl Tools {
     }
 }
 
-/// A message with its `tool_calls` written as text; `names` learns their ids.
+/// Returns a message with its `tool_calls` written as text; `names` learns their ids.
 fn call_message(
     place: &str,
     mut message: Message,
@@ -129,7 +132,8 @@ fn call_message(
     Ok(message)
 }
 
-/// A result as a user's message. JSON keeps it in one line, so that no result can close its block.
+/// Returns a result as a user's message. JSON keeps it in one line, so that no result can close its
+/// block.
 fn result_message(
     place: &str,
     message: &Message,

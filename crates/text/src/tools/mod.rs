@@ -1,16 +1,19 @@
 //! Tools: functions that a model may ask its caller to run.
 //!
-//! Gemma 3 has no token and no template for them. Google's documentation (ai.google.dev/gemma/docs/capabilities/function-calling)
-//! describes the functions in the prompt and has the model answer `{"name": ..., "parameters": {...}}`; results go back
-//! in a user's turn as a `tool_output` block. So:
+//! Gemma 3 has no token and no template for them. Google's documentation
+//! (ai.google.dev/gemma/docs/capabilities/function-calling) describes the functions in the prompt
+//! and has the model answer `{"name": ..., "parameters": {...}}`; results go back in a user's turn
+//! as a `tool_output` block. So:
 //!
-//! - [`Tools`] checks declarations of the OpenAI form; [`Tools::conversation`] writes them and all earlier calls and
-//!   results into messages that a template without tools takes.
-//! - [`Tools::grammar`] makes a reply be a call, or be text or a call, with arguments that satisfy what a grammar can hold of
-//!   their schema.
-//! - [`CallParser`] splits the generated text into text and calls while it arrives, and compares calls with the whole schema.
+//! - [`Tools`] checks declarations of the OpenAI form; [`Tools::conversation`] writes them and
+//!   all earlier calls and results into messages that a template without tools takes.
+//! - [`Tools::grammar`] makes a reply be a call, or be text or a call, with arguments that
+//!   satisfy those parts of their schema that a grammar can enforce.
+//! - [`CallParser`] splits the generated text into text and calls while it arrives, and compares
+//!   calls with the whole schema.
 //!
-//! A list of calls is `[{...}, {...}]`, this crate's extension of the documented form for several calls in one reply.
+//! A list of calls is `[{...}, {...}]`, this crate's extension of the documented form for several
+//! calls in one reply.
 
 mod conversation;
 mod parser;
@@ -26,19 +29,19 @@ use crate::grammar::{CallShape, GrammarSource, MAX_SCHEMA_BYTES, Otherwise, chec
 use crate::validation::Checker;
 use crate::vocabulary::shortened;
 
-/// Most tools of one request.
+/// The most tools of one request.
 pub const MAX_TOOLS: usize = 128;
 
-/// Longest name of a tool in bytes.
+/// The longest name of a tool in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
-/// What is wrong with tools, their choice, or the messages that name them.
+/// A problem of tools, their choice, or the messages that name them.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{param}: {problem}")]
 pub struct ToolError {
-    /// The field at fault, as `tools[2].function.name`.
+    /// The field at fault, such as `tools[2].function.name`.
     pub param: String,
-    /// What is wrong and what to write instead.
+    /// The problem, and what to write instead.
     pub problem: String,
 }
 
@@ -48,17 +51,17 @@ impl ToolError {
     }
 }
 
-/// Whether and which tool a reply has to call.
+/// Whether a reply has to call a tool, and which.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
     /// The model decides.
     #[default]
     Auto,
-    /// None; the tools are not even mentioned.
+    /// No tool; the tools are not even mentioned.
     None,
-    /// At least one.
+    /// At least one tool.
     Required,
-    /// This one.
+    /// This tool.
     Named(String),
 }
 
@@ -67,11 +70,11 @@ pub enum ToolChoice {
 struct Tool {
     /// Letters, digits and `_-.:/`, at most 64.
     name: String,
-    /// What it is for.
+    /// Its purpose.
     description: Option<String>,
-    /// JSON schema of its arguments, an object, as text.
+    /// The JSON schema of its arguments, an object, as text.
     schema: String,
-    /// What compares calls with the schema, once there was one.
+    /// Compares calls with the schema, once there was one.
     checker: OnceLock<Checker>,
 }
 
@@ -88,12 +91,13 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Reads the field `tools` of an OpenAI request: a list of `{"type": "function", "function": {"name", "description",
-    /// "parameters"}}`. `null` means no tools.
+    /// Reads the field `tools` of an OpenAI request: a list of
+    /// `{"type": "function", "function": {"name", "description", "parameters"}}`. `null` means no
+    /// tools.
     ///
     /// # Errors
-    /// A [`ToolError`] for more than [`MAX_TOOLS`], a wrong shape, a name that is missing, malformed or used twice, and
-    /// parameters that are not a schema of an object.
+    /// Returns a [`ToolError`] for more than [`MAX_TOOLS`], a wrong shape, a name that is missing,
+    /// malformed or used twice, and parameters that are not the schema of an object.
     pub fn from_openai(value: &Value) -> Result<Self, ToolError> {
         let list = match value {
             Value::Null => return Ok(Self::default()),
@@ -126,11 +130,12 @@ impl Tools {
         Ok(Self { tools: tools.into() })
     }
 
-    /// Reads the field `tool_choice` of an OpenAI request: `auto`, `none`, `required` or `{"type": "function",
-    /// "function": {"name": ...}}`. `null` is `auto`.
+    /// Reads the field `tool_choice` of an OpenAI request: `auto`, `none`, `required` or
+    /// `{"type": "function", "function": {"name": ...}}`. `null` is `auto`.
     ///
     /// # Errors
-    /// A [`ToolError`] for another shape, a name that no tool has, and a demand for a tool where there is none.
+    /// Returns a [`ToolError`] for another shape, a name that no tool has, and a demand for a tool
+    /// if there are no tools.
     pub fn choice_from_openai(&self, value: &Value) -> Result<ToolChoice, ToolError> {
         let wrong = || {
             ToolError::new(
@@ -168,27 +173,28 @@ impl Tools {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no tools.
     pub fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }
 
-    /// The field with the arguments' schema of the tool of this name.
+    /// Returns the field with the arguments' schema of the tool of this name.
     pub fn field(&self, name: &str) -> Option<String> {
         let index = self.tools.iter().position(|tool| tool.name == name)?;
         Some(format!("tools[{index}].function.parameters"))
     }
 
-    /// The tool of this name.
+    /// Returns the tool of this name.
     fn find(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    /// The grammar of a reply: calls of the chosen tools, in [`ToolChoice::Auto`] or JSON that satisfies the schema `answer`,
-    /// without one text that begins like no call. With `parallel` a list of calls too. `None` if nothing is to be called.
+    /// Returns the grammar of a reply, or `None` if nothing is to be called.
     ///
-    /// In `Auto` without a schema only a call that opens the reply exactly as `{"name": ` is guided; [`CallParser`] finds
-    /// others.
+    /// The reply is a call of one of the chosen tools, or with `parallel` also a list of calls. In
+    /// [`ToolChoice::Auto`] it may also be JSON that satisfies the schema `answer`, or without such
+    /// a schema text that does not begin like a call. In that last case only a call that opens the
+    /// reply exactly as `{"name": ` is guided; [`CallParser`] finds others.
     pub fn grammar(
         &self,
         choice: &ToolChoice,
@@ -215,7 +221,7 @@ impl Tools {
         Some(GrammarSource::Calls { calls: calls.collect(), shape })
     }
 
-    /// A parser for one reply. Without `parallel` the reply ends at its first call.
+    /// Returns a parser for one reply. Without `parallel` the reply ends at its first call.
     pub fn parser(&self, parallel: bool) -> CallParser {
         CallParser::new(Arc::clone(&self.tools), parallel)
     }
@@ -252,7 +258,7 @@ fn read_tool(place: &str, entry: &Value) -> Result<Tool, ToolError> {
     Ok(Tool { name: name.to_owned(), description, schema, checker: OnceLock::new() })
 }
 
-/// The schema of the arguments of the function `name` as text.
+/// Returns the schema of the arguments of the function `name` as text.
 fn read_parameters(place: &str, name: &str, value: Option<&Value>) -> Result<String, ToolError> {
     let wrong =
         |place: &str, problem: &str| ToolError::new(place, format!("the tool `{name}`: {problem}"));
@@ -280,7 +286,7 @@ fn read_parameters(place: &str, name: &str, value: Option<&Value>) -> Result<Str
     Ok(schema)
 }
 
-/// A tool as JSON.
+/// Writes a tool as JSON.
 fn declaration(tool: &Tool) -> String {
     let name = Value::from(&*tool.name);
     let description = tool.description.as_deref().map(Value::from);

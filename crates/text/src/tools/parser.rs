@@ -1,4 +1,4 @@
-//! Generated text to text and calls.
+//! Splits generated text into text and calls.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use serde_json::value::RawValue;
 
 use super::Tool;
 
-/// What a fence around calls may be labelled.
+/// The labels that a fence around calls may have.
 const FENCES: [&str; 6] = ["", "json", "tool_code", "tool_call", "tool_calls", "tool"];
 
-/// Longest space that is held back because a call may follow, in bytes.
+/// The longest space that is held back because a call may follow, in bytes.
 const MAX_SPACE_BYTES: usize = 256;
 
 /// A call that a model made.
@@ -18,11 +18,12 @@ const MAX_SPACE_BYTES: usize = 256;
 pub struct ToolCall {
     /// Its place among the calls of the reply, from 0.
     pub index: usize,
-    /// The tool's name, one of those declared.
+    /// The tool's name, which is among those declared.
     pub name: String,
     /// The arguments: the text of a JSON object as the model wrote it.
     pub arguments: String,
-    /// Why they do not satisfy the tool's schema, or cannot be told to. It names places and keywords, and no value.
+    /// Why the arguments do not satisfy the tool's schema, or why that cannot be decided. It names
+    /// places and keywords, but no values.
     pub problem: Option<String>,
 }
 
@@ -37,11 +38,12 @@ pub enum ReplyPart {
 
 /// Splits a reply into text and calls while it arrives, wherever its pieces are cut.
 ///
-/// A call is an object `{"name": ..., "parameters": {...}}` (`arguments` will do too) of a declared tool, or one in a list of
-/// them, at the beginning of a line, bare or in a fence such as ` ```tool_code `. Text that may be the beginning of one
-/// is held back; what turns out not to be a call is passed on as it was. A call of a list is passed on when it is complete, whatever
-/// comes of the list: where the list breaks off in another one, that one is dropped. Each byte is scanned a bounded number of
-/// times.
+/// A call is an object `{"name": ..., "parameters": {...}}` (or with `arguments`) of a declared
+/// tool, or one in a list of them, at the beginning of a line, bare or in a fence such as
+/// ` ```tool_code `. Text that may be the beginning of a call is held back; if it turns out not to
+/// be one, it is passed on unchanged. A call in a list is passed on when it is complete, whatever
+/// becomes of the list: if the list breaks off inside another call, that one is dropped. Each byte
+/// is scanned a bounded number of times.
 #[derive(Debug, Clone)]
 pub struct CallParser {
     tools: Arc<[Tool]>,
@@ -53,14 +55,14 @@ pub struct CallParser {
     done: bool,
 }
 
-/// What may stand at the beginning of the text held back.
+/// The possible content at the beginning of the held-back text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// A line, and so a call.
+    /// The beginning of a line, which may be a call.
     Line,
     /// The rest of a line of text.
     Words,
-    /// The sign after an element of a list, or the next element.
+    /// The separator after an element of a list, or the next element.
     List { is_fenced: bool, wants_element: bool },
     /// The end of a fence.
     Fence,
@@ -69,20 +71,20 @@ enum Place {
 /// How far the value that may be a call has been scanned.
 #[derive(Debug, Clone, Default)]
 struct Scan {
-    /// Bytes scanned.
+    /// The number of bytes scanned.
     at: usize,
     depth: usize,
     in_string: bool,
     escaped: bool,
 }
 
-/// What stands somewhere.
+/// The content at some place.
 enum Found {
-    /// No call.
+    /// Not a call.
     Text,
     /// Not decided yet.
     Open,
-    /// A call's name and arguments, and the bytes up to its end.
+    /// A call's name and arguments, and the number of bytes up to its end.
     Call(String, String, usize),
 }
 
@@ -106,7 +108,7 @@ impl CallParser {
         }
     }
 
-    /// Takes the next piece of the reply; what is certain by it.
+    /// Takes the next piece of the reply and returns the parts that are now certain.
     pub fn push(&mut self, text: &str) -> Vec<ReplyPart> {
         if !self.done {
             self.held.push_str(text);
@@ -114,19 +116,20 @@ impl CallParser {
         self.advance(false)
     }
 
-    /// Ends the reply: what is held back is a call or text.
+    /// Ends the reply: held-back text is now a call or text.
     pub fn finish(&mut self) -> Vec<ReplyPart> {
         let parts = self.advance(true);
         self.done = true;
         parts
     }
 
-    /// Number of calls found.
+    /// The number of calls found.
     pub fn calls(&self) -> usize {
         self.calls
     }
 
-    /// Whether nothing more can come: the reply had its one call. Generation may stop.
+    /// Returns whether nothing more can come because the reply had its one call. Generation may
+    /// stop.
     pub fn is_done(&self) -> bool {
         self.done
     }
@@ -156,7 +159,7 @@ impl CallParser {
         parts
     }
 
-    /// At the beginning of a line; whether there is more to do.
+    /// Reads the beginning of a line; returns whether there is more to do.
     fn line(&mut self, last: bool, parts: &mut Vec<ReplyPart>) -> bool {
         let space = self.held.len() - self.held.trim_start().len();
         if space == self.held.len() && space <= MAX_SPACE_BYTES {
@@ -195,7 +198,7 @@ impl CallParser {
         true
     }
 
-    /// After an element of a list; whether there is more to do.
+    /// Reads on after an element of a list; returns whether there is more to do.
     fn list(
         &mut self,
         is_fenced: bool,
@@ -235,7 +238,7 @@ impl CallParser {
         true
     }
 
-    /// Where a fence may end; whether there is more to do.
+    /// Reads a place where a fence may end; returns whether there is more to do.
     fn fence_end(&mut self, last: bool) -> bool {
         let rest = self.held.trim_start();
         let space = self.held.len() - rest.len();
@@ -272,7 +275,7 @@ impl CallParser {
         }
     }
 
-    /// What stands at `start`.
+    /// Returns the content at `start`.
     fn find(&mut self, start: usize) -> Found {
         let rest = &self.held[start..];
         match begins_call(rest, &self.tools) {
@@ -288,8 +291,8 @@ impl CallParser {
     }
 }
 
-/// Where the content of a fence begins, 0 without one; `Some(None)` if it is a fence of something else, `None` if that
-/// is not known yet.
+/// Returns where the content of a fence begins, 0 without a fence; `Some(None)` if it is a fence of
+/// something else, `None` if that is not known yet.
 fn fence(text: &str) -> Option<Option<usize>> {
     if !text.starts_with('`') {
         return Some(Some(0));
@@ -309,7 +312,8 @@ fn fence(text: &str) -> Option<Option<usize>> {
     Some(Some(text.len() - content.trim_start().len()))
 }
 
-/// Whether `text` begins `{"name": "NAME"` with a known name; `None` if it is too short to tell.
+/// Returns whether `text` begins `{"name": "NAME"` with a known name; `None` if it is too short to
+/// decide.
 fn begins_call(text: &str, tools: &[Tool]) -> Option<bool> {
     let mut rest = text;
     for expected in ["{", "\"name\"", ":", "\""] {
@@ -327,8 +331,8 @@ fn begins_call(text: &str, tools: &[Tool]) -> Option<bool> {
 }
 
 impl Scan {
-    /// The length of the JSON value that `text` begins with, `None` if it has no end yet. `text` must begin as it did
-    /// at the call before.
+    /// Returns the length of the JSON value at the beginning of `text`, or `None` if it has no end
+    /// yet. `text` must begin with the text of the previous call.
     fn end(&mut self, text: &[u8]) -> Option<usize> {
         while let Some(&byte) = text.get(self.at) {
             self.at += 1;
@@ -357,7 +361,7 @@ impl Scan {
     }
 }
 
-/// The name and the arguments of a value that is a call.
+/// Returns the name and the arguments of a value if it is a call.
 fn read_call(text: &str, tools: &[Tool]) -> Option<(String, String)> {
     let call: WrittenCall<'_> = serde_json::from_str(text).ok()?;
     let arguments = call.parameters.map_or("{}", RawValue::get);

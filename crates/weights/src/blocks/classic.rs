@@ -8,7 +8,7 @@
 //! | Q5_1 | f16 d, f16 m, u32 high bits, 16 B nibbles | d q + m |
 //! | Q8_0 | f16 d, 32 i8 | d q |
 //!
-//! The encoders take the element of largest magnitude (or the two extremes) onto the end of the
+//! The encoders map the element of largest magnitude (or the two extremes) to the end of the
 //! integer range, as llama.cpp's reference does. Where its result would depend on whether the
 //! compiler fused a multiplication with an addition, the sum is taken in double precision.
 
@@ -25,7 +25,7 @@ fn unpack(nibbles: &[u8], high: u32, out: &mut [f32; N], value: impl Fn(u8) -> f
     }
 }
 
-/// Stores the low four bits of 32 integers; gives their fifth bits.
+/// Stores the low four bits of 32 integers and returns their fifth bits.
 fn pack(integers: &[u8; N], nibbles: &mut [u8]) -> u32 {
     for (j, byte) in nibbles.iter_mut().enumerate() {
         *byte = (integers[j] & 15) | (integers[j + N / 2] & 15) << 4;
@@ -64,7 +64,7 @@ pub(super) fn decode_q8_0(block: &[u8; 34], out: &mut [f32; N]) {
     }
 }
 
-/// The element of largest magnitude, the first of equals, with its sign.
+/// Returns the element of largest magnitude, the first of equals, with its sign.
 fn extreme(input: &[f32; N]) -> f32 {
     input.iter().fold(0.0_f32, |kept, &value| if value.abs() > kept.abs() { value } else { kept })
 }
@@ -75,7 +75,7 @@ fn reciprocal(d: f32) -> f32 {
     if d == 0.0 || inverse.is_infinite() { 0.0 } else { inverse }
 }
 
-/// 32 integers `trunc(x / d + middle + 0.5)` up to `2 middle - 1`.
+/// Returns 32 integers `trunc(x / d + middle + 0.5)`, at most `2 middle - 1`.
 fn symmetric(input: &[f32; N], d: f32, middle: u8) -> [u8; N] {
     let inverse = f64::from(reciprocal(d));
     let shift = f64::from(middle) + 0.5;
@@ -95,7 +95,7 @@ pub(super) fn encode_q5_0(input: &[f32; N], block: &mut [u8; 22]) {
     block[2..6].copy_from_slice(&high.to_le_bytes());
 }
 
-/// Scale, minimum and 32 integers `trunc((x - m) / d + 0.5)` up to `top`.
+/// Returns the scale, the minimum and 32 integers `trunc((x - m) / d + 0.5)`, at most `top`.
 fn with_minimum(input: &[f32; N], top: u8) -> (f32, f32, [u8; N]) {
     let low = input.iter().copied().fold(f32::INFINITY, f32::min);
     let high = input.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -1,9 +1,9 @@
 //! Scale searches for the K formats.
 //!
-//! An element's weight is `x^2 + mean square of its run`: large weights matter more to the products
-//! they take part in, small ones still count. For each of a few step sizes around the one that
-//! spreads the run over the integer range, integers are rounded and the scale (and minimum) that
-//! suits them best is solved by weighted least squares; the smallest error wins.
+//! An element's weight is `x^2 + mean square of its run`: large elements matter more to the
+//! products that they take part in, small ones still count. For each of a few step sizes around the
+//! one that spreads the run over the integer range, the integers are rounded and weighted least
+//! squares give the scale (and minimum) that suits them best. The smallest error wins.
 
 use half::f16;
 
@@ -11,7 +11,7 @@ use half::f16;
 /// its scale, and squares would underflow.
 pub(super) const TINY: f32 = 1e-12;
 
-/// Step sizes tried: the integer range widened or narrowed by these many steps.
+/// The step sizes that are tried: the integer range widened or narrowed by this many steps.
 const NUDGES: [f32; 13] =
     [-1.5, -1.25, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5];
 
@@ -22,8 +22,8 @@ pub(super) fn nearest(value: f32) -> f32 {
     (value + SHIFT) - SHIFT
 }
 
-/// `value` in half precision, rounded away from zero where half precision is coarse: a common
-/// factor that comes out smaller than asked for would leave the largest run scales out of reach.
+/// Returns `value` in half precision, rounded away from zero where half precision is coarse: a
+/// common factor smaller than `value` would leave the largest run scales out of reach.
 pub(super) fn half_factor(value: f32) -> f32 {
     let rounded = f16::from_f32(value);
     let falls_short = rounded.to_f32().abs() < value.abs() * 0.998;
@@ -31,7 +31,8 @@ pub(super) fn half_factor(value: f32) -> f32 {
     if falls_short { f16::from_bits(rounded.to_bits() + 1).to_f32() } else { rounded.to_f32() }
 }
 
-/// The weights of a run, in units of `magnitude` squared so that they neither vanish nor overflow.
+/// Returns the weights of a run, in units of `magnitude` squared so that they neither vanish nor
+/// overflow.
 pub(super) fn weights<const N: usize>(run: &[f32; N], magnitude: f32) -> [f32; N] {
     let squares = run.map(|value| {
         let scaled = value / magnitude;
@@ -53,7 +54,7 @@ fn sum<const N: usize>(term: impl Fn(usize) -> f32) -> f32 {
     lanes.iter().sum()
 }
 
-/// Scale s and minimum m, both at least 0, such that `x = s q - m` with q from 0 to `top`.
+/// Returns scale s and minimum m, both at least 0, such that `x = s q - m` with q from 0 to `top`.
 pub(super) fn scale_and_minimum<const N: usize>(
     run: &[f32; N],
     weight: &[f32; N],
@@ -99,7 +100,7 @@ pub(super) fn scale_and_minimum<const N: usize>(
     best
 }
 
-/// Scale s of either sign such that `x = s q` with q from `-bottom` to `bottom - 1`.
+/// Returns scale s of either sign such that `x = s q` with q from `-bottom` to `bottom - 1`.
 pub(super) fn symmetric_scale<const N: usize>(
     run: &[f32; N],
     weight: &[f32; N],

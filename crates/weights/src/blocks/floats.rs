@@ -5,7 +5,7 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// Elements converted at a time: enough to use the processor's vector conversion.
+/// The number of elements converted at a time: enough to use the processor's vector conversion.
 const BATCH: usize = 64;
 
 pub(super) fn decode_f32(bytes: &[u8], out: &mut [f32]) {

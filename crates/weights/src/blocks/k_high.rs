@@ -25,7 +25,8 @@ pub(super) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     }
 }
 
-/// For elements 32 run .. 32 run + 32: their low and high bytes and the shifts within.
+/// Returns, for elements 32 run .. 32 run + 32, their low and high bytes and the shifts within
+/// them.
 fn pieces<'a>(low: &'a [u8], high: &'a [u8], run: usize) -> (&'a [u8], &'a [u8], usize, usize) {
     let (half, quarter) = (run / 4, run % 4);
     let low = &low[64 * half + 32 * (quarter % 2)..][..32];
@@ -33,7 +34,7 @@ fn pieces<'a>(low: &'a [u8], high: &'a [u8], run: usize) -> (&'a [u8], &'a [u8],
     (low, high, 4 * (quarter / 2), 2 * quarter)
 }
 
-/// What a block stores, before packing.
+/// The numbers that a block stores, before packing.
 #[derive(Clone)]
 struct Choice {
     d: f32,                    // representable in half precision
@@ -41,8 +42,9 @@ struct Choice {
     integers: [[f32; 16]; 16], // whole, -32..=31
 }
 
-/// Each run is fitted alone, then the 16 scales are rounded to 8 bits under a common factor, the
-/// integers chosen again, and the factor fitted again, as long as that lowers the weighted error.
+/// Each run is fitted separately. Then the 16 scales are rounded to 8 bits under a common factor,
+/// the integers are chosen again, and the factor is fitted again, as long as that lowers the
+/// weighted error.
 pub(super) fn encode_q6_k(input: &[f32; 256], block: &mut [u8; 210]) {
     let magnitude = input.iter().fold(0.0_f32, |kept, value| kept.max(value.abs()));
     if magnitude < fit::TINY {
@@ -76,7 +78,7 @@ pub(super) fn encode_q6_k(input: &[f32; 256], block: &mut [u8; 210]) {
     store(&best, block);
 }
 
-/// The nearest integers under the chosen scales; gives the weighted squared error.
+/// Chooses the nearest integers under the chosen scales and returns the weighted squared error.
 fn choose_integers(choice: &mut Choice, runs: &[[f32; 16]], weight: &[[f32; 16]; 16]) -> f64 {
     let mut error = 0.0;
     for run in 0..16 {
@@ -94,7 +96,7 @@ fn choose_integers(choice: &mut Choice, runs: &[[f32; 16]], weight: &[[f32; 16];
     error
 }
 
-/// Least squares for `x = d (s q)` over the whole block, integers held fixed.
+/// Fits the factor of `x = d (s q)` over the whole block by least squares, with the integers fixed.
 fn refit_factor(choice: &mut Choice, runs: &[[f32; 16]], weight: &[[f32; 16]; 16]) {
     let [mut aa, mut ax] = [0.0_f64; 2];
     for run in 0..16 {

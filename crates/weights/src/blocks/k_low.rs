@@ -44,7 +44,7 @@ pub(super) fn decode_q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     }
 }
 
-/// The 16 bytes that hold run `run`, and the shift of its two bits.
+/// Returns the 16 bytes that hold run `run`, and the shift of its two bits.
 fn two_bit_run(quants: &[u8], run: usize) -> (&[u8], usize) {
     let bytes = &quants[32 * (run / 8) + 16 * (run % 2)..][..16];
     (bytes, 2 * (run % 8 / 2))

@@ -14,7 +14,7 @@ use half::f16;
 use super::fit::{self, weights};
 use super::{half_at, put_half};
 
-/// Scale and minimum of run `j`.
+/// Returns the scale and minimum of run `j`.
 fn scale_and_minimum(b: &[u8], j: usize) -> (u8, u8) {
     if j < 4 {
         (b[j] & 63, b[j + 4] & 63)
@@ -56,7 +56,7 @@ fn decode_runs(block: &[u8], high: &[u8], nibbles: &[u8], out: &mut [f32; 256]) 
     }
 }
 
-/// What a Q4_K block stores, before packing.
+/// The numbers that a Q4_K block stores, before packing.
 #[derive(Clone)]
 struct Choice {
     d: f32, // representable in half precision, as is d_min
@@ -66,9 +66,9 @@ struct Choice {
     integers: [[f32; 32]; 8], // whole, 0..=15
 }
 
-/// Each run is fitted alone; then the 8 scales and minima are rounded to 6 bits under common
-/// factors, the integers chosen again for the rounded ones, and the factors fitted again to those,
-/// as long as that lowers the weighted error.
+/// Each run is fitted separately. Then the 8 scales and minima are rounded to 6 bits under common
+/// factors, the integers are chosen again for the rounded ones, and the factors are fitted again to
+/// those, as long as that lowers the weighted error.
 pub(super) fn encode_q4_k(input: &[f32; 256], block: &mut [u8; 144]) {
     let magnitude = input.iter().fold(0.0_f32, |kept, value| kept.max(value.abs()));
     if magnitude < fit::TINY {
@@ -108,7 +108,7 @@ pub(super) fn encode_q4_k(input: &[f32; 256], block: &mut [u8; 144]) {
     store(&best, block);
 }
 
-/// The nearest integers under the chosen scales; gives the weighted squared error.
+/// Chooses the nearest integers under the chosen scales and returns the weighted squared error.
 fn choose_integers(choice: &mut Choice, runs: &[[f32; 32]], weight: &[[f32; 32]; 8]) -> f64 {
     let mut error = 0.0;
     for run in 0..8 {
@@ -127,7 +127,8 @@ fn choose_integers(choice: &mut Choice, runs: &[[f32; 32]], weight: &[[f32; 32];
     error
 }
 
-/// Least squares for `x = d (s q) - dmin m` over the whole block, integers held fixed.
+/// Fits the factors of `x = d (s q) - dmin m` over the whole block by least squares, with the
+/// integers fixed.
 fn refit_factors(choice: &mut Choice, runs: &[[f32; 32]], weight: &[[f32; 32]; 8]) {
     let [mut aa, mut ab, mut bb, mut ax, mut bx] = [0.0_f64; 5];
     for run in 0..8 {

@@ -10,8 +10,8 @@
 //! Decoding is exact: each product of a half-precision scale with its integers fits a float's 24
 //! bits, so at most the one addition of formats with a minimum rounds.
 //!
-//! Encoding: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 give the bytes that llama.cpp's reference gives; Q4_K and
-//! Q6_K search their scales by weighted least squares (see `fit`).
+//! Encoding: for Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 the bytes equal those of llama.cpp's reference;
+//! Q4_K and Q6_K search their scales by weighted least squares (see `fit`).
 
 mod classic;
 mod fit;
@@ -27,12 +27,12 @@ use crate::{DType, WeightsError};
 
 /// Decodes whole blocks into floats.
 ///
-/// `bytes` are any number of whole blocks (rows, or a whole tensor); `out` has one place per
-/// element.
+/// `bytes` are any number of whole blocks (rows, or a whole tensor); `out` has one element for each
+/// element in them.
 ///
 /// # Errors
 ///
-/// When the lengths do not fit each other.
+/// Returns an error if the lengths do not fit each other.
 pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), WeightsError> {
     if dtype.row_bytes(out.len()) != Some(bytes.len()) {
         return Err(WeightsError::Blocks {
@@ -79,13 +79,13 @@ fn each_block<const BYTES: usize, const ELEMENTS: usize>(
     }
 }
 
-/// Whether [`encode`] writes this format.
+/// Returns whether [`encode`] writes this format.
 pub const fn can_encode(dtype: DType) -> bool {
     magnitude_max(dtype).is_some()
 }
 
-/// The largest magnitude that a format stores, `None` where there is no encoder. For the block
-/// formats it is what a half-precision scale reaches.
+/// Returns the largest magnitude that a format stores, or `None` if there is no encoder. For block
+/// formats that is the largest that a half-precision scale reaches.
 const fn magnitude_max(dtype: DType) -> Option<f32> {
     const HALF_MAX: f32 = 65_504.0;
     match dtype {
@@ -107,8 +107,8 @@ const fn magnitude_max(dtype: DType) -> Option<f32> {
 ///
 /// # Errors
 ///
-/// When there is no encoder for the format, `input` is not whole blocks, or it holds NaN, an
-/// infinity or a number beyond the format's range; `out` is then as it was.
+/// Returns an error if there is no encoder for the format, `input` is not whole blocks, or it holds
+/// NaN, an infinity or a number beyond the format's range. `out` is then unchanged.
 pub fn encode(dtype: DType, input: &[f32], out: &mut Vec<u8>) -> Result<(), WeightsError> {
     let bytes = dtype.row_bytes(input.len()).unwrap_or(0);
     let start = out.len();
@@ -120,11 +120,11 @@ pub fn encode(dtype: DType, input: &[f32], out: &mut Vec<u8>) -> Result<(), Weig
     result
 }
 
-/// Like [`encode`], into a buffer of exactly the encoding's length.
+/// Does the same as [`encode`] into a buffer of exactly the encoding's length.
 ///
 /// # Errors
 ///
-/// As [`encode`], and when `out` has another length.
+/// Same as [`encode`]; also if `out` has another length.
 pub fn encode_into(dtype: DType, input: &[f32], out: &mut [u8]) -> Result<(), WeightsError> {
     let fail = |problem: String| Err(WeightsError::Blocks { format: dtype.name(), problem });
     let Some(magnitude_max) = magnitude_max(dtype) else {
@@ -170,7 +170,7 @@ fn encode_each<const BYTES: usize, const ELEMENTS: usize>(
     }
 }
 
-/// The half-precision number at byte `at` of a block, widened.
+/// Returns the half-precision number at byte `at` of a block, widened.
 fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }

@@ -22,7 +22,7 @@ const LEVELS: [f32; 16] = [
 const E2M1_DOUBLED: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
-/// 32 elements from 16 bytes.
+/// Decodes 32 elements from 16 bytes.
 fn look_up(nibbles: &[u8], scale: f32, levels: &[f32; 16], out: &mut [f32]) {
     let (first, second) = out.split_at_mut(16);
     for ((byte, first), second) in nibbles.iter().zip(first).zip(second) {
@@ -48,7 +48,7 @@ pub(super) fn decode_iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
 
 pub(super) fn decode_mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     let exponent = u32::from(block[0]);
-    // 2^(e - 128) as bits: normal from e = 2 up, below that subnormal.
+    // 2^(e - 128) as bits: normal for e of at least 2, subnormal below.
     let bits = if exponent < 2 { 0x0020_0000 << exponent } else { (exponent - 1) << 23 };
     look_up(&block[1..], f32::from_bits(bits), &E2M1_DOUBLED, out);
 }

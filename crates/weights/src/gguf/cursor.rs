@@ -3,7 +3,7 @@
 use crate::WeightsError;
 use crate::error::{DOWNLOAD_AGAIN, quoted};
 
-/// Reads little-endian numbers and strings; every failure names the byte it happened at.
+/// Reads little-endian numbers and strings; every failure names the byte at which it happened.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     offset: usize,
@@ -33,7 +33,7 @@ impl<'a> Cursor<'a> {
         (self.bytes.len() - self.offset) as u64
     }
 
-    /// The next `length` bytes.
+    /// Returns the next `length` bytes.
     pub(super) fn take(&mut self, length: u64, what: &str) -> Result<&'a [u8], WeightsError> {
         let left = self.remaining();
         if length > left {
@@ -59,13 +59,13 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// A string's bytes: u64 length, then that many bytes.
+    /// Reads a string's bytes: u64 length, then that many bytes.
     pub(super) fn string_bytes(&mut self, what: &str) -> Result<&'a [u8], WeightsError> {
         let length = self.u64(what)?;
         self.take(length, what)
     }
 
-    /// A name that must be UTF-8 without NUL, of 1 to `limit` bytes.
+    /// Reads a name that must be UTF-8 without NUL, of 1 to `limit` bytes.
     pub(super) fn name(&mut self, limit: usize, what: &str) -> Result<Box<str>, WeightsError> {
         let start = self.offset;
         let length = self.u64(what)?;

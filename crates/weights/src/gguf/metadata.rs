@@ -21,7 +21,7 @@ impl Default for Metadata {
 }
 
 impl Metadata {
-    /// No entries. `file` names the source in errors.
+    /// Makes metadata without entries. `file` names the source in errors.
     pub fn new(file: &str) -> Self {
         Self { file: file.into(), entries: Vec::new(), sorted: Vec::new() }
     }
@@ -41,7 +41,7 @@ impl Metadata {
         Ok(Self { file: file.into(), entries, sorted })
     }
 
-    /// Sets `key`, replacing the value it had.
+    /// Sets `key`, replacing the value that it had.
     pub fn insert(&mut self, key: &str, value: Value) {
         match self.position(key) {
             Ok(found) => self.entries[self.sorted[found] as usize].1 = value,
@@ -56,13 +56,13 @@ impl Metadata {
         self.sorted.binary_search_by(|&index| (*self.entries[index as usize].0).cmp(key))
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         let found = self.position(key).ok()?;
         Some(&self.entries[self.sorted[found] as usize].1)
     }
 
-    /// All entries in file order.
+    /// Returns all entries in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
         self.entries.iter().map(|(key, value)| (&**key, value))
     }
@@ -82,7 +82,7 @@ impl Metadata {
         &self.file
     }
 
-    /// An error about `key`, for callers that check values further.
+    /// Makes an error about `key`, for callers that check values further.
     pub fn error(&self, key: &str, problem: impl Into<String>) -> WeightsError {
         WeightsError::Metadata {
             file: self.file.to_string(),
@@ -111,84 +111,85 @@ impl Metadata {
         found.ok_or_else(|| self.error(key, "is missing"))
     }
 
-    /// A whole number of any width, or a float without a fraction; `None` where the key is absent.
+    /// Returns a whole number of any width, or a float without a fraction; `None` if the key is
+    /// absent.
     ///
     /// # Errors
     ///
-    /// When the value is negative, has a fraction, or is not a number. (The other `optional_`
-    /// getters: when the value has another type.)
+    /// Returns an error if the value is negative, has a fraction, or is not a number. (The other
+    /// `optional_` getters return one if the value has another type.)
     pub fn optional_u64(&self, key: &str) -> Result<Option<u64>, WeightsError> {
         self.typed(key, "a whole number", Value::as_u64)
     }
 
-    /// Like [`Self::optional_u64`], for a key that must be there.
+    /// Does the same as [`Self::optional_u64`] for a key that must be there.
     ///
     /// # Errors
     ///
-    /// Also when the key is missing.
+    /// Also returns an error if the key is missing.
     pub fn u64(&self, key: &str) -> Result<u64, WeightsError> {
         self.optional_u64(key).and_then(|found| self.required(key, found))
     }
 
-    /// Any number; `None` where the key is absent.
+    /// Returns any number; `None` if the key is absent.
     ///
     /// # Errors
     ///
-    /// When the value is not a number.
+    /// Returns an error if the value is not a number.
     pub fn optional_f64(&self, key: &str) -> Result<Option<f64>, WeightsError> {
         self.typed(key, "a number", Value::as_f64)
     }
 
-    /// Like [`Self::optional_f64`], for a key that must be there.
+    /// Does the same as [`Self::optional_f64`] for a key that must be there.
     ///
     /// # Errors
     ///
-    /// Also when the key is missing.
+    /// Also returns an error if the key is missing.
     pub fn f64(&self, key: &str) -> Result<f64, WeightsError> {
         self.optional_f64(key).and_then(|found| self.required(key, found))
     }
 
-    /// A text; `None` where the key is absent.
+    /// Returns a text; `None` if the key is absent.
     ///
     /// # Errors
     ///
-    /// When the value is not text.
+    /// Returns an error if the value is not text.
     pub fn optional_str(&self, key: &str) -> Result<Option<&str>, WeightsError> {
         self.typed(key, "a string", Value::as_str)
     }
 
-    /// Like [`Self::optional_str`], for a key that must be there.
+    /// Does the same as [`Self::optional_str`] for a key that must be there.
     ///
     /// # Errors
     ///
-    /// Also when the key is missing.
+    /// Also returns an error if the key is missing.
     pub fn str(&self, key: &str) -> Result<&str, WeightsError> {
         self.optional_str(key).and_then(|found| self.required(key, found))
     }
 
-    /// A boolean; `None` where the key is absent.
+    /// Returns a boolean; `None` if the key is absent.
     ///
     /// # Errors
     ///
-    /// When the value is not a boolean.
+    /// Returns an error if the value is not a boolean.
     pub fn optional_bool(&self, key: &str) -> Result<Option<bool>, WeightsError> {
         self.typed(key, "a boolean", Value::as_bool)
     }
 
-    /// Like [`Self::optional_bool`], for a key that must be there.
+    /// Does the same as [`Self::optional_bool`] for a key that must be there.
     ///
     /// # Errors
     ///
-    /// Also when the key is missing.
+    /// Also returns an error if the key is missing.
     pub fn bool(&self, key: &str) -> Result<bool, WeightsError> {
         self.optional_bool(key).and_then(|found| self.required(key, found))
     }
 
-    /// An array of strings; `None` where the key is absent.
+    /// Returns an array of strings; `None` if the key is absent.
     ///
     /// # Errors
     ///
-    /// When the value is not an array of strings.
+    /// Returns an error if the value is not an array of strings.
     pub fn optional_strings(&self, key: &str) -> Result<Option<&StringArray>, WeightsError> {
         self.typed(key, "an array of strings", |value| match value {
             Value::Array(Array::String(strings)) => Some(strings),
@@ -196,20 +197,20 @@ impl Metadata {
         })
     }
 
-    /// Like [`Self::optional_strings`], for a key that must be there.
+    /// Does the same as [`Self::optional_strings`] for a key that must be there.
     ///
     /// # Errors
     ///
-    /// Also when the key is missing.
+    /// Also returns an error if the key is missing.
     pub fn strings(&self, key: &str) -> Result<&StringArray, WeightsError> {
         self.optional_strings(key).and_then(|found| self.required(key, found))
     }
 
-    /// An array of whole numbers of any width; `None` where the key is absent.
+    /// Returns an array of whole numbers of any width; `None` if the key is absent.
     ///
     /// # Errors
     ///
-    /// When the value is not an array of non-negative whole numbers.
+    /// Returns an error if the value is not an array of non-negative whole numbers.
     pub fn optional_u64s(&self, key: &str) -> Result<Option<Vec<u64>>, WeightsError> {
         self.typed(key, "an array of whole numbers", |value| {
             let array = value.as_array()?;
@@ -217,12 +218,12 @@ impl Metadata {
         })
     }
 
-    /// An array of numbers as single precision; borrowed where the file has them so; `None` where
-    /// the key is absent.
+    /// Returns an array of numbers as single precision, borrowed if the file stores it so; `None`
+    /// if the key is absent.
     ///
     /// # Errors
     ///
-    /// When the value is not an array of numbers.
+    /// Returns an error if the value is not an array of numbers.
     pub fn optional_f32s(&self, key: &str) -> Result<Option<Cow<'_, [f32]>>, WeightsError> {
         self.typed(key, "an array of numbers", |value| match value.as_array()? {
             Array::F32(numbers) => Some(Cow::Borrowed(&numbers[..])),
@@ -233,11 +234,11 @@ impl Metadata {
         })
     }
 
-    /// An array of booleans; `None` where the key is absent.
+    /// Returns an array of booleans; `None` if the key is absent.
     ///
     /// # Errors
     ///
-    /// When the value is not an array of booleans.
+    /// Returns an error if the value is not an array of booleans.
     pub fn optional_bools(&self, key: &str) -> Result<Option<&[bool]>, WeightsError> {
         self.typed(key, "an array of booleans", |value| match value {
             Value::Array(Array::Bool(flags)) => Some(&flags[..]),
@@ -245,12 +246,12 @@ impl Metadata {
         })
     }
 
-    /// One number for each of `count` layers: an array of that length, or a single number that
-    /// holds for all (converters write both); `None` where the key is absent.
+    /// Returns one number for each of `count` layers, from an array of that length or a single
+    /// number that holds for all (converters write both); `None` if the key is absent.
     ///
     /// # Errors
     ///
-    /// When the value is neither, or the array has another length.
+    /// Returns an error if the value is neither, or the array has another length.
     pub fn optional_u64_per_layer(
         &self,
         key: &str,

@@ -7,8 +7,8 @@
 //! padding to general.alignment (32 when absent), then the tensors' bytes, each padded likewise
 //! ```
 //!
-//! The format's description: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
-//! Where it leaves room, the limits are:
+//! The format's description: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Where it
+//! leaves room, the limits are:
 //!
 //! * at most 65,536 metadata entries and 131,072 tensors, far above any real model, so that the
 //!   tables built from a file stay within a fixed multiple of it;
@@ -36,7 +36,7 @@ pub use writer::{DataWriter, Writer};
 /// The first four bytes of every GGUF file.
 pub const MAGIC: [u8; 4] = *b"GGUF";
 
-/// Alignment of tensor data, in bytes, where `general.alignment` is absent.
+/// Alignment of tensor data, in bytes, if `general.alignment` is absent.
 pub const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// The key that sets the alignment.
@@ -52,7 +52,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 64;
 pub(crate) const ARRAY_DEPTH_MAX: u32 = 4;
 pub(crate) const NESTED_ARRAYS_MAX: u64 = 1 << 16;
 
-/// Whether `alignment` is one that trine reads and writes.
+/// Returns whether trine reads and writes files of `alignment`.
 pub(crate) fn alignment_is_valid(alignment: u64) -> bool {
     alignment.is_power_of_two() && (8..=65_536).contains(&alignment)
 }

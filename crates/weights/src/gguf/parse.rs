@@ -34,7 +34,7 @@ pub struct TensorInfo {
     pub dtype: DType,
     /// Dimensions, outermost first.
     pub shape: Box<[usize]>,
-    /// Where its bytes lie in the file.
+    /// The range of its bytes in the file.
     pub range: Range<usize>,
 }
 
@@ -44,8 +44,8 @@ pub struct TensorInfo {
 ///
 /// # Errors
 ///
-/// When the bytes are not GGUF version 2 or 3, break its rules or the limits stated in
-/// [the module's page](super), or use an element format that trine does not decode.
+/// Returns an error if the bytes are not GGUF version 2 or 3, break its rules or the limits stated
+/// in [the module's page](super), or use an element format that trine does not decode.
 pub fn parse(bytes: &[u8], file: &str) -> Result<Layout, WeightsError> {
     let mut cursor = Cursor::new(bytes, file);
     let version = read_version(&mut cursor)?;
@@ -62,12 +62,12 @@ pub fn parse(bytes: &[u8], file: &str) -> Result<Layout, WeightsError> {
     Ok(Layout { version, alignment, metadata, tensors })
 }
 
-/// The `general.architecture` of a GGUF file of which `beginning` is the first part; `None` where the key does not come in time.
-/// Writers put it first. `file` names the file in errors.
+/// Returns the `general.architecture` of a GGUF file whose first part is `beginning`, or `None` if
+/// the key is not in that part. Writers put it first. `file` names the file in errors.
 ///
 /// # Errors
 ///
-/// When the bytes do not begin as those of a GGUF file of version 2 or 3.
+/// Returns an error if the bytes do not begin like a GGUF file of version 2 or 3.
 pub fn architecture(beginning: &[u8], file: &str) -> Result<Option<String>, WeightsError> {
     let mut cursor = Cursor::new(beginning, file);
     read_version(&mut cursor)?;
@@ -117,9 +117,10 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, WeightsError> {
     Err(WeightsError::Unsupported { file: file.to_owned(), what, remedy })
 }
 
-/// Smallest bytes of a metadata entry: key length, one byte of key, type, one byte of value.
+/// The fewest bytes of a metadata entry: key length, one byte of key, type, one byte of value.
 const ENTRY_BYTES_MIN: u64 = 8 + 1 + 4 + 1;
-/// Smallest bytes of a tensor row: name length, one byte of name, count, one dimension, type, offset.
+/// The fewest bytes of a tensor row: name length, one byte of name, count, one dimension, type,
+/// offset.
 const TENSOR_BYTES_MIN: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
 fn read_counts(cursor: &mut Cursor<'_>) -> Result<(u64, u64), WeightsError> {
@@ -404,7 +405,7 @@ fn read_dtype(cursor: &mut Cursor<'_>, shown: &str) -> Result<DType, WeightsErro
     })
 }
 
-/// The shape in machine words and the bytes it needs, every product checked.
+/// Returns the shape in machine words and the bytes that it needs, with every product checked.
 fn measure(shape: &[u64], dtype: DType) -> Result<(Box<[usize]>, u64), String> {
     let too_large = || format!("has dimensions {shape:?}, whose product overflows");
     let words: Option<Box<[usize]>> =

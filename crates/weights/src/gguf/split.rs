@@ -1,4 +1,4 @@
-//! Files and sets of files: `model-00001-of-00003.gguf` and its siblings are one model.
+//! Models in one file or several: `model-00001-of-00003.gguf` and its siblings are one model.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ impl Parts {
     }
 }
 
-/// Maps and parses the GGUF file at `path` and, where it is one part of a split model, all others.
+/// Maps and parses the GGUF file at `path` and, if it is one part of a split model, all others.
 pub(crate) fn open_parts(path: &Path, mapping: Arc<Mapping>) -> Result<Parts, WeightsError> {
     let layout = parse(mapping.bytes(), mapping.label())?;
     let count = layout.metadata.optional_u64("split.count")?.unwrap_or(1);
@@ -59,7 +59,7 @@ pub(crate) fn open_parts(path: &Path, mapping: Arc<Mapping>) -> Result<Parts, We
     Ok(Parts { metadata, parts })
 }
 
-/// `folder/model` of `folder/model-00002-of-00003.gguf`.
+/// Returns `folder/model` of `folder/model-00002-of-00003.gguf`.
 fn part_prefix(path: &Path, count: u64) -> Option<String> {
     let text = path.to_str()?;
     let stem = text.strip_suffix(&format!("-of-{count:05}.gguf"))?;
@@ -83,7 +83,7 @@ fn check_part(metadata: &Metadata, number: u64, count: u64) -> Result<(), Weight
     })
 }
 
-/// An error about a tensor that two parts of one model hold.
+/// Makes an error about a tensor that two parts of one model hold.
 pub(crate) fn duplicate_tensor(file: &str, name: &str) -> WeightsError {
     WeightsError::Unsupported {
         file: file.to_owned(),

@@ -32,7 +32,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The type as GGUF names it.
+    /// Returns the type as GGUF names it.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::U8(_) => "u8",
@@ -51,8 +51,8 @@ impl Value {
         }
     }
 
-    /// A non-negative whole number of any integer width, or a float without a fraction (some
-    /// converters write counts as floats).
+    /// Returns a non-negative whole number of any integer width, or a float without a fraction
+    /// (some converters write counts as floats).
     pub fn as_u64(&self) -> Option<u64> {
         match *self {
             Self::U8(number) => Some(number.into()),
@@ -69,7 +69,7 @@ impl Value {
         }
     }
 
-    /// Any number as a double.
+    /// Returns any number as a double.
     pub fn as_f64(&self) -> Option<f64> {
         match *self {
             Self::F32(number) => Some(number.into()),
@@ -82,17 +82,17 @@ impl Value {
         }
     }
 
-    /// The boolean.
+    /// Returns the boolean.
     pub fn as_bool(&self) -> Option<bool> {
         if let Self::Bool(value) = self { Some(*value) } else { None }
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> Option<&str> {
         if let Self::String(text) = self { Some(text) } else { None }
     }
 
-    /// The array.
+    /// Returns the array.
     pub fn as_array(&self) -> Option<&Array> {
         if let Self::Array(array) = self { Some(array) } else { None }
     }
@@ -178,7 +178,7 @@ impl Array {
         self.len() == 0
     }
 
-    /// The type as it is named in messages.
+    /// Returns the type as messages name it.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::U8(_) => "array of u8",
@@ -197,7 +197,7 @@ impl Array {
         }
     }
 
-    /// Element `index` as a scalar value; `None` beyond the end and for arrays of arrays.
+    /// Returns element `index` as a scalar value; `None` beyond the end and for arrays of arrays.
     pub fn get(&self, index: usize) -> Option<Value> {
         match self {
             Self::U8(items) => items.get(index).copied().map(Value::U8),
@@ -248,8 +248,8 @@ impl StringArray {
         Self { text: String::with_capacity(bytes), ends: Vec::with_capacity(strings) }
     }
 
-    /// Builds the array from ready parts; `None` unless `ends` are ascending, end with the text,
-    /// and cut it between characters only.
+    /// Builds the array from finished parts. Fails with the index at which `ends` are not
+    /// ascending, cut a character, or do not end with the text.
     pub(super) fn from_parts(text: String, ends: Vec<u32>) -> Result<Self, usize> {
         let mut before = 0;
         for (index, &end) in ends.iter().enumerate() {
@@ -268,7 +268,7 @@ impl StringArray {
     ///
     /// # Panics
     ///
-    /// When the text of all strings exceeds 4 GiB.
+    /// Panics if the text of all strings exceeds 4 GiB.
     pub fn push(&mut self, string: &str) {
         self.text.push_str(string);
         self.ends.push(u32::try_from(self.text.len()).expect("a string array holds at most 4 GiB"));
@@ -284,19 +284,19 @@ impl StringArray {
         self.ends.is_empty()
     }
 
-    /// String `index`.
+    /// Returns string `index`.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)? as usize;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         Some(&self.text[start..end])
     }
 
-    /// All strings in order.
+    /// Returns all strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         (0..self.len()).map(|index| self.get(index).expect("index is below the length"))
     }
 
-    /// Bytes of all strings together.
+    /// The bytes of all strings together.
     pub fn text_bytes(&self) -> usize {
         self.text.len()
     }

@@ -37,8 +37,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// When a key is empty, longer than 65,535 bytes or contains NUL, or `general.alignment` is
-    /// not a u32 power of two from 8 to 65,536.
+    /// Returns an error if a key is empty, longer than 65,535 bytes or contains NUL, or if
+    /// `general.alignment` is not a u32 power of two from 8 to 65,536.
     pub fn new(path: impl Into<PathBuf>, metadata: Metadata) -> Result<Self, WeightsError> {
         for (key, value) in metadata.iter() {
             if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
@@ -57,8 +57,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// When the name has not 1 to 64 bytes, contains NUL or was declared before, there are not 1 to
-    /// 4 dimensions, or rows are not whole blocks.
+    /// Returns an error if the name is not of 1 to 64 bytes, contains NUL or was declared before,
+    /// if there are not 1 to 4 dimensions, or if rows are not whole blocks.
     pub fn declare(
         &mut self,
         name: &str,
@@ -90,11 +90,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the header and gives the writer of the tensors' bytes.
+    /// Writes the header and returns the writer of the tensors' bytes.
     ///
     /// # Errors
     ///
-    /// When the file cannot be created or written.
+    /// Returns an error if the file cannot be created or written.
     pub fn start(self) -> Result<DataWriter, WeightsError> {
         let alignment = match self.metadata.get(ALIGNMENT_KEY) {
             Some(Value::U32(alignment)) => u64::from(*alignment),
@@ -122,7 +122,7 @@ impl Writer {
     }
 }
 
-/// `model.gguf.part` for `model.gguf`.
+/// Returns `model.gguf.part` for `model.gguf`.
 fn part_path(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".part");
@@ -217,7 +217,7 @@ impl DataWriter {
     ///
     /// # Errors
     ///
-    /// When name, format or shape differ from the declaration, or writing fails.
+    /// Returns an error if name, format or shape differ from the declaration, or writing fails.
     pub fn tensor(&mut self, tensor: &Tensor) -> Result<(), WeightsError> {
         let matches = self.declared.get(self.next).is_some_and(|declared| {
             declared.name == tensor.name()
@@ -230,12 +230,12 @@ impl DataWriter {
         self.bytes(tensor.bytes())
     }
 
-    /// Appends bytes of the tensor declared next; it may take several calls. Tensors without
-    /// elements are passed over.
+    /// Appends bytes of the tensor declared next; several calls may share a tensor. Tensors without
+    /// elements are skipped.
     ///
     /// # Errors
     ///
-    /// When the bytes reach beyond the tensor, or writing fails.
+    /// Returns an error if the bytes reach beyond the tensor, or writing fails.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
         if !bytes.is_empty() {
             while self.declared.get(self.next).is_some_and(|declared| declared.bytes == 0) {
@@ -261,11 +261,11 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Brings the file to disk and gives it its name.
+    /// Writes the file to disk and gives it its name.
     ///
     /// # Errors
     ///
-    /// When a declared tensor is missing, or the system fails; no file appears then.
+    /// Returns an error if a declared tensor is missing or the system fails. No file appears then.
     pub fn finish(mut self) -> Result<(), WeightsError> {
         while self.declared.get(self.next).is_some_and(|declared| declared.bytes == 0) {
             self.bytes(&[])?;

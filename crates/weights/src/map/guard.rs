@@ -1,15 +1,16 @@
 //! The SIGBUS handler that keeps a process alive when a mapped file shrinks.
 //!
-//! Mapped ranges stand in a fixed table of atomics, because a signal handler may neither lock nor
-//! allocate. When a fault lies in a registered range, everything from the faulting page to the end
-//! of the range becomes zero pages (one system call; all later pages lie beyond the new end of
-//! file as well) and the range is flagged. Any other SIGBUS goes to whoever handled it before.
+//! Mapped ranges are in a fixed table of atomics, because a signal handler may neither lock nor
+//! allocate. If a fault lies in a registered range, the handler replaces everything from the
+//! faulting page to the end of the range by zero pages (one system call; all later pages also lie
+//! beyond the new end of the file) and flags the range. Any other SIGBUS goes to the handler that
+//! was installed before.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-/// How many files can be mapped at once in one process.
+/// The number of files that can be mapped at once in one process.
 const SLOTS: usize = 1024;
 
 const FREE: u8 = 0;
@@ -18,7 +19,8 @@ const LIVE: u8 = 2;
 
 struct Slot {
     state: AtomicU8,
-    /// Counts the ranges that the slot has held, so that the handler notices when one takes another's place.
+    /// Counts the ranges that the slot has held, so that the handler notices when one replaces
+    /// another.
     generation: AtomicUsize,
     start: AtomicUsize,
     end: AtomicUsize,
@@ -48,7 +50,7 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Whether a page of the range was missing when it was touched.
+    /// Returns whether a page of the range was missing when it was touched.
     pub(super) fn was_cut(&self) -> bool {
         TABLE[self.slot].cut.load(Ordering::Acquire)
     }
@@ -80,7 +82,7 @@ pub(super) fn register(start: usize, length: usize) -> Result<Registration, &'st
     Err("more than 1024 model files are mapped at once")
 }
 
-/// The system's page size in bytes.
+/// Returns the system's page size in bytes.
 pub(super) fn page_bytes() -> usize {
     let known = PAGE_BYTES.load(Ordering::Relaxed);
     if known != 0 {
@@ -116,8 +118,8 @@ fn install() -> bool {
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo; si_addr is meaningful for faults
-    // (positive codes), which is what si_code tells apart from signals sent by kill.
+    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo. si_addr is meaningful for faults
+    // (positive codes), which si_code distinguishes from signals sent by kill.
     let (is_fault, address) = unsafe { ((*info).si_code > 0, (*info).si_addr() as usize) };
     if is_fault && replace_missing_pages(address) {
         return;
@@ -126,7 +128,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     unsafe { chain(signal, info, context) }
 }
 
-/// Zero pages from the page of `address` to the end of its registered range.
+/// Puts zero pages from the page of `address` to the end of its registered range. Returns whether
+/// that was done.
 fn replace_missing_pages(address: usize) -> bool {
     let page = PAGE_BYTES.load(Ordering::Relaxed);
     for slot in &TABLE {
@@ -135,7 +138,8 @@ fn replace_missing_pages(address: usize) -> bool {
         }
         let generation = slot.generation.load(Ordering::SeqCst);
         let (start, end) = (slot.start.load(Ordering::SeqCst), slot.end.load(Ordering::SeqCst));
-        // The slot may have been freed and taken between the two loads; the new owner's range is not this one.
+        // The slot may have been freed and taken again between the two loads; the new owner's range
+        // is not this one.
         let is_torn = generation != slot.generation.load(Ordering::SeqCst);
         if is_torn || address < start || address >= end {
             continue;
@@ -162,7 +166,7 @@ fn replace_missing_pages(address: usize) -> bool {
     false
 }
 
-/// Hands a signal that is not ours to the action that was installed before.
+/// Passes a signal that is not ours to the action that was installed before.
 ///
 /// # Safety
 ///

@@ -1,11 +1,11 @@
 //! Read-only memory maps of model files, guarded against files that shrink while they are open.
 //!
-//! Touching a mapped page that lies beyond the end of its file raises SIGBUS, which kills a
-//! process by default. A downloader that restarts, or `cp` over a model in use, would take the
-//! server down with it. [`Mapping`] registers its address range with a signal handler
-//! (`guard`) that puts zero pages there instead and raises a flag; [`Mapping::check_intact`] turns
-//! the flag into an error. Results computed from such pages are void, so an engine asks after each
-//! step that read the map.
+//! Touching a mapped page that lies beyond the end of its file raises SIGBUS, which kills a process
+//! by default. A downloader that restarts, or `cp` over a model in use, would take the server down
+//! with it. [`Mapping`] registers its address range with a signal handler (`guard`) that puts zero
+//! pages there instead and raises a flag; [`Mapping::check_intact`] turns the flag into an error.
+//! Results computed from such pages are void, so an engine checks after each step that read the
+//! map.
 
 #[cfg(unix)]
 mod guard;
@@ -39,8 +39,9 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// When the path is missing, unreadable, empty, or no regular file (a directory, a pipe, a
-    /// device: they are refused without being read, so a pipe without a writer cannot block).
+    /// Returns an error if the path is missing, unreadable, empty, or not a regular file (a
+    /// directory, a pipe, a device). Such paths are refused without being read, so a pipe without a
+    /// writer cannot block.
     pub fn open(path: &Path) -> Result<Arc<Self>, WeightsError> {
         let label = path.display().to_string();
         let (file, facts) = open_regular(path)?;
@@ -81,17 +82,17 @@ impl Mapping {
         &self.memory
     }
 
-    /// The path as given when the file was opened.
+    /// The path as it was given to [`Self::open`].
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// Confirms that the file still has the length and modification time it was opened with and
-    /// that no page was missing when it was touched. One system call.
+    /// Confirms that the file still has the length and modification time that it was opened with,
+    /// and that no page was missing when it was touched. It costs one system call.
     ///
     /// # Errors
     ///
-    /// [`WeightsError::Changed`] when the bytes can no longer be trusted.
+    /// Returns [`WeightsError::Changed`] if the bytes can no longer be trusted.
     pub fn check_intact(&self) -> Result<(), WeightsError> {
         let changed = |what: String| WeightsError::Changed { file: self.label.clone(), what };
         #[cfg(unix)]
@@ -113,7 +114,7 @@ impl Mapping {
     }
 
     /// Drops the pages wholly inside `range` from this process; they are read again when touched.
-    /// A hint: failure is ignored.
+    /// This is a hint: failure is ignored.
     pub fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
         {
@@ -136,7 +137,7 @@ impl Mapping {
         let _ = range;
     }
 
-    /// Asks the system to read `range` ahead. A hint: failure is ignored.
+    /// Asks the system to read `range` ahead. This is a hint: failure is ignored.
     pub fn prefetch(&self, range: Range<usize>) {
         #[cfg(unix)]
         {
@@ -149,7 +150,7 @@ impl Mapping {
     }
 }
 
-/// Opens a regular file for reading without ever blocking on a pipe or poking a device.
+/// Opens a regular file for reading, without ever blocking on a pipe or touching a device.
 pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata), WeightsError> {
     let label = path.display().to_string();
     let facts = std::fs::metadata(path)

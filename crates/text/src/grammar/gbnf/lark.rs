@@ -1,16 +1,16 @@
-//! Rules to a Lark grammar.
+//! Writes rules as a Lark grammar.
 //!
-//! A GBNF grammar has no terminals: it works on characters. The library is fast where long stretches of text are one
-//! terminal, so every stretch without recursion becomes one. Terminals match greedily, which may lose texts of a grammar
-//! that relies on stopping early (`"a"* "ab"` within one stretch is not such a case, across a recursion it is). It never
-//! adds any.
+//! A GBNF grammar has no terminals: it works on characters. The library is fast if long stretches
+//! of text are one terminal, so every stretch without recursion becomes one. Terminals match
+//! greedily, which may lose texts of a grammar that relies on stopping early (`"a"* "ab"` within
+//! one stretch is not such a case, across a recursion it is). It never adds any.
 
 use super::super::compiler::lark_string;
 use super::parse::parse;
 use super::{GrammarError, KIND, Node, Rules};
 use crate::vocabulary::shortened;
 
-/// The Lark grammar of a GBNF source.
+/// Returns the Lark grammar of a GBNF source.
 pub(in super::super) fn to_lark(source: &str) -> Result<String, GrammarError> {
     let rules = parse(source)?;
     let Some(&root) = rules.index.get("root") else {
@@ -60,8 +60,8 @@ fn check_productive(rules: &Rules, bodies: &[&Node], root: usize) -> Result<(), 
     }
 }
 
-/// Which rules lead back to themselves, or to a rule that does: rules whose mentions all end are taken away until none
-/// is left to take (Kahn's algorithm).
+/// Returns which rules lead back to themselves, or to a rule that does: rules whose mentions all
+/// end are removed until none is left to remove (Kahn's algorithm).
 fn recursive(bodies: &[&Node]) -> Vec<bool> {
     let mut mentioned_by = vec![Vec::new(); bodies.len()];
     let mut open = vec![0_usize; bodies.len()];
@@ -92,7 +92,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Rules of Lark are in small letters, terminals in capitals.
+    /// Returns a rule's name. Rules of Lark are in small letters, terminals in capitals.
     fn rule_name(&self, rule: usize) -> String {
         if self.recursive[rule] { format!("r{rule}") } else { format!("R{rule}") }
     }
@@ -103,7 +103,7 @@ impl Writer {
         found
     }
 
-    /// The node as an expression of a terminal if it has no recursion, else of a rule.
+    /// Writes a node as an expression of a terminal if it has no recursion, else of a rule.
     fn node(&mut self, node: &Node) -> String {
         if !self.is_recursive(node) {
             return self.terminal(node);
@@ -122,7 +122,7 @@ impl Writer {
         }
     }
 
-    /// The node inside a rule: what has no recursion becomes a terminal of its own.
+    /// Writes a node inside a rule: without recursion it becomes a terminal of its own.
     fn as_rule(&mut self, node: &Node) -> String {
         if self.is_recursive(node) { self.node(node) } else { self.new_terminal(&[node]) }
     }
@@ -145,7 +145,7 @@ impl Writer {
         spelled.join(" ")
     }
 
-    /// Writes a terminal for a run of nodes without recursion; its name.
+    /// Writes a terminal for a run of nodes without recursion and returns its name.
     fn new_terminal(&mut self, nodes: &[&Node]) -> String {
         let spelled: Vec<String> = nodes.iter().map(|node| self.terminal(node)).collect();
         let spelled = spelled.join(" ");

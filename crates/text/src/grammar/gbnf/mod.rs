@@ -1,7 +1,8 @@
-//! llama.cpp's GBNF grammars, read here and handed to the library as Lark.
+//! llama.cpp's GBNF grammars, parsed here and passed to the library as Lark.
 //!
-//! The syntax is that of llama.cpp's `grammars/README.md`: rules `name ::= ...` from a rule `root`, literals, classes
-//! of characters, `.`, groups, `|`, and the repetitions `*`, `+`, `?`, `{m}`, `{m,}`, `{m,n}`. Tokens (`<...>`) are refused.
+//! The syntax is that of llama.cpp's `grammars/README.md`: rules `name ::= ...` from a rule `root`,
+//! literals, classes of characters, `.`, groups, `|`, and the repetitions `*`, `+`, `?`, `{m}`,
+//! `{m,}`, `{m,n}`. Tokens (`<...>`) are refused.
 
 mod lark;
 mod parse;
@@ -13,16 +14,16 @@ pub(super) use lark::to_lark;
 
 const KIND: &str = "GBNF grammar";
 
-/// Most rules. The library recurses once for each rule of a chain.
+/// The most rules. The library recurses once for each rule of a chain.
 const MAX_RULES: usize = 2048;
 
-/// Deepest nesting of groups. Lark's own limit is 30.
+/// The deepest nesting of groups. Lark's own limit is 30.
 const MAX_DEPTH: usize = 20;
 
-/// Largest count of a repetition: what must be there is spelled out by the compiled grammar.
+/// The largest count of a repetition: the compiled grammar spells out the required ones.
 const MAX_REPEAT: u32 = 10_000;
 
-/// What a rule may consist of.
+/// A part of a rule.
 #[derive(Debug, Clone, PartialEq)]
 enum Node {
     /// Text as it is.
@@ -31,25 +32,25 @@ enum Node {
     Class(String),
     /// Another rule, by index.
     Rule(usize),
-    /// One after the other.
+    /// All of them, one after the other.
     Sequence(Vec<Node>),
     /// One of them.
     Choice(Vec<Node>),
-    /// Repeated at least and at most as often; `None` is without end.
+    /// Repeated at least and at most this often; `None` for no limit.
     Repeat(Box<Node>, u32, Option<u32>),
 }
 
 /// A parsed grammar.
 struct Rules {
-    /// By index; `None` until defined.
+    /// The rules by index; `None` until defined.
     bodies: Vec<Option<Node>>,
-    /// Name and line of the first mention.
+    /// The name and the line of the first mention.
     names: Vec<(String, usize)>,
     index: HashMap<String, usize>,
 }
 
 impl Node {
-    /// Calls `visit` with every rule that is mentioned.
+    /// Calls `visit` with every mentioned rule.
     fn mentions(&self, visit: &mut impl FnMut(usize)) {
         match self {
             Self::Rule(rule) => visit(*rule),
@@ -61,7 +62,7 @@ impl Node {
         }
     }
 
-    /// Whether some text satisfies it, given for which rules one does.
+    /// Returns whether some text satisfies it, given the rules for which some text does.
     fn is_productive(&self, rules: &[bool]) -> bool {
         match self {
             Self::Rule(rule) => rules[*rule],
@@ -74,7 +75,7 @@ impl Node {
 }
 
 impl Rules {
-    /// The index of a rule by name; a mention makes it known.
+    /// Returns the index of a rule by name; a mention makes it known.
     fn rule(&mut self, name: &str, line: usize) -> Result<usize, GrammarError> {
         if let Some(&index) = self.index.get(name) {
             return Ok(index);

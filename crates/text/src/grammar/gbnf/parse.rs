@@ -1,4 +1,4 @@
-//! GBNF text to rules.
+//! Parses GBNF text to rules.
 
 use std::collections::HashMap;
 
@@ -34,9 +34,9 @@ pub(super) fn parse(source: &str) -> Result<Rules, GrammarError> {
 struct Reader {
     characters: Vec<char>,
     at: usize,
-    /// From 1.
+    /// The line, from 1.
     line: usize,
-    /// Of groups around the place.
+    /// The number of groups around the current place.
     depth: usize,
 }
 
@@ -96,7 +96,8 @@ impl Reader {
         Ok(self.characters[start..self.at].iter().collect())
     }
 
-    /// Whether a `|` follows, on this line or, which is clearer than an error, on the next.
+    /// Returns whether a `|` follows on this line or on the next, where accepting it is clearer
+    /// than an error.
     fn bar(&mut self) -> bool {
         let (at, line) = (self.at, self.line);
         self.space(true);
@@ -164,7 +165,7 @@ impl Reader {
         Ok(node)
     }
 
-    /// The repetitions after an item. Several in a row nest.
+    /// Reads the repetitions after an item. Several in a row nest.
     fn repeated(&mut self, mut node: Node) -> Result<Node, GrammarError> {
         let mut nested = self.depth;
         loop {
@@ -184,7 +185,7 @@ impl Reader {
         }
     }
 
-    /// `{m}`, `{m,}`, `{m,n}` up to the closing brace.
+    /// Reads `{m}`, `{m,}`, `{m,n}` up to the closing brace.
     fn counts(&mut self) -> Result<(u32, Option<u32>), GrammarError> {
         self.at += 1;
         let least = self.count()?;
@@ -232,7 +233,7 @@ impl Reader {
         }
     }
 
-    /// A character after a backslash.
+    /// Reads a character after a backslash.
     fn escape(&mut self) -> Result<char, GrammarError> {
         let digits =
             match self.next() {
@@ -281,7 +282,7 @@ impl Reader {
         Ok(Node::Class(spelled))
     }
 
-    /// The next character of a class, `None` at its end.
+    /// Reads the next character of a class; returns `None` at its end.
     fn class_character(&mut self) -> Result<Option<char>, GrammarError> {
         match self.next() {
             Some(']') => Ok(None),
@@ -292,7 +293,7 @@ impl Reader {
     }
 }
 
-/// A character as regular expressions spell it anywhere.
+/// Spells a character in a form that regular expressions take anywhere.
 fn put(spelled: &mut String, character: char) {
     if character.is_ascii_alphanumeric() {
         spelled.push(character);

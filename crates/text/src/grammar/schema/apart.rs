@@ -1,4 +1,4 @@
-//! Schemas that no value satisfies two of.
+//! Proofs that no value satisfies two of several schemas.
 
 use std::cell::Cell;
 
@@ -6,13 +6,14 @@ use serde_json::{Map, Value};
 
 use super::references::resolve;
 
-/// Steps of all proofs for a schema: enough for the alternatives of a large `oneOf` with a property that tells them apart.
+/// The steps of all proofs for a schema: enough for the alternatives of a large `oneOf` with a
+/// property that distinguishes them.
 const MAX_STEPS: usize = 1 << 18;
 
-/// Depth of values that a proof looks into.
+/// The depth of values up to which a proof looks.
 const MAX_DEPTH: usize = 8;
 
-/// Most schemas that are looked at for one value.
+/// The most schemas that are considered for one value.
 const MAX_FACTS: usize = 64;
 
 /// Proves that schemas exclude each other, from their types, constants, and required properties.
@@ -21,21 +22,21 @@ pub(super) struct Apart<'a> {
     steps: Cell<usize>,
 }
 
-/// The schemas that a value has to satisfy all of.
+/// Schemas that a value has to satisfy together.
 type Facts<'a> = Vec<&'a Map<String, Value>>;
 
 impl<'a> Apart<'a> {
-    /// `steps` have been taken by proofs before.
+    /// Starts proofs after `steps` earlier ones.
     pub(super) fn new(root: &'a Value, steps: usize) -> Self {
         Self { root, steps: Cell::new(steps) }
     }
 
-    /// Steps taken.
+    /// The number of steps taken.
     pub(super) fn steps(&self) -> usize {
         self.steps.get()
     }
 
-    /// Whether it can be proved that no value satisfies two of the schemas.
+    /// Returns whether it can be proved that no value satisfies two of the schemas.
     pub(super) fn all(&self, schemas: &'a [Value]) -> bool {
         schemas.iter().enumerate().all(|(index, first)| {
             schemas[..index].iter().all(|second| self.are_apart(first, second, 0))
@@ -64,7 +65,8 @@ impl<'a> Apart<'a> {
             || (kinds & others == OBJECT && self.objects_apart(&left, &right, depth))
     }
 
-    /// What a schema demands, without its alternatives. True if nothing satisfies it.
+    /// Collects the demands of a schema, without its alternatives. Returns true if nothing
+    /// satisfies it.
     fn collect(&self, schema: &'a Value, facts: &mut Facts<'a>) -> bool {
         let map = match schema {
             Value::Object(map) => map,
@@ -81,7 +83,8 @@ impl<'a> Apart<'a> {
         parts.chain(target).any(|part| self.collect(part, facts))
     }
 
-    /// Whether some list of alternatives in `facts` has none that can be satisfied together with `other`.
+    /// Returns whether `facts` contain a list of alternatives of which none can be satisfied
+    /// together with `other`.
     fn options_apart(&self, facts: &Facts<'a>, other: &'a Value, depth: usize) -> bool {
         let lists = facts.iter().flat_map(|map| [map.get("anyOf"), map.get("oneOf")]);
         lists
@@ -90,7 +93,8 @@ impl<'a> Apart<'a> {
             .any(|options| options.iter().all(|option| self.are_apart(option, other, depth + 1)))
     }
 
-    /// Whether a property that one of them requires cannot be what both say, or is none of the other's.
+    /// Returns whether a property that one side requires cannot satisfy both, or is forbidden by
+    /// one of them.
     fn objects_apart(&self, left: &Facts<'a>, right: &Facts<'a>, depth: usize) -> bool {
         required(left).chain(required(right)).any(|name| {
             is_forbidden(left, name)
@@ -101,7 +105,7 @@ impl<'a> Apart<'a> {
         })
     }
 
-    /// The kinds of values that satisfy all of `facts`, a bit each.
+    /// Returns the kinds of values that satisfy all of `facts`, one bit each.
     fn kinds(&self, facts: &Facts<'a>) -> u8 {
         let declared = facts.iter().filter_map(|map| map.get("type")).map(|kind| match kind {
             Value::Array(names) => names.iter().map(kind_named).fold(0, |all, kind| all | kind),
@@ -141,8 +145,8 @@ fn kind_of(value: &Value) -> u8 {
     }
 }
 
-/// The values that one of the schemas enumerates; `None` if none does. Numbers may be spelled in several ways: a schema that
-/// enumerates one is taken for one that enumerates nothing.
+/// Returns the values that one of the schemas enumerates; `None` if no schema does. Numbers may be
+/// spelled in several ways, so a schema that enumerates one counts as one that enumerates nothing.
 fn literals<'a>(facts: &Facts<'a>) -> Option<Vec<&'a Value>> {
     let lists = facts.iter().filter_map(|map| match (map.get("const"), map.get("enum")) {
         (Some(value), _) => Some(vec![value]),
@@ -163,7 +167,7 @@ fn properties<'a>(facts: &Facts<'a>, name: &str) -> impl Iterator<Item = &'a Val
     found.collect::<Vec<_>>().into_iter()
 }
 
-/// Whether one of the schemas allows no property of this name.
+/// Returns whether one of the schemas allows no property of this name.
 fn is_forbidden(facts: &Facts<'_>, name: &str) -> bool {
     facts.iter().any(|map| {
         map.get("additionalProperties") == Some(&Value::Bool(false))

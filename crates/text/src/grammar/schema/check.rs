@@ -1,4 +1,4 @@
-//! Which parts of a schema a grammar can enforce, and what the schema may cost.
+//! Checks which parts of a schema a grammar can enforce, and what the schema costs.
 
 use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
@@ -13,71 +13,75 @@ use crate::vocabulary::shortened;
 
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 
-/// Formats that the library has an expression for. Others are annotations, as JSON Schema has it.
+/// The formats for which the library has an expression. Others are annotations, as in JSON Schema.
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
-/// Counts with their largest acceptable value: what must be there is spelled out by the compiled grammar.
+/// Counts with their largest accepted value: the compiled grammar spells out what is required.
 const LEAST: [(&str, u64); 3] =
     [("minLength", 65_536), ("minItems", 4096), ("minProperties", 4096)];
 
 const MOST: [&str; 3] = ["maxLength", "maxItems", "maxProperties"];
 
-/// A bound above this cannot bind, for no reply has as many bytes ([`crate::MAX_TEXT_BYTES`]); it is left out.
+/// The largest useful bound. A larger one can never apply, because no reply has as many bytes
+/// ([`crate::MAX_TEXT_BYTES`]); it is left out.
 const MOST_MAX: u64 = 1 << 26;
 
-/// Most enumerated values of a whole schema.
+/// The most enumerated values of a whole schema.
 const MAX_VALUES: usize = 10_000;
 
-/// Most schemas within a schema, itself included. One costs the library up to half a millisecond.
+/// The most schemas within a schema, itself included. One costs the library up to half a
+/// millisecond.
 const MAX_SCHEMAS: usize = 5000;
 
-/// Largest sum of the squares of the numbers of properties: the library writes for each property which others may follow.
-/// One object may have 707.
+/// The largest sum of the squares of the numbers of properties: the library writes for each
+/// property which others may follow. One object may have 707.
 const MAX_PROPERTY_PAIRS: usize = 500_000;
 
-/// Most `patternProperties` of a whole schema: each two in an object are proved to be disjoint.
+/// The most `patternProperties` of a whole schema: each two in an object are proved to be disjoint.
 const MAX_PATTERNS: usize = 16;
 
-/// Most alternatives of one `oneOf`: each two are compared.
+/// The most alternatives of one `oneOf`: each two are compared.
 const MAX_ONE_OF: usize = 256;
 
-/// Largest `multipleOf` without its decimal point (2.5 is 25): the library follows a number by its remainder, a state for each.
+/// The largest `multipleOf` without its decimal point (2.5 is 25): the library follows a number by
+/// its remainder, with a state for each.
 const MAX_MULTIPLE: u64 = 10_000;
 
-/// Most digits of a `multipleOf` after its decimal point.
+/// The most digits of a `multipleOf` after its decimal point.
 const MAX_MULTIPLE_DIGITS: u32 = 6;
 
-/// Work that two expressions are compared with, in the library's unit.
+/// The work for comparing two expressions, in the library's unit.
 const MAX_PATTERN_WORK: u64 = 10_000;
 
-/// Most expressions that are looked at a second time because the library does not take them.
+/// The most expressions that are checked a second time because the library does not take them.
 const MAX_FOREIGN_PATTERNS: usize = 64;
 
-/// What becomes of a keyword.
+/// Whether a grammar can enforce a keyword.
 enum Held {
-    /// The grammar holds it.
+    /// The grammar enforces it.
     Yes,
-    /// It asks for nothing, or for what another keyword is reported for.
+    /// It demands nothing, or only what is reported for another keyword.
     Idle,
-    /// No grammar holds it, for this reason.
+    /// No grammar can enforce it, for this reason.
     No(&'static str),
 }
 
-/// Checks a schema and takes out of it what asks for nothing.
+/// Checks a schema and removes the parts that demand nothing.
 pub(super) struct Check<'a> {
     /// The schema as it was given.
     root: &'a Value,
-    /// What no grammar can hold is left out and noted here; without a list it is an error.
+    /// The parts that no grammar can enforce, which are left out; without a list they are errors.
     left_out: Option<Vec<LeftOut>>,
     values: usize,
     schemas: usize,
     property_pairs: usize,
     patterns: usize,
     foreign_patterns: usize,
-    /// Steps that proofs have taken.
+    /// The number of steps that proofs have taken.
     proof_steps: usize,
-    /// Each `multipleOf` without its decimal point, the digits after that, and its place.
+    /// Each `multipleOf` without its decimal point, the number of digits after that point, and its
+    /// place.
     multiples: Vec<(u64, u32, String)>,
     /// Whether several schemas may apply to one value.
     merges: bool,
@@ -99,12 +103,12 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What was left out.
+    /// Returns the parts that were left out.
     pub(super) fn finish(self) -> Vec<LeftOut> {
         self.left_out.unwrap_or_default()
     }
 
-    /// Notes what is left out at `place`, or fails.
+    /// Notes a part that is left out at `place`, or fails.
     pub(super) fn leave_out(
         &mut self,
         place: &str,
@@ -120,7 +124,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Checks a schema and all within it. Recursion is bounded by the parser's limit on nesting.
+    /// Checks a schema and everything in it. Recursion is bounded by the parser's limit on nesting.
     pub(super) fn schema(&mut self, place: &str, schema: &mut Value) -> Result<(), GrammarError> {
         self.schemas += 1;
         if self.schemas > MAX_SCHEMAS {
@@ -161,7 +165,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// The schemas below a keyword.
+    /// Checks the schemas below a keyword.
     fn below(&mut self, at: &str, key: &str, value: &mut Value) -> Result<(), GrammarError> {
         if SCHEMA.contains(&key) || (key == "items" && !value.is_array()) {
             self.schema(at, value)?;
@@ -200,7 +204,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Checks a keyword's value; whether it stays.
+    /// Checks a keyword's value and returns whether the keyword stays.
     fn keyword(&mut self, place: &str, key: &str, value: &mut Value) -> Result<bool, GrammarError> {
         let at = format!("{place}/{key}");
         match key {
@@ -220,7 +224,7 @@ impl<'a> Check<'a> {
             "minimum" | "maximum" if !value.is_number() => {
                 return Err(invalid(&at, "it must be a number"));
             }
-            // Draft 4 has booleans there.
+            // Draft 4 has booleans here.
             "exclusiveMinimum" | "exclusiveMaximum"
                 if !value.is_number() && !value.is_boolean() =>
             {
@@ -249,7 +253,7 @@ impl<'a> Check<'a> {
         Ok(true)
     }
 
-    /// Whether a keyword stays: it does without a problem.
+    /// Returns whether a keyword stays, as it does if there is no problem.
     fn stays(
         &mut self,
         place: &str,
@@ -262,10 +266,10 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Why the library does not take an expression, if it does not.
+    /// Returns why the library does not take an expression, or `None` if it does.
     ///
     /// # Errors
-    /// If it is not a regular expression in any syntax, or too many are foreign.
+    /// Returns an error if it is not a regular expression in any syntax, or too many are foreign.
     fn pattern_problem(&mut self, at: &str, text: &str) -> Result<Option<String>, GrammarError> {
         let problem = match regex_problem(text) {
             Some((character, problem)) => format!("character {character}: {problem}"),
@@ -287,7 +291,8 @@ impl<'a> Check<'a> {
         Ok(Some(problem))
     }
 
-    /// Leaves out `patternProperties` that the library does not take, and with them the schema of all other properties.
+    /// Leaves out `patternProperties` that the library does not take, and with them the schema of
+    /// all other properties.
     fn pattern_properties(
         &mut self,
         place: &str,
@@ -313,14 +318,15 @@ impl<'a> Check<'a> {
             opens = true;
         }
         if opens {
-            // Names that an expression would have matched may come.
+            // Names that a removed expression would have matched must be allowed.
             map.insert("additionalProperties".to_owned(), Value::Bool(true));
         }
         Ok(())
     }
 
-    /// The library holds any of several schemas, not exactly one: where no value satisfies two of them that is the same. Called
-    /// before anything is changed, because what a schema says decides, and not what is made of it.
+    /// Replaces `oneOf` by `anyOf`. The library enforces any of several schemas, not exactly one,
+    /// which is the same if no value satisfies two of them. Called before any change, because the
+    /// schema as given decides, not what it is turned into.
     pub(super) fn one_of(&mut self, place: &str, schema: &mut Value) -> Result<(), GrammarError> {
         if let Some(map) = schema.as_object_mut()
             && let Some(Value::Array(options)) = map.get("oneOf")
@@ -350,8 +356,9 @@ impl<'a> Check<'a> {
         outcome
     }
 
-    /// Where schemas are merged, several may meet in one number, which is then a multiple of their least common one. The library
-    /// finds that in 32 bits, and does not notice where they are not enough.
+    /// Checks all `multipleOf` together. If schemas are merged, several may apply to one number,
+    /// which is then a multiple of their least common multiple. The library computes that in 32
+    /// bits and does not notice an overflow.
     pub(super) fn multiples(&mut self, schema: &mut Value) -> Result<(), GrammarError> {
         let digits = self.multiples.iter().map(|(_, digits, _)| *digits).max().unwrap_or_default();
         let whole = |(number, own, _): &(u64, u32, String)| number * 10_u64.pow(digits - own);
@@ -403,7 +410,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// What becomes of a keyword, as far as its own value says.
+/// Returns whether a grammar can enforce a keyword, as far as its own value shows.
 fn held(map: &Map<String, Value>, key: &str) -> Held {
     let value = &map[key];
     let is_open =
@@ -443,7 +450,8 @@ fn held(map: &Map<String, Value>, key: &str) -> Held {
     }
 }
 
-/// A `multipleOf` without its decimal point, and the digits after that; `None` if the library cannot follow it.
+/// Returns a `multipleOf` without its decimal point, and the digits after that point; `None` if the
+/// library cannot follow it.
 fn multiple(number: f64) -> Option<(u64, u32)> {
     let without_point = |digits: u32| {
         let scaled = number * 10_f64.powi(digits as i32);
@@ -468,12 +476,13 @@ fn remove_multiples(schema: &mut Value) {
     each_below(schema, &mut |_, below| remove_multiples(below));
 }
 
-/// The greatest common divisor of numbers above 0.
+/// Returns the greatest common divisor of numbers above 0.
 fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// Whether it can be proved that no name matches two of the expressions, which the library takes.
+/// Returns whether it can be proved that no name matches two of the expressions. The library must
+/// take all of them.
 fn are_disjoint<'a>(patterns: impl Iterator<Item = &'a String>) -> bool {
     let mut builder = RegexBuilder::new();
     let compiled: Result<Vec<ExprRef>, _> = patterns
@@ -506,7 +515,7 @@ fn check_type(at: &str, value: &Value) -> Result<(), GrammarError> {
     ))
 }
 
-/// Checks a count and writes it as the library reads it; whether it stays.
+/// Checks a count and writes it as the library reads it. Returns whether it stays.
 fn check_count(at: &str, key: &str, value: &mut Value) -> Result<bool, GrammarError> {
     let least = LEAST.iter().find(|(name, _)| *name == key);
     if least.is_none() && !MOST.contains(&key) {

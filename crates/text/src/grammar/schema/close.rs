@@ -1,7 +1,8 @@
-//! Objects have the properties that they declare and no others, unless their schema says something of others.
+//! Closes objects: they may have the properties that they declare and no others, unless their
+//! schema says something about others.
 //!
-//! JSON Schema allows any property that a schema does not mention. Nobody who declares some means that a model may make up more,
-//! and small models do little else once they may.
+//! JSON Schema allows any property that a schema does not mention. An author who declares some does
+//! not want a model to make up more, and small models do little else once they may.
 
 use std::collections::HashSet;
 
@@ -10,10 +11,10 @@ use serde_json::{Map, Value};
 use super::references::{in_place, resolve};
 use super::{MAPS, each_below};
 
-/// Deepest nesting of schemas for one value that names are collected from.
+/// The deepest nesting of schemas for one value from which names are collected.
 const MAX_DEPTH: usize = 64;
 
-/// Most names that are written beside merged schemas, which have them.
+/// The most names that are added to an object from the schemas merged with it.
 const MAX_ADDED: usize = 4096;
 
 /// Closes every object of a schema that can be closed.
@@ -22,7 +23,8 @@ pub(super) fn close(schema: &mut Value) {
     Merged::of(&original).close(schema, &original, &mut 0);
 }
 
-/// Which schemas apply to a value beside others. They cannot be closed themselves: each knows only its own properties.
+/// The schemas that apply to a value together with others. They cannot be closed themselves: each
+/// knows only its own properties.
 pub(super) struct Merged<'a> {
     root: &'a Value,
     inner: HashSet<*const Value>,
@@ -36,7 +38,7 @@ impl<'a> Declared<'a> {
     }
 }
 
-/// What an object may have, from all schemas that apply to it.
+/// The properties that an object may have, from all schemas that apply to it.
 #[derive(Default)]
 struct Declared<'a> {
     names: Vec<&'a str>,
@@ -52,12 +54,12 @@ impl<'a> Merged<'a> {
         merged
     }
 
-    /// Whether others apply beside this schema, a part of the root.
+    /// Returns whether others apply together with this schema, a part of the root.
     pub(super) fn contains(&self, schema: &Value) -> bool {
         self.inner.contains(&std::ptr::from_ref(schema))
     }
 
-    /// Marks what is merged in a schema and below it.
+    /// Marks the merged schemas in a schema and below it.
     fn look_at(&mut self, schema: &'a Value) {
         if schema.as_object().is_some_and(is_merging) {
             for part in in_place(Some(self.root), schema) {
@@ -78,7 +80,7 @@ impl<'a> Merged<'a> {
         }
     }
 
-    /// `schema` is a copy of `original`.
+    /// Closes `schema`, a copy of `original`.
     fn close(&self, schema: &mut Value, original: &'a Value, added: &mut usize) {
         let mut originals = below(original).into_iter();
         each_below(schema, &mut |_, copy| {
@@ -113,7 +115,8 @@ impl<'a> Merged<'a> {
         map.insert("additionalProperties".to_owned(), Value::Bool(false));
     }
 
-    /// Collects what applies to a value together with `schema`; whether that says nothing of other properties.
+    /// Collects the schemas that apply to a value together with `schema`. Returns whether they say
+    /// nothing about other properties.
     fn collect(
         &self,
         schema: &'a Value,
@@ -135,7 +138,7 @@ impl<'a> Merged<'a> {
         {
             return false;
         }
-        // What cannot be looked at may declare anything.
+        // A schema that cannot be resolved may declare anything.
         let leads_nowhere = |reference: &Value| {
             reference.as_str().is_none_or(|reference| resolve(self.root, reference).is_none())
         };
@@ -161,7 +164,8 @@ impl<'a> Merged<'a> {
     }
 }
 
-/// Whether several schemas apply to a value: the alternatives of one list apply one at a time.
+/// Returns whether several schemas apply to a value. The alternatives of one list apply one at a
+/// time.
 pub(super) fn is_merging(map: &Map<String, Value>) -> bool {
     let all = map.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
     let others = ["anyOf", "oneOf", "$ref", "if", "dependentSchemas", "dependencies"];
@@ -173,7 +177,7 @@ pub(super) fn is_merging(map: &Map<String, Value>) -> bool {
     parts > 1 || (parts == 1 && says)
 }
 
-/// What [`each_below`] visits, in the same order.
+/// Returns what [`each_below`] visits, in the same order.
 pub(super) fn below(schema: &Value) -> Vec<&Value> {
     match schema {
         Value::Object(map) => {

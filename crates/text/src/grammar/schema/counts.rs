@@ -1,7 +1,8 @@
-//! Numbers of properties.
+//! Bounds on the number of properties.
 //!
-//! The library counts properties that an object does not list. Of those that it lists it only knows which are required. So a
-//! bound on an object with optional ones becomes alternatives, each of which says of every optional one whether it is there.
+//! The library counts properties that an object does not list. Of the listed ones it only knows
+//! which are required. So a bound on an object with optional properties becomes alternatives, each
+//! of which says for every optional one whether it is present.
 
 use serde_json::{Map, Value, json};
 
@@ -10,13 +11,13 @@ use super::close::{Merged, below, is_merging};
 use super::{add_options, each_below};
 use crate::grammar::error::GrammarError;
 
-/// Most alternatives for one object, and most properties in all of them.
+/// The most alternatives for one object, and the most properties in all of them.
 const MAX_ALTERNATIVES: usize = 128;
 const MAX_LISTED: usize = 4096;
 
 const WHY: &str = "it is supported where every listed property is required, or few are not; list fewer, or require more";
 
-/// Writes every bound on numbers of properties so that the library takes it.
+/// Writes every bound on numbers of properties in a form that the library takes.
 pub(super) fn count(check: &mut Check<'_>, schema: &mut Value) -> Result<(), GrammarError> {
     let original = schema.clone();
     let merged = Merged::of(&original);
@@ -28,16 +29,16 @@ struct Counting<'c, 'r, 'm> {
     merged: Merged<'m>,
 }
 
-/// An object's properties, as far as bounds on their number go.
+/// An object's properties, as far as bounds on their number are concerned.
 struct Listed {
     required: usize,
     optional: Vec<String>,
-    /// No other than those listed may come.
+    /// Whether no properties other than the listed ones are allowed.
     is_closed: bool,
 }
 
 impl Counting<'_, '_, '_> {
-    /// `schema` is a copy of `original`.
+    /// Rewrites the bounds in `schema`, a copy of `original`.
     fn schema(
         &mut self,
         place: &str,
@@ -82,7 +83,7 @@ impl Counting<'_, '_, '_> {
         }
         let is_alone = !is_merging(map) && !self.merged.contains(original);
         let most = most.filter(|_| has_most);
-        // What cannot be satisfied is told by the library.
+        // The library reports a schema that cannot be satisfied.
         if most.is_some_and(|most| most < listed.required.max(least))
             || (listed.is_closed && least > all)
         {
@@ -94,7 +95,7 @@ impl Counting<'_, '_, '_> {
             false => None,
         };
         let Some(alternatives) = alternatives else {
-            // This one case the library knows itself.
+            // The library handles this one case itself.
             if listed.is_closed && is_alone && most.is_none() && least == listed.required + 1 {
                 return Ok(());
             }
@@ -120,7 +121,7 @@ impl Counting<'_, '_, '_> {
 }
 
 impl Listed {
-    /// None where the library counts by itself: no listed property is optional.
+    /// Returns `None` if the library can count by itself because no listed property is optional.
     fn of(map: &Map<String, Value>) -> Option<Self> {
         if !map.contains_key("minProperties") && !map.contains_key("maxProperties") {
             return None;
@@ -142,7 +143,8 @@ impl Listed {
         (!optional.is_empty()).then_some(Self { required: required.len(), optional, is_closed })
     }
 
-    /// Schemas of which an object with the right number of properties satisfies one; `None` if there would be too many.
+    /// Returns schemas of which an object with the right number of properties satisfies one; `None`
+    /// if there would be too many.
     fn alternatives(&self, least: usize, most: Option<usize>) -> Option<Vec<Value>> {
         let count = self.optional.len();
         let wanted = least.saturating_sub(self.required);
@@ -156,7 +158,8 @@ impl Listed {
             }));
             Some(())
         };
-        // Beyond the last one chosen everything may come, or nothing.
+        // `after_last` leaves the properties after the last chosen one open; `everywhere` decides
+        // about all.
         let after_last = |present: &[usize], _: usize| present.last().map_or(0, |last| last + 1);
         let everywhere = |_: &[usize], count: usize| count;
         match most {
@@ -198,14 +201,15 @@ impl Listed {
     }
 }
 
-/// All ways to choose `size` of `count` things, ascending; `None` if there are more than `most`.
+/// Returns all ways to choose `size` of `count` things, ascending; `None` if there are more than
+/// `most`.
 fn combinations(count: usize, size: usize, most: usize) -> Option<Vec<Vec<usize>>> {
     let mut found: Vec<Vec<usize>> = vec![Vec::new()];
     for step in 0..size {
         let mut longer = Vec::new();
         for chosen in &found {
             let from = chosen.last().map_or(0, |last| last + 1);
-            // As many must be left as are still to be chosen.
+            // At least as many must be left as are still to be chosen.
             for next in from..count - (size - step - 1) {
                 if longer.len() == most {
                     return None;

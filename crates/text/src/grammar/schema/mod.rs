@@ -1,5 +1,5 @@
-//! Checks of a JSON schema before the library sees it: so that an error names the place and the remedy, and so that no
-//! schema costs more than its size suggests. And what is made of a schema for the library.
+//! Checks a JSON schema before the library sees it, so that an error names the place and the remedy
+//! and no schema costs more than its size suggests. Also rewrites the schema for the library.
 
 mod apart;
 mod check;
@@ -15,43 +15,44 @@ pub(crate) use references::resolve;
 
 const KIND: &str = "JSON schema";
 
-/// Keywords whose value is one schema.
+/// The keywords whose value is one schema.
 const SCHEMA: [&str; 2] = ["additionalProperties", "additionalItems"];
 
-/// Keywords whose value is a list of schemas.
+/// The keywords whose value is a list of schemas.
 const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 
-/// Keywords whose value maps names to schemas.
+/// The keywords whose value maps names to schemas.
 const MAPS: [&str; 5] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
-/// A keyword of a tool's schema that the grammar does not hold.
+/// A keyword of a tool's schema that the grammar does not enforce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// The schema that it stands in, as a JSON pointer after `#`.
+    /// The schema that contains it, as a JSON pointer after `#`.
     pub place: String,
     /// The keyword.
     pub keyword: String,
 }
 
-/// The schema, parsed, checked and made digestible for the library.
+/// Returns the schema, parsed, checked and rewritten for the library.
 ///
 /// # Errors
-/// If it is not a schema, costs too much, or demands what no grammar can enforce.
+/// Returns an error if it is not a schema, costs too much, or demands what no grammar can enforce.
 pub(super) fn digestible(source: &str) -> Result<Value, GrammarError> {
     prepared(source, false).map(|(schema, _)| schema)
 }
 
-/// The same without what no grammar holds, and a list of that. What satisfies the schema satisfies this one.
+/// Does the same without the parts that no grammar can enforce, and returns a list of those. Every
+/// value that satisfies the schema satisfies the returned one.
 ///
 /// # Errors
-/// If it is not a schema, or costs too much.
+/// Returns an error if it is not a schema, or costs too much.
 pub(super) fn relaxed(source: &str) -> Result<(Value, Vec<LeftOut>), GrammarError> {
     prepared(source, true)
 }
 
-/// A digestible schema as a part of another one, where it lies at `place`, as `#/$defs/part`: its references lead to where what
-/// they mean lies there.
+/// Returns a rewritten schema as a part of another one, where it lies at `place`, such as
+/// `#/$defs/part`. Its references are changed to lead to the same schemas at their new place.
 pub(super) fn moved(mut schema: Value, place: &str) -> Value {
     move_references(&mut schema, place);
     schema
@@ -66,7 +67,8 @@ fn move_references(schema: &mut Value, place: &str) {
     each_below(schema, &mut |_, below| move_references(below, place));
 }
 
-/// Visits what stands directly in a schema and may be one, or a list of some, with the way there.
+/// Visits everything directly in a schema that may be a schema or a list of schemas, with the way
+/// there.
 fn each_below(schema: &mut Value, visit: &mut dyn FnMut(&str, &mut Value)) {
     match schema {
         Value::Object(map) => {
@@ -91,7 +93,7 @@ fn each_below(schema: &mut Value, visit: &mut dyn FnMut(&str, &mut Value)) {
     }
 }
 
-/// Adds a list of alternatives to a schema, which may have one.
+/// Adds a list of alternatives to a schema, which may have one already.
 fn add_options(map: &mut Map<String, Value>, options: Value) {
     if !map.contains_key("anyOf") {
         map.insert("anyOf".to_owned(), options);
@@ -116,7 +118,7 @@ fn prepared(source: &str, relaxes: bool) -> Result<(Value, Vec<LeftOut>), Gramma
     Ok((schema, check.finish()))
 }
 
-/// The schema as an object.
+/// Parses the schema and returns it as an object.
 fn parsed(source: &str) -> Result<Value, GrammarError> {
     let schema: Value = serde_json::from_str(source).map_err(|error| {
         let problem = match error.to_string() {

@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 use super::{KIND, invalid};
 use crate::grammar::error::GrammarError;
 
-/// Longest chain of references that lead to nothing but references.
+/// The longest chain of references that lead only to references.
 const MAX_CHAIN: usize = 128;
 
-/// What a local reference (`#`, `#/...`) points to.
+/// Returns the value that a local reference (`#`, `#/...`) points to.
 pub(crate) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let mut place = root;
     for name in names(reference)? {
@@ -23,7 +23,8 @@ pub(crate) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value>
     Some(place)
 }
 
-/// A local reference as the library reads it: names as they are. None if a name in it has a `/`.
+/// Returns a local reference in the form that the library reads, with names unescaped; `None` if a
+/// name in it contains a `/`.
 pub(super) fn canonical(reference: &str) -> Option<String> {
     let names = names(reference)?;
     if names.iter().any(|name| name.contains('/')) {
@@ -32,8 +33,8 @@ pub(super) fn canonical(reference: &str) -> Option<String> {
     Some(if names.is_empty() { "#".to_owned() } else { format!("#/{}", names.join("/")) })
 }
 
-/// The names on the way that a local reference describes: a JSON pointer (RFC 6901) in a fragment, where `%` escapes bytes and
-/// `~` signs.
+/// Returns the names on the path of a local reference: a JSON pointer (RFC 6901) in a fragment,
+/// where `%` escapes bytes and `~` escapes characters.
 fn names(reference: &str) -> Option<Vec<String>> {
     let path = reference.strip_prefix('#')?;
     if path.is_empty() || path == "/" {
@@ -58,7 +59,8 @@ fn unescaped(name: &str) -> Option<String> {
     Some(name.replace("~1", "/").replace("~0", "~"))
 }
 
-/// The schemas that apply to the same value as `schema`. Without a root references are not followed.
+/// Returns the schemas that apply to the same value as `schema`. Without a root, references are not
+/// followed.
 pub(super) fn in_place<'a>(root: Option<&'a Value>, schema: &'a Value) -> Vec<&'a Value> {
     let Some(map) = schema.as_object() else { return Vec::new() };
     let lists = ["allOf", "anyOf", "oneOf"];
@@ -72,9 +74,10 @@ pub(super) fn in_place<'a>(root: Option<&'a Value>, schema: &'a Value) -> Vec<&'
     found
 }
 
-/// Refuses references that lead back to themselves without anything between, and overlong chains of them.
+/// Refuses references that lead back to themselves through references only, and chains of them that
+/// are too long.
 pub(super) fn check_chains(root: &Value) -> Result<(), GrammarError> {
-    // True while being visited, false when done.
+    // True while a schema is being visited, false afterwards.
     let mut open: HashMap<*const Value, bool> = HashMap::new();
     let mut starts = vec![root];
     for key in ["$defs", "definitions"] {
@@ -118,7 +121,7 @@ pub(super) fn check_chains(root: &Value) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// All local references in a schema.
+/// Returns all local references in a schema.
 fn references(root: &Value) -> Vec<&str> {
     let (mut found, mut left) = (Vec::new(), vec![root]);
     while let Some(value) = left.pop() {
