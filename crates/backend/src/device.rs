@@ -12,7 +12,8 @@ use crate::program::{Memory, Program};
 pub enum LayerChoice {
     /// As many as fit into their free memory, fewer where they turn out to have less.
     Fitting,
-    /// This number, or all where the model has fewer; if they do not fit, that is an error.
+    /// This number, or all where the model has fewer; if they do not fit, that is an error. Without the processor the first
+    /// device takes the others.
     Exactly(usize),
 }
 

@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicBool;
 
 use trine_model::cut;
 
-use crate::batch::{Batch, ProgramOptions, SequenceView};
-use crate::device_memory::DeviceMemory;
+use crate::batch::{Batch, SequenceView};
 use crate::error::BackendError;
 use crate::pages::{KvPage, KvPart, PageLayout, Pages};
+use crate::placement::terms::Placement;
 use crate::program::{Facts, Flights, InFlight, Memory, Program, Results, Share};
 
 /// Programs that run a Plan one after the other.
@@ -35,13 +35,11 @@ struct Travel {
 }
 
 impl Parts {
-    /// Puts parts together that [`cut`](mod@cut) made of one Plan, in their order; at least one. `devices` is the memory of
-    /// each device before its part was loaded.
+    /// Puts parts together that were loaded as a placement says.
     pub(crate) fn new(
         parts: Vec<Box<dyn Program>>,
-        options: ProgramOptions,
+        placement: &Placement,
         vocabulary: usize,
-        devices: &[DeviceMemory],
     ) -> Self {
         let share = |part: &dyn Program, device_memory| Share {
             device: part.facts().device.clone(),
@@ -49,18 +47,18 @@ impl Parts {
             memory: part.memory(),
             device_memory,
         };
-        let known = parts.iter().zip(devices);
+        let known = parts.iter().zip(&placement.parts);
         let shares: Vec<Share> =
-            known.map(|(part, &memory)| share(part.as_ref(), memory)).collect();
+            known.map(|(part, placed)| share(part.as_ref(), placed.device_memory)).collect();
         let plan = cut::join(parts.iter().map(|part| &part.facts().plan));
         let facts = Facts {
             is_invariant: parts.iter().all(|part| part.facts().is_invariant),
             finds_top: parts.last().is_some_and(|last| last.facts().finds_top),
-            depth: parts.len(),
+            depth: placement.depth,
             pages: joint_layout(&parts),
-            ..Facts::new(name(&shares), plan, options)
+            ..Facts::new(name(&shares), plan, placement.options)
         };
-        let flights = Flights::new(parts.len());
+        let flights = Flights::new(placement.depth);
         Self { parts, facts: Facts { shares, ..facts }, vocabulary, flights, spare: Vec::new() }
     }
 
@@ -293,7 +291,9 @@ mod tests {
     use trine_model::{Buffer, BufferId, KvType, Plan, Rows, Width};
 
     use super::*;
-    use crate::device_memory::MemoryKind;
+    use crate::batch::ProgramOptions;
+    use crate::device_memory::{DeviceMemory, MemoryKind};
+    use crate::placement::terms;
 
     const OPTIONS: ProgramOptions = ProgramOptions {
         width: Width { tokens: 4, outputs: 4 },
@@ -387,9 +387,24 @@ mod tests {
     fn parts(count: usize, fails: Option<(usize, u32)>) -> (Parts, Log) {
         let log = Log::default();
         let fails_in = |part| fails.filter(|&(failing, _)| failing == part).map(|(_, token)| token);
-        let memory = DeviceMemory { kind: MemoryKind::Own, free: None };
-        let parts = (0..count).map(|part| Part::boxed(part, &log, fails_in(part))).collect();
-        (Parts::new(parts, OPTIONS, 100, &vec![memory; count]), log)
+        let parts = (0..count).map(|part| Part::boxed(part, &log, fails_in(part)));
+        let parts: Vec<_> = parts.collect();
+        let placed = |part: &dyn Program| terms::Part {
+            site: 0,
+            device: part.facts().device.clone(),
+            plan: part.facts().plan.clone(),
+            options: OPTIONS,
+            memory: Memory::default(),
+            device_memory: DeviceMemory { kind: MemoryKind::Own, free: None },
+        };
+        let placement = Placement {
+            parts: parts.iter().map(|part| placed(part.as_ref())).collect(),
+            options: OPTIONS,
+            running: 2,
+            full_blocks: 2,
+            depth: count,
+        };
+        (Parts::new(parts, &placement, 100), log)
     }
 
     fn submit(parts: &mut Parts, token: u32) -> Result<InFlight, BackendError> {

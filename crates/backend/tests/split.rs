@@ -272,7 +272,12 @@ fn steps_in_flight_do_not_change_one_another() {
         })
     };
     let mut whole = reference().load(&model, &options).unwrap();
-    let mut program = split(2).load(&model, &options).unwrap();
+    let own = || -> Box<dyn Device> {
+        Box::new(Limited { says: None, has: u64::MAX, loads: Rc::default() })
+    };
+    let devices = DeviceGroup::new(vec![own(), own()], LayerChoice::Fitting);
+    let mut program = devices.load(&model, &options).unwrap();
+    assert_eq!(program.facts().depth, 2);
     let mut flying = None;
     let mut expected = None::<Vec<f32>>;
     for at in 0..20 {

@@ -45,8 +45,8 @@ enum Phase {
     },
     /// Its latest token is to be run.
     Decode,
-    /// All its rows are in the step that was picked last; [`Scheduler::resume`], [`Scheduler::extend`] or
-    /// [`Scheduler::remove`] comes next.
+    /// All its rows are in a step that was picked; [`Scheduler::resume`], [`Scheduler::extend`] or [`Scheduler::remove`]
+    /// comes next.
     Waiting,
 }
 
@@ -55,6 +55,8 @@ enum Phase {
 pub struct Scheduler {
     width: Width,
     phases: Vec<Phase>,
+    /// By slot: whether rows of it are in a step that was picked and has not [landed](Scheduler::land).
+    flying: Vec<bool>,
     /// Slots in [`Phase::Prefill`], in order of arrival.
     queue: Vec<usize>,
     /// The slot that is first among the decoding ones.
@@ -69,6 +71,7 @@ impl Scheduler {
         Self {
             width,
             phases: vec![Phase::Absent; slots],
+            flying: vec![false; slots],
             queue: Vec::with_capacity(slots),
             turn: 0,
             starved: false,
@@ -95,14 +98,15 @@ impl Scheduler {
         self.queue.insert(0, slot);
     }
 
-    /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing to do. Beside
-    /// decoding sequences at most `prompt_rows` (at least one) rows of prompts are picked.
-    pub fn next_step(&mut self, prompt_rows: usize, picks: &mut Vec<Pick>) {
+    /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing to do. At most `decodes`
+    /// decoding sequences are picked, and beside any at most `prompt_rows` rows of prompts (both at least one). A
+    /// sequence with rows in another step that has not [landed](Scheduler::land) is passed over.
+    pub fn next_step(&mut self, decodes: usize, prompt_rows: usize, picks: &mut Vec<Pick>) {
         picks.clear();
-        let held = usize::from(self.starved && !self.queue.is_empty());
+        let held = usize::from(self.starved && self.has_prompt_to_run());
         let mut budget =
             Width { tokens: self.width.tokens - held, outputs: self.width.outputs - held };
-        self.pick_decodes(&mut budget, picks);
+        self.pick_decodes(decodes.max(1), &mut budget, picks);
         budget.tokens += held;
         budget.outputs += held;
         let decodes = picks.len();
@@ -110,14 +114,19 @@ impl Scheduler {
             budget.tokens = budget.tokens.min(prompt_rows.max(1));
         }
         self.pick_prompts(&mut budget, picks);
-        self.starved = picks.len() == decodes && !self.queue.is_empty();
+        self.starved = picks.len() == decodes && self.has_prompt_to_run();
+        picks.iter().for_each(|pick| self.flying[pick.slot] = true);
     }
 
-    fn pick_decodes(&mut self, budget: &mut Width, picks: &mut Vec<Pick>) {
+    fn has_prompt_to_run(&self) -> bool {
+        self.queue.iter().any(|&slot| !self.flying[slot])
+    }
+
+    fn pick_decodes(&mut self, most: usize, budget: &mut Width, picks: &mut Vec<Pick>) {
         let slots = self.phases.len();
         let first = self.turn;
         for slot in (0..slots).map(|offset| (first + offset) % slots) {
-            if budget.tokens == 0 || budget.outputs == 0 {
+            if budget.tokens == 0 || budget.outputs == 0 || picks.len() == most {
                 break;
             }
             if self.phases[slot] == Phase::Decode {
@@ -133,6 +142,9 @@ impl Scheduler {
     fn pick_prompts(&mut self, budget: &mut Width, picks: &mut Vec<Pick>) {
         for &slot in &self.queue {
             let Phase::Prefill { left, wanted } = self.phases[slot] else { continue };
+            if self.flying[slot] {
+                continue;
+            }
             let mut rows = left.min(budget.tokens);
             // Rows wait for a step that can give their logits.
             match wanted {
@@ -160,6 +172,16 @@ impl Scheduler {
         self.queue.retain(|&slot| matches!(phases[slot], Phase::Prefill { .. }));
     }
 
+    /// Notes that the step with a slot's rows has run: the slot can be picked again.
+    pub fn land(&mut self, slot: usize) {
+        self.flying[slot] = false;
+    }
+
+    /// Whether rows of a slot's sequence are in a step that has not landed.
+    pub fn is_flying(&self, slot: usize) -> bool {
+        self.flying[slot]
+    }
+
     /// Lets a sequence whose rows have all been run go on with one more token.
     pub fn resume(&mut self, slot: usize) {
         debug_assert_eq!(self.phases[slot], Phase::Waiting, "slot {slot} has rows to run");
@@ -169,10 +191,11 @@ impl Scheduler {
     /// Takes a sequence out, whatever it was doing.
     pub fn remove(&mut self, slot: usize) {
         self.phases[slot] = Phase::Absent;
+        self.flying[slot] = false;
         self.queue.retain(|&queued| queued != slot);
     }
 
-    /// Whether all rows of a slot's sequence are in the step that was picked last.
+    /// Whether all rows of a slot's sequence are in a step that was picked.
     pub fn is_waiting(&self, slot: usize) -> bool {
         self.phases[slot] == Phase::Waiting
     }
@@ -203,7 +226,7 @@ impl Scheduler {
     }
 
     /// Checks, between steps, that the queue names each waiting prompt once and that no sequence was left without
-    /// anything to do.
+    /// anything to do, neither rows to run nor rows in flight.
     ///
     /// # Errors
     /// What is wrong.
@@ -215,6 +238,9 @@ impl Scheduler {
                 return Err(format!(
                     "slot {slot} is {phase:?} and stands {queued} times in the queue"
                 ));
+            }
+            if self.flying[slot] && phase != Phase::Absent {
+                continue;
             }
             if matches!(phase, Phase::Waiting | Phase::Prefill { left: 0, .. }) {
                 return Err(format!(
@@ -230,9 +256,15 @@ impl Scheduler {
 mod tests {
     use super::*;
 
+    /// Picks a step, which lands at once.
+    fn next(scheduler: &mut Scheduler, prompt_rows: usize, picks: &mut Vec<Pick>) {
+        scheduler.next_step(usize::MAX, prompt_rows, picks);
+        picks.iter().for_each(|pick| scheduler.land(pick.slot));
+    }
+
     fn step(scheduler: &mut Scheduler) -> Vec<Pick> {
         let mut picks = Vec::new();
-        scheduler.next_step(usize::MAX, &mut picks);
+        next(scheduler, usize::MAX, &mut picks);
         for pick in picks.iter().filter(|pick| pick.outputs > 0) {
             scheduler.resume(pick.slot);
         }
@@ -291,9 +323,9 @@ mod tests {
         let mut scheduler = Scheduler::new(1, Width { tokens: 4, outputs: 1 });
         scheduler.admit(0, 6, Wanted::Nothing);
         let mut picks = Vec::new();
-        scheduler.next_step(usize::MAX, &mut picks);
+        next(&mut scheduler, usize::MAX, &mut picks);
         assert_eq!(picks, [prompt(0, 4, false)]);
-        scheduler.next_step(usize::MAX, &mut picks);
+        next(&mut scheduler, usize::MAX, &mut picks);
         assert_eq!(picks, [prompt(0, 2, false)]);
         assert!(scheduler.check_integrity().unwrap_err().contains("slot 0"));
         scheduler.remove(0);
@@ -307,18 +339,42 @@ mod tests {
         scheduler.admit(1, 5, Wanted::Last);
         let all = |rows: usize| Pick { slot: 0, rows, outputs: rows, prefill: true };
         let mut picks = Vec::new();
-        scheduler.next_step(usize::MAX, &mut picks);
+        next(&mut scheduler, usize::MAX, &mut picks);
         assert_eq!(
             picks,
             [all(3), prompt(1, 4, false)],
             "the other's last row waits for an output"
         );
-        scheduler.next_step(usize::MAX, &mut picks);
+        next(&mut scheduler, usize::MAX, &mut picks);
         assert_eq!(picks, [all(1), prompt(1, 1, true)]);
         scheduler.resume(1);
         scheduler.extend(0, 9, Wanted::Nothing);
         scheduler.check_integrity().unwrap();
-        scheduler.next_step(2, &mut picks);
+        next(&mut scheduler, 2, &mut picks);
         assert_eq!(picks, [decode(1), prompt(0, 2, false)], "no more than allowed beside others");
+    }
+
+    #[test]
+    fn sequences_in_flight_are_passed_over() {
+        let mut scheduler = Scheduler::new(4, Width { tokens: 8, outputs: 4 });
+        (0..3).for_each(|slot| scheduler.admit(slot, 1, Wanted::Last));
+        step(&mut scheduler);
+        scheduler.admit(3, 12, Wanted::Last);
+        let next = |scheduler: &mut Scheduler| {
+            let mut picks = Vec::new();
+            scheduler.next_step(2, 5, &mut picks);
+            scheduler.check_integrity().unwrap();
+            picks
+        };
+        assert_eq!(next(&mut scheduler), [decode(0), decode(1), prompt(3, 5, false)]);
+        assert!(scheduler.is_flying(3) && !scheduler.is_flying(2));
+        assert_eq!(next(&mut scheduler), [decode(2)]);
+        assert_eq!(next(&mut scheduler), []);
+        scheduler.land(3);
+        scheduler.land(0);
+        scheduler.resume(0);
+        assert_eq!(next(&mut scheduler), [decode(0), prompt(3, 5, false)]);
+        scheduler.remove(1);
+        assert!(!scheduler.is_flying(1));
     }
 }

@@ -17,6 +17,8 @@ pub struct Status {
     pub context: usize,
     /// Positions in a KV block.
     pub block_positions: usize,
+    /// Bytes of the memory for keys and values: blocks and rings.
+    pub kv_bytes: u64,
     /// KV blocks in all.
     pub blocks: usize,
     /// KV blocks that running sequences hold.

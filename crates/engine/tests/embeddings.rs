@@ -1,5 +1,6 @@
 //! Embeddings of texts, on a device that checks what it is asked to do and gives its logits for hidden states.
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
 
 use std::collections::HashMap;

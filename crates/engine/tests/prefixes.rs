@@ -1,6 +1,7 @@
 //! Prefixes that leave memory and come back: after a restart, from files that are not what they were, and beside requests that do
 //! not wait for them.
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
 mod fake_store;
 mod greedy;

@@ -1,5 +1,6 @@
 //! The engine on its thread: clients that read, cancel, go away and come in numbers.
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
 mod greedy;
 

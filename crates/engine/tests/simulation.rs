@@ -8,7 +8,7 @@ mod fake_store;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fake::{Fake, VOCABULARY, next_logits, options};
@@ -24,6 +24,7 @@ use trine_engine::{
 
 const STEPS: usize = 1_000_000;
 const STEPS_WITH_STORE: usize = 300_000;
+const STEPS_IN_FLIGHT: usize = 200_000;
 const WINDOWS: [usize; 2] = [4, 20];
 const RUNNING: usize = 4;
 const SLOTS: usize = 7;
@@ -40,6 +41,8 @@ struct Sizes {
 }
 
 const SMALL: Sizes = Sizes { context: 96, width: 14, blocks: 8 };
+/// Blocks for whole contexts of all slots, so that steps overlap.
+const ROOMY: Sizes = Sizes { blocks: 24, ..SMALL };
 /// Prefixes of several blocks, and rings that hold the whole blocks of a window.
 const LARGER: Sizes = Sizes { context: 192, width: 45, blocks: 14 };
 
@@ -82,6 +85,8 @@ struct Simulation {
     reused: usize,
     preemptions: usize,
     failures: usize,
+    /// Steps that began while another was in flight.
+    overlapped: Arc<AtomicUsize>,
 }
 
 fn sampling(seed: Option<u64>) -> SamplingParams {
@@ -107,13 +112,15 @@ fn beginnings(tokens: &[u32]) -> impl Iterator<Item = u64> {
 }
 
 impl Simulation {
-    fn new(seed: u64, sizes: Sizes) -> Self {
+    /// `depth` steps may be in flight.
+    fn new(seed: u64, sizes: Sizes, depth: usize) -> Self {
         let Sizes { context, width, blocks } = sizes;
         let mut options = options(context, SLOTS, width);
         options.blocks = blocks;
         options.width.outputs = 6;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let mut fake = Fake::new(options, &WINDOWS);
+        let mut fake = Fake::new(options, &WINDOWS).with_depth(depth);
+        let overlapped = Arc::clone(&fake.overlapped);
         let mut next = 0;
         fake.fails_at = std::iter::repeat_with(|| {
             next += 1 + (random.next_u64() % 2000) as usize;
@@ -132,6 +139,7 @@ impl Simulation {
             reused: 0,
             preemptions: 0,
             failures: 0,
+            overlapped,
         }
     }
 
@@ -290,7 +298,7 @@ impl Simulation {
 
 #[test]
 fn random_traffic_keeps_the_books_and_the_texts() {
-    let mut simulation = Simulation::new(42, SMALL);
+    let mut simulation = Simulation::new(42, SMALL, 1);
     for _ in 0..STEPS {
         simulation.act();
         simulation.step();
@@ -306,6 +314,26 @@ fn random_traffic_keeps_the_books_and_the_texts() {
 
 /// The same with a store of prefixes that loses, damages and confuses pages and answers late: nothing of that reaches a text, whose
 /// every row the device checks.
+/// With as many steps in flight as there are parts of a model on several devices.
+#[test]
+fn random_traffic_keeps_the_texts_with_steps_in_flight() {
+    for (depth, sizes) in [(2, ROOMY), (3, ROOMY), (2, SMALL)] {
+        let mut simulation = Simulation::new(43, sizes, depth);
+        for _ in 0..STEPS_IN_FLIGHT {
+            simulation.act();
+            simulation.step();
+        }
+        simulation.finish();
+        let Simulation { reasons, reused, failures, overlapped, .. } = simulation;
+        let overlapped = overlapped.load(Ordering::Relaxed);
+        assert!(reasons.len() == 6 && reasons.values().all(|&count| count > 10), "{reasons:?}");
+        assert!(reused > 10_000 && failures > 50, "{reused} positions, {failures} failures");
+        // Scarce blocks leave little to overlap.
+        let least = if sizes.blocks == ROOMY.blocks { STEPS_IN_FLIGHT / 10 } else { 100 };
+        assert!(overlapped > least, "{overlapped} steps at depth {depth}");
+    }
+}
+
 #[test]
 fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
     let faults = Faults {
@@ -319,7 +347,7 @@ fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
         room: 120,
     };
     let shelf = Shelf::default();
-    let mut simulation = Simulation::new(43, LARGER);
+    let mut simulation = Simulation::new(43, LARGER, 1);
     let origin = Origin::new([0; 32], simulation.engine.program().facts()).expect("it gives pages");
     simulation.engine.set_page_store(Box::new(shelf.store(7, faults)), origin);
     let time = Arc::new(AtomicU64::new(0));

@@ -133,6 +133,7 @@ struct Families {
     answer_length: Histograms,
     waiting_tokens: Gauges,
     blocks: Gauges,
+    kv_bytes: Gauges,
     width: Gauges,
     steps: Counters,
     busy: Fractions,
@@ -252,6 +253,7 @@ impl Families {
             ),
             waiting_tokens: of!("trine_waiting_tokens", "Prompt tokens in the queue"),
             blocks: of!("trine_kv_blocks", "KV blocks by use"),
+            kv_bytes: of!("trine_kv_memory_bytes", "Memory for keys and values"),
             width: of!("trine_step_rows", "Tokens that passed through the model in the last step"),
             steps: of!("trine_steps", "Steps run"),
             busy: of!("trine_busy_seconds", "Seconds spent in steps"),
@@ -364,6 +366,7 @@ impl Metrics {
         gauge(&families.waiting, status.waiting);
         gauge(&families.waiting_tokens, status.waiting_tokens);
         gauge(&families.width, status.width);
+        gauge(&families.kv_bytes, status.kv_bytes as usize);
         let usage = status.blocks_running as f64 / status.blocks.max(1) as f64;
         fraction(&families.kv_usage, usage);
         fraction(&families.busy, status.busy_seconds);

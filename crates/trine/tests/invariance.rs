@@ -7,7 +7,8 @@ use trine_backend::Device;
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_engine::{
-    Engine, EngineOptions, Event, Logprobs, Pooling, Request, SamplingParams, SequenceId,
+    Engine, EngineOptions, Event, Finish, Logprobs, Pooling, Request, SamplingParams, SequenceId,
+    Status,
 };
 use trine_model::{KvType, Model};
 
@@ -89,6 +90,41 @@ fn tokens_are_the_same_alone_and_among_31_others() {
         run(&mut crowd, (0..REQUESTS).rev().map(|index| request(index, vocabulary)));
     backwards.reverse();
     assert_eq!(backwards, alone, "with all prompts in the cache");
+}
+
+/// A quarter of the memory that all requests' whole contexts take is enough for all of them, one after the other or side by side.
+#[test]
+fn a_quarter_of_the_memory_answers_everybody() {
+    let model = golden("gemma3-qat");
+    let vocabulary = model.config().vocabulary as u32;
+    let mut full = engine(&model);
+    let expected = run(&mut full, (0..REQUESTS).map(|index| request(index, vocabulary)));
+    let all = full.status();
+    let options = EngineOptions { kv_memory: Some(all.kv_bytes / 4), ..OPTIONS };
+    let mut scarce = Engine::new(&model, &cpu(), options).expect("the model loads");
+    let status = scarce.status();
+    assert!(status.kv_bytes <= all.kv_bytes / 4, "{} of {}", status.kv_bytes, all.kv_bytes);
+    assert!(status.blocks < all.blocks && status.sequences > 1, "{status:?}");
+    let ids: Vec<SequenceId> = (0..REQUESTS)
+        .map(|index| scarce.submit(request(index, vocabulary)).expect("it is sound"))
+        .collect();
+    let mut tokens: HashMap<SequenceId, Vec<u32>> = HashMap::new();
+    while !scarce.is_idle() {
+        for event in scarce.step().expect("the device works") {
+            match event {
+                Event::Token { sequence, token, .. } => {
+                    tokens.entry(sequence).or_default().push(token);
+                }
+                Event::Finished { finish, .. } => assert_eq!(finish, Finish::Length),
+                _ => {}
+            }
+        }
+        let Status { kv_bytes, blocks, blocks_running, blocks_kept, .. } = scarce.status();
+        assert_eq!(kv_bytes, status.kv_bytes, "nothing grows");
+        assert!(blocks_running + blocks_kept <= blocks);
+    }
+    let found: Vec<_> = ids.iter().map(|id| tokens[id].clone()).collect();
+    assert_eq!(found, expected);
 }
 
 /// Tokens without any pattern.

@@ -59,7 +59,7 @@ fn small_caches_stay_within_the_divergence() {
     }
 }
 
-/// The last layers on the GPU, the others on the processor, and the other way round.
+/// The last layers on the GPU, the others on the processor, and a model on two GPUs.
 #[test]
 fn goldens_do_not_depend_on_the_cut() {
     for name in EXACT.into_iter().chain([QUANTISED]) {
@@ -67,8 +67,8 @@ fn goldens_do_not_depend_on_the_cut() {
         let layers = golden.model.plan().layers();
         let cpu = || -> Box<dyn Device> { Box::new(CpuDevice::new(Some(2), None).unwrap()) };
         let gpu = || -> Box<dyn Device> { Box::new(device()) };
-        for (first, second, layers) in [(cpu(), gpu(), 1), (gpu(), cpu(), layers / 2)] {
-            let both = DeviceGroup::pair(first, second, LayerChoice::Exactly(layers));
+        for (devices, layers) in [(vec![cpu(), gpu()], 1), (vec![gpu(), gpu()], layers)] {
+            let both = DeviceGroup::new(devices, LayerChoice::Exactly(layers));
             let count = golden.greedy.len();
             let found = greedy(&both, &golden.model, &golden.ids, count, KvType::F32);
             assert_eq!(found, golden.greedy, "{name}, {}", both.name());

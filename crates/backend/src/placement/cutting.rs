@@ -15,13 +15,15 @@ pub(super) fn distribute(
     choice: LayerChoice,
     sizes: &Sizes,
 ) -> Result<Cuts, BackendError> {
-    let host = sites.iter().position(|site| site.memory.kind == MemoryKind::Host);
-    let others: Vec<usize> = (0..sites.len()).filter(|&site| Some(site) != host).collect();
     let all = plan.layers();
     let wanted = match choice {
         LayerChoice::Fitting => all,
         LayerChoice::Exactly(layers) => layers.min(all),
     };
+    let host = sites.iter().position(|site| site.memory.kind == MemoryKind::Host);
+    // Somebody has to take the rest.
+    let host = host.or_else(|| (wanted < all && sites.len() > 1).then_some(0));
+    let others: Vec<usize> = (0..sites.len()).filter(|&site| Some(site) != host).collect();
     if let Some(host) = host
         && (others.is_empty() || (wanted == 0 && all > 0))
     {
@@ -108,8 +110,7 @@ impl Distribution<'_> {
 
     fn part_fits(&self, site: usize, part: &Plan, is_last: bool) -> bool {
         let site = &self.sites[site];
-        let (MemoryKind::Own | MemoryKind::Shared, Some(free)) =
-            (site.memory.kind, site.memory.free)
+        let (MemoryKind::Own | MemoryKind::Shared, Some(free)) = (site.memory.kind, site.free)
         else {
             return true;
         };

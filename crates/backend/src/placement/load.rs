@@ -1,9 +1,9 @@
 //! Loads a model where placement says, and places it again where memory turns out to be short.
 
-use trine_model::{Model, Plan};
+use trine_model::{Model, Plan, cut};
 
 use super::place::place;
-use super::terms::{CONTEXT_LEAST, Demand, Placement, Site};
+use super::terms::{CONTEXT_LEAST, Demand, Part, Placement, Site};
 use crate::batch::ProgramOptions;
 use crate::device::{Device, LayerChoice, Members};
 use crate::device_memory::MemoryKind;
@@ -11,8 +11,8 @@ use crate::error::BackendError;
 use crate::parts::Parts;
 use crate::program::Program;
 
-/// What is tried where a device has less memory than it said, in eighths of what it was to hold.
-const ATTEMPTS: [u64; 5] = [7, 6, 4, 2, 0];
+/// What is tried where a device has less memory than it said, in eighths of the layers that it was to hold.
+const ATTEMPTS: [usize; 5] = [7, 6, 4, 2, 0];
 
 /// Devices that share a model, in the order in which they run its layers: the processor first, if it takes part.
 pub struct DeviceGroup {
@@ -88,9 +88,11 @@ pub fn load(
 }
 
 fn site(device: &dyn Device) -> Site<'_> {
+    let memory = device.memory();
     Site {
         name: device.name(),
-        memory: device.memory(),
+        memory,
+        free: memory.free,
         most_rows: device.most_rows(),
         forecast: Box::new(|plan, options| device.forecast(plan, options)),
     }
@@ -113,17 +115,16 @@ fn load_parts(
         return Ok(programs.remove(0));
     }
     programs.reverse();
-    let memory: Vec<_> = placement.parts.iter().map(|part| part.device_memory).collect();
     let vocabulary = model.config().vocabulary;
-    Ok(Box::new(Parts::new(programs, placement.options, vocabulary, &memory)))
+    Ok(Box::new(Parts::new(programs, placement, vocabulary)))
 }
 
 /// What went wrong so far.
 struct Shortages {
     /// The first error, which says most.
     first: Option<BackendError>,
-    /// For each site, what it was to hold at first, and the attempts since.
-    tried: Vec<Option<(u64, usize)>>,
+    /// For each site, the part that it was to hold at first, and the attempts since.
+    tried: Vec<Option<(Part, usize)>>,
 }
 
 impl Shortages {
@@ -158,12 +159,13 @@ impl Shortages {
             let what = format!("{} of its layers do not fit: {error}", part.plan.layers());
             return Err(BackendError::Unsupported { device: part.device.clone(), what });
         }
-        let (held, attempt) = self.tried[part.site].unwrap_or((part.memory.total(), 0));
-        let Some(eighths) = ATTEMPTS.get(attempt) else {
+        let tried = &mut self.tried[part.site];
+        let (first, attempt) = tried.get_or_insert_with(|| (part.clone(), 0));
+        let Some(eighths) = ATTEMPTS.get(*attempt) else {
             return Err(self.first.take().unwrap_or(error));
         };
-        self.tried[part.site] = Some((held, attempt + 1));
-        site.memory.free = Some(held / 8 * eighths);
+        *attempt += 1;
+        site.free = Some(fraction(site, first, *eighths));
         tracing::warn!(
             "{} has less free memory than it says: {} layers do not fit, less is tried",
             part.device,
@@ -171,6 +173,15 @@ impl Shortages {
         );
         self.first.get_or_insert(error);
         Ok(())
+    }
+}
+
+/// Memory that the last layers of a part take, so many eighths of all.
+fn fraction(site: &Site<'_>, part: &Part, eighths: usize) -> u64 {
+    let all = part.plan.layers();
+    match cut::cut(&part.plan, all - all * eighths / 8) {
+        Some([_, last]) => (site.forecast)(&last, &part.options).total(),
+        None => 0,
     }
 }
 

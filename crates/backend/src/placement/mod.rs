@@ -12,7 +12,7 @@ mod cutting;
 mod load;
 mod place;
 mod sizes;
-mod terms;
+pub(crate) mod terms;
 
 pub use load::{DeviceGroup, load};
 pub use place::place;

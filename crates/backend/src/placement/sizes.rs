@@ -223,7 +223,7 @@ impl Cut<'_> {
         self.with_sites(memory).all(|(site, memory)| match site.memory.kind {
             MemoryKind::Host => true,
             MemoryKind::Shared | MemoryKind::Own => {
-                site.memory.free.is_none_or(|free| memory.total() <= free)
+                site.free.is_none_or(|free| memory.total() <= free)
             }
         })
     }
@@ -232,7 +232,7 @@ impl Cut<'_> {
     fn fit_soft(&self, memory: &[Memory]) -> bool {
         self.with_sites(memory).all(|(site, memory)| match site.memory.kind {
             MemoryKind::Own => true,
-            MemoryKind::Shared | MemoryKind::Host => site.memory.free.is_none_or(|free| {
+            MemoryKind::Shared | MemoryKind::Host => site.free.is_none_or(|free| {
                 memory.caches <= free.saturating_sub(memory.weights + memory.scratch) / 2
             }),
         })
@@ -247,6 +247,8 @@ impl Cut<'_> {
     fn placement(self, options: ProgramOptions, running: usize, full_blocks: usize) -> Placement {
         let memory = self.memory(options);
         let last = self.cuts.len() - 1;
+        let is_host = |(site, _): &(usize, Plan)| self.sites[*site].memory.kind == MemoryKind::Host;
+        let depth = if self.cuts.iter().any(is_host) { 1 } else { self.cuts.len() };
         let part = |(at, ((site, plan), memory))| Part {
             site,
             device: self.sites[site].name.clone(),
@@ -256,6 +258,6 @@ impl Cut<'_> {
             device_memory: self.sites[site].memory,
         };
         let parts = self.cuts.into_iter().zip(memory).enumerate().map(part).collect();
-        Placement { parts, options, running, full_blocks }
+        Placement { parts, options, running, full_blocks, depth }
     }
 }

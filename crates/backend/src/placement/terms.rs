@@ -15,8 +15,10 @@ pub type Forecast<'a> = Box<dyn Fn(&Plan, &ProgramOptions) -> Memory + 'a>;
 pub struct Site<'a> {
     /// Name for people.
     pub name: String,
-    /// Its memory.
+    /// Its memory, as it says.
     pub memory: DeviceMemory,
+    /// Bytes to count on: what is free, or less where that was wrong. `None` for no limit.
+    pub free: Option<u64>,
     /// Most rows in a step that suit it, if that matters.
     pub most_rows: Option<usize>,
     /// Memory that a Program of a Plan would hold.
@@ -67,6 +69,9 @@ pub struct Placement {
     pub running: usize,
     /// Blocks that would hold the whole context of each of these sequences.
     pub full_blocks: usize,
+    /// Steps in flight that are worth having: one for each part, or one where the processor has a part. Its part takes the
+    /// longest, and would read its weights once for each step.
+    pub depth: usize,
 }
 
 /// A part of a model on one device.

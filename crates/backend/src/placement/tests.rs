@@ -74,6 +74,7 @@ fn site(kind: MemoryKind, free: Option<u64>) -> Site<'static> {
     Site {
         name: format!("{kind:?}"),
         memory: DeviceMemory { kind, free },
+        free,
         most_rows: None,
         forecast: Box::new(forecast),
     }

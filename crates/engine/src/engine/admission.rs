@@ -37,6 +37,11 @@ impl Engine {
                 // Others may go ahead of it.
                 continue;
             }
+            if !self.flights.is_empty() {
+                // Rings and pages are copied for it while the caches are at rest, and what there is to share may change.
+                self.land_all(events)?;
+                continue;
+            }
             let Some(sequence) = self.queue.remove(rank) else { return Ok(()) };
             self.start(rank, sequence, events)?;
         }
@@ -151,7 +156,10 @@ impl Engine {
             events.push(sequence.finished(Finish::Deadline));
         }
         for slot in 0..self.places.len() {
-            if self.places[slot].running().is_some_and(&mut is_late) {
+            // One in flight is looked at when its step has run.
+            if !self.scheduler.is_flying(slot)
+                && self.places[slot].running().is_some_and(&mut is_late)
+            {
                 let sequence = self.end(slot, true);
                 events.push(sequence.finished(Finish::Deadline));
             }
@@ -173,6 +181,7 @@ impl Engine {
                 at += 1;
                 continue;
             }
+            debug_assert!(self.flights.is_empty(), "sequences in flight cannot give way");
             let last = self.last_in_rank();
             if self.scheduler.sequences() == 1 {
                 let sequence = self.end(last, true);
@@ -223,7 +232,8 @@ impl Engine {
 
     /// After a step was stopped, ends all running sequences. What was in the cache before that step stays reusable.
     pub(super) fn withdraw(&mut self, events: &mut Vec<Event>) {
-        for pick in &self.picks {
+        let in_flight = self.cut_short();
+        for pick in self.picks.iter().chain(&in_flight) {
             self.kv.overwrite(pick.slot, pick.rows);
         }
         for slot in 0..self.places.len() {
@@ -238,10 +248,13 @@ impl Engine {
     /// the others end.
     pub(super) fn abandon(&mut self) {
         self.status.device_failures += 1;
+        self.cut_short();
         for slot in 0..self.places.len() {
             let Place::Running(rank, _) = self.places[slot] else { continue };
             let mut sequence = self.end(slot, false);
-            if sequence.is_silent() && sequence.try_again() {
+            if sequence.is_cancelled {
+                self.ended.push(sequence.finished(Finish::Cancelled));
+            } else if sequence.is_silent() && sequence.try_again() {
                 // Memory is empty, and the store may have its beginning.
                 sequence.turn = Turn::Open;
                 self.queue.push(rank, sequence.prompt, sequence);

@@ -6,6 +6,7 @@ mod sequence;
 mod spill;
 mod step;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ use crate::traffic::Traffic;
 use rows::{RowLogits, Rows};
 use sequence::Sequence;
 use spill::Prefixes;
-use step::Outcome;
+use step::{Flight, Outcome};
 
 /// Most requests in the queue by default.
 const QUEUE: usize = 1024;
@@ -59,7 +60,14 @@ pub struct Engine {
     places: Vec<Place>,
     /// Ends that [`Engine::step_into`] has not reported yet.
     ended: Vec<Event>,
+    /// Steps in flight, the oldest first.
+    flights: VecDeque<Flight>,
+    /// When the last step had run.
+    landed: Duration,
+    /// Of the step at hand.
     picks: Vec<Pick>,
+    /// Lists of picks that no step needs, kept for their memory.
+    spare_picks: Vec<Vec<Pick>>,
     /// One for each pick.
     outcomes: Vec<Outcome>,
     rows: Rows,
@@ -225,7 +233,8 @@ impl Engine {
 
     /// An engine with at most `running` sequences at once (at least one); the Program's other slots keep ended ones.
     pub fn with_running(program: Box<dyn Program>, running: usize) -> Engine {
-        let Facts { plan, options, .. } = program.facts();
+        let Facts { plan, options, depth, .. } = program.facts();
+        let depth = *depth;
         let ProgramOptions { width, sequences: slots, context, .. } = *options;
         let vocabulary = plan.buffer(plan.output).columns;
         let kv = KvCache::new(KvShape::of(options, &plan.caches));
@@ -242,6 +251,7 @@ impl Engine {
             sequences,
             context,
             block_positions: trine_backend::BLOCK,
+            kv_bytes: program.memory().caches,
             blocks: kv.total_blocks(),
             ..Status::default()
         };
@@ -257,7 +267,10 @@ impl Engine {
             queue: Queue::default(),
             places: (0..slots).map(|_| Place::Kept(Kept::default())).collect(),
             ended: Vec::with_capacity(slots),
+            flights: VecDeque::with_capacity(depth),
+            landed: Duration::ZERO,
             picks: Vec::with_capacity(slots),
+            spare_picks: (0..depth).map(|_| Vec::with_capacity(slots)).collect(),
             outcomes: Vec::with_capacity(slots),
             rows: Rows::new(width.tokens, width.outputs, slots),
             workspace: Workspace::new(vocabulary),
@@ -380,53 +393,38 @@ impl Engine {
     /// ([`Finish::DeviceFailed`]).
     pub fn step_into(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         events.append(&mut self.ended);
-        self.expire(events);
-        if let Err(error) = self.admit(events) {
-            self.abandon();
-            return Err(error);
-        }
-        let prompts = self.scheduler.prompts() + self.queue.len();
-        let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
-        self.scheduler.next_step(prompt_rows, &mut self.picks);
-        if let Err(error) = self.reserve(events) {
-            self.abandon();
-            return Err(error);
-        }
-        if self.picks.is_empty() {
-            return Ok(());
-        }
-        // Making room copies pages for the store: that is no time of the step's.
-        let started = (self.clock)();
-        self.gather();
-        let ran = match self.limits.embeddings {
-            None => self.run_and_sample(events),
-            Some(Embeddings { dimensions, .. }) => self.run_and_pool(dimensions, events),
-        };
-        match ran {
-            Ok(()) => {}
+        match self.try_step(events) {
             Err(EngineError::Backend(BackendError::Stopped)) => {
                 self.withdraw(events);
-                return Ok(());
+                Ok(())
             }
             Err(error) => {
                 self.abandon();
-                return Err(error);
+                Err(error)
             }
+            Ok(()) => Ok(()),
         }
-        self.note_time((self.clock)().saturating_sub(started).as_secs_f64());
-        if let Err(error) = self.settle(events) {
-            self.abandon();
-            return Err(error);
-        }
-        Ok(())
+    }
+
+    fn try_step(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        self.expire(events);
+        self.admit(events)?;
+        self.launch(events)?;
+        self.land(events)
     }
 
     /// Ends a request at any moment, waiting or running. What it has in the cache stays reusable until it is needed; the
     /// next step reports [`Finish::Cancelled`]. Gives what it has cost; `None` if it has ended.
     pub fn cancel(&mut self, id: SequenceId) -> Option<Statistics> {
         let slot = (0..self.places.len())
-            .find(|&slot| self.places[slot].running().is_some_and(|sequence| sequence.id == id));
+            .find(|&slot| self.places[slot].running().is_some_and(|sequence| sequence.has_id(id)));
         let ended = match slot {
+            Some(slot) if self.scheduler.is_flying(slot) => {
+                // It ends when its step has run.
+                let sequence = self.places[slot].running_mut()?;
+                sequence.is_cancelled = true;
+                return Some(sequence.statistics);
+            }
             Some(slot) => self.end(slot, true),
             None => {
                 let found = self.queue.iter().find(|(_, sequence)| sequence.id == id);
@@ -503,6 +501,7 @@ impl Engine {
         }
         let width = self.program.facts().options.width;
         let rows = chunk.min(width.tokens).min(width.outputs);
+        self.come_to_rest()?;
         let lease = self
             .kv
             .lease(ids.len(), |_| 0)
@@ -531,7 +530,8 @@ impl Engine {
             self.rows.clear();
             self.rows.push(0, piece, first, piece.len(), sequence::has_bulk_rows(rows));
             let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
-            let logits = self.rows.run(self.program.as_mut(), std::iter::once(view), false)?;
+            let step = self.rows.submit(self.program.as_mut(), std::iter::once(view))?;
+            let logits = rows::wait(self.program.as_mut(), step, false)?;
             for (row, logits) in logits.rows(self.limits.vocabulary).enumerate() {
                 if let RowLogits::All(logits) = logits {
                     each(first + row, logits);

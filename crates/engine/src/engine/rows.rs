@@ -1,6 +1,6 @@
 //! The rows of a step, as the device takes them.
 
-use trine_backend::{BackendError, Batch, Program, SequenceView, TopLogit};
+use trine_backend::{BackendError, Batch, InFlight, Program, SequenceView, TopLogit};
 
 /// Buffers of a step's [`Batch`].
 #[derive(Default)]
@@ -56,14 +56,12 @@ impl Rows {
         }
     }
 
-    /// Runs the rows of sequences that keep their keys and values where `views` says. With `takes_top` the device may
-    /// look for the largest logits itself.
-    pub(super) fn run<'program, 'views>(
+    /// Submits the rows of sequences that keep their keys and values where `views` says.
+    pub(super) fn submit<'views>(
         &mut self,
-        program: &'program mut dyn Program,
+        program: &mut dyn Program,
         views: impl Iterator<Item = SequenceView<'views>>,
-        takes_top: bool,
-    ) -> Result<StepLogits<'program>, BackendError> {
+    ) -> Result<InFlight, BackendError> {
         let mut sequences = recycle(std::mem::take(&mut self.views));
         sequences.extend(views);
         let batch = Batch {
@@ -75,15 +73,24 @@ impl Rows {
             bulk_from: self.bulk_from,
             input: &[],
         };
-        let finds_top = program.facts().finds_top;
         let step = program.submit(&batch);
         self.views = recycle(sequences);
-        let results = program.wait(step?)?;
-        if takes_top && finds_top {
-            results.top().map(StepLogits::Top)
-        } else {
-            results.output(0).map(StepLogits::All)
-        }
+        step
+    }
+}
+
+/// Waits for a step. With `takes_top` the device may look for the largest logits itself.
+pub(super) fn wait(
+    program: &mut dyn Program,
+    step: InFlight,
+    takes_top: bool,
+) -> Result<StepLogits<'_>, BackendError> {
+    let takes_top = takes_top && program.facts().finds_top;
+    let results = program.wait(step)?;
+    if takes_top {
+        results.top().map(StepLogits::Top)
+    } else {
+        results.output(0).map(StepLogits::All)
     }
 }
 

@@ -51,9 +51,16 @@ pub(super) struct Sequence {
     next_logprob: usize,
     /// Whether it was queued again because the device failed.
     is_second_try: bool,
+    /// Whether it ends as cancelled when its step in flight has run.
+    pub(super) is_cancelled: bool,
 }
 
 impl Sequence {
+    /// Whether it is this request, and somebody still wants it.
+    pub(super) fn has_id(&self, id: SequenceId) -> bool {
+        self.id == id && !self.is_cancelled
+    }
+
     /// A checked request; at most `most` tokens can be generated.
     pub(super) fn new(id: SequenceId, request: Request, most: usize) -> Self {
         let Request { prompt: mut tokens, max_tokens, mut stop_ids, .. } = request;
@@ -84,6 +91,7 @@ impl Sequence {
             reported: 0,
             // The first token has none.
             next_logprob: 1,
+            is_cancelled: false,
             is_second_try: false,
         }
     }

@@ -228,6 +228,7 @@ impl Engine {
         if self.prefixes.is_none() {
             return Ok(());
         }
+        self.come_to_rest()?;
         let failures =
             |engine: &Self| engine.prefixes.as_ref().map(|all| all.store.counts().failures);
         let before = failures(self);

@@ -1,17 +1,134 @@
-//! One pass through the device.
+//! Steps through the device: submitted, waited for, and what follows from them.
 
-use trine_backend::{BackendError, SequenceView};
+use std::time::Duration;
+
+use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
 
 use super::Engine;
-use super::rows::RowLogits;
+use super::rows::{self, RowLogits};
 use super::sequence::Sequence;
 use crate::error::EngineError;
+use crate::pooling::Embeddings;
 use crate::request::{Event, Finish};
 use crate::scheduler::Pick;
 
+/// A step that was submitted and not waited for.
+pub(super) struct Flight {
+    step: InFlight,
+    picks: Vec<Pick>,
+    /// Whether all its sequences can do with the largest logits.
+    takes_top: bool,
+    /// When it was submitted.
+    since: Duration,
+}
+
 impl Engine {
-    /// Writes the picked rows into the buffers, bulk rows after the others.
-    pub(super) fn gather(&mut self) {
+    /// Submits steps, as many as the Program takes at once.
+    ///
+    /// # Errors
+    /// [`EngineError::Backend`] if the device failed.
+    pub(super) fn launch(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        let depth = self.program.facts().depth;
+        let overlaps = depth > 1 && self.may_overlap();
+        // Each step has its part of the sequences, so that there are some for the next one.
+        let decodes =
+            if overlaps { self.scheduler.sequences().div_ceil(depth) } else { usize::MAX };
+        while self.flights.is_empty() || (overlaps && self.flights.len() < depth) {
+            let prompts = self.scheduler.prompts() + self.queue.len();
+            let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
+            self.scheduler.next_step(decodes, prompt_rows, &mut self.picks);
+            self.reserve(events)?;
+            if self.picks.is_empty() {
+                break;
+            }
+            // Making room copies pages for the store: that is no time of the step's.
+            let since = (self.clock)();
+            let takes_top = self.gather();
+            let (kv, picks) = (&self.kv, &self.picks);
+            let view =
+                |pick: &Pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) };
+            let step = self.rows.submit(self.program.as_mut(), picks.iter().map(view))?;
+            let spare = self.spare_picks.pop().unwrap_or_default();
+            let picks = std::mem::replace(&mut self.picks, spare);
+            self.flights.push_back(Flight { step, picks, takes_top, since });
+        }
+        Ok(())
+    }
+
+    /// Whether steps may be submitted while others are in flight. Not where a sequence might have to give way, pages would have
+    /// to be read, or a branch is to be kept: these need the caches at rest.
+    fn may_overlap(&self) -> bool {
+        let width = self.program.facts().options.width.tokens;
+        let steps = self.program.facts().depth;
+        let needed = steps * (width.div_ceil(BLOCK) + self.scheduler.sequences());
+        let available = match self.prefixes {
+            None => self.kv.total_blocks() - self.kv.running_blocks(),
+            Some(_) => self.kv.free_blocks(),
+        };
+        let has_branch = |slot: usize| {
+            let sequence = self.places[slot].running();
+            sequence.is_some_and(|sequence| sequence.branch > self.kv.length(slot))
+        };
+        available >= needed && !(0..self.places.len()).any(has_branch)
+    }
+
+    /// Waits for the oldest step in flight, and does what follows from it.
+    ///
+    /// # Errors
+    /// [`EngineError::Backend`] if the device failed.
+    pub(super) fn land(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        let Some(Flight { step, picks, takes_top, since }) = self.flights.pop_front() else {
+            return Ok(());
+        };
+        self.spare_picks.push(std::mem::replace(&mut self.picks, picks));
+        match self.limits.embeddings {
+            None => self.wait_and_sample(step, takes_top, events)?,
+            Some(Embeddings { dimensions, .. }) => self.wait_and_pool(step, dimensions, events)?,
+        }
+        self.picks.iter().for_each(|pick| self.scheduler.land(pick.slot));
+        // Of steps that overlap, each counts from the end of the one before.
+        let now = (self.clock)();
+        let since = since.max(std::mem::replace(&mut self.landed, now));
+        self.note_time(now.saturating_sub(since).as_secs_f64());
+        self.settle(events)
+    }
+
+    /// Waits for all steps in flight: the caches are at rest then.
+    ///
+    /// # Errors
+    /// As [`Engine::land`].
+    pub(super) fn land_all(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        while !self.flights.is_empty() {
+            self.land(events)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all steps in flight outside of [`Engine::step_into`]; the next one reports what came of them.
+    ///
+    /// # Errors
+    /// [`EngineError::Backend`] if the device failed.
+    pub(super) fn come_to_rest(&mut self) -> Result<(), EngineError> {
+        let mut events = Vec::new();
+        let landed = self.land_all(&mut events);
+        self.ended.append(&mut events);
+        landed.inspect_err(|_| self.abandon())
+    }
+
+    /// Waits for all steps in flight, whose results nobody wants. Returns their picks.
+    pub(super) fn cut_short(&mut self) -> Vec<Pick> {
+        let mut picks = Vec::new();
+        while let Some(flight) = self.flights.pop_front() {
+            // It may have failed like the one before it.
+            let _ = self.program.wait(flight.step);
+            picks.extend(flight.picks);
+        }
+        picks
+    }
+
+    /// Writes the picked rows into the buffers, bulk rows after the others. Returns whether all their sequences can do with
+    /// the largest logits.
+    fn gather(&mut self) -> bool {
         let (places, kv) = (&self.places, &self.kv);
         let is_bulk = |pick: &Pick| {
             let position = kv.length(pick.slot);
@@ -25,21 +142,18 @@ impl Engine {
             let tokens = &self.places[pick.slot].tokens()[first..first + pick.rows];
             self.rows.push(index as u32, tokens, first, pick.outputs, is_bulk(pick));
         }
+        let mut giving = self.picks.iter().filter(|pick| pick.outputs > 0);
+        giving.all(|pick| places[pick.slot].running().is_some_and(Sequence::takes_top))
     }
 
-    /// Runs the picked rows and samples. What it means for each sequence is left in `outcomes`.
-    pub(super) fn run_and_sample(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        let (kv, places) = (&self.kv, &self.places);
-        let views = self
-            .picks
-            .iter()
-            .map(|pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) });
-        let takes_top = self
-            .picks
-            .iter()
-            .filter(|pick| pick.outputs > 0)
-            .all(|pick| places[pick.slot].running().is_some_and(Sequence::takes_top));
-        let logits = self.rows.run(self.program.as_mut(), views, takes_top)?;
+    /// Waits for a step and samples. What it means for each sequence is left in `outcomes`.
+    fn wait_and_sample(
+        &mut self,
+        step: InFlight,
+        takes_top: bool,
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        let logits = rows::wait(self.program.as_mut(), step, takes_top)?;
         let mut logits = logits.rows(self.limits.vocabulary);
         self.outcomes.clear();
         for pick in &self.picks {
@@ -52,6 +166,7 @@ impl Engine {
             }
             let is_whole = length == sequence.tokens.len();
             let mut outcome = match is_whole {
+                _ if sequence.is_cancelled => Outcome::Ended(Finish::Cancelled),
                 false => Outcome::Unfinished,
                 true if sequence.only_fills() => Outcome::Filled,
                 true => Outcome::Goes,
@@ -59,7 +174,9 @@ impl Engine {
             let mut known = Vec::new();
             for row in length - pick.outputs..length {
                 let logits = logits.next().ok_or_else(too_few)?;
-                if let RowLogits::All(logits) = logits {
+                if let RowLogits::All(logits) = logits
+                    && !sequence.is_cancelled
+                {
                     known.extend(sequence.prompt_logprobs(row + 1, logits));
                 }
                 if row + 1 < length {
@@ -79,19 +196,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs the picked rows and pools their hidden states. What it means for each sequence is left in `outcomes`.
-    pub(super) fn run_and_pool(
+    /// Waits for a step and pools its hidden states. What it means for each sequence is left in `outcomes`.
+    fn wait_and_pool(
         &mut self,
+        step: InFlight,
         dimensions: usize,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        let kv = &self.kv;
-        let views = self
-            .picks
-            .iter()
-            .map(|pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) });
         // Every row has one, in the order of the rows.
-        let states = self.rows.run(self.program.as_mut(), views, false)?;
+        let states = rows::wait(self.program.as_mut(), step, false)?;
         let mut states = states.rows(dimensions);
         self.outcomes.clear();
         for pick in &self.picks {
@@ -110,7 +223,9 @@ impl Engine {
             }
             events.extend(sequence.progress(length));
             let is_whole = length == sequence.tokens.len();
-            self.outcomes.push(match is_whole.then(|| sequence.embedding(events)) {
+            let embedded = (is_whole && !sequence.is_cancelled).then(|| sequence.embedding(events));
+            self.outcomes.push(match embedded {
+                _ if sequence.is_cancelled => Outcome::Ended(Finish::Cancelled),
                 None => Outcome::Unfinished,
                 Some(None) => Outcome::Filled,
                 Some(Some(finish)) => Outcome::Ended(finish),
@@ -120,7 +235,7 @@ impl Engine {
     }
 
     /// Counts a step's time for all that took part in it.
-    pub(super) fn note_time(&mut self, seconds: f64) {
+    fn note_time(&mut self, seconds: f64) {
         let (mut decodes, mut prompt_rows) = (0, 0);
         let mut bytes = self.traffic.weights(self.picks.iter().any(|pick| pick.outputs > 0));
         for pick in &self.picks {
@@ -156,7 +271,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Backend`] if the device cannot copy rings.
-    pub(super) fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+    fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         for at in 0..self.picks.len() {
             let slot = self.picks[at].slot;
             match self.outcomes[at] {

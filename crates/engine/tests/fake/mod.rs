@@ -3,7 +3,7 @@
 //! sequence's tokens, each at its position.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use trine_backend::{
@@ -42,6 +42,8 @@ pub(crate) struct Fake {
     pub(crate) fails_at: Vec<usize>,
     /// A token whose row gets logits that are not numbers.
     pub(crate) poison: Option<u32>,
+    /// Runs that began while another was in flight.
+    pub(crate) overlapped: Arc<AtomicUsize>,
     /// How long a run takes beyond its own work.
     pub(crate) pause: Duration,
     stop: Arc<AtomicBool>,
@@ -81,9 +83,17 @@ impl Fake {
             runs: 0,
             fails_at: Vec::new(),
             poison: None,
+            overlapped: Arc::default(),
             pause: Duration::ZERO,
             stop: Arc::default(),
         }
+    }
+
+    /// The same, with up to `depth` steps in flight.
+    pub(crate) fn with_depth(mut self, depth: usize) -> Self {
+        self.facts.depth = depth;
+        self.flights = Flights::new(depth);
+        self
     }
 
     fn put(&mut self, view: &SequenceView<'_>, position: usize, token: u32) {
@@ -155,6 +165,8 @@ impl Program for Fake {
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
         batch.check(&self.facts.options, &self.facts.plan, VOCABULARY)?;
         self.flights.check_room()?;
+        let overlaps = usize::from(self.flights.check_idle().is_err());
+        self.overlapped.fetch_add(overlaps, Ordering::Relaxed);
         self.runs += 1;
         std::thread::sleep(self.pause);
         if self.fails_at.contains(&self.runs) {

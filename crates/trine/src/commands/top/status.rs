@@ -56,6 +56,8 @@ pub(super) struct Engine {
     pub(super) waiting_tokens: u64,
     /// Most sequences at once.
     pub(super) sequences: u64,
+    /// Bytes of the memory for keys and values.
+    pub(super) kv_bytes: u64,
     /// KV blocks in all.
     pub(super) blocks: u64,
     /// KV blocks of running sequences.
@@ -155,7 +157,7 @@ pub(super) mod tests {
                     "device": "cpu (avx2, 2 threads)", "tokens_per_second": null,
                     "status": {
                         "running": 3, "waiting": 2, "waiting_tokens": 1234, "sequences": 8, "context": 2048,
-                        "block_positions": 32, "blocks": 512, "blocks_running": 96, "blocks_kept": 128,
+                        "block_positions": 32, "kv_bytes": 268_435_456, "blocks": 512, "blocks_running": 96, "blocks_kept": 128,
                         "blocks_shared": 24, "steps": 1000, "busy_seconds": 12.5, "width": 35, "step_sequences": 3,
                         "bytes": 1e12, "requests": 40, "prompt_tokens": 8000, "reused_tokens": 2960,
                         "generated_tokens": 5000, "preemptions": 1, "device_failures": 0, "draining": false,

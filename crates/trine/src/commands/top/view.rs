@@ -169,6 +169,7 @@ pub(super) fn facts(engine: &Engine, rates: Option<Rates>) -> Vec<Fact> {
             "KV used",
             format!("{} of {}", engine.blocks_running, counted(engine.blocks, "block")),
         ),
+        fact("KV memory", output::bytes(engine.kv_bytes)),
         fact("KV shared", counted(engine.blocks_shared, "block")),
         fact("KV kept", counted(engine.blocks_kept, "block")),
         fact("KV free", counted(engine.blocks_free(), "block")),
