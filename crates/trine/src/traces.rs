@@ -71,8 +71,8 @@ impl Collector {
 /// Returns the collector that the command line or else the environment names, if any.
 ///
 /// # Errors
-/// Returns an error if the environment names something that is not an address, or asks for
-/// something unsupported.
+/// Returns an error if the environment names something that is not an address, or asks for a
+/// longer queue than is possible.
 pub(crate) fn collector(given: Option<&Address>) -> Result<Option<Collector>> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
