@@ -148,7 +148,8 @@ impl BlockPool {
     }
 }
 
-/// The ring of a local layer: position `p` is kept at `p % length` until `p + length` overwrites it.
+/// The ring of a local layer: position `p` is kept at `p % length` until `p + length` overwrites
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ring {
     /// The positions that a query sees, including its own.

@@ -62,8 +62,8 @@ fn the_plan_of_a_small_model_reads_like_its_paper() {
 fn a_token_of_1b_reads_the_bytes_that_its_file_holds() {
     let plan = base_plan(&one_billion(), true, &dtype);
     let cost = plan.cost(Workload::decode(1, 0, KvType::F16));
-    // llama.cpp's own file of this shape and mix of formats holds 0.713 GB for each token, not
-    // counting its metadata.
+    // llama.cpp's own file of this shape and mix of formats holds 0.713 GB without its metadata,
+    // all of which is read for each token.
     assert!((713_000_000..715_500_000).contains(&cost.weight_bytes), "{}", cost.weight_bytes);
     // Two operations for each weight of the matrices, which have 1.0 G weights.
     assert!((1_990_000_000..2_020_000_000).contains(&cost.operations), "{}", cost.operations);

@@ -20,7 +20,8 @@ pub struct GgufVocabulary {
     /// `tokenizer.ggml.scores`: of two possible joined pieces the one with the larger score is
     /// joined first.
     pub scores: Option<Vec<f32>>,
-    /// `tokenizer.ggml.token_type`: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    /// `tokenizer.ggml.token_type`: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6
+    /// byte.
     pub token_types: Option<Vec<i32>>,
     /// `tokenizer.ggml.merges`: `left right`, in order of rank.
     pub merges: Option<Vec<String>>,

@@ -59,7 +59,6 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// Returns an error if the name is one of these.
-/// If the name is one of these.
 pub(crate) fn check(path: &Path, source: &Source) -> Result<()> {
     let shown = path.display();
     let Ok(found) = std::fs::metadata(path) else { return Ok(()) };

@@ -51,7 +51,7 @@ pub(crate) fn parse(text: &str) -> Result<Modelfile, String> {
                 close.first().map_or(String::new(), |close| format!(". Did you mean {close}?"));
             return Err(at(format!("there is no instruction {word:?}{hint}")));
         }
-        // The word before the value of these instructions is an argument.
+        // PARAMETER and MESSAGE have another word before the value.
         let (argument, rest) = match word.as_str() {
             "PARAMETER" | "MESSAGE" => {
                 let (argument, rest) =

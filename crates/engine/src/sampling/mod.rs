@@ -12,8 +12,8 @@
 //! `TopPLogitsWarper`, `MinPLogitsWarper`), for which the generation defaults of checkpoints are
 //! written: top-p counts the mass that top-k left, and the temperature acts before both.
 //!
-//! Equal logits rank by id, the lower first. A vocabulary of 262,144 entries is never sorted: top-k and top-p are
-//! partial selections.
+//! Equal logits rank by id, the lower one first. A vocabulary of 262,144 entries is never sorted:
+//! top-k and top-p are partial selections.
 
 pub(crate) mod logprobs;
 mod params;

@@ -40,7 +40,8 @@ pub struct SamplingParams {
     pub repetition_penalty: f32,
     /// Subtracted from the logits of tokens in the penalty window. From -2 to 2.
     pub presence_penalty: f32,
-    /// Subtracted from the logits of tokens in the penalty window once for each occurrence. From -2 to 2.
+    /// Subtracted from the logits of tokens in the penalty window once for each occurrence. From -2
+    /// to 2.
     pub frequency_penalty: f32,
     /// The number of last tokens, prompt and answer together, that the penalties count; 0 turns
     /// them off.

@@ -55,7 +55,8 @@ pub(super) fn largest(logits: &[f32]) -> Result<(u32, f32), EngineError> {
     Ok((id as u32, largest))
 }
 
-/// Fills `candidates` with the `k` largest logits, in no particular order; 0 takes all, in order of their ids.
+/// Fills `candidates` with the `k` largest logits, in no particular order; 0 takes all, in order of
+/// their ids.
 pub(super) fn top_k(logits: &[f32], k: usize, candidates: &mut Vec<Candidate>) {
     let all = logits.iter().zip(0..).map(|(&logit, id)| Candidate::new(id, logit));
     keep_top(all, bounded(k, logits.len()), candidates);

@@ -83,8 +83,7 @@ fn destination_of(path: &Path, source: &Source) -> Result<Option<PathBuf>> {
 }
 
 /// Checks the number of ids against the model's context, which is known from its files before
-/// anything is loaded. 156-156-156: A safetensors file with the single tensor `logits`, written row
-/// by row: to standard output, or under a `.part` name.
+/// anything is loaded.
 fn check_length(source: &Source, ids: &[u32], path: &Path) -> Result<()> {
     let most = source.open(None)?.config().context;
     if ids.len() > most {
@@ -155,9 +154,11 @@ fn check_ids(ids: &[u32], vocabulary: usize, path: &Path) -> Result<()> {
     }
 }
 
-/// A safetensors file with the one tensor `logits`, written row by row: to standard output, or under a `.part` name.
+/// A safetensors file with the single tensor `logits`, written row by row: to standard output, or
+/// under a `.part` name.
 ///
-/// Layout (<https://github.com/huggingface/safetensors>): u64 length of the JSON header, the header, the data.
+/// Layout (<https://github.com/huggingface/safetensors>): u64 length of the JSON header, the
+/// header, the data.
 struct LogitsFile {
     /// The path that is written and the final name; `None` for standard output.
     names: Option<[PathBuf; 2]>,

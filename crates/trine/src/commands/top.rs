@@ -98,7 +98,8 @@ fn watch(client: Client, mut view: View, interval: Duration) -> Result<()> {
         }
     }
     drop(screen);
-    // The thread ends before it is told to only by a panic, which the hook has reported already.
+    // Until it is told to end, the thread ends only by a panic, which the hook has reported
+    // already.
     asking.join().unwrap_or_else(|panic| resume_unwind(panic));
     Ok(())
 }

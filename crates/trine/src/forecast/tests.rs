@@ -113,7 +113,8 @@ fn work_is_the_plans_cost() {
     // layers.
     assert_eq!(work.attention_operations, 8 * 512 * 62 * 4 * 32 * 128);
     assert_eq!((work.rows, work.steps), (8, plan.steps.len()));
-    // 25.60 G parameters of layers and 1.41 G of the head, at 8.5 bits: 28.70 GB, 54.0 G operations a token.
+    // 25.60 G parameters of layers and 1.41 G of the head, at 8.5 bits: 28.70 GB, 54.0 G operations
+    // for each token.
     close(work.weight_bytes as f64, 28.70e9, 2e-3);
     close(work.product_operations as f64 / 8.0, 54.0e9, 2e-3);
     // 2 x 16 heads x 128 x 2 bytes x 62 layers x 512 positions: 260 MB a sequence.

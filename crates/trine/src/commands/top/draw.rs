@@ -14,7 +14,7 @@ use super::view::{EXPLANATIONS, Fact, View, facts, number, title};
 const FACT_COLUMNS: u16 = 36;
 /// The columns of a number's name.
 const LABEL_COLUMNS: usize = 11;
-/// The fewest columns for a name of full width before a number.
+/// The fewest columns of a cell in which names are padded, so that the numbers are aligned.
 const NARROW_COLUMNS: usize = 30;
 /// The fewest and the most lines of a diagram, including its title.
 const DIAGRAM_LINES: u16 = 3;
