@@ -1,5 +1,5 @@
-//! Whole models on the CPU against logits computed by another implementation, on every instruction set of this
-//! processor.
+//! Compares whole models on the CPU with logits computed by another implementation, on every
+//! instruction set of this processor.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -11,14 +11,14 @@ use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::KvType;
 
-/// Largest difference of a logit where weights and activations are floats.
+/// The largest difference of a logit if weights and activations are floats.
 const TOLERANCE: f32 = 5e-4;
 
-/// Largest mean KL divergence, in nats, where activations are quantised to int8 blocks.
+/// The largest mean KL divergence, in nats, if activations are quantised to int8 blocks.
 const DIVERGENCE_QUANTIZED: f64 = 1e-3;
 
-/// Largest mean KL divergence that the KV cache's format may add. The random weights of these models amplify every error;
-/// measured: f16 1.4e-5, int8 1.2e-2 at most.
+/// The largest mean KL divergence that the KV cache's format may add. The random weights of these
+/// models amplify every error; the measured values are at most 1.4e-5 for f16 and 1.2e-2 for int8.
 const DIVERGENCE_F16: f64 = 1e-4;
 const DIVERGENCE_INT8: f64 = 3e-2;
 

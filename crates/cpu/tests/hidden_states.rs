@@ -1,4 +1,5 @@
-//! Plans that end with the hidden states, for embeddings of texts, on the CPU against the scalar reference.
+//! Compares Plans that end with the hidden states, for embeddings of texts, on the CPU with the
+//! scalar reference.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 

@@ -1,4 +1,5 @@
-//! Every operation on the CPU against the scalar reference: random models of odd shapes, in every form of the Plan.
+//! Compares every operation on the CPU with the scalar reference, on random models of odd shapes in
+//! every form of the Plan.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -19,16 +20,17 @@ use trine_cpu::isa::Isa;
 use trine_model::{KvType, Op};
 use trine_weights::DType;
 
-/// Largest difference of a logit, relative to the largest.
+/// The largest difference of a logit, relative to the largest logit.
 const TOLERANCE: f32 = 2e-4;
 
 const DTYPES: [DType; 7] =
     [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
 
-/// How many operations there are.
+/// The number of operations.
 const OPERATIONS: usize = 15;
 
-/// Numbers the operations, so that one that is added does not compile here before it is counted.
+/// Numbers the operations, so that an operation that is added does not compile here until it is
+/// counted.
 fn number(op: &Op) -> usize {
     match op {
         Op::Embed { .. } => 0,
@@ -88,7 +90,8 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
     assert_eq!(seen.len(), OPERATIONS, "only {seen:?} were run");
 }
 
-/// Files may store each matrix in a format of its own: what is joined or shared must not take one for another.
+/// Files may store each matrix in a different format, so code that joins or shares matrices must
+/// not confuse the formats.
 #[test]
 fn every_matrix_may_have_a_format_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -162,7 +165,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let one = run(1);
     assert_eq!(one, run(2));
     assert_eq!(one, run(5));
-    // Far more than cores, so that the system stops them anywhere.
+    // There are far more threads than cores, so that the system interrupts them at any point.
     assert_eq!(one, run(40));
 }
 

@@ -31,7 +31,7 @@ fn a_step_stops_on_all_threads_and_the_next_one_runs() {
         let stop = Arc::new(AtomicBool::new(true));
         program.heed(Arc::clone(&stop));
         assert!(matches!(program.run(&BATCH), Err(BackendError::Stopped)), "{threads} threads");
-        // At whatever moment the flag is raised: the step ends one way or the other on all threads.
+        // The flag is raised at any moment, and the step must end in the same way on all threads.
         for turn in 0..60 {
             stop.store(false, Ordering::Relaxed);
             let raised = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Prompts wide enough for activations in one 8-bit term, on a model that was trained.
+//! Tests prompts wide enough for activations in one 8-bit term, on a trained model.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -13,7 +13,7 @@ use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
 use trine_model::{KvType, Model};
 
-/// Largest mean KL divergence from the scalar reference over the same weights, in nats.
+/// The largest mean KL divergence, in nats, from the scalar reference with the same weights.
 const DIVERGENCE: f64 = 1e-3;
 
 #[test]
@@ -21,7 +21,8 @@ fn a_wide_prompt_stays_close_to_the_reference() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/demo.gguf");
     let model = Model::open(&path).unwrap();
     let vocabulary = model.config().vocabulary;
-    // Ordinary pieces; what they say does not matter, only that the model reacts to them as trained.
+    // Ordinary pieces. Their meaning does not matter, only that the model reacts to them as
+    // trained.
     let ids: Vec<u32> = (0..96).map(|at| if at == 0 { 2 } else { 400 + at * at % 1500 }).collect();
     let expected = logits(&ReferenceDevice::new(), &model, &ids, ids.len(), KvType::F32);
     for isa in Isa::available() {
@@ -37,7 +38,7 @@ fn a_wide_prompt_stays_close_to_the_reference() {
             "{isa:?}: mean KL divergence {wide:.1e} in one piece, {narrow:.1e} in pieces of 32"
         );
         assert!(wide <= DIVERGENCE, "{isa:?}: {wide}");
-        // Two terms are not merely a little better: that the narrow pieces take them is what this shows.
+        // Two terms are much better than one, which shows that the narrow pieces use two.
         assert!(narrow <= wide / 10.0, "{isa:?}: {narrow} in narrow pieces, {wide} in one");
     }
 }

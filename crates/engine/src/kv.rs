@@ -1,16 +1,19 @@
-//! The books of the KV cache: which sequence owns which slot and which blocks, and which parts of a finished one can
-//! be used again.
+//! The books of the KV cache: which sequence owns which slot and which blocks, and which parts of a
+//! finished one can be used again.
 //!
-//! A sequence has a *slot* (a ring of positions in every local layer) and a *block table* (blocks of [`BLOCK`]
-//! positions that all global layers share). The numbers stand for memory that the device owns; nothing is stored here.
+//! A sequence has a *slot* (a ring of positions in every local layer) and a *block table* (blocks
+//! of [`BLOCK`] positions that all global layers share). The numbers refer to memory that the
+//! device owns; nothing is stored here.
 //!
-//! A sequence that ended keeps both until they are needed ([`KvCache::release`]), so that the next request with the
-//! same beginning need not run it again ([`KvCache::lease`]). Global layers keep every position, so any prefix of
-//! theirs can be kept; a local layer's ring has forgotten what was overwritten, see [`Ring::keeps`].
+//! A sequence that ended keeps both until they are needed ([`KvCache::release`]), so that the next
+//! request with the same beginning need not compute it again ([`KvCache::lease`]). Global layers
+//! keep every position, so any prefix of theirs can be kept. A local layer's ring has lost what was
+//! overwritten, see [`Ring::keeps`].
 //!
-//! A prefix is taken over, where little of the ended sequence is lost by it, or *forked*: full blocks get one more
-//! owner, and the device copies the rings. So sequences can share what a running one has computed. Where many requests
-//! begin alike and go on differently, rings forget the place of the branch; [`KvCache::snapshot`] keeps a fork there.
+//! A prefix is either taken over, if the ended sequence loses little by it, or *forked*: full
+//! blocks get one more owner, and the device copies the rings. So sequences can share what a
+//! running one has computed. If many requests begin alike and go on differently, rings lose the
+//! positions at the branch; [`KvCache::snapshot`] keeps a fork there.
 
 use trine_backend::{BLOCK, ProgramOptions};
 use trine_model::Cache;
@@ -21,40 +24,41 @@ mod pages;
 
 pub use pages::Lost;
 
-/// A shared prefix below this many tokens is not worth losing another sequence's cache while an unused slot is left:
-/// every Gemma chat begins with the same few tokens (`<bos>`, start of turn, role, line break).
+/// While an unused slot is left, a shared prefix of fewer tokens is not worth losing another
+/// sequence's cache: every Gemma chat begins with the same few tokens (`<bos>`, start of turn,
+/// role, line break).
 const WORTHWHILE: usize = 8;
 
 impl Way {
-    /// By what ways are compared, see [`KvCache::lease`].
+    /// Returns the key by which ways are compared, see [`KvCache::lease`].
     fn rank(&self) -> (usize, u8, usize, std::cmp::Reverse<(u64, usize)>) {
         let order = std::cmp::Reverse((self.tick, self.slot));
         (self.reused / BLOCK, self.mildness, self.reused, order)
     }
 }
 
-/// Positions that fill blocks.
+/// Rounds down to the positions that fill whole blocks.
 fn whole(positions: usize) -> usize {
     positions / BLOCK * BLOCK
 }
 
-/// Blocks with a count of their owners. A block is free when nobody owns it.
+/// Blocks with a count of their owners. A block is free if it has no owner.
 #[derive(Debug, Clone)]
 pub struct BlockPool {
     owners: Vec<u32>,
     free: Vec<u32>,
-    /// Blocks with more than one owner.
+    /// The number of blocks with more than one owner.
     shared: usize,
 }
 
 impl BlockPool {
-    /// A pool of `blocks` free blocks, numbered from 0.
+    /// Creates a pool of `blocks` free blocks, numbered from 0.
     pub fn new(blocks: usize) -> Self {
         let free = (0..blocks as u32).rev().collect();
         Self { owners: vec![0; blocks], free, shared: 0 }
     }
 
-    /// A free block, which then has one owner.
+    /// Takes a free block, which then has one owner.
     pub fn take(&mut self) -> Option<u32> {
         let block = self.free.pop()?;
         self.owners[block as usize] = 1;
@@ -64,7 +68,7 @@ impl BlockPool {
     /// Adds an owner to a block that has one.
     ///
     /// # Panics
-    /// If the block is free: nobody could have passed it on.
+    /// Panics if the block is free, because no owner could have passed it on.
     pub fn share(&mut self, block: u32) {
         let owners = &mut self.owners[block as usize];
         assert!(*owners > 0, "block {block} is free and cannot be shared");
@@ -72,10 +76,10 @@ impl BlockPool {
         self.shared += usize::from(*owners == 2);
     }
 
-    /// Takes one owner away; the block is free after the last.
+    /// Removes one owner. After the last one the block is free.
     ///
     /// # Panics
-    /// If the block is free already.
+    /// Panics if the block is free already.
     pub fn release(&mut self, block: u32) {
         let owners = &mut self.owners[block as usize];
         assert!(*owners > 0, "block {block} is released twice");
@@ -86,31 +90,31 @@ impl BlockPool {
         }
     }
 
-    /// How many own a block.
+    /// Returns the number of owners of a block.
     pub fn owners(&self, block: u32) -> u32 {
         self.owners[block as usize]
     }
 
-    /// Blocks without an owner.
+    /// Returns the number of blocks without an owner.
     pub fn free_blocks(&self) -> usize {
         self.free.len()
     }
 
-    /// Blocks with more than one owner.
+    /// Returns the number of blocks with more than one owner.
     pub fn shared_blocks(&self) -> usize {
         self.shared
     }
 
-    /// Blocks in all.
+    /// Returns the total number of blocks.
     pub fn blocks(&self) -> usize {
         self.owners.len()
     }
 
-    /// Checks that the free list holds exactly the blocks without an owner, each once, that each block has as many
-    /// owners as `expected` says, and that shared blocks are counted.
+    /// Checks that the free list holds exactly the blocks without an owner, each once, that each
+    /// block has as many owners as in `expected`, and that shared blocks are counted.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Returns what is wrong.
     pub fn check_integrity(&self, expected: &[u32]) -> Result<(), String> {
         if let Some(block) =
             (0..self.owners.len()).find(|&block| self.owners[block] != expected[block])
@@ -144,48 +148,50 @@ impl BlockPool {
     }
 }
 
-/// The ring of a local layer: position `p` is kept at `p % length` until `p + length` overwrites it.
+/// The ring of a local layer: position `p` is kept at `p % length` until `p + length` overwrites
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ring {
-    /// Positions that a query sees, its own included.
+    /// The positions that a query sees, including its own.
     pub window: usize,
-    /// Positions that the ring has room for.
+    /// The positions that the ring has room for.
     pub length: usize,
 }
 
 impl Ring {
-    /// Whether a sequence can go on from `position` (which is run next) after positions up to `written` (exclusive)
-    /// have been written.
+    /// Returns whether a sequence can go on from `position` (which is computed next) after
+    /// positions up to `written` (exclusive) have been written.
     ///
-    /// The query at `position` sees `position - (window - 1)` and later ones, so of the positions that are kept it
-    /// needs `max(0, position - (window - 1)) .. position`. The ring still holds `written - length` and later ones.
-    /// Queries after it need no older ones, and what lies at `position` and after is written again before it is read.
+    /// The query at `position` sees `position - (window - 1)` and later ones, so of the stored
+    /// positions it needs `max(0, position - (window - 1)) .. position`. The ring still holds
+    /// `written - length` and later ones. Later queries need no older ones, and `position` and
+    /// later places are written again before they are read.
     pub fn keeps(&self, position: usize, written: usize) -> bool {
         let oldest_needed = self.oldest_needed(position);
         oldest_needed == position || oldest_needed + self.length >= written
     }
 
-    /// The first position that the query at `position` sees.
+    /// Returns the first position that the query at `position` sees.
     pub fn oldest_needed(&self, position: usize) -> usize {
         position.saturating_sub(self.window - 1)
     }
 }
 
-/// Sizes of a KV cache.
+/// The sizes of a KV cache.
 #[derive(Debug, Clone)]
 pub struct KvShape {
-    /// Sequences that hold a cache at the same time.
+    /// The number of sequences that hold a cache at the same time.
     pub slots: usize,
-    /// Blocks in the pool.
+    /// The number of blocks in the pool.
     pub blocks: usize,
-    /// Positions per sequence.
+    /// The number of positions per sequence.
     pub context: usize,
     /// The different rings of the local layers.
     pub rings: Vec<Ring>,
 }
 
 impl KvShape {
-    /// The sizes that a Program was made with.
+    /// Returns the sizes with which a Program was made.
     pub fn of(options: &ProgramOptions, caches: &[Cache]) -> Self {
         let mut rings: Vec<Ring> = Vec::new();
         for window in caches.iter().filter_map(|cache| cache.window) {
@@ -198,12 +204,12 @@ impl KvShape {
     }
 }
 
-/// Who has a slot.
+/// The holder of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
-    /// Nobody; it owns no blocks.
+    /// Nobody; the slot owns no blocks.
     Nobody,
-    /// A sequence at work.
+    /// A running sequence.
     Running,
     /// A sequence that ended at this tick of the logical clock; its cache can be used again.
     Ended(u64),
@@ -215,14 +221,15 @@ struct Slot {
     holder: Holder,
     /// Positions `0..length` hold the sequence's keys and values.
     length: usize,
-    /// Positions `0..written` have been written since the slot was last emptied. Above `length` after a prefix was
-    /// reused: the rings have forgotten what those writes replaced.
+    /// Positions `0..written` have been written since the slot was last emptied. This is above
+    /// `length` after a prefix was reused: the rings have lost what those writes replaced.
     written: usize,
-    /// Positions before this one never were in the rings: the sequence came from elsewhere ([`KvCache::adopt`]).
+    /// Positions before this one were never in the rings, because the sequence came from elsewhere
+    /// ([`KvCache::adopt`]).
     rings_from: usize,
-    /// Block table, for `length` positions and those reserved.
+    /// The block table, for `length` positions and those reserved.
     blocks: Vec<u32>,
-    /// Whether it was kept for others to fork ([`KvCache::snapshot`]).
+    /// Whether the slot was kept for others to fork ([`KvCache::snapshot`]).
     is_branch: bool,
 }
 
@@ -231,12 +238,14 @@ struct Slot {
 pub struct Lease {
     /// Its slot.
     pub slot: usize,
-    /// Positions at the beginning of the prompt whose keys and values are there already.
+    /// The number of positions at the beginning of the prompt whose keys and values are there
+    /// already.
     pub reused: usize,
-    /// The slot whose rings are to be copied to the sequence's own before any of its rows is run.
+    /// The slot whose rings must be copied to the sequence's own before any of its rows is run.
     pub copied_from: Option<usize>,
-    /// Positions (full blocks) that the prompt shares with a slot whose rings have forgotten them; 0 if that is not more
-    /// than what is reused. A [`KvCache::snapshot`] there serves the next prompt that begins so.
+    /// The number of positions (in full blocks) that the prompt shares with a slot whose rings have
+    /// lost them; 0 if that is not more than what is reused. A [`KvCache::snapshot`] there serves
+    /// the next prompt that begins in the same way.
     pub branch: usize,
 }
 
@@ -246,30 +255,31 @@ struct Way {
     slot: usize,
     reused: usize,
     copied_from: Option<usize>,
-    /// How little other sequences lose: 0 much of one, 1 what ended first or nothing, 2 next to nothing.
+    /// How little other sequences lose: 0 much of one, 1 the one that ended first or nothing, 2
+    /// next to nothing.
     mildness: u8,
-    /// When the slot ended.
+    /// When the slot's sequence ended.
     tick: u64,
 }
 
-/// The books: every slot and every block.
+/// The books of every slot and every block.
 #[derive(Debug, Clone)]
 pub struct KvCache {
     shape: KvShape,
     pool: BlockPool,
     slots: Vec<Slot>,
-    /// Running owners of each block.
+    /// The number of running owners of each block.
     running_owners: Vec<u32>,
-    /// Blocks with a running owner.
+    /// The number of blocks with a running owner.
     running_blocks: usize,
-    /// Counts releases: a clock of the books' own, for the order of last use.
+    /// The count of releases, a logical clock for the order of last use.
     tick: u64,
-    /// What ended sequences have lost, where somebody wants to know.
+    /// What ended sequences have lost, if that is recorded.
     lost: Option<Vec<Lost>>,
 }
 
 impl KvCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub fn new(shape: KvShape) -> Self {
         let table = shape.context.div_ceil(BLOCK).min(shape.blocks);
         let slot = || Slot {
@@ -277,7 +287,8 @@ impl KvCache {
             length: 0,
             written: 0,
             rings_from: 0,
-            // The full size at once: nothing is allocated while sequences grow.
+            // Has the full capacity from the start, so that nothing is allocated while sequences
+            // grow.
             blocks: Vec::with_capacity(table),
             is_branch: false,
         };
@@ -293,12 +304,13 @@ impl KvCache {
         }
     }
 
-    /// Gives a new sequence of `prompt` tokens (at least one) a slot: the one that spares most work. `common(slot)`
-    /// says how many leading tokens the prompt shares with the running or ended sequence in a slot. The last token of
-    /// the prompt is always left to be run, because its logits are wanted. None if all slots are running.
+    /// Gives a new sequence of `prompt` tokens (at least one) the slot that saves most work.
+    /// `common(slot)` returns how many leading tokens the prompt shares with the running or ended
+    /// sequence in a slot. The last token of the prompt is always left to be run, because its
+    /// logits are needed. Returns `None` if all slots are running.
     ///
-    /// Order of preference: most reusable blocks; least loss to others; most reusable positions; a slot that holds
-    /// nothing; the one that ended first.
+    /// Order of preference: most reusable blocks; least loss to others; most reusable positions; a
+    /// slot that holds nothing; the one that ended first.
     pub fn lease(&mut self, prompt: usize, common: impl Fn(usize) -> usize) -> Option<Lease> {
         let (best, branch) = self.best(prompt, common);
         let Way { slot, reused, copied_from, .. } = best?;
@@ -318,12 +330,13 @@ impl KvCache {
         Some(Lease { slot, reused, copied_from, branch })
     }
 
-    /// What a [`KvCache::lease`] would find reusable.
+    /// Returns the number of positions that a [`KvCache::lease`] would reuse.
     pub fn reusable(&self, prompt: usize, common: impl Fn(usize) -> usize) -> usize {
         self.best(prompt, common).0.map_or(0, |way| way.reused)
     }
 
-    /// The best way to get a slot, and the most positions in full blocks that a slot shares, forgotten or not.
+    /// Returns the best way to get a slot, and the most positions in full blocks that the prompt
+    /// shares with any slot, whether its rings still hold them or not.
     fn best(&self, prompt: usize, common: impl Fn(usize) -> usize) -> (Option<Way>, usize) {
         let most = prompt.saturating_sub(1);
         let mut best = self.destination(None).map(|slot| self.afresh(slot));
@@ -345,8 +358,9 @@ impl KvCache {
         (best, branch)
     }
 
-    /// Keeps a fork of a running sequence at its present length, which is a whole number of blocks, for prompts that
-    /// begin like it. Gives the slot that the rings are to be copied to; `None` if all others are running.
+    /// Keeps a fork of a running sequence at its present length, which must be a whole number of
+    /// blocks, for prompts that begin like it. Returns the slot to which the rings must be copied;
+    /// `None` if all other slots are running.
     pub fn snapshot(&mut self, running: usize) -> Option<usize> {
         let length = self.slots[running].length;
         debug_assert_eq!(length, whole(length), "a fork shares full blocks");
@@ -358,11 +372,12 @@ impl KvCache {
         Some(slot)
     }
 
-    /// Makes room for the positions up to `end` (exclusive) of a running sequence. Ended sequences give up their
-    /// caches, the oldest first, if the pool is empty.
+    /// Makes room for the positions up to `end` (exclusive) of a running sequence. If the pool is
+    /// empty, ended sequences lose their caches, the oldest first.
     ///
     /// # Errors
-    /// [`EngineError::OutOfBlocks`] if no block is left; what was reserved until then stays reserved.
+    /// Returns [`EngineError::OutOfBlocks`] if no block is left. What was reserved until then stays
+    /// reserved.
     pub fn reserve(&mut self, slot: usize, end: usize) -> Result<(), EngineError> {
         debug_assert!(end <= self.shape.context, "position {end} is beyond the context");
         while self.slots[slot].blocks.len() * BLOCK < end {
@@ -381,14 +396,15 @@ impl KvCache {
         Ok(())
     }
 
-    /// Notes that the device has written `rows` more positions of a running sequence.
+    /// Records that the device has written `rows` more positions of a running sequence.
     pub fn advance(&mut self, slot: usize, rows: usize) {
         let slot = &mut self.slots[slot];
         slot.length += rows;
         slot.written = slot.written.max(slot.length);
     }
 
-    /// Notes that the device may have written up to `rows` more positions of a running sequence, none of which counts.
+    /// Records that the device may have written up to `rows` more positions of a running sequence,
+    /// none of which counts.
     pub fn overwrite(&mut self, slot: usize, rows: usize) {
         let slot = &mut self.slots[slot];
         slot.written = slot.written.max(slot.length + rows);
@@ -405,58 +421,60 @@ impl KvCache {
         }
     }
 
-    /// Gives up the caches of all sequences that ended.
+    /// Drops the caches of all sequences that ended.
     pub fn forget(&mut self) {
         while let Some(slot) = self.oldest_ended() {
             self.empty(slot);
         }
     }
 
-    /// Positions of a slot's sequence that are in the cache.
+    /// Returns the number of positions of a slot's sequence that are in the cache.
     pub fn length(&self, slot: usize) -> usize {
         self.slots[slot].length
     }
 
-    /// Positions of a slot's rings that have been written, by its sequence or by those whose cache it took over.
+    /// Returns the number of positions of a slot's rings that have been written, by its sequence or
+    /// by those whose cache it took over.
     pub fn written(&self, slot: usize) -> usize {
         self.slots[slot].written
     }
 
-    /// Block table of a slot.
+    /// Returns the block table of a slot.
     pub fn blocks(&self, slot: usize) -> &[u32] {
         &self.slots[slot].blocks
     }
 
-    /// Whether a slot's sequence is running.
+    /// Returns whether a slot's sequence is running.
     pub fn is_running(&self, slot: usize) -> bool {
         self.slots[slot].holder == Holder::Running
     }
 
-    /// Blocks that nobody owns.
+    /// Returns the number of free blocks.
     pub fn free_blocks(&self) -> usize {
         self.pool.free_blocks()
     }
 
-    /// Blocks that more than one sequence owns, running or ended.
+    /// Returns the number of blocks that more than one sequence owns, running or ended.
     pub fn shared_blocks(&self) -> usize {
         self.pool.shared_blocks()
     }
 
-    /// Blocks in all.
+    /// Returns the total number of blocks.
     pub fn total_blocks(&self) -> usize {
         self.pool.blocks()
     }
 
-    /// Blocks that running sequences own. The others are free, or will be when they are needed.
+    /// Returns the number of blocks that running sequences own. The others are free, or become free
+    /// when they are needed.
     pub fn running_blocks(&self) -> usize {
         self.running_blocks
     }
 
-    /// Checks the books: every block is owned by exactly those that name it or is free, tables cover their lengths,
-    /// lengths are within the context, and slots without a holder own nothing.
+    /// Checks the books: every block is owned by exactly those that name it or is free, tables
+    /// cover their lengths, lengths are within the context, and slots without a holder own nothing.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Returns what is wrong.
     pub fn check_integrity(&self) -> Result<(), String> {
         let mut owners = vec![0; self.pool.blocks()];
         let mut running = owners.clone();
@@ -507,14 +525,14 @@ impl KvCache {
         self.pool.check_integrity(&owners)
     }
 
-    /// Counts one more running owner of a block.
+    /// Adds a running owner to a block.
     fn hold(&mut self, block: u32) {
         let owners = &mut self.running_owners[block as usize];
         self.running_blocks += usize::from(*owners == 0);
         *owners += 1;
     }
 
-    /// Counts one running owner less of each block of a slot.
+    /// Removes one running owner from each block of a slot.
     fn drop_holds(&mut self, slot: usize) {
         for &block in &self.slots[slot].blocks {
             let owners = &mut self.running_owners[block as usize];
@@ -535,23 +553,23 @@ impl KvCache {
         (0..self.slots.len()).filter_map(ended).min().map(|(_, slot)| slot)
     }
 
-    /// A slot that can be emptied: one that holds nothing, or the one that ended first.
+    /// Returns a slot that can be emptied: one that holds nothing, or the one that ended first.
     fn destination(&self, spared: Option<usize>) -> Option<usize> {
         let empty = self.slots.iter().position(|slot| slot.holder == Holder::Nobody);
         empty.or_else(|| self.oldest_ended_but(spared))
     }
 
-    /// A slot for a sequence that reuses nothing.
+    /// The way of a sequence that reuses nothing.
     fn afresh(&self, slot: usize) -> Way {
         Way { slot, reused: 0, copied_from: None, mildness: 1, tick: self.tick_of(slot) }
     }
 
-    /// An ended sequence's slot, cut to what is shared.
+    /// The way that takes over an ended sequence's slot, cut to what is shared.
     fn taken_over(&self, slot: usize, shared: usize) -> Option<Way> {
         let Slot { holder: Holder::Ended(tick), length, is_branch, .. } = self.slots[slot] else {
             return None;
         };
-        // A block that is partly kept will be written: it must have no other owner.
+        // A block that is kept in part will be written, so it must have no other owner.
         let last = self.slots[slot].blocks.get(shared / BLOCK);
         let is_alone = last.is_none_or(|&block| self.pool.owners(block) == 1);
         let reused = if is_alone { shared } else { whole(shared) };
@@ -562,7 +580,7 @@ impl KvCache {
         Some(Way { slot, reused, copied_from: None, mildness, tick })
     }
 
-    /// Another slot that shares full blocks with this one.
+    /// The way that uses another slot, which shares full blocks with this one.
     fn forked(&self, from: usize, shared: usize) -> Option<Way> {
         let reused = whole(shared);
         if reused == 0 || !self.can_cut(from, reused) {
@@ -585,14 +603,15 @@ impl KvCache {
         self.slots[to].length = length;
         self.slots[to].written = written;
         self.slots[to].rings_from = self.slots[from].rings_from;
-        // It has been of use: others give way before it.
+        // A sequence that was of use is kept longer than others.
         if matches!(self.slots[from].holder, Holder::Ended(_)) {
             self.tick += 1;
             self.slots[from].holder = Holder::Ended(self.tick);
         }
     }
 
-    /// When a slot's sequence ended; 0, which is before all, where there is no sequence.
+    /// Returns when a slot's sequence ended; 0, which is before all others, if there is no ended
+    /// sequence.
     fn tick_of(&self, slot: usize) -> u64 {
         match self.slots[slot].holder {
             Holder::Ended(tick) => tick,
@@ -600,7 +619,7 @@ impl KvCache {
         }
     }
 
-    /// Whether all rings still hold what a sequence needs to go on from `length`.
+    /// Returns whether all rings still hold what a sequence needs to go on from `length`.
     fn can_cut(&self, slot: usize, length: usize) -> bool {
         let Slot { written, rings_from, .. } = self.slots[slot];
         self.shape.rings.iter().all(|ring| {
@@ -609,14 +628,14 @@ impl KvCache {
         })
     }
 
-    /// Keeps the first `length` positions only.
+    /// Keeps only the first `length` positions.
     fn cut(&mut self, slot: usize, length: usize) {
         let slot = &mut self.slots[slot];
         for block in slot.blocks.drain(length.div_ceil(BLOCK)..) {
             self.pool.release(block);
         }
         slot.length = length;
-        // Where no ring needs what is before, what comes next is the first.
+        // If no ring needs earlier positions, the next one written is the first one in the rings.
         slot.rings_from = slot.rings_from.min(length);
         if length == 0 {
             slot.written = 0;

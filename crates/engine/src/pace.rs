@@ -1,42 +1,46 @@
-//! How many rows of prompts go with decoding sequences, so that these hardly feel it. Pure: it sees counts and times.
+//! Limits the rows of prompts in steps with decoding sequences, so that these are hardly slowed
+//! down. Pure: it sees counts and times.
 //!
-//! Beside one prompt a step takes less than twice its time without. Several prompts that are read or wait may add more, by
-//! the cube of their number: otherwise a few streams would keep many requests from starting, and those that do not start
-//! do not share a step with others.
+//! With one prompt a step takes less than twice its time without. Several prompts that are read or
+//! wait may add more, by the cube of their number. Otherwise a few streams would keep many requests
+//! from starting, and requests that do not start do not share steps with others.
 
-/// Share of the time of a step without prompts that rows of one prompt may add: with 1 the gap between two tokens would
-/// double, and times vary.
+/// The share of the time of a step without prompts that rows of one prompt may add. With 1 the gap
+/// between two tokens would double, and times vary.
 const ADDED: f64 = 0.75;
-/// What several prompts may add grows with this power of their number. With 1 the typical request of a busy server waits
-/// longer for its first token than if prompts were read at once (decision 008).
+/// The time that several prompts may add grows with this power of their number. With 1 the typical
+/// request of a busy server waits longer for its first token than if prompts were read at once
+/// (decision 008).
 const CROWD: i32 = 3;
-/// Weight of the latest step in the average of the steps without prompts.
+/// The weight of the latest step in the average of the steps without prompts.
 const LATEST: f64 = 0.2;
-/// Bounds of the change after one step.
+/// The bounds of the change after one step.
 const CHANGE: std::ops::RangeInclusive<f64> = 0.5..=1.5;
-/// Fewest rows of prompts beside decoding sequences: prompts must come to an end.
+/// The fewest rows of prompts in a step with decoding sequences, because prompts must come to an
+/// end.
 const LEAST: f64 = 8.0;
 
-/// Adapts the number of rows to the times that steps took.
+/// Adapts the number of rows to the measured times of steps.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    /// Average seconds of a step that only decodes; `None` before the first.
+    /// The average seconds of a step that only decodes; `None` before the first.
     alone: Option<f64>,
-    /// Rows that one prompt may add by the times; may lie outside the bounds, so that what follows the number of streams finds
-    /// its way back.
+    /// The rows that one prompt may add according to the times. May lie outside the bounds, so that
+    /// scaling with the number of streams stays reversible.
     rows: f64,
     most: f64,
 }
 
 impl Pace {
-    /// For steps of at most `most` rows. What a row takes is not known yet: it begins with few.
+    /// Creates the pace for steps of at most `most` rows. It begins with few rows, because the time
+    /// of a row is not known yet.
     pub fn new(most: usize) -> Self {
         let most = most.max(1) as f64;
         Self { alone: None, rows: LEAST, most }
     }
 
-    /// Rows of prompts that the next step may have beside decoding sequences, at least one, where `prompts` prompts (at
-    /// least one) are read or wait.
+    /// Returns how many rows of prompts, at least one, the next step may have together with
+    /// decoding sequences, if `prompts` prompts (at least one) are read or wait.
     pub fn rows(&self, prompts: usize) -> usize {
         (self.rows.max(LEAST) * (prompts.max(1) as f64).powi(CROWD)).min(self.most) as usize
     }
@@ -55,14 +59,14 @@ impl Pace {
         if prompt_rows == 0 {
             let before = *alone;
             *alone += LATEST * (seconds - before);
-            // Streams come and go, and with them the time that rows of prompts may take.
+            // The number of streams changes, and with it the time that rows of prompts may take.
             self.rows *= *alone / before;
             return;
         }
         let added = (seconds - *alone).max(*alone * ADDED / 4.0);
         let allowed = *alone * ADDED;
         let rows = prompt_rows as f64 * allowed / added;
-        // A few rows that cost little say nothing for more.
+        // If few rows cost little, that says nothing about more rows.
         let wanted = self.rows.clamp(LEAST.min(self.most), self.most);
         if added > allowed || prompt_rows as f64 >= wanted.floor() {
             let change = (rows / self.rows).clamp(*CHANGE.start(), *CHANGE.end());
@@ -75,7 +79,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// A pace after steps that take 10 ms and `row` more for each row of `prompts` prompts.
+    /// Returns a pace after steps that take 10 ms and `row` seconds more for each row of `prompts`
+    /// prompts.
     fn settled(row: f64, prompts: usize) -> Pace {
         let mut pace = Pace::new(512);
         for turn in 0..100 {

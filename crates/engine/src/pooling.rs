@@ -1,22 +1,22 @@
-//! From the hidden states of a text's positions to one vector for the text.
+//! Combines the hidden states of a text's positions into one vector for the text.
 
 /// Which hidden states make the vector of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooling {
-    /// Their mean over all positions, the first one's (`<bos>`) included.
+    /// The mean over all positions, including the first one (`<bos>`).
     #[default]
     Mean,
-    /// That of the last position, the only one that has seen the whole text.
+    /// The hidden state of the last position, the only one that has seen the whole text.
     Last,
 }
 
 impl Pooling {
-    /// Reads `mean` or `last`.
+    /// Parses `mean` or `last`.
     pub fn parse(name: &str) -> Option<Self> {
         [Pooling::Mean, Pooling::Last].into_iter().find(|pooling| pooling.name() == name)
     }
 
-    /// Its name, as `parse` reads it.
+    /// Returns the name, as `parse` reads it.
     pub fn name(self) -> &'static str {
         match self {
             Pooling::Mean => "mean",
@@ -25,18 +25,19 @@ impl Pooling {
     }
 }
 
-/// What an engine's embeddings are.
+/// The form of an engine's embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Embeddings {
     /// How the positions of a text become one vector.
     pub pooling: Pooling,
-    /// Numbers in a vector: the model's hidden size.
+    /// The number of elements of a vector: the model's hidden size.
     pub dimensions: usize,
 }
 
 /// The vector of one text while its positions are run.
 ///
-/// Positions are added one after the other in f64, so the vector does not depend on the pieces in which a text is run.
+/// Positions are added one after another in f64, so the vector does not depend on the pieces in
+/// which a text is run.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pooling: Pooling,
@@ -45,17 +46,18 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// An empty one.
+    /// Creates an empty one.
     pub(crate) fn new(embeddings: Embeddings) -> Self {
         Self { pooling: embeddings.pooling, sum: vec![0.0; embeddings.dimensions] }
     }
 
-    /// Whether the hidden state of every position is needed.
+    /// Returns whether the hidden state of every position is needed.
     pub(crate) fn needs_all(&self) -> bool {
         self.pooling == Pooling::Mean
     }
 
-    /// Takes the hidden state of a position, (hidden). Positions come in order; position 0 begins a new text.
+    /// Adds the hidden state of a position, (hidden). Positions must come in order; position 0
+    /// begins a new text.
     pub(crate) fn add(&mut self, position: usize, row: &[f32]) {
         let goes_on = self.pooling == Pooling::Mean && position > 0;
         for (sum, &value) in self.sum.iter_mut().zip(row) {
@@ -63,13 +65,14 @@ impl Pool {
         }
     }
 
-    /// The vector, of length 1 (Euclidean norm): the mean's divisor falls out of that. None if it is not finite.
+    /// Returns the vector, scaled to length 1 (Euclidean norm), so that the divisor of the mean
+    /// cancels. Returns `None` if it is not finite.
     pub(crate) fn vector(&self) -> Option<Vec<f32>> {
         let length = self.sum.iter().map(|value| value * value).sum::<f64>().sqrt();
         if !length.is_finite() {
             return None;
         }
-        // Only a vector of zeros has no direction; it stays one.
+        // Only a vector of zeros has no direction; it stays zero.
         let divisor = if length > 0.0 { length } else { 1.0 };
         Some(self.sum.iter().map(|value| (value / divisor) as f32).collect())
     }

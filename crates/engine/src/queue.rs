@@ -1,20 +1,21 @@
-//! Requests that wait for a place. Pure: it knows ranks and numbers of tokens.
+//! Requests that wait for a place. Pure: it sees ranks and numbers of tokens.
 
 use std::collections::BTreeMap;
 
-/// By what requests start, and the other way round give way: priority, then arrival; lower ones first.
+/// The order in which requests start, and in reverse lose their place: priority, then arrival;
+/// lower ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// The request's own number.
+    /// The request's own priority.
     pub priority: i32,
-    /// How many came before.
+    /// How many requests came before.
     pub arrival: u64,
 }
 
-/// Things that wait, in the order of their ranks.
+/// Items that wait, in the order of their ranks.
 #[derive(Debug)]
 pub struct Queue<T> {
-    /// With numbers of tokens.
+    /// The items with their numbers of tokens.
     waiting: BTreeMap<Rank, (usize, T)>,
     tokens: usize,
 }
@@ -26,54 +27,54 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Adds one. Ranks differ.
+    /// Adds an item. Ranks must differ.
     pub fn push(&mut self, rank: Rank, tokens: usize, item: T) {
         let before = self.waiting.insert(rank, (tokens, item));
         debug_assert!(before.is_none(), "{rank:?} waits twice");
         self.tokens += tokens;
     }
 
-    /// Takes one out.
+    /// Removes the item with this rank.
     pub fn remove(&mut self, rank: Rank) -> Option<T> {
         let (tokens, item) = self.waiting.remove(&rank)?;
         self.tokens -= tokens;
         Some(item)
     }
 
-    /// The one of a rank.
+    /// Returns the item with this rank.
     pub fn get(&self, rank: Rank) -> Option<&T> {
         self.waiting.get(&rank).map(|(_, item)| item)
     }
 
-    /// The same, to change it.
+    /// Returns the item with this rank, mutably.
     pub fn get_mut(&mut self, rank: Rank) -> Option<&mut T> {
         self.waiting.get_mut(&rank).map(|(_, item)| item)
     }
 
-    /// All, the next first.
+    /// Iterates over all items, the next one first.
     pub fn iter(&self) -> impl Iterator<Item = (Rank, &T)> {
         self.waiting.iter().map(|(&rank, (_, item))| (rank, item))
     }
 
-    /// How many wait.
+    /// Returns how many items wait.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether no request waits.
+    /// Returns whether no item waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Tokens of all that wait.
+    /// Returns the number of tokens of all items.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Checks that the sum of tokens is that of the parts.
+    /// Checks that the number of tokens is the sum over all items.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Returns what is wrong.
     pub fn check_integrity(&self) -> Result<(), String> {
         let sum: usize = self.waiting.values().map(|(tokens, _)| tokens).sum();
         if sum == self.tokens {

@@ -1,52 +1,53 @@
-//! Which rows the next step runs. Pure: it sees slots and counts, no tokens, no clock, no device.
+//! Chooses the rows of the next step. Pure: it sees slots and counts, no tokens, no clock, no
+//! device.
 //!
-//! Every decoding sequence gets one row, then prompts get what is left of the width, in the order of their arrival. So
-//! a running stream never waits for more than one step's worth of somebody's prompt. Where the width or the number of
-//! rows with logits does not suffice for all, decoding sequences take turns, and a prompt that was left out comes first
-//! in the next step.
+//! Every decoding sequence gets one row, then prompts get the rest of the width in the order of
+//! their arrival. So a running stream never waits for more than one step's share of a prompt. If
+//! the width or the number of rows with logits is too small for all, decoding sequences take turns,
+//! and a prompt that was left out comes first in the next step.
 
 use trine_model::Width;
 
-/// Rows of one sequence in a step.
+/// The rows of one sequence in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pick {
     /// The sequence's slot.
     pub slot: usize,
     /// Its next rows, at least one.
     pub rows: usize,
-    /// How many of the last of them have their logits wanted: none, one, or all.
+    /// For how many of the last rows logits are wanted: none, one, or all.
     pub outputs: usize,
-    /// Whether they are rows of a prompt, not a generated token.
+    /// Whether these are rows of a prompt instead of a generated token.
     pub prefill: bool,
 }
 
-/// Which rows of a prompt give logits.
+/// The rows of a prompt for which logits are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// None: the prompt only fills the cache, or more of it follows.
+    /// None, because the prompt only fills the cache or more of it follows.
     Nothing,
-    /// The last one, which the first generated token is sampled from.
+    /// The last one, from which the first generated token is sampled.
     Last,
-    /// All.
+    /// All rows.
     All,
 }
 
-/// Where a sequence stands between steps.
+/// The state of a sequence between steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// No sequence in this slot.
+    /// There is no sequence in this slot.
     Absent,
-    /// Rows of its prompt are to be run.
+    /// Rows of its prompt are still to be run.
     Prefill {
-        /// How many, at least one.
+        /// The number of these rows, at least one.
         left: usize,
-        /// Which of them give logits.
+        /// For which of them logits are wanted.
         wanted: Wanted,
     },
     /// Its latest token is to be run.
     Decode,
-    /// All its rows are in a step that was picked; [`Scheduler::resume`], [`Scheduler::extend`] or [`Scheduler::remove`]
-    /// comes next.
+    /// All its rows are in a step that was picked. [`Scheduler::resume`], [`Scheduler::extend`] or
+    /// [`Scheduler::remove`] must follow.
     Waiting,
 }
 
@@ -59,14 +60,15 @@ pub struct Scheduler {
     flying: Vec<bool>,
     /// Slots in [`Phase::Prefill`], in order of arrival.
     queue: Vec<usize>,
-    /// The slot that is first among the decoding ones.
+    /// The slot that has the first turn among the decoding ones.
     turn: usize,
-    /// Whether prompts waited and got no row in the last step.
+    /// Whether prompts waited in the last step and got no row.
     starved: bool,
 }
 
 impl Scheduler {
-    /// A scheduler for `slots` sequences and steps of at most `width` rows (both numbers at least 1).
+    /// Creates a scheduler for `slots` sequences and steps of at most `width` rows (both numbers at
+    /// least 1).
     pub fn new(slots: usize, width: Width) -> Self {
         Self {
             width,
@@ -88,7 +90,8 @@ impl Scheduler {
         self.queue.push(slot);
     }
 
-    /// Gives a sequence whose rows have all been run more rows of its prompt (at least one), before the other prompts.
+    /// Gives a sequence whose rows have all been run more rows of its prompt (at least one), ahead
+    /// of the other prompts.
     pub fn extend(&mut self, slot: usize, rows: usize, wanted: Wanted) {
         debug_assert!(
             rows > 0 && self.phases[slot] == Phase::Waiting,
@@ -98,9 +101,10 @@ impl Scheduler {
         self.queue.insert(0, slot);
     }
 
-    /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing to do. At most `decodes`
-    /// decoding sequences are picked, and beside any at most `prompt_rows` rows of prompts (both at least one). A
-    /// sequence with rows in another step that has not [landed](Scheduler::land) is passed over.
+    /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing
+    /// to do. Picks at most `decodes` decoding sequences, and next to any at most `prompt_rows` rows
+    /// of prompts (both at least one). Passes over a sequence with rows in another step that has not
+    /// [landed](Scheduler::land).
     pub fn next_step(&mut self, decodes: usize, prompt_rows: usize, picks: &mut Vec<Pick>) {
         picks.clear();
         let held = usize::from(self.starved && self.has_prompt_to_run());
@@ -188,48 +192,48 @@ impl Scheduler {
         self.phases[slot] = Phase::Decode;
     }
 
-    /// Takes a sequence out, whatever it was doing.
+    /// Removes a sequence in any state.
     pub fn remove(&mut self, slot: usize) {
         self.phases[slot] = Phase::Absent;
         self.flying[slot] = false;
         self.queue.retain(|&queued| queued != slot);
     }
 
-    /// Whether all rows of a slot's sequence are in a step that was picked.
+    /// Returns whether all rows of a slot's sequence are in a step that was picked.
     pub fn is_waiting(&self, slot: usize) -> bool {
         self.phases[slot] == Phase::Waiting
     }
 
-    /// Whether a slot's sequence has rows of its prompt to run.
+    /// Returns whether a slot's sequence has rows of its prompt to run.
     pub fn is_prefilling(&self, slot: usize) -> bool {
         matches!(self.phases[slot], Phase::Prefill { .. })
     }
 
-    /// Prompts that have rows to run.
+    /// Returns the number of prompts that have rows to run.
     pub fn prompts(&self) -> usize {
         self.queue.len()
     }
 
-    /// Sequences that it holds.
+    /// Returns the number of sequences.
     pub fn sequences(&self) -> usize {
         self.phases.iter().filter(|&&phase| phase != Phase::Absent).count()
     }
 
-    /// Whether no sequence is left.
+    /// Returns whether no sequence is left.
     pub fn is_idle(&self) -> bool {
         self.phases.iter().all(|&phase| phase == Phase::Absent)
     }
 
-    /// Whether a slot has a sequence.
+    /// Returns whether a slot has a sequence.
     pub fn holds(&self, slot: usize) -> bool {
         self.phases[slot] != Phase::Absent
     }
 
-    /// Checks, between steps, that the queue names each waiting prompt once and that no sequence was left without
-    /// anything to do, neither rows to run nor rows in flight.
+    /// Checks, between steps, that the queue names each waiting prompt once and that every sequence
+    /// has something to do: rows to run, or rows in flight.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Returns what is wrong.
     pub fn check_integrity(&self) -> Result<(), String> {
         for (slot, &phase) in self.phases.iter().enumerate() {
             let queued = self.queue.iter().filter(|&&queued| queued == slot).count();

@@ -1,18 +1,20 @@
-//! Who shares prefixes with whom.
+//! Which requests share prefixes.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// Requests of one scope use what they have in common; those of different scopes never do, in memory as on disk. So neither
-/// counts of reused tokens nor times tell one scope what another one's prompts were.
+/// Requests of one scope reuse what they have in common; those of different scopes never do,
+/// neither in memory nor on disk. So neither counts of reused tokens nor times reveal to one scope
+/// the prompts of another one.
 ///
-/// The default is a scope like any other: that of all who name none.
+/// The default is a scope like any other: that of all requests that name none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Scope([u8; 32]);
 
 impl Scope {
-    /// The scope of a name within this one. Different names give different scopes, and none of them is the default.
+    /// Returns the scope of a name within this one. Different names give different scopes, and none
+    /// of them is the default.
     pub fn within(self, name: &[u8]) -> Self {
         let hash = Sha256::new_with_prefix("trine scope\n").chain_update(self.0).chain_update(name);
         Self(hash.finalize().into())
@@ -24,7 +26,7 @@ impl Scope {
 }
 
 impl fmt::Debug for Scope {
-    /// Names may be keys.
+    /// Does not print the scope, because names may be keys.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(if *self == Self::default() { "Scope(default)" } else { "Scope(..)" })
     }

@@ -1,12 +1,13 @@
-//! An engine on a thread of its own, and handles to it for many clients.
+//! Runs an engine on a separate thread, with handles for many clients.
 //!
 //! ```text
 //! Service::submit -> checks, place in the queue -> command -> engine thread: Engine::submit, Engine::step ... -> Updates
 //! Generation::next <- unbounded channel, at most a few updates for each token that the request allows
 //! ```
 //!
-//! A client that reads slowly holds nobody up: what it has not read yet is bounded by its own `max_tokens`. A client
-//! that goes away drops its [`Generation`], and the engine thread ends the sequence before its next step.
+//! A client that reads slowly delays nobody: what it has not read yet is bounded by its own
+//! `max_tokens`. A client that goes away drops its [`Generation`], and the engine thread ends the
+//! sequence before its next step.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,61 +23,63 @@ use crate::error::EngineError;
 use crate::request::{Event, Finish, Limits, Logprobs, Request, SequenceId, Statistics};
 use crate::status::Status;
 
-/// How long the thread waits after a step in which the device failed, so that a device that fails at once does not
-/// fill the log.
+/// How long the thread waits after a step in which the device failed, so that a device that fails
+/// immediately does not fill the log.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// How often an engine that has nothing else to do looks whether its store of prefixes has answered.
+/// The interval at which an engine that has nothing else to do checks whether its store of prefixes
+/// has answered.
 const STORE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A handle to a running engine. Copies are cheap; when the last one and all [`Generation`]s are gone, the thread ends.
+/// A handle to a running engine. Clones are cheap. When the last one and all [`Generation`]s are
+/// dropped, the thread ends.
 #[derive(Debug, Clone)]
 pub struct Service {
     link: Arc<Link>,
 }
 
-/// What happens to a request. The last one is [`Update::Finished`].
+/// An event of a request. The last one is [`Update::Finished`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Update {
-    /// It left the queue and has its place in the KV cache.
+    /// The request left the queue and has its place in the KV cache.
     Started {
-        /// Prompt tokens whose keys and values were in the cache.
+        /// The number of prompt tokens whose keys and values were in the cache.
         reused: usize,
-        /// Time in the queue.
+        /// The time in the queue.
         waited: Duration,
     },
     /// Part of the prompt was run.
     Prefill {
-        /// Prompt tokens in the cache, the reused ones included.
+        /// The number of prompt tokens in the cache, including the reused ones.
         done: usize,
-        /// Prompt tokens.
+        /// The number of prompt tokens.
         total: usize,
     },
     /// Log-probabilities of prompt tokens, in order; the first token of a prompt has none.
     PromptLogprobs(Vec<Logprobs>),
     /// The embedding of the prompt, of length 1 (Euclidean norm).
     Embedding(Vec<f32>),
-    /// A token was sampled that belongs to the text (a stop id that ends the text does not).
+    /// A token of the text was sampled. A stop id that ends the text is not part of it.
     Token {
         /// The token.
         token: u32,
-        /// Its log-probability and that of the most likely ones, if asked for.
+        /// Its log-probability and those of the most likely tokens, if asked for.
         logprobs: Option<Box<Logprobs>>,
-        /// When the step that gave it ended.
+        /// When the step that produced it ended.
         at: Instant,
     },
-    /// It ended.
+    /// The request ended.
     Finished {
-        /// Why.
+        /// Why it ended.
         finish: Finish,
-        /// The stop id that ended it, which is no [`Update::Token`].
+        /// The stop id that ended it, for which there is no [`Update::Token`].
         stop: Option<u32>,
-        /// What it has cost.
+        /// What the request cost.
         statistics: Statistics,
     },
 }
 
-/// One request on its way. Dropping it cancels the request.
+/// A request that was submitted. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct Generation {
     ticket: u64,
@@ -85,7 +88,7 @@ pub struct Generation {
     link: Arc<Link>,
 }
 
-/// What handles have.
+/// The part that all handles share.
 #[derive(Debug)]
 struct Link {
     commands: Sender<Command>,
@@ -95,10 +98,10 @@ struct Link {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What handles and the thread share.
+/// What the handles and the thread share.
 #[derive(Debug)]
 struct Board {
-    /// Requests that were accepted and have not started.
+    /// The number of requests that were accepted and have not started.
     waiting: AtomicUsize,
     /// Their prompt tokens.
     waiting_tokens: AtomicUsize,
@@ -114,15 +117,15 @@ enum Command {
 }
 
 impl Service {
-    /// Starts a thread that runs the engine until [`Service::stop`] or until nobody holds a handle. The queue's limits are
-    /// the engine's.
+    /// Starts a thread that runs the engine until [`Service::stop`] or until all handles are
+    /// dropped. The limits of the queue are the engine's.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// Returns an error if the system provides no thread.
     pub fn start(mut engine: Engine) -> std::io::Result<Service> {
         let (commands, inbox) = std::sync::mpsc::channel();
         let limits = engine.limits();
-        // Places in the queue are given out before the engine sees a request.
+        // Places in the queue are assigned before the engine sees a request.
         engine.set_queue(usize::MAX, usize::MAX);
         let board = Arc::new(Board {
             waiting: AtomicUsize::new(0),
@@ -147,8 +150,8 @@ impl Service {
     /// Queues a request. Never blocks.
     ///
     /// # Errors
-    /// What [`Limits::check`] finds, [`EngineError::QueueFull`], and [`EngineError::Draining`] after
-    /// [`Service::drain`] or [`Service::stop`].
+    /// Returns the errors of [`Limits::check`], [`EngineError::QueueFull`], and after
+    /// [`Service::drain`] or [`Service::stop`] [`EngineError::Draining`].
     pub fn submit(&self, request: Request) -> Result<Generation, EngineError> {
         let Link { commands, tickets, limits, board, .. } = &*self.link;
         limits.check(&request)?;
@@ -167,10 +170,12 @@ impl Service {
         Ok(Generation { ticket, updates, is_over: false, link: Arc::clone(&self.link) })
     }
 
-    /// Checks whether the queue would take a request at the moment, so that no work is done for one that it would not.
+    /// Checks whether the queue would accept a request at the moment, so that no work is done for
+    /// one that it would refuse.
     ///
     /// # Errors
-    /// [`EngineError::QueueFull`], and [`EngineError::Draining`] after [`Service::drain`] or [`Service::stop`].
+    /// Returns [`EngineError::QueueFull`], and after [`Service::drain`] or [`Service::stop`]
+    /// [`EngineError::Draining`].
     pub fn check_room(&self, tokens: usize) -> Result<(), EngineError> {
         let Link { limits, board, .. } = &*self.link;
         if board.is_draining.load(Ordering::Acquire) {
@@ -180,12 +185,12 @@ impl Service {
         limits.check_queue(waiting, board.waiting_tokens.load(Ordering::Acquire), tokens)
     }
 
-    /// What requests are checked against.
+    /// Returns the limits for requests.
     pub fn limits(&self) -> Limits {
         self.link.limits
     }
 
-    /// What the engine was doing after its last step.
+    /// Returns the status of the engine after its last step.
     pub fn status(&self) -> Status {
         let board = &self.link.board;
         let status = *board.status.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,13 +202,14 @@ impl Service {
         }
     }
 
-    /// Whether the thread is there. It is not after [`Service::stop`], and after a defect in trine ended it.
+    /// Returns whether the thread runs. It does not after [`Service::stop`], nor after a defect in
+    /// trine ended it.
     pub fn is_alive(&self) -> bool {
         let thread = self.link.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Takes no more requests; those that were accepted go on.
+    /// Accepts no more requests; those that were accepted go on.
     pub fn drain(&self) {
         self.link.board.is_draining.store(true, Ordering::Release);
     }
@@ -220,13 +226,14 @@ impl Service {
 }
 
 impl Generation {
-    /// The next update; None after [`Update::Finished`], and without that if the engine's thread has ended by a defect.
+    /// Returns the next update; `None` after [`Update::Finished`], or without it if a defect ended
+    /// the engine's thread.
     pub async fn next(&mut self) -> Option<Update> {
         let update = self.updates.recv().await;
         self.note(update)
     }
 
-    /// The same for a thread that may wait. Not to be called in asynchronous code.
+    /// Does the same and blocks the thread. Must not be called in asynchronous code.
     pub fn blocking_next(&mut self) -> Option<Update> {
         let update = self.updates.blocking_recv();
         self.note(update)
@@ -241,7 +248,7 @@ impl Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         if !self.is_over {
-            // Without a thread there is nothing to cancel.
+            // If the thread has ended, there is nothing to cancel.
             let _ = self.link.commands.send(Command::Cancel { ticket: self.ticket });
         }
     }
@@ -270,16 +277,16 @@ struct Worker {
     engine: Engine,
     board: Arc<Board>,
     clients: HashMap<SequenceId, Client>,
-    /// By ticket.
+    /// The sequences by ticket.
     sequences: HashMap<u64, SequenceId>,
     events: Vec<Event>,
 }
 
-/// Who waits for a sequence.
+/// The client that waits for a sequence.
 struct Client {
     ticket: u64,
     updates: UnboundedSender<Update>,
-    /// Prompt tokens, while it has a place in the queue.
+    /// The number of prompt tokens while the request is in the queue.
     queued: Option<usize>,
     /// The stop id that ended it.
     stop: Option<u32>,
@@ -289,7 +296,7 @@ impl Worker {
     fn run(mut self, inbox: &Receiver<Command>) {
         loop {
             let command = if self.engine.is_idle() {
-                // Nobody holds a handle any more: an error.
+                // An error means that all handles are dropped.
                 inbox.recv().map_err(|_| TryRecvError::Disconnected)
             } else if self.engine.waits_for_store() {
                 inbox.recv_timeout(STORE_INTERVAL).map_err(|error| match error {
@@ -318,7 +325,7 @@ impl Worker {
         if let Err(error) = self.engine.spill_kept() {
             tracing::error!(%error, "not all prefixes are kept on disk");
         }
-        // What was sent meanwhile.
+        // Handles commands that were sent meanwhile.
         while let Ok(command) = inbox.try_recv() {
             if let Command::Submit { request, updates, .. } = command {
                 self.board.leave(request.prompt.len());
@@ -338,7 +345,7 @@ impl Worker {
                         self.sequences.insert(ticket, sequence);
                     }
                     Err(error) => {
-                        // It was checked with the same limits before.
+                        // The request was checked against the same limits before.
                         tracing::error!(%error, "an accepted request was refused by the engine");
                         self.board.leave(tokens);
                     }
@@ -387,7 +394,7 @@ impl Worker {
                 Update::Finished { finish, stop: client.stop, statistics }
             }
         };
-        // A client that is gone has sent a cancellation.
+        // A client that is gone has sent a cancellation, so a failed send can be ignored.
         let _ = client.updates.send(update);
         if is_last {
             let ticket = client.ticket;

@@ -1,17 +1,17 @@
-//! Bytes that a step has to move, for reports.
+//! The bytes that a step has to move, for reports.
 
 use trine_backend::ProgramOptions;
 use trine_model::{KvType, Op, Plan, Workload};
 
-/// The Plan's cost ([`Plan::cost`]) in a form that takes little time for each step: weights once, and the KV cache of each
-/// sequence.
+/// The Plan's cost ([`Plan::cost`]) in a form that is quick to evaluate for each step: the weights
+/// once, and the KV cache of each sequence.
 #[derive(Debug)]
 pub(crate) struct Traffic {
-    /// Bytes of weights in a step without logits, and in one with.
+    /// The bytes of weights in a step without logits, and in one with logits.
     weights: [u64; 2],
-    /// Bytes that a row writes to the caches.
+    /// The bytes that a row writes to the caches.
     written: u64,
-    /// (window, bytes that a position has in all caches with it).
+    /// (window, bytes that a position has in all caches with this window).
     caches: Vec<(Option<usize>, u64)>,
 }
 
@@ -42,12 +42,13 @@ impl Traffic {
         traffic
     }
 
-    /// Bytes of weights that a step reads.
+    /// Returns the bytes of weights that a step reads.
     pub(crate) fn weights(&self, has_logits: bool) -> u64 {
         self.weights[usize::from(has_logits)]
     }
 
-    /// Bytes of the caches that `rows` rows of a sequence with `context` positions before them read and write.
+    /// Returns the bytes of the caches that `rows` rows of a sequence with `context` earlier
+    /// positions read and write.
     pub(crate) fn cache(&self, rows: usize, context: usize) -> u64 {
         let read = |&(window, bytes): &(Option<usize>, u64)| {
             let all = context + rows;
@@ -57,7 +58,7 @@ impl Traffic {
     }
 }
 
-/// Bytes of a position's keys and values in a cache.
+/// Returns the bytes of a position's keys and values in a cache.
 fn position_bytes(kv: KvType, heads: usize, dim: usize) -> u64 {
     (2 * heads * kv.head_bytes(dim)) as u64
 }
@@ -105,7 +106,8 @@ mod tests {
                     let workload = Workload { sequences: 1, tokens, context, outputs, kv };
                     let cost = plan.cost(workload);
                     assert_eq!(traffic.cache(tokens, context), cost.cache_bytes, "{workload:?}");
-                    // But for the rows of the embedding table, of which one is counted.
+                    // They differ by the rows of the embedding table, of which the traffic counts
+                    // one.
                     let table = cost.weight_bytes - traffic.weights(outputs > 0);
                     assert_eq!(table, (tokens as u64 - 1) * 272, "{workload:?}");
                 }

@@ -11,7 +11,7 @@ fn golden(name: &str) -> Model {
     Model::open(&path).unwrap()
 }
 
-/// Every form of a Plan that devices get.
+/// Returns every form of a Plan that devices get.
 fn forms(model: &Model) -> [Plan; 4] {
     let base = model.base_plan();
     let narrow = narrow::narrow(base.clone());
@@ -58,7 +58,7 @@ fn each_part_has_its_own_weights_and_caches_alone() {
         let mut all = [names(&first), names(&second)].concat();
         all.sort_unstable();
         if model.is_tied() {
-            // The embedding table of the first is the output matrix of the second.
+            // The embedding table of the first part is also the output matrix of the second part.
             let table = all.iter().position(|name| *name == "token_embd.weight").unwrap();
             all.remove(table);
         }
@@ -86,7 +86,7 @@ fn joined_parts_do_what_the_whole_does() {
     let fused = model.plan();
     let [first, second] = cut::cut(&fused, 1).unwrap();
     let whole = cut::join([&first, &second]);
-    // The addition and the norm at the border are steps of their own.
+    // The addition and the norm at the border are separate steps.
     assert_eq!(whole.steps.len(), fused.steps.len() + 1);
     assert_eq!(fusion::fuse(whole.clone()).steps.len(), fused.steps.len() + 1);
     assert_eq!(whole.layers(), fused.layers());
@@ -101,7 +101,7 @@ fn there_is_no_border_before_the_first_layer_and_behind_the_last() {
     }
 }
 
-/// Layers that read another one's cache stay on its side.
+/// Layers that read another layer's cache stay on its side of the cut.
 #[test]
 fn a_cache_is_never_needed_on_both_sides() {
     let mut plan = golden("gemma3-a").base_plan();

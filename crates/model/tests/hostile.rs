@@ -1,4 +1,5 @@
-//! Models whose hyper-parameters, names or shapes cannot be: each gives an error that names what is wrong.
+//! Models with impossible hyper-parameters, names or shapes: each gives an error that names what is
+//! wrong.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -14,7 +15,7 @@ const HEAD_DIM: usize = 16;
 const FFN: usize = 64;
 const VOCABULARY: usize = 20;
 
-/// A model file of one layer, to be spoiled.
+/// A model file of one layer, which a test can spoil.
 struct Draft {
     metadata: Vec<(String, Value)>,
     tensors: Vec<Tensor>,
@@ -176,7 +177,7 @@ fn tensors_that_do_not_fit_are_named() {
     let beyond = zeros(&names::layer(1, "attn_norm"), &[HIDDEN]);
     let error = Draft::good().replace("blk.1", Some(beyond)).open().err().unwrap();
     assert!(error.contains("blk.1.attn_norm") && error.contains("beyond the 1"), "{error}");
-    // Tensors that the architecture does not know are no harm.
+    // Tensors that the architecture does not have are harmless.
     assert!(Draft::good().replace("extra", Some(zeros("extra", &[3, 5]))).open().is_ok());
 }
 

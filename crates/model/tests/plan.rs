@@ -1,4 +1,4 @@
-//! The Plan and what derives from it: fusion, scratch memory, cost.
+//! Tests of the Plan and of what is derived from it: fusion, scratch memory, cost.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -15,7 +15,7 @@ fn golden(name: &str) -> Model {
     Model::open(&path).unwrap()
 }
 
-/// Gemma 3 1B, as published.
+/// Returns the configuration of Gemma 3 1B as published.
 fn one_billion() -> Config {
     let layer = |index: usize| LayerConfig {
         attention: match (index + 1).is_multiple_of(6) {
@@ -42,7 +42,8 @@ fn one_billion() -> Config {
     }
 }
 
-/// How llama-quantize stores a 1B model as Q4_0: the embedding falls back to Q8_0, norms stay floats.
+/// Returns the format of each tensor as llama-quantize stores a 1B model as Q4_0: the embedding
+/// falls back to Q8_0, norms stay floats.
 fn dtype(name: &str) -> DType {
     match name {
         "token_embd.weight" => DType::Q8_0,
@@ -61,9 +62,10 @@ fn the_plan_of_a_small_model_reads_like_its_paper() {
 fn a_token_of_1b_reads_the_bytes_that_its_file_holds() {
     let plan = base_plan(&one_billion(), true, &dtype);
     let cost = plan.cost(Workload::decode(1, 0, KvType::F16));
-    // 0.713 GB a token is what llama.cpp's own file of this shape and mix holds, less its metadata.
+    // llama.cpp's own file of this shape and mix of formats holds 0.713 GB without its metadata,
+    // all of which is read for each token.
     assert!((713_000_000..715_500_000).contains(&cost.weight_bytes), "{}", cost.weight_bytes);
-    // Two operations for each weight of the matrices: 1.0 G weights.
+    // Two operations for each weight of the matrices, which have 1.0 G weights.
     assert!((1_990_000_000..2_020_000_000).contains(&cost.operations), "{}", cost.operations);
     let fused = fusion::fuse(narrow::narrow(plan)).cost(Workload::decode(1, 0, KvType::F16));
     assert_eq!(fused.weight_bytes, cost.weight_bytes);
@@ -88,7 +90,7 @@ fn a_prompt_needs_the_last_layer_for_its_last_token_alone() {
     let prompt = Workload::prefill(512, KvType::F16);
     let narrow = narrow::narrow(plan.clone());
     let saved = plan.cost(prompt).operations - narrow.cost(prompt).operations;
-    // Of 511 rows: the attention output and the three feed-forward matrices.
+    // The saving for 511 rows: the attention output and the three feed-forward matrices.
     let matrices = 2 * 511 * (1024 * 1152 + 3 * 1152 * 6912);
     assert!(saved.abs_diff(matrices) < matrices / 100, "{saved} against {matrices}");
     let no_outputs = Workload { outputs: 0, ..prompt };
@@ -106,7 +108,7 @@ fn behind_the_last_attention_only_wanted_rows_are_worked_on() {
     assert_eq!(before.count(), 0);
 }
 
-/// First and last step that touch each buffer.
+/// Returns the first and the last step that touch each buffer.
 fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
     let mut all = vec![None; plan.buffers.len()];
     for (at, step) in plan.steps.iter().enumerate() {

@@ -1,10 +1,9 @@
-//! Byte-pair merging with a heap: the adjacent pair with the best key is
-//! joined first, ties at the left, until no pair is left.
+//! Byte-pair merging with a heap: joins the adjacent pair with the best key first, the leftmost of
+//! equal ones, until no pair can be joined.
 //!
-//! One engine serves both kinds of vocabulary: a
-//! `tokenizer.json` orders pairs by the rank of a merge, a GGUF file by the
-//! score of the joined piece. For n characters there are at most 3n heap
-//! entries, so the work is O(n log n) whatever the text.
+//! One engine serves both kinds of vocabulary: a `tokenizer.json` orders pairs by the rank of a
+//! merge, a GGUF file by the score of the joined piece. For n characters there are at most 3n heap
+//! entries, so the work is O(n log n) for any text.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,7 +12,7 @@ use crate::pieces::{NO_PIECE, PieceTable};
 
 const NONE: u32 = u32::MAX;
 
-/// What decides whether, and how early, two neighbours are joined.
+/// Decides whether, and in which order, neighbours are joined.
 pub(crate) enum MergeRule {
     /// (left id, right id) -> (rank, joined id); a smaller rank goes first.
     Ranks(HashMap<(u32, u32), (u32, u32)>),
@@ -21,9 +20,9 @@ pub(crate) enum MergeRule {
     Scores(Vec<u32>),
 }
 
-/// Turns scores into keys that sort the other way round: larger score, smaller key.
+/// Turns scores into keys of the opposite order: a larger score has a smaller key.
 ///
-/// Not a number must be refused before.
+/// The caller must refuse NaN before.
 pub(crate) fn score_key(score: f32) -> u32 {
     // Adding zero turns -0.0 into 0.0, which must tie with it.
     let bits = (score + 0.0).to_bits();
@@ -35,38 +34,38 @@ pub(crate) fn score_key(score: f32) -> u32 {
 #[derive(Clone, Copy)]
 struct Symbol {
     start: u32,
-    /// Bytes; 0 when joined into its left neighbour.
+    /// Length in bytes; 0 after the symbol was joined into its left neighbour.
     length: u32,
     previous: u32,
     next: u32,
     id: u32,
 }
 
-/// A pair waiting to be joined, ordered by key, then place.
+/// A pair that waits to be joined, ordered by key, then by place.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
 struct Candidate {
     key: u32,
     left: u32,
     right: u32,
-    /// Bytes of both when the entry was made: it is stale if they have changed.
+    /// The bytes of both when the entry was made. The entry is stale if they have changed.
     length: u32,
     joined: u32,
 }
 
-/// Buffers of one encoding call, reused from chunk to chunk.
+/// Buffers of one encoding call, reused for each chunk.
 #[derive(Default)]
 pub(crate) struct Scratch {
     symbols: Vec<Symbol>,
     heap: BinaryHeap<Reverse<Candidate>>,
-    /// Heap entries made: the measure of work in tests.
+    /// The number of heap entries made, with which tests measure the work.
     pub(crate) candidates: u64,
 }
 
-/// Merges `text` and calls `emit(spelling, id)` for each resulting piece from
-/// left to right; `id` is [`NO_PIECE`] for a character that is not in the vocabulary.
+/// Merges `text` and calls `emit(spelling, id)` for each resulting piece from left to right. `id`
+/// is [`NO_PIECE`] for a character that is not in the vocabulary.
 ///
-/// `text` is at most [`crate::tokenizer::MAX_TEXT_BYTES`] times the length of
-/// the space symbol, well below 2^32.
+/// `text` is at most [`crate::tokenizer::MAX_TEXT_BYTES`] times the length of the space symbol,
+/// well below 2^32.
 pub(crate) fn merge(
     table: &PieceTable,
     rule: &MergeRule,
@@ -109,7 +108,7 @@ pub(crate) fn merge(
     }
 }
 
-/// One symbol per character.
+/// Creates one symbol for each character.
 fn start(table: &PieceTable, text: &str, scratch: &mut Scratch) {
     scratch.symbols.clear();
     scratch.heap.clear();
@@ -130,7 +129,7 @@ fn start(table: &PieceTable, text: &str, scratch: &mut Scratch) {
     }
 }
 
-/// Puts the pair into the heap if the vocabulary joins it.
+/// Pushes the pair onto the heap if the vocabulary joins it.
 fn propose(
     table: &PieceTable,
     rule: &MergeRule,

@@ -21,10 +21,10 @@ fn weights(error: WeightsError) -> TextError {
 }
 
 impl GgufVocabulary {
-    /// Takes the keys `tokenizer.ggml.*` out of a GGUF file's metadata.
+    /// Reads the keys `tokenizer.ggml.*` from a GGUF file's metadata.
     ///
     /// # Errors
-    /// [`TextError::MissingTokenizer`] without a token list;
+    /// Returns [`TextError::MissingTokenizer`] if there is no token list, and
     /// [`TextError::Checkpoint`] for a value of the wrong type.
     pub fn from_metadata(metadata: &gguf::Metadata) -> Result<Self, TextError> {
         let key = |name: &str| format!("tokenizer.ggml.{name}");
@@ -32,7 +32,7 @@ impl GgufVocabulary {
             let Some(id) = metadata.optional_u64(&key(name)).map_err(weights)? else {
                 return Ok(None);
             };
-            // 2^32 - 1 is how some converters write "none".
+            // Some converters write 2^32 - 1 for "none".
             match u32::try_from(id) {
                 Ok(u32::MAX) => Ok(None),
                 Ok(id) => Ok(Some(id)),
@@ -92,12 +92,12 @@ impl GgufVocabulary {
 }
 
 impl Tokenizer {
-    /// The tokenizer of an open model: a GGUF file's own vocabulary, or the
-    /// `tokenizer.json` and `tokenizer_config.json` of a Hugging Face folder.
-    /// The end ids of the model's configuration files are included.
+    /// Returns the tokenizer of an open model: from a GGUF file's own vocabulary, or from the
+    /// `tokenizer.json` and `tokenizer_config.json` of a Hugging Face folder. It includes the end
+    /// ids of the model's configuration files.
     ///
     /// # Errors
-    /// [`TextError::MissingTokenizer`] if there is none; otherwise as
+    /// Returns [`TextError::MissingTokenizer`] if there is none; otherwise the errors of
     /// [`Tokenizer::from_gguf`] and [`Tokenizer::from_json_bytes`].
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TextError> {
         let folder = match checkpoint.metadata() {
@@ -122,7 +122,8 @@ impl Tokenizer {
     }
 }
 
-/// `eos_token_id` of the configuration files: a number or a list, possibly below `text_config`.
+/// Returns `eos_token_id` of the configuration files: a number or a list, possibly inside
+/// `text_config`.
 fn configured_eos(folder: &HuggingFaceMetadata) -> Vec<u32> {
     let places = [
         folder.config.get("eos_token_id"),
@@ -141,12 +142,13 @@ fn configured_eos(folder: &HuggingFaceMetadata) -> Vec<u32> {
 }
 
 impl ChatTemplate {
-    /// The chat template that comes with a model, or `None`: the key
-    /// `tokenizer.chat_template` of a GGUF file, or a folder's
-    /// `chat_template.jinja`, else the one in its `tokenizer_config.json`.
+    /// Returns the chat template that comes with a model, or `None`: the key
+    /// `tokenizer.chat_template` of a GGUF file, or a folder's `chat_template.jinja`, else the one
+    /// in its `tokenizer_config.json`.
     ///
     /// # Errors
-    /// As [`ChatTemplate::new`]; [`TextError::Checkpoint`] if it cannot be read.
+    /// Returns the errors of [`ChatTemplate::new`], and [`TextError::Checkpoint`] if the template
+    /// cannot be read.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Self>, TextError> {
         let source = match checkpoint.metadata() {
             Metadata::Gguf(metadata) => {
@@ -170,7 +172,8 @@ impl ChatTemplate {
     }
 }
 
-/// A file's content, `None` if there is no such file, an error if it is longer than `limit`.
+/// Reads a file's content. Returns `None` if there is no such file, and an error if it is longer
+/// than `limit`.
 fn read_bounded(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, TextError> {
     let failed = |problem: &dyn std::fmt::Display| {
         TextError::Checkpoint(format!("{}: {problem}", path.display()))

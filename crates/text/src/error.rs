@@ -1,4 +1,4 @@
-//! What can go wrong between text and tokens.
+//! Errors between text and tokens.
 
 use thiserror::Error;
 
@@ -9,7 +9,7 @@ pub enum TextError {
     /// A tokenizer file contradicts itself or exceeds a bound.
     #[error("{place}: {problem}; fetch the tokenizer files again or use another copy of the model")]
     InvalidTokenizer {
-        /// File and key, for example `tokenizer.json: model.merges[3]`.
+        /// The file and key, for example `tokenizer.json: model.merges[3]`.
         place: String,
         /// What was found and what was expected.
         problem: String,
@@ -19,28 +19,29 @@ pub enum TextError {
         "{place}: {found} is not supported; trine reads byte-fallback BPE tokenizers as Gemma models have them"
     )]
     UnsupportedTokenizer {
-        /// File and key.
+        /// The file and key.
         place: String,
-        /// The component found there.
+        /// The unsupported component.
         found: String,
     },
     /// A checkpoint has no tokenizer at all.
     #[error("{place} holds no tokenizer; {remedy}")]
     MissingTokenizer {
-        /// The file or folder searched.
+        /// The file or folder that was searched.
         place: String,
         /// Where a tokenizer is expected.
         remedy: String,
     },
-    /// A metadata value has the wrong type or a file cannot be read; the text says which and what to do.
+    /// A metadata value has the wrong type or a file cannot be read. The text says which one and
+    /// what to do.
     #[error("{0}")]
     Checkpoint(String),
-    /// A text is longer than the encoder takes in one piece.
+    /// A text is longer than the encoder accepts in one call.
     #[error("the text has {bytes} bytes, the limit is {limit}; shorten it or split it")]
     TextTooLong {
-        /// Length of the text in bytes.
+        /// The length of the text in bytes.
         bytes: usize,
-        /// Largest length in bytes.
+        /// The largest length in bytes.
         limit: usize,
     },
     /// The chat template refused the conversation with `raise_exception`.
@@ -49,20 +50,20 @@ pub enum TextError {
         /// The template's own message.
         message: String,
     },
-    /// The chat template is not valid or failed while it was rendered.
+    /// The chat template is not valid, or failed while it was rendered.
     #[error("chat template, line {line}: {problem}; correct the template or choose another one")]
     Template {
-        /// Line in the template source, from 1; 0 when unknown.
+        /// The line in the template source, from 1; 0 if unknown.
         line: usize,
-        /// The engine's description.
+        /// The description of the template engine.
         problem: String,
     },
-    /// The system gives no thread with the stack that a template may need.
+    /// The system cannot create a thread with the stack that a template may need.
     #[error(
         "the system gives no thread to render the chat template on ({problem}); free memory, or raise the limit on it or on processes"
     )]
     TemplateThread {
-        /// What the system says.
+        /// The error of the system.
         problem: String,
     },
     /// The chat template asked for more work, memory or output than is allowed.
@@ -72,13 +73,13 @@ pub enum TextError {
     TemplateLimit {
         /// The exhausted resource.
         what: &'static str,
-        /// Its bound.
+        /// The bound of the resource.
         limit: u64,
     },
-    /// An option given for rendering is not acceptable.
+    /// An argument for rendering is not acceptable.
     #[error("chat template argument `{name}`: {problem}")]
     TemplateArgument {
-        /// Name of the argument.
+        /// The name of the argument.
         name: String,
         /// Why it is refused.
         problem: String,
@@ -86,12 +87,12 @@ pub enum TextError {
 }
 
 impl TextError {
-    /// An [`TextError::InvalidTokenizer`] at `place`.
+    /// Creates a [`TextError::InvalidTokenizer`] at `place`.
     pub(crate) fn invalid(place: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::InvalidTokenizer { place: place.into(), problem: problem.into() }
     }
 
-    /// An [`TextError::UnsupportedTokenizer`] at `place`.
+    /// Creates a [`TextError::UnsupportedTokenizer`] at `place`.
     pub(crate) fn unsupported(place: impl Into<String>, found: impl Into<String>) -> Self {
         Self::UnsupportedTokenizer { place: place.into(), found: found.into() }
     }

@@ -1,4 +1,5 @@
-//! The vocabulary inside a GGUF file (keys `tokenizer.ggml.*`, as llama.cpp's converter writes them) to a [`Tokenizer`].
+//! Builds a [`Tokenizer`] from the vocabulary inside a GGUF file (keys `tokenizer.ggml.*`, as
+//! llama.cpp's converter writes them).
 
 use crate::error::TextError;
 use crate::tokenizer::Tokenizer;
@@ -9,16 +10,18 @@ use crate::vocabulary::{
 
 const PLACE: &str = "GGUF vocabulary";
 
-/// What a GGUF file says about its tokenizer, as it stands in the file.
+/// The tokenizer of a GGUF file, with the values as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GgufVocabulary {
-    /// `tokenizer.ggml.model`: `llama` for pieces with scores; other names go with merges.
+    /// `tokenizer.ggml.model`: `llama` for pieces with scores; other names are used with merges.
     pub model: String,
-    /// `tokenizer.ggml.tokens`: spellings by id.
+    /// `tokenizer.ggml.tokens`: the spellings by id.
     pub tokens: Vec<Vec<u8>>,
-    /// `tokenizer.ggml.scores`: of two possible joined pieces the larger score goes first.
+    /// `tokenizer.ggml.scores`: of two possible joined pieces the one with the larger score is
+    /// joined first.
     pub scores: Option<Vec<f32>>,
-    /// `tokenizer.ggml.token_type`: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    /// `tokenizer.ggml.token_type`: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6
+    /// byte.
     pub token_types: Option<Vec<i32>>,
     /// `tokenizer.ggml.merges`: `left right`, in order of rank.
     pub merges: Option<Vec<String>>,
@@ -58,9 +61,9 @@ impl Tokenizer {
     /// Builds the tokenizer of a GGUF file.
     ///
     /// # Errors
-    /// [`TextError::InvalidTokenizer`] if lists differ in length, an id or a
-    /// type is out of range, a score is not a number or a merge names unknown
-    /// pieces; [`TextError::UnsupportedTokenizer`] for byte-level vocabularies.
+    /// Returns [`TextError::InvalidTokenizer`] if lists differ in length, an id or a type is out of
+    /// range, a score is NaN, or a merge names unknown pieces. Returns
+    /// [`TextError::UnsupportedTokenizer`] for byte-level vocabularies.
     pub fn from_gguf(mut vocabulary: GgufVocabulary) -> Result<Self, TextError> {
         let count = vocabulary.tokens.len();
         if count > MAX_VOCABULARY {
@@ -142,7 +145,7 @@ fn entries(vocabulary: &GgufVocabulary, tokens: Vec<Vec<u8>>) -> Result<Vec<Entr
                 ));
             }
         };
-        // An unused piece is in no text; one without a type list may be anything.
+        // An unused piece occurs in no text; a piece without a listed type may be anything.
         let mergeable = listed != Some(5);
         entries.push(Entry { spelled, kind, mergeable });
     }
@@ -159,7 +162,7 @@ fn merge_source(vocabulary: &GgufVocabulary) -> Result<MergeSource, TextError> {
     };
     let has_bytes = vocabulary.tokens.iter().any(|token| spelled_byte(token).is_some());
     if !has_bytes {
-        // GPT-2's alphabet writes a space as U+0120 and needs its own pre-tokenizer.
+        // The alphabet of GPT-2 writes a space as U+0120 and needs its own pre-tokenizer.
         return Err(TextError::unsupported(
             PLACE,
             format!("model {:?} without byte pieces", shortened(&vocabulary.model)),

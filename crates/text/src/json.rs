@@ -1,8 +1,8 @@
-//! `tokenizer.json` and `tokenizer_config.json` (the Hugging Face format) to a [`Tokenizer`].
+//! Builds a [`Tokenizer`] from `tokenizer.json` and `tokenizer_config.json` (the Hugging Face
+//! format).
 //!
-//! Gemma's file is a byte-fallback BPE whose normaliser replaces spaces and
-//! whose pre-tokenizer therefore never splits. Components
-//! that would change the ids in another way are refused by name.
+//! Gemma's file is a byte-fallback BPE whose normaliser replaces spaces, so that its pre-tokenizer
+//! never splits. Components that would change the ids in another way are refused by name.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::vocabulary::{
 
 const PLACE: &str = "tokenizer.json";
 
-/// Largest file read. Gemma's has 33 MB.
+/// The largest file that is read, in bytes. Gemma's has 33 MB.
 pub(crate) const MAX_FILE_BYTES: usize = 1 << 28;
 
 #[derive(Deserialize)]
@@ -81,7 +81,7 @@ struct RawModel {
     end_of_word_suffix: Option<String>,
 }
 
-/// Spelling and id, in file order, so that duplicates are seen.
+/// Spellings and ids in file order, so that duplicates are detected.
 struct RawVocabulary(Vec<(String, u64)>);
 
 impl<'de> Deserialize<'de> for RawVocabulary {
@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for RawVocabulary {
     }
 }
 
-/// `["a", "b"]`, or `"a b"` as older files have it.
+/// A merge: `["a", "b"]`, or `"a b"` in older files.
 struct RawMerge(String, String);
 
 impl<'de> Deserialize<'de> for RawMerge {
@@ -144,9 +144,8 @@ impl Tokenizer {
     /// Reads the content of a `tokenizer.json`.
     ///
     /// # Errors
-    /// [`TextError::InvalidTokenizer`] if the file contradicts itself or
-    /// exceeds a bound, [`TextError::UnsupportedTokenizer`] if it is of
-    /// another kind than Gemma's.
+    /// Returns [`TextError::InvalidTokenizer`] if the file contradicts itself or exceeds a bound,
+    /// and [`TextError::UnsupportedTokenizer`] if it is of another kind than Gemma's.
     pub fn from_json_bytes(bytes: &[u8]) -> Result<Self, TextError> {
         if bytes.len() > MAX_FILE_BYTES {
             return Err(TextError::invalid(
@@ -159,19 +158,19 @@ impl Tokenizer {
         vocabulary(raw)?.build()
     }
 
-    /// Adds what a `tokenizer_config.json` says: the beginning-of-sequence
-    /// token, an end-of-sequence token, and whether the former is added.
+    /// Applies a `tokenizer_config.json`: the beginning-of-sequence token, an end-of-sequence
+    /// token, and whether the former is added.
     ///
     /// # Errors
-    /// [`TextError::InvalidTokenizer`] if the file is not such a JSON object or
-    /// names a token that the vocabulary does not have.
+    /// Returns [`TextError::InvalidTokenizer`] if the file is not such a JSON object or names a
+    /// token that the vocabulary does not have.
     pub fn apply_config_json(&mut self, bytes: &[u8]) -> Result<(), TextError> {
         let config: Value = serde_json::from_slice(bytes)
             .map_err(|error| TextError::invalid(CONFIG_PLACE, error.to_string()))?;
         self.apply_config(&config)
     }
 
-    /// [`Tokenizer::apply_config_json`] for a file that is parsed already.
+    /// Does the same as [`Tokenizer::apply_config_json`] for a file that is already parsed.
     pub(crate) fn apply_config(&mut self, config: &Value) -> Result<(), TextError> {
         let config = parse_config(config)?;
         let named = |name: Option<RawName>, key: &str| {
@@ -240,11 +239,11 @@ fn parse_config(config: &Value) -> Result<RawConfig, TextError> {
         .map_err(|error| TextError::invalid(CONFIG_PLACE, error.to_string()))
 }
 
-/// The chat template in a `tokenizer_config.json`: its only one, or of several
+/// Returns the chat template in a `tokenizer_config.json`: the only one, or if there are several
 /// the one named `default`.
 ///
 /// # Errors
-/// [`TextError::InvalidTokenizer`] if the file is not such a JSON object.
+/// Returns [`TextError::InvalidTokenizer`] if the file is not such a JSON object.
 pub(crate) fn chat_template_source(config: &Value) -> Result<Option<String>, TextError> {
     Ok(match parse_config(config)?.chat_template {
         None => None,
@@ -320,8 +319,8 @@ fn check_model(model: &RawModel) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Truncation and padding belong to training and are not applied; settings
-/// that contradict themselves show a damaged file.
+/// Checks settings of truncation and padding. They belong to training and are not applied, but
+/// settings that contradict themselves show a damaged file.
 fn check_truncation(truncation: &Value, padding: &Value) -> Result<(), TextError> {
     if !truncation.is_null() {
         let number = |key: &str| truncation.get(key).and_then(Value::as_u64);
@@ -359,7 +358,7 @@ fn entries(vocab: Vec<(String, u64)>, byte_fallback: bool) -> Result<Vec<Entry>,
     Ok(entries)
 }
 
-/// Puts `entry` at `id`, growing the list within its bound.
+/// Stores `entry` at `id` and grows the list within its bound.
 fn place_entry(entries: &mut Vec<Entry>, id: u64, entry: Entry) -> Result<(), String> {
     let spelled = || shortened(&String::from_utf8_lossy(&entry.spelled));
     let index = usize::try_from(id).unwrap_or(usize::MAX);
@@ -429,12 +428,12 @@ fn add_tokens(
     Ok(())
 }
 
-/// The `type` of a component; empty if it has none.
+/// Returns the `type` of a component; empty if it has none.
 fn kind_of(component: &Value) -> &str {
     component.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The parts of a `Sequence`, or the component itself; nothing for null.
+/// Returns the parts of a `Sequence`, or the component itself; nothing for null.
 fn parts<'a>(component: &'a Value, key: &str) -> Vec<&'a Value> {
     match component {
         Value::Null => Vec::new(),
@@ -445,7 +444,7 @@ fn parts<'a>(component: &'a Value, key: &str) -> Vec<&'a Value> {
     }
 }
 
-/// The two sides of a `Replace` of one string by another.
+/// Returns the two sides of a `Replace` of one string by another.
 fn replacement(component: &Value) -> Option<(&str, &str)> {
     let pattern = component.get("pattern")?.get("String")?.as_str()?;
     Some((pattern, component.get("content")?.as_str()?))
@@ -471,7 +470,7 @@ fn space_symbol(normalizer: &Value) -> Result<Option<String>, TextError> {
     Ok(space)
 }
 
-/// Accepts a split at spaces where the normaliser leaves none.
+/// Accepts a split at spaces if the normaliser leaves none.
 fn check_pre_tokenizer(component: &Value, space: Option<&str>) -> Result<(), TextError> {
     for part in parts(component, "pretokenizers") {
         let pattern = part.get("pattern").and_then(|pattern| pattern.get("String"));
@@ -503,7 +502,7 @@ fn check_decoder(component: &Value, space: Option<&str>) -> Result<(), TextError
     Ok(())
 }
 
-/// Checks the template that adds special tokens; returns the one it puts in front.
+/// Checks the template that adds special tokens and returns the token that it puts in front.
 fn check_post_processor(component: &Value, entries: &[Entry]) -> Result<Option<u32>, TextError> {
     let mut front = None;
     for part in parts(component, "processors") {

@@ -1,5 +1,5 @@
-//! The vocabulary's spellings: compact storage, lookup by spelling, and the
-//! search for pieces that are cut out of a text before merging.
+//! The spellings of the vocabulary: compact storage, lookup by spelling, and the search for pieces
+//! that are cut out of a text before merging.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -10,11 +10,10 @@ pub(crate) const NO_PIECE: u32 = u32::MAX;
 
 /// Spellings by id, stored end to end, with a hash index over a part of them.
 ///
-/// The hash is keyed randomly per table: a file cannot choose colliding
-/// spellings.
+/// Each table has its own random hash key, so a file cannot choose colliding spellings.
 pub(crate) struct PieceTable {
     spelled: Vec<u8>,
-    /// End of each spelling in `spelled`; a spelling begins where the one before ends.
+    /// The end of each spelling in `spelled`. A spelling begins where the one before it ends.
     ends: Vec<u32>,
     slots: Vec<u32>,
     state: RandomState,
@@ -24,7 +23,7 @@ pub(crate) struct PieceTable {
 impl PieceTable {
     /// Stores `pieces` (index = id). Ids without a spelling are empty.
     ///
-    /// The caller bounds the total length below 2^32 bytes.
+    /// The caller must bound the total length below 2^32 bytes.
     pub(crate) fn new<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut spelled = Vec::new();
         let mut ends = Vec::new();
@@ -38,12 +37,12 @@ impl PieceTable {
         Self { spelled, ends, slots, state: RandomState::new(), longest: 0 }
     }
 
-    /// Number of ids.
+    /// Returns the number of ids.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// The spelling of `id`, empty if the id has none.
+    /// Returns the spelling of `id`; empty if the id has none.
     pub(crate) fn get(&self, id: u32) -> Option<&[u8]> {
         let index = id as usize;
         let end = *self.ends.get(index)? as usize;
@@ -71,12 +70,12 @@ impl PieceTable {
         None
     }
 
-    /// Whether `id` is the one that its spelling finds.
+    /// Returns whether [`find`](Self::find) returns `id` for the spelling of `id`.
     pub(crate) fn find_is(&self, id: u32) -> bool {
         self.get(id).is_some_and(|piece| self.find(piece) == Some(id))
     }
 
-    /// The indexed id with this spelling.
+    /// Returns the indexed id with this spelling.
     pub(crate) fn find(&self, piece: &[u8]) -> Option<u32> {
         if piece.is_empty() || piece.len() > self.longest {
             return None;
@@ -95,12 +94,12 @@ impl PieceTable {
 
 /// Finds the leftmost-longest occurrences of a set of pieces.
 ///
-/// A byte trie: a search costs at most (text length) x (longest piece) steps,
-/// and pieces are at most [`crate::tokenizer::MAX_PIECE_BYTES`] long.
+/// It is a byte trie: a search costs at most (text length) x (longest piece) steps, and pieces are
+/// at most [`crate::tokenizer::MAX_PIECE_BYTES`] long.
 #[derive(Default)]
 pub(crate) struct PieceTrie {
     edges: HashMap<(u32, u8), u32>,
-    /// Id of the piece that ends at a node.
+    /// The id of the piece that ends at a node, or [`NO_PIECE`].
     ends: Vec<u32>,
     starts: Vec<bool>,
 }
@@ -114,7 +113,7 @@ pub(crate) struct Occurrence {
 }
 
 impl PieceTrie {
-    /// Adds a piece. An empty one, and one that is there already, changes nothing.
+    /// Adds a piece. Ignores an empty piece and one that was added before.
     pub(crate) fn insert(&mut self, piece: &[u8], id: u32) {
         let Some(&first) = piece.first() else { return };
         if self.ends.is_empty() {
@@ -135,12 +134,12 @@ impl PieceTrie {
         }
     }
 
-    /// Whether some piece begins with `byte`.
+    /// Returns whether some piece begins with `byte`.
     pub(crate) fn begins_with(&self, byte: u8) -> bool {
         self.starts.get(byte as usize).copied().unwrap_or(false)
     }
 
-    /// The first occurrence at or after `from`, the longest at its place.
+    /// Returns the first occurrence at or after `from`, the longest one at its place.
     pub(crate) fn find(&self, text: &[u8], from: usize) -> Option<Occurrence> {
         if self.ends.is_empty() {
             return None;

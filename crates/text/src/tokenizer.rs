@@ -9,38 +9,38 @@ use crate::pieces::{NO_PIECE, PieceTable, PieceTrie};
 use crate::stream::Utf8Assembler;
 use crate::vocabulary::Kind;
 
-/// Longest token in bytes. Gemma's longest has 93.
+/// The longest token in bytes. Gemma's longest has 93.
 pub const MAX_PIECE_BYTES: usize = 1024;
 
-/// Longest text that one call encodes, in bytes. Far beyond any context
-/// window; it bounds memory and keeps every token count below 2^31.
+/// The longest text that one call encodes, in bytes. It is far beyond any context window. It bounds
+/// memory and keeps every token count below 2^31.
 pub const MAX_TEXT_BYTES: usize = 1 << 26;
 
-/// Stands after a character of untrusted text that might begin a control
-/// token. A noncharacter: Unicode reserves it for such internal use.
+/// Inserted after each character of untrusted text that might begin a control token. It is a
+/// noncharacter, which Unicode reserves for such internal use.
 const GUARD: char = '\u{FDD0}';
 
-/// What the spelling of a control token such as `<start_of_turn>` means in a text.
+/// The meaning of the spelling of a control token, such as `<start_of_turn>`, in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Specials {
-    /// It is the control token.
+    /// The control token.
     Parse,
-    /// It is ordinary text.
+    /// Ordinary text.
     AsText,
-    /// It is the control token, except where [`Tokenizer::guard`] marked the
-    /// text as untrusted. For prompts that a template made of guarded messages.
+    /// The control token, except in text that [`Tokenizer::guard`] marked as untrusted. Intended
+    /// for prompts that a template made from guarded messages.
     ParseGuarded,
 }
 
-/// A byte-fallback BPE tokenizer with Gemma's structure (no pre-tokenizer, `▁` for a space),
-/// read from a `tokenizer.json` or from the vocabulary inside a GGUF file.
+/// A byte-fallback BPE tokenizer with Gemma's structure (no pre-tokenizer, `▁` for a space), read
+/// from a `tokenizer.json` or from the vocabulary inside a GGUF file.
 ///
-/// Encoding a text of n bytes takes O(n log n) steps whatever it contains.
+/// Encoding a text of n bytes takes O(n log n) steps, whatever the text contains.
 pub struct Tokenizer {
     pub(crate) table: PieceTable,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) rule: MergeRule,
-    /// Pieces cut out before merging.
+    /// Pieces that are cut out before merging.
     pub(crate) every: PieceTrie,
     /// The control tokens among them.
     pub(crate) special: PieceTrie,
@@ -55,7 +55,7 @@ pub struct Tokenizer {
     pub(crate) bos: Option<u32>,
     pub(crate) add_bos: bool,
     pub(crate) eos: Vec<u32>,
-    /// Most bytes of a text that one token stands for; `None` where that has no bound.
+    /// The most bytes of a text that one token stands for; `None` if there is no bound.
     pub(crate) longest: Option<usize>,
 }
 
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// One call's buffers and result.
+/// The buffers and the result of one call.
 #[derive(Default)]
 struct Encoding {
     ids: Vec<u32>,
@@ -77,21 +77,21 @@ struct Encoding {
 }
 
 impl Tokenizer {
-    /// The token ids of `text`, without a beginning-of-sequence token.
+    /// Returns the token ids of `text`, without a beginning-of-sequence token.
     ///
     /// # Errors
-    /// [`TextError::TextTooLong`] beyond [`MAX_TEXT_BYTES`].
+    /// Returns [`TextError::TextTooLong`] beyond [`MAX_TEXT_BYTES`].
     pub fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TextError> {
         Ok(self.encode_counted(text, specials)?.ids)
     }
 
-    /// [`Tokenizer::encode`] with exactly one beginning-of-sequence token in
-    /// front, whether or not the text spells one or several.
+    /// Does the same as [`Tokenizer::encode`] and puts exactly one beginning-of-sequence token in
+    /// front, even if the text spells one or more of them.
     ///
-    /// A file with `add_bos` false adds no such token.
+    /// Without `add_bos` in the file, no token is added.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// Returns the errors of [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TextError> {
         let mut ids = self.encode(text, specials)?;
         let Some(bos) = self.bos else { return Ok(ids) };
@@ -104,12 +104,13 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The fewest tokens that [`Tokenizer::encode_prompt`] can give for a text, by its length: to refuse one that is far too
-    /// long before it is encoded.
+    /// Returns a lower bound, from the length of the text, on the number of tokens that
+    /// [`Tokenizer::encode_prompt`] returns. With it a text that is far too long can be refused
+    /// before it is encoded.
     pub fn tokens_least(&self, text: &str, specials: Specials) -> usize {
         let Some(longest) = self.longest else { return 0 };
         let mut counted = text;
-        // However many there are at the beginning, they become one token.
+        // Any number of them at the beginning becomes one token.
         let bos = self.bos_text();
         while specials != Specials::AsText && !bos.is_empty() {
             let Some(rest) = counted.strip_prefix(&*bos) else { break };
@@ -122,10 +123,9 @@ impl Tokenizer {
         (counted.len() - marks).div_ceil(longest)
     }
 
-    /// Marks `text` as untrusted for [`Specials::ParseGuarded`]: no control
-    /// token will be read out of it, not even one that is completed by text
-    /// that a template puts next to it. Give the result to a chat template as
-    /// message content.
+    /// Marks `text` as untrusted for [`Specials::ParseGuarded`]: no control token is read from it,
+    /// not even one that is completed by text that a template puts next to it. Pass the result to a
+    /// chat template as message content.
     pub fn guard<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let may_begin = |character: char| {
             let mut buffer = [0; 4];
@@ -148,14 +148,13 @@ impl Tokenizer {
         Cow::Owned(guarded)
     }
 
-    /// Removes the marks of [`Tokenizer::guard`], for showing a rendered prompt.
+    /// Removes the marks of [`Tokenizer::guard`], so that a rendered prompt can be shown.
     pub fn unguard(text: &str) -> Cow<'_, str> {
         if text.contains(GUARD) { Cow::Owned(text.replace(GUARD, "")) } else { Cow::Borrowed(text) }
     }
 
-    /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids outside
-    /// the vocabulary give nothing. With `skip_special`, control tokens give
-    /// nothing.
+    /// Returns the text of `ids`. Bytes that are not UTF-8 become U+FFFD. Ids outside the
+    /// vocabulary add nothing, and neither do control tokens with `skip_special`.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let (mut assembler, mut text) = (Utf8Assembler::default(), String::new());
         for &id in ids {
@@ -167,8 +166,8 @@ impl Tokenizer {
         text
     }
 
-    /// The bytes that a token adds to a text (one byte for a byte piece, the
-    /// spelling for a control token), or `None` for an id without a token.
+    /// Returns the bytes that a token adds to a text: one byte for a byte piece, the spelling for a
+    /// control token. Returns `None` for an id without a token.
     pub fn token_bytes(&self, id: u32) -> Option<Cow<'_, [u8]>> {
         let piece = self.table.get(id)?;
         match self.kinds[id as usize] {
@@ -183,7 +182,7 @@ impl Tokenizer {
         }
     }
 
-    /// The token's spelling in the vocabulary, with the space symbol as it is stored.
+    /// Returns the token's spelling in the vocabulary, with the space symbol as it is stored.
     pub fn piece(&self, id: u32) -> Option<Cow<'_, str>> {
         match self.kinds.get(id as usize)? {
             Kind::Absent => None,
@@ -191,7 +190,7 @@ impl Tokenizer {
         }
     }
 
-    /// The id of the token that is spelled `piece` in the vocabulary.
+    /// Returns the id of the token that is spelled `piece` in the vocabulary.
     pub fn token_to_id(&self, piece: &str) -> Option<u32> {
         let cut = self.every.find(piece.as_bytes(), 0);
         match cut {
@@ -203,41 +202,43 @@ impl Tokenizer {
         }
     }
 
-    /// Number of ids: the largest one plus 1. Some may have no token.
+    /// Returns the number of ids, which is the largest one plus 1. Some may have no token.
     pub fn vocabulary_size(&self) -> usize {
         self.table.len()
     }
 
-    /// The beginning-of-sequence token.
+    /// Returns the beginning-of-sequence token.
     pub fn bos_id(&self) -> Option<u32> {
         self.bos
     }
 
-    /// The spelling of the beginning-of-sequence token, for templates; empty if there is none.
+    /// Returns the spelling of the beginning-of-sequence token, for templates; empty if there is
+    /// none.
     pub fn bos_text(&self) -> Cow<'_, str> {
         self.bos.and_then(|id| self.piece(id)).unwrap_or_default()
     }
 
-    /// The spelling of the first of [`Tokenizer::eos_ids`], for templates; empty if there is none.
+    /// Returns the spelling of the first of [`Tokenizer::eos_ids`], for templates; empty if there
+    /// is none.
     pub fn eos_text(&self) -> Cow<'_, str> {
         self.eos.first().and_then(|&id| self.piece(id)).unwrap_or_default()
     }
 
-    /// The ids that end a reply, ascending: those that the tokenizer's files
-    /// name and every control token spelled `<eos>`, `<end_of_turn>` or `<turn|>`.
+    /// Returns the ids that end a reply, in ascending order: those that the tokenizer's files name,
+    /// and every control token spelled `<eos>`, `<end_of_turn>` or `<turn|>`.
     pub fn eos_ids(&self) -> &[u32] {
         &self.eos
     }
 
-    /// Adds the end ids of the model's config and generation config. Ids
-    /// outside the vocabulary are left out.
+    /// Adds the end ids of the model's config and generation config. Ignores ids outside the
+    /// vocabulary.
     pub fn add_eos_ids(&mut self, ids: &[u32]) {
         self.eos.extend(ids.iter().filter(|&&id| (id as usize) < self.table.len()));
         self.eos.sort_unstable();
         self.eos.dedup();
     }
 
-    /// Whether `id` is a control token, which a reader should not see.
+    /// Returns whether `id` is a control token, which a reader should not see.
     pub fn is_special(&self, id: u32) -> bool {
         self.kinds.get(id as usize) == Some(&Kind::Special)
     }
@@ -255,7 +256,7 @@ impl Tokenizer {
         Ok(encoding)
     }
 
-    /// Cuts out whole pieces and merges what lies between them.
+    /// Cuts out whole pieces and merges the text between them.
     fn cut(&self, text: &str, parse: bool, encoding: &mut Encoding) {
         let (mut done, mut from) = (0, 0);
         while let Some(found) = self.every.find(text.as_bytes(), from) {
@@ -271,7 +272,8 @@ impl Tokenizer {
         self.merge_between(&text[done..], encoding);
     }
 
-    /// Cuts out unguarded control tokens; the rest is ordinary text without its marks.
+    /// Cuts out unguarded control tokens. The rest is ordinary text, from which the marks are
+    /// removed.
     fn cut_guarded(&self, text: &str, encoding: &mut Encoding) {
         let (mut done, mut from) = (0, 0);
         while let Some(found) = self.special.find(text.as_bytes(), from) {
@@ -286,7 +288,7 @@ impl Tokenizer {
         self.cut(&Self::unguard(&text[done..]), false, encoding);
     }
 
-    /// Encodes a stretch of text that holds no whole piece to cut.
+    /// Encodes a stretch of text that contains no whole piece to cut out.
     fn merge_between(&self, text: &str, encoding: &mut Encoding) {
         if text.is_empty() {
             return;
@@ -315,7 +317,7 @@ impl Tokenizer {
         }
     }
 
-    /// Splits before the space symbols that no piece can bridge.
+    /// Splits before those space symbols that no piece can span.
     fn parts<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Range<usize>> + 'a {
         let symbol = self.space.as_deref().filter(|_| self.before_space.is_some());
         let before = self.before_space.as_deref().unwrap_or_default();

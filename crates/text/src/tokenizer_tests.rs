@@ -1,9 +1,11 @@
-//! Work bounds: counted in heap entries, which no machine's speed changes.
+//! Bounds on work. They are counted in heap entries, which do not depend on the speed of the
+//! machine.
 
 use super::*;
 use crate::GgufVocabulary;
 
-/// Pieces `a`, `aa`, `aaaa` ... `a`*512, a space, spaces, and all bytes.
+/// Creates a tokenizer with the pieces `a`, `aa`, `aaaa` ... `a`*512, a space, spaces, and all
+/// bytes.
 fn hostile_tokenizer() -> Tokenizer {
     let mut vocabulary = GgufVocabulary::default();
     let (mut scores, mut types) = (Vec::new(), Vec::new());

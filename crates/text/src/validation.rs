@@ -1,7 +1,8 @@
-//! Documents against JSON schemas, with every keyword. The work is done by the library `jsonschema`, which only this module names.
+//! Validates documents against JSON schemas, with every keyword. The library `jsonschema` does the
+//! work; only this module names it.
 //!
-//! Schemas are hostile. Nothing is fetched: a reference to another document is left out. The library knows no limits, so what it
-//! would have to do is counted before, and what is too much is not done.
+//! Schemas are hostile. Nothing is fetched: a reference to another document is left out. The
+//! library has no limits, so its work is counted in advance, and work beyond the limits is refused.
 
 use std::collections::HashMap;
 
@@ -11,53 +12,56 @@ use serde_json::{Map, Value, json};
 use crate::grammar::resolve_reference as resolve;
 use crate::vocabulary::shortened;
 
-/// Most work for one document: schemas and keywords applied to values, of which the library does some millions in a second.
+/// The most work for one document: the number of applications of schemas and keywords to values, of
+/// which the library does some millions each second.
 const MAX_WORK: u64 = 100_000;
 
-/// Most schemas that one becomes when its references are written out.
+/// The most schemas that a schema may become when its references are written out.
 const MAX_SCHEMAS: u64 = 20_000;
 
-/// Deepest recursion through schemas and values.
+/// The deepest recursion through schemas and values.
 const MAX_DEPTH: usize = 400;
 
-/// Most expressions in a schema.
+/// The most regular expressions in a schema.
 const MAX_PATTERNS: usize = 64;
 
-/// Work for an expression with look-around, and steps that it may go back.
+/// The work that an expression with look-around counts as, and below it the most steps that it may
+/// backtrack.
 const LOOK_AROUND_WORK: u64 = 5_000;
 const MAX_BACKTRACKS: usize = 10_000;
 
-/// Most bytes of one compiled expression.
+/// The most bytes of one compiled expression.
 const MAX_PATTERN_BYTES: usize = 1 << 20;
 
-/// Stack of the thread that validates: the library recurses as [`MAX_DEPTH`] allows.
+/// The stack of the thread that validates; the library recurses as deep as [`MAX_DEPTH`] allows.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Drafts that a schema may be of, the present one first.
+/// The drafts that a schema may follow, the current one first.
 const DRAFTS: [Draft; 3] = [Draft::Draft202012, Draft::Draft7, Draft::Draft4];
 
-/// Whether a text is a regular expression as JSON Schema has them.
+/// Returns whether a text is a regular expression of JSON Schema.
 pub(crate) fn is_pattern(text: &str) -> bool {
     options(Draft::Draft202012).build(&json!({ "pattern": text })).is_ok()
 }
 
-/// A schema that documents are compared with.
+/// A schema that documents are validated against.
 #[derive(Debug)]
 pub(crate) struct Checker {
     schema: Value,
-    /// Or why there is none.
+    /// The validator, or why there is none.
     validator: Result<Validator, String>,
 }
 
 impl Checker {
-    /// Makes one for a schema, which is JSON as text.
+    /// Creates a checker for a schema, which is JSON text.
     pub(crate) fn new(schema: &str) -> Self {
         let mut schema = serde_json::from_str(schema).unwrap_or(Value::Null);
         let validator = on_deep_stack(|| prepare(&mut schema)).and_then(|prepared| prepared);
         Self { schema, validator }
     }
 
-    /// Why a document, JSON as text, does not satisfy the schema, or cannot be told to. None if it does.
+    /// Returns why a document, which is JSON text, does not satisfy the schema or cannot be
+    /// checked. Returns `None` if it satisfies the schema.
     pub(crate) fn problem(&self, document: &str) -> Option<String> {
         let unchecked = |why: &str| format!("cannot be checked against their whole schema: {why}");
         let validator = match &self.validator {
@@ -74,7 +78,7 @@ impl Checker {
                 return Some(unchecked("that would take too much work"));
             }
             let error = validator.validate(&document).err()?;
-            // The values are the model's words: they do not belong into a log.
+            // The values are the model's words, which must not appear in a log.
             let place = error.instance_path().to_string();
             let place = if place.is_empty() { "/" } else { &place };
             let keyword = format!("#{}", error.schema_path());
@@ -97,7 +101,8 @@ fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> 
     })
 }
 
-/// The validator of a schema, from which is taken what would make the library look elsewhere.
+/// Returns the validator of a schema after removing everything that would make the library look
+/// elsewhere.
 fn prepare(schema: &mut Value) -> Result<Validator, String> {
     let whole = schema.clone();
     let declared = whole.get("$schema").and_then(Value::as_str).unwrap_or_default();
@@ -113,7 +118,8 @@ fn prepare(schema: &mut Value) -> Result<Validator, String> {
     validator(schema, declared)
 }
 
-/// Of the draft that a schema names, or the first one that it is a schema of.
+/// Creates a validator for the draft that a schema names, or for the first draft by which it is
+/// valid.
 fn validator(schema: &Value, declared: &str) -> Result<Validator, String> {
     let named = match declared.trim_end_matches('#') {
         name if name.ends_with("/draft-07/schema") || name.ends_with("/draft-06/schema") => {
@@ -149,7 +155,7 @@ fn options(draft: Draft) -> jsonschema::ValidationOptions<'static> {
         .with_pattern_options(patterns)
 }
 
-/// Leaves out what would make the library look elsewhere, and counts expressions.
+/// Removes what would make the library look elsewhere, and counts expressions.
 fn tidy(schema: &mut Value, root: &Value, patterns: &mut usize) {
     match schema {
         Value::Object(map) => {
@@ -179,7 +185,7 @@ fn tidy(schema: &mut Value, root: &Value, patterns: &mut usize) {
     }
 }
 
-/// What has to be done, and how deep the recursion is that does it.
+/// An amount of work and the depth of its recursion.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     work: u64,
@@ -196,22 +202,24 @@ impl Cost {
         self.depth = self.depth.max(part.depth);
     }
 
-    /// Of what contains this.
+    /// Returns the cost of a value or schema that contains this one.
     fn around(self) -> Option<Self> {
         let whole = Self { work: self.work.saturating_add(1), depth: self.depth + 1 };
         (whole.work <= MAX_WORK && whole.depth <= MAX_DEPTH).then_some(whole)
     }
 }
 
-/// How many schemas one becomes when references are written out; a reference back to a schema around it counts as one.
+/// Counts the schemas that a schema becomes when its references are written out. A reference back
+/// to an enclosing schema counts as one.
 struct Size<'a> {
     root: &'a Value,
-    /// None while a schema is being counted.
+    /// The sizes so far; `None` while a schema is being counted.
     known: HashMap<*const Value, Option<Cost>>,
 }
 
 impl<'a> Size<'a> {
-    /// None if it is too much. `depth` is that of this function's own recursion.
+    /// Returns `None` if the size exceeds the limits. `depth` is that of this function's own
+    /// recursion.
     fn of(&mut self, schema: &'a Value, depth: usize) -> Option<Cost> {
         match self.known.get(&std::ptr::from_ref(schema)) {
             Some(size) => return Some(size.unwrap_or_default()),
@@ -235,20 +243,21 @@ impl<'a> Size<'a> {
     }
 }
 
-/// How often schemas are applied when a document is validated, or more.
+/// Computes an upper bound on how often schemas are applied when a document is validated.
 struct Work<'a> {
     root: &'a Value,
-    /// Of a schema and a value; `None` while it is being counted.
+    /// The cost for a schema and a value; `None` while it is being counted.
     known: HashMap<(*const Value, *const Value), Option<Cost>>,
 }
 
 impl<'a> Work<'a> {
-    /// None if it is too much, or never ends. `depth` is that of this function's own recursion.
+    /// Returns `None` if the work exceeds the limits or never ends. `depth` is that of this
+    /// function's own recursion.
     fn of(&mut self, schema: &'a Value, value: &'a Value, depth: usize) -> Option<Cost> {
         let Value::Object(map) = schema else { return Cost::of(1) };
         let key = (std::ptr::from_ref(schema), std::ptr::from_ref(value));
         match self.known.get(&key) {
-            // Within itself without a smaller value it would never end.
+            // An application inside itself to the same value would never end.
             Some(known) => return *known,
             None if depth > MAX_DEPTH || self.known.len() as u64 > MAX_WORK => return None,
             None => self.known.insert(key, None),
@@ -260,7 +269,7 @@ impl<'a> Work<'a> {
             total.add(self.of_keyword(key, part, value, depth + 1)?);
         }
         if is_seen_twice {
-            // What was evaluated is found out by evaluating it once more.
+            // The library evaluates once more to find out what was evaluated.
             total.work = total.work.saturating_mul(2);
         }
         let total = total.around()?;
@@ -352,7 +361,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Work for an expression, or for a schema with some, on a text.
+/// Returns the work for an expression, or for a schema with some, on a text.
 fn pattern_work(pattern: &str, text: &str) -> u64 {
     let goes_back = ["(?=", "(?!", "(?<", "\\k"].iter().any(|sign| pattern.contains(sign))
         || pattern.as_bytes().windows(2).any(|pair| pair[0] == b'\\' && pair[1].is_ascii_digit());

@@ -7,25 +7,26 @@ use crate::error::TextError;
 use crate::pieces::{NO_PIECE, PieceTable, PieceTrie};
 use crate::tokenizer::{MAX_PIECE_BYTES, Tokenizer};
 
-/// Largest number of token ids. Gemma has 262,400 at most; the bound keeps a
-/// file with an id of 2^31 from claiming memory.
+/// The largest number of token ids. Gemma has 262,400 at most. The bound keeps a file with an id of
+/// 2^31 from claiming memory.
 pub const MAX_VOCABULARY: usize = 1 << 22;
 
-/// Largest total length of all spellings in bytes.
+/// The largest total length of all spellings in bytes.
 const MAX_SPELLED_BYTES: usize = 1 << 28;
 
-/// What a token is for.
+/// The purpose of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The id has no token.
     Absent,
-    /// Produced by merging.
+    /// A piece that merging produces.
     Normal,
-    /// Cut out of every text before merging (newline runs, tags).
+    /// A piece that is cut out of every text before merging (newline runs, tags).
     UserDefined,
-    /// A control token: cut out only where the caller trusts the text, hidden by `skip_special`.
+    /// A control token. It is cut out only of text that the caller trusts, and hidden by
+    /// `skip_special`.
     Special,
-    /// Stands for what the vocabulary cannot spell.
+    /// The token for text that the vocabulary cannot spell.
     Unknown,
     /// One raw byte.
     Byte(u8),
@@ -48,14 +49,14 @@ pub(crate) enum MergeSource {
     Scores(Vec<f32>),
 }
 
-/// Everything a [`Tokenizer`] is built from.
+/// The parts from which a [`Tokenizer`] is built.
 pub(crate) struct Vocabulary {
-    /// Where it came from, for errors: `tokenizer.json` or `GGUF vocabulary`.
+    /// The source, for errors: `tokenizer.json` or `GGUF vocabulary`.
     pub(crate) place: String,
-    /// By id.
+    /// The entries by id.
     pub(crate) entries: Vec<Entry>,
     pub(crate) merges: MergeSource,
-    /// What stands for a space inside pieces; `None` if spaces stay spaces.
+    /// The symbol for a space inside pieces; `None` if spaces stay spaces.
     pub(crate) space: Option<String>,
     pub(crate) prefix_space: bool,
     pub(crate) byte_fallback: bool,
@@ -67,8 +68,8 @@ pub(crate) struct Vocabulary {
     pub(crate) eos: Vec<u32>,
 }
 
-/// Tokens that are control tokens whatever type a file gives them: the
-/// quantisation-aware files of Gemma 3 type theirs as normal.
+/// Returns whether a token is a control token whatever its type in the file: the quantisation-aware
+/// files of Gemma 3 type theirs as normal.
 pub(crate) fn spelled_like_control(spelled: &[u8]) -> bool {
     const NAMES: [&str; 17] = [
         "<pad>",
@@ -97,7 +98,7 @@ pub(crate) fn spelled_like_control(spelled: &[u8]) -> bool {
             .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// The byte that `<0xAB>` stands for.
+/// Returns the byte that `<0xAB>` stands for.
 pub(crate) fn spelled_byte(spelled: &[u8]) -> Option<u8> {
     let digits = spelled.strip_prefix(b"<0x")?.strip_suffix(b">")?;
     if digits.len() != 2 || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -194,7 +195,7 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// The ids of all 256 byte pieces, or `None` without byte fallback.
+    /// Returns the ids of all 256 byte pieces, or `None` without byte fallback.
     fn byte_ids(&self) -> Result<Option<Box<[u32; 256]>>, TextError> {
         let mut ids = Box::new([NO_PIECE; 256]);
         for (id, entry) in self.entries.iter().enumerate() {
@@ -215,7 +216,7 @@ impl Vocabulary {
         Ok(None)
     }
 
-    /// Makes mergeable pieces findable; of two equal spellings the first counts.
+    /// Makes mergeable pieces findable. Of two equal spellings the first one counts.
     fn index(&self, table: &mut PieceTable) -> Result<(), TextError> {
         for (id, entry) in self.entries.iter().enumerate() {
             if entry.mergeable && matches!(entry.kind, Kind::Normal | Kind::UserDefined) {
@@ -268,8 +269,8 @@ impl Vocabulary {
                 })
             };
             let ids = [find(left.as_bytes())?, find(right.as_bytes())?, find(&joined)?];
-            // A merge that made a control token out of ordinary text would let
-            // untrusted text speak as the system; no real file has one.
+            // A merge that makes a control token out of ordinary text would let untrusted text
+            // speak as the system. No real file has one.
             if ids.iter().all(|&id| table.find_is(id)) {
                 ranks.insert((ids[0], ids[1]), (rank as u32, ids[2]));
             }
@@ -277,19 +278,20 @@ impl Vocabulary {
         Ok(MergeRule::Ranks(ranks))
     }
 
-    /// Most bytes of a text that one token stands for. A space takes one byte there, and its symbol as many or more.
+    /// Returns the most bytes of a text that one token stands for. A space takes one byte of the
+    /// text, and its symbol at least as many.
     fn longest(&self, has_bytes: bool) -> Option<usize> {
-        // Any number of characters that no piece spells becomes one unknown token.
+        // Any number of characters that no piece spells become one unknown token.
         if !has_bytes && self.fuse_unknown {
             return None;
         }
         let present = self.entries.iter().filter(|entry| entry.kind != Kind::Absent);
         let longest = present.map(|entry| entry.spelled.len()).max().unwrap_or(0);
-        // Without bytes one unknown token stands for a character.
+        // Without byte pieces one unknown token stands for a character.
         Some(longest.max(char::MAX.len_utf8()))
     }
 
-    /// The union of the file's own end ids and every token spelled like one.
+    /// Returns the union of the file's own end ids and every token that is spelled like one.
     fn eos_ids(&self) -> Vec<u32> {
         let mut ids = self.eos.clone();
         for (id, entry) in self.entries.iter().enumerate() {
@@ -303,9 +305,8 @@ impl Vocabulary {
         ids
     }
 
-    /// The characters that stand before the space symbol inside some piece.
-    /// Between any other character and a space symbol no merge can happen, so
-    /// the text may be merged in parts there.
+    /// Returns the characters that precede the space symbol inside some piece. No merge can span
+    /// any other character and a space symbol, so the text may be split there and merged in parts.
     fn characters_before_space(&self) -> Option<Vec<char>> {
         let mut symbols = self.space.as_deref()?.chars();
         let symbol = symbols.next()?;
@@ -329,7 +330,7 @@ impl Vocabulary {
     }
 }
 
-/// The first characters of `text`, for messages.
+/// Returns the first characters of `text`, for messages.
 pub(crate) fn shortened(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("{}...", &text[..end]),

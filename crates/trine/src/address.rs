@@ -4,19 +4,20 @@ use std::fmt;
 
 use ureq::http::Uri;
 
-/// Where a server is: scheme, host and port, and the path that stands before its own.
+/// The address of a server: scheme, host and port, and the path that precedes the server's own
+/// paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address(String);
 
 impl Address {
-    /// Reads an `http` or `https` URL without user, query and fragment.
+    /// Reads an `http` or `https` URL that has no user, query or fragment.
     ///
     /// # Errors
-    /// In words, if the text is not an address.
+    /// Returns the problem in words if the text is not an address.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong =
             |reason: &str| Err(format!("{reason}; write for example http://127.0.0.1:8080"));
-        // A fragment is dropped by the parser of addresses.
+        // The parser of `Uri` drops a fragment silently.
         if text.contains(['?', '#']) {
             return wrong("leave out the query");
         }

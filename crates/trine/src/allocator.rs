@@ -1,19 +1,21 @@
 //! Settings of the C library's allocator for a program that runs for weeks.
 //!
-//! glibc has up to eight heaps for each processor and gives memory back from their ends, so that a few small pieces that live long keep
-//! many pages. Two heaps, and large pieces that are mapped by themselves, leave little of that
+//! glibc has up to eight heaps for each processor and returns memory only from their ends, so a few
+//! small, long-lived pieces keep many pages. Two heaps, and large pieces that are mapped
+//! separately, avoid most of that
 //! ([decision 024](../../../docs/decisions/024-memory-goes-back.md)).
 
-/// Heaps beside which no others are made.
+/// The maximum number of heaps.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const HEAPS: i32 = 2;
-/// Pieces of this size are mapped by themselves, and a heap whose end has as much to spare gives it back. It is where glibc
-/// begins; there the sizes grow with the pieces that are freed, up to 32 MiB, unless they are set.
+/// Pieces of this size or more are mapped separately, and a heap returns free memory at its end
+/// once there is this much. glibc starts with the same size, but unless it is set, the size grows
+/// with the pieces that are freed, up to 32 MiB.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE_BYTES: i32 = 128 << 10;
 
-/// Makes the allocator give memory back while the program runs. To be called before there are other threads. Does nothing where the
-/// C library is not glibc.
+/// Makes the allocator return memory while the program runs. Must be called before other threads
+/// start. Does nothing if the C library is not glibc.
 pub(crate) fn give_memory_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (setting, value) in [
@@ -21,7 +23,8 @@ pub(crate) fn give_memory_back() {
         (libc::M_MMAP_THRESHOLD, LARGE_BYTES),
         (libc::M_TRIM_THRESHOLD, LARGE_BYTES),
     ] {
-        // SAFETY: `mallopt` may be called at any time with any numbers; what it does not know changes nothing.
+        // SAFETY: `mallopt` may be called at any time with any numbers; it ignores settings that it
+        // does not know.
         unsafe { libc::mallopt(setting, value) };
     }
 }
@@ -43,7 +46,8 @@ mod tests {
     #[ignore = "sets up a whole process: the test below gives it one"]
     fn alone() {
         give_memory_back();
-        // Freed, a large piece teaches the allocator that such pieces belong into a heap, unless it was told.
+        // Unless the threshold is set, freeing a large piece raises it, so that the allocator puts
+        // later pieces of this size into a heap.
         drop(std::hint::black_box(vec![1_u8; 4 << 20]));
         let before = resident_bytes();
         let (large, small): (Vec<_>, Vec<_>) =

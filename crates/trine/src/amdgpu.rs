@@ -1,6 +1,7 @@
-//! What Linux's driver for AMD's GPUs tells in `/sys`: when it gives a hung GPU up, and how much memory a GPU may use.
+//! What Linux's driver for AMD's GPUs reports in `/sys`: when it resets a hung GPU, and how much
+//! memory a GPU may use.
 //!
-//! Parameters and files are described in the kernel's documentation of the module `amdgpu`.
+//! The kernel's documentation of the module `amdgpu` describes the parameters and files.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,38 +9,41 @@ use std::time::Duration;
 
 /// PCI vendor number of AMD.
 pub(crate) const VENDOR: u32 = 0x1002;
-/// No file that is read here is longer.
+/// The most bytes that are read of a file; no file that is read here is longer.
 const BYTES_MAX: u64 = 4096;
 
 /// When the driver resets a GPU that does not finish a submission: `amdgpu.lockup_timeout`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Timeout {
-    /// Nobody set it. The kernel's own default for compute was first none, then 60 s, then 10 s and is 2 s since.
+    /// Not set. The kernel's own default for compute was first no timeout, then 60 s, then 10 s,
+    /// and has been 2 s since.
     Default,
-    /// For compute, after so long.
+    /// The timeout for compute.
     After(Duration),
-    /// A single number: older kernels take it for everything but compute, newer ones for compute too. So do those kernels
-    /// show a whole list that cut their own text apart while they read it.
+    /// A single number. Older kernels apply it to everything but compute, newer ones also to
+    /// compute. Kernels that cut their own text apart while they read it also show a whole list as
+    /// a single number.
     Single(Duration),
-    /// Never.
+    /// The driver never resets the GPU.
     Never,
-    /// Text that is not a list of numbers.
+    /// The text is not a list of numbers.
     Unclear(String),
 }
 
-/// The driver's timeout for compute; `None` where the driver is not loaded or does not tell. `sys` is where `/sys` is.
+/// Returns the driver's timeout for compute; `None` if the driver is not loaded or does not report
+/// it. `sys` is the path of `/sys`.
 pub(crate) fn timeout(sys: &Path) -> Option<Timeout> {
     let text = read(&sys.join("module/amdgpu/parameters/lockup_timeout"))?;
     Some(parse_timeout(&text))
 }
 
-/// Reads a list of milliseconds: graphics, compute, copies, video.
+/// Parses a list of milliseconds for graphics, compute, copies and video, in this order.
 fn parse_timeout(text: &str) -> Timeout {
     let text = text.trim();
     if text.is_empty() || text == "(null)" {
         return Timeout::Default;
     }
-    // An empty field ends the list, as the kernel reads it.
+    // An empty field ends the list, as in the kernel.
     let fields = text.split(',').take_while(|field| !field.is_empty()).take(4);
     let Some(values) = fields.map(parse_number).collect::<Option<Vec<i64>>>() else {
         return Timeout::Unclear(text.chars().take(80).collect());
@@ -57,7 +61,8 @@ fn parse_timeout(text: &str) -> Timeout {
     }
 }
 
-/// A number as the kernel's parameters are written: decimal, `0x` hexadecimal, or octal after a zero.
+/// Parses a number as the kernel's parameters are written: decimal, hexadecimal after `0x`, or
+/// octal after a zero.
 fn parse_number(text: &str) -> Option<i64> {
     let text = text.trim();
     let (is_negative, digits) = match text.strip_prefix('-') {
@@ -77,16 +82,17 @@ fn parse_number(text: &str) -> Option<i64> {
     Some(if is_negative { -value } else { value })
 }
 
-/// Memory that a GPU may use, in bytes.
+/// The memory that a GPU may use, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// The machine's memory that the GPU may map: the GTT.
+    /// The part of the machine's memory that the GPU may map: the GTT.
     pub(crate) shared: u64,
-    /// Its own, for an integrated GPU what the firmware set aside.
+    /// The GPU's own memory; for an integrated GPU, what the firmware set aside.
     pub(crate) own: u64,
 }
 
-/// The memory of the first GPU with these PCI numbers; `None` where the system does not tell.
+/// Returns the memory of the first GPU with these PCI numbers; `None` if the system does not report
+/// it.
 pub(crate) fn memory(sys: &Path, vendor: u32, device: u32) -> Option<Memory> {
     let number = |folder: &Path, name: &str| {
         let value = parse_number(&read(&folder.join(name))?)?;
@@ -103,7 +109,7 @@ pub(crate) fn memory(sys: &Path, vendor: u32, device: u32) -> Option<Memory> {
     cards(sys).into_iter().find_map(of)
 }
 
-/// The device folders of the graphics cards; not the outputs of a card (`card0-DP-1`).
+/// Lists the device folders of the graphics cards, without the outputs of a card (`card0-DP-1`).
 fn cards(sys: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(sys.join("class/drm")) else { return Vec::new() };
     let mut numbers: Vec<u32> = entries
@@ -114,7 +120,7 @@ fn cards(sys: &Path) -> Vec<PathBuf> {
     numbers.iter().map(|number| sys.join(format!("class/drm/card{number}/device"))).collect()
 }
 
-/// The beginning of a file.
+/// Reads the beginning of a file, at most [`BYTES_MAX`] bytes.
 fn read(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     std::fs::File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
@@ -158,7 +164,7 @@ mod tests {
         }
     }
 
-    /// A card's folder with the files that are named.
+    /// Creates a card's folder with the given files.
     fn card(sys: &Path, name: &str, files: &[(&str, &str)]) {
         let folder = sys.join("class/drm").join(name).join("device");
         std::fs::create_dir_all(&folder).unwrap();

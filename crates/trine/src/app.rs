@@ -14,17 +14,17 @@ use crate::failure::{exit_code, message, output_error, usage};
 use crate::settings::{self, Settings};
 use crate::{allocator, interrupt, log, output, screen, terminal, traces};
 
-/// Exit code after a defect of trine's own, as Rust programs have it.
+/// The exit code after a defect in trine, the same as that of other Rust programs.
 const PANICKED: u8 = 101;
-/// Exit code where the command line cannot be understood.
+/// The exit code for a command line that cannot be understood.
 const MISUNDERSTOOD: u8 = 2;
 
-/// Runs the command line; every way out leads through here.
+/// Runs the command line. Every regular exit of the program goes through this function.
 pub(crate) fn main() -> ExitCode {
     report_panics();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let settings = Settings::read();
-        // Help and the command line's own mistakes come before those of a file.
+        // Help and mistakes on the command line are reported before errors in the settings file.
         let command = match &settings {
             Ok(settings) => settings.fill(cli::command()),
             Err(_) => cli::command(),
@@ -63,9 +63,9 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Help, the version, or what is wrong with the command line.
+/// Prints the help, the version, or the problem with the command line.
 fn tell(mut told: clap::Error) -> Result<ExitCode> {
-    // No command is spelled alike; what is meant is the one that chats.
+    // No command is spelled like `chat`, so clap would suggest nothing; `run` is what chats.
     if told.get(ContextKind::InvalidSubcommand) == Some(&ContextValue::String("chat".to_owned())) {
         let run = ContextValue::Strings(vec!["run".to_owned()]);
         told.insert(ContextKind::SuggestedSubcommand, run);
@@ -74,7 +74,7 @@ fn tell(mut told: clap::Error) -> Result<ExitCode> {
     if told.use_stderr() {
         return Ok(ExitCode::from(MISUNDERSTOOD));
     }
-    // It was asked for, so it counts whether it arrives.
+    // The user asked for this text, so a failure to write it is an error.
     printed.map_err(output_error)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -118,7 +118,7 @@ fn run(mut cli: Cli) -> Result<()> {
     }
 }
 
-/// A panic is a defect: says so, and what would help to mend it.
+/// Makes panics, which are defects, report themselves and what would help to fix them.
 fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         screen::leave();

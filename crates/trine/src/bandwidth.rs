@@ -1,4 +1,4 @@
-//! The machine's streaming read bandwidth: the yardstick for tokens per second.
+//! The machine's streaming read bandwidth, with which tokens per second are compared.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -11,30 +11,32 @@ use trine_vulkan::{ReadSpeed, VulkanDevice};
 use crate::machine;
 use crate::output;
 
-/// Smallest buffer worth reading, in bytes.
+/// The smallest buffer that gives a useful measurement, in bytes.
 const SIZE_MIN: u64 = 1 << 30;
-/// Caches of this many times their size are streamed through, not hit.
+/// A buffer of this many times the size of a cache is streamed through the cache instead of hitting
+/// it.
 const CACHE_FACTOR: u64 = 4;
-/// Numbers that are summed side by side, so that the additions never wait for each other: two cache lines, which are
-/// eight registers of SSE2. With more of them sums would live in memory.
+/// The number of independent sums, so that additions never wait for each other: two cache lines,
+/// which are eight registers of SSE2. More sums would not fit in registers.
 const LANES: usize = 16;
 
-/// A buffer too large for the caches, and the threads that read it.
+/// A buffer that is too large for the caches, and the number of threads that read it.
 pub(crate) struct Bandwidth {
     memory: MmapMut,
     threads: usize,
 }
 
 impl Bandwidth {
-    /// Bytes that have to be read: 1 GiB, or four times the last-level cache.
+    /// Returns the number of bytes to read: 1 GiB, or four times the last-level cache if that is
+    /// more.
     pub(crate) fn size() -> u64 {
         machine::last_level_cache().map_or(SIZE_MIN, |cache| SIZE_MIN.max(CACHE_FACTOR * cache))
     }
 
-    /// Allocates and touches the buffer.
+    /// Allocates the buffer and touches its pages.
     ///
     /// # Errors
-    /// If the machine has not that much memory to spare.
+    /// Returns an error if the machine does not have enough free memory.
     pub(crate) fn new(threads: usize) -> Result<Self> {
         let size = Self::size();
         if let Some(available) =
@@ -51,16 +53,18 @@ impl Bandwidth {
 
     fn with_size(size: usize, threads: usize) -> Result<Self> {
         let mut memory = MmapMut::map_anon(size.next_multiple_of(size_of::<u64>()))?;
-        // With small pages the processor waits for address translations, and its prefetchers stop at every page's end:
-        // that would measure the pages. Where there are no huge pages, small ones are what there is.
+        // With small pages the measurement would be one of the pages: the processor waits for
+        // address translations, and its prefetchers stop at the end of every page. If the system
+        // has no huge pages, small ones have to do.
         #[cfg(target_os = "linux")]
         let _ = memory.advise(memmap2::Advice::HugePage);
-        // Pages are given out when they are written, to the memory nearest to the thread that does it.
+        // The system allocates a page when it is first written, in the memory nearest to the
+        // writing thread.
         for_each_part(bytemuck::cast_slice_mut(&mut memory), threads, |part| part.fill(1));
         Ok(Self { memory, threads })
     }
 
-    /// Reads the buffer once and gives bytes per second, the start of the threads left out.
+    /// Reads the buffer once and returns bytes per second, not counting the start of the threads.
     pub(crate) fn measure(&self) -> f64 {
         let numbers: &[u64] = bytemuck::cast_slice(&self.memory);
         let parts: Vec<&[u64]> = numbers.chunks(part_length(numbers, self.threads)).collect();
@@ -88,19 +92,20 @@ impl Bandwidth {
     }
 }
 
-/// What a device's speed is compared with: streaming reads of the memory that it works from.
+/// The streaming read bandwidth of the memory that a device works from, with which its speed is
+/// compared.
 pub(crate) enum Yardstick {
-    /// The processor's.
+    /// The memory of the processor.
     Processor(Bandwidth),
-    /// A GPU's.
+    /// The memory of a GPU.
     Gpu(Box<ReadSpeed>),
 }
 
 impl Yardstick {
-    /// For a GPU if there is one, otherwise for `threads` threads.
+    /// Measures `gpu` if there is one, otherwise the processor with `threads` threads.
     ///
     /// # Errors
-    /// If there is not enough memory to measure with, or the GPU fails.
+    /// Returns an error if there is not enough memory to measure with, or the GPU fails.
     pub(crate) fn new(gpu: Option<&VulkanDevice>, threads: usize) -> Result<Self> {
         match gpu {
             Some(gpu) => Ok(Yardstick::Gpu(Box::new(ReadSpeed::new(&gpu.gpu())?))),
@@ -108,10 +113,10 @@ impl Yardstick {
         }
     }
 
-    /// Bytes per second of one pass.
+    /// Measures one pass and returns bytes per second.
     ///
     /// # Errors
-    /// If the GPU fails.
+    /// Returns an error if the GPU fails.
     pub(crate) fn measure(&mut self) -> Result<f64> {
         match self {
             Yardstick::Processor(bandwidth) => Ok(bandwidth.measure()),
@@ -120,7 +125,7 @@ impl Yardstick {
     }
 }
 
-/// Numbers of one thread's part.
+/// The number of elements in the part of one thread.
 fn part_length(numbers: &[u64], threads: usize) -> usize {
     numbers.len().div_ceil(threads).max(1)
 }

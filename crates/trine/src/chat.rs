@@ -1,4 +1,4 @@
-//! A conversation: its messages, and how they become a prompt that fits the context.
+//! A conversation: its messages, and how they become a prompt that fits in the context.
 
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,16 @@ use trine_text::{Message, RenderOptions, Specials};
 use crate::saved::{Parameters, or_default};
 use crate::vocabulary::TextSide;
 
-/// Most bytes of earlier messages that are rendered: far more than any context takes, far less than a template may give.
+/// The most bytes of earlier messages that are rendered. It is far more than any context can hold
+/// and far less than the limit of a template.
 const RENDERED_BYTES_MAX: usize = 2 << 20;
-/// Most bytes of a token (the tokenizer's limit): a text with more than these for each position cannot fit.
+/// The most bytes of a token, which is the tokenizer's limit. A text that is longer than this times
+/// the number of positions cannot fit.
 const TOKEN_BYTES_MAX: usize = 1024;
-/// Part of the context that is left for an answer before old messages are left out.
+/// Old messages are left out once less than the context divided by this is free for an answer.
 const ANSWER_PART: usize = 8;
-/// Part of the context that the messages take after some were left out. What remains has to be run again from its
-/// beginning, so it should not happen with every message.
+/// After messages are left out, the rest takes at most the context divided by this. The model has
+/// to compute that rest from its beginning, so it should not happen with every message.
 const KEPT_PART: usize = 2;
 
 /// Who speaks.
@@ -28,23 +30,23 @@ pub(crate) enum Role {
     Assistant,
 }
 
-/// One turn.
+/// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Turn {
     /// Who speaks.
     pub(crate) role: Role,
-    /// What is said.
+    /// The text of the message.
     pub(crate) content: String,
-    /// Answers that stood here before.
+    /// Earlier answers in place of this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "or_default")]
     pub(crate) earlier: Vec<String>,
-    /// What another program noted, kept for it.
+    /// Fields of other programs, which are kept for them.
     #[serde(flatten)]
     pub(crate) others: Map<String, Value>,
 }
 
 impl Turn {
-    /// What somebody says.
+    /// Creates a message.
     pub(crate) fn new(role: Role, content: impl Into<String>) -> Self {
         Self { role, content: content.into(), earlier: Vec::new(), others: Map::new() }
     }
@@ -53,37 +55,37 @@ impl Turn {
 /// A conversation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Conversation {
-    /// What it is about, where somebody said so.
+    /// The title, if someone gave one.
     pub(crate) title: Option<String>,
     /// Instructions before the first turn.
     pub(crate) system: Option<String>,
-    /// How answers are written, as far as somebody chose it.
+    /// The parameters of answers that someone chose.
     pub(crate) parameters: Parameters,
-    /// The turns, the person's first, alternating.
+    /// The turns. They alternate, the person's first.
     pub(crate) turns: Vec<Turn>,
-    /// What another program noted, kept for it.
+    /// Fields of other programs, which are kept for them.
     pub(crate) others: Map<String, Value>,
-    /// Number of the first turns, even, that prompts leave out for lack of room.
+    /// The number of turns at the beginning, always even, that prompts leave out for lack of room.
     pub(crate) left_out: usize,
 }
 
 /// A prompt for the next answer.
 #[derive(Debug)]
 pub(crate) struct Prompt {
-    /// Its tokens.
+    /// The tokens of the prompt.
     pub(crate) tokens: Vec<u32>,
-    /// Number of messages that it leaves out and that were part of the prompt before.
+    /// The number of messages that this prompt leaves out and the one before it did not.
     pub(crate) newly_left_out: usize,
 }
 
-/// A prompt that has no room, whatever is left out of it.
+/// The error for a prompt that does not fit, even with all earlier turns left out.
 #[derive(Debug)]
 pub(crate) struct TooLong {
-    /// Its tokens.
+    /// The number of tokens of the prompt.
     pub(crate) tokens: usize,
-    /// Whether it may have more than that.
+    /// Whether the prompt may have more tokens than that.
     pub(crate) at_least: bool,
-    /// Whether the system text is among them.
+    /// Whether the system text is among the tokens.
     pub(crate) has_system: bool,
 }
 
@@ -97,10 +99,10 @@ impl std::fmt::Display for TooLong {
 
 impl std::error::Error for TooLong {}
 
-/// Refuses a text that cannot fit, before anything is done with it.
+/// Refuses a text that cannot fit, before any other work on it.
 ///
 /// # Errors
-/// [`TooLong`].
+/// Returns [`TooLong`] if the text cannot fit into `context` tokens.
 pub(crate) fn check_bytes(text: &str, context: usize) -> Result<(), TooLong> {
     let tokens = text.len() / TOKEN_BYTES_MAX;
     match tokens > context {
@@ -110,19 +112,20 @@ pub(crate) fn check_bytes(text: &str, context: usize) -> Result<(), TooLong> {
 }
 
 impl Conversation {
-    /// The same with a question at its end.
+    /// Returns the conversation with a question appended.
     pub(crate) fn asking(mut self, content: String) -> Self {
         self.turns.push(Turn::new(Role::User, content));
         self
     }
 
-    /// The prompt that asks for the next answer, of at most `context` tokens. Where there is no room for all turns and an
-    /// answer of up to `answer` tokens, the oldest are left out, from then on: as many as it takes to leave half of the
-    /// context free, but for the last one.
+    /// Returns the prompt, of at most `context` tokens, that asks for the next answer. If there is
+    /// no room for all turns and an answer of up to `answer` tokens, it leaves out the oldest turns
+    /// in this and all later prompts: as many as needed to leave half of the context free, but
+    /// never the last one.
     ///
     /// # Errors
-    /// [`TooLong`] if the last turn has no room (nothing is left out then); if the model has no chat template, or it
-    /// refuses the conversation.
+    /// Returns [`TooLong`] if the last turn does not fit; nothing is left out then. Returns another
+    /// error if the model has no chat template or the template refuses the conversation.
     pub(crate) fn prompt(
         &mut self,
         text: &TextSide,
@@ -131,7 +134,8 @@ impl Conversation {
     ) -> Result<Prompt> {
         let last = self.turns.len().saturating_sub(1);
         if let Some(turn) = self.turns.last() {
-            // The template would be blamed otherwise, which takes less text than the tokenizer.
+            // The template takes less text than the tokenizer, so without this check the error
+            // would blame the template.
             check_bytes(&turn.content, context)?;
             let tokens = text.tokenizer.encode(&turn.content, Specials::AsText)?.len();
             if tokens > context {
@@ -148,7 +152,8 @@ impl Conversation {
         let spare = answer.min(context / ANSWER_PART);
         let mut tokens = self.prompt_from(first, text)?;
         if tokens.len() + spare > context && first < last {
-            // The fewest turns that leave half of the context free: by halves, as every count asks the tokenizer.
+            // Finds the fewest turns whose omission leaves half of the context free. It bisects,
+            // because every count runs the tokenizer.
             let (mut least, mut most) = (first / 2 + 1, last / 2);
             while least < most {
                 let middle = least.midpoint(most);
@@ -166,14 +171,14 @@ impl Conversation {
         Ok(Prompt { tokens, newly_left_out: first - before })
     }
 
-    /// The prompt of all turns from one on.
+    /// Returns the prompt of the turns from index `first` on.
     fn prompt_from(&self, first: usize, text: &TextSide) -> Result<Vec<u32>> {
         let template = text
             .template
             .as_ref()
             .ok_or_else(|| anyhow!("the model has no chat template; use --raw"))?;
         let tokenizer = &text.tokenizer;
-        // What people and the model said is guarded: its words never become control tokens.
+        // What people and the model said is guarded, so that its words never become control tokens.
         let system = self.system.iter().map(|content| ("system", content));
         let turns = self.turns[first..].iter().map(|turn| match turn.role {
             Role::User => ("user", &turn.content),
@@ -229,7 +234,7 @@ mod tests {
                 times += 1;
                 messages += prompt.newly_left_out;
             }
-            // The system text stays, as does the newest message.
+            // The system text and the newest message stay.
             let rendered = text.tokenizer.decode(&prompt.tokens, false);
             assert!(rendered.contains("Be brief.") && rendered.contains("word word"));
             conversation.turns.push(Turn::new(Role::Assistant, "answer ".repeat(10)));
@@ -251,7 +256,7 @@ mod tests {
             conversation.turns.pop();
             assert_eq!(conversation.left_out, 0);
         }
-        // Room for the message, though for little of an answer.
+        // There is room for the message, but little for an answer.
         let prompt = ask(&mut conversation, CONTEXT * 9 / 10, &text).unwrap();
         assert_eq!(prompt.newly_left_out, 2);
     }

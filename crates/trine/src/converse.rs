@@ -29,7 +29,7 @@ Several lines: end a line with \\, or put the text between \"\"\" and \"\"\".
 A text that begins with a slash is sent with a space before it.
 Ctrl-C while the model writes stops it.";
 
-/// Names of the commands.
+/// The names of the commands.
 const COMMANDS: [&str; 8] =
     ["/help", "/reset", "/system", "/save", "/load", "/exit", "/bye", "/quit"];
 
@@ -44,7 +44,7 @@ enum Slash<'a> {
     Exit,
 }
 
-/// Reads a command; `None` if the input is something to say.
+/// Parses a command; returns `None` if the input is a message to the model.
 fn parse(input: &str) -> Result<Option<Slash<'_>>> {
     if !input.starts_with('/') {
         return Ok(None);
@@ -70,7 +70,7 @@ fn parse(input: &str) -> Result<Option<Slash<'_>>> {
     }))
 }
 
-/// Where the answer's text and the remarks about it go.
+/// Runs a prompt and shows the answer and the remarks about it.
 pub(crate) type Show<'a> =
     dyn FnMut(&mut Session, Vec<u32>, &Writing, &Watch) -> Result<Answer> + 'a;
 
@@ -78,30 +78,32 @@ pub(crate) type Show<'a> =
 pub(crate) struct Chat<'a> {
     /// The model.
     session: &'a mut Session,
-    /// Its text side.
+    /// The tokenizer and chat template of the model.
     text: &'a TextSide,
-    /// What was typed about how answers are written: it comes before what a file says.
+    /// The sampling options from the command line. They override those in a conversation file.
     typed: &'a SamplingArgs,
-    /// The same with what a preset says, which a file comes before.
+    /// The same with the values of a preset added, which a conversation file overrides.
     preset: &'a SamplingArgs,
     /// How answers are written.
     writing: Writing,
     /// Whether inputs are continued as they are, without a template or memory.
     raw: bool,
-    /// What was said.
+    /// The messages so far.
     conversation: Conversation,
-    /// Whether the conversation is in a file as it is.
+    /// Whether a file holds the conversation in its current state.
     is_saved: bool,
-    /// The file that the conversation came from or was kept in, behind all links.
+    /// The file that the conversation was loaded from or saved to, with all links resolved.
     file: Option<PathBuf>,
-    /// A command that would have lost something. Typed again it is obeyed.
+    /// The last command that was refused because it would have lost something. If it is typed
+    /// again, it is obeyed.
     refused: Option<String>,
     /// Whether anything went wrong.
     has_failed: bool,
 }
 
 impl<'a> Chat<'a> {
-    /// A chat that goes on with a conversation. How answers are written is given as it was typed, and with what a preset says.
+    /// Creates a chat that continues a conversation. The sampling options are given twice: as they
+    /// were typed, and with the values of a preset added.
     pub(crate) fn new(
         session: &'a mut Session,
         text: &'a TextSide,
@@ -126,13 +128,15 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Talks until the end of the input, `/exit`, or Ctrl-C often enough at the prompt. Gives whether all went well.
+    /// Talks until the end of the input, `/exit`, or repeated Ctrl-C at the prompt. Returns whether
+    /// all went well.
     ///
     /// # Errors
-    /// If the input cannot be read or the output not written. What goes wrong with a single answer is told, and the
-    /// chat goes on.
+    /// Returns an error if the input cannot be read or the output cannot be written. An error in a
+    /// single answer is printed, and the chat goes on.
     pub(crate) fn talk(mut self, lines: &mut dyn LineSource, show: &mut Show<'_>) -> Result<bool> {
-        // Between an answer and the next input Ctrl-C is a signal for a moment, which must not end the program.
+        // Between an answer and the next input, Ctrl-C is briefly a signal, which must not end the
+        // program.
         let _watch = lines.is_typed().then(Watch::new);
         let mut interrupts = 0;
         loop {
@@ -168,7 +172,7 @@ impl<'a> Chat<'a> {
                 Ok(None) if input.trim().is_empty() => {}
                 Ok(None) => {
                     let said = self.say(input, show);
-                    // Nobody reads any more: there is no point in going on.
+                    // Nobody reads the output any more, so there is no point in going on.
                     if let Err(error) = &said
                         && error.is::<OutputClosed>()
                     {
@@ -181,7 +185,7 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Whether leaving loses something.
+    /// Returns whether leaving would lose something.
     fn is_unsaved(&self) -> bool {
         !self.is_saved && !self.conversation.turns.is_empty()
     }
@@ -195,7 +199,7 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Refuses a command that replaces a conversation which is nowhere else.
+    /// Refuses a command that replaces a conversation that exists nowhere else.
     fn check_loss(&self, command: &Slash<'_>) -> Result<()> {
         match command {
             Slash::Load(_) if self.is_unsaved() => {
@@ -209,7 +213,7 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Whether a file holds a conversation that is not this one.
+    /// Returns whether a file holds a conversation other than this one.
     fn is_anothers(&self, path: &Path) -> bool {
         let Ok(there) = path.canonicalize() else { return false };
         self.file.as_ref() != Some(&there) && Conversation::load(path).is_ok()
@@ -255,7 +259,8 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    /// Goes on with the conversation of a file, as it was written but for what was typed on the command line.
+    /// Continues the conversation of a file with its parameters, except those that were typed on
+    /// the command line.
     fn load(&mut self, path: &Path) -> Result<()> {
         let mut conversation = Conversation::load(path)?;
         let parameters = conversation.parameters.beneath(self.typed);
@@ -278,7 +283,8 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    /// Answers an input. If that fails, or is stopped before there is an answer, the input is not part of the conversation.
+    /// Answers an input. If the answer fails, or is stopped before its first text, the input does
+    /// not become part of the conversation.
     fn say(&mut self, input: String, show: &mut Show<'_>) -> Result<()> {
         let watch = Watch::new();
         if self.raw {
@@ -288,7 +294,7 @@ impl<'a> Chat<'a> {
         }
         let content =
             input.strip_prefix(" /").map_or_else(|| input.clone(), |rest| format!("/{rest}"));
-        // A conversation loaded from a file may end with a question.
+        // A conversation that was loaded from a file may end with a question.
         if self.conversation.turns.last().is_some_and(|turn| turn.role == Role::User) {
             self.conversation.turns.pop();
         }
@@ -326,10 +332,11 @@ impl<'a> Chat<'a> {
     }
 }
 
-/// The prompt of a conversation, within the context.
+/// Returns the prompt of a conversation, which fits in the context.
 ///
 /// # Errors
-/// If there is no room for its last message, or the model's template refuses it.
+/// Returns an error if the last message does not fit, or the model's template refuses the
+/// conversation.
 pub(crate) fn chat_prompt(
     session: &Session,
     text: &TextSide,
@@ -341,10 +348,10 @@ pub(crate) fn chat_prompt(
     prompt.map_err(|error| explained(error, session))
 }
 
-/// The prompt of a text that is continued as it is.
+/// Returns the prompt of a text that is continued as it is.
 ///
 /// # Errors
-/// If it has no room in the context, or cannot be made tokens.
+/// Returns an error if the text does not fit in the context or cannot be turned into tokens.
 pub(crate) fn raw_prompt(session: &Session, text: &TextSide, input: &str) -> Result<Vec<u32>> {
     let context = session.engine.context();
     check_bytes(input, context).map_err(|error| explained(error.into(), session))?;
@@ -356,7 +363,7 @@ pub(crate) fn raw_prompt(session: &Session, text: &TextSide, input: &str) -> Res
     Ok(tokens)
 }
 
-/// What can be done about a text without room.
+/// Adds to an error about a text that does not fit what the user can do about it.
 fn explained(error: anyhow::Error, session: &Session) -> anyhow::Error {
     let context = session.engine.context();
     match error.downcast_ref::<TooLong>() {
@@ -375,7 +382,7 @@ fn messages(count: usize) -> String {
     if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
 }
 
-/// What there is to say about the end of an answer, beyond the model's own end.
+/// Returns a note about the end of an answer, unless the model itself or a stop text ended it.
 pub(crate) fn ending_note(ending: Ending, session: &Session, is_chat: bool) -> Option<String> {
     match ending {
         Ending::Stop | Ending::StopText => None,

@@ -1,4 +1,4 @@
-//! Files that commands write: where they go, and what they must never replace.
+//! Files that commands write: their real paths, and what they must never replace.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,13 +9,14 @@ use trine_weights::SafetensorsFile;
 
 use crate::model_source::Source;
 
-/// Links that may lead to one another before a file comes; as many as Linux follows.
+/// The most symbolic links that are followed in a row, as many as Linux follows.
 const LINKS_MAX: usize = 40;
 
-/// The file that a name stands for: where it is a symbolic link, what the link leads to, so that the link stays.
+/// Returns the file that a name refers to. A symbolic link is followed to its target, so that the
+/// link itself stays.
 ///
 /// # Errors
-/// For a circle of links, and for `-`, which elsewhere means standard output.
+/// Returns an error for a cycle of links, and for `-`, which means standard output elsewhere.
 pub(crate) fn behind_links(path: &Path) -> Result<PathBuf> {
     if path == Path::new("-") {
         bail!(
@@ -25,7 +26,7 @@ pub(crate) fn behind_links(path: &Path) -> Result<PathBuf> {
     let mut file = path.to_owned();
     for _ in 0..LINKS_MAX {
         match std::fs::read_link(&file) {
-            // A relative target counts from the link's folder.
+            // A relative target is relative to the link's folder.
             Ok(target) => file = file.parent().unwrap_or(Path::new("")).join(target),
             Err(_) => return Ok(file),
         }
@@ -33,10 +34,10 @@ pub(crate) fn behind_links(path: &Path) -> Result<PathBuf> {
     bail!("{} is a link that leads back to itself; choose another name", path.display())
 }
 
-/// Writes a file under a name of its own and then gives it the one that it is to have.
+/// Writes a file under a temporary name and then renames it to `path`.
 ///
 /// # Errors
-/// If it cannot be written; what was there stays then.
+/// Returns an error if the file cannot be written. A file that was at `path` then stays.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
@@ -52,11 +53,12 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Refuses names under which no file can be written, or whose file is being read: folders, devices, pipes and sockets (a
-/// finished file takes its name by renaming, which would replace the device itself), and the model's own files.
+/// Refuses names at which no file can be written: folders, devices, pipes and sockets, and the
+/// files of the model that is being read. A finished file gets its name by renaming, which would
+/// replace a device itself.
 ///
 /// # Errors
-/// If the name is one of these.
+/// Returns an error if the name is one of these.
 pub(crate) fn check(path: &Path, source: &Source) -> Result<()> {
     let shown = path.display();
     let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
@@ -79,10 +81,11 @@ pub(crate) fn check(path: &Path, source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// As [`check`], for a file of logits: it may replace an earlier one, and nothing else.
+/// Does the same as [`check`] for a file of logits, which may replace an earlier file of logits and
+/// nothing else.
 ///
 /// # Errors
-/// If the name is taken by anything but a file of logits.
+/// Returns an error if anything but a file of logits has the name.
 pub(crate) fn check_logits(path: &Path, source: &Source) -> Result<()> {
     check(path, source)?;
     let is_logits = || {

@@ -1,15 +1,15 @@
-//! The models inside the program: the demonstration model, and its draft.
+//! The models inside the program: the demonstration model and its draft model.
 
 /// A model inside the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Embedded {
-    /// The demonstration model, which runs when no other is asked for.
+    /// The demonstration model, which runs if no other is named.
     Demo,
-    /// A model a tenth of its size with the same tokenizer, trained to guess what it writes.
+    /// A model of a tenth of its size with the same tokenizer, trained to guess what it writes.
     Draft,
 }
 
-/// A file of the assets folder.
+/// The bytes of a file of the assets folder.
 macro_rules! asset {
     ($name:literal) => {
         include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/", $name))
@@ -17,10 +17,10 @@ macro_rules! asset {
 }
 
 impl Embedded {
-    /// All of them.
+    /// All embedded models.
     pub(crate) const ALL: [Self; 2] = [Self::Demo, Self::Draft];
 
-    /// The name under which it is asked for.
+    /// The name by which users ask for the model.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Demo => "demo",
@@ -28,7 +28,7 @@ impl Embedded {
         }
     }
 
-    /// What it is for, in a list of models.
+    /// The purpose of the model, for a list of models.
     pub(crate) fn purpose(self) -> &'static str {
         match self {
             Self::Demo => "inside this program; runs where no model is named",
@@ -38,7 +38,7 @@ impl Embedded {
         }
     }
 
-    /// The GGUF file's bytes.
+    /// The bytes of the GGUF file.
     pub(crate) fn bytes(self) -> &'static [u8] {
         match self {
             Self::Demo => asset!("demo.gguf"),
@@ -46,7 +46,7 @@ impl Embedded {
         }
     }
 
-    /// The model of a name.
+    /// Returns the embedded model with this name.
     pub(crate) fn find(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|model| model.name() == name)
     }

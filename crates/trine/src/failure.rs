@@ -39,7 +39,7 @@ impl fmt::Display for Signalled {
 
 impl std::error::Error for Signalled {}
 
-/// The reader of standard output went away, as `head` does: the end, but no error.
+/// The reader of standard output went away, as `head` does. This ends the program but is no error.
 #[derive(Debug)]
 pub(crate) struct OutputClosed;
 
@@ -51,7 +51,7 @@ impl fmt::Display for OutputClosed {
 
 impl std::error::Error for OutputClosed {}
 
-/// The work was done and its outcome, already printed, is negative: exit code 1.
+/// The work is done, and its outcome, already printed, is negative: exit code 1.
 #[derive(Debug)]
 pub(crate) struct Negative;
 
@@ -63,12 +63,12 @@ impl fmt::Display for Negative {
 
 impl std::error::Error for Negative {}
 
-/// An error of exit code 2.
+/// Creates an error with exit code 2.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Usage(message.into()))
 }
 
-/// What a failed write to standard output means.
+/// Turns a failed write to standard output into an error of the program.
 pub(crate) fn output_error(error: io::Error) -> anyhow::Error {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return anyhow::Error::new(OutputClosed);
@@ -78,7 +78,7 @@ pub(crate) fn output_error(error: io::Error) -> anyhow::Error {
     )
 }
 
-/// The exit code of an error.
+/// Returns the exit code of an error.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<OutputClosed>() {
         0
@@ -93,7 +93,8 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// The message of an error, or `None` where there is nothing to tell. Causes that the message contains already are left out.
+/// Returns the message of an error, or `None` if there is nothing to print. Causes that the message
+/// already contains are left out.
 pub(crate) fn message(error: &anyhow::Error) -> Option<String> {
     let is_silent = error.is::<OutputClosed>()
         || error.is::<Interrupted>()

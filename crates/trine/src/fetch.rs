@@ -1,4 +1,4 @@
-//! Fetching a model: what is shown meanwhile, and the question before.
+//! Fetches models: asks first, and shows the progress.
 
 use std::io::{Write, stdin};
 use std::time::Duration;
@@ -15,13 +15,14 @@ use crate::terminal;
 const BAR: &str =
     "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
 const COUNTER: &str = "{msg} {spinner} {decimal_bytes}, {decimal_bytes_per_sec}";
-/// Longest answer to a question that is read, in bytes.
+/// The longest reply to a question that is read, in bytes.
 const REPLY_BYTES_MAX: u64 = 1024;
 
-/// Fetches a model; Ctrl-C stops it in good order.
+/// Fetches a model. Ctrl-C stops the download in good order.
 ///
 /// # Errors
-/// If that fails; what was fetched stays and is continued next time.
+/// Returns an error if the download fails. The part that was fetched stays and is continued next
+/// time.
 pub(crate) fn fetch(hub: &Hub, name: &ModelName) -> Result<LocalModel> {
     let watch = Watch::new();
     let mut shown = Shown::new(&watch);
@@ -36,10 +37,11 @@ pub(crate) fn fetch(hub: &Hub, name: &ModelName) -> Result<LocalModel> {
     }
 }
 
-/// Asks on the terminal whether to fetch a model. `bytes` is what it takes, where that is known without asking the server.
+/// Asks on the terminal whether to fetch a model. `bytes` is its size if that is known without
+/// asking the server.
 ///
 /// # Errors
-/// If the answer is no, or the server has no such model.
+/// Returns an error if the answer is no, or the server does not have the model.
 pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) -> Result<()> {
     let size = match bytes {
         Some(bytes) => output::about_bytes(bytes),
@@ -59,21 +61,21 @@ pub(crate) fn ask(hub: &Hub, typed: &str, name: &ModelName, bytes: Option<u64>) 
     };
     eprint_question(&format!("{what} is not on this machine. Fetch it, {size}? [Y/n] "));
     let mut reply = String::new();
-    // Ctrl-C ends the program here, as no watch is alive.
+    // No watch is alive here, so Ctrl-C ends the program.
     let read = std::io::BufRead::read_line(
         &mut std::io::Read::take(stdin().lock(), REPLY_BYTES_MAX),
         &mut reply,
     );
     let is_yes = matches!(reply.trim().to_ascii_lowercase().as_str(), "" | "y" | "yes");
     match read {
-        // No line at all is the end of the input, and nobody's consent.
+        // Zero bytes mean the end of the input, which is no consent.
         Ok(count) if count > 0 && is_yes => Ok(()),
         _ => Err(anyhow!("{what} was not fetched")),
     }
 }
 
 fn eprint_question(text: &str) {
-    // If standard error is closed nobody sees the question, and nobody answers it.
+    // If standard error is closed, nobody sees the question, and nobody answers it.
     let _ = write!(std::io::stderr().lock(), "{text}");
 }
 

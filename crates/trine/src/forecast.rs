@@ -10,11 +10,12 @@
 //! drafts = sequences x E / time(drafts + 1 tokens each),  E = (1 - a^(drafts + 1)) / (1 - a)
 //! ```
 //!
-//! `E` is the expected number of tokens of one pass that verifies drafts which are each accepted with probability `a`
-//! (Leviathan, Kalman and Matias 2023, equation 1). The drafts themselves are free here, as guesses from the text so far
-//! are. A limit is the same with the machine's best rates, no gaps and attention at the rate of products.
+//! `E` is the expected number of tokens of one pass that verifies drafts, each of which is accepted
+//! with probability `a` (Leviathan, Kalman and Matias 2023, equation 1). The drafts themselves cost
+//! nothing here, as is true of guesses from the text so far. A limit is the same with the machine's
+//! best rates, no gaps, and attention at the rate of products.
 //!
-//! Nothing here knows a clock, a file or a device.
+//! Nothing here reads a clock, a file or a device.
 
 mod presets;
 #[cfg(test)]
@@ -26,59 +27,62 @@ use trine_model::{KvType, Op, Plan, Workload};
 use crate::session::PREFILL;
 pub(crate) use presets::{PRESETS, preset};
 
-/// Most rows that kernels for few rows take; products of more rows run at [`Machine::tops_wide`].
+/// The most rows that kernels for few rows take. Products of more rows run at
+/// [`Machine::tops_wide`].
 const SKINNY_ROWS_MAX: usize = 64;
-/// Operations of attention count this often: its tiles are narrow and half of a causal tile is masked.
+/// The factor by which operations of attention count: its tiles are narrow, and half of a causal
+/// tile is masked.
 const ATTENTION_FACTOR: f64 = 2.0;
 
 /// The rates of a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Machine {
-    /// Name for people.
+    /// The name of the machine, for people.
     pub(crate) name: String,
-    /// GB/s at which kernels read weights.
+    /// The rate in GB/s at which kernels read weights.
     pub(crate) gbps: f64,
-    /// GB/s that nothing exceeds: of the data sheet, or the best that was measured.
+    /// The rate in GB/s that nothing exceeds: from the data sheet, or the best that was measured.
     pub(crate) gbps_limit: f64,
     /// 10^12 operations per second of products with up to 64 rows.
     pub(crate) tops_skinny: f64,
     /// 10^12 operations per second of products with more rows.
     pub(crate) tops_wide: f64,
-    /// 10^12 operations per second that no f16 product exceeds; on a measured machine the better of the two above.
+    /// 10^12 operations per second that no f16 product exceeds. On a measured machine it is the
+    /// larger of the two above.
     pub(crate) tops_limit: f64,
-    /// Microseconds in which nothing happens between a step and the next that needs its result.
+    /// The microseconds of idle time between a step and the next one that needs its result.
     pub(crate) gap_us: f64,
-    /// Bytes of memory for a model, where they are known.
+    /// The bytes of memory for a model, if known.
     pub(crate) memory_bytes: Option<u64>,
-    /// Where the numbers come from.
+    /// The origins of these numbers.
     pub(crate) sources: Vec<Basis>,
 }
 
-/// Where a number comes from.
+/// The origin of a number.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Basis {
-    /// How sure it is.
+    /// How reliable the number is.
     pub(crate) kind: BasisKind,
-    /// Which numbers, and from where.
+    /// Which numbers these are, and their source.
     pub(crate) text: String,
 }
 
-/// How sure a number is.
+/// How reliable a number is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BasisKind {
     /// Measured on such a machine.
     Measured,
-    /// Of a data sheet, or computed from units and clock.
+    /// From a data sheet, or computed from the number of units and the clock.
     Published,
-    /// Nobody measured it.
+    /// Assumed; nobody measured it.
     Assumed,
     /// Typed by the user.
     Given,
 }
 
 impl BasisKind {
-    /// The word for it.
+    /// The word for this kind.
     pub(crate) fn name(self) -> &'static str {
         match self {
             BasisKind::Measured => "measured",
@@ -90,31 +94,31 @@ impl BasisKind {
 }
 
 impl Basis {
-    /// A number's origin.
+    /// Creates the origin of a number.
     pub(crate) fn new(kind: BasisKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
 }
 
-/// What one pass takes, by the Plan.
+/// The work of one pass, computed from the Plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Work {
-    /// Bytes of weights read.
+    /// The bytes of weights that are read.
     pub(crate) weight_bytes: u64,
-    /// Bytes of keys and values read and written.
+    /// The bytes of keys and values that are read and written.
     pub(crate) cache_bytes: u64,
-    /// Operations of everything but attention; nearly all are matrix products.
+    /// The operations of everything but attention, nearly all of them in matrix products.
     pub(crate) product_operations: u64,
-    /// Operations of attention over the cache.
+    /// The operations of attention over the cache.
     pub(crate) attention_operations: u64,
-    /// Token rows of the pass.
+    /// The number of token rows of the pass.
     pub(crate) rows: usize,
-    /// Dependent steps.
+    /// The number of dependent steps.
     pub(crate) steps: usize,
 }
 
 impl Work {
-    /// The work of one pass of a Plan.
+    /// Returns the work of one pass of a Plan.
     pub(crate) fn of(plan: &Plan, workload: Workload) -> Self {
         let mut work = Self {
             rows: workload.sequences * workload.tokens,
@@ -134,7 +138,7 @@ impl Work {
     }
 }
 
-/// What holds a pass up most.
+/// What limits the speed of a pass most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bound {
@@ -147,7 +151,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    /// The word for it.
+    /// The word for this limit.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Bound::Memory => "memory",
@@ -157,7 +161,7 @@ impl Bound {
     }
 }
 
-/// Seconds of one pass or several, by what they go to.
+/// The seconds of one or more passes, by what they are spent on.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Seconds {
     memory: f64,
@@ -166,7 +170,7 @@ pub(crate) struct Seconds {
 }
 
 impl Seconds {
-    /// All of them.
+    /// Returns the sum of all parts.
     pub(crate) fn total(self) -> f64 {
         self.memory + self.arithmetic + self.gaps
     }
@@ -187,7 +191,8 @@ impl Seconds {
         self.gaps += other.gaps;
     }
 
-    /// Adds a part that reads and computes at the same time: the slower of the two counts.
+    /// Adds a part that reads and computes at the same time, so that only the slower of the two
+    /// counts.
     fn overlap(&mut self, memory: f64, arithmetic: f64) {
         if arithmetic > memory {
             self.arithmetic += arithmetic;
@@ -198,7 +203,7 @@ impl Seconds {
 }
 
 impl Machine {
-    /// Time of a pass on this machine.
+    /// Returns the time of a pass on this machine.
     pub(crate) fn seconds(&self, work: &Work) -> Seconds {
         let tops = match work.rows > SKINNY_ROWS_MAX {
             true => self.tops_wide,
@@ -208,7 +213,7 @@ impl Machine {
         pass(work, self.gbps, tops, ATTENTION_FACTOR, gaps)
     }
 
-    /// Time at the machine's best rates.
+    /// Returns the time of a pass at the machine's best rates.
     pub(crate) fn limit(&self, work: &Work) -> Seconds {
         pass(work, self.gbps_limit, self.tops_limit, 1.0, 0.0)
     }
@@ -226,26 +231,27 @@ fn pass(work: &Work, gbps: f64, tops: f64, attention_factor: f64, gaps: f64) -> 
 /// How a speculating engine guesses.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Drafts {
-    /// Draft tokens for each sequence and pass.
+    /// The number of draft tokens for each sequence and pass.
     pub(crate) tokens: usize,
-    /// Probability that a draft token is right where those before it are, 0 to 1.
+    /// The probability, 0 to 1, that a draft token is right if those before it are.
     pub(crate) acceptance: f64,
 }
 
 impl Drafts {
-    /// Expected tokens of one pass: the accepted drafts and the one that the pass itself gives.
+    /// The expected number of tokens of one pass: the accepted drafts and the token that the pass
+    /// itself produces.
     pub(crate) fn tokens_per_pass(self) -> f64 {
-        // The sum of the series rather than its closed form, which is 0 / 0 at certain acceptance.
+        // The sum of the series instead of its closed form, which is 0 / 0 if the acceptance is 1.
         (0..=self.tokens).map(|power| self.acceptance.powf(power as f64)).sum()
     }
 }
 
-/// Forecast of generation.
+/// A forecast of generation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Generation {
-    /// Sequences at once.
+    /// The number of sequences at once.
     pub(crate) batch: usize,
-    /// Positions of each sequence, the newest token's included.
+    /// The positions of each sequence, including that of the newest token.
     pub(crate) context: usize,
     /// Tokens per second over all sequences, one token for each in a pass.
     pub(crate) tokens_per_second: f64,
@@ -253,22 +259,22 @@ pub(crate) struct Generation {
     pub(crate) limit: f64,
     /// Tokens per second over all sequences with drafts.
     pub(crate) with_drafts: f64,
-    /// What holds a pass without drafts up.
+    /// What limits a pass without drafts.
     pub(crate) bound: Bound,
 }
 
-/// Forecast of reading a prompt.
+/// A forecast of reading a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Prompt {
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub(crate) tokens: usize,
     /// Tokens per second.
     pub(crate) tokens_per_second: f64,
     /// Tokens per second at the machine's best rates.
     pub(crate) limit: f64,
-    /// Seconds until the first token of the answer.
+    /// The seconds until the first token of the answer.
     pub(crate) first_token_seconds: f64,
-    /// What holds it up.
+    /// What limits the speed.
     pub(crate) bound: Bound,
 }
 
@@ -300,7 +306,7 @@ pub(crate) fn generation(
     }
 }
 
-/// Forecasts reading one prompt, in passes of at most [`PREFILL`] tokens as the engine makes them.
+/// Forecasts reading one prompt in passes of at most [`PREFILL`] tokens, as the engine makes them.
 pub(crate) fn prompt(plan: &Plan, machine: &Machine, kv: KvType, tokens: usize) -> Prompt {
     let (mut seconds, mut limit) = (Seconds::default(), Seconds::default());
     for context in (0..tokens).step_by(PREFILL) {

@@ -1,8 +1,9 @@
 //! Ctrl-C.
 //!
-//! While a [`Watch`] lives, Ctrl-C only raises a flag, and the work it covers ends in good order; a second Ctrl-C
-//! that finds the flag still raised ends the program, but for one that asks first where something would be lost. Without
-//! a watch Ctrl-C ends the program at once.
+//! While a [`Watch`] lives, Ctrl-C only raises a flag, and the work that the watch covers ends in
+//! good order. If the flag is still raised, a second Ctrl-C ends the program, except that if a
+//! conversation would be lost, the second one prints a warning and the third one ends the program.
+//! Without a watch Ctrl-C ends the program at once.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -11,22 +12,23 @@ use crate::failure::Interrupted;
 use crate::{output, screen};
 
 static WATCHES: AtomicUsize = AtomicUsize::new(0);
-/// How often Ctrl-C was pressed since the watch began.
+/// The number of times that Ctrl-C was pressed since the watch began.
 static PRESSED: AtomicUsize = AtomicUsize::new(0);
-/// Whether it was pressed; what works for a long time looks at it.
+/// Whether Ctrl-C was pressed. Long work polls this flag.
 static RAISED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Whether the end of the program would lose a conversation.
 static UNSAVED: AtomicBool = AtomicBool::new(false);
 
-/// Exit code after Ctrl-C, as shells give it (128 + SIGINT).
+/// The exit code after Ctrl-C as in shells: 128 + SIGINT.
 pub(crate) const EXIT_CODE: i32 = 130;
 
-/// Warning before a conversation is lost.
+/// The warning before a conversation is lost.
 pub(crate) const UNSAVED_NOTE: &str =
     "the conversation is not saved (/save FILE does that); Ctrl-C once more leaves without it";
 
-/// Takes over Ctrl-C, unless the program was started to ignore it. Without it (which systems without signals would be) the
-/// system's own way stays: the program ends.
+/// Installs the handler of Ctrl-C, unless the program was started with the signal ignored. If the
+/// handler cannot be installed (for example on a system without signals), the system's default
+/// stays: the program ends.
 pub(crate) fn install() {
     LazyLock::force(&RAISED);
     let installed = ctrlc::try_set_handler(|| {
@@ -45,12 +47,12 @@ pub(crate) fn install() {
     }
 }
 
-/// Says whether the end of the program would lose a conversation.
+/// Sets whether the end of the program would lose a conversation.
 pub(crate) fn set_unsaved(is_unsaved: bool) {
     UNSAVED.store(is_unsaved, Ordering::SeqCst);
 }
 
-/// The flag that Ctrl-C raises while a [`Watch`] lives.
+/// Returns the flag that Ctrl-C raises while a [`Watch`] lives.
 pub(crate) fn flag() -> Arc<AtomicBool> {
     Arc::clone(&RAISED)
 }
@@ -60,19 +62,19 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
 pub(crate) struct Watch(());
 
 impl Watch {
-    /// Begins to watch; an earlier Ctrl-C is forgotten.
+    /// Begins to watch. An earlier Ctrl-C is forgotten.
     pub(crate) fn new() -> Self {
         forget();
         WATCHES.fetch_add(1, Ordering::SeqCst);
         Watch(())
     }
 
-    /// Whether Ctrl-C was pressed.
+    /// Returns whether Ctrl-C was pressed.
     pub(crate) fn raised(&self) -> bool {
         RAISED.load(Ordering::SeqCst)
     }
 
-    /// An error if Ctrl-C was pressed.
+    /// Returns an error if Ctrl-C was pressed.
     pub(crate) fn check(&self) -> Result<(), Interrupted> {
         if self.raised() { Err(Interrupted) } else { Ok(()) }
     }

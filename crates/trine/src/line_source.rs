@@ -8,13 +8,13 @@ use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{Config, Editor};
 
-/// Most lines of history kept.
+/// The most lines of history that are kept.
 const HISTORY_MAX: usize = 1000;
 
-/// What came instead of or as a line.
+/// A line, or what came instead of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// A line without its end.
+    /// A line without its line break.
     Text(String),
     /// Ctrl-C at the prompt.
     Interrupted,
@@ -22,18 +22,18 @@ pub(crate) enum Line {
     End,
 }
 
-/// Where lines come from.
+/// A source of lines.
 pub(crate) trait LineSource {
-    /// The next line; `continued` if it belongs to the one before.
+    /// Returns the next line. `continued` is true if it belongs to the line before.
     ///
     /// # Errors
-    /// If the input cannot be read.
+    /// Returns an error if the input cannot be read.
     fn next(&mut self, continued: bool) -> Result<Line>;
 
     /// Remembers a whole input for later.
     fn remember(&mut self, input: &str);
 
-    /// Whether a person types them.
+    /// Returns whether a person types the lines.
     fn is_typed(&self) -> bool;
 }
 
@@ -44,10 +44,10 @@ pub(crate) struct Typed {
 }
 
 impl Typed {
-    /// Takes over the terminal; the history is kept in a file, if one is given.
+    /// Takes over the terminal. If `history` is given, the history is kept in that file.
     ///
     /// # Errors
-    /// If the terminal cannot be used.
+    /// Returns an error if the terminal cannot be used.
     pub(crate) fn new(history: Option<PathBuf>) -> Result<Self> {
         let config =
             Config::builder().max_history_size(HISTORY_MAX)?.history_ignore_space(true).build();
@@ -77,7 +77,7 @@ impl LineSource for Typed {
     }
 
     fn remember(&mut self, input: &str) {
-        // Without a history the chat goes on as well.
+        // The chat also works without a history.
         let added = self.editor.add_history_entry(input).unwrap_or(false);
         if let Some(path) = self.history.as_ref().filter(|_| added) {
             if let Some(folder) = path.parent() {
@@ -119,11 +119,12 @@ impl<R: BufRead> LineSource for Piped<R> {
 /// The marks around an input of several lines.
 const BLOCK: &str = "\"\"\"";
 
-/// Reads one input: a line; several lines, each but the last ending in a backslash; or everything between two `"""`.
-/// Gives [`Line::Interrupted`] if Ctrl-C was pressed on the way; an input cut off by the end counts as it is.
+/// Reads one input: a line; several lines, each but the last ending in a backslash; or everything
+/// between two `"""`. Returns [`Line::Interrupted`] if Ctrl-C was pressed meanwhile. An input that
+/// is cut off by the end of the source counts as it is.
 ///
 /// # Errors
-/// If the input cannot be read.
+/// Returns an error if the input cannot be read.
 pub(crate) fn next_input(source: &mut dyn LineSource) -> Result<Line> {
     let first = match source.next(false)? {
         Line::Text(text) => text,
@@ -156,7 +157,7 @@ fn read_block(source: &mut dyn LineSource, first: &str) -> Result<Line> {
             Line::End => break,
         };
     }
-    // The marks' own lines count only if something stands on them.
+    // The lines of the marks count only if there is text on them.
     if lines.first().is_some_and(|line| line.is_empty()) {
         lines.remove(0);
     }

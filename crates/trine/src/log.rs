@@ -1,4 +1,5 @@
-//! What the program and its libraries note: for people on standard error, and for a collector of traces where one is named.
+//! The messages of the program and its libraries: to people on standard error, and to a collector
+//! of traces if one is named.
 
 use std::io::stderr;
 
@@ -11,14 +12,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::traces::{Collector, Traces};
 use crate::{output, screen, terminal};
 
-/// Lines of a server that wait for somebody to read them. What comes beyond them is lost.
+/// The most lines of a server that wait to be written. Further lines are lost.
 const WAITING_LINES_MAX: usize = 4096;
 
-/// What runs until the program ends. What is said after it is dropped is written at once.
+/// What runs until the program ends. After it is dropped, messages are written directly.
 pub(crate) struct Log {
-    /// Dropped first: it may have something to say.
+    /// Dropped first, because it may log a message.
     _traces: Option<Traces>,
-    /// Writes what waits when it is dropped, for a second at most.
+    /// When dropped, writes the waiting lines, for at most a second.
     _writer: Option<WorkerGuard>,
 }
 
@@ -28,12 +29,13 @@ impl Drop for Log {
     }
 }
 
-/// Messages go to standard error: warnings always, more with `-v` and `-vv`; with the time (UTC) where there is more or a
-/// server says them, which may be read long after. A server's are written by a thread of their own. Traces go to the collector for
-/// as long as what is returned lives.
+/// Starts the log. Messages go to standard error: warnings always, more with `-v` and `-vv`. They
+/// carry the time (UTC) if there are more than warnings, or if a server writes them, because its
+/// log may be read long after. A separate thread writes the messages of a server. Traces go to the
+/// collector until the returned value is dropped.
 ///
 /// # Errors
-/// If traces cannot be sent.
+/// Returns an error if traces cannot be sent.
 pub(crate) fn start(verbosity: u8, is_server: bool, collector: Option<&Collector>) -> Result<Log> {
     let level = match verbosity {
         0 => LevelFilter::WARN,

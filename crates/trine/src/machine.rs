@@ -6,19 +6,19 @@ pub(crate) use trine_backend::host::{
     available_memory, group_folders, meminfo, memory_limit, total_memory,
 };
 
-/// Threads this process may run at the same time.
+/// The number of threads that this process may run at the same time.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Size of the largest cache in bytes, where the system tells.
+/// The size of the largest cache in bytes, if the system reports it.
 pub(crate) fn last_level_cache() -> Option<u64> {
     let folder = std::fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
     let sizes = folder.flatten().filter_map(|entry| parse_size(&read(&entry.path().join("size"))?));
     sizes.max()
 }
 
-/// Swap in use, in bytes.
+/// The swap in use, in bytes.
 pub(crate) fn swap_used() -> Option<u64> {
     Some(meminfo("SwapTotal")?.saturating_sub(meminfo("SwapFree")?))
 }
@@ -30,7 +30,8 @@ pub(crate) fn processor() -> Option<String> {
     Some(name.trim().to_owned())
 }
 
-/// Processors' worth of time that the control group allows; `None` where there is no limit.
+/// The number of processors' worth of time that the control group allows; `None` if there is no
+/// limit.
 pub(crate) fn processor_limit() -> Option<f64> {
     let limits = group_folders()?.into_iter().filter_map(|folder| {
         let text = read(&Path::new(&folder).join("cpu.max"))?;
@@ -40,7 +41,7 @@ pub(crate) fn processor_limit() -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// Device nodes of GPUs and NPUs: (what, path, whether this process may open it).
+/// Lists the device nodes of GPUs and NPUs: (kind, path, whether this process may open it).
 pub(crate) fn device_nodes() -> Vec<(&'static str, String, bool)> {
     let places =
         [("GPU", "/dev/dri", "renderD"), ("GPU", "/dev", "nvidia"), ("NPU", "/dev/accel", "accel")];
@@ -63,7 +64,7 @@ pub(crate) fn device_nodes() -> Vec<(&'static str, String, bool)> {
     nodes
 }
 
-/// Processor features that the kernels can use: (name, present).
+/// Lists processor features that the kernels can use: (name, present).
 pub(crate) fn processor_features() -> Vec<(&'static str, bool)> {
     #[cfg(target_arch = "x86_64")]
     return vec![
@@ -88,7 +89,8 @@ fn read(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// A number of bytes as sysfs writes it, `32768K`, `2M`, with K, M, G or T for powers of 1024.
+/// Parses a number of bytes as sysfs writes it, such as `32768K` or `2M`, where K, M, G and T are
+/// powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let (number, factor) = match text.as_bytes().last()? {

@@ -1,8 +1,9 @@
 //! The trine command line.
 //!
-//! [`cli`] is what can be typed, [`options`] what it means, [`commands`] what is done. [`model_source`] finds the model,
-//! [`session`] puts it on a device, [`generate`] runs it, [`printer`] shows what it writes, [`chat`] keeps a conversation,
-//! [`forecast`] says how fast it can be. [`failure`] and [`app`] decide how the program ends.
+//! [`cli`] defines what can be typed, [`options`] what it means, [`commands`] what is done.
+//! [`model_source`] finds the model, [`session`] puts it on a device, [`generate`] runs it,
+//! [`printer`] shows what it writes, [`chat`] keeps a conversation, [`forecast`] computes how fast
+//! it can be. [`failure`] and [`app`] decide how the program ends.
 
 #![deny(unsafe_code)]
 

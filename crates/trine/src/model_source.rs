@@ -1,8 +1,9 @@
-//! From what was typed to a model, for every command ([decision 012]).
+//! Finds the model for what was typed, for every command ([decision 012]).
 //!
-//! A name means, in this order: an embedded model, a path that exists, a preset, a repository in the store, a name of the
-//! catalogue, and the last part of a name in the store. What is known but not here is [`Resolved::Missing`], so that it can
-//! be fetched; a word that could only be a model's name is never taken for a prompt.
+//! A name means, in this order: an embedded model, a path that exists, a preset, a repository in
+//! the store, a name of the catalogue, and the last part of a name in the store. A model that is
+//! known but not on this machine is [`Resolved::Missing`], so that it can be fetched. A word that
+//! could only be a model's name is never taken for a prompt.
 //!
 //! [decision 012]: ../../../docs/decisions/012-models-on-this-machine.md
 
@@ -23,7 +24,7 @@ use crate::{fetch, output, settings, terminal};
 /// A model that exists.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// One inside this program.
+    /// A model inside this program.
     Embedded(Embedded),
     /// A file or folder.
     Path(PathBuf),
@@ -31,40 +32,40 @@ pub(crate) enum Source {
     Local(Box<LocalModel>),
 }
 
-/// A model that exists, and the preset over it where its name is one's.
+/// A model that exists, together with the preset if a preset was named.
 #[derive(Debug, Clone)]
 pub(crate) struct Chosen {
     /// The model.
     pub(crate) source: Source,
-    /// The preset, together with those that it stands on.
+    /// The preset, merged with the presets that it is based on.
     pub(crate) preset: Option<Box<Preset>>,
 }
 
-/// A model that is known and not here.
+/// A model that is known but not on this machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Missing {
-    /// What was typed, or what the preset stands on.
+    /// The name that was typed, or the name of the model that the preset is based on.
     pub(crate) typed: String,
-    /// What it means.
+    /// The repository that the name means.
     pub(crate) name: ModelName,
-    /// Size in bytes, about, where the catalogue knows it.
+    /// The approximate size in bytes, if the catalogue has it.
     pub(crate) bytes: Option<u64>,
-    /// The preset that stands on it.
+    /// The preset that is based on the model.
     pub(crate) preset: Option<Box<Preset>>,
 }
 
 /// What a name means.
 #[derive(Debug, Clone)]
 pub(crate) enum Resolved {
-    /// A model of this machine.
+    /// A model on this machine.
     Here(Chosen),
-    /// One that can be fetched.
+    /// A model that can be fetched.
     Missing(Missing),
-    /// Nothing that is known.
+    /// The name is not known.
     Unknown,
 }
 
-/// What the first of two possible arguments of `run` is.
+/// The meaning of the first of two possible arguments of `run`.
 #[derive(Debug)]
 pub(crate) enum ModelOrPrompt {
     /// A model.
@@ -74,10 +75,10 @@ pub(crate) enum ModelOrPrompt {
 }
 
 impl Source {
-    /// The model inside this program.
+    /// The demonstration model inside this program.
     pub(crate) const DEMO: Self = Source::Embedded(Embedded::Demo);
 
-    /// Name for people and reports.
+    /// Returns the name for people and reports.
     pub(crate) fn name(&self) -> String {
         match self {
             Source::Embedded(model) => model.name().to_owned(),
@@ -86,7 +87,8 @@ impl Source {
         }
     }
 
-    /// What a preset that stands on this model keeps: a name that means the same from every folder.
+    /// Returns the name that a preset based on this model keeps; it means the same from every
+    /// folder.
     pub(crate) fn lasting_name(&self) -> String {
         match self {
             Source::Path(path) => {
@@ -96,7 +98,7 @@ impl Source {
         }
     }
 
-    /// Size of its files in bytes; 0 where the system does not tell.
+    /// Returns the size of the model's files in bytes; 0 if the system does not report it.
     pub(crate) fn file_bytes(&self) -> u64 {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         match self {
@@ -110,10 +112,10 @@ impl Source {
         }
     }
 
-    /// Opens the files without understanding them as a model.
+    /// Opens the files without interpreting them as a model.
     ///
     /// # Errors
-    /// If they are damaged or of an unknown format.
+    /// Returns an error if the files are damaged or of an unknown format.
     pub(crate) fn open_checkpoint(&self) -> Result<Checkpoint> {
         match self {
             Source::Embedded(model) => Ok(Checkpoint::from_static(model.bytes())?),
@@ -127,10 +129,10 @@ impl Source {
         }
     }
 
-    /// Opens the model, its float matrices quantised if asked for.
+    /// Opens the model and quantises its float matrices if `quantize` is given.
     ///
     /// # Errors
-    /// If the files are damaged or hold no model that trine can run.
+    /// Returns an error if the files are damaged or hold no model that trine can run.
     pub(crate) fn open(&self, quantize: Option<DType>) -> Result<Model> {
         let model = Model::from_checkpoint(self.open_checkpoint()?)
             .with_context(|| format!("{} cannot be run", self.name()))?;
@@ -141,11 +143,11 @@ impl Source {
     }
 }
 
-/// The model of an argument; for none that of the settings, else the embedded one. A model that is not here is fetched if
-/// somebody agrees to it.
+/// Returns the model that an argument names; without an argument that of the settings, else the
+/// embedded one. A model that is not on this machine is fetched if the user agrees.
 ///
 /// # Errors
-/// If there is no such model, or it is not fetched; the message says what to do.
+/// Returns an error if there is no such model, or it is not fetched; the message says what to do.
 pub(crate) fn find(typed: Option<&str>, fetch: &FetchArgs) -> Result<Chosen> {
     let Some(typed) = typed.or_else(|| settings::get().model()) else {
         return Ok(Chosen { source: Source::DEMO, preset: None });
@@ -157,10 +159,10 @@ pub(crate) fn find(typed: Option<&str>, fetch: &FetchArgs) -> Result<Chosen> {
     }
 }
 
-/// Decides what a lone argument of `run` is.
+/// Decides whether the only argument of `run` is a model or a prompt.
 ///
 /// # Errors
-/// If it can only be a model, and there is no such model.
+/// Returns an error if it can only be a model, and there is no such model.
 pub(crate) fn model_or_prompt(typed: &str, fetch: &FetchArgs) -> Result<ModelOrPrompt> {
     let chosen = match resolve(typed)? {
         Resolved::Here(chosen) => chosen,
@@ -175,10 +177,11 @@ pub(crate) fn model_or_prompt(typed: &str, fetch: &FetchArgs) -> Result<ModelOrP
     Ok(ModelOrPrompt::Model(chosen))
 }
 
-/// What a name means on this machine. Does not connect.
+/// Resolves a name on this machine. Opens no connection.
 ///
 /// # Errors
-/// If it means several models, one that cannot be run or read, or a preset that is damaged.
+/// Returns an error if the name means several models, one that cannot be run or read, or a damaged
+/// preset.
 pub(crate) fn resolve(typed: &str) -> Result<Resolved> {
     if let Some(model) = Embedded::find(typed) {
         return Ok(here(Source::Embedded(model)));
@@ -208,7 +211,7 @@ pub(crate) fn resolve(typed: &str) -> Result<Resolved> {
     }
 }
 
-/// What a preset stands on.
+/// Resolves the model that a preset is based on.
 fn base_of(hub: &Hub, preset: &Preset) -> Result<Resolved> {
     if let Some(model) = Embedded::find(&preset.from) {
         return Ok(here(Source::Embedded(model)));
@@ -219,10 +222,11 @@ fn base_of(hub: &Hub, preset: &Preset) -> Result<Resolved> {
     }
 }
 
-/// The repository that a name means, for commands that fetch and remove: a model that is here, or one that could be.
+/// Returns the repository that a name means, for commands that fetch and remove models. The model
+/// may be on this machine or not.
 ///
 /// # Errors
-/// If it can mean no model.
+/// Returns an error if the name can mean no model.
 pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
     if Embedded::find(typed).is_some() {
         return Err(usage(format!(
@@ -237,7 +241,7 @@ pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
         _ => {}
     }
     match ModelName::parse(typed) {
-        // Somebody may have typed the letters of a local one in another case.
+        // The user may have typed the name of a local model with other upper and lower case.
         Ok(name) if hub.show(&name).is_ok() => Ok(name),
         Ok(name) => Ok(hub.short_name(typed)?.unwrap_or(name)),
         Err(error) => match hub.short_name(typed)? {
@@ -248,10 +252,10 @@ pub(crate) fn repository(hub: &Hub, typed: &str) -> Result<ModelName> {
     }
 }
 
-/// A name that is neither a preset's nor a path.
+/// Resolves a name that is neither a path nor the name of a preset.
 ///
 /// # Errors
-/// If it means several models, or one that cannot be run.
+/// Returns an error if the name means several models, or one that cannot be run.
 pub(crate) fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
     let parsed = ModelName::parse(typed).ok();
     if let Some(name) = &parsed
@@ -270,7 +274,7 @@ pub(crate) fn resolve_model(hub: &Hub, typed: &str) -> Result<Resolved> {
     if let Some(name) = hub.short_name(typed)? {
         return Ok(match hub.resolve(&name)? {
             Some(model) => here(Source::Local(Box::new(model))),
-            // Its download was interrupted.
+            // The download of this model was interrupted.
             None => missing(typed, name, None),
         });
     }
@@ -291,7 +295,7 @@ fn missing(typed: &str, name: ModelName, bytes: Option<u64>) -> Resolved {
     Resolved::Missing(Missing { typed: typed.to_owned(), name, bytes, preset: None })
 }
 
-/// Fetches a model that is not here, if somebody agrees.
+/// Fetches a model that is not on this machine, if the user agrees.
 fn obtain(missing: Missing, args: &FetchArgs) -> Result<Chosen> {
     let Missing { typed, name, bytes, preset } = missing;
     let hub = hub()?;
@@ -305,14 +309,14 @@ fn obtain(missing: Missing, args: &FetchArgs) -> Result<Chosen> {
     Ok(Chosen { source: Source::Local(Box::new(model)), preset })
 }
 
-/// The file or folder of a path.
+/// Returns the file or folder at a path.
 ///
 /// # Errors
-/// If something is there that cannot be opened, such as a link that leads nowhere.
+/// Returns an error if something is there that cannot be opened, such as a link that leads nowhere.
 fn existing_path(typed: &str) -> Result<Option<Source>> {
     let path = Path::new(typed);
     let error = match std::fs::metadata(path) {
-        // Windows takes any number of dots for the folder itself.
+        // Windows takes any number of dots for the current folder.
         Ok(_) if typed.is_empty() || typed.len() > 2 && typed.bytes().all(|byte| byte == b'.') => {
             return Ok(None);
         }
@@ -333,7 +337,7 @@ fn existing_path(typed: &str) -> Result<Option<Source>> {
     Ok(None)
 }
 
-/// Whether a text can be anything but a path or a prompt.
+/// Returns whether a text can be anything but a path or a prompt.
 fn can_be_name(typed: &str) -> bool {
     !(typed.is_empty()
         || typed.contains(char::is_whitespace)
@@ -341,14 +345,14 @@ fn can_be_name(typed: &str) -> bool {
         || typed.starts_with(['.', '~']))
 }
 
-/// Whether a text is one word of what names of models are made of.
+/// Returns whether a text is one word made of the characters of model names.
 fn looks_like_name(typed: &str) -> bool {
     let is_part =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/' | '@');
     typed.chars().all(is_part) && typed.contains(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// Whether a text is meant as a path though nothing is there.
+/// Returns whether a text is meant as a path although nothing is there.
 fn looks_like_path(typed: &str) -> bool {
     let has_path_start =
         ["./", "../", "/", "~/", ".\\", "..\\"].iter().any(|start| typed.starts_with(start));
@@ -361,8 +365,8 @@ fn has_file_end(typed: &str) -> bool {
     [".gguf", ".safetensors", ".bin", ".json"].iter().any(|end| typed.ends_with(end))
 }
 
-/// Whether a text that could be a repository's name is rather a path: its folder exists, or it would be a file of the folder
-/// here.
+/// Returns whether a text that could be the name of a repository is rather a path: its folder
+/// exists, or it would be a file in the current folder.
 fn is_meant_as_file(typed: &str) -> bool {
     let parts = typed.split('/').count();
     let has_folder = Path::new(typed)
@@ -371,7 +375,7 @@ fn is_meant_as_file(typed: &str) -> bool {
     has_folder || has_file_end(typed) && parts < 3
 }
 
-/// The message for a model that could be fetched, where nobody can be asked.
+/// Returns the error for a model that could be fetched if there were a terminal to ask on.
 fn not_here(typed: &str, name: &ModelName, bytes: Option<u64>) -> anyhow::Error {
     let full = name.to_string();
     let size = bytes.map(output::about_bytes);
@@ -389,7 +393,7 @@ fn not_here(typed: &str, name: &ModelName, bytes: Option<u64>) -> anyhow::Error 
     )
 }
 
-/// The message for a name that stands for no model.
+/// Returns the error for a name that means no model.
 fn not_found(typed: &str) -> anyhow::Error {
     let path = Path::new(typed);
     let is_path = looks_like_path(typed);
@@ -424,7 +428,7 @@ fn not_found(typed: &str) -> anyhow::Error {
     anyhow!(message)
 }
 
-/// Names of models that are spelled nearly like this one.
+/// Returns names of models that are spelled nearly like this one.
 fn close_models(typed: &str) -> Vec<String> {
     let mut close = catalog::close(typed);
     let mut names: Vec<String> =
@@ -435,14 +439,14 @@ fn close_models(typed: &str) -> Vec<String> {
     }
     names.extend(local_names());
     let local = output::close_names(typed, names.iter().map(String::as_str));
-    // Those of this machine first.
+    // Names of models on this machine come first.
     let mut all: Vec<String> = local.into_iter().map(str::to_owned).collect();
     close.retain(|name| !all.contains(name));
     all.extend(close);
     all
 }
 
-/// Neighbours in the path's folder with a similar name.
+/// Returns models in the path's folder whose names are similar.
 fn close_paths(path: &Path) -> Vec<String> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -455,7 +459,7 @@ fn close_paths(path: &Path) -> Vec<String> {
         .flatten()
         .take(4096)
         .map(|entry| entry.file_name())
-        // What has this very name was looked at already.
+        // An entry with this exact name was already looked at.
         .filter(|entry| entry != name && is_model(&folder.join(entry)))
         .map(|entry| entry.to_string_lossy().into_owned())
         .collect();
@@ -463,24 +467,25 @@ fn close_paths(path: &Path) -> Vec<String> {
     close.into_iter().map(|name| path.with_file_name(name).display().to_string()).collect()
 }
 
-/// Whether a path looks like a model: a GGUF file, or a folder with a configuration.
+/// Returns whether a path looks like a model: a GGUF file, or a folder with a configuration.
 fn is_model(path: &Path) -> bool {
     let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
     is_gguf || path.join("config.json").is_file()
 }
 
-/// The hub with the settings that hold.
+/// Returns the hub with the settings in effect.
 ///
 /// # Errors
-/// If a setting cannot be used; the message names it.
+/// Returns an error if a setting cannot be used; the message names it.
 pub(crate) fn hub() -> Result<Hub, HubError> {
     Hub::new(hub_config()?)
 }
 
-/// The settings of the hub: the environment's, and the store of the configuration file.
+/// Returns the settings of the hub: those of the environment, and the store of the configuration
+/// file.
 ///
 /// # Errors
-/// If a setting cannot be used; the message names it.
+/// Returns an error if a setting cannot be used; the message names it.
 pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
     let mut config = HubConfig::from_env(settings::get().store())?;
     config.judge = Some(|file, beginning| {
@@ -489,7 +494,7 @@ pub(crate) fn hub_config() -> Result<HubConfig, HubError> {
     Ok(config)
 }
 
-/// Names of the complete local models, for messages.
+/// Returns names of complete local models, for messages.
 fn local_names() -> Vec<String> {
     let entries = hub().and_then(|hub| hub.list()).unwrap_or_default();
     let complete = entries.iter().filter(|entry| entry.state == trine_hub::EntryState::Complete);
@@ -541,7 +546,7 @@ mod tests {
         let error = find(wrong.to_str(), &NO).unwrap_err().to_string();
         assert!(error.contains("Did you mean") && error.contains("gemma.gguf?"), "{error}");
         assert!(!error.contains("?."), "{error}");
-        // What is no model is no name for one.
+        // A file that is not a model is never suggested.
         for (other, wrong) in [("readme", "raedme"), ("ab", "-"), ("abcd", "abc")] {
             std::fs::create_dir(folder.path().join(other)).unwrap();
             let error = find(folder.path().join(wrong).to_str(), &NO).unwrap_err().to_string();
@@ -553,7 +558,7 @@ mod tests {
         assert!(error.contains("the folder /no/such/folder does not exist"), "{error}");
     }
 
-    /// The link is there: another spelling is not what is wrong with it.
+    /// The link exists, so a different spelling would not help.
     #[cfg(unix)]
     #[test]
     fn links_that_lead_nowhere_are_named_as_such() {

@@ -1,14 +1,15 @@
-//! Modelfiles of Ollama: the part of them that makes a preset. The format is described in Ollama's `docs/modelfile.md`.
+//! Modelfiles of Ollama: the part of them that describes a preset. Ollama's `docs/modelfile.md`
+//! describes the format.
 
 use trine_hub::{PresetMessage, PresetParameters, PresetRole, Taken};
 
-/// Most turns that a file may hold.
+/// The most turns that a file may hold.
 const MESSAGES_MAX: usize = 1000;
 
-/// What a Modelfile says.
+/// The contents of a Modelfile.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Modelfile {
-    /// The model that it stands on.
+    /// The model that it is based on.
     pub(crate) from: String,
     /// Instructions before a conversation.
     pub(crate) system: Option<String>,
@@ -20,19 +21,20 @@ pub(crate) struct Modelfile {
     pub(crate) notes: Vec<String>,
 }
 
-/// Instructions that are known.
+/// The known instructions.
 const INSTRUCTIONS: [&str; 8] =
     ["FROM", "PARAMETER", "SYSTEM", "MESSAGE", "TEMPLATE", "ADAPTER", "LICENSE", "REQUIRES"];
 
-/// Reads a Modelfile.
+/// Parses a Modelfile.
 ///
 /// # Errors
-/// In words, beginning with the line: an unknown instruction, one that cannot be followed, a wrong value.
+/// Returns a message that begins with the line if an instruction is unknown or cannot be followed,
+/// or a value is wrong.
 pub(crate) fn parse(text: &str) -> Result<Modelfile, String> {
     let mut file = Modelfile::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().enumerate();
-    // The line of each message.
+    // The line number of each message.
     let mut numbers = Vec::new();
     while let Some((index, line)) = lines.next() {
         let number = index + 1;
@@ -49,7 +51,7 @@ pub(crate) fn parse(text: &str) -> Result<Modelfile, String> {
                 close.first().map_or(String::new(), |close| format!(". Did you mean {close}?"));
             return Err(at(format!("there is no instruction {word:?}{hint}")));
         }
-        // Words before the value belong to the instruction.
+        // PARAMETER and MESSAGE have another word before the value.
         let (argument, rest) = match word.as_str() {
             "PARAMETER" | "MESSAGE" => {
                 let (argument, rest) =
@@ -74,7 +76,8 @@ pub(crate) fn parse(text: &str) -> Result<Modelfile, String> {
     Ok(file)
 }
 
-/// A value: the rest of the line, or a text in quotes, three of which reach over several lines.
+/// Parses a value: the rest of the line, or a text in quotes. A text in triple quotes may span
+/// several lines.
 fn value<'a>(
     rest: &str,
     lines: &mut impl Iterator<Item = (usize, &'a str)>,
@@ -174,7 +177,8 @@ impl Modelfile {
     }
 }
 
-/// Turns alternate, the user's first, and end with an answer. `numbers` are their lines.
+/// Checks that turns alternate, the user's first, and end with an answer. `numbers` are their
+/// lines.
 fn check_turns(messages: &[PresetMessage], numbers: &[usize]) -> Result<(), String> {
     let is_wrong = |(index, message): (usize, &PresetMessage)| {
         (message.role == PresetRole::User) != (index % 2 == 0)

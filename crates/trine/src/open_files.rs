@@ -1,13 +1,13 @@
-//! How many connections the limit on open files leaves room for.
+//! The number of connections that fit into the limit on open files.
 
-/// Files beside connections: models, devices, prefixes, the log, the runtime's own.
+/// Open files other than connections: models, devices, prefixes, the log, the runtime's own.
 const OTHERS: u64 = 64;
 
-/// How many of the connections that are wanted there is room for, beside `reserve` others. Raises the process's own limit as far
-/// as the system lets it.
+/// Returns how many of `wanted` connections fit into the limit on open files, in addition to
+/// `reserve` other files. Raises the limit of the process as far as the system allows.
 ///
 /// # Errors
-/// In words, if there is room for none.
+/// Returns a message if not even one connection fits.
 pub(crate) fn connections(wanted: usize, reserve: usize) -> Result<usize, String> {
     let needed = OTHERS + reserve as u64 + wanted as u64;
     fitting(allowed(needed), wanted, reserve)
@@ -26,8 +26,8 @@ fn fitting(allowed: Option<u64>, wanted: usize, reserve: usize) -> Result<usize,
     }
 }
 
-/// Files that the process may have open, after an attempt to have it `needed`. None for any number, or where the system has no
-/// such limit.
+/// Returns the number of files that the process may have open, after an attempt to raise it to
+/// `needed`. Returns `None` if the number is not limited or the system has no such limit.
 #[cfg(unix)]
 fn allowed(needed: u64) -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -35,7 +35,7 @@ fn allowed(needed: u64) -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
         let current = Some(limit.maximum.map_or(needed, |maximum| maximum.min(needed)));
-        // Refused, it stays as it is.
+        // If the system refuses, the limit stays as it is.
         let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum: limit.maximum });
     }
     getrlimit(Resource::Nofile).current

@@ -1,4 +1,5 @@
-//! Writing: standard output with its own errors, remarks on standard error, tables, JSON, and numbers for people.
+//! Output: standard output with its own errors, remarks on standard error, tables, JSON, and
+//! numbers for people.
 
 use std::fmt::Display;
 use std::io::{Write, stderr, stdout};
@@ -13,7 +14,7 @@ use tracing_appender::non_blocking::NonBlocking;
 use crate::failure::output_error;
 use crate::{terminal, wrap};
 
-/// Writes text to standard output as it is and sends it off at once.
+/// Writes text to standard output unchanged and flushes it.
 pub(crate) fn write_text(text: &str) -> Result<()> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(output_error)
@@ -31,16 +32,18 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     write_text(&text)
 }
 
-/// What writes lines on standard error in place of the thread that has something to say.
+/// Writes lines to standard error on behalf of the calling thread, so that this thread need not
+/// wait.
 static WRITER: RwLock<Option<NonBlocking>> = RwLock::new(None);
 
-/// From here on another thread writes lines on standard error, or with `None` each thread its own: of a server nothing may wait for
-/// whoever reads them, and it does without those that find no room.
+/// Makes another thread write the lines on standard error from now on, or with `None` each thread
+/// its own. Nothing in a server may wait for the reader of its log, so lines that find no room are
+/// dropped.
 pub(crate) fn write_by(writer: Option<NonBlocking>) {
     *WRITER.write().unwrap_or_else(PoisonError::into_inner) = writer;
 }
 
-/// A line on standard error. If that is closed there is nobody to tell.
+/// Writes a line to standard error. If that is closed, nobody would see an error either.
 pub(crate) fn remark(text: impl Display) {
     let writer = WRITER.read().unwrap_or_else(PoisonError::into_inner).clone();
     let _ = match writer {
@@ -49,37 +52,37 @@ pub(crate) fn remark(text: impl Display) {
     };
 }
 
-/// Whether only warnings and errors are said.
+/// Whether notes are suppressed, so that only warnings and errors are written.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// From here on there are no notes.
+/// Suppresses notes from now on.
 pub(crate) fn keep_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Whether there are no notes.
+/// Returns whether notes are suppressed.
 pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// A faint line on standard error, or several where the terminal is narrow.
+/// Writes a faint line to standard error, or several lines if the terminal is narrow.
 pub(crate) fn note(text: &str) {
     if !is_quiet() {
         remark(terminal::on_stderr(&filled(text, ""), terminal::FAINT));
     }
 }
 
-/// What was asked for and is not an answer, on standard error.
+/// Writes help that the user asked for to standard error, because it is not an answer of the model.
 pub(crate) fn help(text: &str) {
     remark(filled(text, ""));
 }
 
-/// A warning on standard error.
+/// Writes a warning to standard error.
 pub(crate) fn warning(text: impl Display) {
     complaint("warning:", terminal::WARNING, &text.to_string());
 }
 
-/// An error on standard error.
+/// Writes an error to standard error.
 pub(crate) fn error(text: impl Display) {
     complaint("error:", terminal::ERROR, &text.to_string());
 }
@@ -89,7 +92,8 @@ fn complaint(kind: &str, style: anstyle::Style, text: &str) {
     remark(format_args!("{}{}", terminal::on_stderr(kind, style), &text[kind.len()..]));
 }
 
-/// A text in the lines of the terminal that standard error is, with a word before it if one is given.
+/// Breaks a text into lines of standard error's terminal, after the word `before` if it is not
+/// empty.
 fn filled(text: &str, before: &str) -> String {
     let space = if before.is_empty() { "" } else { " " };
     let text = format!("{before}{space}{text}");
@@ -99,12 +103,12 @@ fn filled(text: &str, before: &str) -> String {
     }
 }
 
-/// A table of text cells; the columns named in `right` are aligned to the right.
+/// Formats a table of text cells. The columns in `right` are aligned to the right.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, right: &[usize]) -> String {
     render(header, rows, right, presets::NOTHING)
 }
 
-/// A table in Markdown.
+/// Formats a table in Markdown.
 pub(crate) fn markdown(header: &[&str], rows: Vec<Vec<String>>, right: &[usize]) -> String {
     render(header, rows, right, presets::ASCII_MARKDOWN)
 }
@@ -127,14 +131,14 @@ fn render(
     table.trim_fmt()
 }
 
-/// A size that is known about: `about 810 MB`.
+/// Formats an approximate size: `about 810 MB`.
 pub(crate) fn about_bytes(count: u64) -> String {
     let step = 10u64.pow(count.max(1).ilog10().saturating_sub(1));
     let rounded = (count / step + u64::from(count % step >= step.div_ceil(2))) * step;
     format!("about {}", bytes(rounded).replacen(".0 ", " ", 1))
 }
 
-/// Bytes for people, in powers of ten as disks and bandwidths are counted: `806.1 MB`.
+/// Formats bytes for people, in powers of ten as disks and bandwidths are counted: `806.1 MB`.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let mut value = count as f64;
@@ -146,7 +150,7 @@ pub(crate) fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// A count for people: `1.3 G`.
+/// Formats a count for people: `1.3 G`.
 pub(crate) fn count(number: u64) -> String {
     const UNITS: [&str; 5] = ["", " k", " M", " G", " T"];
     let mut value = number as f64;
@@ -158,7 +162,7 @@ pub(crate) fn count(number: u64) -> String {
     if unit == 0 { number.to_string() } else { format!("{value:.1}{}", UNITS[unit]) }
 }
 
-/// A rate with three meaningful digits: `0.512`, `33.6`, `1290`.
+/// Formats a rate with three significant digits: `0.512`, `33.6`, `1290`.
 pub(crate) fn rate(value: f64) -> String {
     match value {
         v if !v.is_finite() => "-".to_owned(),
@@ -169,18 +173,19 @@ pub(crate) fn rate(value: f64) -> String {
     }
 }
 
-/// Seconds for people: `412 ms`, `2.31 s`.
+/// Formats seconds for people: `412 ms`, `2.31 s`.
 pub(crate) fn seconds(value: f64) -> String {
     if value < 1.0 { format!("{:.0} ms", value * 1e3) } else { format!("{value:.2} s") }
 }
 
-/// The candidates whose spelling is close to `wanted`, best first, at most three.
+/// Returns the candidates whose spelling is close to `wanted`, best first, at most three.
 pub(crate) fn close_names<'a>(
     wanted: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Vec<&'a str> {
     let wanted: Vec<char> = wanted.to_lowercase().chars().take(128).collect();
-    // Two letters that changed places count as two edits; of a name of a letter or two such edits leave nothing.
+    // Two letters that changed places count as two edits. In a name of one or two letters such
+    // edits would leave nothing of the original.
     let limit = if wanted.len() < 4 { wanted.len() / 3 } else { (wanted.len() / 3).max(2) };
     let mut ranked: Vec<(usize, &str)> = candidates
         .into_iter()
@@ -191,7 +196,7 @@ pub(crate) fn close_names<'a>(
     ranked.into_iter().take(3).map(|(_, candidate)| candidate).collect()
 }
 
-/// Edits (insert, delete, replace a character) between two texts.
+/// Returns the number of edits (insert, delete or replace a character) between two texts.
 fn distance(left: &[char], right: &str) -> usize {
     let right: Vec<char> = right.chars().take(128).collect();
     let mut above: Vec<usize> = (0..=right.len()).collect();

@@ -1,11 +1,12 @@
-//! Presets over what was typed: an option comes before the preset, the preset before the model's own.
+//! Combines presets with the command line: an option overrides the preset, and the preset overrides
+//! the model's own defaults.
 
 use trine_hub::{Preset, PresetParameters, PresetRole};
 
 use crate::chat::{Role, Turn};
 use crate::cli::{Placement, SamplingArgs, Seed};
 
-/// Fills what was not typed with what a preset says.
+/// Fills in the values of a preset where nothing was typed.
 pub(crate) fn fill(preset: &Preset, sampling: &mut SamplingArgs, placement: &mut Placement) {
     let PresetParameters {
         temperature,
@@ -38,7 +39,7 @@ pub(crate) fn fill(preset: &Preset, sampling: &mut SamplingArgs, placement: &mut
     }
 }
 
-/// The turns that every conversation with a preset begins with.
+/// Returns the turns that every conversation with a preset begins with.
 pub(crate) fn turns(preset: &Preset) -> Vec<Turn> {
     let turn = |message: &trine_hub::PresetMessage| {
         let role = match message.role {
@@ -50,7 +51,7 @@ pub(crate) fn turns(preset: &Preset) -> Vec<Turn> {
     preset.messages.iter().map(turn).collect()
 }
 
-/// What a preset sets, by the names of the options: for people.
+/// Lists what a preset sets, by the names of the options, for people.
 pub(crate) fn described(parameters: &PresetParameters) -> Vec<(&'static str, String)> {
     fn text<T: ToString>(value: &Option<T>) -> Option<String> {
         value.as_ref().map(ToString::to_string)

@@ -1,4 +1,4 @@
-//! An answer on standard output as it comes, and what there is to see until it comes.
+//! Prints an answer to standard output as it arrives, and shows the progress until then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,16 +14,16 @@ use crate::output;
 use crate::terminal;
 use crate::wrap::Wrapper;
 
-/// How long a prompt is read before that is shown: most are read sooner.
+/// How long a prompt is read before the progress is shown. Most prompts take less time.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// Time between two pictures of it.
+/// The time between two frames of the progress bar.
 const FRAME: Duration = Duration::from_millis(200);
-/// Columns of the line that shows it, without the bar.
+/// The columns of the progress line without the bar.
 const WORDS: usize = 50;
-/// Most columns of the bar.
+/// The most columns of the bar.
 const BAR: usize = 30;
 
-/// Writes an answer. On a terminal its lines break between words.
+/// Writes an answer. On a terminal it breaks lines between words.
 pub(crate) struct Printer {
     reading: Option<Reading>,
     is_silent: bool,
@@ -32,16 +32,16 @@ pub(crate) struct Printer {
 }
 
 impl Printer {
-    /// A printer, or one that only shows how far a prompt is read.
+    /// Creates a printer. A silent one shows only the progress of reading the prompt.
     pub(crate) fn new(is_silent: bool) -> Self {
         let wrapper = terminal::stdout_is_terminal().then(Wrapper::default);
         Self { reading: None, is_silent, wrapper, ends_with_line: true }
     }
 
-    /// Writes what is left, and ends the line.
+    /// Writes the rest of the text and ends the line.
     ///
     /// # Errors
-    /// If standard output cannot be written.
+    /// Returns an error if standard output cannot be written.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.reading = None;
         if self.is_silent {
@@ -57,7 +57,7 @@ impl Printer {
     }
 }
 
-/// Columns of the terminal; where it does not say, more than any line has.
+/// Returns the columns of the terminal; if it does not report them, more than any line has.
 fn columns() -> usize {
     terminal::stdout_columns().unwrap_or(usize::MAX)
 }
@@ -79,23 +79,24 @@ impl Listener for Printer {
             return Ok(());
         }
         self.ends_with_line = text.ends_with('\n');
-        // A model's text is not trusted with a terminal; a file gets it as it is.
+        // A model's text is not trusted with a terminal. A file receives it unchanged.
         let Some(wrapper) = &mut self.wrapper else { return output::write_text(text) };
         let lines = wrapper.push(&terminal::harmless(text), columns());
         if lines.is_empty() { Ok(()) } else { output::write_text(&lines) }
     }
 }
 
-/// Shows on standard error how far a prompt is read, also while the device is at work. It is gone when this is dropped.
+/// Shows the progress of reading a prompt on standard error, even while the device is busy.
+/// Dropping it removes the display.
 struct Reading {
     done: Arc<AtomicUsize>,
-    /// Dropped before the thread is waited for: that ends it.
+    /// Dropped before the thread is joined, which ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Reading {
-    /// None where the system gives no thread: nobody needs to see it.
+    /// Returns `None` if the system provides no thread; the display is not essential.
     fn start(done: usize, total: usize) -> Option<Self> {
         let done = Arc::new(AtomicUsize::new(done));
         let (stop, stopped) = mpsc::channel::<()>();
@@ -121,7 +122,7 @@ impl Reading {
     }
 }
 
-/// The line, for the terminal as wide as it is now.
+/// Returns the style of the line for the current width of the terminal.
 fn style() -> ProgressStyle {
     let columns = terminal::stderr_columns().unwrap_or(WORDS + BAR);
     let bar = columns.saturating_sub(WORDS).min(BAR);
@@ -137,7 +138,7 @@ impl Drop for Reading {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say about its end.
+            // The thread returns nothing.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The prompt of `run`: what was typed, what a file holds, and what comes on standard input.
+//! The prompt of `run`: what was typed, the contents of a file, and standard input.
 
 use std::io::{Read, stdin};
 use std::path::{Path, PathBuf};
@@ -12,38 +12,41 @@ use crate::failure::usage;
 use crate::output;
 use crate::terminal;
 
-/// How long standard input may keep silent before a note about it: a program may have left it open by mistake.
+/// How long standard input may stay silent before a note about it, because a program may have left
+/// it open by mistake.
 const SILENT: Duration = Duration::from_secs(3);
 
 /// A file without any text.
 const NOTHING: &str = if cfg!(windows) { "NUL" } else { "/dev/null" };
 
-/// Where a prompt comes from.
+/// The source of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Words {
     /// The command line.
     Typed(String),
     /// A file.
     File(PathBuf),
-    /// Only standard input.
+    /// Standard input only.
     Input,
 }
 
 impl Words {
-    /// What an argument means: `-` is standard input.
+    /// Interprets an argument; `-` is standard input.
     pub(crate) fn of(argument: String) -> Self {
         if argument == "-" { Self::Input } else { Self::Typed(argument) }
     }
 
-    /// The file of an option: `-` is standard input.
+    /// Interprets the file of an option; `-` is standard input.
     pub(crate) fn of_file(path: PathBuf) -> Self {
         if path == Path::new("-") { Self::Input } else { Self::File(path) }
     }
 
-    /// The whole prompt. Where standard input is not a terminal, its text comes after the words, with an empty line between.
+    /// Reads the whole prompt. If standard input is not a terminal, its text follows the words
+    /// after an empty line.
     ///
     /// # Errors
-    /// If something cannot be read, is not text or too long, or there is nothing.
+    /// Returns an error if something cannot be read, is not text or is too long, or if there is no
+    /// prompt.
     pub(crate) fn read(self) -> Result<String> {
         let words = match self {
             Self::Typed(text) => Some(text),
@@ -64,7 +67,7 @@ impl Words {
     }
 }
 
-/// The words and after them the text of standard input.
+/// Joins the words and the text of standard input, in this order.
 fn joined(words: Option<String>, input: Option<String>) -> String {
     match (words, input.filter(|input| !input.trim().is_empty())) {
         (Some(words), Some(input)) => format!("{words}\n\n{input}"),
@@ -79,7 +82,8 @@ fn read_file(path: &Path) -> Result<String> {
     read_text(file, &name)
 }
 
-/// The text of standard input. If nothing comes of it though there are words already, somebody may wait by mistake.
+/// Reads the text of standard input. If there are words already and nothing arrives, the user may
+/// be waiting by mistake, so a note says so.
 fn read_stdin(has_words: bool) -> Result<String> {
     let name = "standard input";
     if !has_words {
@@ -102,7 +106,8 @@ fn read_stdin(has_words: bool) -> Result<String> {
     receiver.recv().map_err(|_| anyhow!("standard input cannot be read"))?
 }
 
-/// A text of bounded length, without the line end that every file has: that is not part of what is asked.
+/// Reads a text of bounded length without the line break that ends every file, which is not part of
+/// the prompt.
 fn read_text(source: impl Read, name: &str) -> Result<String> {
     let limit = MAX_TEXT_BYTES as u64;
     let mut bytes = Vec::new();

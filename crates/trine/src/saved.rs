@@ -1,4 +1,5 @@
-//! Conversations as files: what `/save` and the server's page write, and what both wrote before.
+//! Conversations as files: the formats that `/save` and the server's page write now or wrote
+//! earlier.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,16 +12,16 @@ use crate::chat::{Conversation, Role, Turn};
 use crate::cli::{SamplingArgs, Seed};
 use crate::destination;
 
-/// Version of the file format.
+/// The version of the file format.
 const VERSION: u64 = 2;
-/// Versions that are read.
+/// The versions that can be read.
 const READ: std::ops::RangeInclusive<u64> = 1..=VERSION;
-/// Version of what the page exported before it wrote this format.
+/// The version of the format that the page exported before it used this one.
 const PAGE_VERSION: u64 = 1;
-/// Largest conversation file read.
+/// The largest conversation file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 26;
 
-/// How answers of a conversation are written, as far as somebody chose it.
+/// How answers of a conversation are written; `None` for parameters that nobody chose.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Parameters {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +36,7 @@ pub(crate) struct Parameters {
     pub(crate) max_tokens: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) seed: Option<u64>,
-    /// What another program set, kept for it.
+    /// Parameters that another program set, kept for it.
     #[serde(flatten)]
     pub(crate) others: Map<String, Value>,
 }
@@ -45,12 +46,12 @@ impl Parameters {
         *self == Self::default()
     }
 
-    /// What was typed on the command line.
+    /// Returns the parameters that were typed on the command line.
     pub(crate) fn of(typed: &SamplingArgs) -> Self {
         Self::default().beneath(typed)
     }
 
-    /// These where nothing else was typed.
+    /// Returns these parameters, overridden by what was typed.
     pub(crate) fn beneath(&self, typed: &SamplingArgs) -> Self {
         Self {
             temperature: typed.temperature.or(self.temperature),
@@ -63,7 +64,7 @@ impl Parameters {
         }
     }
 
-    /// The settings of a command with these in the places of theirs.
+    /// Returns the settings of a command, overridden by these parameters.
     pub(crate) fn over(&self, settings: &SamplingArgs) -> SamplingArgs {
         SamplingArgs {
             temperature: self.temperature.or(settings.temperature),
@@ -76,10 +77,10 @@ impl Parameters {
         }
     }
 
-    /// The known ones, for people.
+    /// Formats the known parameters for people.
     pub(crate) fn shown(&self) -> Option<String> {
         let known = Self { others: Map::new(), ..self.clone() };
-        // By way of text: a value would hold the digits of a double.
+        // Conversion through text, because a `Value` would hold the digits of an f64.
         let known: Map<String, Value> =
             serde_json::to_string(&known).and_then(|text| serde_json::from_str(&text)).ok()?;
         let list: Vec<String> =
@@ -88,7 +89,7 @@ impl Parameters {
     }
 }
 
-/// A field that is `null` is one that is not there.
+/// Deserialises a field so that `null` counts as absent.
 pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     field: D,
 ) -> Result<T, D::Error> {
@@ -98,7 +99,7 @@ pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Defaul
 /// A conversation as a file.
 #[derive(Serialize, Deserialize)]
 struct Saved {
-    /// Says what the file is.
+    /// The version of the format; the name of the field identifies the file.
     trine_conversation: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     title: Option<String>,
@@ -117,7 +118,7 @@ struct Saved {
     others: Map<String, Value>,
 }
 
-/// What the page exported before it wrote this format.
+/// The format that the page exported before it used this one.
 #[derive(Deserialize)]
 struct PageExport {
     #[serde(default)]
@@ -154,10 +155,10 @@ impl From<PageExport> for Saved {
 }
 
 impl Conversation {
-    /// Writes the conversation to a file. An existing file is replaced only if it is a conversation.
+    /// Writes the conversation to a file. Replaces an existing file only if it is a conversation.
     ///
     /// # Errors
-    /// If the file is something else or cannot be written.
+    /// Returns an error if the file is something else or cannot be written.
     pub(crate) fn save(&self, path: &Path, model: &str) -> Result<()> {
         let path = &destination::behind_links(path)?;
         if path.exists() && Self::load(path).is_err() {
@@ -180,7 +181,7 @@ impl Conversation {
     /// Reads a conversation from a file.
     ///
     /// # Errors
-    /// If there is no conversation, or its turns do not alternate.
+    /// Returns an error if the file holds no conversation, or its turns do not alternate.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let shown = path.display();
         let fail = || format!("cannot read {shown}; check the path and its permissions");
@@ -213,7 +214,7 @@ impl Conversation {
 
 /// Reads any of the formats.
 fn read(bytes: &[u8]) -> Result<Saved> {
-    /// What tells the formats apart.
+    /// The fields that distinguish the formats.
     #[derive(Deserialize)]
     struct Marks {
         trine_conversation: Option<u64>,
@@ -258,7 +259,7 @@ mod tests {
         Conversation::load(&path)
     }
 
-    /// A conversation after it was written and read.
+    /// Returns the text of a conversation's file, and the conversation that is read back from it.
     fn saved(conversation: &Conversation) -> (String, Conversation) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("chat.json");

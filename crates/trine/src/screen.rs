@@ -1,4 +1,5 @@
-//! The whole terminal for a picture, given back on every way out: the end of the work, errors, panics and signals.
+//! Takes the whole terminal for drawing and restores it however the work ends: normally, by an
+//! error, a panic or a signal.
 
 use std::io::{self, Stdout, Write, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +15,14 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::{Frame, Terminal};
 
-/// Whether the terminal is taken. The panic hook and the handlers of signals know no [`Screen`].
+/// Whether the terminal is taken. The panic hook and signal handlers have no [`Screen`] to ask.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// How long a terminal that takes no output may hold up the end of the program.
+/// How long a terminal that accepts no output may delay the end of the program.
 const LEAVING: Duration = Duration::from_millis(500);
 
-/// The terminal in raw mode with a second page, so that what stood on it comes back. Dropping gives it back.
+/// The terminal in raw mode on its alternate screen, so that the earlier contents come back.
+/// Dropping it restores the terminal.
 pub(crate) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
@@ -29,10 +31,10 @@ impl Screen {
     /// Takes the terminal.
     ///
     /// # Errors
-    /// If there is no terminal, or it refuses. Nothing is taken then.
+    /// Returns an error if there is no terminal or it refuses. The terminal is not taken then.
     pub(crate) fn take() -> Result<Self> {
         const FAILED: &str = "cannot draw on this terminal; --once prints text";
-        // Before the first change: a signal may come between.
+        // Set before the first change, because a signal may come in between.
         TAKEN.store(true, Ordering::SeqCst);
         enable_raw_mode()
             .and_then(|()| execute!(stdout(), EnterAlternateScreen))
@@ -42,10 +44,10 @@ impl Screen {
             .context(FAILED)
     }
 
-    /// Draws a frame. Where a panic or a signal has given the terminal back already, nothing is drawn.
+    /// Draws a frame. If a panic or a signal has restored the terminal already, draws nothing.
     ///
     /// # Errors
-    /// If the terminal takes no output.
+    /// Returns an error if the terminal accepts no output.
     pub(crate) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
         if TAKEN.load(Ordering::SeqCst) {
             self.terminal.draw(draw).context("cannot draw on this terminal")?;
@@ -60,16 +62,16 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back if it is taken.
+/// Restores the terminal if it is taken.
 pub(crate) fn leave() {
     if TAKEN.swap(false, Ordering::SeqCst) {
-        // The program ends: there is nothing to be done about a terminal that refuses.
+        // The program ends, so nothing can be done about a terminal that refuses.
         let _ = disable_raw_mode();
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     }
 }
 
-/// Ends the program at once, with the terminal given back unless it hangs.
+/// Ends the program at once. Restores the terminal first, unless it hangs.
 pub(crate) fn exit(code: i32) -> ! {
     if TAKEN.load(Ordering::SeqCst)
         && let Ok(leaving) = thread::Builder::new().spawn(leave)
@@ -82,7 +84,8 @@ pub(crate) fn exit(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Where messages of libraries go: standard error, and nowhere while a picture stands on the terminal.
+/// Returns the target for messages of libraries: standard error, or nothing while a drawing
+/// occupies the terminal.
 pub(crate) fn log() -> Box<dyn Write> {
     if TAKEN.load(Ordering::SeqCst) { Box::new(io::sink()) } else { Box::new(io::stderr()) }
 }

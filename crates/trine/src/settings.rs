@@ -1,7 +1,9 @@
-//! What holds where nothing was typed: the environment, then one TOML file, then the defaults.
+//! The values that apply if nothing was typed: from the environment, then from one TOML file, then
+//! the defaults.
 //!
-//! The file is `trine/config.toml` in the user's folder for configuration, or the one that `TRINE_CONFIG` names. Every
-//! value keeps where it came from, which `trine config` prints. [`keys`] lists what can be set.
+//! The file is `trine/config.toml` in the user's folder for configuration, or the one that
+//! `TRINE_CONFIG` names. Every value keeps its origin, which `trine config` prints. [`keys`] lists
+//! what can be set.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -24,37 +26,37 @@ mod keys;
 pub(crate) use keys::{KEYS, Key};
 use keys::{Kind, Place};
 
-/// Names the file.
+/// The variable that names the file.
 const FILE_VARIABLE: &str = "TRINE_CONFIG";
-/// Largest file, in bytes.
+/// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A variable of the environment.
     Environment(String),
-    /// A line of the file.
+    /// A line of the file, from 1.
     File(usize),
 }
 
-/// A value that is set.
+/// A setting with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// What it is of.
+    /// The setting.
     pub(crate) key: &'static Key,
-    /// The value as it would be typed; several where the option can be repeated.
+    /// The value as it would be typed; several if the option can be repeated.
     pub(crate) texts: Vec<String>,
-    /// Where it comes from.
+    /// The origin of the value.
     pub(crate) origin: Origin,
 }
 
-/// Everything that is set.
+/// All values that are set.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
-    /// The file, where there is a folder for it.
+    /// The path of the file; `None` if there is no folder for it.
     pub(crate) file: Option<PathBuf>,
-    /// Whether the file is there.
+    /// Whether the file exists.
     pub(crate) is_there: bool,
     values: Vec<Value>,
     placement: Placement,
@@ -63,18 +65,18 @@ pub(crate) struct Settings {
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
-/// Makes these the settings of the process. The first ones stay.
+/// Makes these the settings of the process. Later calls change nothing.
 pub(crate) fn set(settings: Settings) {
-    // Whoever asked before has got the defaults already.
+    // If the settings were asked for before, the defaults are in use already.
     let _ = SETTINGS.set(settings);
 }
 
-/// The settings of the process; none are set in tests.
+/// Returns the settings of the process. In tests none are set.
 pub(crate) fn get() -> &'static Settings {
     SETTINGS.get_or_init(Settings::default)
 }
 
-/// Checks values of options that `run` has.
+/// A command for checking the values of options of `run`.
 #[derive(Debug, Parser)]
 struct RunProbe {
     #[command(flatten)]
@@ -87,7 +89,8 @@ impl Settings {
     /// Reads the environment and the file.
     ///
     /// # Errors
-    /// If the file cannot be read, or something in it or in the environment cannot be used; the message names the place.
+    /// Returns an error if the file cannot be read, or something in it or in the environment cannot
+    /// be used; the message names the place.
     pub(crate) fn read() -> Result<Self> {
         let strategy = etcetera::choose_base_strategy().ok();
         let home = strategy.as_ref().map(|strategy| strategy.home_dir().to_owned());
@@ -95,7 +98,7 @@ impl Settings {
         Self::from_lookup(&|name| std::env::var_os(name), home.as_deref(), folder.as_deref())
     }
 
-    /// The same over any source of variables. An empty variable counts as unset.
+    /// Does the same with any source of variables. An empty variable counts as unset.
     fn from_lookup(
         lookup: &dyn Fn(&str) -> Option<OsString>,
         home: Option<&Path>,
@@ -108,7 +111,7 @@ impl Settings {
         for key in &KEYS {
             let Some(value) = variable(&key.variable()) else { continue };
             let origin = Origin::Environment(key.variable());
-            // The hub reads its own variable; here it is only shown.
+            // The hub reads its own variable; it is recorded here only to be shown.
             let text = match key.name {
                 "store" => value.to_string_lossy().into_owned(),
                 _ => value.into_string().map_err(|_| anyhow!("{} is not text", key.variable()))?,
@@ -135,7 +138,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// A value by its name, if it is set.
+    /// Returns a value by its name, if it is set.
     pub(crate) fn value(&self, name: &str) -> Option<&Value> {
         self.values.iter().find(|value| value.key.name == name)
     }
@@ -144,27 +147,27 @@ impl Settings {
         self.value(name)?.texts.first().map(String::as_str)
     }
 
-    /// The model that runs where none is named.
+    /// Returns the model that runs if none is named.
     pub(crate) fn model(&self) -> Option<&str> {
         self.text("model")
     }
 
-    /// The folder of the model store.
+    /// Returns the folder of the model store.
     pub(crate) fn store(&self) -> Option<PathBuf> {
         self.text("store").map(PathBuf::from)
     }
 
-    /// Where a model runs.
+    /// Returns where a model runs.
     pub(crate) fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// How tokens are chosen.
+    /// Returns how tokens are sampled.
     pub(crate) fn sampling(&self) -> &SamplingArgs {
         &self.sampling
     }
 
-    /// Values as a command line.
+    /// Returns the values of `place` as a command line.
     fn typed(&self, place: Place) -> Vec<String> {
         let mut typed = vec!["trine".to_owned()];
         for value in self.values.iter().filter(|value| value.key.place == place) {
@@ -173,8 +176,8 @@ impl Settings {
         typed
     }
 
-    /// Makes the values defaults of the options of `serve` and of what asks servers. Those of other commands are filled in
-    /// after presets, which come before them.
+    /// Makes the values the defaults of the options of `serve` and of the commands that ask a
+    /// server. Values for other commands are filled in after presets, which override them.
     pub(crate) fn fill(&self, command: Command) -> Command {
         let mut command = command;
         for value in self.values.iter().filter(|value| value.key.place == Place::Serve) {
@@ -203,7 +206,8 @@ impl Settings {
         command
     }
 
-    /// Where the server is that is asked: as set, else where `serve` would listen.
+    /// Returns the address of the server for commands that ask one: the one that is set, else where
+    /// `serve` would listen.
     fn url(&self) -> Option<String> {
         if let Some(url) = self.text("server.url") {
             return Some(url.to_owned());
@@ -223,9 +227,10 @@ impl Settings {
     }
 }
 
-/// Gives an option another default.
+/// Sets another default of an option.
 fn set_default(command: Command, argument: String, texts: &[String]) -> Command {
-    // clap keeps texts for the life of the process; these are read once.
+    // clap needs texts for the life of the process. The settings are read once, so the leak is
+    // bounded.
     let texts: Vec<&'static str> =
         texts.iter().map(|text| &*Box::leak(text.clone().into_boxed_str())).collect();
     command.mut_arg(argument, |option| {
@@ -235,7 +240,7 @@ fn set_default(command: Command, argument: String, texts: &[String]) -> Command 
     })
 }
 
-/// The file's text, if it is there.
+/// Reads the text of the file; returns `None` if it does not exist and was not named explicitly.
 fn read_file(path: &Path, is_named: bool) -> Result<Option<String>> {
     let shown = path.display();
     let metadata = match std::fs::metadata(path) {
@@ -263,7 +268,8 @@ fn read_file(path: &Path, is_named: bool) -> Result<Option<String>> {
     String::from_utf8(bytes).map(Some).map_err(|_| anyhow!("{shown} is not UTF-8 text"))
 }
 
-/// The values of a file, in its order; or the line and the problem of the first that cannot be used.
+/// Returns the values of a file in its order, or the line and the problem of the first value that
+/// cannot be used.
 fn parse(text: &str, path: &Path, home: Option<&Path>) -> Result<Vec<Value>, (usize, String)> {
     let line =
         |start: usize| text.get(..start).map_or(1, |before| before.matches('\n').count() + 1);
@@ -276,7 +282,7 @@ fn parse(text: &str, path: &Path, home: Option<&Path>) -> Result<Vec<Value>, (us
     for (key, value) in table.get_ref() {
         let (start, name) = (key.span().start, key.get_ref());
         match value.get_ref().as_table() {
-            // A table of a name that is a value's is told as a wrong value.
+            // A table whose name is that of a setting is reported as a wrong value.
             Some(inner) if !KEYS.iter().any(|key| *key.name == **name) => {
                 if inner.is_empty() && !keys::is_section(name) {
                     return Err((line(start), unknown(name)));
@@ -311,14 +317,14 @@ fn parse(text: &str, path: &Path, home: Option<&Path>) -> Result<Vec<Value>, (us
 fn unknown(name: &str) -> String {
     let name = terminal::harmless(name);
     let mut close = output::close_names(&name, KEYS.iter().map(|key| key.name));
-    // The right key without its section, or in another one.
+    // The right key may be meant without its section, or with a wrong one.
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     close.extend(KEYS.iter().map(|key| key.name).filter(|key| last(key) == last(&name)));
     let hint = close.first().map_or(";".to_owned(), |close| format!(". Did you mean {close}?"));
     format!("there is no setting {name}{hint} `trine config` lists all")
 }
 
-/// A value of the file as it would be typed.
+/// Returns a value of the file as it would be typed.
 fn texts(key: &Key, value: &DeValue<'_>) -> Result<Vec<String>, String> {
     let wrong = || format!("this is of type {}; write {}", value.type_str(), key.kind.expected());
     match (key.kind, value) {
@@ -338,7 +344,8 @@ fn texts(key: &Key, value: &DeValue<'_>) -> Result<Vec<String>, String> {
     }
 }
 
-/// A path of the file: `~` is the home folder, and others stand beside the file.
+/// Resolves a path of the file: `~/` is the home folder, and relative paths are relative to the
+/// file's folder.
 fn whole_path(text: &str, file: &Path, home: Option<&Path>) -> String {
     let path = match (text.strip_prefix("~/"), home) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -347,7 +354,7 @@ fn whole_path(text: &str, file: &Path, home: Option<&Path>) -> String {
     path.to_str().map_or_else(|| text.to_owned(), str::to_owned)
 }
 
-/// Whether a value could be typed for its option.
+/// Checks whether a value could be typed for its option.
 fn check(key: &Key, text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("it is empty; leave it out".to_owned());
@@ -374,12 +381,12 @@ fn check(key: &Key, text: &str) -> Result<(), String> {
             Err(format!("{:?}: {problem}", terminal::harmless(text)))
         }
         Ok(matches) if key.place == Place::Run => check_sampling(&matches),
-        // What else an option needs is said when the command runs.
+        // Other requirements of an option are reported when the command runs.
         _ => Ok(()),
     }
 }
 
-/// Whether numbers of sampling are within the bounds that hold whatever the model is.
+/// Checks whether the sampling parameters are within the bounds that apply to every model.
 fn check_sampling(matches: &ArgMatches) -> Result<(), String> {
     let probe = RunProbe::from_arg_matches(matches).map_err(|error| error.to_string())?;
     let mut sampling = SamplingParams::greedy();

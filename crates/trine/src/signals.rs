@@ -1,15 +1,17 @@
 //! Signals that end the program in good order.
 //!
-//! They are watched by a thread of its own until the program has ended: whatever it is busy with by then, a second one ends it.
+//! A separate thread watches the signals until the program has ended. Whatever the program is busy
+//! with by then, a second signal ends it.
 //!
-//! A signal that is ignored when the program starts stays so. `nohup` and shells without job control start programs that way
-//! so that a closed terminal, or Ctrl-C for another program, does not end them.
+//! A signal that is ignored when the program starts stays ignored. `nohup` and shells without job
+//! control start programs that way so that a closed terminal, or Ctrl-C for another program, does
+//! not end them.
 
-/// Calls `first` with the number of the first signal that comes; the second ends the program at once. Signals that the program
-/// inherited as ignored stay ignored.
+/// Calls `first` with the number of the first signal; the second signal ends the program at once.
+/// Signals that the program inherited as ignored stay ignored.
 ///
 /// # Errors
-/// If the system gives no thread or no signals.
+/// Returns an error if the system provides no thread or no signals.
 #[cfg(unix)]
 pub(crate) fn watch(
     signals: &[i32],
@@ -35,11 +37,12 @@ pub(crate) fn watch(
     Ok(())
 }
 
-/// Calls `first` at the first event that ends programs of a console: Ctrl-C, Ctrl-Break, its closing, the end of the system. The
-/// second Ctrl-C or Ctrl-Break ends the program at once; after the other events Windows does, some seconds later.
+/// Calls `first` at the first event that ends programs of a console: Ctrl-C, Ctrl-Break, closing
+/// the console, or shutdown. A second Ctrl-C or Ctrl-Break ends the program at once; after the
+/// other events Windows ends it some seconds later.
 ///
 /// # Errors
-/// If the system gives no thread or no events.
+/// Returns an error if the system provides no thread or no events.
 #[cfg(windows)]
 pub(crate) fn watch(first: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     use anyhow::Context;
@@ -71,14 +74,16 @@ pub(crate) fn watch(first: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The set of signals that the program ignores, as far as the system tells: safe code cannot ask but through Linux's `/proc`.
+/// Returns the set of signals that the program ignores, as far as the system reports it. Safe code
+/// can read it only from Linux's `/proc`.
 #[cfg(unix)]
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_in(&status)
 }
 
-/// The set in the text of `/proc/self/status` (`man 5 proc_pid_status`), empty if there is none.
+/// Returns the set in the text of `/proc/self/status` (`man 5 proc_pid_status`), empty if it has
+/// none.
 #[cfg(unix)]
 fn ignored_in(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

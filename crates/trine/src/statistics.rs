@@ -2,28 +2,29 @@
 
 use serde::Serialize;
 
-/// Summary of a set of measurements. Quantiles interpolate linearly between order statistics (Hyndman and Fan 1996,
-/// type 7).
+/// The summary of a set of measurements. Quantiles interpolate linearly between order statistics
+/// (Hyndman and Fan 1996, type 7).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Summary {
-    /// Half of the values are below.
+    /// The value that half of the values are below.
     pub(crate) median: f64,
-    /// A quarter of the values are below.
+    /// The value that a quarter of the values are below.
     pub(crate) lower_quartile: f64,
-    /// Three quarters of the values are below.
+    /// The value that three quarters of the values are below.
     pub(crate) upper_quartile: f64,
-    /// Smallest value.
+    /// The smallest value.
     pub(crate) minimum: f64,
-    /// Largest value.
+    /// The largest value.
     pub(crate) maximum: f64,
-    /// Arithmetic mean.
+    /// The arithmetic mean.
     pub(crate) mean: f64,
-    /// Indices of values further than 1.5 interquartile ranges from the quartiles (Tukey 1977). They stay in all figures.
+    /// The indices of values further than 1.5 interquartile ranges from the quartiles (Tukey 1977).
+    /// All other figures include them.
     pub(crate) outliers: Vec<usize>,
 }
 
 impl Summary {
-    /// The summary of finite values; `None` without values.
+    /// Returns the summary of finite values; `None` if there are none.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -43,7 +44,7 @@ impl Summary {
     }
 }
 
-/// The `share` quantile of ascending values, which are at least one.
+/// Returns the `share` quantile of ascending values, of which there must be at least one.
 pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let below = place.floor() as usize;

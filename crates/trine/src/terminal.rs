@@ -1,4 +1,5 @@
-//! The terminal: whether there is one, and colours. The one place outside the hub that reads the environment.
+//! The terminal: whether there is one, and its colours. Reads `TERM` and `NO_COLOR` from the
+//! environment.
 
 use std::fmt;
 use std::io::{IsTerminal, stderr, stdin, stdout};
@@ -6,36 +7,36 @@ use std::sync::OnceLock;
 
 use anstyle::{AnsiColor, Style};
 
-/// Colour of errors.
+/// The style of errors.
 pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
-/// Colour of warnings.
+/// The style of warnings.
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// Colour of good news.
+/// The style of good results.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// Remarks beside the matter.
+/// The style of side remarks.
 pub(crate) const FAINT: Style = Style::new().dimmed();
 
-/// Whether standard input is typed by a person.
+/// Returns whether a person types standard input.
 pub(crate) fn stdin_is_terminal() -> bool {
     stdin().is_terminal()
 }
 
-/// Whether standard output is read by a person.
+/// Returns whether a person reads standard output.
 pub(crate) fn stdout_is_terminal() -> bool {
     stdout().is_terminal()
 }
 
-/// Whether standard error is read by a person.
+/// Returns whether a person reads standard error.
 pub(crate) fn stderr_is_terminal() -> bool {
     stderr().is_terminal()
 }
 
-/// Columns of the terminal that standard output is, as they are now.
+/// Returns the current number of columns of standard output's terminal.
 pub(crate) fn stdout_columns() -> Option<usize> {
     columns_of(stdout())
 }
 
-/// Columns of the terminal that standard error is, as they are now.
+/// Returns the current number of columns of standard error's terminal.
 pub(crate) fn stderr_columns() -> Option<usize> {
     columns_of(stderr())
 }
@@ -50,17 +51,19 @@ fn columns_of(stream: impl std::os::windows::io::AsHandle) -> Option<usize> {
     columns(terminal_size::terminal_size_of(stream))
 }
 
-/// Some terminals say that they have none: they do not know.
+/// Returns the number of columns. Some terminals that do not know it report zero, which counts as
+/// unknown.
 fn columns(size: Option<(terminal_size::Width, terminal_size::Height)>) -> Option<usize> {
     size.map(|(width, _)| usize::from(width.0)).filter(|&columns| columns > 0)
 }
 
-/// Whether pictures can be drawn on standard output: it is a terminal that can move its cursor.
+/// Returns whether standard output can be drawn on: it is a terminal that can move its cursor.
 pub(crate) fn stdout_can_draw() -> bool {
     stdout_is_terminal() && !is_dumb()
 }
 
-/// Whether the terminal takes no escape sequences. Windows' console takes them once it is told to.
+/// Returns whether the terminal takes no escape sequences. Windows' console takes them once they
+/// are enabled, which this does.
 fn is_dumb() -> bool {
     #[cfg(windows)]
     if !ratatui::crossterm::ansi_support::supports_ansi() {
@@ -69,24 +72,24 @@ fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb")
 }
 
-/// Whether the user refused colours (<https://no-color.org>), or the terminal has none.
+/// Returns whether the user refused colours (<https://no-color.org>) or the terminal has none.
 fn colours_refused() -> bool {
     static REFUSED: OnceLock<bool> = OnceLock::new();
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     *REFUSED.get_or_init(|| is_set("NO_COLOR") || is_dumb())
 }
 
-/// Whether standard output takes colours.
+/// Returns whether standard output takes colours.
 pub(crate) fn stdout_has_colours() -> bool {
     stdout_is_terminal() && !colours_refused()
 }
 
-/// Whether standard error takes colours.
+/// Returns whether standard error takes colours.
 pub(crate) fn stderr_has_colours() -> bool {
     stderr_is_terminal() && !colours_refused()
 }
 
-/// A text in a style, or plain.
+/// A text with a style, or without one if the stream takes no colours.
 pub(crate) struct Painted<'a> {
     text: &'a str,
     style: Option<Style>,
@@ -101,18 +104,19 @@ impl fmt::Display for Painted<'_> {
     }
 }
 
-/// A text for standard output.
+/// Styles a text for standard output.
 pub(crate) fn on_stdout(text: &str, style: Style) -> Painted<'_> {
     Painted { text, style: stdout_has_colours().then_some(style) }
 }
 
-/// A text for standard error.
+/// Styles a text for standard error.
 pub(crate) fn on_stderr(text: &str, style: Style) -> Painted<'_> {
     Painted { text, style: stderr_has_colours().then_some(style) }
 }
 
-/// Text from a file or a model made harmless for a terminal: control characters but line breaks and tabs become
-/// visible, so that no escape sequence reaches the terminal.
+/// Makes text from a file or a model harmless for a terminal. It replaces control characters,
+/// except line breaks and tabs, with a visible character, so that no escape sequence reaches the
+/// terminal.
 pub(crate) fn harmless(text: &str) -> std::borrow::Cow<'_, str> {
     let is_harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(is_harmful) {

@@ -1,4 +1,5 @@
-//! Spans of the server to a collector: OTLP over HTTP (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>).
+//! Sends spans of the server to a collector: OTLP over HTTP
+//! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>).
 
 mod environment;
 
@@ -35,42 +36,43 @@ use crate::failure::usage;
 use crate::terminal;
 use environment::{ENDPOINT, Environment, FRAMING, QUEUE};
 
-/// The path of a collector, after its address.
+/// The path that follows the address of a collector.
 const PATH: &str = "/v1/traces";
-/// The name of this program among others, unless the environment gives another.
+/// The service name of this program, unless the environment gives another.
 const SERVICE: &str = "trine";
-/// Whose spans are sent.
+/// The target whose spans are sent.
 const TARGET: &str = "trine_server";
-/// Largest answer of a collector that is read, in bytes.
+/// The largest answer of a collector that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// Most spans that may wait: the exporter makes room for all at its start.
+/// The most spans that may wait. The exporter allocates room for all of them at its start.
 const QUEUE_MAX: usize = 1 << 16;
-/// Longest and least time that the program's end waits for the last batch.
+/// The longest and the shortest time that the end of the program waits for the last batch.
 const END_TIME: Duration = Duration::from_secs(3);
 const END_TIME_LEAST: Duration = Duration::from_millis(50);
 
 /// When the program has to end, once that is known.
 static END: OnceLock<Instant> = OnceLock::new();
 
-/// Where spans go, and how.
+/// Where spans are sent, and how.
 #[derive(Debug)]
 pub(crate) struct Collector {
-    /// With the path of traces.
+    /// The address, including the path of traces.
     url: String,
     environment: Environment,
 }
 
 impl Collector {
-    /// What is wrong with OpenTelemetry's variables in the environment, one sentence each.
+    /// Returns what is wrong with OpenTelemetry's variables in the environment, one sentence each.
     pub(crate) fn problems(&self) -> &[String] {
         &self.environment.problems
     }
 }
 
-/// The collector that is named on the command line or else in the environment, if one is.
+/// Returns the collector that the command line or else the environment names, if any.
 ///
 /// # Errors
-/// If the environment names something else, or asks for more than is possible.
+/// Returns an error if the environment names something that is not an address, or asks for a
+/// longer queue than is possible.
 pub(crate) fn collector(given: Option<&Address>) -> Result<Option<Collector>> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
@@ -97,26 +99,26 @@ fn collector_in(given: Option<&Address>, environment: Environment) -> Result<Opt
     Ok(Some(Collector { url, environment }))
 }
 
-/// Notes when the program has to end: what the collector has not taken by then is lost.
+/// Sets when the program has to end. Spans that the collector has not accepted by then are lost.
 pub(crate) fn end_by(end: Instant) {
     let _ = END.set(end);
 }
 
-/// How long the end waits for the last batch.
+/// Returns how long the end of the program waits for the last batch.
 fn patience(end: Option<Instant>, now: Instant) -> Duration {
     let left = end.map_or(END_TIME, |end| end.saturating_duration_since(now));
     left.clamp(END_TIME_LEAST, END_TIME)
 }
 
-/// Puts a request's span into the trace that its headers name (<https://www.w3.org/TR/trace-context/>). Without a collector
-/// nothing happens.
+/// Puts a request's span into the trace that its headers name
+/// (<https://www.w3.org/TR/trace-context/>). Does nothing without a collector.
 pub(crate) fn follow(span: &Span, headers: &HeaderMap) {
     let context = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
-    // The only possible error, that nobody makes traces, does not matter here.
+    // The only possible error, that no traces are recorded, does not matter here.
     let _ = span.set_parent(context);
 }
 
-/// Sends spans in batches from a thread of its own, the last ones when it is dropped.
+/// Sends spans in batches from a separate thread. Dropping it sends the last ones.
 #[derive(Debug)]
 pub(crate) struct Traces {
     provider: SdkTracerProvider,
@@ -124,10 +126,10 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
-    /// Whether a collector is there is seen when there is something to send.
+    /// Starts to send spans. Connects only when there is something to send.
     ///
     /// # Errors
-    /// If the exporter cannot be made.
+    /// Returns an error if the exporter cannot be created.
     pub(crate) fn start(collector: &Collector) -> Result<Self> {
         let Collector { url, environment } = collector;
         let agent = Agent::config_builder()
@@ -166,7 +168,7 @@ impl Traces {
         Ok(Self { provider, url: url.clone() })
     }
 
-    /// Takes the spans.
+    /// Returns the layer that receives the spans.
     pub(crate) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
@@ -191,8 +193,8 @@ impl Drop for Traces {
     }
 }
 
-/// Gives spans of requests the name, kind and status that OpenTelemetry has for them: with `tracing` these would be fields,
-/// which people would read in the log too.
+/// Gives spans of requests the name, kind and status that OpenTelemetry defines. With `tracing`
+/// these would be fields, which would also appear in the log for people.
 #[derive(Debug)]
 struct Named(OtlpExporter);
 
@@ -215,7 +217,7 @@ impl SpanExporter for Named {
     }
 }
 
-/// As <https://opentelemetry.io/docs/specs/semconv/http/http-spans/> has it for servers.
+/// Applies <https://opentelemetry.io/docs/specs/semconv/http/http-spans/> for servers.
 fn name(span: &mut SpanData) {
     let attribute = |key: &str| {
         span.attributes.iter().find(|attribute| attribute.key.as_str() == key).map(|it| &it.value)
@@ -232,7 +234,7 @@ fn name(span: &mut SpanData) {
     span.span_kind = SpanKind::Server;
 }
 
-/// Sends batches. Says once that the collector does not take them, and once that it does again.
+/// Sends batches. Logs once that the collector does not accept them, and once that it does again.
 #[derive(Debug)]
 struct Client {
     agent: Agent,
@@ -241,7 +243,7 @@ struct Client {
 
 #[async_trait]
 impl HttpClient for Client {
-    /// Blocks: the exporter has a thread.
+    /// Blocks, because the exporter has its own thread.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let url = request.uri().to_string();
         let sent = self.send(request);
@@ -266,7 +268,7 @@ impl HttpClient for Client {
 impl Client {
     fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ureq::Error> {
         let (mut head, body) = request.into_parts();
-        // Some may come from the environment, where they describe another body.
+        // Some of these headers may come from the environment, where they describe another body.
         for name in FRAMING {
             head.headers.remove(name);
         }

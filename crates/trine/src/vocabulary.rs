@@ -6,40 +6,41 @@ use anyhow::{Context, Result};
 use trine_text::{ChatTemplate, Tokenizer};
 use trine_weights::Checkpoint;
 
-/// The tokenizer of a checkpoint.
+/// Returns the tokenizer of a checkpoint.
 ///
 /// # Errors
-/// If there is none or it is damaged.
+/// Returns an error if there is none or it is damaged.
 pub(crate) fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer> {
     Tokenizer::from_checkpoint(checkpoint).with_context(|| {
         format!("text cannot be turned into tokens for {}", checkpoint.source().display())
     })
 }
 
-/// The chat template of a checkpoint, if it has one.
+/// Returns the chat template of a checkpoint, if it has one.
 ///
 /// # Errors
-/// If it is damaged.
+/// Returns an error if it is damaged.
 pub(crate) fn template(checkpoint: &Checkpoint) -> Result<Option<ChatTemplate>> {
     ChatTemplate::from_checkpoint(checkpoint)
         .context("the model's chat template cannot be used (--raw does without)")
 }
 
-/// Tokenizer and chat template together.
+/// The tokenizer and the chat template of a model.
 #[derive(Debug, Clone)]
 pub(crate) struct TextSide {
-    /// Text to tokens and back.
+    /// Converts text to tokens and back.
     pub(crate) tokenizer: Arc<Tokenizer>,
-    /// How conversations are written; base models have none.
+    /// Formats conversations; `None` for base models.
     pub(crate) template: Option<ChatTemplate>,
 }
 
 impl TextSide {
-    /// Reads both; `stop_ids` are the end tokens that the model's configuration names. A text that is only continued
-    /// needs no template, not even a sound one.
+    /// Reads both. `stop_ids` are the end tokens that the model's configuration names. Text that is
+    /// only continued needs no template, so with `needs_template` false even a damaged one is no
+    /// error.
     ///
     /// # Errors
-    /// If the tokenizer is missing, or what is needed is damaged.
+    /// Returns an error if the tokenizer is missing, or something that is needed is damaged.
     pub(crate) fn read(
         checkpoint: &Checkpoint,
         stop_ids: &[u32],

@@ -1,36 +1,40 @@
-//! Breaking lines between words, for text that comes in pieces.
+//! Breaks lines between words, for text that arrives in pieces.
 
 use unicode_linebreak::linebreaks;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Fewest columns of a terminal at which lines are broken: in less every word is cut anyway.
+/// The fewest columns of a terminal at which lines are broken. On a narrower one almost every word
+/// would be cut.
 const COLUMNS_LEAST: usize = 8;
-/// What begins and ends a block of code in Markdown, at the beginning of a line.
+/// The marks that begin and end a block of code in Markdown, at the beginning of a line.
 const FENCES: [&str; 2] = ["```", "~~~"];
-/// Columns between tab stops.
+/// The number of columns between tab stops.
 const TAB: usize = 8;
 
 /// Breaks the lines of a text before the word that would not fit. Blocks of code stay as they are.
 ///
-/// A word is given on when it is known to be whole, so the last one waits for what follows or for [`Wrapper::finish`].
+/// A word is passed on only when it is known to be complete, so the last one waits for more text or
+/// for [`Wrapper::finish`].
 #[derive(Debug, Default)]
 pub(crate) struct Wrapper {
-    /// The last word, as long as more of it may come.
+    /// The last word, which may not be complete.
     held: String,
-    /// Spaces after the word before: given on only if a word follows on the same line.
+    /// The spaces after the previous word. They are passed on only if a word follows on the same
+    /// line.
     gap: String,
-    /// Columns of the line that are taken.
+    /// The number of columns that are used on the line.
     column: usize,
     /// Whether the line has a word.
     has_word: bool,
-    /// What ends the block of code at hand.
+    /// The mark that ends the current block of code.
     fence: Option<&'static str>,
-    /// The line of code at hand, as far as it can still end the block.
+    /// The current line of code, as far as it can still end the block.
     code: String,
 }
 
 impl Wrapper {
-    /// Takes a piece of the text; gives what can be written of it on a terminal of `columns` columns.
+    /// Takes a piece of the text and returns what can be written of it to a terminal of `columns`
+    /// columns.
     pub(crate) fn push(&mut self, text: &str, columns: usize) -> String {
         let mut out = String::new();
         let mut rest = text;
@@ -43,7 +47,7 @@ impl Wrapper {
         out
     }
 
-    /// The rest of the text.
+    /// Returns the rest of the text.
     pub(crate) fn finish(&mut self, columns: usize) -> String {
         let mut out = String::new();
         self.flush(columns, &mut out);
@@ -51,7 +55,7 @@ impl Wrapper {
         out
     }
 
-    /// A part of a line.
+    /// Takes a part of a line.
     fn take(&mut self, text: &str, columns: usize, out: &mut String) {
         if self.fence.is_some() {
             out.push_str(text);
@@ -63,7 +67,7 @@ impl Wrapper {
         let held = std::mem::take(&mut self.held);
         let mut start = 0;
         for (end, _) in linebreaks(&held) {
-            // What follows the last place may belong to the same word.
+            // Text after the last break opportunity may belong to the same word.
             if end < held.len() {
                 self.place(&held[start..end], columns, out);
                 start = end;
@@ -129,7 +133,7 @@ impl Wrapper {
             self.column = advance(self.column, word);
             return;
         }
-        // Longer than a line.
+        // The word is longer than a line.
         for character in word.chars() {
             let width = character.width().unwrap_or(0);
             if self.column > 0 && self.column + width > columns {
@@ -142,14 +146,14 @@ impl Wrapper {
     }
 }
 
-/// The column after a text that begins at a column.
+/// Returns the column after a text that begins at `column`.
 fn advance(column: usize, text: &str) -> usize {
     let mut parts = text.split('\t');
     let first = column + parts.next().map_or(0, UnicodeWidthStr::width);
     parts.fold(first, |column, part| (column / TAB + 1) * TAB + part.width())
 }
 
-/// A whole text with its lines broken.
+/// Breaks the lines of a whole text.
 pub(crate) fn fill(text: &str, columns: usize) -> String {
     let mut wrapper = Wrapper::default();
     let mut lines = wrapper.push(text, columns);
@@ -161,7 +165,7 @@ pub(crate) fn fill(text: &str, columns: usize) -> String {
 mod tests {
     use super::*;
 
-    /// The same text in pieces of every size has to give the same lines.
+    /// Checks that the same text in pieces of every size gives the same lines.
     #[track_caller]
     fn check(text: &str, columns: usize, expected: &str) {
         assert_eq!(fill(text, columns), expected, "as a whole");

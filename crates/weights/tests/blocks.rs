@@ -1,5 +1,5 @@
-//! The block codecs against vectors computed by another implementation (gguf-py 0.19.0), and
-//! properties of the encoders.
+//! Compares the block codecs with vectors computed by another implementation (gguf-py 0.19.0), and
+//! tests properties of the encoders.
 
 #![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
 
@@ -36,7 +36,7 @@ impl Golden {
     }
 }
 
-/// Equal as numbers: the same bits, any NaN for NaN, either zero for zero.
+/// Returns whether two floats are equal as numbers: the same bits, or both NaN, or both zero.
 fn same(a: f32, b: f32) -> bool {
     a == b || (a.is_nan() && b.is_nan())
 }
@@ -80,7 +80,7 @@ fn encoders_give_the_reference_bytes() {
     }
 }
 
-/// A small generator, so that the inputs are the same everywhere.
+/// A small generator, so that the inputs are the same on every machine.
 struct Random(u64);
 
 impl Random {
@@ -97,7 +97,7 @@ impl Random {
         (self.next() >> 40) as f32 / (1_u64 << 24) as f32
     }
 
-    /// Roughly normal, with the heavier tails that trained weights have.
+    /// Returns a roughly normal number, with the heavier tails of trained weights.
     fn weight(&mut self) -> f32 {
         let bell = (0..6).map(|_| self.unit() - 0.5).sum::<f32>();
         if self.next().is_multiple_of(50) { bell * 4.0 } else { bell }
@@ -116,7 +116,8 @@ fn round_trip(dtype: DType, input: &[f32]) -> Vec<f32> {
     output
 }
 
-/// The obvious Q4_K: each run spread over its range, scales rounded to 6 bits.
+/// Quantises to Q4_K in the obvious way: spreads each run over its range and rounds scales to 6
+/// bits.
 fn naive_q4_k(block: &[f32]) -> Vec<f32> {
     let range = |run: &[f32]| {
         let low = run.iter().copied().fold(0.0_f32, f32::min);
@@ -137,7 +138,8 @@ fn naive_q4_k(block: &[f32]) -> Vec<f32> {
     out
 }
 
-/// The obvious Q6_K: each run's largest magnitude becomes 31, scales rounded to 7 bits.
+/// Quantises to Q6_K in the obvious way: maps each run's largest magnitude to 31 and rounds scales
+/// to 7 bits.
 fn naive_q6_k(block: &[f32]) -> Vec<f32> {
     let scales: Vec<f32> = block
         .chunks(16)
@@ -191,7 +193,7 @@ fn extreme_inputs_stay_finite_and_close() {
             let output = round_trip(dtype, &input);
             let largest = input.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
             for (x, y) in input.iter().zip(&output) {
-                // Half a step of the coarsest format, plus what half precision cannot hold.
+                // Half a step of the coarsest format, plus the error of half precision.
                 let limit = largest / 7.0 + 4e-6;
                 assert!((x - y).abs() <= limit, "{dtype}, {name}: {x:e} became {y:e}");
             }
@@ -271,7 +273,7 @@ fn tensors_are_quantised_row_by_row() {
     }
 }
 
-/// How far a decoded element may lie from its original, as a share of its block's largest
+/// Returns how far a decoded element may be from its original, as a share of its block's largest
 /// magnitude: half a step, plus the rounding of the scale to half precision (and, for the K
 /// formats, of the runs' scales).
 fn tolerance(dtype: DType) -> f32 {
@@ -307,7 +309,7 @@ proptest! {
         let groups = input.chunks(dtype.block_elements()).zip(output.chunks(dtype.block_elements()));
         for (input, output) in groups {
             let largest = input.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
-            // Half of half precision's smallest step, times the integer range.
+            // Half of the smallest step of half precision, times the integer range.
             let limit = tolerance(dtype) * largest + 128.0 * 3e-8;
             for (x, y) in input.iter().zip(output) {
                 prop_assert!((x - y).abs() <= limit, "{dtype}: {x:e} became {y:e}, block max {largest:e}");

@@ -19,7 +19,8 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// The message of the error that opening `path` gives; it must name the path's last part.
+/// Opens `path`, which must fail, and returns the message of the error, which must contain
+/// `expected`.
 #[track_caller]
 fn refuse(path: &Path, expected: &str) -> String {
     let start = Instant::now();
@@ -219,7 +220,7 @@ fn tensors_in_other_formats_are_listed_apart() {
     assert!(checkpoint.unreadable().iter().any(|t| t.name == "input_ids" && t.format == "I64"));
 }
 
-/// One file of a split model with tensor `name`.
+/// Creates one file of a split model with tensor `name`.
 fn part(number: u16, count: u16, total: i32, name: &str) -> Vec<u8> {
     let mut raw = Raw::with_rows(vec![row(name, &[8], 0, 0)], 32);
     raw.entries.push(entry("split.no", 2, &number.to_le_bytes()));
@@ -266,7 +267,7 @@ fn a_file_cut_while_open_is_an_error_and_the_process_lives() {
     cut.check_intact().unwrap();
 
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
-    // Several threads touch missing pages at once; each read ends and gives zeros.
+    // Several threads touch missing pages at once. Each read ends and returns zeros.
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -284,7 +285,7 @@ fn a_file_cut_while_open_is_an_error_and_the_process_lives() {
         }
         result => panic!("{result:?}"),
     }
-    // The other model is untouched, and a slot can be used again after its map is gone.
+    // The other model is not affected, and a slot can be used again after its map is gone.
     other.check_intact().unwrap();
     drop((cut, last));
     Checkpoint::open(&other_path).unwrap().check_intact().unwrap();
@@ -297,7 +298,7 @@ fn a_file_written_while_open_is_an_error() {
     let path = folder.path().join("model.gguf");
     fs::copy(goldens().join("gguf/gemma3-qat/model.gguf"), &path).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    // Cut inside the last page: no page is missing, but the size tells.
+    // Cut inside the last page: no page is missing, but the size differs.
     let length = fs::metadata(&path).unwrap().len();
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(length - 1).unwrap();
@@ -305,7 +306,7 @@ fn a_file_written_while_open_is_an_error() {
     file.set_len(length).unwrap();
     file.set_modified(std::time::SystemTime::now() + Duration::from_secs(5)).unwrap();
     assert!(checkpoint.check_intact().unwrap_err().to_string().contains("was written to"));
-    // Replacing by rename leaves the open file alone.
+    // Replacing the file by renaming does not affect the open one.
     let again = Checkpoint::open(&path).unwrap();
     let replacement = folder.path().join("replacement");
     fs::write(&replacement, b"something else").unwrap();
@@ -328,7 +329,8 @@ fn an_open_file_cannot_be_cut_and_its_change_is_an_error() {
     assert!(checkpoint.check_intact().unwrap_err().to_string().contains("was written to"));
 }
 
-/// A fault outside our maps still ends the process, as it would without the guard: in a child.
+/// A fault outside our maps still ends the process, as without the guard. The fault happens in a
+/// child process.
 #[cfg(unix)]
 #[test]
 fn foreign_bus_errors_still_kill() {
@@ -337,7 +339,8 @@ fn foreign_bus_errors_still_kill() {
         let _open = Checkpoint::open(goldens().join("gguf/gemma3-qat/model.gguf")).unwrap();
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
-        // SAFETY: the file is this test's own; reading the pages it loses is the point.
+        // SAFETY: the file belongs to this test alone; reading the pages that it loses is the
+        // purpose.
         let foreign = unsafe { memmap2::Mmap::map(&file).unwrap() };
         file.set_len(0).unwrap();
         std::hint::black_box(foreign[0]);
@@ -371,7 +374,7 @@ fn released_pages_are_read_again() {
     assert!(!owned.is_mapped());
 }
 
-/// Metadata with a value of every kind.
+/// Creates metadata with a value of every kind.
 fn rich_metadata() -> Keys {
     let mut keys = Keys::default();
     let strings: StringArray = ["<pad>", "", "é", "▁the"].into_iter().collect();

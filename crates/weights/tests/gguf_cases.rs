@@ -1,5 +1,5 @@
-//! Damaged GGUF files, one case each. Every error names the file, and where the damage has a place,
-//! its byte. The names follow llama.cpp's `tests/test-gguf.cpp` where a case is known there.
+//! Damaged GGUF files, one case each. Every error names the file and, if the damage has a place,
+//! its byte. The names follow llama.cpp's `tests/test-gguf.cpp` for the cases that it has.
 
 #![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
 
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use support::{Raw, entry, row, string};
 use trine_weights::{Checkpoint, WeightsError, gguf};
 
-/// The error of parsing `bytes`, which must name the file, say `expected`, and come within 1 s.
+/// Returns the error of parsing `bytes`, which must name the file, contain `expected`, and occur
+/// within 1 s.
 #[track_caller]
 fn refuse(bytes: &[u8], expected: &str) -> WeightsError {
     let start = Instant::now();
@@ -244,7 +245,7 @@ fn tensors_bad_offset() {
     refuse(&Raw::with_rows(descending, 64).bytes(), "tensor `a`");
     let gap = vec![row("a", &[8], 0, 0), row("b", &[8], 0, 64)];
     refuse(&Raw::with_rows(gap, 128).bytes(), "32 follows");
-    // Aligned to 32 in a file that says 64.
+    // Aligned to 32 in a file that declares 64.
     let mut raw = Raw::with_rows(vec![row("a", &[8], 0, 0), row("b", &[8], 0, 32)], 128);
     raw.entries.push(entry("general.alignment", 4, &64_u32.to_le_bytes()));
     raw.alignment = 64;

@@ -1,10 +1,10 @@
 //! Thousands of damaged copies of real files: each must give an error or a sound checkpoint, in
 //! bounded time and memory, and never a panic.
 //!
-//! The corpus is generated from a fixed seed. Damage goes to headers (that is where a parser can be
-//! misled); the tensor data after them is a hole of the right length, so that a copy costs
-//! kilobytes. Some damage leaves a file valid, such as another letter in a token's text: those are
-//! counted apart, and their tensors are walked and decoded.
+//! The corpus is generated from a fixed seed. The damage is in headers, where a parser can be
+//! misled; the tensor data after them is a hole of the right length, so that a copy costs
+//! kilobytes. Some damage leaves a file valid, such as a different letter in a token's text. Such
+//! files are counted separately, and their tensors are walked and decoded.
 
 #![allow(clippy::unwrap_used, reason = "a failure of a test helper is a failure of the test")]
 
@@ -33,7 +33,8 @@ fn grow(bytes: usize) {
     PEAK.fetch_max(live, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; only counters are kept beside it.
+// SAFETY: every call is passed to the system's allocator unchanged; in addition only counters are
+// updated.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grow(layout.size());
@@ -48,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // While it moves, the old and the new place both count.
+        // During a move the old and the new place both count.
         grow(size);
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's contract is the system allocator's.
@@ -59,9 +60,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What loading may allocate beyond twice the file: paths, messages, parsed JSON of small files.
+/// The bytes that loading may allocate in addition to twice the file: paths, messages, parsed JSON
+/// of small files.
 const CONSTANT_BYTES: usize = 256 << 10;
-/// How long one load may take, on a machine busy with other things.
+/// The longest time of one load, on a machine that is busy with other work.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// SplitMix64.
@@ -90,11 +92,11 @@ impl Random {
 struct Source {
     name: &'static str,
     header: Vec<u8>,
-    /// Length of what follows the header; written as a hole.
+    /// The length of the data after the header, which is written as a hole.
     data_bytes: u64,
-    /// Where a parser looks most: half of all damage goes there.
+    /// The part that a parser depends on most. Half of all damage is there.
     hot: std::ops::Range<usize>,
-    /// The file to write, and the path to open (its folder for safetensors).
+    /// The file to write and, below it, the path to open (its folder for safetensors).
     write_to: PathBuf,
     open: PathBuf,
 }
@@ -149,7 +151,7 @@ fn sources(folder: &Path) -> Vec<Source> {
     sources
 }
 
-/// About 2 KB with metadata of every kind and two tensors.
+/// Creates a file of about 2 KB with metadata of every kind and two tensors.
 fn small_gguf() -> Vec<u8> {
     let mut raw = Raw::sound();
     let sizes = [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8];
@@ -168,7 +170,7 @@ fn small_gguf() -> Vec<u8> {
     raw.bytes()
 }
 
-/// Integers that overflow, wrap, or point just beyond something.
+/// Returns integers that overflow, wrap, or point just beyond something.
 fn extreme(random: &mut Random, file_bytes: u64) -> u64 {
     let choices = [
         0,
@@ -194,7 +196,7 @@ fn extreme(random: &mut Random, file_bytes: u64) -> u64 {
 const KINDS: [&str; 7] =
     ["bit flip", "extreme integer", "cut", "splice", "duplicate", "delete", "swap"];
 
-/// A damaged header and the length of the whole file.
+/// Returns a damaged header and the length of the whole file.
 fn damage(random: &mut Random, kind: &str, source: &Source, other: &[u8]) -> (Vec<u8>, u64) {
     let mut bytes = source.header.clone();
     let file_bytes = bytes.len() as u64 + source.data_bytes;
@@ -212,7 +214,7 @@ fn damage(random: &mut Random, kind: &str, source: &Source, other: &[u8]) -> (Ve
             }
         }
         "extreme integer" => {
-            // Sizes and counts stand at the start and in the table.
+            // Sizes and counts are at the start and in the table.
             let at = if random.below(4) == 0 { random.below(32) } else { place(random) };
             let width = [1, 2, 4, 8][random.below(4)];
             let value = extreme(random, file_bytes).to_le_bytes();
@@ -254,14 +256,15 @@ fn damage(random: &mut Random, kind: &str, source: &Source, other: &[u8]) -> (Ve
 }
 
 fn write(source: &Source, header: &[u8], length: u64) {
-    // A file of its own each time: cutting one that exists makes some file systems flush to disk.
+    // Creates a new file each time, because truncating an existing one makes some file systems
+    // flush to disk.
     let _ = fs::remove_file(&source.write_to);
     let mut file = File::create(&source.write_to).unwrap();
     file.write_all(header).unwrap();
     file.set_len(length).unwrap();
 }
 
-/// Walks a checkpoint that was accepted: every tensor's bytes are there and decode.
+/// Walks a checkpoint that was accepted and checks that every tensor's bytes are there and decode.
 fn walk(checkpoint: &Checkpoint) {
     for tensor in checkpoint.tensors() {
         assert_eq!(tensor.bytes().len(), tensor.rows() * tensor.row_bytes());
@@ -286,7 +289,7 @@ fn walk(checkpoint: &Checkpoint) {
     checkpoint.check_intact().unwrap();
 }
 
-/// Tallies per source and kind.
+/// Counts per source and kind of damage.
 #[derive(Default)]
 struct Report {
     counts: BTreeMap<(&'static str, &'static str), (usize, usize)>, // refused, still valid
@@ -367,7 +370,7 @@ fn damaged_files_give_errors_or_sound_checkpoints() {
         }
         write(source, &source.header, source.header.len() as u64 + source.data_bytes);
     }
-    // Every length of the small file.
+    // Tries every length of the small file.
     let small = &sources[0];
     let whole = small.header.len() as u64 + small.data_bytes;
     for length in 0..whole {

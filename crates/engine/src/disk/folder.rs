@@ -1,10 +1,12 @@
-//! Pages in a folder: atomic, private, and never more than a limit.
+//! Keeps pages in a folder: atomic, private, and never more than a limit.
 //!
-//! Several processes may use one folder. Who writes holds the lock of the file `lock`, and looks at what is there first: so the
-//! limit holds for all of them together, and pages of one are found by the others when they write next. Who reads holds nothing:
-//! a file is put in its place whole, and what is removed meanwhile is not there.
+//! Several processes may use one folder. A process that writes holds the lock of the file `lock`
+//! and first looks at what is there. So the limit holds for all of them together, and each finds
+//! the pages of the others when it writes next. A process that reads holds no lock: a file appears
+//! in its place only as a whole, and a file that is removed meanwhile counts as missing.
 //!
-//! Files are not synced to the disk when they are written. One that a power failure has cut is damaged, and a page less.
+//! Files are not synced to the disk when they are written. A file that a power failure has cut is
+//! damaged, which costs one page.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -15,29 +17,30 @@ use std::time::{Duration, Instant, SystemTime};
 use super::page::{Damage, PageKey, PageName};
 
 const LOCK: &str = "lock";
-/// What begins and ends the name of a file that is being written.
+/// The beginning and the end of the name of a file that is being written.
 const PARTIAL: [&str; 2] = ["page-", ".partial"];
-/// What a file counts as at least, and in multiples of which: what file systems give out.
+/// The smallest size that a file counts as, and the unit to which sizes are rounded up: the unit in
+/// which file systems allocate.
 const GRAIN: u64 = 4096;
 /// How long a process waits for another one that writes.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it looks.
+/// The interval between attempts to take the lock.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It cannot be made, read or written.
+    /// It cannot be created, read or written.
     #[error(
         "{place} is needed for prefixes on disk and cannot be used; name a folder that this user may write to"
     )]
     Io {
-        /// The folder, or the file in it that holds the lock.
+        /// The folder, or the lock file in it.
         place: PathBuf,
-        /// What happened.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Others could put files there.
+    /// Other users could put files there.
     #[error(
         "the folder {folder} for prefixes is not this user's, or others can write to it, who could change what models answer; use one of your own with mode 700"
     )]
@@ -50,10 +53,10 @@ pub enum FolderError {
 /// Why a page was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not there, or cannot be read.
+    /// It does not exist, or cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What is there is not the page. It was removed.
+    /// The file is not the page. It was removed.
     #[error("{0}; it is removed")]
     Damage(#[from] Damage),
 }
@@ -61,13 +64,13 @@ pub enum ReadError {
 /// A page in the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
-    /// What it counts as.
+    /// The bytes that it counts as.
     bytes: u64,
-    /// When it was used last.
+    /// The time of its last use.
     used: SystemTime,
 }
 
-/// What is written to a file, and how; tests write otherwise.
+/// Writes the parts of a file; tests substitute it.
 type WriteFile = fn(&mut File, &[&[u8]]) -> io::Result<()>;
 
 /// A folder of pages.
@@ -79,26 +82,28 @@ pub struct Folder {
     write_file: WriteFile,
 }
 
-/// What came of an attempt to write pages.
+/// The outcome of an attempt to write pages.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// All pages that are in the folder, whoever wrote them.
+    /// All pages that are in the folder, from any process.
     pub names: Vec<PageName>,
-    /// What they count as together.
+    /// The bytes that they count as together.
     pub bytes: u64,
-    /// Pages written.
+    /// The number of pages written.
     pub pages: usize,
-    /// Pages that were there already and not written again.
+    /// The number of pages that were there already and not written again.
     pub found: usize,
-    /// Why not all were, if the disk is the reason.
+    /// Why some were not written, if the disk is the reason.
     pub error: Option<io::Error>,
 }
 
 impl Folder {
-    /// Opens a folder whose files are to take at most `limit` bytes; makes it, for its owner only, if it is not there.
+    /// Opens a folder whose files may take at most `limit` bytes. Creates it, accessible to its
+    /// owner only, if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be written, others may write to it, or its file system has no locks.
+    /// Returns an error if it cannot be written, others may write to it, or its file system has no
+    /// locks.
     pub fn open(path: &Path, limit: u64) -> Result<Self, FolderError> {
         let fail = |place: &Path| {
             let place = place.to_owned();
@@ -119,32 +124,36 @@ impl Folder {
         Ok(Self { path: path.to_owned(), limit, lock, write_file })
     }
 
-    /// What is there. Removes what is beyond the limit, and what was left half written.
+    /// Returns what is there. Removes pages beyond the limit, and files that were left half
+    /// written.
     ///
     /// # Errors
-    /// If the folder cannot be read, or another process holds its lock for long.
+    /// Returns an error if the folder cannot be read, or another process holds its lock for long.
     pub fn survey(&self) -> io::Result<Written> {
         self.write(&[], &[], &[])
     }
 
-    /// Writes pages, `bytes` being their keys and values one after the other; those that another process has written stay as
-    /// they are. Least recently used files are removed before there would be too many; `known` are pages that count as used
-    /// now. Nothing is written if the two together are beyond the limit.
+    /// Writes pages whose keys and values are concatenated in `bytes`. Pages that another process
+    /// has written stay as they are. Removes the least recently used files before the limit would
+    /// be exceeded; `known` are pages that count as used now. Writes nothing if both together
+    /// exceed the limit.
     ///
     /// # Errors
-    /// As [`Folder::survey`]. If a page cannot be written, that is a part of what is given.
+    /// Returns the errors of [`Folder::survey`]. If a page cannot be written, the error is in
+    /// [`Written::error`].
     pub fn write(&self, pages: &[PageKey], bytes: &[u8], known: &[PageKey]) -> io::Result<Written> {
         let _guard = self.lock()?;
         self.check()?;
         let present = self.look()?;
         let now = SystemTime::now();
-        // Of a sequence the end goes first: without its beginning it is of no use.
+        // The end of a sequence is removed first, because it is of no use without the beginning.
         let stamp = |key: &PageKey| now.checked_sub(Duration::from_micros(key.index.into()));
         for key in known.iter().chain(pages) {
             if present.contains_key(&key.name())
                 && let Some(used) = stamp(key)
             {
-                // For other processes and later times; here they are spared.
+                // The time matters to other processes and later calls; this call keeps the file
+                // anyway.
                 let _ = self.open_page(key).and_then(|file| file.set_modified(used));
             }
         }
@@ -155,12 +164,12 @@ impl Folder {
             pages.iter().filter(|key| !is_there(key)).map(PageKey::name).collect();
         let is_missing = |key: &&PageKey| missing.contains(&key.name());
         let needed: u64 = pages.iter().filter(is_missing).map(size).sum();
-        // A file with the name of a page that is not one is replaced.
+        // A file that has the name of a missing page but is not that page is replaced.
         missing.iter().for_each(|name| room.forget(name));
         room.keep(known.iter().chain(pages).map(PageKey::name));
         let fits = needed.saturating_add(room.spared) <= self.limit;
         room.make(if fits { needed } else { 0 }, |name| self.remove(name));
-        // Something may not have gone.
+        // A file may have failed to be removed.
         let fits = fits && room.total.saturating_add(needed) <= self.limit;
         let found = pages.iter().filter(|key| !is_missing(key)).count();
         let mut written = Written { found, ..Written::default() };
@@ -173,7 +182,7 @@ impl Folder {
             }
             match self.put(key, payload, stamp(key).unwrap_or(now)) {
                 Ok(()) => written.pages += 1,
-                // A folder has the page's name, and can keep it.
+                // A folder that has the page's name may stay.
                 Err(_) if self.place(&key.name()).is_dir() => continue,
                 Err(error) => {
                     let problem = format!("{}: {error}", self.path.display());
@@ -188,10 +197,11 @@ impl Folder {
         Ok(written)
     }
 
-    /// The keys and values of a page, which counts as used then.
+    /// Reads the keys and values of a page, which then counts as used.
     ///
     /// # Errors
-    /// If it is not there, cannot be read, or is not what it should be: then it is removed.
+    /// Returns an error if the page does not exist, cannot be read, or is damaged. A damaged one is
+    /// removed.
     pub fn read(&self, key: &PageKey, bytes: &mut Vec<u8>) -> Result<(), ReadError> {
         self.check()?;
         let mut file = self.open_page(key)?;
@@ -200,7 +210,7 @@ impl Folder {
         let mut content = Vec::new();
         let result = if found.is_file() && found.len() == expected {
             content.reserve_exact(expected as usize + 1);
-            // It may grow meanwhile.
+            // The file may grow meanwhile.
             Read::by_ref(&mut file).take(expected + 1).read_to_end(&mut content)?;
             key.payload(&content)
         } else {
@@ -244,7 +254,8 @@ impl Folder {
         }
     }
 
-    /// The pages that are there. Whoever holds the lock writes nothing at the moment: half of a file is nobody's.
+    /// Lists the pages that are there. The caller holds the lock and nothing else writes, so a
+    /// partial file belongs to nobody and is removed.
     fn look(&self) -> io::Result<HashMap<PageName, Entry>> {
         let mut present = HashMap::new();
         for entry in std::fs::read_dir(&self.path)? {
@@ -256,7 +267,8 @@ impl Folder {
             if page.is_none() && !is_partial {
                 continue;
             }
-            // Of a link itself, not of what it leads to. What is gone by now is not there.
+            // These are the facts of a link itself, not of its target. A file that is gone by now
+            // is skipped.
             let Ok(facts) = entry.metadata() else { continue };
             match page.filter(|_| facts.is_file()) {
                 Some(page) => {
@@ -272,11 +284,12 @@ impl Folder {
         Ok(present)
     }
 
-    /// Writes a page beside its place and renames it.
+    /// Writes a page to a temporary file and renames it.
     fn put(&self, key: &PageKey, payload: &[u8], used: SystemTime) -> io::Result<()> {
         let partial = self.path.join(format!("{}{}{}", PARTIAL[0], std::process::id(), PARTIAL[1]));
         let (header, digest) = key.frame(payload);
-        // A new file: what is there by that name, a link say, is an error and not followed.
+        // Must be a new file: anything that has the name, such as a link, is an error and not
+        // followed.
         let file = open_private(&partial, OpenOptions::new().write(true).create_new(true));
         let result = file.and_then(|mut file| {
             (self.write_file)(&mut file, &[&header, payload, &digest])?;
@@ -284,7 +297,7 @@ impl Folder {
             std::fs::rename(&partial, self.place(&key.name()))
         });
         if result.is_err() {
-            // The error that matters is the first one.
+            // The first error is the one that matters.
             let _ = std::fs::remove_file(&partial);
         }
         result
@@ -294,7 +307,8 @@ impl Folder {
         std::fs::remove_file(self.place(name))
     }
 
-    /// Opens a page to be read, and to be marked as used: Windows sets times only of files that may be written.
+    /// Opens a page to be read and marked as used. Windows sets times only of files that are open
+    /// for writing.
     fn open_page(&self, key: &PageKey) -> io::Result<File> {
         let mut options = OpenOptions::new();
         open_private(&self.place(&key.name()), options.read(true).write(cfg!(windows)))
@@ -310,20 +324,20 @@ struct Guard<'a>(&'a File);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        // The process's end does it too.
+        // The end of the process unlocks it too.
         let _ = self.0.unlock();
     }
 }
 
-/// What is there, and what may go.
+/// The pages that are there, and which of them may be removed.
 struct Room {
     limit: u64,
-    /// What each page counts as.
+    /// The bytes that each page counts as.
     sizes: HashMap<PageName, u64>,
     total: u64,
-    /// Bytes of pages that are to stay.
+    /// Bytes of pages that must stay.
     spared: u64,
-    /// Pages that may go, the least recently used ones last.
+    /// Pages that may be removed, the least recently used ones last.
     victims: Vec<(SystemTime, PageName)>,
 }
 
@@ -337,7 +351,7 @@ impl Room {
         Self { limit, sizes, total, spared: 0, victims }
     }
 
-    /// Spares pages.
+    /// Protects pages from removal.
     fn keep(&mut self, names: impl Iterator<Item = PageName>) {
         let names: HashSet<PageName> = names.collect();
         self.victims.retain(|(_, name)| !names.contains(name));
@@ -348,7 +362,8 @@ impl Room {
         self.total -= self.sizes.remove(name).unwrap_or_default();
     }
 
-    /// Removes pages until there is room for `bytes` more. One that cannot be removed still counts.
+    /// Removes pages until there is room for `bytes` more. A page that cannot be removed still
+    /// counts.
     fn make(&mut self, bytes: u64, remove: impl Fn(&PageName) -> io::Result<()>) {
         while self.total.saturating_add(bytes) > self.limit {
             let Some((_, name)) = self.victims.pop() else { break };
@@ -382,30 +397,32 @@ fn make(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)
 }
 
-/// Opens a file, which only its owner may read if it is made. A link is not followed, and a pipe not waited for.
+/// Opens a file; a file that this creates is readable only for its owner. Does not follow links and
+/// does not wait for pipes.
 #[cfg(unix)]
 fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
-/// Opens a file, which gets the rights of its folder if it is made. A link is not followed.
+/// Opens a file; a file that this creates inherits the rights of its folder. Does not follow links.
 #[cfg(windows)]
 fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     use std::os::windows::fs::OpenOptionsExt;
-    /// Of `CreateFileW`: a link is opened itself.
+    /// A flag of `CreateFileW`: opens a link itself.
     const FILE_FLAG_OPEN_REPARSE_POINT: u32 = 0x0020_0000;
     options.custom_flags(FILE_FLAG_OPEN_REPARSE_POINT).open(path)
 }
 
-/// Whether a folder is this process's user's, and only they may write to it.
+/// Returns whether a folder belongs to the user of this process and only they may write to it.
 #[cfg(unix)]
 fn is_private(folder: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     folder.mode() & 0o022 == 0 && folder.uid() == rustix::process::geteuid().as_raw()
 }
 
-/// Not known of Windows, where a folder has the rights of the one that it is in, which are its user's own in their profile.
+/// Always returns true: on Windows a folder inherits the rights of its parent, which in a user's
+/// profile are the user's own.
 #[cfg(windows)]
 fn is_private(_: &std::fs::Metadata) -> bool {
     true

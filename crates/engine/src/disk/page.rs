@@ -1,4 +1,5 @@
-//! A page as a file: its name, which says what it must hold, and its bytes, which have to prove it.
+//! A page as a file: its name, which determines what it must hold, and its bytes, which have to
+//! prove it.
 //!
 //! | bytes | |
 //! |---|---|
@@ -11,9 +12,10 @@
 //! | | keys and values, as the device has them |
 //! | 32 | SHA-256 of all of it |
 //!
-//! Numbers are little-endian. The chain of a sequence begins with the hash of everything that decides its keys and values but the
-//! tokens ([`Origin`]) and of who may use them ([`Scope`]), and each block adds the hash of what was before and its tokens: so a
-//! page's name stands for the whole beginning of the sequence.
+//! Numbers are little-endian. The chain of a sequence begins with the hash of everything that
+//! determines its keys and values except the tokens ([`Origin`]) and of who may use them
+//! ([`Scope`]). Each block adds the hash of the chain before it and its tokens, so a page's name
+//! identifies the whole beginning of the sequence.
 
 use sha2::{Digest, Sha256};
 use trine_backend::{BLOCK, Facts, KvPart};
@@ -21,15 +23,16 @@ use trine_backend::{BLOCK, Facts, KvPart};
 use crate::scope::Scope;
 
 const MAGIC: &[u8; 8] = b"trineKV1";
-/// Bytes before the keys and values.
+/// The bytes before the keys and values.
 const HEADER: usize = 8 + 8 + 32 + 32 + 8 + 4 * BLOCK;
-/// Bytes after them.
+/// The bytes after them.
 const DIGEST: usize = 32;
 
 /// A link of a chain.
 type Hash = [u8; 32];
 
-/// Under what a page is found: for the same sequence, and the same device and program that compute it, the same name.
+/// The name of a page. The same sequence, computed by the same device and program, has the same
+/// name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageName {
     chain: Hash,
@@ -39,54 +42,55 @@ pub struct PageName {
 /// Everything that is known of a page before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageKey {
-    /// Its layers.
+    /// The layers that it covers.
     pub part: KvPart,
-    /// Its block in the sequence.
+    /// The index of its block in the sequence.
     pub index: u32,
-    /// The tokens of that.
+    /// The tokens of the block.
     pub tokens: [u32; BLOCK],
-    /// Bytes of keys and values.
+    /// The bytes of keys and values.
     pub bytes: usize,
     before: Hash,
     chain: Hash,
 }
 
-/// What decides keys and values beside the tokens.
+/// What determines keys and values apart from the tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     hash: Hash,
     page_bytes: [usize; 2],
 }
 
-/// What a file is that is not the page that it should be.
+/// How a file differs from the page that it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// Too short or too long.
+    /// The file is too short or too long.
     #[error("it has {found} bytes, {expected} are expected")]
     Length {
-        /// Bytes that it has.
+        /// The bytes that it has.
         found: u64,
-        /// Bytes that such a page has.
+        /// The bytes that such a page has.
         expected: u64,
     },
-    /// Its digest is not that of its bytes.
+    /// The digest is not that of the file's bytes.
     #[error("its checksum does not match")]
     Checksum,
-    /// It is sound, and another page.
+    /// The file is sound but holds another page.
     #[error("it holds something else than its name says")]
     Foreign,
 }
 
 impl Origin {
-    /// Of sequences that a Program computes with the model of this [fingerprint](trine_model::Model::fingerprint). Returns
-    /// `None` if the Program cannot give its pages.
+    /// Creates the origin of sequences that a Program computes with the model of this
+    /// [fingerprint](trine_model::Model::fingerprint). Returns `None` if the Program cannot export
+    /// its pages.
     pub fn new(fingerprint: Hash, program: &Facts) -> Option<Self> {
         let layout = program.pages.as_ref()?;
         let page_bytes = [KvPart::Global, KvPart::Local].map(|part| layout.page_bytes(part));
         let layout = layout.name.as_str();
         let mut hash = Sha256::new();
         hash.update(MAGIC);
-        // Another version may compute otherwise.
+        // Another version may compute differently.
         hash.update(concat!(env!("CARGO_PKG_VERSION"), "\n"));
         hash.update(fingerprint);
         for number in [BLOCK, page_bytes[0], page_bytes[1], layout.len()] {
@@ -96,13 +100,14 @@ impl Origin {
         Some(Self { hash: hash.finalize().into(), page_bytes })
     }
 
-    /// Bytes of a page.
+    /// Returns the bytes of keys and values in a page.
     pub fn page_bytes(&self, part: KvPart) -> usize {
         self.page_bytes[number(part) as usize]
     }
 
-    /// For each full block of a sequence the page of its global layers; [`PageKey::of`] gives that of the local ones. `is_bulk`
-    /// says whether its prompt has [bulk rows](trine_backend::Batch::bulk_from), which are computed otherwise; sequences of
+    /// Returns for each full block of a sequence the page of its global layers; [`PageKey::of`]
+    /// returns that of the local ones. `is_bulk` is whether its prompt has
+    /// [bulk rows](trine_backend::Batch::bulk_from), which are computed differently. Sequences of
     /// different scopes have different pages.
     pub fn pages(
         self,
@@ -129,31 +134,31 @@ impl Origin {
 }
 
 impl PageKey {
-    /// The page of the same block and another part.
+    /// Returns the page of the same block and another part.
     pub fn of(&self, part: KvPart, origin: &Origin) -> Self {
         Self { part, bytes: origin.page_bytes(part), ..*self }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> PageName {
         PageName { chain: self.chain, part: self.part }
     }
 
-    /// Bytes of its file.
+    /// Returns the bytes of its file.
     pub fn file_bytes(&self) -> u64 {
         (HEADER + self.bytes + DIGEST) as u64
     }
 
-    /// The bytes of its file before and after the keys and values.
+    /// Returns the bytes of its file before and after the keys and values.
     pub fn frame(&self, payload: &[u8]) -> ([u8; HEADER], [u8; DIGEST]) {
         let header = self.header();
         (header, Sha256::new().chain_update(header).chain_update(payload).finalize().into())
     }
 
-    /// The keys and values of a file.
+    /// Returns the keys and values of a file.
     ///
     /// # Errors
-    /// Why it is not this page.
+    /// Returns why the file is not this page.
     pub fn payload<'a>(&self, file: &'a [u8]) -> Result<&'a [u8], Damage> {
         let (found, expected) = (file.len() as u64, self.file_bytes());
         if found != expected {
@@ -164,7 +169,7 @@ impl PageKey {
             return Err(Damage::Checksum);
         }
         let (header, payload) = content.split_at(HEADER);
-        // Token ids and all: nothing is taken on the word of a hash.
+        // The whole header is compared, including the token ids, so that nothing relies on a hash.
         if header == self.header() { Ok(payload) } else { Err(Damage::Foreign) }
     }
 
@@ -188,13 +193,13 @@ impl PageKey {
 }
 
 impl PageName {
-    /// Name of its file: the chain in hexadecimal digits, part, `.kv`.
+    /// Returns the name of its file: the chain in hexadecimal digits, the part, `.kv`.
     pub fn file_name(&self) -> String {
         let digits: String = self.chain.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{digits}{}", suffix(self.part))
     }
 
-    /// The page of a file's name. None for a name that no page has.
+    /// Parses the name of a file. Returns `None` for a name that no page has.
     pub fn parse(name: &str) -> Option<Self> {
         let part = [KvPart::Global, KvPart::Local].into_iter();
         let (part, digits) =
@@ -296,7 +301,7 @@ pub(crate) mod tests {
         assert!(matches!(key.payload(&long), Err(Damage::Length { .. })));
     }
 
-    /// What two lists of tokens with one hash would lead to, and a file under another's name.
+    /// The case of two lists of tokens with the same hash, and of a file under another page's name.
     #[test]
     fn a_sound_file_of_other_tokens_is_not_the_page() {
         let key = origin(1).pages(true, Scope::default(), &[5; BLOCK]).next().unwrap();

@@ -1,4 +1,4 @@
-//! A folder of pages with two threads: one reads, one writes.
+//! Keeps pages in a folder with two threads: one reads, one writes.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -12,16 +12,16 @@ use super::folder::{Folder, ReadError, Written};
 use super::page::{PageKey, PageName};
 use super::{NotRead, PageStore, Spill, StoreCounts};
 
-/// What a spill counts as beyond its bytes among those that wait.
+/// What a waiting spill counts as in addition to its bytes.
 const SPILL_BYTES: usize = 64 << 10;
 
 /// Pages in a [`Folder`].
 #[derive(Debug)]
 pub struct DiskStore {
     shared: Arc<Shared>,
-    /// Most bytes that wait to be written, where more than one sequence does.
+    /// The most bytes that wait to be written if they are of more than one sequence.
     queue_bytes: usize,
-    /// None after the end.
+    /// `None` after the end.
     spills: Option<Sender<Job>>,
     reads: Option<Sender<Vec<PageKey>>>,
     answers: Receiver<Result<Vec<u8>, NotRead>>,
@@ -35,13 +35,13 @@ enum Job {
     Settle(Sender<()>),
 }
 
-/// What the threads tell.
+/// What the threads report.
 #[derive(Debug, Default)]
 struct Shared {
     known: Mutex<Known>,
     /// Bytes that wait to be written.
     queued: AtomicUsize,
-    /// Bytes and seconds of what was read lately.
+    /// Bytes and seconds of recent reads.
     speed: Mutex<(f64, f64)>,
     bytes: AtomicU64,
     written: AtomicU64,
@@ -50,21 +50,22 @@ struct Shared {
     failures: AtomicU64,
 }
 
-/// Which pages there are. The engine's thread asks for each block of a prompt, so its lock is held for the pages of one
-/// sequence at most, never for all of the folder's.
+/// Which pages there are. The engine's thread asks for each block of a prompt, so the lock is held
+/// at most for the pages of one sequence, never for all pages of the folder.
 #[derive(Debug, Default)]
 struct Known {
-    /// Those that are in the folder.
+    /// The pages in the folder.
     there: HashSet<PageName>,
-    /// Those that wait to be written.
+    /// The pages that wait to be written.
     queued: HashSet<PageName>,
 }
 
 impl DiskStore {
-    /// Looks what is there and starts the threads. At most `queue_bytes` wait to be written, or one sequence.
+    /// Looks at what is there and starts the threads. At most `queue_bytes` wait to be written, or
+    /// one sequence if it is larger.
     ///
     /// # Errors
-    /// If the folder cannot be read, or the system gives no threads.
+    /// Returns an error if the folder cannot be read, or the system provides no threads.
     pub fn start(folder: Folder, queue_bytes: usize) -> std::io::Result<Self> {
         let folder = Arc::new(folder);
         let shared = Arc::new(Shared::default());
@@ -104,7 +105,7 @@ impl PageStore for DiskStore {
         let shared = &self.shared;
         shared.queued.fetch_add(spill.bytes.len() + SPILL_BYTES, Ordering::AcqRel);
         shared.known().queued.extend(spill.pages.iter().map(PageKey::name));
-        // The thread ends only with this value.
+        // The thread ends only with this value, so the send succeeds.
         let _ = self.spills.as_ref().map(|spills| spills.send(Job::Spill(spill)));
     }
 
@@ -125,7 +126,7 @@ impl PageStore for DiskStore {
         let (sender, done) = channel();
         let sent = self.spills.as_ref().map(|spills| spills.send(Job::Settle(sender)));
         if matches!(sent, Some(Ok(()))) {
-            // An error is the thread's end.
+            // An error means that the thread ended.
             let _ = done.recv();
         }
     }
@@ -163,7 +164,7 @@ impl Shared {
 struct Writer {
     folder: Arc<Folder>,
     shared: Arc<Shared>,
-    /// Whether the last attempt failed, and that was said.
+    /// Whether the last attempt failed, which was then logged.
     is_failing: bool,
 }
 
@@ -182,7 +183,7 @@ impl Writer {
         }
     }
 
-    /// Takes over what came of an attempt to write `wanted` pages, which wait no longer.
+    /// Records the outcome of an attempt to write `wanted` pages, which no longer wait.
     fn note(&mut self, written: std::io::Result<Written>, wanted: &[PageKey]) {
         let shared = &self.shared;
         let (there, done, dropped, error) = match written {
@@ -195,13 +196,13 @@ impl Writer {
             Err(error) => (None, 0, wanted.len(), Some(error)),
         };
         let mut known = shared.known();
-        // In one piece: a page that was written is expected throughout.
+        // Both changes under one lock, so that a page that was written is expected throughout.
         let before = there.map(|there| std::mem::replace(&mut known.there, there));
         for key in wanted {
             known.queued.remove(&key.name());
         }
         drop(known);
-        // Freed without the lock, as it was made.
+        // Freed without holding the lock, as it was created.
         drop(before);
         shared.written.fetch_add(done as u64, Ordering::Relaxed);
         shared.dropped.fetch_add(dropped as u64, Ordering::Relaxed);
@@ -255,7 +256,7 @@ impl Reader {
         }
         self.shared.read.fetch_add(pages.len() as u64, Ordering::Relaxed);
         let mut speed = self.shared.speed.lock().unwrap_or_else(PoisonError::into_inner);
-        // The last read counts as much as all before it.
+        // The last read counts as much as all earlier ones together.
         let (read, seconds) = *speed;
         *speed = (read / 2.0 + bytes.len() as f64, seconds / 2.0 + start.elapsed().as_secs_f64());
         Ok(bytes)
@@ -271,14 +272,14 @@ mod tests {
     use super::*;
     use crate::disk::page::tests::origin;
 
-    /// What a page's file counts as.
+    /// The bytes that a page's file counts as.
     const PAGE: u64 = 4096;
 
     fn store(path: &Path, pages: u64) -> DiskStore {
         DiskStore::start(Folder::open(path, pages * PAGE).unwrap(), 1 << 20).unwrap()
     }
 
-    /// The pages of a sequence of its own for each seed.
+    /// Creates the pages of a different sequence for each seed.
     fn spill(seed: u32, blocks: usize) -> Spill {
         let tokens: Vec<u32> = (0..(blocks * BLOCK) as u32).map(|at| at ^ seed).collect();
         let pages: Vec<PageKey> =
@@ -300,11 +301,11 @@ mod tests {
         };
         let shared = spill(1000, 2);
         assert_eq!(write(&mut one, &shared), (2, 0));
-        // It was started before, and does not know them.
+        // The other store was started before and does not know them.
         assert!(!other.expects(&shared.pages[0].name()));
         assert_eq!(write(&mut other, &shared), (0, 0), "they are there");
         assert!(shared.pages.iter().all(|key| other.has(&key.name())));
-        // The first two pages of these are the other's.
+        // The other store has the first two pages of these.
         assert_eq!(write(&mut other, &spill(1000, 3)), (1, 0));
         let large = spill(2000, 4);
         assert_eq!(write(&mut other, &large), (1, 4), "more than there may be at all");

@@ -1,35 +1,38 @@
-//! What leaves the books' memory for elsewhere, and comes back: beginnings of sequences in whole blocks.
+//! Moves beginnings of sequences, in whole blocks, out of the books' memory and back.
 
 use trine_backend::BLOCK;
 
 use super::{Holder, KvCache, Slot};
 
-/// An ended sequence whose cache was given to others. What the device keeps stays as it is until the device runs or copies next.
+/// An ended sequence whose cache was given to others. The device's memory of it stays unchanged
+/// until the device runs or copies next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// Where it was.
+    /// The slot that it had.
     pub slot: usize,
-    /// Positions that it held.
+    /// The number of positions that it held.
     pub length: usize,
-    /// Its block table, for those.
+    /// Its block table, for those positions.
     pub blocks: Vec<u32>,
-    /// Positions from this one on are still in all rings, up to `length`.
+    /// The first position from which all rings still hold everything up to `length`.
     pub rings_from: usize,
 }
 
 impl KvCache {
-    /// From here on keeps a list of ended sequences that lose two blocks or more, for [`KvCache::take_lost`].
+    /// From now on keeps a list of ended sequences that lose two blocks or more, for
+    /// [`KvCache::take_lost`].
     pub fn record_losses(&mut self) {
         self.lost.get_or_insert_default();
     }
 
-    /// The sequences that lost their caches since the last call, in that order. What is lost by [`KvCache::forget`] and
-    /// [`KvCache::release`] is of no use to anybody and not among them.
+    /// Returns the sequences that lost their caches since the last call, in that order. Caches
+    /// dropped by [`KvCache::forget`] and [`KvCache::release`] are of no use and not included.
     pub fn take_lost(&mut self) -> Vec<Lost> {
         self.lost.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Ended sequences as [`KvCache::take_lost`] would give them, the oldest first. They stay.
+    /// Returns the ended sequences in the form of [`KvCache::take_lost`], the oldest first. They
+    /// stay.
     pub fn kept(&self) -> Vec<Lost> {
         let ended = |slot: usize| match self.slots[slot].holder {
             Holder::Ended(tick) => Some((tick, slot)),
@@ -40,16 +43,17 @@ impl KvCache {
         ended.into_iter().map(|(_, slot)| self.describe(slot)).collect()
     }
 
-    /// Makes an ended sequence of `length` positions (full blocks, at least one) that the device is to be given: what its rings
-    /// are given begins at `rings_from`. Ended sequences give up their caches for it. None, and nothing but them is changed,
-    /// if all slots are running or there are too few blocks.
+    /// Creates an ended sequence of `length` positions (full blocks, at least one) whose contents
+    /// are to be written to the device; those of its rings begin at `rings_from`. Other ended
+    /// sequences lose their caches for it. Returns `None` if all slots are running or there are too
+    /// few blocks; then nothing but ended sequences is changed.
     pub fn adopt(&mut self, length: usize, rings_from: usize) -> Option<usize> {
         debug_assert!(length > 0 && length.is_multiple_of(BLOCK), "{length} positions");
         let slot = self.destination(None)?;
         self.note_loss(slot, 0);
         self.empty(slot);
         if self.reserve(slot, length).is_err() {
-            // They were counted as a running sequence's.
+            // The blocks were counted as a running sequence's.
             self.drop_holds(slot);
             self.empty(slot);
             return None;
@@ -62,13 +66,13 @@ impl KvCache {
         Some(slot)
     }
 
-    /// Gives up the cache of an ended sequence that turned out to be worth nothing.
+    /// Drops the cache of an ended sequence that turned out to be worthless.
     pub fn give_up(&mut self, slot: usize) {
         debug_assert!(!self.is_running(slot), "slot {slot} is running");
         self.empty(slot);
     }
 
-    /// Notes that an ended sequence is about to keep its first `kept` positions only.
+    /// Records that an ended sequence is about to keep only its first `kept` positions.
     pub(super) fn note_loss(&mut self, slot: usize, kept: usize) {
         let Slot { holder, length, .. } = self.slots[slot];
         let is_loss = matches!(holder, Holder::Ended(_)) && length >= kept + 2 * BLOCK;

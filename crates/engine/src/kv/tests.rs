@@ -15,7 +15,7 @@ fn fill(kv: &mut KvCache, slot: usize, rows: usize) {
     kv.check_integrity().unwrap();
 }
 
-/// The rule of [`Ring::keeps`] against a ring that is really written.
+/// Compares the rule of [`Ring::keeps`] with a ring that is actually written.
 #[test]
 fn a_ring_keeps_exactly_what_was_not_overwritten() {
     for window in 1..=9 {
@@ -131,7 +131,7 @@ fn a_second_cut_remembers_the_first_sequence() {
     kv.lease(100, |_| 0).unwrap();
     fill(&mut kv, 0, 100);
     kv.release(0, true);
-    // 100 written, the ring holds 68 and later; going on from 72 needs 68.
+    // 100 positions are written, and the ring holds 68 and later; going on from 72 needs 68.
     assert_eq!(kv.clone().lease(100, |_| 71).unwrap().reused, 0);
     assert_eq!(kv.lease(100, |_| 75).unwrap().reused, 75);
     fill(&mut kv, 0, 1);
@@ -193,7 +193,7 @@ fn what_rings_have_forgotten_is_named_and_kept_the_next_time() {
     fill(&mut kv, 1, 104);
     kv.release(1, true);
     kv.check_integrity().unwrap();
-    // The fork is used by all that come; the oldest other gives way.
+    // All later requests use the fork; the oldest other sequence loses its slot.
     for _ in 0..2 {
         let next = kv.lease(200, |slot| [100, 100, 96][slot]).unwrap();
         assert_eq!((next.reused, next.copied_from), (96, Some(2)));
@@ -214,16 +214,16 @@ fn what_comes_from_elsewhere_is_reused_as_far_as_its_rings_go() {
         kv.clone().lease(120, |other| if other == slot { common } else { 0 }).unwrap().reused
     };
     assert_eq!((reused(96), reused(70), reused(68)), (96, 70, 68));
-    // The query at 67 sees 63, which no ring was given.
+    // The query at 67 sees 63, which the rings never held.
     assert_eq!((reused(67), reused(64)), (0, 0));
-    // A fork of it has no more.
+    // A fork of it holds no more.
     kv.lease(120, |_| 96).unwrap();
     fill(&mut kv, slot, 10);
     let fork = kv.lease(120, |other| if other == slot { 100 } else { 0 }).unwrap();
     assert_eq!((fork.reused, fork.copied_from), (96, Some(slot)));
     kv.release(fork.slot, true);
     assert_eq!(kv.lease(120, |other| if other == fork.slot { 67 } else { 0 }).unwrap().reused, 0);
-    // More than there are blocks for, and then as much as that.
+    // First adopts more than there are blocks for, then exactly as much.
     let mut small = KvCache::new(shape(2, 2, 256, vec![ring]));
     assert_eq!(small.adopt(96, 64), None);
     small.check_integrity().unwrap();
@@ -260,7 +260,7 @@ fn losses_are_recorded_while_the_device_still_holds_them() {
     assert!(kv.take_lost().is_empty() && kv.kept().is_empty());
     kv.advance(1, 150);
     kv.release(1, true);
-    // Little of it goes, then nothing that anybody would want.
+    // A request takes little of it, and later nothing that would be of use is lost.
     kv.lease(160, |slot| [0, 140][slot]).unwrap();
     assert!(kv.take_lost().is_empty());
     kv.release(1, true);

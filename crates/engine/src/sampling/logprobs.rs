@@ -2,16 +2,16 @@
 
 use crate::request::Logprobs;
 
-/// Logarithm of the sum of the logits' exponentials, summed in f64 around the largest. A logit minus it is the logarithm of a
-/// probability.
+/// Returns the logarithm of the sum of the logits' exponentials, summed in f64 relative to the
+/// largest. A logit minus it is the logarithm of a probability.
 pub fn log_sum_exp(logits: &[f32]) -> f64 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
     f64::from(largest) + sum.ln()
 }
 
-/// Log-probability of `token` (below the number of logits) and of the `top` most likely ones. Equal logits rank by id. Where
-/// logits are not finite, so are the results.
+/// Returns the log-probabilities of `token` (below the number of logits) and of the `top` most
+/// likely tokens. Equal logits rank by id. If logits are not finite, neither are the results.
 pub(crate) fn of(logits: &[f32], token: u32, top: usize) -> Logprobs {
     let normaliser = log_sum_exp(logits);
     let logprob = |logit: f32| (f64::from(logit) - normaliser) as f32;
@@ -25,7 +25,7 @@ pub(crate) fn of(logits: &[f32], token: u32, top: usize) -> Logprobs {
     }
 }
 
-/// The `count` largest logits, the largest first.
+/// Returns the `count` largest logits, the largest first.
 fn likeliest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     let mut kept: Vec<(u32, f32)> = Vec::with_capacity(count + 1);
     for (id, &logit) in logits.iter().enumerate() {

@@ -1,19 +1,19 @@
-//! From logits to a token.
+//! Selects a token from logits.
 //!
 //! The order, with the meaning of each number in [`SamplingParams`]:
 //!
 //! 1. logit bias,
 //! 2. repetition penalty, then presence and frequency penalty,
-//! 3. at temperature 0: the lowest id among the largest logits, and nothing else,
+//! 3. at temperature 0: the lowest id among the largest logits, and nothing further,
 //! 4. temperature, then the softmax of what is kept by top-k, then top-p, then min-p,
 //! 5. one draw.
 //!
-//! This is the order of Hugging Face transformers (`TemperatureLogitsWarper`, `TopKLogitsWarper`, `TopPLogitsWarper`,
-//! `MinPLogitsWarper`), which the generation defaults of a checkpoint are written for: top-p counts the mass of what
-//! top-k left, and the temperature acts before both.
+//! This is the order of Hugging Face transformers (`TemperatureLogitsWarper`, `TopKLogitsWarper`,
+//! `TopPLogitsWarper`, `MinPLogitsWarper`), for which the generation defaults of checkpoints are
+//! written: top-p counts the mass that top-k left, and the temperature acts before both.
 //!
-//! Equal logits rank by id, the lower first. A vocabulary of 262,144 entries is never sorted: top-k and top-p are
-//! partial selections.
+//! Equal logits rank by id, the lower one first. A vocabulary of 262,144 entries is never sorted:
+//! top-k and top-p are partial selections.
 
 pub(crate) mod logprobs;
 mod params;
@@ -29,32 +29,32 @@ pub use params::{BIAS_MAX, BIASES_MAX, PENALTY, SamplingParams, TEMPERATURE_MAX,
 use crate::error::EngineError;
 use select::Candidate;
 
-/// Buffers of the sampling of one token; shared by all sequences of an engine.
+/// Buffers for sampling one token, shared by all sequences of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {
     /// Logits after bias and penalties, (vocabulary).
     logits: Vec<f32>,
-    /// Tokens that can still be drawn.
+    /// The tokens that can still be drawn.
     candidates: Vec<Candidate>,
-    /// How often each token occurs in the penalty window, (vocabulary); zero between tokens.
+    /// How often each token occurs in the penalty window, (vocabulary); all zero between calls.
     counts: Vec<u32>,
-    /// Which tokens may be sampled, a bit each.
+    /// Which tokens may be sampled, one bit each.
     pub(crate) allowed: Vec<u32>,
 }
 
-/// What a token is chosen from.
+/// The input of the choice of a token.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Choice<'a> {
     /// (vocabulary).
     pub(crate) logits: &'a [f32],
-    /// Prompt and answer so far.
+    /// The tokens of the prompt and the answer so far.
     pub(crate) history: &'a [u32],
-    /// Where the answer begins in it.
+    /// The index in `history` at which the answer begins.
     pub(crate) answer: usize,
 }
 
 impl Workspace {
-    /// Buffers that need not grow for this vocabulary.
+    /// Creates buffers that need not grow for this vocabulary.
     pub(crate) fn new(vocabulary: usize) -> Self {
         Self {
             logits: Vec::with_capacity(vocabulary),
@@ -65,7 +65,7 @@ impl Workspace {
     }
 }
 
-/// The sampling of one sequence: its parameters and its random numbers.
+/// The state of sampling one sequence: its parameters and its random numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Stream {
     params: SamplingParams,
@@ -74,7 +74,8 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) fn new(params: SamplingParams) -> Self {
-        // The seed is the key itself: no derivation that another version of a library could do differently.
+        // The seed is the key itself, because another version of a library could derive a key
+        // differently.
         let mut key = [0; 32];
         key[..8].copy_from_slice(&params.seed.to_le_bytes());
         Self { params, random: ChaCha8Rng::from_seed(key) }
@@ -96,14 +97,15 @@ impl Stream {
         self.choose(adjusted, candidates)
     }
 
-    /// Chooses the next token among those whose bits are set. Nothing that is not allowed is ever chosen.
+    /// Chooses the next token among those whose bits are set in `allowed`, and never any other.
     pub(crate) fn sample_allowed(
         &mut self,
         choice: Choice<'_>,
         allowed: &[u32],
         workspace: &mut Workspace,
     ) -> Result<u32, EngineError> {
-        // Also of tokens that are not allowed: whatever gives such logits is broken.
+        // Checks also the logits of tokens that are not allowed: a device that returns such logits
+        // is broken.
         select::largest(choice.logits)?;
         let Workspace { logits: adjusted, candidates, counts, .. } = workspace;
         let mut logits = choice.logits;
@@ -129,14 +131,14 @@ impl Stream {
         Ok(self.draw(candidates, largest, uniform, logits.len()))
     }
 
-    /// Whether the largest [`TOP`] logits are enough to choose from.
+    /// Returns whether the largest [`TOP`] logits are enough to choose from.
     pub(crate) fn takes_top(&self) -> bool {
         let is_bounded = self.params.temperature == 0.0 || (1..=TOP).contains(&self.params.top_k);
         is_bounded && !penalties::change(&self.params)
     }
 
-    /// Chooses as [`Stream::sample`] does, the same token, from a row's largest logits: for streams that
-    /// [take these](Stream::takes_top). `vocabulary` is the number of all logits.
+    /// Chooses the same token as [`Stream::sample`] from a row's largest logits, for streams of
+    /// which [`takes_top`](Stream::takes_top) is true. `vocabulary` is the number of all logits.
     pub(crate) fn sample_top(
         &mut self,
         top: &[TopLogit],
@@ -151,7 +153,7 @@ impl Stream {
             return Ok(best);
         }
         let uniform = self.uniform();
-        // Where all are kept they are drawn in the order of their ids.
+        // If all of them are kept, they are drawn in the order of their ids.
         candidates.sort_unstable_by_key(|candidate| candidate.id);
         select::top_k_of(candidates, self.params.top_k);
         Ok(self.draw(candidates, largest, uniform, vocabulary))
@@ -171,7 +173,7 @@ impl Stream {
         Ok(self.draw(candidates, largest, uniform, logits.len()))
     }
 
-    /// Draws from what top-k left.
+    /// Draws from the tokens that top-k left.
     fn draw(
         &self,
         candidates: &mut Vec<Candidate>,
@@ -188,13 +190,13 @@ impl Stream {
         select::draw(&mut candidates[..kept], uniform, is_ordered_by_id)
     }
 
-    /// A number in [0, 1) with 53 random bits.
+    /// Returns a number in [0, 1) with 53 random bits.
     fn uniform(&mut self) -> f64 {
         (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// The numbers of the bits that are set, ascending.
+/// Returns the indices of the bits that are set, in ascending order.
 fn set_bits(words: &[u32]) -> impl Iterator<Item = u32> + '_ {
     words.iter().zip(0..).flat_map(|(&word, at)| {
         let rest = |word: &u32| Some(word & (word - 1)).filter(|&rest| rest != 0);
@@ -203,7 +205,8 @@ fn set_bits(words: &[u32]) -> impl Iterator<Item = u32> + '_ {
     })
 }
 
-/// Samples tokens with one set of parameters. The same seed and the same logits give the same tokens.
+/// Samples tokens with one set of parameters. The same seed and the same logits give the same
+/// tokens.
 #[derive(Debug)]
 pub struct Sampler {
     stream: Stream,
@@ -211,16 +214,18 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler at the beginning of its random numbers. `params` should have passed [`SamplingParams::check`].
+    /// Creates a sampler at the beginning of its random numbers. `params` should have passed
+    /// [`SamplingParams::check`].
     pub fn new(params: SamplingParams) -> Self {
         Self { stream: Stream::new(params), workspace: Workspace::default() }
     }
 
-    /// Chooses the token that follows `history` (prompt and answer so far) from its logits, (vocabulary), which are
-    /// left with bias and penalties applied. Penalties of an answer count all of the history as one.
+    /// Chooses the token that follows `history` (prompt and answer so far) from its logits,
+    /// (vocabulary). Bias and penalties are applied to `logits` in place. Penalties that count only
+    /// the answer count all of the history.
     ///
     /// # Errors
-    /// [`EngineError::NonFiniteLogits`] if a logit is infinite or not a number, or becomes so.
+    /// Returns [`EngineError::NonFiniteLogits`] if a logit is infinite or NaN, or becomes so.
     pub fn sample(&mut self, logits: &mut [f32], history: &[u32]) -> Result<u32, EngineError> {
         let Workspace { candidates, counts, .. } = &mut self.workspace;
         penalties::apply(&self.stream.params, logits, (history, 0), counts);

@@ -1,59 +1,65 @@
-//! What a user can say about sampling.
+//! Parameters of sampling.
 
 use trine_model::GenerationDefaults;
 
 use crate::error::EngineError;
 
-/// Highest temperature accepted: far beyond it every distribution is flat.
+/// The highest temperature that is accepted. Far higher ones make every distribution flat.
 pub const TEMPERATURE_MAX: f32 = 100.0;
-/// Largest top-k accepted; no vocabulary is larger.
+/// The largest top-k that is accepted; no vocabulary is larger.
 pub const TOP_K_MAX: usize = 1 << 24;
-/// Smallest and largest repetition penalty accepted.
+/// The range of the repetition penalty.
 const REPETITION: std::ops::RangeInclusive<f32> = 0.01..=100.0;
-/// Range of presence and frequency penalties, that of OpenAI's API.
+/// The range of presence and frequency penalties, the same as in OpenAI's API.
 pub const PENALTY: std::ops::RangeInclusive<f32> = -2.0..=2.0;
-/// Largest bias on a logit, that of OpenAI's API; it decides by itself whether a token is chosen.
+/// The largest bias on a logit, the same as in OpenAI's API. It is enough to decide whether a token
+/// is chosen.
 pub const BIAS_MAX: f32 = 100.0;
-/// Most biased tokens in a request.
+/// The most biased tokens in a request.
 pub const BIASES_MAX: usize = 4096;
-/// Tokens that penalties look back on by default, as in llama.cpp.
+/// The default number of last tokens that penalties count, as in llama.cpp.
 const PENALTY_WINDOW: usize = 64;
 
 /// How a token is chosen from its logits. The module's documentation gives the order.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SamplingParams {
-    /// Logits are divided by it before the softmax; 0 is greedy. From 0 to 100.
+    /// Divides logits before the softmax; 0 is greedy. From 0 to 100.
     pub temperature: f32,
     /// Only this many of the most likely tokens are kept; 0 keeps all.
     pub top_k: usize,
-    /// Only the most likely tokens are kept that together have at least this share of the probability: the one that
-    /// reaches it is the last. From 0 (only the most likely) to 1 (all).
+    /// Only the most likely tokens that together have at least this share of the probability are
+    /// kept, up to the one that reaches it. From 0 (only the most likely) to 1 (all).
     pub top_p: f32,
-    /// Only tokens are kept that have at least this share of the most likely one's probability. From 0 (all) to 1.
+    /// Only tokens that have at least this share of the most likely one's probability are kept.
+    /// From 0 (all) to 1.
     pub min_p: f32,
-    /// Logits of tokens in the penalty window are divided by it if positive and multiplied if negative (Hugging Face's
-    /// `RepetitionPenaltyLogitsProcessor`); 1 changes nothing. From 0.01 to 100.
+    /// Logits of tokens in the penalty window are divided by this if positive and multiplied if
+    /// negative (Hugging Face's `RepetitionPenaltyLogitsProcessor`); 1 changes nothing. From 0.01
+    /// to 100.
     pub repetition_penalty: f32,
     /// Subtracted from the logits of tokens in the penalty window. From -2 to 2.
     pub presence_penalty: f32,
-    /// Subtracted from the logits of tokens in the penalty window once for each occurrence. From -2 to 2.
+    /// Subtracted from the logits of tokens in the penalty window once for each occurrence. From -2
+    /// to 2.
     pub frequency_penalty: f32,
-    /// The penalties count this many of the last tokens, prompt and answer together; 0 turns them off.
+    /// The number of last tokens, prompt and answer together, that the penalties count; 0 turns
+    /// them off.
     pub penalty_window: usize,
-    /// Instead of that window presence and frequency penalty count all tokens of the answer and none of the prompt, and the
-    /// repetition penalty all tokens of both, as OpenAI's API and vLLM have it.
+    /// If true, the penalties ignore that window. Presence and frequency penalty then count all
+    /// tokens of the answer and none of the prompt, and the repetition penalty all tokens of both,
+    /// as in OpenAI's API and vLLM.
     #[serde(default)]
     pub penalises_answer: bool,
-    /// Added to the logits of these tokens; -100 forbids a token for all practical purposes. Entries for one token add
-    /// up. From -100 to 100 each.
+    /// Values that are added to the logits of these tokens; -100 in practice forbids a token.
+    /// Entries for the same token add up. From -100 to 100 each.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Where the random numbers begin: same seed, same text.
+    /// The seed of the random numbers: the same seed gives the same text.
     pub seed: u64,
 }
 
 impl SamplingParams {
-    /// Always the most likely token; no penalties, no bias.
+    /// Returns parameters that always choose the most likely token, without penalties and bias.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,
@@ -70,7 +76,7 @@ impl SamplingParams {
         }
     }
 
-    /// What a model's makers recommend.
+    /// Returns the parameters that the makers of a model recommend.
     pub fn from_defaults(defaults: &GenerationDefaults, seed: u64) -> Self {
         Self {
             temperature: defaults.temperature,
@@ -85,7 +91,7 @@ impl SamplingParams {
     /// Checks every number.
     ///
     /// # Errors
-    /// [`EngineError::BadSampling`] naming the first field that is out of range.
+    /// Returns [`EngineError::BadSampling`] with the first field that is out of range.
     pub fn check(&self, vocabulary: usize) -> Result<(), EngineError> {
         within("temperature", self.temperature, &(0.0..=TEMPERATURE_MAX))?;
         if self.top_k > TOP_K_MAX {

@@ -1,8 +1,8 @@
-//! Changes to logits that depend on the request and on what was said before.
+//! Changes to logits that depend on the request and on the earlier tokens.
 
 use super::params::SamplingParams;
 
-/// Whether [`apply`] does anything.
+/// Returns whether [`apply`] changes anything.
 pub(super) fn change(params: &SamplingParams) -> bool {
     !params.logit_bias.is_empty() || penalise(params)
 }
@@ -14,9 +14,9 @@ fn penalise(params: &SamplingParams) -> bool {
     !neutral && (params.penalises_answer || params.penalty_window > 0)
 }
 
-/// Applies bias, repetition penalty, presence and frequency penalty, in this order. Ids beyond the logits are ignored.
-/// The answer begins in `history` at `answer`. `counts` is zero before and after, and grows to the logits' number if it is
-/// shorter.
+/// Applies bias, repetition penalty, presence and frequency penalty, in this order. Ids beyond the
+/// logits are ignored. The answer begins in `history` at `answer`. `counts` is zero before and
+/// after, and grows to the number of logits if it is shorter.
 pub(super) fn apply(
     params: &SamplingParams,
     logits: &mut [f32],
@@ -34,7 +34,7 @@ pub(super) fn apply(
     if counts.len() < logits.len() {
         counts.resize(logits.len(), 0);
     }
-    // What is repeated, and the part of it whose tokens are counted.
+    // The tokens for the repetition penalty, and those that the other penalties count.
     let (repeated, counted) = match params.penalises_answer {
         true => (history, &history[answer.min(history.len())..]),
         false => {
@@ -56,7 +56,7 @@ pub(super) fn apply(
     });
 }
 
-/// Changes the logit of each token that occurs, which is told how often it does.
+/// Calls `change` for the logit of each token that occurs, with the number of its occurrences.
 fn each(
     tokens: &[u32],
     logits: &mut [f32],
@@ -66,7 +66,7 @@ fn each(
     let known = || tokens.iter().map(|&id| id as usize).filter(|&id| id < logits.len());
     known().for_each(|id| counts[id] += 1);
     for id in tokens.iter().map(|&id| id as usize) {
-        // The first occurrence carries the whole count; clearing it skips the others.
+        // The first occurrence takes the whole count; clearing it skips the others.
         let Some(count) = counts.get_mut(id).map(std::mem::take).filter(|&count| count > 0) else {
             continue;
         };

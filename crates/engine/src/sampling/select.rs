@@ -1,10 +1,10 @@
-//! Which tokens can be drawn, and the draw.
+//! Selects the tokens that can be drawn, and draws.
 
 use std::cmp::Ordering;
 
 use crate::error::EngineError;
 
-/// Parts of a selection that are at most this long are sorted rather than split further.
+/// Parts of a selection that are at most this long are sorted instead of split further.
 const SORTED: usize = 64;
 
 /// A token that can still be drawn.
@@ -12,23 +12,23 @@ const SORTED: usize = 64;
 pub(super) struct Candidate {
     /// The token.
     pub(super) id: u32,
-    /// Its logit, later its weight: its probability relative to the most likely token's.
+    /// Its logit, later its weight, which is its probability relative to the most likely token's.
     pub(super) value: f32,
 }
 
 impl Candidate {
     pub(super) fn new(id: u32, logit: f32) -> Self {
-        // Adding zero turns -0 into 0, which ranks differently though it is equal.
+        // Adding zero turns -0 into 0, which is equal but ranks differently.
         Self { id, value: logit + 0.0 }
     }
 }
 
-/// Larger values first, then lower ids.
+/// Orders by larger value, then by lower id.
 fn rank(a: &Candidate, b: &Candidate) -> Ordering {
     b.value.total_cmp(&a.value).then(a.id.cmp(&b.id))
 }
 
-/// The first in rank of at least one candidates.
+/// Returns the first in rank of `candidates`, of which there must be at least one.
 pub(super) fn first(candidates: &[Candidate]) -> Result<(u32, f32), EngineError> {
     if let Some(broken) = candidates.iter().find(|candidate| !candidate.value.is_finite()) {
         return Err(EngineError::NonFiniteLogits { id: broken.id as usize, found: broken.value });
@@ -37,9 +37,9 @@ pub(super) fn first(candidates: &[Candidate]) -> Result<(u32, f32), EngineError>
     Ok(best.map_or((0, 0.0), |best| (best.id, best.value)))
 }
 
-/// The lowest id among the largest logits, and its logit.
+/// Returns the lowest id among the largest logits, and its logit.
 pub(super) fn largest(logits: &[f32]) -> Result<(u32, f32), EngineError> {
-    // Two plain passes: the compiler turns both into vector code, which it cannot do with a search for the index.
+    // Two plain passes, because the compiler can vectorise both, but not a search for the index.
     let mut are_finite = true;
     let mut largest = f32::NEG_INFINITY;
     for &logit in logits {
@@ -55,18 +55,20 @@ pub(super) fn largest(logits: &[f32]) -> Result<(u32, f32), EngineError> {
     Ok((id as u32, largest))
 }
 
-/// Fills `candidates` with the `k` largest logits, in no particular order; 0 takes all, in order of their ids.
+/// Fills `candidates` with the `k` largest logits, in no particular order; 0 takes all, in order of
+/// their ids.
 pub(super) fn top_k(logits: &[f32], k: usize, candidates: &mut Vec<Candidate>) {
     let all = logits.iter().zip(0..).map(|(&logit, id)| Candidate::new(id, logit));
     keep_top(all, bounded(k, logits.len()), candidates);
 }
 
-/// How many candidates top-k keeps of all of a vocabulary; 0 for all.
+/// Returns how many candidates top-k keeps of a whole vocabulary; 0 for all.
 pub(super) fn bounded(k: usize, vocabulary: usize) -> usize {
     if k < vocabulary { k } else { 0 }
 }
 
-/// Fills `candidates` with the `k` first in rank of all, which come in order of their ids; 0 takes all, in that order.
+/// Fills `candidates` with the `k` first in rank of `all`, which must be in order of their ids; 0
+/// takes all, in that order.
 pub(super) fn keep_top(
     all: impl Iterator<Item = Candidate>,
     k: usize,
@@ -77,8 +79,8 @@ pub(super) fn keep_top(
         candidates.extend(all);
         return;
     }
-    // What cannot be among the k largest of those seen is passed over with one comparison. An equal logit has a higher
-    // id than those seen, so it ranks below them.
+    // A candidate that cannot be among the `k` largest so far is skipped with one comparison. An
+    // equal logit has a higher id than the earlier ones, so it ranks below them.
     let full = k.saturating_mul(2);
     let mut floor = f32::NEG_INFINITY;
     for candidate in all {
@@ -93,14 +95,16 @@ pub(super) fn keep_top(
     keep_largest(candidates, k);
 }
 
-/// Keeps the `k` largest of candidates that are given already; 0 or more than there are keeps all, in their order.
+/// Keeps the `k` largest candidates. If `k` is 0 or at least their number, keeps all in their
+/// order.
 pub(super) fn top_k_of(candidates: &mut Vec<Candidate>, k: usize) {
     if k > 0 && k < candidates.len() {
         keep_largest(candidates, k);
     }
 }
 
-/// Keeps the `k` (at least 1) first in rank; gives the value of the last of them, or no bound if there are fewer.
+/// Keeps the `k` (at least 1) first in rank. Returns the value of the last of them, or no bound if
+/// there are fewer.
 fn keep_largest(candidates: &mut Vec<Candidate>, k: usize) -> f32 {
     if candidates.len() < k {
         return f32::NEG_INFINITY;
@@ -111,8 +115,8 @@ fn keep_largest(candidates: &mut Vec<Candidate>, k: usize) -> f32 {
     floor
 }
 
-/// Turns logits into weights `exp((logit - largest) / temperature)`. The largest gets 1, so that no temperature
-/// overflows; those that vanish are dropped.
+/// Turns logits into weights `exp((logit - largest) / temperature)`. The largest gets 1, so that no
+/// temperature overflows. Candidates whose weight vanishes are dropped.
 pub(super) fn softmax_weights(candidates: &mut Vec<Candidate>, largest: f32, temperature: f32) {
     for candidate in candidates.iter_mut() {
         candidate.value = ((candidate.value - largest) / temperature).exp();
@@ -120,7 +124,8 @@ pub(super) fn softmax_weights(candidates: &mut Vec<Candidate>, largest: f32, tem
     candidates.retain(|candidate| candidate.value > 0.0);
 }
 
-/// Moves the candidates that pass top-p and then min-p to the front; gives their number, at least 1.
+/// Moves the candidates that pass top-p and then min-p to the front and returns their number, at
+/// least 1.
 pub(super) fn keep_likely(candidates: &mut [Candidate], top_p: f32, min_p: f32) -> usize {
     let mut kept = candidates.len();
     if top_p < 1.0 {
@@ -139,8 +144,9 @@ pub(super) fn keep_likely(candidates: &mut [Candidate], top_p: f32, min_p: f32) 
     kept
 }
 
-/// Draws one of at least one candidates by their weights: the first in the order of rank (or of ids, if they are in it)
-/// up to which the weights sum to `uniform` times the whole. `uniform` is in [0, 1).
+/// Draws one of the candidates, of which there must be at least one, by their weights: the first in
+/// the order of rank (or of ids, if they are ordered by id) up to which the weights sum to
+/// `uniform` times the whole. `uniform` is in [0, 1).
 pub(super) fn draw(candidates: &mut [Candidate], uniform: f64, is_ordered_by_id: bool) -> u32 {
     let goal = uniform * sum(candidates);
     let last = if is_ordered_by_id { walk(candidates, goal) } else { leading(candidates, goal) };
@@ -151,8 +157,8 @@ fn sum(candidates: &[Candidate]) -> f64 {
     candidates.iter().map(|candidate| f64::from(candidate.value)).sum()
 }
 
-/// Smallest number of first candidates, at least 1, whose weights sum to `goal`; all of them if rounding keeps the sum
-/// below it.
+/// Returns the smallest number of first candidates, at least 1, whose weights sum to `goal`; all of
+/// them if rounding keeps the sum below it.
 fn walk(candidates: &[Candidate], goal: f64) -> usize {
     let mut sum = 0.0;
     for (at, candidate) in candidates.iter().enumerate() {
@@ -164,9 +170,10 @@ fn walk(candidates: &[Candidate], goal: f64) -> usize {
     candidates.len()
 }
 
-/// Reorders candidates so that the smallest number of them, in order of rank, whose weights sum to `goal` comes first,
-/// with the one that reaches it last; gives that number. Each round splits what is left at a quarter and looks in one of
-/// the parts, so the expected time grows with the number of candidates only.
+/// Reorders candidates so that the smallest number of them, in order of rank, whose weights sum to
+/// `goal` comes first, with the one that reaches it last. Returns that number. Each round splits
+/// the rest at a quarter and continues in one of the parts, so the expected time is linear in the
+/// number of candidates.
 fn leading(candidates: &mut [Candidate], goal: f64) -> usize {
     let (mut low, mut high) = (0, candidates.len());
     let mut below = 0.0;

@@ -8,7 +8,7 @@ fn plain(temperature: f32, seed: u64) -> SamplingParams {
     SamplingParams { temperature, seed, ..SamplingParams::greedy() }
 }
 
-/// The probabilities of the definition, by sorting: (id, probability) of what can be drawn.
+/// Returns (id, probability) of what can be drawn, computed by the definition with a sort.
 fn naive(params: &SamplingParams, logits: &[f32], history: &[u32]) -> Vec<(u32, f64)> {
     let mut logits: Vec<f64> = logits.iter().map(|&logit| f64::from(logit)).collect();
     for &(id, bias) in &params.logit_bias {
@@ -48,8 +48,9 @@ fn naive(params: &SamplingParams, logits: &[f32], history: &[u32]) -> Vec<(u32, 
     ranked
 }
 
-/// Draws often and compares frequencies with probabilities: Pearson's chi-square. The bound is its mean plus six
-/// standard deviations (`n + 6 sqrt(2n)` for `n` degrees of freedom); the seeds are fixed.
+/// Draws often and compares frequencies with probabilities by Pearson's chi-square. The bound is
+/// its mean plus six standard deviations (`n + 6 sqrt(2n)` for `n` degrees of freedom); the seeds
+/// are fixed.
 fn assert_distribution(params: SamplingParams, logits: &[f32], history: &[u32]) {
     const DRAWS: usize = 60_000;
     let expected = naive(&params, logits, history);
@@ -166,7 +167,8 @@ fn a_seed_is_a_text() {
     assert_ne!(draw(5), draw(5 + (1 << 40)));
 }
 
-/// The token is a function of the logits and one random number, whatever order a selection leaves things in.
+/// The token is a function of the logits and one random number, whatever order a selection leaves
+/// the candidates in.
 #[test]
 fn a_draw_goes_through_the_kept_tokens_in_order() {
     let base = plain(0.8, 21);
@@ -307,8 +309,8 @@ fn a_workspace_for_the_vocabulary_does_not_grow() {
 }
 
 proptest! {
-    /// What can be drawn is exactly what the definition keeps; distances from a border that rounding can move are
-    /// left out by the choice of the logits (multiples of 1/8) and shares.
+    /// Exactly the tokens that the definition keeps can be drawn. The choice of logits (multiples
+    /// of 1/8) and shares avoids values so close to a border that rounding could move them across.
     #[test]
     fn only_kept_tokens_are_drawn(
         steps in prop::collection::vec(-40_i32..40, 1..200),
@@ -357,7 +359,7 @@ proptest! {
         prop_assert!(kept == 1 || weight(kept - 1) < goal * (1.0 + 1e-9));
     }
 
-    /// Bias and penalties against the definition, one token at a time.
+    /// Compares bias and penalties with their definition, one token at a time.
     #[test]
     fn penalties_equal_their_definition(
         logits in prop::collection::vec(-10.0_f32..10.0, 12),
@@ -396,8 +398,8 @@ proptest! {
     }
 }
 
-/// What a device hands over that finds the largest logits itself: all that are not below the [`TOP`]-th largest, in any
-/// order.
+/// Returns what a device that finds the largest logits itself hands over: all logits that are not
+/// below the [`TOP`]-th largest, in any order.
 fn top_of(logits: &[f32]) -> Vec<TopLogit> {
     let mut sorted = logits.to_vec();
     sorted.sort_unstable_by(|a, b| b.total_cmp(a));
@@ -428,7 +430,7 @@ fn the_largest_logits_give_the_token_that_all_give() {
             let mut top = all.clone();
             let mut workspace = Workspace::new(vocabulary);
             for _ in 0..20 {
-                // Few distinct values, so that some are equal.
+                // There are few distinct values, so that some are equal.
                 let logits: Vec<f32> =
                     (0..vocabulary).map(|_| (number() * 400.0).floor() / 20.0 - 10.0).collect();
                 let expected = all

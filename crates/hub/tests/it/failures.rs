@@ -1,4 +1,5 @@
-//! Pulls that cannot end well: each gives an error that names cause and remedy, never a model.
+//! Pulls that must fail: each returns an error that names cause and remedy, and never leaves a
+//! model.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,8 +24,8 @@ fn repository() -> Repository {
     Repository::new("a/b", &[(FILE, &body())])
 }
 
-/// Pulls from a server whose files are answered by `special`; returns the error, the number of
-/// file requests and what the part holds. Makes sure that nothing counts as complete.
+/// Pulls from a server on which `special` answers requests for files. Returns the error, the number
+/// of file requests and the content of the partial file. Checks that nothing counts as complete.
 fn fails(
     special: impl Fn(&Request) -> Answer + Send + Sync + 'static,
 ) -> (HubError, usize, Option<Vec<u8>>) {
@@ -79,7 +80,7 @@ fn a_wrong_hash_is_never_a_model() {
     assert_eq!(requests, 1);
     assert_eq!(part.unwrap_or_default(), b"");
 
-    // The same when only the redirect's header tells the hash.
+    // The same if only the redirect's header has the hash.
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(|request| match request.is_file() {
         false => json(&serde_json::json!({"sha": COMMIT, "siblings": [{"rfilename": FILE}]})),
@@ -136,7 +137,7 @@ fn wrong_lengths() {
     let (error, ..) = fails(move |_| Answer::new(200, body()).with("Content-Length", junk_length));
     assert!(matches!(error, HubError::BadResponse { .. }), "{error}");
 
-    // Chunked bodies that end early or go on too long.
+    // Chunked bodies that end too early or are too long.
     let (error, requests, part) = fails(|_| {
         let mut answer = Answer::new(200, gguf(10_000, 3));
         answer.chunked = true;
@@ -388,7 +389,7 @@ fn a_store_that_cannot_be_written_says_so() {
     }
 }
 
-/// A judge that refuses files with this beginning.
+/// Refuses files that begin with junk.
 fn refuse_junk(file: &str, beginning: &[u8]) -> Result<(), String> {
     match beginning.starts_with(b"junk") {
         true => Err(format!("{file} begins with {} bytes of junk", beginning.len())),
@@ -419,9 +420,9 @@ fn what_cannot_be_run_is_refused_by_its_beginning() {
     assert_eq!(error.to_string(), reason);
     assert_eq!(server.file_requests().len(), 2);
     assert!(!folder.path().join("a").exists(), "a refused model left something");
-    // Of a set the first file tells.
+    // Of a set of files only the first one is judged.
     judging.pull(&name("a/b:Q8_0"), &mut Silent).unwrap();
-    // What another program fetched is not looked at again.
+    // A file that another program fetched is not judged again.
     hub(&server, folder.path()).pull(&name("a/b:Q4_0"), &mut Silent).unwrap();
     judging.pull(&name("a/b:Q4_0"), &mut Silent).unwrap();
 }

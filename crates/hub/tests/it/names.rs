@@ -146,7 +146,7 @@ proptest! {
             prop_assert!(path.starts_with("/store"));
             let normal = |c: std::path::Component| matches!(c, std::path::Component::Normal(_));
             prop_assert!(path.components().skip(1).all(normal), "{path:?}");
-            // Windows joins with a backslash of its own.
+            // Windows joins with its own separator, a backslash.
             let parts = path.iter().skip(1).map(|part| part.to_str().unwrap());
             prop_assert!(!parts.collect::<String>().contains(['\\', '/', '\0', ':']), "{path:?}");
             prop_assert_eq!(ModelName::parse(&name.to_string()).unwrap(), name);

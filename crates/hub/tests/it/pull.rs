@@ -1,4 +1,4 @@
-//! Pulls that end well: whole, in pieces, over redirects, from several processes at once.
+//! Pulls that succeed: whole, in pieces, over redirects, from several processes at once.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -56,7 +56,7 @@ fn a_model_is_pulled_once_and_then_found_without_a_server() {
     assert_eq!(hub_one.pull(&name("a/b:q4_0"), &mut Silent).unwrap().path, local.path);
     assert_eq!(server.file_requests().len(), before, "a whole file was fetched again");
 
-    // Without its manifest a file is recognised by its hash.
+    // A file without its manifest is recognised by its hash.
     std::fs::remove_file(store.join("a/b/manifest.json")).unwrap();
     hub_one.pull(&name("a/b"), &mut Silent).unwrap();
     assert_eq!(server.file_requests().len(), before);
@@ -386,7 +386,7 @@ fn two_threads_pull_the_same_model_once() {
     assert_eq!(server.file_requests().len(), 1);
 }
 
-/// Pulls in a process of its own, for the tests below.
+/// Pulls in a separate process, for the tests below.
 #[test]
 #[ignore = "runs as a child of other tests"]
 fn child() {

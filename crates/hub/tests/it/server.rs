@@ -11,15 +11,15 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use trine_hub::{Hub, HubConfig, Progress};
 
-/// The commit that the test repositories are at.
+/// The commit of the test repositories.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A request as it arrived.
+/// A request as received.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) headers: BTreeMap<String, String>,
-    /// How many requests with this path came before.
+    /// The number of earlier requests with this path.
     pub(crate) earlier: usize,
 }
 
@@ -28,7 +28,7 @@ impl Request {
         self.headers.get(name).map(String::as_str)
     }
 
-    /// First byte of the requested range.
+    /// Returns the first byte of the requested range.
     pub(crate) fn from(&self) -> usize {
         let range = self.header("range").unwrap_or("bytes=0-");
         range.trim_start_matches("bytes=").trim_end_matches('-').parse().unwrap()
@@ -45,17 +45,17 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
-    /// Close the connection after this many body bytes.
+    /// Closes the connection after this many body bytes.
     pub(crate) cut: Option<usize>,
-    /// Sleep this long after `cut` bytes before closing.
+    /// Sleeps this long after `cut` bytes before closing.
     pub(crate) stall: Option<Duration>,
-    /// Send in pieces of this many bytes with pauses of a millisecond.
+    /// Sends pieces of this many bytes with pauses of a millisecond.
     pub(crate) drip: Option<usize>,
-    /// Send only the first half of the pieces while this is set.
+    /// Sends only the first half of the pieces while this is set.
     pub(crate) hold: Option<Arc<AtomicBool>>,
-    /// Send `Transfer-Encoding: chunked` (with the final chunk) instead of a length.
+    /// Sends `Transfer-Encoding: chunked` (with the final chunk) instead of a length.
     pub(crate) chunked: bool,
-    /// Announce no length at all.
+    /// Announces no length at all.
     pub(crate) unsized_body: bool,
 }
 
@@ -101,7 +101,8 @@ impl Server {
         Server { address, log, stop, thread: Some(thread) }
     }
 
-    /// A server that holds one repository and answers as the Hub does, unless `special` answers.
+    /// Starts a server that holds one repository and answers as the Hub does, unless `special`
+    /// answers.
     pub(crate) fn repository(
         repository: Repository,
         special: impl Fn(&Request) -> Option<Answer> + Send + Sync + 'static,
@@ -151,7 +152,7 @@ fn serve(mut stream: TcpStream, log: &Mutex<Vec<Request>>, handler: &Handler) {
         log.push(request.clone());
         request
     };
-    // A client that has heard enough closes: that is no failure of the server.
+    // A client that has read enough closes the connection, which is no failure of the server.
     let _ = send(&mut stream, &handler(&request));
 }
 
@@ -214,7 +215,7 @@ impl Repository {
         Repository { name: name.to_owned(), commit: COMMIT.to_owned(), files }
     }
 
-    /// What the Hub's API answers.
+    /// Returns the answer of the Hub's API.
     pub(crate) fn info(&self) -> serde_json::Value {
         let siblings: Vec<serde_json::Value> = self
             .files
@@ -248,7 +249,7 @@ pub(crate) fn json(value: &serde_json::Value) -> Answer {
     Answer::new(200, value.to_string()).with("Content-Type", "application/json")
 }
 
-/// A file as a server that knows ranges sends it.
+/// Sends a file in the way of a server that supports ranges.
 pub(crate) fn content(body: &[u8], request: &Request) -> Answer {
     let from = request.from();
     if from == 0 {
@@ -269,7 +270,7 @@ pub(crate) fn sha256(body: &[u8]) -> String {
     Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes of a pretended GGUF file: reproducible and nowhere the same.
+/// Returns the bytes of a fake GGUF file, which are reproducible and do not repeat.
 pub(crate) fn gguf(length: usize, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut body = b"GGUF".to_vec();
@@ -281,7 +282,7 @@ pub(crate) fn gguf(length: usize, seed: u32) -> Vec<u8> {
     body
 }
 
-/// A hub for a server, impatient enough for tests.
+/// Returns the settings of a hub for a server, with times short enough for tests.
 pub(crate) fn config(server: &Server, store: &std::path::Path) -> HubConfig {
     let mut config = HubConfig::new(store);
     config.endpoint = server.url();
@@ -297,12 +298,12 @@ pub(crate) fn hub(server: &Server, store: &std::path::Path) -> Hub {
     Hub::new(config(server, store)).unwrap()
 }
 
-/// Remembers what it is told.
+/// Records the calls that it receives.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     pub(crate) events: Vec<String>,
     pub(crate) bytes: u64,
-    /// Ask to stop once this many bytes have arrived.
+    /// Asks to stop once this many bytes have arrived.
     pub(crate) stop_at: Option<u64>,
     /// Cleared when the download has to wait.
     pub(crate) release: Option<Arc<AtomicBool>>,

@@ -1,4 +1,4 @@
-//! The local store and the Hugging Face cache, without any server.
+//! Tests of the local store and the Hugging Face cache, without a server.
 
 use std::fs;
 use std::path::Path;
@@ -86,7 +86,7 @@ fn junk_in_the_store_is_passed_over() {
     assert_eq!(hub.resolve(&name("a/b/nothing.gguf")).unwrap(), None);
     #[cfg(unix)]
     {
-        // A link may be listed, but nothing behind it is deleted.
+        // A link may be listed, but nothing that it leads to is deleted.
         let error = hub.remove(&name("a/linked")).unwrap_err();
         assert!(matches!(error, HubError::Refused { .. }), "{error}");
         assert!(folder.path().join("elsewhere/linked/y-Q8_0.gguf").exists());
@@ -219,7 +219,7 @@ fn the_hugging_face_cache_is_read_and_never_written() {
     assert!(error.to_string().contains("Hugging Face cache"), "{error}");
     assert!(snapshot.join("g-Q8_0.gguf").exists() && !store.exists());
 
-    // The store comes first.
+    // The store takes precedence.
     write(store.join("a/b/g-Q8_0.gguf"), b"GGUF");
     assert_eq!(hub.resolve(&name("a/b")).unwrap().unwrap().origin, Origin::Store);
     assert_eq!(names(&hub).len(), 3);

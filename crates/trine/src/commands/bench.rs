@@ -21,7 +21,7 @@ use crate::session::{PREFILL, Session, Sizes};
 use crate::statistics::Summary;
 use crate::terminal;
 
-/// Most sequences at once.
+/// The most sequences at once.
 const BATCH_MAX: usize = 256;
 
 /// What is measured.
@@ -34,21 +34,21 @@ enum Kind {
     Generate,
 }
 
-/// One thing to measure.
+/// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Test {
     kind: Kind,
-    /// Tokens of each sequence.
+    /// The number of tokens of each sequence.
     tokens: usize,
-    /// Sequences at once.
+    /// The number of sequences at once.
     batch: usize,
-    /// Positions filled before.
+    /// The number of positions that are filled before.
     depth: usize,
 }
 
 impl Test {
-    /// Positions that a sequence may need where steps have at most `rows` tokens. While several prompts are read, sequences that
-    /// have begun to write go on.
+    /// Returns the positions that a sequence may need if steps have at most `rows` tokens. While
+    /// several prompts are read, sequences that have begun to write continue.
     fn positions(self, rows: usize) -> usize {
         let while_others_start = match self.kind {
             Kind::Prompt => 0,
@@ -76,18 +76,18 @@ struct Measured {
     /// Tokens per second over all sequences, one value for each repeat.
     tokens_per_second: Vec<f64>,
     summary: Summary,
-    /// Bytes from memory per second at the median, by the Plan's cost.
+    /// Bytes from memory per second at the median, computed from the Plan's cost.
     bytes_per_second: f64,
-    /// Operations per second at the median, by the Plan's cost.
+    /// Operations per second at the median, computed from the Plan's cost.
     operations_per_second: f64,
-    /// Share of the measured read bandwidth.
+    /// The share of the measured read bandwidth.
     bandwidth_share: Option<f64>,
-    /// Time of each step, if it was asked for.
+    /// The time of each step, if `--steps` asks for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     steps: Vec<StepTime>,
 }
 
-/// Everything measured.
+/// The results of all tests.
 #[derive(Debug, Serialize)]
 struct Report {
     model: String,
@@ -106,13 +106,14 @@ struct Report {
 /// Measures the speed of a model.
 ///
 /// # Errors
-/// If there is nothing to measure, the tests do not fit the model's context, or the device fails.
+/// Returns an error if there is nothing to measure, the tests do not fit into the model's context,
+/// or the device fails.
 pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     let tests = tests(&args)?;
     let source = find(args.model.as_deref(), &args.fetch)?.source;
     let mut settings = Settings::measuring(&args.placement, KvType::F16);
     let batch = args.batch.iter().copied().max().unwrap_or(1);
-    // The least of what steps may have on any device.
+    // The smallest limit on the rows of a step among all devices.
     let rows = if settings.batch_invariant { INVARIANT_ROWS } else { PREFILL };
     settings.context = Some(context(&source, &tests, settings.context, rows)?);
     let sizes = Sizes { sequences: batch, outputs: batch, ..Sizes::default() };
@@ -137,7 +138,8 @@ pub(crate) fn run(args: BenchArgs, verbose: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the speed is compared with; `None` where two memories share the work, or there is no memory to measure with.
+/// Returns what the speed is compared with; `None` if two memories share the work or there is no
+/// memory to measure with.
 fn yardstick(session: &Session) -> Option<Yardstick> {
     let measured = match session.engine.program().facts().shares.as_slice() {
         [] => Yardstick::new(session.gpu.as_ref(), session.threads),
@@ -149,7 +151,7 @@ fn yardstick(session: &Session) -> Option<Yardstick> {
     measured.inspect_err(tell).ok()
 }
 
-/// Runs every test once more with the time of each step of the Plan.
+/// Runs every test once more and measures the time of each step of the Plan.
 fn step_times(
     session: &mut Session,
     tests: &[Test],
@@ -159,7 +161,7 @@ fn step_times(
     let bandwidth = report.read_bandwidth_summary.as_ref().map(|summary| summary.median);
     let kv = session.engine.program().facts().options.kv;
     for (test, measured) in tests.iter().zip(&mut report.tests) {
-        // The first run also records what is measured.
+        // The first run also records what the second one measures.
         for _ in 0..2 {
             session.engine.program_mut().profile(true);
             one(&mut session.engine, *test, watch, true)?;
@@ -218,7 +220,8 @@ fn tests(args: &BenchArgs) -> Result<Vec<Test>> {
     Ok(tests)
 }
 
-/// Positions that the largest test needs in steps of at most `rows` tokens, checked against the model's context.
+/// Returns the positions that the largest test needs in steps of at most `rows` tokens, checked
+/// against the model's context.
 fn context(source: &Source, tests: &[Test], asked: Option<usize>, rows: usize) -> Result<usize> {
     let most = source.open(None)?.config().context;
     for test in tests {
@@ -236,7 +239,7 @@ fn context(source: &Source, tests: &[Test], asked: Option<usize>, rows: usize) -
     Ok(asked.unwrap_or(needed).max(needed).min(most))
 }
 
-/// All repeats of all tests in turn, each followed by a measurement of the bandwidth.
+/// Runs all repeats of all tests in turn, each followed by a measurement of the bandwidth.
 fn measure(
     engine: &mut Engine,
     tests: &[Test],
@@ -245,7 +248,7 @@ fn measure(
     watch: &Watch,
 ) -> Result<(Vec<Vec<f64>>, Vec<f64>)> {
     let repeats = usize::from(args.repeats);
-    // Each test has either prompts or decoding sequences in mind, not what one does to the other.
+    // Each test measures either prompts or decoding sequences, not their effect on each other.
     engine.set_pacing(false);
     let mut speeds = vec![Vec::with_capacity(repeats); tests.len()];
     let mut reads = Vec::new();
@@ -275,7 +278,7 @@ fn measure(
     Ok((speeds, reads))
 }
 
-/// One run of a test: tokens per second over all sequences.
+/// Runs a test once and returns tokens per second over all sequences.
 fn one(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<f64> {
     engine.forget();
     let speed = match test.kind {
@@ -302,7 +305,8 @@ fn read_prompts(engine: &mut Engine, test: Test, watch: &Watch) -> Result<f64> {
     Ok((test.batch * test.tokens) as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// With `profile` the time of each step of the Plan is measured, only for the tokens.
+/// Measures generation. With `profile` the time of each step of the Plan is measured, only for the
+/// generated tokens.
 fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -> Result<f64> {
     let most = test.positions(engine.program().facts().options.width.tokens);
     let ids = (0..test.batch)
@@ -354,7 +358,7 @@ fn fail_on(finish: Option<Finish>) -> Result<()> {
     }
 }
 
-/// Queues a prompt that no other sequence shares a beginning with.
+/// Queues a prompt that shares no beginning with any other sequence.
 fn submit(
     engine: &mut Engine,
     index: usize,
@@ -404,7 +408,8 @@ fn report(
     }
 }
 
-/// Bytes from memory and operations for each token of a test, by the Plan.
+/// Returns the bytes from memory and the operations for each token of a test, computed from the
+/// Plan.
 fn cost_per_token(session: &Session, test: Test) -> (f64, f64) {
     let plan = &session.engine.program().facts().plan;
     let kv = session.engine.program().facts().options.kv;
@@ -420,7 +425,7 @@ fn cost_per_token(session: &Session, test: Test) -> (f64, f64) {
             (bytes as f64 / test.batch as f64, operations as f64 / test.batch as f64)
         }
         Kind::Prompt => {
-            // Prompts are read one after the other in steps of the engine's width.
+            // Prompts are read one after another in steps of the engine's width.
             let width = session.engine.program().facts().options.width.tokens;
             for context in (0..test.tokens).step_by(width) {
                 let tokens = width.min(test.tokens - context);

@@ -1,4 +1,4 @@
-//! `bench --steps`: where the time of a step goes.
+//! `bench --steps`: how the time of a pass is divided among steps of the Plan.
 
 use std::collections::HashMap;
 
@@ -10,21 +10,22 @@ use crate::output;
 /// Equal steps of all layers together.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct StepTime {
-    /// Label without the layer, and operation.
+    /// The label without the layer, and the operation.
     pub(crate) step: String,
-    /// Layers that have it.
+    /// The number of layers that have the step.
     pub(crate) count: usize,
-    /// Seconds of all of them in one pass.
+    /// The seconds of all of them in one pass.
     pub(crate) seconds: f64,
-    /// Bytes from memory for each second.
+    /// Bytes from memory per second.
     pub(crate) bytes_per_second: f64,
-    /// Operations for each second.
+    /// Operations per second.
     pub(crate) operations_per_second: f64,
-    /// Share of the bound: the time that only moving the bytes takes at the measured bandwidth.
+    /// The share of the bound, which is the time that moving the bytes alone takes at the measured
+    /// bandwidth.
     pub(crate) bound_share: Option<f64>,
 }
 
-/// Sums the steps' seconds of `passes` passes over the layers.
+/// Groups equal steps of all layers and averages their seconds over `passes` passes.
 pub(crate) fn group(
     plan: &Plan,
     seconds: &[f64],
@@ -68,7 +69,7 @@ pub(crate) fn group(
     groups.into_iter().map(finish).collect()
 }
 
-/// The steps as a table.
+/// Formats the steps as a table.
 pub(crate) fn describe(test: &str, steps: &[StepTime], markdown: bool) -> String {
     const HEADER: [&str; 7] = ["step", "layers", "us", "us each", "GB/s", "of read", "Gop/s"];
     let row = |step: &StepTime| {

@@ -9,7 +9,7 @@ use crate::output;
 /// Prints the completion script.
 ///
 /// # Errors
-/// If standard output cannot be written.
+/// Returns an error if standard output cannot be written.
 pub(crate) fn run(args: CompletionsArgs) -> Result<()> {
     let shell = match args.shell {
         Shell::Bash => Generator::Bash,

@@ -1,4 +1,4 @@
-//! `trine config`: the settings that hold, and where they come from.
+//! `trine config`: the settings in effect, and their origins.
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ use crate::terminal;
 /// Prints every setting.
 ///
 /// # Errors
-/// If standard output cannot be written.
+/// Returns an error if standard output cannot be written.
 pub(crate) fn run(args: ConfigArgs) -> Result<()> {
     let settings = settings::get();
     let file = settings.file.as_ref().map(|file| file.display().to_string());
@@ -37,7 +37,7 @@ pub(crate) fn run(args: ConfigArgs) -> Result<()> {
     output::line(output::table(&["setting", "value", "from"], rows.collect(), &[]))
 }
 
-/// The value that holds, and where it comes from, for people.
+/// Returns the value in effect and its origin, for people.
 fn held(key: &Key) -> (String, String) {
     match settings::get().value(key.name) {
         Some(value) => {

@@ -14,13 +14,14 @@ use crate::modelfile::{self, Modelfile};
 use crate::output;
 use crate::terminal;
 
-/// Largest Modelfile, in bytes.
+/// The largest Modelfile that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Creates a preset.
 ///
 /// # Errors
-/// If there is no such model, the file holds something that cannot be taken, or a value is out of its range.
+/// Returns an error if there is no such model, the file holds something that cannot be used, or a
+/// value is out of its range.
 pub(crate) fn run(args: CreateArgs) -> Result<()> {
     let name = name(&args.name)?;
     let file = args.file.as_deref().map(read).transpose()?;
@@ -29,7 +30,7 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
         (Some(from), None) => (from, Modelfile::default()),
         (None, None) => return Err(usage("give the model with --from, or a Modelfile with -f")),
     };
-    // Refused before anything is fetched.
+    // Wrong parameters are refused before anything is fetched.
     let parameters = merged(&args.parameters, file.parameters)?;
     for note in &file.notes {
         output::note(note);
@@ -42,10 +43,10 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
     save(&hub, &name, &preset)
 }
 
-/// Gives a model or preset a further name.
+/// Gives a model or preset another name.
 ///
 /// # Errors
-/// If there is no such model, or the name cannot be one.
+/// Returns an error if there is no such model, or the name is not valid.
 pub(crate) fn copy(args: CopyArgs) -> Result<()> {
     let name = name(&args.name)?;
     let hub = hub()?;
@@ -59,9 +60,9 @@ pub(crate) fn copy(args: CopyArgs) -> Result<()> {
     save(&hub, &name, &preset)
 }
 
-/// Keeps a preset, and says whether it stands in the place of another one.
+/// Saves a preset and prints whether it replaced another one.
 fn save(hub: &Hub, name: &PresetName, preset: &Preset) -> Result<()> {
-    // One that cannot be read is replaced too.
+    // A preset that cannot be read is replaced too.
     let is_new = matches!(hub.preset(&name.to_string()), Ok(None));
     hub.save_preset(preset)?;
     let done = if is_new { "created" } else { "replaced" };
@@ -70,7 +71,7 @@ fn save(hub: &Hub, name: &PresetName, preset: &Preset) -> Result<()> {
     Ok(())
 }
 
-/// The name of a preset to be created.
+/// Parses the name of a preset to be created.
 fn name(typed: &str) -> Result<PresetName> {
     if Embedded::find(typed.strip_suffix(":latest").unwrap_or(typed)).is_some() {
         return Err(usage(format!("{typed} is a model inside this program; choose another name")));
@@ -78,7 +79,8 @@ fn name(typed: &str) -> Result<PresetName> {
     PresetName::parse(typed).map_err(|error| usage(error.to_string()))
 }
 
-/// What a preset keeps of the model it stands on: a preset's name as it is, else one that lasts.
+/// Returns the name of the base that a preset keeps: a preset's name as it is, else one that means
+/// the same from every folder.
 fn base(hub: &Hub, from: &str, fetch: &FetchArgs) -> Result<String> {
     if let Some(preset) = hub.preset(from)? {
         return Ok(preset.name);
@@ -86,7 +88,7 @@ fn base(hub: &Hub, from: &str, fetch: &FetchArgs) -> Result<String> {
     Ok(find(Some(from), fetch)?.source.lasting_name())
 }
 
-/// What was typed, and for the rest what a file says.
+/// Merges the options with the parameters of a file; the options take precedence.
 fn merged(typed: &PresetArgs, file: PresetParameters) -> Result<PresetParameters> {
     let mut merged = file;
     if !typed.stop.is_empty() {
@@ -128,7 +130,7 @@ fn read(path: &Path) -> Result<Modelfile> {
     }
     let text = String::from_utf8(bytes).map_err(|_| anyhow!("{shown} is not UTF-8 text"))?;
     let mut file = modelfile::parse(&text).map_err(|problem| anyhow!("{shown}, {problem}"))?;
-    // A path of the file's folder means the same from every folder.
+    // A path in the file is relative to the file's folder, whatever the current folder is.
     let beside = path.parent().unwrap_or(Path::new("")).join(&file.from);
     let is_path = file.from.contains(['/', '\\']) || file.from.ends_with(".gguf");
     if is_path && beside.exists() {

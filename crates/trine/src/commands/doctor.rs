@@ -18,10 +18,11 @@ use crate::output;
 use crate::terminal;
 use crate::vocabulary::TextSide;
 
-/// Below this, a usual 4-bit model of 1 billion parameters with its context does not fit.
+/// With less memory than this, a usual 4-bit model of 1 billion parameters with its context does
+/// not fit.
 const MEMORY_SCARCE: u64 = 2 << 30;
 
-/// How a check ended.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
@@ -33,13 +34,13 @@ pub(super) enum State {
 /// One check.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
-    /// What was looked at.
+    /// What was checked.
     pub(super) check: Cow<'static, str>,
-    /// How it ended.
+    /// The outcome.
     pub(super) state: State,
     /// What was found, for people.
     pub(super) found: String,
-    /// What to do about it; `None` where all is well.
+    /// What to do about it; `None` if all is well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) remedy: Option<String>,
     /// What was found, for programs.
@@ -69,7 +70,7 @@ impl Finding {
         Self { state: State::Fail, remedy: Some(remedy.into()), ..Self::ok(check, found) }
     }
 
-    /// With the same for programs.
+    /// Adds the details for programs.
     pub(super) fn with_details(self, details: serde_json::Value) -> Self {
         Self { details: Some(details), ..self }
     }
@@ -78,7 +79,7 @@ impl Finding {
 /// Checks this machine.
 ///
 /// # Errors
-/// [`Negative`] if a check fails, after all are printed.
+/// Returns [`Negative`] if a check fails, after all of them are printed.
 pub(crate) fn run(args: DoctorArgs) -> Result<()> {
     let mut findings = vec![program(), embedded_model(), processor(), cores(), memory()];
     if !args.quick {
@@ -240,7 +241,7 @@ fn bandwidth() -> Finding {
     }
 }
 
-/// Store, cache, token and models.
+/// Checks the store, the cache, the token and the models.
 fn store() -> Vec<Finding> {
     let config = match hub_config() {
         Ok(config) => config,
@@ -304,7 +305,7 @@ fn models() -> Finding {
     }
 }
 
-/// Whether files can be made in a folder, or in the nearest one above it that exists.
+/// Checks whether files can be created in a folder, or in its nearest ancestor that exists.
 fn writable(check: &'static str, folder: &Path, setting: &str) -> Finding {
     let existing = folder
         .ancestors()
@@ -326,7 +327,7 @@ fn writable(check: &'static str, folder: &Path, setting: &str) -> Finding {
     }
 }
 
-/// The files through which GPUs and NPUs are used.
+/// Checks the device files of GPUs and NPUs.
 fn device_nodes() -> Vec<Finding> {
     let nodes = machine::device_nodes();
     let finding = |check: &'static str, kind: &str, note: &str| {

@@ -1,4 +1,4 @@
-//! `trine doctor`: the GPUs, as Vulkan and the kernel's driver tell.
+//! `trine doctor`: the GPUs, as Vulkan and the kernel's driver report them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,19 +15,20 @@ use crate::machine;
 use crate::measured::{self, Reads};
 use crate::output;
 
-/// How to get a driver.
+/// The advice to install a driver.
 const INSTALL: &str = "for a GPU install its Vulkan driver (Debian: libvulkan1 with mesa-vulkan-drivers for AMD and Intel, \
                        NVIDIA's own driver for NVIDIA); without one nothing is to be done";
-/// How to get a better driver.
+/// The advice to update the driver.
 const UPDATE: &str = "update the GPU's driver; until then use another --device";
-/// A submission is predicted to take 100 ms at most. Predictions err, and other programs share the GPU.
+/// The shortest timeout of a driver that counts as safe. A submission is predicted to take at most
+/// 100 ms, but predictions err, and other programs share the GPU.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
-/// Where Linux tells about its devices.
+/// Where Linux lists its devices.
 const SYS: &str = "/sys";
-/// Size of a page of memory as `ttm.pages_limit` counts them.
+/// The size of a memory page in the unit of `ttm.pages_limit`, in bytes.
 const PAGE: u64 = 4096;
 
-/// Findings about all Vulkan devices; without measurements if it has to be quick.
+/// Returns findings about all Vulkan devices, without measurements if `quick`.
 pub(super) fn findings(quick: bool) -> Vec<Finding> {
     let devices = match trine_vulkan::devices() {
         Ok(devices) => devices,
@@ -41,7 +42,7 @@ pub(super) fn findings(quick: bool) -> Vec<Finding> {
     findings
 }
 
-/// Vulkan itself does not work.
+/// Returns the finding for a machine on which Vulkan itself does not work.
 fn unavailable(error: &GpuError) -> Finding {
     match error {
         GpuError::NoLoader { reason } => {
@@ -52,7 +53,7 @@ fn unavailable(error: &GpuError) -> Finding {
     }
 }
 
-/// What is to be done about a device that cannot be used.
+/// Returns what to do about a device that cannot be used.
 fn remedy(error: &GpuError) -> &'static str {
     match error {
         GpuError::OutOfMemory { .. } => "close other programs that use the GPU",
@@ -64,7 +65,7 @@ fn remedy(error: &GpuError) -> &'static str {
     }
 }
 
-/// Which device `--device auto` takes.
+/// Returns which device `--device auto` selects.
 fn chosen(devices: &[Description], best: Result<&Capabilities, &GpuError>) -> Finding {
     const CHECK: &str = "gpu";
     let is_software = |device: &Description| device.capabilities.kind == DeviceKind::Processor;
@@ -98,7 +99,7 @@ fn chosen(devices: &[Description], best: Result<&Capabilities, &GpuError>) -> Fi
     }
 }
 
-/// All about one device.
+/// Returns all findings about one device.
 fn device_findings(index: usize, device: &Description, quick: bool) -> Vec<Finding> {
     let capabilities = &device.capabilities;
     let mut findings = vec![identity(index, device)];
@@ -137,7 +138,7 @@ fn device_findings(index: usize, device: &Description, quick: bool) -> Vec<Findi
     findings
 }
 
-/// Name, kind, driver, version, UUID, and what it lacks.
+/// Reports name, kind, driver, version, UUID, and which requirements the device lacks.
 fn identity(index: usize, device: &Description) -> Finding {
     let Capabilities { name, kind, driver, api, .. } = &device.capabilities;
     let missing = &device.missing.0;
@@ -173,7 +174,7 @@ fn identity(index: usize, device: &Description) -> Finding {
     finding.with_details(details)
 }
 
-/// Heaps, and how much of them is used and free, where the driver tells.
+/// Reports the heaps, and how much of them is used and free if the driver reports it.
 fn memory(index: usize, capabilities: &Capabilities, budgets: Option<&[(u64, u64)]>) -> Finding {
     let heaps = capabilities.heaps.iter().enumerate();
     let described = heaps.map(|(at, heap)| {
@@ -204,7 +205,7 @@ fn memory(index: usize, capabilities: &Capabilities, budgets: Option<&[(u64, u64
     Finding::ok(format!("gpu {index} memory"), found).with_details(details)
 }
 
-/// What kernels can use.
+/// Reports the abilities that kernels can use.
 fn abilities(index: usize, capabilities: &Capabilities) -> Finding {
     let Capabilities { subgroup, subgroup_range: (least, most), shared_bytes, .. } = capabilities;
     let subgroups = match (least, most) {
@@ -241,7 +242,7 @@ fn abilities(index: usize, capabilities: &Capabilities) -> Finding {
     Finding::ok(format!("gpu {index} kernels"), found).with_details(details)
 }
 
-/// What was measured of the device's kernels, and where it is kept.
+/// Reports how many of the device's kernels were measured, and where the results are kept.
 fn tuning(index: usize, state: &TuningState) -> Finding {
     const REMEDY: &str = "run a model: what it needs is measured again when it is loaded";
     let check = format!("gpu {index} tuning");
@@ -268,7 +269,7 @@ fn tuning(index: usize, state: &TuningState) -> Finding {
     finding.with_details(details)
 }
 
-/// Whether the kernel's driver could take a long submission for a hung GPU.
+/// Checks whether the kernel's driver could mistake a long submission for a hung GPU.
 fn watchdog(index: usize, timeout: &Timeout) -> Finding {
     const REMEDY: &str = "set amdgpu.lockup_timeout=10000,10000,10000,10000 on the kernel's command line: a GPU that is \
                           reset in the middle of its work ends every request";
@@ -305,8 +306,8 @@ fn watchdog(index: usize, timeout: &Timeout) -> Finding {
     }
 }
 
-/// Whether an integrated GPU may use enough of the machine's memory. The kernel lets it have half of it unless it is told
-/// otherwise.
+/// Checks whether an integrated GPU may use enough of the machine's memory. By default the kernel
+/// allows it half.
 fn shared_memory(index: usize, found: Memory, total: Option<u64>) -> Finding {
     let check = format!("gpu {index} GTT");
     let usable = found.shared.saturating_add(found.own);
@@ -317,7 +318,7 @@ fn shared_memory(index: usize, found: Memory, total: Option<u64>) -> Finding {
     );
     let details = json!({ "gtt_bytes": found.shared, "vram_bytes": found.own });
     let finding = match total {
-        // A little less than half is half, counted by another program.
+        // The two numbers have different sources, so slightly less than half counts as half.
         Some(total) if usable < total / 2 - total / 32 => {
             let wanted = total / 4 * 3;
             let remedy = format!(
@@ -519,7 +520,7 @@ mod tests {
             remedy.contains("ttm.pages_limit=6291456") && remedy.contains("amdgpu.gttsize=24576"),
             "{remedy}"
         );
-        // Numbers that no machine has are numbers all the same.
+        // The check must also survive numbers that no machine has.
         for (shared, own, total) in [
             (0, 0, Some(0)),
             (u64::MAX, u64::MAX, Some(u64::MAX)),

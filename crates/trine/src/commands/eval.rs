@@ -20,25 +20,26 @@ use crate::statistics::quantile;
 use crate::terminal;
 use crate::vocabulary;
 
-/// Default window, in tokens: long enough for context to tell, short enough to be quick.
+/// The default window in tokens: long enough for context to matter, short enough to be quick.
 const WINDOW: usize = 512;
-/// Rows of logits computed at once.
+/// The number of rows of logits that are computed at once.
 const ROWS: usize = 64;
-/// Most logits of one window kept for a comparison, in bytes.
+/// The most bytes of logits of one window that are kept for a comparison.
 const KEPT_BYTES_MAX: usize = 4 << 30;
 
 /// One window of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Window {
-    /// Index of the first token of the text in it; the beginning-of-sequence token stands before it.
+    /// The index in the text of the window's first token. The beginning-of-sequence token precedes
+    /// it in the window.
     start: usize,
-    /// Index after the last token.
+    /// The index after the last token.
     end: usize,
-    /// Index of the first token that is scored here.
+    /// The index of the first token that is scored in this window.
     scored: usize,
 }
 
-/// Divergence of one model's predictions from another's.
+/// The divergence of one model's predictions from another's.
 #[derive(Debug, Serialize)]
 struct Divergence {
     against: String,
@@ -47,7 +48,7 @@ struct Divergence {
     median: f64,
     percentile_99: f64,
     maximum: f64,
-    /// Share of positions at which both models' most likely token is the same.
+    /// The share of positions at which both models have the same most likely token.
     top_1_agreement: f64,
     against_perplexity: f64,
 }
@@ -65,7 +66,7 @@ struct Report {
     tokens: usize,
     characters: usize,
     perplexity: f64,
-    /// Mean negative logarithm of the tokens' probabilities, in nats.
+    /// The mean negative logarithm of the tokens' probabilities, in nats.
     nats_per_token: f64,
     bits_per_character: f64,
     divergence: Option<Divergence>,
@@ -89,10 +90,11 @@ impl Score {
     }
 }
 
-/// Judges a model by a text.
+/// Evaluates a model on a text.
 ///
 /// # Errors
-/// If the text is too short, the models do not belong together, the device fails, or a model gives logits that are not finite.
+/// Returns an error if the text is too short, the models do not belong together, the device fails,
+/// or a model produces logits that are not finite.
 pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
     let text = read_text(&args.text)?;
     let source = find(Some(&args.model), &args.fetch)?.source;
@@ -169,7 +171,7 @@ pub(crate) fn run(args: EvalArgs, verbose: bool) -> Result<()> {
 fn read_text(path: &Path) -> Result<String> {
     let fail = || format!("cannot read {}; check the path and its permissions", path.display());
     let file = std::fs::File::open(path).with_context(fail)?;
-    // Not by the size that the system states: pipes and devices have none.
+    // The size that the system reports is not used, because pipes and devices have none.
     let mut bytes = Vec::new();
     file.take(MAX_TEXT_BYTES as u64 + 1).read_to_end(&mut bytes).with_context(fail)?;
     if bytes.len() > MAX_TEXT_BYTES {
@@ -187,7 +189,7 @@ fn tokenizer(source: &Source) -> Result<Tokenizer> {
     vocabulary::tokenizer(&source.open_checkpoint()?)
 }
 
-/// The token that begins every window, and the text's tokens.
+/// Returns the token that begins every window, and the text's tokens.
 fn tokens(source: &Source, text: &str, most: Option<usize>) -> Result<(Option<u32>, Vec<u32>)> {
     let tokenizer = tokenizer(source)?;
     let mut ids = tokenizer.encode(text, Specials::AsText)?;
@@ -195,7 +197,7 @@ fn tokens(source: &Source, text: &str, most: Option<usize>) -> Result<(Option<u3
     Ok((tokenizer.bos_id(), ids))
 }
 
-/// Opens the model that is compared with, and makes sure that the two speak of the same tokens.
+/// Opens the model to compare with, and checks that both models have the same vocabulary.
 fn open_other(
     source: &Source,
     settings: &Settings,
@@ -221,13 +223,13 @@ fn open_other(
             output::bytes(kept as u64)
         );
     }
-    // The other model is taken as it is: --quantize is about the judged one.
+    // The other model is used as it is: --quantize applies to the evaluated model only.
     let settings = Settings { quantize: None, ..settings.clone() };
     Session::open(source, &settings, sizes)
 }
 
-/// Windows of `length` tokens that begin `stride` apart and score each token once. The first token of the text is
-/// scored too: it follows the beginning-of-sequence token.
+/// Returns windows of `length` tokens that begin `stride` apart and score each token once. The
+/// first token of the text is scored too, because it follows the beginning-of-sequence token.
 fn windows(tokens: usize, length: usize, stride: usize) -> Vec<Window> {
     let mut windows = Vec::new();
     let mut scored = 0;
@@ -241,7 +243,7 @@ fn windows(tokens: usize, length: usize, stride: usize) -> Vec<Window> {
     windows
 }
 
-/// What adds up over all windows.
+/// What is summed over all windows.
 #[derive(Debug, Default)]
 struct Totals {
     own: Score,
@@ -312,23 +314,24 @@ fn score_window(
     scored.with_context(place)
 }
 
-/// Negative logarithm of the probability of a token, in nats.
+/// Returns the negative logarithm of the probability of a token, in nats.
 fn negative_log(logits: &[f32], token: usize) -> f64 {
     log_sum_exp(logits) - f64::from(logits[token])
 }
 
-/// Kullback-Leibler divergence `D(p || q)` of two distributions given by finite logits, in nats.
+/// Returns the Kullback-Leibler divergence `D(p || q)`, in nats, of two distributions given by
+/// finite logits.
 fn divergence(p: &[f32], q: &[f32]) -> f64 {
     let (p_total, q_total) = (log_sum_exp(p), log_sum_exp(q));
     let term = |(&p, &q): (&f32, &f32)| {
         let log_p = f64::from(p) - p_total;
         log_p.exp() * (log_p - (f64::from(q) - q_total))
     };
-    // Rounding can leave a hair below zero.
+    // Rounding can leave the sum slightly below zero.
     p.iter().zip(q).map(term).sum::<f64>().max(0.0)
 }
 
-/// Index of the largest logit, the first of several.
+/// Returns the index of the largest logit, the first one if there are several.
 fn largest(logits: &[f32]) -> usize {
     let mut best = 0;
     for (index, &logit) in logits.iter().enumerate() {

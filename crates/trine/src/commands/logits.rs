@@ -18,14 +18,14 @@ use crate::output;
 use crate::session::{PREFILL, Session, Sizes};
 use crate::terminal;
 
-/// Largest list of ids read, in bytes of JSON.
+/// The largest list of ids that is read, in bytes of JSON.
 const IDS_BYTES_MAX: u64 = 1 << 26;
 
 /// Writes the logits of every position.
 ///
 /// # Errors
-/// If the ids are not a list of this model's tokens, do not fit its context, a file cannot be read or written, or the model gives
-/// logits that are not finite.
+/// Returns an error if the ids are not a list of this model's tokens or do not fit into its
+/// context, a file cannot be read or written, or the model produces logits that are not finite.
 pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     let ids = read_ids(&args.ids)?;
     let source = find(Some(&args.model), &args.fetch)?.source;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: LogitsArgs, verbose: bool) -> Result<()> {
     Ok(())
 }
 
-/// The file that is to be written; `None` for standard output.
+/// Returns the file to write; `None` for standard output.
 fn destination_of(path: &Path, source: &Source) -> Result<Option<PathBuf>> {
     if path == Path::new("-") {
         if terminal::stdout_is_terminal() {
@@ -82,7 +82,8 @@ fn destination_of(path: &Path, source: &Source) -> Result<Option<PathBuf>> {
     Ok(Some(file))
 }
 
-/// The model's context is known from its files, before anything is loaded.
+/// Checks the number of ids against the model's context, which is known from its files before
+/// anything is loaded.
 fn check_length(source: &Source, ids: &[u32], path: &Path) -> Result<()> {
     let most = source.open(None)?.config().context;
     if ids.len() > most {
@@ -153,11 +154,13 @@ fn check_ids(ids: &[u32], vocabulary: usize, path: &Path) -> Result<()> {
     }
 }
 
-/// A safetensors file with the one tensor `logits`, written row by row: to standard output, or under a `.part` name.
+/// A safetensors file with the single tensor `logits`, written row by row: to standard output, or
+/// under a `.part` name.
 ///
-/// Layout (<https://github.com/huggingface/safetensors>): u64 length of the JSON header, the header, the data.
+/// Layout (<https://github.com/huggingface/safetensors>): u64 length of the JSON header, the
+/// header, the data.
 struct LogitsFile {
-    /// Where it is written, and the name that it gets at the end; `None` for standard output.
+    /// The path that is written and the final name; `None` for standard output.
     names: Option<[PathBuf; 2]>,
     writer: Option<BufWriter<Box<dyn Write>>>,
     columns: usize,
@@ -223,7 +226,7 @@ impl LogitsFile {
             return flushed.map_err(output_error);
         };
         let saved = flushed
-            // Windows brings to disk only what may be written.
+            // On Windows only a file that is open for writing can be flushed to disk.
             .and_then(|()| File::options().write(true).open(part)?.sync_all())
             .and_then(|()| std::fs::rename(part, path));
         if saved.is_err() {
@@ -236,7 +239,7 @@ impl LogitsFile {
 impl Drop for LogitsFile {
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
-        // What is left in the buffer is of no use to anybody.
+        // The rest of the buffer is of no use to anybody.
         let _ = writer.into_parts();
         if let Some([part, _]) = &self.names {
             let _ = std::fs::remove_file(part);

@@ -10,16 +10,16 @@ use crate::cli::{Cli, ManArgs};
 use crate::failure::usage;
 use crate::output;
 
-/// Prints the program's man page, or that of a command; or writes all of them to a folder.
+/// Prints the man page of the program or of a command, or writes all of them to a folder.
 ///
 /// # Errors
-/// If the folder or standard output cannot be written.
+/// Returns an error if the folder or standard output cannot be written.
 pub(crate) fn run(args: ManArgs) -> Result<()> {
     let mut program = Cli::command();
     if let Some(folder) = &args.to {
         return write_all(program, folder);
     }
-    // Names of commands are those of their pages after this.
+    // After this, the names of commands are those of their pages.
     program.build();
     let page = match &args.command {
         None => program,

@@ -17,11 +17,11 @@ use crate::output;
 use crate::session::formats;
 use crate::terminal;
 
-/// Contexts that are forecast where none is asked for.
+/// The contexts that are forecast by default.
 const CONTEXTS: [usize; 2] = [512, 8192];
-/// What is typed for the processor of this machine.
+/// The name that is typed for the processor of this machine.
 const PROCESSOR: &str = "cpu";
-/// What is typed for a GPU of this machine; `:` and its index, name or UUID may follow.
+/// The name that is typed for a GPU of this machine; `:` and its index, name or UUID may follow.
 const GPU: &str = "vulkan";
 
 /// A row of the generation table.
@@ -31,21 +31,22 @@ struct GenerationRow {
     forecast: Generation,
     /// Bytes of weights, keys and values, and activations.
     memory_bytes: u64,
-    /// Whether the machine has that much; `None` where its memory is not known.
+    /// Whether the machine has that much memory; `None` if its memory is not known.
     fits: Option<bool>,
-    /// Where it has not: the layers for which it has, with the output matrix. A processor beside a GPU runs the others.
+    /// If it does not fit: the number of layers that fit together with the output matrix. A
+    /// processor beside a GPU runs the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     layers_that_fit: Option<usize>,
 }
 
-/// What was forecast, and from what.
+/// A forecast and what it was computed from.
 struct Forecast<'a> {
     name: String,
     model: &'a Model,
     machine: &'a Machine,
     kv: KvType,
     drafts: Drafts,
-    /// One token of one sequence at the first context.
+    /// The work of one token of one sequence at the first context.
     token: Work,
     generation: Vec<GenerationRow>,
     prompts: Vec<Prompt>,
@@ -54,7 +55,8 @@ struct Forecast<'a> {
 /// Forecasts the speed of a model on a machine.
 ///
 /// # Errors
-/// If there is no such model or machine, the model is damaged, or a context exceeds the model's.
+/// Returns an error if there is no such model or machine, the model is damaged, or a context
+/// exceeds the model's.
 pub(crate) fn run(args: PlanArgs) -> Result<()> {
     check_rates(&args)?;
     check_threads(&args)?;
@@ -84,7 +86,8 @@ pub(crate) fn run(args: PlanArgs) -> Result<()> {
     }
 }
 
-/// A machine of one's own needs both rates: a forecast from one of them would be a guess.
+/// Checks that a custom machine has both rates, because a forecast from only one of them would be a
+/// guess.
 fn check_rates(args: &PlanArgs) -> Result<()> {
     let (given, missing) = match (args.gbps, args.tops) {
         (Some(_), None) => ("--gbps", "--tops"),
@@ -99,7 +102,7 @@ fn check_rates(args: &PlanArgs) -> Result<()> {
     Ok(())
 }
 
-/// Threads concern a machine that is measured, and no other.
+/// Checks that threads are given only for a machine that is measured.
 fn check_threads(args: &PlanArgs) -> Result<()> {
     let is_measured = match args.device.as_deref() {
         None => args.gbps.is_none(),
@@ -113,7 +116,8 @@ fn check_threads(args: &PlanArgs) -> Result<()> {
     Ok(())
 }
 
-/// The contexts asked for, or those of [`CONTEXTS`] that the model was made for; at least one.
+/// Returns the contexts that were asked for, or those of [`CONTEXTS`] that the model was made for;
+/// at least one.
 fn contexts(name: &str, asked: &[usize], most: usize) -> Result<Vec<usize>> {
     if let Some(context) = asked.iter().find(|&&context| context > most) {
         bail!(
@@ -128,7 +132,7 @@ fn contexts(name: &str, asked: &[usize], most: usize) -> Result<Vec<usize>> {
     Ok(if usual.is_empty() { vec![most.max(1)] } else { usual })
 }
 
-/// The machine of a command line.
+/// Returns the machine of a command line.
 fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
     let mut machine = match (args.device.as_deref(), args.gbps, args.tops) {
         (None, Some(gbps), Some(tops)) => of_rates(gbps, tops),
@@ -159,16 +163,16 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
     Ok(machine)
 }
 
-/// Whether a name is that of a GPU of this machine.
+/// Returns whether a name is that of a GPU of this machine.
 fn is_gpu(name: &str) -> bool {
     name.strip_prefix(GPU).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
-/// A GPU of this machine, measured.
+/// Measures a GPU of this machine.
 fn gpu(name: &str, model: &Model) -> Result<Machine> {
     let choice = DeviceChoice::parse(name)
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
-    // As a model would run that was loaded before; a forecast measures only rates.
+    // Only rates are measured, so the GPU is opened as for a model that was loaded before.
     let opened = choice.open(None, None, GpuOptions::tuned(TuningMode::Kept))?;
     let Some(gpu) = &opened.gpu else {
         bail!("{} is no GPU; please report this", opened.device.name());
@@ -177,7 +181,7 @@ fn gpu(name: &str, model: &Model) -> Result<Machine> {
     measured::machine(gpu, model, &reads)
 }
 
-/// A machine of which nothing but two rates is known.
+/// Creates a machine of which only two rates are known.
 fn of_rates(gbps: f64, tops: f64) -> Machine {
     Machine {
         name: "a machine of these rates".to_owned(),
@@ -286,7 +290,7 @@ impl Forecast<'_> {
         text
     }
 
-    /// What the exclamation marks mean, if there are any.
+    /// Explains the exclamation marks, if there are any.
     fn misfits(&self) -> String {
         let Some(bytes) = self.machine.memory_bytes else { return String::new() };
         let misfit = |row: &&GenerationRow| row.layers_that_fit.is_some();

@@ -23,7 +23,7 @@ struct Change {
     from: &'static str,
     to: &'static str,
     bytes: u64,
-    /// Whether the rows did not fit the format asked for.
+    /// Whether another format was used because the rows do not fit the requested one.
     fell_back: bool,
 }
 
@@ -38,12 +38,12 @@ struct Report {
     bytes_after: u64,
     converted: usize,
     copied: usize,
-    /// Tensors of the files that a text model does not use and that are left out.
+    /// The number of tensors that are left out because a text model does not use them.
     left_out: usize,
     changes: Vec<Change>,
 }
 
-/// How one tensor is stored in the new file.
+/// The format of one tensor in the new file.
 struct Target<'a> {
     weight: &'a Weight,
     dtype: DType,
@@ -53,7 +53,8 @@ struct Target<'a> {
 /// Writes the quantised copy.
 ///
 /// # Errors
-/// If there is no such model, OUT exists, the values cannot be quantised, or the file cannot be written.
+/// Returns an error if there is no such model, OUT exists, the values cannot be quantised, or the
+/// file cannot be written.
 pub(crate) fn run(mut args: QuantizeArgs) -> Result<()> {
     let source = find(Some(&args.input), &args.fetch)?.source;
     args.output = destination::behind_links(&args.output)?;
@@ -93,7 +94,7 @@ pub(crate) fn run(mut args: QuantizeArgs) -> Result<()> {
     if args.json { output::json(&report) } else { tell(&report) }
 }
 
-/// Writing over the input while it is mapped would destroy it.
+/// Checks the name of the output. Writing over the input while it is mapped would destroy it.
 fn check_output(path: &Path, force: bool, source: &Source) -> Result<()> {
     destination::check(path, source)?;
     if path.exists() && !force {
@@ -115,7 +116,7 @@ fn target<'a>(weight: &'a Weight, asked: DType, embedding: Option<DType>) -> Tar
     Target { weight, dtype, fell_back: dtype != asked }
 }
 
-/// A tensor as it is written: matrices converted, norms as factors in F32.
+/// Returns a tensor as it is written: matrices converted, norms as factors in F32.
 fn converted(model: &Model, target: &Target<'_>) -> Result<Tensor> {
     let weight = target.weight;
     let tensor = model.tensor(weight);
@@ -129,7 +130,7 @@ fn converted(model: &Model, target: &Target<'_>) -> Result<Tensor> {
     Ok(Tensor::from_owned(&weight.name, DType::F32, tensor.shape(), bytes)?)
 }
 
-/// The file is read again before it is called done: it has to be the same model.
+/// Reads the file again and checks that it holds the same model.
 fn check_written(path: &Path, model: &Model) -> Result<()> {
     let written = Model::open(path)?;
     let (new, old) = (written.config(), model.config());

@@ -1,6 +1,8 @@
-//! The metadata of a GGUF file made from another model file: hyper-parameters, tokenizer, chat template, defaults.
+//! The metadata of a GGUF file that is made from another model file: hyper-parameters, tokenizer,
+//! chat template, defaults.
 //!
-//! Keys and types are those of llama.cpp's files (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>).
+//! Keys and types are those of llama.cpp's files
+//! (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>).
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,15 +17,17 @@ use trine_weights::{DType, HuggingFaceMetadata, Metadata};
 use crate::output;
 use crate::vocabulary;
 
-/// Layers of the 27B model: readers scale its scores by the hidden size per head, and no key says so.
+/// The number of layers of the 27B model. Readers scale its scores by the hidden size per head, and
+/// no key says so.
 const LAYERS_OF_27B: usize = 62;
-/// Pattern of global layers that readers assume.
+/// The period of global layers that readers assume.
 const PATTERN: usize = 6;
 
-/// The metadata for a copy of `model` whose tensors get the formats `dtypes`, mostly `asked`.
+/// Returns the metadata for a copy of `model` whose tensors get the formats `dtypes`, mostly
+/// `asked`.
 ///
 /// # Errors
-/// If the model's tokenizer cannot be read, or its settings have no keys.
+/// Returns an error if the model's tokenizer cannot be read, or there are no keys for its settings.
 pub(crate) fn for_file(model: &Model, dtypes: &[DType], asked: DType) -> Result<Entries> {
     let mut entries = match model.checkpoint().metadata() {
         Metadata::Gguf(metadata) => copied(metadata),
@@ -41,7 +45,7 @@ pub(crate) fn for_file(model: &Model, dtypes: &[DType], asked: DType) -> Result<
     Ok(entries)
 }
 
-/// What a GGUF file says, but for how it was split.
+/// Copies the metadata of a GGUF file, except how the file was split.
 fn copied(metadata: &Entries) -> Entries {
     let mut entries = Entries::default();
     for (key, value) in metadata.iter().filter(|(key, _)| !key.starts_with("split.")) {
@@ -50,7 +54,7 @@ fn copied(metadata: &Entries) -> Entries {
     entries
 }
 
-/// llama.cpp's number for a file that is mostly of one format (`enum llama_ftype`).
+/// Returns llama.cpp's number for a file that is mostly of one format (`enum llama_ftype`).
 fn file_type(dtype: DType) -> Option<u32> {
     match dtype {
         DType::F32 => Some(0),
@@ -65,10 +69,11 @@ fn file_type(dtype: DType) -> Option<u32> {
     }
 }
 
-/// Factor on a norm's weights in the new file.
+/// Returns the factor by which a norm's weights are multiplied in the new file.
 ///
-/// GGUF has no key for the factor on attention scores: readers take it from the head dimension. A model with another
-/// one keeps it in the norm of its queries: the rotation that follows is linear, so the scores are the same.
+/// GGUF has no key for the factor on attention scores; readers derive it from the head dimension.
+/// For a model with another factor, the norm of its queries is multiplied by the quotient. The
+/// rotation that follows is linear, so the scores are the same.
 pub(crate) fn norm_factor(model: &Model, name: &str) -> f32 {
     let index = name.strip_prefix("blk.").and_then(|rest| rest.strip_suffix(".attn_q_norm.weight"));
     match index.and_then(|index| index.parse::<usize>().ok()) {
@@ -76,7 +81,7 @@ pub(crate) fn norm_factor(model: &Model, name: &str) -> f32 {
             let config = model.config();
             let layer = &config.layers[index];
             let factor = layer.score_scale / implied_scale(config, layer);
-            // What a reader computes is the same up to rounding.
+            // The reader's value is the same up to rounding.
             if (factor - 1.0).abs() < 1e-6 { 1.0 } else { factor }
         }
         None => 1.0,
@@ -142,7 +147,8 @@ fn hyper_parameters(config: &Config, entries: &mut Entries) -> Result<()> {
     set("attention.value_length", number(first.head_dim)?);
     let local = config.layers.iter().find(|layer| layer.attention != AttentionKind::Global);
     let global = config.layers.iter().find(|layer| layer.attention == AttentionKind::Global);
-    // Without local layers any window is right; the context's length says that nothing is hidden.
+    // Without local layers any window is correct; the length of the context shows that nothing is
+    // hidden.
     let window = local.and_then(|layer| layer.attention.window()).unwrap_or(config.context);
     set("attention.sliding_window", number(window)?);
     if let Some(pattern) = pattern(config) {
@@ -164,7 +170,7 @@ fn hyper_parameters(config: &Config, entries: &mut Entries) -> Result<()> {
     Ok(())
 }
 
-/// One number where all layers agree, else a list.
+/// Returns one number if all layers agree, else a list.
 fn per_layer(config: &Config, of: impl Fn(&LayerConfig) -> usize) -> Result<Value> {
     let numbers = config
         .layers
@@ -177,7 +183,8 @@ fn per_layer(config: &Config, of: impl Fn(&LayerConfig) -> usize) -> Result<Valu
     }
 }
 
-/// Which layers are local; nothing where readers assume it, a period where there is one, else a flag for each layer.
+/// Describes which layers are local: `None` if readers assume it, a period if there is one, else a
+/// flag for each layer.
 fn pattern(config: &Config) -> Option<Value> {
     let is_local: Vec<bool> =
         config.layers.iter().map(|layer| layer.attention != AttentionKind::Global).collect();
@@ -193,7 +200,7 @@ fn pattern(config: &Config) -> Option<Value> {
     })
 }
 
-/// The parts of a `tokenizer.json` that decide scores and types.
+/// The parts of a `tokenizer.json` that determine scores and types.
 #[derive(Deserialize)]
 struct TokenizerFile {
     model: TokenizerModel,
@@ -214,7 +221,7 @@ struct AddedToken {
     content: String,
 }
 
-/// `["a", "b"]`, or `"a b"` as older files have it.
+/// A merge: `["a", "b"]`, or `"a b"` in older files.
 struct Merge(String, String);
 
 impl<'de> Deserialize<'de> for Merge {
@@ -235,9 +242,9 @@ impl<'de> Deserialize<'de> for Merge {
     }
 }
 
-/// `tokenizer.ggml.*` from the folder's `tokenizer.json`.
+/// Writes `tokenizer.ggml.*` from the folder's `tokenizer.json`.
 fn tokenizer(model: &Model, files: &HuggingFaceMetadata, entries: &mut Entries) -> Result<()> {
-    // The text crate's reader checks the file, its size too; what it accepts is sound.
+    // The text crate's reader checks the file, including its size, so what it accepts is sound.
     let tokenizer = vocabulary::tokenizer(model.checkpoint())?;
     let rows = model.config().vocabulary;
     if tokenizer.vocabulary_size() > rows {
@@ -254,7 +261,8 @@ fn tokenizer(model: &Model, files: &HuggingFaceMetadata, entries: &mut Entries) 
     Ok(())
 }
 
-/// Pieces, scores, types and the way of merging, for `rows` ids. Gives the id that stands for unknown text.
+/// Writes pieces, scores, types and the way of merging for `rows` ids. Returns the id that stands
+/// for unknown text.
 fn pieces(
     tokenizer: &Tokenizer,
     json: &[u8],
@@ -285,7 +293,8 @@ fn pieces(
     if merges_follow_scores(&file.model.merges, &ranks, |piece| spelled.contains(piece)) {
         set("model", text("llama"));
     } else {
-        // Scores cannot say in which order the pairs merge; the name is that of files with merges and byte pieces.
+        // Scores cannot express the order in which the pairs merge; this name is that of files with
+        // merges and byte pieces.
         set("model", text("gemma4"));
         let merges: Vec<String> =
             file.model.merges.iter().map(|Merge(left, right)| format!("{left} {right}")).collect();
@@ -305,8 +314,9 @@ const TYPE_USER: i32 = 4;
 const TYPE_UNUSED: i32 = 5;
 const TYPE_BYTE: i32 = 6;
 
-/// Added tokens are cut out of the raw text, so those with a space symbol never match real spaces: these merge like
-/// other pieces, and as such readers know to print their symbols as spaces.
+/// Returns the type of a token. Added tokens are cut out of the raw text, so those with a space
+/// symbol never match real spaces. As normal tokens they merge like other pieces, and readers know
+/// to print their symbols as spaces.
 fn token_type(
     tokenizer: &Tokenizer,
     id: u32,
@@ -366,7 +376,7 @@ fn special_ids(
     set("add_space_prefix", Value::Bool(false));
 }
 
-/// The first merge that makes each piece.
+/// Maps each piece to the rank of the first merge that makes it.
 fn ranks(merges: &[Merge]) -> HashMap<String, usize> {
     let mut ranks = HashMap::with_capacity(merges.len());
     for (rank, Merge(left, right)) in merges.iter().enumerate() {
@@ -375,8 +385,9 @@ fn ranks(merges: &[Merge]) -> HashMap<String, usize> {
     ranks
 }
 
-/// Whether merging by the pieces' scores is merging by the pairs' ranks: all pairs of a piece stand together. Added
-/// tokens do not count: they are cut out before anything merges.
+/// Returns whether merging by the pieces' scores equals merging by the pairs' ranks, which is so if
+/// all pairs of a piece are adjacent in rank. Added tokens do not count, because they are cut out
+/// before anything merges.
 fn merges_follow_scores(
     merges: &[Merge],
     ranks: &HashMap<String, usize>,
@@ -410,7 +421,8 @@ mod tests {
         assert!(serde_json::from_str::<Merge>("\"x\"").is_err());
     }
 
-    /// The tokenizer written as GGUF metadata gives the same ids as the `tokenizer.json` it comes from.
+    /// The tokenizer, written as GGUF metadata, gives the same ids as the `tokenizer.json` it comes
+    /// from.
     #[test]
     fn converted_tokenizers_agree_with_their_source() {
         for folder in ["tokenizer", "gguf/tokenizer-512"] {

@@ -29,7 +29,7 @@ use crate::vocabulary::TextSide;
 /// Answers once, or chats.
 ///
 /// # Errors
-/// If there is no such model, the prompt does not fit, or the device fails.
+/// Returns an error if there is no such model, the prompt does not fit, or the device fails.
 pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
     if args.quiet {
         output::keep_quiet();
@@ -78,7 +78,7 @@ pub(crate) fn run(mut args: RunArgs, verbose: bool) -> Result<()> {
     }
 }
 
-/// The model, and the prompt unless there is to be a chat.
+/// Returns the model, and the prompt unless a chat was asked for.
 fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
     let default = || find(None, &args.fetch);
     let (chosen, argument) = match (&args.model, &args.prompt) {
@@ -113,7 +113,7 @@ fn what_is_asked(args: &RunArgs) -> Result<(Chosen, Option<String>)> {
     Ok((chosen, Some(words.read()?)))
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
@@ -201,16 +201,17 @@ fn chat(
     };
     let chat = Chat::new(session, text, sampling, raw, conversation);
     let went_well = chat.talk(lines.as_mut(), &mut show)?;
-    // A person has read what went wrong; a script looks at the exit code.
+    // A person has read what went wrong; a script needs the exit code.
     if went_well || is_typed { Ok(()) } else { Err(Negative.into()) }
 }
 
-/// Typed inputs are kept beside the models.
+/// Returns the path of the history of typed inputs, which is beside the models.
 fn history_file() -> Option<PathBuf> {
     hub_config().ok().map(|config| config.store.join(".chat-history"))
 }
 
-/// One line about speed on a terminal, more with `-v`, and always why an answer ended early.
+/// Prints why an answer ended early, if it did. On a terminal it also prints one line about speed,
+/// with `-v` more.
 fn tell_end(session: &Session, answer: &Answer, verbose: bool, is_chat: bool) {
     if let Some(note) = ending_note(answer.ending, session, is_chat) {
         output::note(&note);
@@ -224,7 +225,7 @@ fn tell_end(session: &Session, answer: &Answer, verbose: bool, is_chat: bool) {
     }
 }
 
-/// What an answer took, for everybody; `None` if nothing was written.
+/// Formats the time and speed of an answer in short; `None` if nothing was written.
 fn summary(statistics: &Statistics) -> Option<String> {
     let first = statistics.first_token_seconds?;
     let tokens = statistics.generated_tokens;
@@ -240,7 +241,7 @@ fn summary(statistics: &Statistics) -> Option<String> {
     Some(format!("{tokens} {noun} in {all}{speed}; first after {first}"))
 }
 
-/// What an answer took in full.
+/// Formats the time and speed of an answer in full.
 fn details(session: &Session, statistics: &Statistics) -> String {
     let per_second = |rate: Option<f64>| {
         rate.map_or(String::new(), |rate| format!(", {} tok/s", output::rate(rate)))
@@ -261,7 +262,8 @@ fn details(session: &Session, statistics: &Statistics) -> String {
     )
 }
 
-/// Bytes per second that the generated tokens took from memory, by the Plan's cost half-way through them.
+/// Returns the bytes per second that the generated tokens took from memory, computed from the
+/// Plan's cost half-way through them.
 fn bandwidth(session: &Session, statistics: &Statistics) -> Option<f64> {
     let middle = statistics.prompt_tokens + statistics.generated_tokens / 2;
     Some(session.bytes_per_token(middle) as f64 * statistics.decode_rate()?)

@@ -13,7 +13,7 @@ use crate::terminal;
 /// Lists the models that have a short name.
 ///
 /// # Errors
-/// If the store cannot be read.
+/// Returns an error if the store cannot be read.
 pub(crate) fn run(args: SearchArgs) -> Result<()> {
     let text = args.text.join(" ");
     let found = catalog::search(&text);
@@ -53,7 +53,7 @@ pub(crate) fn run(args: SearchArgs) -> Result<()> {
     output::line(output::table(&["name", "size", "state", "repository"], rows, &[1]))
 }
 
-/// Whether a model is on this machine.
+/// Returns the state of a model on this machine, if it is there.
 fn state(hub: &Hub, model: &CatalogModel) -> Option<EntryState> {
     hub.show(&model.model()).ok().map(|entry| entry.state)
 }

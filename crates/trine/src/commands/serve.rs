@@ -24,28 +24,30 @@ use crate::session::{Session, Sizes, formats};
 use crate::vocabulary::{TextSide, template};
 use crate::{open_files, output, settings, signals, terminal, traces};
 
-/// Threads that serve connections; the models have their own.
+/// The number of threads that serve connections; the models have their own.
 const THREADS: usize = 2;
-/// Most slots for what later prompts may begin like.
+/// The most slots that are kept because later prompts may begin like their sequences.
 const KEPT_MAX: usize = 8;
-/// Fewest rows with logits in a step.
+/// The fewest rows with logits in a step.
 const OUTPUTS_LEAST: usize = 32;
-/// Most prompt tokens in a model's queue, in contexts.
+/// The most prompt tokens in a model's queue, in multiples of the context.
 const QUEUE_CONTEXTS: usize = 64;
-/// Most disk space of prefixes where nobody says.
+/// The default for the most disk space of prefixes.
 const PREFIXES_BYTES: u64 = 10 << 30;
-/// Most bytes of prefixes that wait to be written, where more than one does.
+/// The most bytes of prefixes that wait to be written, unless a single prefix is larger.
 const PREFIXES_WAITING: usize = 256 << 20;
-/// Longest and least time that the end waits for work that nobody wants any more.
+/// The longest and the shortest time that the end of the program waits for work that nobody needs
+/// any more.
 const LEFTOVERS: Duration = Duration::from_secs(1);
 const LEFTOVERS_LEAST: Duration = Duration::from_millis(50);
-/// Largest file of keys, in bytes.
+/// The largest file of keys, in bytes.
 const KEYS_BYTES_MAX: u64 = 1 << 20;
 
 /// Serves until a signal ends it.
 ///
 /// # Errors
-/// If there is no such model, it cannot be loaded, or the address cannot be listened on.
+/// Returns an error if there is no such model, it cannot be loaded, or the address cannot be
+/// listened on.
 pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     let names = names(&args)?;
     let options = options(&args)?;
@@ -54,7 +56,7 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     let queue = args.queue as usize;
     let embeddings = args.embeddings.then(|| args.pooling.unwrap_or_default());
     let limit = args.prefix_cache_size.unwrap_or(PREFIXES_BYTES);
-    // Settings may name a folder for servers that generate.
+    // The settings may name a folder that is meant for servers that generate.
     let folder = args.prefix_cache_dir.filter(|_| !args.embeddings);
     if folder.is_none() && args.prefix_cache_size.is_some() && !args.embeddings {
         return Err(usage("--prefix-cache-size needs --prefix-cache-dir"));
@@ -75,7 +77,7 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     outcome
 }
 
-/// Serves. `end` is when the program has to have ended, once a signal has come.
+/// Serves. Once a signal has come, `end` is set to the time by which the program has to end.
 async fn serve(
     options: ServerOptions,
     loader: Arc<Models>,
@@ -95,7 +97,7 @@ async fn serve(
         traces::end_by(latest);
         handle.drain();
     })?;
-    // From here on somebody listens, and the first Ctrl-C does not end the program by itself.
+    // From here on the server listens, so the first Ctrl-C no longer ends the program directly.
     let _watch = Watch::new();
     server.preload().await.map_err(|problem| anyhow!(problem))?;
     tell(&server, &default, gives_embeddings, has_tls, needs_key);
@@ -103,7 +105,8 @@ async fn serve(
     Ok(())
 }
 
-/// Says where the server is and how it is asked, on standard error: nobody may have to read it.
+/// Prints where the server is and how to use it, to standard error because no program needs to read
+/// it.
 fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, needs_key: bool) {
     let scheme = if has_tls { "https" } else { "http" };
     let address = server.address();
@@ -120,7 +123,7 @@ fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, nee
     } else {
         ("/v1/chat/completions", r#"{"messages":[{"role":"user","content":"Hello"}]}"#)
     };
-    // Whoever listens everywhere is not asked under that name.
+    // A server that listens on all addresses cannot be reached under the unspecified address.
     let own = match address.ip().is_unspecified() {
         true => format!("{scheme}://localhost:{}", address.port()),
         false => url.clone(),
@@ -134,12 +137,12 @@ fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, nee
     ));
 }
 
-/// An argument as the system's shell takes it.
+/// Quotes an argument for the system's shell.
 fn quoted(text: &str) -> String {
     if cfg!(windows) { format!("\"{}\"", text.replace('"', "\\\"")) } else { format!("'{text}'") }
 }
 
-/// The first signal drains, the second ends the program.
+/// Makes the first signal drain the server and the second end the program.
 fn watch_signals(drain: impl FnOnce() + Send + 'static) -> Result<()> {
     let first = || {
         output::remark("finishing the requests in flight; another signal ends at once");
@@ -154,7 +157,7 @@ fn watch_signals(drain: impl FnOnce() + Send + 'static) -> Result<()> {
     signals::watch(first)
 }
 
-/// The names under which clients ask for models.
+/// Returns the names by which clients ask for models.
 fn names(args: &ServeArgs) -> Result<Names> {
     if args.models.is_empty() {
         match hub() {
@@ -171,7 +174,8 @@ fn names(args: &ServeArgs) -> Result<Names> {
     Names::fixed(served.collect::<Result<_>>()?, &args.alias)
 }
 
-/// The model of an argument; a preset has its own name, and the model's is that of what it stands on.
+/// Returns the model that an argument names. A preset has its own name, and `model` is the name of
+/// the model that it is based on.
 fn served(typed: &str, fetch: &FetchArgs) -> Result<Served> {
     let chosen = find(Some(typed), fetch)?;
     let model = served_name(&chosen.source);
@@ -183,7 +187,7 @@ fn served(typed: &str, fetch: &FetchArgs) -> Result<Served> {
 
 fn options(args: &ServeArgs) -> Result<ServerOptions> {
     let keys = args.api_key_file.as_deref().map(read_keys).transpose()?;
-    // One may be typed and the other one set.
+    // One of them may be typed and the other one set.
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(chain), Some(key)) => Some((chain.clone(), key.clone())),
         (None, None) => None,
@@ -241,19 +245,19 @@ struct Models {
     names: Names,
     settings: Settings,
     sequences: usize,
-    /// How embeddings are made, where the server gives these instead of text.
+    /// How embeddings are computed, if the server computes them instead of text.
     embeddings: Option<Pooling>,
-    /// Where prefixes go that memory has no room for, and what they may take there.
+    /// The folder for prefixes that memory has no room for, and how many bytes they may take there.
     prefixes: Option<(PathBuf, u64)>,
-    /// Most requests that wait for a place.
+    /// The most requests that wait in the queue.
     queue: usize,
     verbose: bool,
 }
 
-/// Lets an engine keep prefixes in a folder.
+/// Makes an engine keep prefixes in a folder.
 ///
 /// # Errors
-/// If its device does not give them, or the folder cannot be used.
+/// Returns an error if its device does not export the KV cache, or the folder cannot be used.
 fn keep_prefixes(session: &mut Session, folder: &Path, limit: u64) -> Result<()> {
     let origin = Origin::new(session.model.fingerprint(), session.engine.program().facts());
     let origin = origin.ok_or_else(|| anyhow!("{} does not give its KV cache", session.device))?;
@@ -273,12 +277,13 @@ impl Models {
         let sizes = Sizes {
             sequences: self.sequences,
             kept: match self.embeddings {
-                // Every position is run for each text.
+                // Mean pooling needs the hidden states of every position, so every text is computed
+                // in full.
                 Some(Pooling::Mean) => 0,
                 _ => self.sequences.min(KEPT_MAX),
             },
             embeddings: self.embeddings,
-            // Prompts whose log-probabilities are wanted are run in pieces of this many rows.
+            // Prompts whose log-probabilities are wanted are computed in pieces of this many rows.
             outputs: self.sequences.max(OUTPUTS_LEAST),
             ..Sizes::default()
         };

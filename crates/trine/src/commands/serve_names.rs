@@ -1,7 +1,8 @@
-//! The names that a server answers to, and the models that they stand for.
+//! The names that a server answers to, and the models that they mean.
 //!
-//! A server that was started with models has these and no others. One that was started without any has the model of the settings,
-//! the one inside the program, what the store holds, and its presets; clients may change the store.
+//! A server that was started with models serves these and no others. One that was started without
+//! any serves the model of the settings, the one inside the program, the models of the store, and
+//! its presets; clients may change the store.
 
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
@@ -26,10 +27,10 @@ use crate::embedded::Embedded;
 use crate::failure::usage;
 use crate::model_source::{Chosen, Resolved, Source, resolve_model};
 
-/// Most files of a folder whose state is looked at.
+/// The most files of a folder whose state is checked.
 const FILES_MAX: usize = 4096;
 
-/// What names stand for.
+/// The mapping from names to models.
 pub(super) enum Names {
     /// The models of the command line, the default one first.
     Fixed(Vec<Served>),
@@ -42,15 +43,15 @@ pub(super) enum Names {
 pub(super) struct Served {
     /// The name that is listed.
     pub(super) name: String,
-    /// The name of the model: two that have the same share what is loaded.
+    /// The name of the model. Entries with the same name share the loaded model.
     pub(super) model: String,
     pub(super) source: Source,
-    /// What is laid over the model, where the name is a preset's.
+    /// What a preset adds to the model, if the name is that of a preset.
     pub(super) laid: Option<Arc<Laid>>,
 }
 
 impl Served {
-    /// The file or folder, where the model is neither a preset's nor the store's.
+    /// Returns the file or folder, if the model comes from neither a preset nor the store.
     fn path(&self) -> Option<&Path> {
         match &self.source {
             Source::Path(path) if self.laid.is_none() => Some(path),
@@ -59,19 +60,19 @@ impl Served {
     }
 }
 
-/// The store, and what stands for its models beside their own names.
+/// The store, and further names for its models.
 pub(super) struct Shop {
     hub: Hub,
     aliases: Vec<(String, String)>,
-    /// The model of requests that name none, where it is not the one inside the program.
+    /// The model for requests that name none, if it is not the one inside the program.
     default: Option<Served>,
 }
 
 impl Names {
-    /// Those of a server that was started with models.
+    /// Creates the names of a server that was started with models.
     ///
     /// # Errors
-    /// If two models would have one name, or an alias stands for no model.
+    /// Returns an error if two models would have the same name, or an alias names no model.
     pub(super) fn fixed(models: Vec<Served>, aliases: &[(String, String)]) -> Result<Self> {
         let mut all: Vec<Served> = Vec::new();
         for served in models {
@@ -103,10 +104,11 @@ impl Names {
         Ok(Self::Fixed(all))
     }
 
-    /// Those of a server that was started without models. The default one is that of the settings, if they name one.
+    /// Creates the names of a server that was started without models. The default model is that of
+    /// the settings, if they name one.
     ///
     /// # Errors
-    /// If an alias stands for no model.
+    /// Returns an error if an alias names no model.
     pub(super) fn store(
         hub: Hub,
         default: Option<Served>,
@@ -148,7 +150,7 @@ impl Names {
         Ok(meant(all, name).map(found))
     }
 
-    /// The model of a name that [`Names::find`] or [`Names::list`] gave.
+    /// Returns the model for a name that [`Names::find`] or [`Names::list`] returned.
     pub(super) fn source(&self, model: &str) -> Option<Source> {
         match self {
             Self::Fixed(all) => {
@@ -158,7 +160,7 @@ impl Names {
         }
     }
 
-    /// The store, where clients may change it.
+    /// Returns the store if clients may change it.
     pub(super) fn library(&self) -> Option<&dyn Library> {
         match self {
             Self::Fixed(_) => None,
@@ -167,7 +169,8 @@ impl Names {
     }
 }
 
-/// The model that a name means among those of the command line: its own name, one of the catalogue, or the last part of one.
+/// Finds the model that a name means among those of the command line: by its own name, a name of
+/// the catalogue, or the last part of a name.
 fn meant<'a>(all: &'a [Served], name: &str) -> Option<&'a Served> {
     let named = |name: &str| all.iter().find(|served| served.name == name);
     let known = || match catalog::find(name) {
@@ -178,7 +181,8 @@ fn meant<'a>(all: &'a [Served], name: &str) -> Option<&'a Served> {
     named(name).or_else(known).or_else(|| short.next().filter(|_| short.next().is_none()))
 }
 
-/// A path is nobody's business but the machine's.
+/// Returns the name under which a model is served. Clients must not see the path of a file, so it
+/// is only the file's name.
 pub(super) fn served_name(source: &Source) -> String {
     match source {
         Source::Path(path) => {
@@ -190,14 +194,15 @@ pub(super) fn served_name(source: &Source) -> String {
     }
 }
 
-/// Whether a name is the last part of another one, with or without what follows its colon, in upper or lower case.
+/// Returns whether a name is the last part of `whole`, with or without what follows its colon,
+/// ignoring case.
 fn is_short(name: &str, whole: &str) -> bool {
     let Some((_, last)) = whole.rsplit_once('/') else { return false };
     let stem = last.split_once(':').map_or(last, |(stem, _)| stem);
     name.eq_ignore_ascii_case(last) || name.eq_ignore_ascii_case(stem)
 }
 
-/// Where a model lies.
+/// Returns the path of a model.
 fn place(source: &Source) -> PathBuf {
     match source {
         Source::Embedded(model) => PathBuf::from(model.name()),
@@ -229,7 +234,7 @@ fn listed(name: &str, model: &str, source: &Source) -> Listed {
     }
 }
 
-/// A number that changes with the files of a model.
+/// Returns a number that changes with the files of a model.
 pub(super) fn stamp(source: &Source) -> u64 {
     let mut hasher = DefaultHasher::new();
     for path in files(source) {
@@ -255,7 +260,7 @@ fn inode(_facts: &Metadata) -> (u64, u64) {
     (0, 0)
 }
 
-/// The files of a model, in an order that does not change.
+/// Returns the files of a model in a fixed order.
 fn files(source: &Source) -> Vec<PathBuf> {
     let within = |folder: &Path, is_part: &dyn Fn(&str) -> bool| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(FILES_MAX);
@@ -280,7 +285,7 @@ fn files(source: &Source) -> Vec<PathBuf> {
     }
 }
 
-/// What the server lays over a model for a preset.
+/// Returns what the server adds to a model for a preset.
 pub(super) fn laid(preset: &Preset) -> Laid {
     let parameters = &preset.parameters;
     let number = |value: Option<f64>| value.map(|value| value as f32);
@@ -314,7 +319,8 @@ impl Shop {
         let demo = Embedded::Demo;
         let mut all = Vec::new();
         if let Some(default) = &self.default {
-            // It keeps its place when it is removed: another model is not what was meant.
+            // If the default model is removed, it stays in the list, because another model is not
+            // what the user meant.
             let found = self.find(&default.name).ok().flatten();
             let Found { model, preset } = found.unwrap_or_else(|| Found::plain(&default.model));
             let source = self.source(&model);
@@ -361,14 +367,15 @@ impl Shop {
         if default.path().is_some() {
             return Ok(Some(Found::plain(default.model.clone())));
         }
-        // Clients may have changed or removed it.
+        // Clients may have changed or removed the model.
         let found = self.find_in_store(name)?;
         let gone =
             || format!("{name}, the model of the server's settings, is not here any more; pull it");
         found.map(Some).ok_or_else(gone)
     }
 
-    /// The name that an alias stands for. Like any other name it may have the tag that Ollama's clients add.
+    /// Returns the name that an alias means. Like any other name, an alias may have the tag that
+    /// Ollama's clients add.
     fn meant<'a>(&'a self, name: &'a str) -> &'a str {
         let bare = name.strip_suffix(":latest").unwrap_or(name);
         let alias = self.aliases.iter().find(|(alias, _)| alias == name || alias == bare);
@@ -387,7 +394,8 @@ impl Shop {
         let from = preset.from.as_str();
         let model = match Embedded::find(from) {
             Some(model) => Some(model.name().to_owned()),
-            // Whoever made the preset on this machine may have named a path. Clients may not, and are not told it.
+            // A user of this machine may have made a preset with a path. Clients may not use paths,
+            // and the path is not shown to them.
             None if Path::new(from).is_absolute() => Some(preset.name.clone()),
             None => {
                 let local = self.local(from).map_err(|error| error.to_string())?;
@@ -402,7 +410,7 @@ impl Shop {
         Ok(Some(Found { model, preset: Arc::new(laid(&preset)) }))
     }
 
-    /// A complete model of the store by any of its names.
+    /// Returns a complete model of the store by any of its names.
     fn local(&self, name: &str) -> Result<Option<LocalModel>> {
         Ok(match resolve_model(&self.hub, name)? {
             Resolved::Here(Chosen { source: Source::Local(model), .. }) => Some(*model),
@@ -410,7 +418,7 @@ impl Shop {
         })
     }
 
-    /// The name under which a model is listed: others may stand for the same files.
+    /// Returns the name under which a model is listed; other names may mean the same files.
     fn own_name(&self, model: &LocalModel) -> String {
         let entries = self.hub.list().unwrap_or_default();
         let entry = entries.iter().find(|entry| entry.path == model.path);
@@ -434,7 +442,7 @@ impl Shop {
         self.local(model).ok().flatten().map(|model| Source::Local(Box::new(model)))
     }
 
-    /// Whether a model of the store is not whole.
+    /// Returns whether the store has an incomplete model of this name.
     fn has_rest(&self, name: &str) -> bool {
         let entries = self.hub.list().unwrap_or_default();
         let mut rests = entries.iter().filter(|entry| entry.state != EntryState::Complete);
@@ -442,7 +450,7 @@ impl Shop {
             .is_ok_and(|name| rests.any(|rest| rest.name.repository() == name.repository()))
     }
 
-    /// A preset of a name; `None` where the name is a model's.
+    /// Returns the preset with this name; `None` if the name is that of a model.
     fn preset(&self, name: &str) -> Result<Option<Preset>, LibraryError> {
         if Embedded::find(name).is_some() {
             return Ok(None);
@@ -450,7 +458,8 @@ impl Shop {
         self.hub.preset(name).map_err(told)
     }
 
-    /// What a new preset may stand on: a preset or a model that is here, never a path.
+    /// Returns what a new preset may be based on: a preset or a model on this machine, never a
+    /// path.
     fn base(&self, name: &str) -> Result<String, LibraryError> {
         let bare = name.strip_suffix(":latest").unwrap_or(name);
         if let Some(preset) = self.preset(bare)? {
@@ -465,7 +474,7 @@ impl Shop {
     }
 }
 
-/// An error of the store for clients. Paths are for the log.
+/// Turns an error of the store into one for clients. Paths go only to the log.
 fn told(error: HubError) -> LibraryError {
     let refusal = match &error {
         HubError::InvalidName { .. }
@@ -546,7 +555,7 @@ impl Library for Shop {
         if let Some(local) = self.local(name).map_err(refused)? {
             return Ok(Some(self.own_name(&local)));
         }
-        // What is left of a download that has not ended.
+        // Maybe only an incomplete download is left.
         let rest = self.pullable(name).ok().filter(|name| self.has_rest(name));
         rest.map(Some).ok_or_else(|| {
             let message = format!("there is no model {name:.100} on this machine");
@@ -574,7 +583,7 @@ impl Library for Shop {
         let to = self.new_name(to)?;
         let bare = from.strip_suffix(":latest").unwrap_or(from);
         let copy = match self.preset(bare)? {
-            // Independent of the first one, which may be deleted.
+            // The copy does not depend on the first preset, which may be deleted.
             Some(mut preset) => {
                 preset.name = to.to_string();
                 preset
@@ -602,7 +611,7 @@ impl Library for Shop {
 }
 
 impl Shop {
-    /// A name for a preset, which no model inside the program has.
+    /// Parses the name of a new preset, which must not be that of a model inside the program.
     fn new_name(&self, name: &str) -> Result<PresetName, LibraryError> {
         let name = PresetName::parse(name).map_err(told)?;
         if Embedded::find(&name.to_string()).is_some() {
@@ -614,7 +623,7 @@ impl Shop {
     }
 }
 
-/// Passes the course of a download on to the server.
+/// Passes the progress of a download on to the server.
 struct Passed<'a>(&'a mut dyn PullProgress);
 
 impl Progress for Passed<'_> {

@@ -8,13 +8,13 @@ use crate::cli::{PsArgs, ServerArgs, StopArgs};
 use crate::output;
 use crate::terminal;
 
-/// A year that no clock will see: what stays loaded until somebody stops it.
+/// Times from this year on mean that a model stays loaded until someone stops it.
 const NEVER: &str = "2100";
 
 /// Lists the loaded models.
 ///
 /// # Errors
-/// If the server does not answer.
+/// Returns an error if the server does not answer.
 pub(crate) fn ps(args: PsArgs) -> Result<()> {
     let answer = Client::new(&args.server)?.send("/api/ps", None)?;
     let answer = read(&args.server, &answer)?;
@@ -50,7 +50,7 @@ fn row(model: &Value) -> Vec<String> {
 /// Unloads a model.
 ///
 /// # Errors
-/// If the server does not answer, or has no such model.
+/// Returns an error if the server does not answer, or has no such model.
 pub(crate) fn stop(args: StopArgs) -> Result<()> {
     let client = Client::new(&args.server)?;
     let loaded = || -> Result<Vec<String>> {
@@ -64,7 +64,7 @@ pub(crate) fn stop(args: StopArgs) -> Result<()> {
     if read(&args.server, &answer)?["done_reason"] != "unload" {
         bail!("the server at {} does not unload models on demand", args.server.url);
     }
-    // A preset or an alias may have been named: what is gone tells which model was meant.
+    // The argument may be a preset or an alias; the model that is gone is the one that was meant.
     let after = loaded()?;
     let gone: Vec<&str> =
         before.iter().filter(|name| !after.contains(name)).map(String::as_str).collect();

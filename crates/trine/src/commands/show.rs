@@ -15,7 +15,7 @@ use crate::preset;
 use crate::terminal;
 use crate::vocabulary;
 
-/// One element format of a model.
+/// The tensors of one element format.
 #[derive(Debug, Default, Serialize)]
 struct Format {
     tensors: usize,
@@ -23,7 +23,7 @@ struct Format {
     bytes: u64,
 }
 
-/// What is known of the text side.
+/// Facts about the tokenizer and the chat template.
 #[derive(Serialize)]
 struct TextFacts {
     tokens: usize,
@@ -32,7 +32,7 @@ struct TextFacts {
     chat_template: bool,
 }
 
-/// Everything `show` tells.
+/// The output of `show`.
 #[derive(Serialize)]
 struct Report {
     model: String,
@@ -57,10 +57,10 @@ struct Report {
     defaults: GenerationDefaults,
 }
 
-/// Shows what a model is.
+/// Describes a model.
 ///
 /// # Errors
-/// If there is no such model or it is damaged.
+/// Returns an error if there is no such model or it is damaged.
 pub(crate) fn run(args: ShowArgs) -> Result<()> {
     if let Some(entry) = partial(args.model.as_deref())? {
         return show_partial(&entry, args.json);
@@ -94,7 +94,7 @@ pub(crate) fn run(args: ShowArgs) -> Result<()> {
     Ok(())
 }
 
-/// The entry of a model whose download is not complete.
+/// Returns the entry of a model whose download is not complete.
 fn partial(text: Option<&str>) -> Result<Option<StoreEntry>> {
     let Some(Resolved::Missing(missing)) = text.map(resolve).transpose()? else {
         return Ok(None);
@@ -178,7 +178,7 @@ fn text_facts(model: &Model) -> Result<TextFacts> {
     })
 }
 
-/// What a preset, with those that it stands on, sets.
+/// Describes what a preset sets, including the presets that it is based on.
 fn describe_preset(preset: &Preset) -> String {
     let mut lines = vec![format!("preset       {}, on {}", preset.name, preset.from)];
     if let Some(system) = &preset.system {

@@ -15,7 +15,8 @@ use crate::terminal;
 /// Fetches a model.
 ///
 /// # Errors
-/// If that fails; what was fetched stays and is continued next time.
+/// Returns an error if the download fails. The part that was fetched stays and is continued next
+/// time.
 pub(crate) fn pull(args: PullArgs) -> Result<()> {
     let hub = hub()?;
     let typed = match hub.whole_preset(&args.model)? {
@@ -39,7 +40,7 @@ pub(crate) fn pull(args: PullArgs) -> Result<()> {
 /// Lists the local models and presets.
 ///
 /// # Errors
-/// If the store cannot be read.
+/// Returns an error if the store cannot be read.
 pub(crate) fn list(args: ListArgs) -> Result<()> {
     let hub = hub()?;
     let entries = hub.list()?;
@@ -84,7 +85,7 @@ fn row(entry: &StoreEntry) -> Vec<String> {
     ]
 }
 
-/// Whether two names mean the same model: quantisations are spelled in upper or lower case.
+/// Returns whether two names mean the same model; quantisations may be in upper or lower case.
 fn is_same(left: &ModelName, right: &ModelName) -> bool {
     left.to_string().eq_ignore_ascii_case(&right.to_string())
 }
@@ -108,7 +109,8 @@ fn preset_value(preset: &Preset) -> Value {
 /// Removes a model or a preset.
 ///
 /// # Errors
-/// If there is no such model in the store, it cannot be removed, or presets stand on the preset.
+/// Returns an error if there is no such model in the store, it cannot be removed, or other presets
+/// are based on the preset.
 pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
     let hub = hub()?;
     if let Some(name) = preset_name(&hub, &args.model)? {
@@ -121,7 +123,7 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
         return Ok(());
     }
     let name = repository(&hub, &args.model)?;
-    // Asked before: afterwards a short name means nothing any more.
+    // Looked up before the removal, because afterwards a short name no longer resolves.
     let above = presets_on(&hub, |from| {
         repository(&hub, from).is_ok_and(|base| base.repository() == name.repository())
     })?;
@@ -143,14 +145,14 @@ pub(crate) fn remove(args: RemoveArgs) -> Result<()> {
     Ok(())
 }
 
-/// Whether what a preset stands on is still in the store.
+/// Returns whether the model that a preset is based on is still in the store.
 fn is_here(hub: &Hub, preset: &str) -> bool {
     let base = hub.whole_preset(preset).ok().flatten();
     let name = base.and_then(|preset| repository(hub, &preset.from).ok());
     name.is_some_and(|name| hub.resolve(&name).is_ok_and(|model| model.is_some()))
 }
 
-/// The name of a preset, also of one whose file is damaged: that one can be removed too.
+/// Returns the name of a preset, even if its file is damaged, so that it can be removed.
 fn preset_name(hub: &Hub, typed: &str) -> Result<Option<String>> {
     match hub.preset(typed) {
         Ok(preset) => Ok(preset.map(|preset| preset.name)),
@@ -159,7 +161,7 @@ fn preset_name(hub: &Hub, typed: &str) -> Result<Option<String>> {
     }
 }
 
-/// Names of the presets whose base is meant.
+/// Returns the names of the presets whose base satisfies `is_meant`.
 fn presets_on(hub: &Hub, is_meant: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     let presets = hub.presets()?;
     Ok(presets

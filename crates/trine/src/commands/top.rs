@@ -1,5 +1,6 @@
-//! `trine top`: `top/fetch.rs` asks a server, `top/status.rs` reads its answer, `top/history.rs` makes rates of several,
-//! `top/view.rs` says what they mean for people, `top/draw.rs` draws it.
+//! `trine top`: `top/fetch.rs` asks a server, `top/status.rs` reads its answer, `top/history.rs`
+//! computes rates from several answers, `top/view.rs` puts them into words for people,
+//! `top/draw.rs` draws them.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -28,16 +29,17 @@ use fetch::{Client, Problem};
 use status::Snapshot;
 use view::{View, Wish};
 
-/// How long a terminal that changed its size or is gone, and Ctrl-C's signal, may wait to be noticed.
+/// The longest time until a change of the terminal's size, a lost terminal or Ctrl-C's signal is
+/// noticed.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What the other threads tell.
+/// A message from one of the other threads.
 enum News {
-    /// What came of a look, and when.
+    /// The outcome of a request to the server, and its time.
     Heard(Result<Snapshot, Problem>, Instant),
     /// A key was pressed.
     Key(KeyEvent),
-    /// There are no more keys.
+    /// Keys can no longer be read.
     Deaf(io::Error),
     /// The number of a signal that ends the program.
     #[cfg(unix)]
@@ -47,8 +49,8 @@ enum News {
 /// Watches a server until a key or a signal ends it, or prints one picture.
 ///
 /// # Errors
-/// If a file cannot be read, the server wants another key, or the terminal fails; with one picture also if the server
-/// does not answer.
+/// Returns an error if a file cannot be read, the server wants another key, or the terminal fails;
+/// when printing one picture also if the server does not answer.
 pub(crate) fn run(args: TopArgs) -> Result<()> {
     let client = Client::new(&args.server)?;
     let view = View::new(args.server.url);
@@ -58,7 +60,7 @@ pub(crate) fn run(args: TopArgs) -> Result<()> {
     watch(client, view, args.interval)
 }
 
-/// Two looks, and the second one's picture.
+/// Asks twice and prints the picture after the second answer.
 fn print(client: &Client, mut view: View, interval: Duration) -> Result<()> {
     for look in 0..2 {
         if look > 0 {
@@ -96,12 +98,13 @@ fn watch(client: Client, mut view: View, interval: Duration) -> Result<()> {
         }
     }
     drop(screen);
-    // It ends only by a panic while it is wanted; the hook has reported that already.
+    // Until it is told to end, the thread ends only by a panic, which the hook has reported
+    // already.
     asking.join().unwrap_or_else(|panic| resume_unwind(panic));
     Ok(())
 }
 
-/// What news change, and whether they end the program.
+/// Applies a message and returns whether to end the program.
 fn take_in(view: &mut View, news: News) -> Result<Wish> {
     match news {
         News::Heard(Err(Problem::Key(text)), _) => return Err(anyhow!(text)),
@@ -117,7 +120,7 @@ fn take_in(view: &mut View, news: News) -> Result<Wish> {
     Ok(Wish::Stay)
 }
 
-/// Passes keys on, from a thread of its own: reading a terminal that is gone may never return.
+/// Passes keys on from a separate thread, because reading from a lost terminal may never return.
 fn read_keys(sender: &Sender<News>) {
     loop {
         let news = match event::read() {
@@ -134,7 +137,8 @@ fn read_keys(sender: &Sender<News>) {
     }
 }
 
-/// Looks at the server again and again. The end of the program ends it: nobody waits for an answer.
+/// Asks the server repeatedly. The thread is not joined for a pending answer; it ends with the
+/// program.
 fn ask(client: &Client, interval: Duration, sender: &Sender<News>) {
     loop {
         let outcome = client.ask();
@@ -145,8 +149,8 @@ fn ask(client: &Client, interval: Duration, sender: &Sender<News>) {
     }
 }
 
-/// The first signal ends the program in good order, the second at once. Ctrl-C is a key here, and the signal of its name
-/// [`Watch`]'s.
+/// Makes the first signal end the program in good order and the second at once. Ctrl-C is a key
+/// here, and its signal is left to [`Watch`].
 #[cfg(unix)]
 fn watch_signals(sender: Sender<News>) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM};
@@ -156,7 +160,7 @@ fn watch_signals(sender: Sender<News>) -> Result<()> {
     })
 }
 
-/// Windows has no signal but Ctrl-C.
+/// Windows has no signals other than Ctrl-C.
 #[cfg(windows)]
 fn watch_signals(_: Sender<News>) -> Result<()> {
     Ok(())

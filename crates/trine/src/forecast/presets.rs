@@ -1,11 +1,11 @@
-//! Machines whose rates are known well enough to forecast for them.
+//! Machines whose rates are known well enough for a forecast.
 
 use super::{Basis, BasisKind, Machine};
 use BasisKind::{Assumed, Measured, Published};
 
-/// What is known of a machine, before it is a [`Machine`].
+/// The known rates of a machine, from which a [`Machine`] is made.
 pub(crate) struct Preset {
-    /// What is typed for it.
+    /// The name that is typed for the machine.
     pub(crate) key: &'static str,
     /// Other spellings, without punctuation.
     aliases: &'static [&'static str],
@@ -19,7 +19,7 @@ pub(crate) struct Preset {
     sources: &'static [(BasisKind, &'static str)],
 }
 
-/// The machines, slowest memory first.
+/// The machines, the one with the slowest memory first.
 pub(crate) const PRESETS: [Preset; 5] = [
     Preset {
         key: "780m",
@@ -140,7 +140,7 @@ impl Preset {
     }
 }
 
-/// The machine of a name, whatever its case, spaces and dashes.
+/// Returns the machine with this name, ignoring case, spaces and dashes.
 pub(crate) fn preset(name: &str) -> Option<Machine> {
     let plain = |text: &str| -> String {
         text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()

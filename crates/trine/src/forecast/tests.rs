@@ -1,11 +1,12 @@
-//! Against numbers computed by hand, and against a table of another implementation of the same formulas.
+//! Compares forecasts with numbers computed by hand, and with a table from another implementation
+//! of the same formulas.
 
 use trine_model::{AttentionKind, Config, Family, LayerConfig, Rope, base_plan, fusion, narrow};
 use trine_weights::DType;
 
 use super::*;
 
-/// Round rates, so that the expected times can be computed in the head.
+/// A machine with round rates, so that the expected times can be computed in the head.
 fn round() -> Machine {
     Machine {
         name: "round".to_owned(),
@@ -71,7 +72,8 @@ fn a_pass_by_hand() {
     // Half of each, and no gaps.
     close(round().limit(&work).total(), 0.0125, 1e-12);
 
-    // 64 rows: 400 ms of products at 1 Top/s; 65 rows: 100 ms at 4. Attention: twice 40 ms, at 4 twice 10.
+    // 64 rows: 400 ms of products at 1 Top/s; 65 rows: 100 ms at 4. Attention: twice 40 ms, at 4
+    // Top/s twice 10.
     let many = Work {
         product_operations: 400_000_000_000,
         attention_operations: 40_000_000_000,
@@ -107,24 +109,27 @@ fn work_is_the_plans_cost() {
     assert_eq!(work.weight_bytes, cost.weight_bytes);
     assert_eq!(work.cache_bytes, cost.cache_bytes);
     assert_eq!(work.product_operations + work.attention_operations, cost.operations);
-    // Written scores and sums: 4 operations for each query head, element and position, in 62 layers.
+    // Written scores and sums: 4 operations for each query head, element and position, in 62
+    // layers.
     assert_eq!(work.attention_operations, 8 * 512 * 62 * 4 * 32 * 128);
     assert_eq!((work.rows, work.steps), (8, plan.steps.len()));
-    // 25.60 G parameters of layers and 1.41 G of the head, at 8.5 bits: 28.70 GB, 54.0 G operations a token.
+    // 25.60 G parameters of layers and 1.41 G of the head, at 8.5 bits: 28.70 GB, 54.0 G operations
+    // for each token.
     close(work.weight_bytes as f64, 28.70e9, 2e-3);
     close(work.product_operations as f64 / 8.0, 54.0e9, 2e-3);
     // 2 x 16 heads x 128 x 2 bytes x 62 layers x 512 positions: 260 MB a sequence.
     close(work.cache_bytes as f64 / 8.0, 260e6, 5e-3);
 }
 
-/// Rates that the table below was computed with, by machine.
+/// A machine with the rates for which the table below was computed.
 fn rates(gbps: f64, skinny: f64, wide: f64, gap_us: f64) -> Machine {
     Machine { gbps, tops_skinny: skinny, tops_wide: wide, gap_us, ..round() }
 }
 
-/// Forecasts of the same formulas from parameter counts, for 27B with weights of 14.63 GB (4 bits, groups of 128 with
-/// f16 scales, an 8-bit head) and of 27.43 GB (8 bits), on four machines. The Plan has 8 steps a layer where that
-/// table counts 9, and leaves the last layer's unwanted rows out: hence the tolerances.
+/// Compares with forecasts that the same formulas give from parameter counts, for 27B with weights
+/// of 14.63 GB (4 bits, groups of 128 with f16 scales, an 8-bit head) and of 27.43 GB (8 bits), on
+/// four machines. The Plan has 8 steps in each layer where that table counts 9, and it leaves out
+/// the last layer's unwanted rows: hence the tolerances.
 #[test]
 fn forecasts_agree_with_those_from_parameter_counts() {
     let plan = gemma_27b(DType::Q8_0);
@@ -160,7 +165,7 @@ fn forecasts_agree_with_those_from_parameter_counts() {
     ] {
         close(passes(machine, bytes, batch, 1, context), expected, 0.03);
     }
-    // With free drafts.
+    // With drafts that cost nothing.
     for (machine, bytes, batch, expected) in
         [(&radeon, int4, 1, 13.5), (&radeon, int8, 1, 7.3), (&geforce, int4, 1, 160.0)]
     {
@@ -209,7 +214,7 @@ fn presets_are_sound_and_found_by_their_names() {
             machine.tops_skinny <= machine.tops_wide && machine.tops_wide <= machine.tops_limit
         );
         assert!(machine.gap_us > 0.0);
-        // Rates of matrix kernels that were never measured must be called so.
+        // Rates of matrix kernels that were never measured must be marked as assumed.
         assert!(machine.sources.iter().any(|basis| basis.kind == BasisKind::Assumed));
     }
     for (typed, name) in [

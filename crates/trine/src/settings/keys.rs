@@ -1,17 +1,17 @@
-//! Everything that can be set.
+//! The list of everything that can be set.
 
-/// Something that can be set.
+/// A setting.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     /// Its name in the file, with its section.
     pub(crate) name: &'static str,
-    /// What holds where nothing is set, in words.
+    /// The default, in words.
     pub(crate) default: &'static str,
     pub(super) kind: Kind,
     pub(super) place: Place,
 }
 
-/// Form of a value in the file.
+/// The form of a value in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -24,16 +24,16 @@ pub(super) enum Kind {
     Texts,
 }
 
-/// Which options it is the default of.
+/// The options whose default a setting is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// None: the program asks for it itself.
+    /// No option; the program itself asks for the value.
     Program,
-    /// Those of `run`, and of other commands that run a model.
+    /// The options of `run` and of other commands that run a model.
     Run,
-    /// Those of `serve`.
+    /// The options of `serve`.
     Serve,
-    /// Those of commands that ask a server.
+    /// The options of commands that ask a server.
     Client,
 }
 
@@ -50,10 +50,10 @@ impl Kind {
 }
 
 impl Key {
-    /// The variable of the environment that sets it.
+    /// Returns the name of the environment variable for the setting.
     pub(crate) fn variable(&self) -> String {
         match self.name {
-            // It had its name before there were settings.
+            // This variable got its name before there were settings.
             "store" => "TRINE_HOME".to_owned(),
             name => format!("TRINE_{}", name.replace(['.', '-'], "_").to_ascii_uppercase()),
         }
@@ -63,12 +63,12 @@ impl Key {
         self.name.rsplit('.').next().unwrap_or(self.name)
     }
 
-    /// The name of its argument, as the command line's definition has it.
+    /// Returns the name of the argument as in the definition of the command line.
     pub(super) fn argument(&self) -> String {
         self.option().replace('-', "_")
     }
 
-    /// A value as it would be typed; nothing for a switch that is off.
+    /// Returns a value as it would be typed; `None` for a switch that is off.
     pub(super) fn typed(&self, text: &str) -> Option<String> {
         match self.kind {
             Kind::Switch => (text == "true").then(|| format!("--{}", self.option())),
@@ -77,7 +77,7 @@ impl Key {
     }
 }
 
-/// Whether a name is a section's.
+/// Returns whether a name is that of a section.
 pub(super) fn is_section(name: &str) -> bool {
     KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
 }
@@ -86,7 +86,7 @@ const fn key(name: &'static str, kind: Kind, place: Place, default: &'static str
     Key { name, kind, place, default }
 }
 
-/// All of them, in the order in which `trine config` prints them.
+/// All settings, in the order in which `trine config` prints them.
 pub(crate) const KEYS: [Key; 41] = {
     use Kind::{Number, Path, Size, Switch, Text, Texts};
     use Place::{Client, Program, Run, Serve};

@@ -5,7 +5,7 @@ use clap::{CommandFactory, FromArgMatches};
 use super::*;
 use crate::cli::{self, Cli};
 
-/// Settings of a file's text and of variables.
+/// Reads settings from the text of a file and from variables.
 fn settings(text: &str, variables: &[(&str, &str)]) -> Result<Settings> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("trine")).unwrap();
@@ -118,7 +118,7 @@ fn options_of_the_server_get_the_files_values() {
     let mut matches = shared.fill(Cli::command()).try_get_matches_from(["trine", "serve"]).unwrap();
     let shares = Cli::from_arg_matches_mut(&mut matches).unwrap().command;
     assert!(matches!(shares, cli::Command::Serve(args) if args.share_prefixes));
-    // What is typed wins, also over what it would contradict.
+    // What is typed wins, even over settings that it would contradict.
     let typed = ["trine", "serve", "--port", "1", "--insecure-no-auth", "--origin", "https://c"];
     let cli::Command::Serve(args) = parse(&typed) else { panic!("no server") };
     assert_eq!((args.port, args.insecure_no_auth), (1, true));
@@ -129,7 +129,7 @@ fn options_of_the_server_get_the_files_values() {
     assert!(keys.has_root() && keys.ends_with("k"), "{keys:?}");
 }
 
-/// Each setting is an option's, under the same name.
+/// Each setting belongs to an option of the same name.
 #[test]
 fn every_setting_is_an_option() {
     let command = Cli::command();
@@ -144,7 +144,7 @@ fn every_setting_is_an_option() {
             let found = command.find_subcommand(name).unwrap();
             let option = found.get_arguments().find(|option| *option.get_id() == key.argument());
             let option = option.unwrap_or_else(|| panic!("{name} has no option of {}", key.name));
-            // Defaults that the command line states are those that the table states.
+            // A default that the command line states is the one that the table states.
             let stated: Vec<_> = option.get_default_values().iter().collect();
             if let ([stated], Place::Serve) = (stated.as_slice(), key.place) {
                 assert_eq!(stated.to_str(), Some(key.default), "{}", key.name);

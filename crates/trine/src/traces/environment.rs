@@ -2,27 +2,27 @@
 //! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>,
 //! <https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
 //!
-//! A value that makes no sense is replaced by the default, and both are told: nobody should look for traces that a misspelt
-//! variable keeps away.
+//! A value that makes no sense is replaced by the default, and both are reported, so that nobody
+//! has to search for the cause when a misspelt variable keeps traces away.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ureq::http::HeaderName;
 
-/// What the command line takes precedence over.
+/// The variables that name a collector. The command line overrides them.
 pub(super) const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 pub(super) const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-/// How many spans may wait.
+/// The number of spans that may wait.
 pub(super) const QUEUE: &str = "OTEL_BSP_MAX_QUEUE_SIZE";
 
-/// Longest time that a collector may take for a batch by default.
+/// The default for the longest time that a collector may take for a batch.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Largest number of milliseconds that is taken: an hour.
+/// The largest number of milliseconds that is accepted: an hour.
 const MILLISECONDS_MAX: u64 = 3_600_000;
-/// The way in which spans are sent.
+/// The protocol in which spans are sent.
 const PROTOCOL: &str = "http/protobuf";
-/// Headers that say how the rest of a request is to be read. The client writes them itself.
+/// Headers that determine how the rest of a request is read. The client writes them itself.
 pub(super) const FRAMING: [&str; 10] = [
     "connection",
     "content-encoding",
@@ -43,7 +43,8 @@ const SAMPLERS: [&str; 6] = [
     "parentbased_always_off",
     "parentbased_traceidratio",
 ];
-/// Variables that name files or other things that this program has no use for.
+/// Variables that name files or other things that this program does not use, with what to do
+/// instead.
 const NOT_HEEDED: [(&str, &str); 12] = [
     ("OTEL_EXPORTER_OTLP_CERTIFICATE", "a collector needs a certificate of a public authority"),
     (
@@ -61,7 +62,8 @@ const NOT_HEEDED: [(&str, &str); 12] = [
     ("OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", "spans have no links"),
     ("OTEL_CONFIG_FILE", "configuration files are not read"),
 ];
-/// Variables that OpenTelemetry's crates read themselves, or that change nothing about traces over HTTP.
+/// Variables that OpenTelemetry's crates read themselves, or that have no effect on traces over
+/// HTTP.
 const KNOWN: [&str; 5] = [
     "OTEL_SERVICE_NAME",
     "OTEL_LOG_LEVEL",
@@ -69,7 +71,7 @@ const KNOWN: [&str; 5] = [
     "OTEL_EXPORTER_OTLP_TRACES_INSECURE",
     "OTEL_ENTITIES",
 ];
-/// Beginnings of variables about metrics and logs, which are not sent.
+/// Prefixes of variables about metrics and logs, which are not sent.
 const OTHER_SIGNALS: [&str; 8] = [
     "OTEL_METRIC_",
     "OTEL_METRICS_",
@@ -81,28 +83,29 @@ const OTHER_SIGNALS: [&str; 8] = [
     "OTEL_EXPORTER_PROMETHEUS_",
 ];
 
-/// What the environment asks for.
+/// The values of the variables.
 #[derive(Debug)]
 pub(super) struct Environment {
-    /// Whether no traces are to be sent, whoever names a collector.
+    /// Whether no traces are sent, even if a collector is named.
     pub(super) is_disabled: bool,
-    /// The variable that names a collector, and the address in it. After that of [`ENDPOINT`] comes the path of traces.
+    /// The variable that names a collector, and the address in it. The path of traces is appended
+    /// to an address from [`ENDPOINT`].
     pub(super) endpoint: Option<(&'static str, String)>,
-    /// Time that a collector may take for a batch.
+    /// The time that a collector may take for a batch.
     pub(super) timeout: Duration,
-    /// Spans that may wait, and most spans in a batch.
+    /// The number of spans that may wait, and below it the most spans in a batch.
     pub(super) queue: usize,
     pub(super) batch: usize,
-    /// Time between batches.
+    /// The time between batches.
     pub(super) delay: Duration,
-    /// Whether something else than this program's own name is to stand for it.
+    /// Whether the environment gives a service name other than this program's.
     pub(super) names_service: bool,
-    /// What is wrong, and what is done instead, one sentence each.
+    /// What is wrong, and what is used instead, one sentence each.
     pub(super) problems: Vec<String>,
 }
 
 impl Environment {
-    /// Reads variables. An empty one counts as unset.
+    /// Reads the variables. An empty one counts as unset.
     pub(super) fn read(variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let ours = variables.into_iter().filter(|(name, _)| name.starts_with("OTEL_"));
         let trimmed = ours.map(|(name, value)| (name, value.trim().to_owned()));
@@ -123,7 +126,8 @@ impl Environment {
         let queue = reader.number(QUEUE, 1..=u64::MAX, 2048);
         let batch = reader.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1..=queue, queue.min(512));
         let delay = reader.number("OTEL_BSP_SCHEDULE_DELAY", 1..=MILLISECONDS_MAX, 5000);
-        // The exporter's own limit of time, above, is the one that holds, and it sends one batch at a time.
+        // These two are only checked: the exporter's own limit of time, above, is the one that
+        // applies, and it sends one batch at a time.
         reader.number("OTEL_BSP_EXPORT_TIMEOUT", 0..=u64::MAX, 30_000);
         reader.number("OTEL_BSP_MAX_CONCURRENT_EXPORTS", 1..=1, 1);
         for kind in ["ATTRIBUTE", "EVENT", "LINK"] {
@@ -144,7 +148,7 @@ impl Environment {
     }
 }
 
-/// The variables that nobody has looked at yet, and what was wrong with the others.
+/// The variables that were not yet looked at, and the problems with the others.
 struct Reader {
     values: BTreeMap<String, String>,
     problems: Vec<String>,
@@ -185,7 +189,8 @@ impl Reader {
         })
     }
 
-    /// The name of whichever variable is there; the first one comes before the second, which is then not looked at.
+    /// Returns the name of the variable that is set. If both are, the first one wins and the second
+    /// one is ignored.
     fn either(&mut self, first: &'static str, second: &'static str) -> &'static str {
         if !self.values.contains_key(first) {
             return second;
@@ -208,7 +213,7 @@ impl Reader {
         })
     }
 
-    /// A property of the exporter that has one value here.
+    /// Checks a property of the exporter that has only one possible value here.
     fn only(&mut self, property: &str, only: &str) {
         for name in [
             format!("OTEL_EXPORTER_OTLP_TRACES_{property}"),
@@ -222,7 +227,8 @@ impl Reader {
         }
     }
 
-    /// Headers that are sent with each batch. Their values may be secrets and are not repeated.
+    /// Checks the headers that are sent with each batch. Their values may be secrets and are not
+    /// repeated in messages.
     fn headers(&mut self) {
         let name = self.either("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS");
         let Some(value) = self.take(name) else { return };
@@ -300,7 +306,7 @@ impl Reader {
         self.values.contains_key("OTEL_SERVICE_NAME") || pairs().any(names)
     }
 
-    /// Looks at the variables that are left; gives all problems.
+    /// Checks the remaining variables and returns all problems.
     fn rest(mut self) -> Vec<String> {
         for name in self.values.keys() {
             let name = name.as_str();
@@ -364,7 +370,7 @@ mod tests {
         assert!(read(&[("OTEL_TRACES_EXPORTER", "none")]).is_disabled);
     }
 
-    /// Each problem names the variable, and what is done instead.
+    /// Each problem names the variable and what is used instead.
     #[test]
     fn senseless_variables_are_told() {
         for (name, value, instead) in [

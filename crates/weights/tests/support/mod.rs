@@ -1,26 +1,26 @@
-//! Building GGUF and safetensors files byte by byte, sound or not.
+//! Builds GGUF and safetensors files byte by byte, sound or not.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::path::{Path, PathBuf};
 
-/// The repository's golden files.
+/// Returns the folder of the repository's golden files.
 pub(crate) fn goldens() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens")
 }
 
-/// A GGUF string: length and bytes.
+/// Encodes a GGUF string: length and bytes.
 pub(crate) fn string(bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
     [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat()
 }
 
-/// A metadata entry of any type id with ready value bytes.
+/// Encodes a metadata entry of any type id from the bytes of its value.
 pub(crate) fn entry(key: impl AsRef<[u8]>, kind: u32, value: &[u8]) -> Vec<u8> {
     [&string(key)[..], &kind.to_le_bytes(), value].concat()
 }
 
-/// A tensor row; `dimensions` fastest first, as in the file.
+/// Encodes a tensor row. `dimensions` has the fastest one first, as in the file.
 pub(crate) fn row(name: impl AsRef<[u8]>, dimensions: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let mut row = string(name);
     row.extend((dimensions.len() as u32).to_le_bytes());
@@ -59,7 +59,7 @@ impl Default for Raw {
 }
 
 impl Raw {
-    /// Two small F32 tensors `a` [2, 8] and `b` [8], and an architecture.
+    /// Creates a file with two small F32 tensors, `a` [2, 8] and `b` [8], and an architecture.
     pub(crate) fn sound() -> Self {
         Self {
             entries: vec![entry("general.architecture", 8, &string("gemma3"))],
@@ -69,14 +69,14 @@ impl Raw {
         }
     }
 
-    /// `sound` with one more metadata entry.
+    /// Creates the file of `sound` with one more metadata entry.
     pub(crate) fn with_entry(entry: Vec<u8>) -> Self {
         let mut raw = Self::sound();
         raw.entries.push(entry);
         raw
     }
 
-    /// No metadata, these rows, this much data.
+    /// Creates a file with these rows and this much data, without metadata.
     pub(crate) fn with_rows(rows: Vec<Vec<u8>>, data_bytes: usize) -> Self {
         Self { rows, data: vec![0; data_bytes], ..Self::default() }
     }
@@ -93,7 +93,7 @@ impl Raw {
     }
 }
 
-/// A safetensors file of this header text and data.
+/// Encodes a safetensors file from the text of its header and its data.
 pub(crate) fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
 }

@@ -4,13 +4,13 @@ use super::*;
 use crate::disk::Origin;
 use crate::disk::page::tests::origin;
 
-/// Pages of a sequence of its own for each seed.
+/// Creates the pages of a different sequence for each seed.
 fn pages(seed: u32, blocks: usize) -> Vec<PageKey> {
     let tokens: Vec<u32> = (0..(blocks * BLOCK) as u32).map(|at| at ^ seed).collect();
     large().pages(false, crate::Scope::default(), &tokens).collect()
 }
 
-/// Of pages that count as two grains.
+/// An origin of pages that count as two grains.
 fn large() -> Origin {
     origin(1).with_page_bytes([5000, 24])
 }
@@ -31,7 +31,7 @@ fn holds(folder: &Folder, key: &PageKey) -> bool {
     }
 }
 
-/// What files take, and their names.
+/// Returns the bytes that the files count as, and their names.
 fn listing(path: &Path) -> (u64, Vec<String>) {
     let entries = std::fs::read_dir(path).unwrap().map(Result::unwrap);
     let files: Vec<_> = entries.filter(|entry| entry.file_name() != LOCK).collect();
@@ -62,7 +62,7 @@ fn the_least_recently_used_pages_go_first() {
     std::thread::sleep(INTERVAL);
     write(&folder, &sequences[1]);
     std::thread::sleep(INTERVAL);
-    // The first is used again: the second's end goes, then its middle.
+    // The first sequence is used again, so the end of the second goes, then its middle.
     assert!(holds(&folder, &sequences[0][2]));
     assert!(holds(&folder, &sequences[0][1]) && holds(&folder, &sequences[0][0]));
     std::thread::sleep(INTERVAL);
@@ -75,7 +75,7 @@ fn the_least_recently_used_pages_go_first() {
     };
     assert_eq!(held(0), [true, true, true]);
     assert_eq!(held(1), [true, false, false]);
-    // A sequence that is there and goes on: what is known of it stays.
+    // When a sequence that is there is continued, its known pages stay.
     let written =
         folder.write(&sequences[2][2..], &payload(&sequences[2][2..]), &sequences[1][..1]);
     assert_eq!(written.unwrap().pages, 1);
@@ -105,7 +105,7 @@ fn the_limit_holds_for_what_is_there_and_for_what_comes() {
         write(&folder, &pages(seed * 1000, 4));
     }
     assert_eq!(listing(path.path()).0, 40 * 8192);
-    // A later process may use less.
+    // A later process may have a smaller limit.
     let smaller = Folder::open(path.path(), 5 * 8192 + 100).unwrap();
     assert_eq!(smaller.survey().unwrap().bytes, 5 * 8192);
     assert_eq!(listing(path.path()).0, 5 * 8192);
@@ -156,7 +156,7 @@ fn files_of_others_are_left_alone() {
     let found = listing(path.path()).1;
     assert!(names.iter().all(|name| found.contains(&(*name).to_owned())), "{found:?}");
     assert!(!found.contains(&"page-1.partial".to_owned()), "what was half written is gone");
-    // A folder in the place of a page.
+    // A folder has the name of a page.
     let other = &pages(9, 1)[0];
     std::fs::create_dir(path.path().join(other.name().file_name())).unwrap();
     assert!(folder.read(other, &mut Vec::new()).is_err());
@@ -180,7 +180,8 @@ fn a_full_disk_leaves_nothing_half_written() {
     assert_eq!(write(&folder, &pages).pages, 3);
 }
 
-/// Threads with folders of their own are to each other what processes are: the lock is that of an open file.
+/// Threads that each open the folder behave like processes, because the lock belongs to an open
+/// file.
 #[test]
 fn processes_share_a_folder_and_its_limit() {
     let path = tempfile::tempdir().unwrap();
@@ -191,7 +192,7 @@ fn processes_share_a_folder_and_its_limit() {
             std::thread::spawn(move || {
                 let folder = Folder::open(&path, limit).unwrap();
                 for round in 0..15 {
-                    // Some sequences are everybody's.
+                    // All threads write some of the same sequences.
                     let seed = if round % 3 == 0 { 7 } else { thread * 1000 + round };
                     let pages = pages(seed, 4);
                     let written = write(&folder, &pages);
@@ -200,7 +201,7 @@ fn processes_share_a_folder_and_its_limit() {
                         let mut bytes = Vec::new();
                         match folder.read(key, &mut bytes) {
                             Ok(()) => assert_eq!(bytes, payload(std::slice::from_ref(key))),
-                            // Others needed the room.
+                            // Other threads needed the room.
                             Err(ReadError::Io(error)) => {
                                 assert_eq!(error.kind(), io::ErrorKind::NotFound);
                             }
@@ -252,7 +253,7 @@ mod unix {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(open)).unwrap();
             let error = Folder::open(&path, 1 << 20).unwrap_err();
             assert!(matches!(error, FolderError::Open { .. }), "{error}");
-            // Opened before, too.
+            // This also holds for a folder that was opened before.
             assert!(!holds(&folder, &pages[0]));
             assert!(folder.survey().is_err());
         }
@@ -260,7 +261,7 @@ mod unix {
         assert!(holds(&folder, &pages[0]));
     }
 
-    /// Their owner could put files there, whoever owns the lock.
+    /// The owner of the folder could put files there, whoever owns the lock.
     #[test]
     fn folders_of_others_are_refused_and_left_as_they_are() {
         if !rustix::process::geteuid().is_root() {
@@ -298,7 +299,7 @@ mod unix {
         assert_eq!(write(&folder, &pages).pages, 2);
         keep();
         assert!(holds(&folder, &pages[0]), "the link was replaced");
-        // A page elsewhere is not used either.
+        // A page outside the folder is not used either.
         std::fs::rename(place(&pages[1]), outside.path().join("page")).unwrap();
         symlink(outside.path().join("page"), place(&pages[1])).unwrap();
         assert!(!holds(&folder, &pages[1]));

@@ -66,7 +66,7 @@ fn a_stamp_changes_with_the_file() {
     std::fs::rename(&other, &path).unwrap();
     stamps.push(stamp(&source));
     assert!(stamps.windows(2).all(|two| two[0] != two[1]), "{stamps:?}");
-    // Of a model in several files, any of them.
+    // For a model in several files, a change of any of them counts.
     let [first, second] =
         ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"].map(|name| folder.path().join(name));
     std::fs::write(&first, "a").unwrap();

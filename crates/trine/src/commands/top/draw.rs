@@ -1,4 +1,4 @@
-//! Drawing a [`View`] into whatever room there is.
+//! Draws a [`View`] into the available area.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Rect};
@@ -10,19 +10,19 @@ use super::history::Sample;
 use super::status::{Engine, Model};
 use super::view::{EXPLANATIONS, Fact, View, facts, number, title};
 
-/// Columns of a number with its name.
+/// The columns of a number with its name.
 const FACT_COLUMNS: u16 = 36;
-/// Columns of a number's name.
+/// The columns of a number's name.
 const LABEL_COLUMNS: usize = 11;
-/// Least columns for numbers that stand below each other.
+/// The fewest columns of a cell in which names are padded, so that the numbers are aligned.
 const NARROW_COLUMNS: usize = 30;
-/// Least and most lines of a diagram, its title among them.
+/// The fewest and the most lines of a diagram, including its title.
 const DIAGRAM_LINES: u16 = 3;
 const DIAGRAM_LINES_MAX: u16 = 12;
-/// Least columns for diagrams that stand beside each other.
+/// The fewest columns of each of two adjacent diagrams.
 const DIAGRAM_COLUMNS: u16 = 50;
 
-/// How things look.
+/// The styles of the picture.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Palette {
     faint: Style,
@@ -33,7 +33,7 @@ pub(super) struct Palette {
 }
 
 impl Palette {
-    /// With colours, or with what every terminal has.
+    /// Creates styles with colours, or with the attributes that every terminal has.
     pub(super) fn new(has_colours: bool) -> Self {
         let colour = |colour| if has_colours { Style::new().fg(colour) } else { Style::new() };
         Self {
@@ -46,11 +46,11 @@ impl Palette {
     }
 }
 
-/// What is left of an area, handed out line by line from the top.
+/// The rest of an area, from which lines are taken at the top.
 struct Room(Rect);
 
 impl Room {
-    /// The next `lines` lines, fewer or none where there are no more.
+    /// Takes the next `lines` lines, or as many as are left.
     fn take(&mut self, lines: usize) -> Rect {
         let height = u16::try_from(lines).unwrap_or(u16::MAX).min(self.0.height);
         let area = Rect { height, ..self.0 };
@@ -59,7 +59,7 @@ impl Room {
         area
     }
 
-    /// The last line, if there are more than `least`.
+    /// Takes the last line if there are more than `least`.
     fn take_last(&mut self, least: u16) -> Option<Rect> {
         (self.0.height > least).then(|| {
             self.0.height -= 1;
@@ -94,7 +94,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, palette: Palette) {
     }
 }
 
-/// Lines that a text takes, never too few: a word may leave up to its own length of a line empty.
+/// Returns the number of lines that a text takes. It is never too small: a word may leave up to its
+/// own length of a line empty.
 fn wrapped_lines(text: &str, width: u16) -> usize {
     let width = usize::from(width).max(1);
     let (mut lines, mut column) = (1, 0);
@@ -152,7 +153,7 @@ fn help(frame: &mut Frame<'_>, area: Rect, palette: Palette) {
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), area);
 }
 
-/// The model, its numbers, the bar of blocks and the lines over time.
+/// Draws the model, its numbers, the bar of blocks and the diagrams over time.
 fn body(
     frame: &mut Frame<'_>,
     mut room: Room,
@@ -177,11 +178,11 @@ fn body(
     diagrams(frame, room.0, view, model, palette);
 }
 
-/// The numbers in as many columns as there is room for.
+/// Arranges the numbers in as many columns as fit.
 fn grid(facts: &[Fact], width: u16, palette: Palette) -> Text<'static> {
     let columns = usize::from((width / FACT_COLUMNS).max(1));
     let cell = usize::from(width) / columns;
-    // Where it is narrow a number is worth more than straight columns.
+    // In a narrow cell the number is more important than straight columns.
     let labels = if cell < NARROW_COLUMNS { 0 } else { LABEL_COLUMNS };
     let line = |row: &[Fact]| {
         let mut line = Line::default();
@@ -190,7 +191,7 @@ fn grid(facts: &[Fact], width: u16, palette: Palette) -> Text<'static> {
             let gap = start.saturating_sub(line.width());
             line.push_span(Span::raw(" ".repeat(gap)));
             line.push_span(Span::styled(format!("{label:<labels$} "), palette.faint));
-            // The space keeps a number that is too long from its neighbour.
+            // The space separates a number that is too long from the next one.
             line.push_span(Span::raw(format!("{value} ")));
         }
         line
@@ -198,14 +199,14 @@ fn grid(facts: &[Fact], width: u16, palette: Palette) -> Text<'static> {
     facts.chunks(columns).map(line).collect::<Vec<_>>().into()
 }
 
-/// A bar of all KV blocks: in use, kept, free.
+/// Draws a bar of all KV blocks: in use, kept, free.
 fn blocks(frame: &mut Frame<'_>, room: &mut Room, engine: &Engine, palette: Palette) {
     let caption = Line::styled("KV blocks: █ used, ▒ kept, ░ free", palette.faint);
     frame.render_widget(Paragraph::new(caption), room.take(1));
     let width = usize::from(room.0.width);
     let columns = |count: u64| {
         let share = (count as f64 / engine.blocks.max(1) as f64).min(1.0);
-        // Whatever there is shall be seen.
+        // Every count above zero must be visible.
         ((share * width as f64).round() as usize).max(usize::from(count > 0))
     };
     let used = columns(engine.blocks_running).min(width);
@@ -221,7 +222,7 @@ fn blocks(frame: &mut Frame<'_>, room: &mut Room, engine: &Engine, palette: Pale
 
 type Read = fn(&Sample) -> Option<f64>;
 
-/// The lines over time: titles, units and where the numbers stand.
+/// The diagrams over time: titles, units, and how to read the numbers.
 const DIAGRAMS: [(&str, &str, Read); 4] = [
     ("generated", "tok/s", |sample| sample.rates.map(|rates| rates.generated)),
     ("prompts", "tok/s", |sample| sample.rates.map(|rates| rates.prompt)),
@@ -229,7 +230,7 @@ const DIAGRAMS: [(&str, &str, Read); 4] = [
     ("KV used", "blocks", |sample| Some(sample.blocks as f64)),
 ];
 
-/// As many lines over time as there is room for.
+/// Draws as many diagrams over time as fit.
 fn diagrams(frame: &mut Frame<'_>, area: Rect, view: &View, model: &Model, palette: Palette) {
     let across = if area.width >= 2 * DIAGRAM_COLUMNS { 2 } else { 1 };
     let down = (area.height / DIAGRAM_LINES).min(DIAGRAMS.len() as u16 / across);
@@ -261,7 +262,7 @@ fn diagrams(frame: &mut Frame<'_>, area: Rect, view: &View, model: &Model, palet
     }
 }
 
-/// A value in eighths of a line, of `height` lines for the highest one.
+/// Scales a value to eighths of a line, where `highest` takes `height` lines.
 fn bar(value: Option<f64>, highest: f64, height: u16) -> SparklineBar {
     let eighths = 8.0 * f64::from(height);
     let scaled = value.map(|value| match value / highest {

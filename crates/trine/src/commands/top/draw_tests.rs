@@ -10,7 +10,7 @@ use super::super::view::tests::watched;
 use super::*;
 use crate::address::Address;
 
-/// The picture on a terminal of this size.
+/// Draws on a terminal of this size.
 fn drawn(view: &View, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, view, Palette::new(true))).unwrap();
@@ -21,7 +21,8 @@ fn unasked() -> View {
     View::new(Address::parse("http://127.0.0.1:8080").unwrap())
 }
 
-/// Minutes of a server whose load rises and falls, with a pause in which it did not answer.
+/// A view of minutes of a server whose load rises and falls, with a pause in which it did not
+/// answer.
 fn busy() -> View {
     let mut view = unasked();
     let (begin, mut snapshot) = (Instant::now(), snapshot());
@@ -44,7 +45,7 @@ fn busy() -> View {
     view
 }
 
-/// A server that says the worst that is still a status.
+/// The most extreme answer that is still a valid status.
 fn absurd() -> Snapshot {
     let mut document = answer();
     let model = &mut document["models"][0];

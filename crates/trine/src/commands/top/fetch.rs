@@ -1,4 +1,5 @@
-//! Asking a server what it does: one request, bounded in bytes and time, with the key sent only to that server.
+//! Asks a server for its status: one request, bounded in bytes and time. The key is sent only to
+//! that server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,27 +14,28 @@ use crate::address::Address;
 use crate::cli::ServerArgs;
 use crate::failure::usage;
 
-/// Where the server answers.
+/// The path of the status.
 const PATH: &str = "/v1/trine/status";
-/// Largest answer, in bytes: one of 256 models has a fifth of it.
+/// The largest answer, in bytes. An answer with 256 models has a fifth of it.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// Largest head of an answer, in bytes.
+/// The largest head of an answer, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Longest time from the request to the end of the answer.
+/// The longest time from the request to the end of the answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// Most characters of an error that is passed on.
+/// The most characters of an error that are passed on.
 const SAID_MAX: usize = 1000;
-/// Largest file of keys or certificates, in bytes.
+/// The largest file of keys or certificates, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Longest key that a server looks at, in bytes.
+/// The longest key that a server accepts, in bytes.
 const KEY_BYTES_MAX: usize = 4096;
 
-/// Why there is no answer, in words that are harmless for a terminal.
+/// Why there is no answer, in text that is harmless for a terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// The server wants another key. Asking again changes nothing, and it counts wrong keys.
+    /// The server wants another key. Asking again would change nothing, and the server counts wrong
+    /// keys.
     Key(String),
-    /// What may be over at the next look.
+    /// A problem that may be gone at the next request.
     Passing(String),
 }
 
@@ -46,22 +48,23 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// The client of one server.
+/// A client of one server.
 pub(crate) struct Client {
     agent: Agent,
     address: Address,
     key: Option<String>,
-    /// Where the key is from, for messages.
+    /// The file that the key comes from, for messages.
     key_file: Option<PathBuf>,
-    /// Longest time that an answer may take.
+    /// The longest time that an answer may take.
     time: Duration,
 }
 
 impl Client {
-    /// A client that sends the first key of the server's file of keys and trusts the certificates that it is given.
+    /// Creates a client that sends the first key of the given key file and trusts the given
+    /// certificates.
     ///
     /// # Errors
-    /// If a file cannot be read or holds something else.
+    /// Returns an error if a file cannot be read or holds something else.
     pub(crate) fn new(server: &ServerArgs) -> Result<Self> {
         let key_file = server.api_key_file.clone();
         let key = key_file.as_deref().map(read_key).transpose()?;
@@ -70,8 +73,9 @@ impl Client {
             None => tls,
             Some(path) => tls.root_certs(read_certificates(path)?),
         };
-        // Redirects would carry the key elsewhere. A connection for each look holds none of the server's between looks,
-        // and cannot have been closed meanwhile.
+        // Redirects would carry the key elsewhere. With a new connection for each request, the
+        // client occupies none of the server's connections between requests, and the server cannot
+        // have closed it meanwhile.
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -90,7 +94,7 @@ impl Client {
     /// Asks once.
     ///
     /// # Errors
-    /// Whatever keeps the server from answering, or what it answers instead.
+    /// Returns why the server does not answer, or what it answers instead.
     pub(super) fn ask(&self) -> Result<Snapshot, Problem> {
         let body = self.send(PATH, None)?;
         parse(&body).map_err(|reason| {
@@ -101,10 +105,10 @@ impl Client {
         })
     }
 
-    /// The answer to a path; to a `POST` where there is a body.
+    /// Requests a path, with `POST` if there is a body, and returns the answer.
     ///
     /// # Errors
-    /// Whatever keeps the server from answering, or what it answers instead.
+    /// Returns why the server does not answer, or what it answers instead.
     pub(crate) fn send(&self, path: &str, body: Option<&Value>) -> Result<Vec<u8>, Problem> {
         let url = format!("{}{path}", self.address);
         let key = self.key.as_ref().map(|key| format!("Bearer {key}"));
@@ -129,7 +133,7 @@ impl Client {
         let status = response.status().as_u16();
         let answer = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
         if status != 200 {
-            // What a server says of a path that it knows is better than its number.
+            // The message of a server that knows the path is more helpful than the status code.
             let said = body.and_then(|_| said(answer.as_deref().unwrap_or_default()));
             return Err(match said {
                 Some(said) if status != 401 => self.passing(said),
@@ -195,14 +199,14 @@ impl Client {
     }
 }
 
-/// What a server says in an error of Ollama's form.
+/// Returns the message of an error in Ollama's form.
 fn said(answer: &[u8]) -> Option<String> {
     let value: Value = serde_json::from_slice(answer).ok()?;
     let text = value["error"].as_str()?;
     Some(harmless(&text.chars().take(SAID_MAX).collect::<String>()))
 }
 
-/// A file's text, if the file is small.
+/// Reads a file's text if the file is small.
 fn read(path: &Path, what: &str) -> Result<String> {
     let fail = || {
         let path = path.display();
@@ -215,7 +219,8 @@ fn read(path: &Path, what: &str) -> Result<String> {
     std::fs::read_to_string(path).with_context(fail)
 }
 
-/// The first key of a file, as `trine serve` reads them: one a line, without empty lines and those that begin with `#`.
+/// Reads the first key of a file in the form that `trine serve` reads: one key on each line,
+/// ignoring empty lines and those that begin with `#`.
 fn read_key(path: &Path) -> Result<String> {
     let text = read(path, "keys")?;
     let mut lines = text.lines().map(str::trim);

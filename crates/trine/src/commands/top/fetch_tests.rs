@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::super::status::tests::answer;
 use super::*;
 
-/// A server for one request: what it was sent comes back when it ends.
+/// Starts a server for one request. Its thread returns what it was sent.
 fn server(act: impl FnOnce(&mut TcpStream) + Send + 'static) -> (Address, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -28,11 +28,11 @@ fn client(address: Address) -> Client {
     Client::new(&ServerArgs { url: address, api_key_file: None, tls_ca: None }).unwrap()
 }
 
-/// What comes of an answer of these bytes.
+/// Returns what the client makes of an answer with these bytes.
 fn heard(answer: impl Into<Vec<u8>>) -> Result<Snapshot, Problem> {
     let answer = answer.into();
     let (address, serving) = server(move |stream| {
-        // A client that has read enough hangs up.
+        // A client that has read enough hangs up, so the write may fail.
         let _ = stream.write_all(&answer);
     });
     let outcome = client(address).ask();

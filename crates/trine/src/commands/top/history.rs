@@ -1,28 +1,29 @@
-//! What engines did over time: rates are differences between two looks.
+//! What engines did over time. Rates are differences between two samples.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use super::status::{Engine, Snapshot};
 
-/// Looks kept of a model, at least one for each column of a wide terminal.
+/// The number of samples that are kept of a model, at least one for each column of a wide terminal.
 const SAMPLES: usize = 512;
 
-/// How fast an engine counted between two looks.
+/// The rates of an engine between two samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Rates {
     /// Tokens generated per second.
     pub(super) generated: f64,
     /// Prompt tokens of started requests per second.
     pub(super) prompt: f64,
-    /// Share of the time spent in steps, 0 to 1.
+    /// The share of the time spent in steps, 0 to 1.
     pub(super) busy: f64,
-    /// Bytes that steps had to move per second.
+    /// The bytes that steps had to move per second.
     pub(super) bytes: f64,
 }
 
 impl Rates {
-    /// Between two looks `seconds` apart; `None` if the second counts less, as an engine does that was loaded again.
+    /// Computes the rates between two samples `seconds` apart; `None` if a count is smaller in the
+    /// second one, as after an engine was loaded again.
     fn between(old: &Engine, new: &Engine, seconds: f64) -> Option<Self> {
         let counts_on = new.generated_tokens >= old.generated_tokens
             && new.prompt_tokens >= old.prompt_tokens
@@ -31,17 +32,17 @@ impl Rates {
         (counts_on && seconds > 0.0).then(|| Self {
             generated: (new.generated_tokens - old.generated_tokens) as f64 / seconds,
             prompt: (new.prompt_tokens - old.prompt_tokens) as f64 / seconds,
-            // A step is counted when it ends: one may have begun before the first look.
+            // A step is counted when it ends, and it may have begun before the first sample.
             busy: ((new.busy_seconds - old.busy_seconds) / seconds).clamp(0.0, 1.0),
             bytes: (new.bytes - old.bytes) / seconds,
         })
     }
 }
 
-/// One look at an engine, for lines over time.
+/// One sample of an engine, for diagrams over time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
-    /// None for the first look.
+    /// `None` for the first sample.
     pub(super) rates: Option<Rates>,
     /// Rows of the last step.
     pub(super) width: u64,
@@ -52,7 +53,7 @@ pub(super) struct Sample {
 #[derive(Debug, Default)]
 struct Course {
     last: Option<(Instant, Engine)>,
-    /// None where the server did not answer.
+    /// `None` for a request that the server did not answer.
     samples: VecDeque<Option<Sample>>,
 }
 
@@ -70,7 +71,7 @@ impl Course {
     }
 }
 
-/// The course of each loaded model of a server.
+/// The history of each loaded model of a server.
 #[derive(Debug, Default)]
 pub(super) struct History {
     started: u64,
@@ -78,7 +79,8 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Adds a look. Models that are gone or not loaded are forgotten, and all of them with another server.
+    /// Adds a sample. Models that are gone or not loaded are forgotten, and all models if the
+    /// server was restarted.
     pub(super) fn hear(&mut self, snapshot: &Snapshot, at: Instant) {
         if self.started != snapshot.started {
             *self = Self { started: snapshot.started, ..Self::default() };
@@ -98,18 +100,18 @@ impl History {
         }
     }
 
-    /// Adds a look that the server did not answer.
+    /// Adds a request that the server did not answer.
     pub(super) fn miss(&mut self) {
         self.by_model.values_mut().for_each(Course::miss);
     }
 
-    /// The rates of a model at the last look.
+    /// Returns the rates of a model at the last sample.
     pub(super) fn rates(&self, model: &str) -> Option<Rates> {
         let sample = self.by_model.get(model)?.samples.back()?;
         sample.as_ref()?.rates
     }
 
-    /// The looks at a model, the youngest first; `None` for each that failed.
+    /// Returns the samples of a model, the newest first; `None` for each request that failed.
     pub(super) fn samples(&self, model: &str) -> impl Iterator<Item = Option<&Sample>> {
         let course = self.by_model.get(model);
         course.into_iter().flat_map(|course| course.samples.iter().rev()).map(Option::as_ref)

@@ -1,24 +1,25 @@
-//! What a server says of itself (`GET /v1/trine/status`), checked and made harmless for a terminal.
+//! The status that a server reports (`GET /v1/trine/status`), checked and made harmless for a
+//! terminal.
 
 use std::collections::HashSet;
 
 use serde::Deserialize;
 
-/// Most models that are looked at; further ones are left out.
+/// The most models that are read; further ones are left out.
 const MODELS_MAX: usize = 256;
-/// Most formats of a model's weights; further ones are left out.
+/// The most formats of a model's weights; further ones are left out.
 const FORMATS_MAX: usize = 8;
-/// Most characters of a name.
+/// The most characters of a name.
 const NAME_CHARACTERS: usize = 120;
 
-/// One answer of a server.
+/// An answer of a server.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Snapshot {
-    /// Of the server's program.
+    /// The version of the server's program.
     pub(super) version: String,
     /// `running` or `draining`.
     pub(super) phase: String,
-    /// When the server started, in seconds since 1970: another number is another server.
+    /// When the server started, in seconds since 1970. Another number means another server.
     pub(super) started: u64,
     /// The models, the default one first.
     pub(super) models: Vec<Model>,
@@ -29,81 +30,81 @@ pub(super) struct Snapshot {
 pub(super) struct Model {
     /// Its name in requests.
     pub(super) name: String,
-    /// Memory that it takes, or would take, in bytes.
+    /// The memory that it takes, or would take, in bytes.
     pub(super) bytes: u64,
     /// Its architecture, if it is loaded.
     #[serde(default)]
     pub(super) family: String,
-    /// Formats of its weights, if it is loaded.
+    /// The formats of its weights, if it is loaded.
     #[serde(default)]
     pub(super) formats: Vec<String>,
-    /// What runs it, if it is loaded.
+    /// The device that runs it, if it is loaded.
     #[serde(default)]
     pub(super) device: String,
-    /// What its engine counts, if it is loaded.
+    /// The counters of its engine, if it is loaded.
     #[serde(rename = "status")]
     pub(super) engine: Option<Engine>,
 }
 
-/// What an engine counts: `trine_engine::Status`, as far as it is shown.
+/// The counters of an engine: the part of `trine_engine::Status` that is shown.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub(super) struct Engine {
-    /// Sequences being run.
+    /// The number of sequences being run.
     pub(super) running: u64,
-    /// Requests in the queue.
+    /// The number of requests in the queue.
     pub(super) waiting: u64,
-    /// Prompt tokens of the requests in the queue.
+    /// The number of prompt tokens of the requests in the queue.
     pub(super) waiting_tokens: u64,
-    /// Most sequences at once.
+    /// The most sequences at once.
     pub(super) sequences: u64,
-    /// Bytes of the memory for keys and values.
+    /// The bytes of the memory for keys and values.
     pub(super) kv_bytes: u64,
-    /// KV blocks in all.
+    /// The total number of KV blocks.
     pub(super) blocks: u64,
     /// KV blocks of running sequences.
     pub(super) blocks_running: u64,
-    /// KV blocks that only ended sequences have.
+    /// KV blocks that belong only to ended sequences.
     pub(super) blocks_kept: u64,
-    /// KV blocks of several sequences.
+    /// KV blocks that several sequences share.
     pub(super) blocks_shared: u64,
     /// Seconds spent in steps.
     pub(super) busy_seconds: f64,
-    /// Rows of the last step.
+    /// The number of rows of the last step.
     pub(super) width: u64,
-    /// Sequences of the last step.
+    /// The number of sequences of the last step.
     pub(super) step_sequences: u64,
-    /// Bytes that the steps had to move.
+    /// The bytes that the steps had to move.
     pub(super) bytes: f64,
-    /// Requests accepted.
+    /// The number of requests accepted.
     pub(super) requests: u64,
-    /// Prompt tokens of the requests that started.
+    /// The number of prompt tokens of the requests that started.
     pub(super) prompt_tokens: u64,
-    /// Of those, tokens that were in the cache.
+    /// The number of these tokens that were in the cache.
     pub(super) reused_tokens: u64,
-    /// Tokens generated.
+    /// The number of tokens generated.
     pub(super) generated_tokens: u64,
-    /// Times a sequence gave its blocks to another.
+    /// How often a sequence gave its blocks to another one.
     pub(super) preemptions: u64,
-    /// Steps in which the device failed.
+    /// The number of steps in which the device failed.
     pub(super) device_failures: u64,
 }
 
 impl Engine {
-    /// KV blocks that nobody holds.
+    /// Returns the number of free KV blocks.
     pub(super) fn blocks_free(&self) -> u64 {
         self.blocks.saturating_sub(self.blocks_running).saturating_sub(self.blocks_kept)
     }
 
-    /// Rows and sequences of the last step; 0 where nothing runs.
+    /// Returns the rows and sequences of the last step; 0 if nothing runs.
     pub(super) fn batch(&self) -> (u64, u64) {
         if self.running == 0 { (0, 0) } else { (self.width, self.step_sequences) }
     }
 }
 
-/// Reads an answer. Every text in it is [`harmless`], every model has a name of its own.
+/// Parses an answer. Every text in the result is [`harmless`], and every model has a unique name.
 ///
 /// # Errors
-/// In words, if it is not JSON or another document.
+/// Returns a message if the answer is not JSON or is another document.
 pub(super) fn parse(answer: &[u8]) -> Result<Snapshot, String> {
     let mut snapshot: Snapshot =
         serde_json::from_slice(answer).map_err(|error| harmless(&error.to_string()))?;
@@ -123,8 +124,8 @@ pub(super) fn parse(answer: &[u8]) -> Result<Snapshot, String> {
     Ok(snapshot)
 }
 
-/// A stranger's text as one short line: characters that a terminal obeys, that end a line, or that turn the direction
-/// of writing become visible.
+/// Turns untrusted text into one short line. Replaces characters that a terminal interprets, that
+/// end a line, or that change the direction of writing with a visible one.
 pub(super) fn harmless(text: &str) -> String {
     let is_harmful = |c: char| {
         c.is_control()
@@ -148,7 +149,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// An answer with one loaded model and one that is not.
+    /// An answer with one loaded model and one that is not loaded.
     pub(in crate::commands::top) fn answer() -> Value {
         json!({
             "version": "0.1.0", "phase": "running", "started": 1_700_000_000, "models": [
@@ -168,7 +169,7 @@ pub(super) mod tests {
         })
     }
 
-    /// The same, read.
+    /// The same answer, parsed.
     pub(in crate::commands::top) fn snapshot() -> Snapshot {
         parse(answer().to_string().as_bytes()).unwrap()
     }

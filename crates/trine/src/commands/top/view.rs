@@ -1,4 +1,5 @@
-//! What is shown of a server: its last answer, what became of it, and the choices of who watches.
+//! What is shown of a server: its last answer, its history, and the choices of the person who
+//! watches.
 
 use std::time::Instant;
 
@@ -10,10 +11,10 @@ use super::status::{Engine, Model, Snapshot};
 use crate::address::Address;
 use crate::output;
 
-/// What a key asks of the program.
+/// What a key asks the program to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// Go on.
+    /// Continue.
     Stay,
     /// End.
     End,
@@ -24,31 +25,31 @@ pub(super) enum Wish {
 /// A number with its name, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fact {
-    /// What it is.
+    /// The name.
     pub(super) label: &'static str,
-    /// The number in words.
+    /// The number as text.
     pub(super) value: String,
 }
 
-/// Everything that a picture shows.
+/// The contents of a picture.
 #[derive(Debug)]
 pub(super) struct View {
-    /// Where the server is.
+    /// The address of the server.
     pub(super) address: Address,
     /// The last answer.
     pub(super) snapshot: Option<Snapshot>,
-    /// Earlier answers.
+    /// The history of earlier answers.
     pub(super) history: History,
-    /// Why there was no answer to the last look.
+    /// Why the last request had no answer.
     pub(super) problem: Option<String>,
     /// Whether the explanations are shown.
     pub(super) is_helping: bool,
-    /// The name of the model that was chosen.
+    /// The name of the chosen model.
     chosen: Option<String>,
 }
 
 impl View {
-    /// Of a server that was not asked yet.
+    /// Creates the view of a server that was not asked yet.
     pub(super) fn new(address: Address) -> Self {
         Self {
             address,
@@ -60,7 +61,7 @@ impl View {
         }
     }
 
-    /// Takes in what came of a look.
+    /// Records the outcome of a request.
     pub(super) fn hear(&mut self, outcome: Result<Snapshot, Problem>, at: Instant) {
         match outcome {
             Ok(snapshot) => {
@@ -75,7 +76,7 @@ impl View {
         }
     }
 
-    /// Takes in a key.
+    /// Handles a key.
     pub(super) fn press(&mut self, key: KeyEvent) -> Wish {
         if key.kind == KeyEventKind::Release {
             return Wish::Stay;
@@ -96,12 +97,13 @@ impl View {
         Wish::Stay
     }
 
-    /// The models of the last answer.
+    /// Returns the models of the last answer.
     pub(super) fn models(&self) -> &[Model] {
         self.snapshot.as_ref().map_or(&[], |snapshot| &snapshot.models)
     }
 
-    /// The model that is shown and its place in the list: the chosen one, else the first that is loaded, else the first.
+    /// Returns the model that is shown and its index in the list: the chosen model, else the first
+    /// loaded one, else the first.
     pub(super) fn model(&self) -> Option<(usize, &Model)> {
         let models = self.models();
         let chosen = self.chosen.as_ref();
@@ -112,7 +114,7 @@ impl View {
         models.get(index).map(|model| (index, model))
     }
 
-    /// The rates of a model, if they are known.
+    /// Returns the rates of a model, if they are known.
     pub(super) fn rates(&self, model: &Model) -> Option<Rates> {
         if self.problem.is_some() { None } else { self.history.rates(&model.name) }
     }
@@ -125,7 +127,7 @@ impl View {
     }
 }
 
-/// What a model is: name, place among the others, architecture, formats, size.
+/// Returns the title of a model: name, place among the others, architecture, formats, size.
 pub(super) fn title(model: &Model, index: usize, models: usize) -> String {
     let mut parts = vec![model.name.clone()];
     if models > 1 {
@@ -140,7 +142,7 @@ pub(super) fn title(model: &Model, index: usize, models: usize) -> String {
     parts.join(", ")
 }
 
-/// The numbers of an engine, the ones first that matter most where there is little room.
+/// Returns the numbers of an engine, the most important ones first in case there is little room.
 pub(super) fn facts(engine: &Engine, rates: Option<Rates>) -> Vec<Fact> {
     let rate = |read: fn(Rates) -> f64, unit: &str| match rates {
         Some(rates) => format!("{} {unit}", number(read(rates))),
@@ -182,7 +184,7 @@ pub(super) fn facts(engine: &Engine, rates: Option<Rates>) -> Vec<Fact> {
     ]
 }
 
-/// What the labels of [`facts`] mean.
+/// The explanations of the labels of [`facts`].
 pub(super) const EXPLANATIONS: [(&str, &str); 11] = [
     ("generated", "tokens generated per second"),
     ("prompts", "prompt tokens of requests that started, per second"),
@@ -197,12 +199,12 @@ pub(super) const EXPLANATIONS: [(&str, &str); 11] = [
     ("failures", "steps in which the device failed"),
 ];
 
-/// A count with its unit: `1 row`, `12.3 k tokens`.
+/// Formats a count with its unit: `1 row`, `12.3 k tokens`.
 fn counted(count: u64, unit: &str) -> String {
     format!("{} {unit}{}", output::count(count), if count == 1 { "" } else { "s" })
 }
 
-/// A rate for people, short however large it is.
+/// Formats a rate for people; the text is short even for large values.
 pub(super) fn number(value: f64) -> String {
     match value {
         v if !v.is_finite() || v >= 1e15 => "> 999 T".to_owned(),
@@ -212,7 +214,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// The picture as text, all models one after another.
+/// Returns the picture as text, all models one after another.
 pub(super) fn text(view: &View) -> String {
     let mut text = String::new();
     if let Some(snapshot) = &view.snapshot {
