@@ -8,6 +8,7 @@
 mod batch;
 mod device;
 mod error;
+mod gather;
 mod pages;
 mod parts;
 mod program;
@@ -17,6 +18,7 @@ mod split;
 pub use batch::{BLOCK, BULK_ROWS, Batch, ProgramOptions, SequenceView, Span};
 pub use device::Device;
 pub use error::BackendError;
+pub use gather::gather;
 pub use pages::{KvPage, KvPart, PageLayout, Pages};
 pub use program::{Facts, Flights, InFlight, Memory, Program, Results, Share, TOP, TopLogit};
 pub use split::{LayerChoice, SplitDevice};

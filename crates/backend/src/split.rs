@@ -68,7 +68,7 @@ impl SplitDevice {
         let first = self.first.load_plan(model, first, &without_outputs(options));
         let parts = vec![first.map_err(Failure::First)?, second];
         let vocabulary = model.config().vocabulary;
-        Ok(Box::new(Parts::new(parts, *options, vocabulary, &free)))
+        Ok(Box::new(Parts::new(plan, parts, *options, vocabulary, &free)))
     }
 }
 

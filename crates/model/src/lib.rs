@@ -32,7 +32,7 @@ pub use error::ModelError;
 pub use judge::judge;
 pub use model::{Model, base_plan};
 pub use plan::{
-    Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Weight, WeightId,
-    WeightKind,
+    Buffer, BufferId, Cache, CacheId, Heads, Input, Op, Plan, Product, Rows, Source, Step, Weight,
+    WeightId, WeightKind, WeightPlace,
 };
 pub use scratch::{ALIGNMENT, Claim, Scratch, Width};

@@ -23,7 +23,7 @@ pub const BATCH: Batch<'static> = Batch {
     sequences: &[SequenceView { slot: 0, blocks: &[0] }],
     outputs: &[2],
     bulk_from: 3,
-    input: &[],
+    inputs: &[],
 };
 
 /// A model and what another implementation computes from it.
@@ -131,7 +131,7 @@ impl OneSequence {
             sequences: &[SequenceView { slot: 0, blocks: &self.blocks }],
             outputs: &(0..tokens.len() as u32).take(most).collect::<Vec<_>>(),
             bulk_from: if tokens.len() > BULK_ROWS { 0 } else { tokens.len() },
-            input: &[],
+            inputs: &[],
         };
         self.length += tokens.len();
         self.program.run(&batch).unwrap().to_vec()

@@ -363,7 +363,7 @@ pub fn traffic_of(
             sequences: &views,
             outputs: &outputs,
             bulk_from: tokens.len(),
-            input: &[],
+            inputs: &[],
         };
         results.push(program.run(&batch).unwrap().to_vec());
     }

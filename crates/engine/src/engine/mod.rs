@@ -163,7 +163,7 @@ fn load(
     let model_context = model.config().context;
     let mut made = options.program(model_context, &plan.caches, memory)?;
     let program = loop {
-        if plan.buffer(plan.output).rows == RowKind::Tokens {
+        if plan.outputs.iter().all(|id| plan.buffer(*id).rows == RowKind::Tokens) {
             made.width.outputs = 0;
         }
         match device.load_plan(model, plan.clone(), &made) {
@@ -242,7 +242,7 @@ impl Engine {
     pub fn with_running(program: Box<dyn Program>, running: usize) -> Engine {
         let Facts { plan, options, .. } = program.facts();
         let ProgramOptions { width, sequences: slots, context, .. } = *options;
-        let vocabulary = plan.buffer(plan.output).columns;
+        let vocabulary = plan.output(0).columns;
         let kv = KvCache::new(KvShape::of(options, &plan.caches));
         let sequences = running.clamp(1, slots);
         let limits = Limits {

@@ -73,7 +73,7 @@ impl Rows {
             sequences: &sequences,
             outputs: &self.outputs,
             bulk_from: self.bulk_from,
-            input: &[],
+            inputs: &[],
         };
         let finds_top = program.facts().finds_top;
         let step = program.submit(&batch);
