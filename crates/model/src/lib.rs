@@ -2,7 +2,7 @@
 //!
 //! A [`Model`] is a checkpoint understood: a [`Config`] and named tensors. Its [`Plan`] is one forward pass as a list of
 //! steps over buffers, from which everything else derives: fusion ([`fusion`]), leaving out unwanted rows
-//! ([`narrow`]), parts for several devices ([`cut`](mod@cut)), scratch memory ([`Scratch`]), cost ([`Cost`]), and on each device a Program.
+//! ([`narrow`]), rows that the host gathers ([`gather`](mod@gather)), parts for several devices ([`cut`](mod@cut)), scratch memory ([`Scratch`]), cost ([`Cost`]), and on each device a Program.
 //!
 //! This crate knows no device, no thread and no clock.
 
@@ -17,6 +17,7 @@ pub mod cut;
 mod error;
 mod fingerprint;
 pub mod fusion;
+pub mod gather;
 pub mod gemma3;
 mod judge;
 mod model;

@@ -12,6 +12,7 @@ use trine_backend::{BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, Se
 use trine_model::{KvType, Model, Plan, Width, names};
 use trine_weights::blocks;
 
+pub mod ends;
 pub mod pages;
 pub mod random;
 

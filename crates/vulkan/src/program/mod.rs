@@ -20,7 +20,7 @@ use trine_backend::{
     BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, Pages, Program, ProgramOptions,
     Results, TOP, TopLogit,
 };
-use trine_model::{Model, Plan, Rows, Width};
+use trine_model::{Model, Plan, Rows, Width, gather};
 
 use crate::device::VulkanDevice;
 use crate::error::GpuError;
@@ -77,6 +77,7 @@ impl VulkanProgram {
         plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Self, BackendError> {
+        let plan = gather::gather(plan);
         let row = |_| Vec::with_capacity(ROOM);
         let mut program = Self {
             device: device.clone(),
