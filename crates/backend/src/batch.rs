@@ -1,6 +1,6 @@
 //! The rows of a step, and the sizes that they have to keep to.
 
-use trine_model::{Cache, KvType, Plan, Rows, Width};
+use trine_model::{Buffer, Cache, KvType, Plan, Rows, Width};
 
 use crate::error::BackendError;
 
@@ -59,7 +59,7 @@ impl ProgramOptions {
 ///
 /// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row; the rows of a
 /// sequence stand together at consecutive positions; a sequence's blocks cover its positions; no two sequences share
-/// a slot; outputs ascend; the input has the size that the Plan's has. Not checked: no row's block that a row of another
+/// a slot; outputs ascend; the inputs have the number and sizes of the Plan's. Not checked: no row's block that a row of another
 /// sequence reads is written in the same step, so sequences share only full blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
@@ -79,8 +79,9 @@ pub struct Batch<'a> {
     /// depend on the number of rows of each kind where the device says that it is
     /// [invariant](crate::Facts::is_invariant).
     pub bulk_from: usize,
-    /// Rows of the Plan's input, (rows, columns) row-major; empty for a Plan that begins with token ids.
-    pub input: &'a [f32],
+    /// Rows of those of the Plan's inputs that [come with the batch](trine_model::Input::is_given), in their order: (rows,
+    /// columns) row-major each. Empty for a Plan that begins with token ids.
+    pub inputs: &'a [&'a [f32]],
 }
 
 /// Where a sequence keeps its keys and values.
@@ -150,11 +151,7 @@ impl Batch<'_> {
             return fail(format!("token id {token} is outside the vocabulary of {vocabulary}"));
         }
         self.check_outputs(options)?;
-        let values =
-            plan.input.map_or(0, |id| self.rows(plan.buffer(id).rows)) * plan.input_columns();
-        if self.input.len() != values {
-            return fail(format!("{} values of input, the Plan takes {values}", self.input.len()));
-        }
+        self.check_inputs(plan)?;
         for (index, span) in self.spans().enumerate() {
             let Some(view) = self.sequences.get(span.sequence) else {
                 return fail(format!(
@@ -216,6 +213,22 @@ impl Batch<'_> {
         }
     }
 
+    fn check_inputs(&self, plan: &Plan) -> Result<(), BackendError> {
+        let fail = |what: String| Err(BackendError::BadBatch { what });
+        let wanted = plan.given().count();
+        if self.inputs.len() != wanted {
+            return fail(format!("{} inputs, the Plan takes {wanted}", self.inputs.len()));
+        }
+        for (input, id) in self.inputs.iter().zip(plan.given()) {
+            let Buffer { name, rows, columns } = plan.buffer(id);
+            let (found, rows) = (input.len(), self.rows(*rows));
+            if found != rows * columns {
+                return fail(format!("{found} values of {name}, {rows} rows have {columns} each"));
+            }
+        }
+        Ok(())
+    }
+
     fn check_outputs(&self, options: &ProgramOptions) -> Result<(), BackendError> {
         let ascend = self.outputs.windows(2).all(|pair| pair[0] < pair[1]);
         let inside = self.outputs.last().is_none_or(|&last| (last as usize) < self.tokens.len());
@@ -233,7 +246,7 @@ impl Batch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use trine_model::{Buffer, BufferId};
+    use trine_model::{BufferId, Input, Source, WeightId};
 
     use super::*;
 
@@ -262,42 +275,60 @@ mod tests {
             sequences: &sequences,
             outputs,
             bulk_from: tokens.len(),
-            input: &[],
+            inputs: &[],
         };
-        batch.check(&OPTIONS, &plan(None), 10).err().map(|error| error.to_string())
+        batch.check(&OPTIONS, &plan(&[]), 10).err().map(|error| error.to_string())
     }
 
-    /// A Plan without steps, whose input has rows of this kind and 3 columns.
-    fn plan(input: Option<Rows>) -> Plan {
-        let buffer = |rows| Buffer { name: "input".to_owned(), rows, columns: 3 };
+    /// A Plan without steps, with inputs of these rows and 3 columns. Before each there is one that is gathered.
+    fn plan(inputs: &[Rows]) -> Plan {
+        let table = Source::Table { table: WeightId(0), scale: 1.0 };
+        let sources = [table, Source::Part, table, Source::Plan];
+        let all: Vec<Rows> = inputs.iter().flat_map(|&rows| [Rows::Tokens, rows]).collect();
+        let name = |index| format!("input {index}");
+        let buffer = |(index, &rows)| Buffer { name: name(index), rows, columns: 3 };
+        let input = |(index, source)| Input { buffer: BufferId(index), source };
         Plan {
-            buffers: input.map(buffer).into_iter().collect(),
+            buffers: all.iter().enumerate().map(buffer).collect(),
             weights: Vec::new(),
             caches: Vec::new(),
             steps: Vec::new(),
-            input: input.map(|_| BufferId(0)),
-            output: BufferId(0),
+            inputs: sources.into_iter().take(all.len()).enumerate().map(input).collect(),
+            outputs: vec![BufferId(0)],
         }
     }
 
     #[test]
-    fn the_input_has_the_plans_size() {
+    fn the_inputs_have_the_plans_number_and_sizes() {
         let sequences = [SequenceView { slot: 0, blocks: &[0] }];
-        let batch = |input| Batch {
-            tokens: &[1, 2],
-            positions: &[0, 1],
-            sequence_of: &[0, 0],
-            sequences: &sequences,
-            outputs: &[1],
-            bulk_from: 2,
-            input,
+        let found = |inputs: &[&[f32]], rows: &[Rows]| {
+            let batch = Batch {
+                tokens: &[1, 2],
+                positions: &[0, 1],
+                sequence_of: &[0, 0],
+                sequences: &sequences,
+                outputs: &[1],
+                bulk_from: 2,
+                inputs,
+            };
+            let result = batch.check(&OPTIONS, &plan(rows), 10);
+            result.err().map(|error| error.to_string()).unwrap_or_default()
         };
-        for (rows, values) in [(None, 0), (Some(Rows::Tokens), 6), (Some(Rows::Outputs), 3)] {
+        let values = [0.0; 8];
+        assert_eq!(found(&[], &[]), "");
+        assert!(found(&[&[]], &[]).contains("1 inputs, the Plan takes 0"));
+        for (rows, expected) in [(Rows::Tokens, 6), (Rows::Outputs, 3)] {
+            assert!(found(&[], &[rows]).contains("0 inputs, the Plan takes 1"));
             for length in 0..8 {
-                let found = batch(&[0.0; 8][..length]).check(&OPTIONS, &plan(rows), 10);
-                assert_eq!(found.is_ok(), length == values, "{rows:?}, {length} values");
+                let what = found(&[&values[..length]], &[rows]);
+                assert_eq!(what.is_empty(), length == expected, "{rows:?}: {what}");
             }
         }
+        let both = [Rows::Tokens, Rows::Outputs];
+        assert_eq!(found(&[&values[..6], &values[..3]], &both), "");
+        let what = found(&[&values[..6], &values[..6]], &both);
+        assert!(what.contains("6 values of input 3, 1 rows have 3 each"), "{what}");
+        assert!(!found(&[&values[..3], &values[..6]], &both).is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_model::cut;
+use trine_model::{Input, Plan, Source, cut};
 
 use crate::batch::{Batch, SequenceView};
 use crate::error::BackendError;
@@ -19,10 +19,21 @@ pub(crate) struct Parts {
     /// At least one.
     parts: Vec<Box<dyn Program>>,
     facts: Facts,
+    /// For each part, where the rows of its inputs come from, in their order.
+    routes: Vec<Vec<Route>>,
     vocabulary: usize,
     flights: Flights<Travel>,
     /// Batches of steps that ended, kept for their memory.
     spare: Vec<OwnedBatch>,
+}
+
+/// Where the rows of a part's input come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route {
+    /// This output of the part before.
+    Before(usize),
+    /// This one of [`Batch::inputs`].
+    Batch(usize),
 }
 
 /// A step on its way through the parts.
@@ -35,8 +46,10 @@ struct Travel {
 }
 
 impl Parts {
-    /// Puts parts together that were loaded as a placement says.
+    /// Puts parts together that [`cut`](mod@cut) made of the Plan `whole`, in their order, loaded as
+    /// `placement` says.
     pub(crate) fn new(
+        whole: &Plan,
         parts: Vec<Box<dyn Program>>,
         placement: &Placement,
         vocabulary: usize,
@@ -50,7 +63,8 @@ impl Parts {
         let known = parts.iter().zip(&placement.parts);
         let shares: Vec<Share> =
             known.map(|(part, placed)| share(part.as_ref(), placed.device_memory)).collect();
-        let plan = cut::join(parts.iter().map(|part| &part.facts().plan));
+        let plan = cut::join(whole, parts.iter().map(|part| &part.facts().plan));
+        let routes = routes(&plan, &parts);
         let facts = Facts {
             is_invariant: parts.iter().all(|part| part.facts().is_invariant),
             finds_top: parts.last().is_some_and(|last| last.facts().finds_top),
@@ -59,31 +73,37 @@ impl Parts {
             ..Facts::new(name(&shares), plan, placement.options)
         };
         let flights = Flights::new(placement.depth);
-        Self { parts, facts: Facts { shares, ..facts }, vocabulary, flights, spare: Vec::new() }
+        let facts = Facts { shares, ..facts };
+        Self { parts, facts, routes, vocabulary, flights, spare: Vec::new() }
     }
 
     /// Starts a checked step in the first part, from which those before it move on.
     fn start(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
-        let Self { parts, flights, .. } = self;
+        let Self { parts, routes, flights, .. } = self;
         // The youngest steps, which stand in a row from the first part on.
         let in_row =
             flights.iter_mut().rev().zip(0..).take_while(|(travel, at)| travel.part == *at);
         let row = in_row.count();
         // The oldest of them has a free part before it.
         for travel in flights.iter_mut().rev().take(row).rev() {
-            move_on(parts, travel)?;
+            move_on(parts, routes, travel)?;
         }
         let outputs = if parts.len() > 1 { &[] } else { batch.outputs };
-        let step = parts[0].submit(&Batch { outputs, ..*batch })?;
+        let rows = |route: &Route| match *route {
+            Route::Batch(index) => batch.inputs[index],
+            Route::Before(_) => unreachable!("there is no part before the first"),
+        };
+        let inputs: Vec<&[f32]> = routes[0].iter().map(rows).collect();
+        let step = parts[0].submit(&Batch { outputs, inputs: &inputs, ..*batch })?;
         let mut own = self.spare.pop().unwrap_or_default();
-        own.copy(batch);
+        own.copy(batch, &routes[1..]);
         Ok(self.flights.begin(Travel { batch: own, part: 0, step: Some(step) }))
     }
 
     /// Takes the oldest step to the last part.
     fn advance(&mut self, mut travel: Travel) -> Result<Option<InFlight>, BackendError> {
         while travel.part + 1 < self.parts.len() {
-            move_on(&mut self.parts, &mut travel)?;
+            move_on(&mut self.parts, &self.routes, &mut travel)?;
         }
         self.spare.push(travel.batch);
         Ok(travel.step)
@@ -102,14 +122,39 @@ fn drain(parts: &mut [Box<dyn Program>], flights: &mut Flights<Travel>) {
 }
 
 /// Waits for the part that has a step and submits the step to the next one, which is free.
-fn move_on(parts: &mut [Box<dyn Program>], travel: &mut Travel) -> Result<(), BackendError> {
+fn move_on(
+    parts: &mut [Box<dyn Program>],
+    routes: &[Vec<Route>],
+    travel: &mut Travel,
+) -> Result<(), BackendError> {
     let Some(step) = travel.step.take() else { return Ok(()) };
     let is_last = travel.part + 2 == parts.len();
     let (before, after) = parts.split_at_mut(travel.part + 1);
-    let input = before[travel.part].wait(step)?.output(0)?;
-    travel.step = Some(travel.batch.submit(after[0].as_mut(), input, is_last)?);
+    let before = &mut before[travel.part];
+    let outputs = before.facts().plan.outputs.len();
+    let rows = travel.batch.handed_over(before.wait(step)?, outputs)?;
     travel.part += 1;
+    let next = travel.batch.submit(after[0].as_mut(), &routes[travel.part], rows, is_last)?;
+    travel.step = Some(next);
     Ok(())
+}
+
+/// Where the inputs of each part of a joined Plan come from.
+fn routes(joined: &Plan, parts: &[Box<dyn Program>]) -> Vec<Vec<Route>> {
+    let of_part = |(index, plan): (usize, &Plan)| {
+        let mut handed_over = 0..;
+        let given = plan.inputs.iter().filter(|input| input.is_given());
+        let route = |input: &Input| match input.source {
+            Source::Part if index > 0 => Route::Before(handed_over.next().expect("it has no end")),
+            _ => {
+                let name = &plan.buffer(input.buffer).name;
+                let place = joined.given().position(|id| joined.buffer(id).name == *name);
+                Route::Batch(place.expect("a joined Plan has the inputs of its parts"))
+            }
+        };
+        given.map(route).collect()
+    };
+    parts.iter().map(|part| &part.facts().plan).enumerate().map(of_part).collect()
 }
 
 impl Program for Parts {
@@ -236,11 +281,15 @@ struct OwnedBatch {
     blocks: Vec<u32>,
     outputs: Vec<u32>,
     bulk_from: usize,
+    /// [`Batch::inputs`]; empty for those that no part after the first reads.
+    inputs: Vec<Vec<f32>>,
+    /// Rows of the outputs of the part before, but for the last output.
+    handed_over: Vec<Vec<f32>>,
 }
 
 impl OwnedBatch {
-    /// Takes over everything but the input, which only the first part reads.
-    fn copy(&mut self, batch: &Batch<'_>) {
+    /// Takes over what parts after the first one read, whose inputs come from `routes`.
+    fn copy(&mut self, batch: &Batch<'_>, routes: &[Vec<Route>]) {
         let replace = |own: &mut Vec<u32>, values: &[u32]| {
             own.clear();
             own.extend_from_slice(values);
@@ -256,14 +305,37 @@ impl OwnedBatch {
             self.sequences.push((view.slot, self.blocks.len()));
         }
         self.bulk_from = batch.bulk_from;
+        self.inputs.resize_with(batch.inputs.len(), Vec::new);
+        for (index, (own, rows)) in self.inputs.iter_mut().zip(batch.inputs).enumerate() {
+            own.clear();
+            if routes.iter().flatten().any(|route| *route == Route::Batch(index)) {
+                own.extend_from_slice(rows);
+            }
+        }
     }
 
-    /// Submits the batch to a part that begins with the rows of the one before it. Only the last part needs to know whose
-    /// logits are wanted.
+    /// Takes over the rows of a part's outputs, but for those of the last one, which it returns.
+    fn handed_over<'r>(
+        &mut self,
+        results: &'r mut dyn Results,
+        outputs: usize,
+    ) -> Result<&'r [f32], BackendError> {
+        let last = outputs - 1;
+        self.handed_over.resize_with(last, Vec::new);
+        for (index, own) in self.handed_over.iter_mut().enumerate() {
+            own.clear();
+            own.extend_from_slice(results.output(index)?);
+        }
+        results.output(last)
+    }
+
+    /// Submits the batch to a part that begins with rows of the one before it, whose last output is `rows`. Only the last part
+    /// needs to know whose logits are wanted.
     fn submit(
         &self,
         part: &mut dyn Program,
-        input: &[f32],
+        routes: &[Route],
+        rows: &[f32],
         is_last: bool,
     ) -> Result<InFlight, BackendError> {
         let mut start = 0;
@@ -272,6 +344,14 @@ impl OwnedBatch {
             SequenceView { slot, blocks }
         };
         let sequences: Vec<SequenceView<'_>> = self.sequences.iter().map(view).collect();
+        let input = |route: &Route| match *route {
+            Route::Before(index) => self.handed_over.get(index).map_or(rows, Vec::as_slice),
+            Route::Batch(index) => &self.inputs[index],
+        };
+        // One input needs no list.
+        let one = if let [route] = routes { Some(input(route)) } else { None };
+        let several: Vec<&[f32]> =
+            if one.is_some() { Vec::new() } else { routes.iter().map(input).collect() };
         part.submit(&Batch {
             tokens: &self.tokens,
             positions: &self.positions,
@@ -279,7 +359,7 @@ impl OwnedBatch {
             sequences: &sequences,
             outputs: if is_last { &self.outputs } else { &[] },
             bulk_from: self.bulk_from,
-            input,
+            inputs: if one.is_some() { one.as_slice() } else { &several },
         })
     }
 }
@@ -288,7 +368,7 @@ impl OwnedBatch {
 mod tests {
     use std::sync::Mutex;
 
-    use trine_model::{Buffer, BufferId, KvType, Plan, Rows, Width};
+    use trine_model::{Buffer, BufferId, KvType, Rows, Width};
 
     use super::*;
     use crate::batch::ProgramOptions;
@@ -320,13 +400,14 @@ mod tests {
     impl Part {
         fn boxed(index: usize, log: &Log, fails: Option<u32>) -> Box<dyn Program> {
             let buffer = Buffer { name: "rows".to_owned(), rows: Rows::Tokens, columns: 1 };
+            let input = Input { buffer: BufferId(0), source: Source::Part };
             let plan = Plan {
                 buffers: vec![buffer],
                 weights: Vec::new(),
                 caches: Vec::new(),
                 steps: Vec::new(),
-                input: (index > 0).then_some(BufferId(0)),
-                output: BufferId(0),
+                inputs: (index > 0).then_some(input).into_iter().collect(),
+                outputs: vec![BufferId(0)],
             };
             let facts = Facts::new(format!("part {index}"), plan, OPTIONS);
             let (flights, log) = (Flights::new(1), Arc::clone(log));
@@ -351,9 +432,9 @@ mod tests {
             batch.check(&OPTIONS, &self.facts.plan, 100)?;
             self.flights.check_room()?;
             self.note("submit", batch.tokens[0]);
-            let rows = match self.facts.plan.input {
-                None => batch.tokens.iter().map(|&token| token as f32).collect(),
-                Some(_) => batch.input.iter().map(|value| value + 1.0).collect(),
+            let rows = match batch.inputs {
+                [] => batch.tokens.iter().map(|&token| token as f32).collect(),
+                inputs => inputs[0].iter().map(|value| value + 1.0).collect(),
             };
             Ok(self.flights.begin((batch.tokens[0], rows)))
         }
@@ -389,6 +470,7 @@ mod tests {
         let fails_in = |part| fails.filter(|&(failing, _)| failing == part).map(|(_, token)| token);
         let parts = (0..count).map(|part| Part::boxed(part, &log, fails_in(part)));
         let parts: Vec<_> = parts.collect();
+        let whole = parts[0].facts().plan.clone();
         let placed = |part: &dyn Program| terms::Part {
             site: 0,
             device: part.facts().device.clone(),
@@ -404,7 +486,7 @@ mod tests {
             full_blocks: 2,
             depth: count,
         };
-        (Parts::new(parts, &placement, 100), log)
+        (Parts::new(&whole, parts, &placement, 100), log)
     }
 
     fn submit(parts: &mut Parts, token: u32) -> Result<InFlight, BackendError> {
@@ -415,7 +497,7 @@ mod tests {
             sequences: &[SequenceView { slot: 0, blocks: &[0] }],
             outputs: &[],
             bulk_from: 2,
-            input: &[],
+            inputs: &[],
         })
     }
 

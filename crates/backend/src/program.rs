@@ -85,13 +85,16 @@ pub trait Program: Send {
 pub trait Results {
     /// Returns the rows of an output of the Plan, row-major, by its place in
     /// [`Plan::outputs`](trine_model::Plan): the logits, (outputs, vocabulary), in the order of
-    /// [`Batch::outputs`], or rows of the residual stream or of hidden states, (tokens, hidden).
+    /// [`Batch::outputs`], or rows of the residual stream or of hidden states, (tokens or outputs, hidden).
+    ///
+    /// # Panics
+    /// If the Plan has no such output.
     ///
     /// # Errors
     /// Any if the device failed on the way; the contents of the caches are undefined then.
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError>;
 
-    /// Returns for each output row its largest logits: all that are not below the [`TOP`]-th
+    /// Returns for each row of the first output its largest logits: all that are not below the [`TOP`]-th
     /// largest (or all, where the vocabulary is smaller), in no particular order. A logit that is
     /// not a number is always among them.
     ///

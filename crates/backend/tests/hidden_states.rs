@@ -36,7 +36,7 @@ fn the_plan_has_no_output_matrix_and_works_on_every_token() {
         assert_eq!((plan.layers(), &plan.caches), (whole.layers(), &whole.caches));
         assert!(plan.steps.iter().all(|step| plan.rows(&step.op) == trine_model::Rows::Tokens));
         assert!(plan.weights.iter().all(|weight| weight.name != names::OUTPUT));
-        let columns = plan.buffer(plan.output).columns;
+        let columns = plan.output(0).columns;
         assert_eq!(columns, model.config().hidden, "{name}");
     }
 }

@@ -223,7 +223,8 @@ fn a_bad_batch_runs_on_neither_device() {
         Batch { outputs: &[3], ..BATCH },
         Batch { outputs: &[0, 1, 2], ..BATCH },
         Batch { tokens: &[5, 6, u32::MAX], ..BATCH },
-        Batch { input: &[0.0], ..BATCH },
+        Batch { inputs: &[&[0.0]], ..BATCH },
+        Batch { inputs: &[&[]], ..BATCH },
     ] {
         assert!(matches!(program.run(&bad), Err(BackendError::BadBatch { .. })));
     }
@@ -268,7 +269,7 @@ fn steps_in_flight_do_not_change_one_another() {
             sequences: &[view],
             outputs: &[0],
             bulk_from: 1,
-            input: &[],
+            inputs: &[],
         })
     };
     let mut whole = reference().load(&model, &options).unwrap();

@@ -8,16 +8,17 @@ mod common;
 
 use std::collections::BTreeSet;
 
+use common::ends::{bits, differences, untied, with_more, with_states};
 use common::pages::sequences_move_between_programs;
 use common::random::{
     Draft, FORMATS, Mixture, Random, Sizes, forms, model, model_of_layers, relative_difference,
     traffic,
 };
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{DeviceGroup, LayerChoice};
+use trine_backend::{BLOCK, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
-use trine_model::{KvType, Op};
+use trine_model::{KvType, Op, WeightPlace, Width, gather};
 use trine_weights::DType;
 
 /// The largest difference of a logit, relative to the largest logit.
@@ -113,6 +114,49 @@ fn every_matrix_may_have_a_format_of_its_own() {
         }
     }
     mixture.check();
+}
+
+#[test]
+fn plans_with_more_inputs_and_outputs_agree_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..7 {
+        let mut random = Random(seed);
+        let dtype = DTYPES[seed as usize];
+        let model = model_of_layers(&mut random, dtype, folder.path());
+        let base = model.base_plan();
+        for base in [with_states(&base), with_more(&base)] {
+            for plan in forms(&base) {
+                let device = CpuDevice::new(Some(1 + seed as usize % 3), None).unwrap();
+                let devices: [&dyn Device; 2] = [&ReferenceDevice::new(), &device];
+                let worst = differences(devices, &model, [&base, &plan], seed, 40);
+                assert!(worst.iter().all(|worst| *worst <= TOLERANCE), "{worst:?}\n{plan}");
+            }
+        }
+    }
+}
+
+/// Whoever gathers: the table stays in the file, and the bits are those of the operation.
+#[test]
+fn gathered_rows_are_those_of_the_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..7 {
+        let model = untied(&mut Random(seed), DTYPES[seed as usize], folder.path());
+        let device = CpuDevice::new(Some(2), None).unwrap();
+        let (plan, gathered) = (model.plan(), gather::gather(model.plan()));
+        assert_eq!(gathered.inputs.len(), 1);
+        assert_eq!(bits(&device, &model, &gathered, seed), bits(&device, &model, &plan, seed));
+        let options = ProgramOptions {
+            width: Width { tokens: 4, outputs: 2 },
+            kv: KvType::F32,
+            context: BLOCK,
+            sequences: 1,
+            blocks: 1,
+        };
+        let load = |plan| device.load_plan(&model, plan, &options).unwrap().memory();
+        let (table, memory) = (gathered.bytes_at(WeightPlace::File), load(gathered.clone()));
+        assert_eq!((memory.mapped, load(plan).mapped), (table, table));
+        assert_eq!(device.forecast(&gathered, &options).mapped, table);
+    }
 }
 
 /// A matrix of one row is not a vector, and a row of one column is a row.

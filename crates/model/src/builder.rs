@@ -7,7 +7,7 @@ use trine_weights::DType;
 use crate::config::{LayerConfig, Rope};
 use crate::plan::{
     Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Weight, WeightId,
-    WeightKind,
+    WeightKind, WeightPlace,
 };
 
 /// A Plan under construction.
@@ -28,15 +28,15 @@ impl<'a> Builder<'a> {
             weights: Vec::new(),
             caches: Vec::new(),
             steps: Vec::new(),
-            input: None,
-            output: BufferId(0),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
         };
         Self { plan, dtype_of, known: HashMap::new(), scope: String::new() }
     }
 
-    /// Returns the finished Plan, which computes the rows of `output`.
+    /// Returns the finished Plan, which computes only the rows of `output`.
     pub(crate) fn finish(mut self, output: BufferId) -> Plan {
-        self.plan.output = output;
+        self.plan.outputs = vec![output];
         self.plan
     }
 
@@ -74,8 +74,9 @@ impl<'a> Builder<'a> {
         }
         let dtype = (self.dtype_of)(name);
         let id = WeightId(self.plan.weights.len());
-        self.plan.weights.push(Weight { name: name.to_owned(), kind, rows, columns, dtype });
-        self.known.insert(name.to_owned(), id);
+        let (name, place) = (name.to_owned(), WeightPlace::Device);
+        self.plan.weights.push(Weight { name: name.clone(), kind, rows, columns, dtype, place });
+        self.known.insert(name, id);
         id
     }
 

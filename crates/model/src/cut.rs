@@ -1,11 +1,12 @@
 //! Cutting: a Plan in two at the border of two layers, so that two devices can share a model.
 //!
-//! At such a border exactly one buffer holds values that are read later: the residual stream. It is the output of the
-//! first part and the input of the second. Each part has only the weights and caches of its own steps.
+//! At such a border few buffers hold values that are read later, usually one: the residual stream. They are the outputs of the
+//! first part and inputs of the second, in ascending order. What is gathered from a table or comes from another Plan, and was not
+//! changed, is an input of each part that reads it instead. Each part has only the weights and caches of its own steps.
 
 use std::collections::BTreeSet;
 
-use crate::plan::{BufferId, CacheId, Op, Plan, Step, WeightId};
+use crate::plan::{BufferId, CacheId, Input, Op, Plan, Rows, Source, Step, WeightId};
 
 /// The most of a Plan's last layers for which `fits` holds: of the whole Plan, or of the second part of a cut. What holds for a
 /// part has to hold for those with fewer layers.
@@ -21,13 +22,14 @@ pub fn last_layers_that_fit(plan: &Plan, fits: impl Fn(&Plan) -> bool) -> usize 
 }
 
 /// Cuts a Plan in any form after its first `layers` layers: the first part with the embedding, the second with the output
-/// matrix. None where there is no such border: `layers` is 0 or not less than the Plan's, or more than one buffer or a cache
-/// is needed on both sides.
+/// matrix. Of several borders the last of those is taken that the fewest buffers cross. None where there is no border: `layers`
+/// is 0 or not less than the Plan's, a cache is needed on both sides, or the first part has an input or output whose rows are
+/// those of wanted logits.
 pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     if layers == 0 || layers >= plan.layers() {
         return None;
     }
-    let border = last_border(plan, layers)?;
+    let border = narrowest_border(plan, layers)?;
     let mut before = plan.steps[..border.steps].to_vec();
     let mut after = Vec::with_capacity(plan.steps.len() - border.steps + 1);
     if border.splits_norms {
@@ -41,32 +43,75 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     if shares_a_cache(&before, &after) {
         return None;
     }
-    let crossing = border.crossing;
-    Some([part(plan, before, plan.input, crossing), part(plan, after, Some(crossing), plan.output)])
+    let touched = |steps: &[Step]| -> BTreeSet<BufferId> {
+        steps.iter().flat_map(|step| step.op.touches()).collect()
+    };
+    let (touched_before, touched_after) = (touched(&before), touched(&after));
+    let crosses = |id: &BufferId| border.crossing.contains(id);
+    let stays = |input: &Input| {
+        let id = input.buffer;
+        !crosses(&id) && (touched_after.contains(&id) || plan.outputs.contains(&id))
+    };
+    // What nobody reads stays with the first part: a batch has rows for it.
+    let reads_before = |input: &Input| touched_before.contains(&input.buffer) || !stays(input);
+    let first_inputs: Vec<Input> = plan.inputs.iter().copied().filter(reads_before).collect();
+    let handed_over = |&buffer: &BufferId| Input { buffer, source: Source::Part };
+    let mut second_inputs: Vec<Input> = border.crossing.iter().map(handed_over).collect();
+    second_inputs.extend(plan.inputs.iter().copied().filter(stays));
+    let is_of_outputs = |id: &BufferId| plan.buffer(*id).rows == Rows::Outputs;
+    let inputs = first_inputs.iter().map(|input| &input.buffer);
+    if border.crossing.iter().chain(inputs).any(is_of_outputs) {
+        return None;
+    }
+    let first = part(plan, before, first_inputs, border.crossing);
+    Some([first, part(plan, after, second_inputs, plan.outputs.clone())])
 }
 
-/// The steps of parts one after the other: what they do together, for reports. A buffer or weight that several have is listed
-/// for each.
+/// The steps of parts of `whole` one after the other: what they do together, for reports. A buffer, a weight or a gathered input
+/// that several have is listed for each. Inputs that come with the batch are those of the whole, in its order; its outputs are
+/// those of the last part.
 ///
 /// # Panics
 /// Without any part.
-pub fn join<'a>(parts: impl IntoIterator<Item = &'a Plan>) -> Plan {
+pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan {
     let mut parts = parts.into_iter();
     let first = parts.next().expect("a model has at least one part").clone();
-    parts.fold(first, |mut whole, next| {
+    let mut joined = parts.fold(first, |mut joined, next| {
         let (buffers, weights, caches) =
-            (whole.buffers.len(), whole.weights.len(), whole.caches.len());
-        whole.buffers.extend_from_slice(&next.buffers);
-        whole.weights.extend_from_slice(&next.weights);
-        whole.caches.extend_from_slice(&next.caches);
-        whole.output = BufferId(next.output.0 + buffers);
-        whole.steps.extend(next.steps.iter().cloned().map(|mut step| {
-            step.op.rename(&|id| BufferId(id.0 + buffers));
-            step.op.rebind(&|id| WeightId(id.0 + weights), &|id| CacheId(id.0 + caches));
+            (joined.buffers.len(), joined.weights.len(), joined.caches.len());
+        let buffer_of = |id: BufferId| BufferId(id.0 + buffers);
+        let weight_of = |id: WeightId| WeightId(id.0 + weights);
+        let mut inputs = Vec::new();
+        for input in &next.inputs {
+            let buffer = next.buffer(input.buffer);
+            let is_known = |given| joined.buffer(given).name == buffer.name;
+            let source = match input.source {
+                Source::Part => continue,
+                Source::Plan if joined.given().any(is_known) => continue,
+                Source::Plan => Source::Plan,
+                Source::Table { table, scale } => Source::Table { table: weight_of(table), scale },
+            };
+            inputs.push(Input { buffer: buffer_of(input.buffer), source });
+        }
+        joined.inputs.append(&mut inputs);
+        joined.buffers.extend_from_slice(&next.buffers);
+        joined.weights.extend_from_slice(&next.weights);
+        joined.caches.extend_from_slice(&next.caches);
+        joined.outputs = next.outputs.iter().map(|id| buffer_of(*id)).collect();
+        joined.steps.extend(next.steps.iter().cloned().map(|mut step| {
+            step.op.rename(&buffer_of);
+            step.op.rebind(&weight_of, &|id| CacheId(id.0 + caches));
             step
         }));
-        whole
-    })
+        joined
+    });
+    let place = |name: &str| whole.given().position(|id| whole.buffer(id).name == name);
+    let Plan { inputs, buffers, .. } = &mut joined;
+    inputs.sort_by_key(|input| {
+        let place = place(&buffers[input.buffer.0].name).filter(|_| input.is_given());
+        place.unwrap_or(usize::MAX)
+    });
+    joined
 }
 
 /// A place where a Plan can be cut.
@@ -76,30 +121,36 @@ struct Border {
     /// Whether the step after these adds to the residual stream and norms it for the next layer: the border is between the
     /// two.
     splits_norms: bool,
-    /// The one buffer whose values are read after the border.
-    crossing: BufferId,
+    /// The buffers that are handed over: at least one, in ascending order.
+    crossing: Vec<BufferId>,
 }
 
-/// The last border after the first `layers` layers: those before it lie within a layer.
-fn last_border(plan: &Plan, layers: usize) -> Option<Border> {
-    let mut live = BTreeSet::from([plan.output]);
+/// The border after the first `layers` layers that the fewest buffers cross, the last of several: those before it lie within a
+/// layer.
+fn narrowest_border(plan: &Plan, layers: usize) -> Option<Border> {
+    let mut live: BTreeSet<BufferId> = plan.outputs.iter().copied().collect();
     let mut attends = plan.layers();
-    for (index, step) in plan.steps.iter().enumerate().rev() {
-        let border = |live: &BTreeSet<BufferId>, steps, splits_norms| match live.len() {
-            1 if attends == layers => {
-                live.first().map(|&crossing| Border { steps, splits_norms, crossing })
-            }
-            _ => None,
-        };
-        if let Some(found) = border(&live, index + 1, false) {
-            return Some(found);
+    let mut narrowest: Option<Border> = None;
+    let mut see = |live: &BTreeSet<BufferId>, steps, splits_norms| {
+        let changed = &plan.steps[..steps + usize::from(splits_norms)];
+        let crossing: Vec<BufferId> =
+            live.iter().copied().filter(|&id| !comes_again(plan, changed, id)).collect();
+        let most = narrowest.as_ref().map_or(usize::MAX, |border| border.crossing.len());
+        if (1..most).contains(&crossing.len()) {
+            narrowest = Some(Border { steps, splits_norms, crossing });
         }
-        if let Op::NormAddNorm { target, output, .. } = step.op {
-            let mut between = live.clone();
-            between.remove(&output);
-            between.insert(target);
-            if let Some(found) = border(&between, index, true) {
-                return Some(found);
+    };
+    for (index, step) in plan.steps.iter().enumerate().rev() {
+        if attends < layers {
+            break;
+        }
+        if attends == layers {
+            see(&live, index + 1, false);
+            if let Op::NormAddNorm { target, output, .. } = step.op {
+                let mut between = live.clone();
+                between.remove(&output);
+                between.insert(target);
+                see(&between, index, true);
             }
         }
         step.op.writes().iter().for_each(|id| {
@@ -108,7 +159,13 @@ fn last_border(plan: &Plan, layers: usize) -> Option<Border> {
         live.extend(step.op.reads());
         attends -= usize::from(matches!(step.op, Op::Attend { .. }));
     }
-    None
+    narrowest
+}
+
+/// Whether a buffer is an input that each part gets anew: it is no other part's, and none of these steps changes it.
+fn comes_again(plan: &Plan, steps: &[Step], id: BufferId) -> bool {
+    let is_own = |input: &Input| input.buffer == id && input.source != Source::Part;
+    plan.inputs.iter().any(is_own) && !steps.iter().any(|step| step.op.writes().contains(&id))
 }
 
 /// The two norms of a step as steps of their own.
@@ -129,27 +186,40 @@ fn shares_a_cache(before: &[Step], after: &[Step]) -> bool {
 }
 
 /// A Plan of some steps, with what they need of the whole.
-fn part(plan: &Plan, mut steps: Vec<Step>, input: Option<BufferId>, output: BufferId) -> Plan {
-    let mut buffers: BTreeSet<BufferId> = input.into_iter().chain([output]).collect();
+fn part(
+    plan: &Plan,
+    mut steps: Vec<Step>,
+    mut inputs: Vec<Input>,
+    mut outputs: Vec<BufferId>,
+) -> Plan {
+    let ends = inputs.iter().map(|input| input.buffer).chain(outputs.iter().copied());
+    let mut buffers: BTreeSet<BufferId> = ends.collect();
     let (mut weights, mut caches) = (BTreeSet::new(), BTreeSet::new());
     for step in &steps {
         buffers.extend(step.op.touches());
         weights.extend(step.op.weights());
         caches.extend(step.op.cache());
     }
+    weights.extend(inputs.iter().filter_map(Input::table));
     let buffer_of = |id| BufferId(buffers.range(..id).count());
+    let weight_of = |id| WeightId(weights.range(..id).count());
     for step in &mut steps {
         step.op.rename(&buffer_of);
-        step.op.rebind(&|id| WeightId(weights.range(..id).count()), &|id| {
-            CacheId(caches.range(..id).count())
-        });
+        step.op.rebind(&weight_of, &|id| CacheId(caches.range(..id).count()));
     }
+    for input in &mut inputs {
+        input.buffer = buffer_of(input.buffer);
+        if let Source::Table { table, .. } = &mut input.source {
+            *table = weight_of(*table);
+        }
+    }
+    outputs.iter_mut().for_each(|id| *id = buffer_of(*id));
     Plan {
         buffers: buffers.iter().map(|id| plan.buffer(*id).clone()).collect(),
         weights: weights.iter().map(|id| plan.weight(*id).clone()).collect(),
         caches: caches.iter().map(|id| plan.cache(*id).clone()).collect(),
         steps,
-        input: input.map(buffer_of),
-        output: buffer_of(output),
+        inputs,
+        outputs,
     }
 }

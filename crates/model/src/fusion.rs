@@ -51,7 +51,7 @@ impl Uses {
     fn count(plan: &Plan) -> Self {
         let mut uses = Uses(vec![0; plan.buffers.len()]);
         plan.steps.iter().for_each(|step| uses.add(&step.op));
-        uses.0[plan.output.0] += 1;
+        plan.outputs.iter().for_each(|id| uses.0[id.0] += 1);
         uses
     }
 
@@ -181,8 +181,8 @@ mod tests {
             weights: Vec::new(),
             caches: Vec::new(),
             steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
-            input: None,
-            output,
+            inputs: Vec::new(),
+            outputs: vec![output],
         }
     }
 

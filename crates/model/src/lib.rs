@@ -2,8 +2,9 @@
 //!
 //! A [`Model`] is an interpreted checkpoint: a [`Config`] and named tensors. Its [`Plan`] is one
 //! forward pass as a list of steps over buffers, from which everything else derives: fusion
-//! ([`fusion`]), leaving out unwanted rows ([`narrow`]), parts for several devices
-//! ([`cut`](mod@cut)), scratch memory ([`Scratch`]), cost ([`Cost`]), and a Program on each device.
+//! ([`fusion`]), leaving out unwanted rows ([`narrow`]), rows that the host gathers
+//! ([`gather`](mod@gather)), parts for several devices ([`cut`](mod@cut)), scratch memory
+//! ([`Scratch`]), cost ([`Cost`]), and a Program on each device.
 //!
 //! This crate knows no device, no thread and no clock.
 
@@ -18,6 +19,7 @@ pub mod cut;
 mod error;
 mod fingerprint;
 pub mod fusion;
+pub mod gather;
 pub mod gemma3;
 mod judge;
 mod model;
@@ -33,7 +35,7 @@ pub use error::ModelError;
 pub use judge::judge;
 pub use model::{Model, base_plan};
 pub use plan::{
-    Buffer, BufferId, Cache, CacheId, Heads, Op, Plan, Product, Rows, Step, Weight, WeightId,
-    WeightKind,
+    Buffer, BufferId, Cache, CacheId, Heads, Input, Op, Plan, Product, Rows, Source, Step, Weight,
+    WeightId, WeightKind, WeightPlace,
 };
 pub use scratch::{ALIGNMENT, Claim, Scratch, Width};

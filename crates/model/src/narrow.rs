@@ -18,6 +18,9 @@ pub fn narrow(mut plan: Plan) -> Plan {
     if !plan.steps[cut..select].iter().all(|step| is_row_wise(&step.op)) {
         return plan;
     }
+    if is_wanted_whole(&plan, cut, select) {
+        return plan;
+    }
     let mut tail: Vec<Step> = plan.steps.drain(cut..=select).collect();
     let Some(Step { op: Op::Select { input: selected, output: target }, .. }) = tail.pop() else {
         return plan;
@@ -41,6 +44,14 @@ pub fn narrow(mut plan: Plan) -> Plan {
     steps.append(&mut tail);
     plan.steps.splice(cut..cut, steps);
     plan
+}
+
+/// Whether rows that nobody selects are wanted of a buffer that the steps `cut..select` write: it is an output, or read later.
+fn is_wanted_whole(plan: &Plan, cut: usize, select: usize) -> bool {
+    let written: Vec<BufferId> =
+        plan.steps[cut..select].iter().flat_map(|step| step.op.writes()).collect();
+    let later = plan.steps[select + 1..].iter().flat_map(|step| step.op.reads());
+    plan.outputs.iter().copied().chain(later).any(|id| written.contains(&id))
 }
 
 fn plan_name(plan: &Plan, id: BufferId) -> &str {

@@ -49,6 +49,16 @@ pub enum WeightKind {
     Matrix,
 }
 
+/// Where a weight lives while the Plan runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightPlace {
+    /// In the device's memory, in a form of its own.
+    Device,
+    /// In the mapped file only, or where the model keeps a converted copy: the host reads single rows of it
+    /// ([`Source::Table`]). No device packs or uploads it, and no operation reads it.
+    File,
+}
+
 /// A tensor of the model as the Plan uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weight {
@@ -62,6 +72,8 @@ pub struct Weight {
     pub columns: usize,
     /// How the values are stored.
     pub dtype: DType,
+    /// Where it lives.
+    pub place: WeightPlace,
 }
 
 impl Weight {
@@ -299,6 +311,46 @@ pub struct Step {
     pub op: Op,
 }
 
+/// A buffer that is filled before the first step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Input {
+    /// (rows, columns).
+    pub buffer: BufferId,
+    /// Where its rows come from.
+    pub source: Source,
+}
+
+/// Where the rows of an [`Input`] come from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Source {
+    /// An earlier part of the same model, whose output they are.
+    Part,
+    /// A table of the model, of which the host gathers a row for each token: `table[token[r]] * scale`.
+    Table {
+        /// (vocabulary, columns); its place is [`WeightPlace::File`].
+        table: WeightId,
+        /// Factor on the row.
+        scale: f32,
+    },
+    /// Another Plan: a picture, or a hidden state. In the parts of a model, buffers of one name are filled with the same rows.
+    Plan,
+}
+
+impl Input {
+    /// The table that its rows are gathered from, if any.
+    pub fn table(&self) -> Option<WeightId> {
+        match self.source {
+            Source::Table { table, .. } => Some(table),
+            Source::Part | Source::Plan => None,
+        }
+    }
+
+    /// Whether its rows come with the batch: all but those that are gathered.
+    pub fn is_given(&self) -> bool {
+        self.table().is_none()
+    }
+}
+
 /// A forward pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -310,11 +362,12 @@ pub struct Plan {
     pub caches: Vec<Cache>,
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// What the pass begins with besides token ids: the residual stream that the part before it gave.
-    pub input: Option<BufferId>,
-    /// What the pass is for: (outputs, vocabulary) the logits, or (tokens, hidden) the residual stream for the part after it
-    /// or the hidden states.
-    pub output: BufferId,
+    /// Buffers that are filled before the first step, each once. The token ids, which [`Op::Embed`] and [`Source::Table`] read,
+    /// are an input of every Plan that has one of these, and not in the list.
+    pub inputs: Vec<Input>,
+    /// What the pass is for, at least one: (outputs, vocabulary) the logits, (tokens, hidden) the residual stream for the part
+    /// after it, or (tokens or outputs, hidden) hidden states. Logits come first.
+    pub outputs: Vec<BufferId>,
 }
 
 impl Plan {
@@ -333,9 +386,19 @@ impl Plan {
         &self.caches[id.0]
     }
 
-    /// Values of a row of the input; 0 for a Plan that begins with token ids.
-    pub fn input_columns(&self) -> usize {
-        self.input.map_or(0, |id| self.buffer(id).columns)
+    /// The buffers whose rows come with the batch, in the order of the inputs.
+    pub fn given(&self) -> impl Iterator<Item = BufferId> + '_ {
+        self.inputs.iter().filter(|input| input.is_given()).map(|input| input.buffer)
+    }
+
+    /// The buffer of an output, by its place in the list.
+    pub fn output(&self, index: usize) -> &Buffer {
+        self.buffer(self.outputs[index])
+    }
+
+    /// Bytes of the weights that live at a place.
+    pub fn bytes_at(&self, place: WeightPlace) -> u64 {
+        self.weights.iter().filter(|weight| weight.place == place).map(Weight::bytes).sum()
     }
 
     /// Layers in it: each attends once.

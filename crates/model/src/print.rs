@@ -2,18 +2,36 @@
 
 use std::fmt;
 
-use crate::plan::{BufferId, Op, Plan, Rows, WeightId};
+use crate::plan::{BufferId, Input, Op, Plan, Rows, Source, WeightId};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for input in &self.inputs {
+            writeln!(f, "      {:<24} {}", "input", self.describe_input(input))?;
+        }
         for (index, step) in self.steps.iter().enumerate() {
             writeln!(f, "{index:4}  {:<24} {}", step.label, self.describe(&step.op))?;
+        }
+        // One output is what the last step gives.
+        if self.outputs.len() > 1 {
+            for id in &self.outputs {
+                writeln!(f, "      {:<24} {}", "output", self.shape(*id))?;
+            }
         }
         Ok(())
     }
 }
 
 impl Plan {
+    fn describe_input(&self, input: &Input) -> String {
+        let source = match input.source {
+            Source::Part => "part".to_owned(),
+            Source::Table { table, .. } => format!("gather x {}", self.weight_shape(table)),
+            Source::Plan => "plan".to_owned(),
+        };
+        format!("{source} -> {}", self.shape(input.buffer))
+    }
+
     /// Returns one line about an operation: inputs, weights with shapes and formats, outputs.
     pub fn describe(&self, op: &Op) -> String {
         let reads: Vec<_> = op.reads().into_iter().map(|id| self.shape(id)).collect();

@@ -30,7 +30,7 @@ impl Width {
 /// Offsets of all buffers in one block of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scratch {
-    /// Byte offset of each buffer of the Plan; `None` for buffers that no step touches.
+    /// Byte offset of each buffer of the Plan; `None` for buffers that no step touches and that are neither input nor output.
     pub offsets: Vec<Option<usize>>,
     /// Size of the block in bytes.
     pub bytes: usize,
@@ -78,15 +78,16 @@ fn claims(plan: &Plan, width: Width) -> Vec<Claim> {
             lifetimes[id.0] = Some((first, at));
         }
     }
-    // The input is there before the first step.
-    if let Some(input) = plan.input
-        && let Some((first, _)) = &mut lifetimes[input.0]
-    {
-        *first = 0;
+    let end = plan.steps.len();
+    // Inputs are there before the first step.
+    for input in &plan.inputs {
+        let (_, last) = lifetimes[input.buffer.0].unwrap_or((0, 0));
+        lifetimes[input.buffer.0] = Some((0, last));
     }
-    // The output is read after the last step.
-    if let Some((_, last)) = &mut lifetimes[plan.output.0] {
-        *last = plan.steps.len();
+    // Outputs are read after the last step.
+    for id in &plan.outputs {
+        let (first, _) = lifetimes[id.0].unwrap_or((end, end));
+        lifetimes[id.0] = Some((first, end));
     }
     let claim = |(buffer, lifetime): (usize, &Option<(usize, usize)>)| {
         let (first, last) = (*lifetime)?;

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use trine_model::{Model, Op, Plan, Rows, Scratch, Width, cut, fusion, narrow};
+use trine_model::{Model, Op, Plan, Rows, Scratch, Source, Width, cut, fusion, narrow};
 
 fn golden(name: &str) -> Model {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name);
@@ -32,17 +32,17 @@ fn parts_meet_in_the_residual_stream() {
         for layers in 1..plan.layers() {
             let [first, second] = cut::cut(&plan, layers).unwrap();
             assert_eq!((first.layers(), second.layers()), (layers, plan.layers() - layers));
-            let (output, input) =
-                (first.buffer(first.output), second.buffer(second.input.unwrap()));
+            let (output, input) = (first.output(0), second.buffer(second.inputs[0].buffer));
             assert_eq!(output, input);
+            assert_eq!((first.outputs.len(), second.inputs.len()), (1, 1));
             assert_eq!((output.rows, output.columns), (Rows::Tokens, hidden));
-            assert_eq!((first.input, first.input_columns()), (None, 0));
-            assert_eq!(second.input_columns(), hidden);
-            assert_eq!(second.buffer(second.output), plan.buffer(plan.output));
+            assert_eq!(first.inputs, []);
+            assert_eq!(second.inputs[0].source, Source::Part);
+            assert_eq!(second.output(0), plan.output(0));
             let last = first.steps.last().unwrap();
             assert!(last.label.starts_with(&format!("blk.{}.", layers - 1)), "{}", last.label);
             let begins = &second.steps[0];
-            assert!(begins.op.reads().contains(&second.input.unwrap()), "{}", begins.label);
+            assert!(begins.op.reads().contains(&second.inputs[0].buffer), "{}", begins.label);
             assert!(matches!(begins.op, Op::Norm { .. }), "{}", second.describe(&begins.op));
         }
     }
@@ -80,12 +80,12 @@ fn joined_parts_do_what_the_whole_does() {
     let model = golden("gemma3-a");
     let base = model.base_plan();
     let [first, second] = cut::cut(&base, 1).unwrap();
-    let whole = cut::join([&first, &second]);
+    let whole = cut::join(&base, [&first, &second]);
     assert_eq!(whole.to_string(), base.to_string());
     assert_eq!(whole.caches, base.caches);
     let fused = model.plan();
     let [first, second] = cut::cut(&fused, 1).unwrap();
-    let whole = cut::join([&first, &second]);
+    let whole = cut::join(&fused, [&first, &second]);
     // The addition and the norm at the border are separate steps.
     assert_eq!(whole.steps.len(), fused.steps.len() + 1);
     assert_eq!(fusion::fuse(whole.clone()).steps.len(), fused.steps.len() + 1);
@@ -116,9 +116,9 @@ fn a_cache_is_never_needed_on_both_sides() {
 #[test]
 fn the_input_keeps_its_memory_until_it_is_read() {
     let [_, second] = cut::cut(&golden("gemma3-a").plan(), 1).unwrap();
-    let input = second.input.unwrap();
+    let input = second.inputs[0].buffer;
     let scratch = Scratch::place(&second, Width { tokens: 5, outputs: 2 });
-    let bytes = 4 * 5 * second.input_columns();
+    let bytes = 4 * 5 * second.buffer(input).columns;
     let start = scratch.offsets[input.0].unwrap();
     let first_written = second.steps[0].op.writes()[0];
     let other = scratch.offsets[first_written.0].unwrap();

@@ -117,7 +117,7 @@ fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
             all[id.0] = Some((first, at));
         }
     }
-    all[plan.output.0].as_mut().unwrap().1 = plan.steps.len();
+    all[plan.outputs[0].0].as_mut().unwrap().1 = plan.steps.len();
     all
 }
 

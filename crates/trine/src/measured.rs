@@ -163,7 +163,7 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
         sequences: &[SequenceView { slot: 0, blocks: &blocks }],
         outputs: &[rows as u32 - 1],
         bulk_from: if rows > BULK_ROWS { 0 } else { rows },
-        input: &[],
+        inputs: &[],
     };
     // The first run warms caches and pages and is not counted.
     product_seconds(program.as_mut(), &batch)?;
@@ -205,8 +205,8 @@ fn product(weight: &Weight) -> Plan {
             step("input", Op::Embed { table: WeightId(0), scale: 1.0, output: input }),
             step("product", Op::MatMul { input, products }),
         ],
-        input: None,
-        output,
+        inputs: Vec::new(),
+        outputs: vec![output],
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trine_backend::{
     BackendError, Device, DeviceMemory, Memory, MemoryKind, Program, ProgramOptions,
 };
-use trine_model::{Model, Plan};
+use trine_model::{Model, Plan, gather};
 
 use crate::error::GpuError;
 use crate::program::tuning::{Tuner, Tuning};
@@ -121,6 +121,6 @@ impl Device for VulkanDevice {
 
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
         let keys = pass_keys(options, self.is_invariant);
-        forecast::memory(self.gpu().capabilities(), plan, options, &keys)
+        forecast::memory(self.gpu().capabilities(), &gather::gather(plan.clone()), options, &keys)
     }
 }

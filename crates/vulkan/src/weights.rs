@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 use trine_backend::BackendError;
-use trine_model::{Model, Plan, WeightId};
+use trine_model::{Model, Plan, WeightId, WeightPlace};
 use trine_weights::{DType, Tensor, quantize_tensor};
 
 use crate::error::GpuError;
@@ -39,8 +39,12 @@ pub(crate) struct Weights {
     units: Vec<(WeightId, f32)>,
     /// What the addresses are in.
     _memory: Vec<Buffer>,
+    /// The tables that stay in the file.
+    tables: Vec<(WeightId, Tensor)>,
     /// Bytes of device memory.
     pub(crate) bytes: u64,
+    /// Bytes of the tables that stay in the file.
+    pub(crate) mapped: u64,
 }
 
 impl Weights {
@@ -59,6 +63,15 @@ impl Weights {
     /// If it is not a vector.
     pub(crate) fn vector(&self, id: WeightId) -> u64 {
         self.vectors[id.0].expect("norms have vectors")
+    }
+
+    /// A table that stays in the file.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub(crate) fn table(&self, id: WeightId) -> &Tensor {
+        let found = self.tables.iter().find(|(of, _)| *of == id);
+        &found.expect("gathered rows come from tables in the file").1
     }
 
     /// The power of two in which the results of the gated product with this gate are halves; NaN where its weights are broken.
@@ -109,7 +122,9 @@ impl Weights {
         let (vectors, buffer) = load_vectors(model, plan, &mut arena, &transfer).map_err(fail)?;
         memory.push(buffer);
         transfer.finish().map_err(fail)?;
-        Ok(Self { matrices, vectors, units, _memory: memory, bytes: arena.allocated() })
+        let (tables, mapped) = (tables(model, plan)?, plan.bytes_at(WeightPlace::File));
+        let bytes = arena.allocated();
+        Ok(Self { matrices, vectors, units, _memory: memory, tables, bytes, mapped })
     }
 }
 
@@ -127,6 +142,13 @@ fn joints(plan: &Plan) -> Vec<Joint> {
         }
     }
     all
+}
+
+/// The tables that stay in the file.
+fn tables(model: &Model, plan: &Plan) -> Result<Vec<(WeightId, Tensor)>, BackendError> {
+    let ids = (0..plan.weights.len()).map(WeightId);
+    let in_file = ids.filter(|id| plan.weight(*id).place == WeightPlace::File);
+    in_file.map(|id| Ok((id, model.converted(plan.weight(id))?))).collect()
 }
 
 fn planned_bytes(plan: &Plan, joint: &Joint) -> u64 {

@@ -77,6 +77,27 @@ fn a_chain_that_does_not_move_is_given_up() {
     assert!(program.run(&next).unwrap().iter().all(|logit| logit.is_finite()));
 }
 
+/// The rows of a table that the host gathers are an input, which a step of several rows changes.
+#[test]
+fn a_step_of_gathered_rows_is_done_again() {
+    let model = Golden::load("gguf/gemma3-qat").model;
+    let one = Batch { tokens: &[5], positions: &[0], sequence_of: &[0], ..BATCH };
+    for batch in [one, BATCH].map(|batch| Batch { outputs: &[], ..batch }) {
+        let device = device();
+        let plan = model.hidden_states_plan();
+        let mut program = device.load_plan(&model, plan, &OPTIONS).unwrap();
+        assert_eq!(program.facts().plan.inputs.len(), 1, "nothing multiplies the table");
+        let before = program.run(&batch).unwrap().to_vec();
+        device.gpu().inject(Injected::Stall);
+        assert_eq!(program.run(&batch).unwrap(), before);
+        if device.gpu().has_injected() {
+            // Without matrix units passes of several rows may have no chains.
+            let is_one = batch.tokens.len() == 1;
+            assert!(!is_one && device.gpu().capabilities().cooperative.is_empty());
+        }
+    }
+}
+
 /// Norms, heads and residuals are changed in place there: what a broken step left must not be built on.
 #[test]
 fn a_chain_of_several_rows_that_does_not_move_is_given_up() {

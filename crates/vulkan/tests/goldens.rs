@@ -101,7 +101,7 @@ fn the_largest_logits_are_found_behind_a_cut() {
         sequences: &[SequenceView { slot: 0, blocks: &[0] }],
         outputs: &[1, 4],
         bulk_from: 5,
-        input: &[],
+        inputs: &[],
     };
     let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
     let both = DeviceGroup::pair(cpu, Box::new(device()), LayerChoice::Exactly(2));

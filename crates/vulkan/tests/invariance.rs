@@ -105,7 +105,7 @@ impl Crowd {
                 sequences: &views,
                 outputs: &(0..rows.len() as u32).collect::<Vec<_>>(),
                 bulk_from: rows.len(),
-                input: &[],
+                inputs: &[],
             };
             let found = program.run(&batch).unwrap();
             for ((.., index), row) in rows.iter().zip(found.chunks_exact(vocabulary)) {

@@ -8,15 +8,16 @@ mod common;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use common::ends::{differences, with_more, with_states};
 use common::pages::sequences_move_between_programs;
 use common::random::{
     Draft, FORMATS, Mixture, Random, Sizes, forms, model, relative_difference, sized, traffic,
     traffic_of,
 };
 use trine_backend::reference::ReferenceDevice;
-use trine_backend::{Device, DeviceGroup, LayerChoice};
+use trine_backend::{BLOCK, Device, DeviceGroup, LayerChoice, ProgramOptions};
 use trine_cpu::CpuDevice;
-use trine_model::{KvType, Model, Op, narrow};
+use trine_model::{KvType, Model, Op, WeightPlace, Width, fusion, gather, narrow};
 use trine_vulkan::testing::{device, takes};
 use trine_weights::DType;
 
@@ -118,7 +119,7 @@ fn every_matrix_may_have_a_format_of_its_own() {
     };
     for seed in 0..4 {
         let draft = Draft::new(&mut Random(seed), sizes, &FORMATS);
-        let (model, held) = (draft.open(folder.path()), draft.converted(&DTYPES));
+        let (model, held) = (draft.open(folder.path()), draft.held(&DTYPES));
         mixture.see(&model);
         let held = held.open(folder.path());
         let run = |device: &dyn Device, model: &Model, plan| {
@@ -131,6 +132,70 @@ fn every_matrix_may_have_a_format_of_its_own() {
         assert!(worst <= tolerance(DType::Q8_0), "seed {seed}: {worst}\n{plan}");
     }
     mixture.check();
+}
+
+/// On the GPU alone, and of a cut on both sides of the border, which two buffers cross.
+#[test]
+fn plans_with_more_inputs_and_outputs_agree_with_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    for (seed, dtype) in types() {
+        let model = supported(seed, dtype, folder.path());
+        let base = model.base_plan();
+        let base = if seed % 4 == 0 { with_more(&base) } else { with_states(&base) };
+        let layers = LayerChoice::Exactly(model.plan().layers() / 2);
+        let cpu = || Box::new(CpuDevice::new(Some(2), None).unwrap());
+        let devices: [&dyn Device; 3] = [
+            &device(),
+            &DeviceGroup::pair(cpu(), Box::new(device()), layers),
+            &DeviceGroup::pair(Box::new(device()), cpu(), layers),
+        ];
+        for (index, found) in devices.into_iter().enumerate() {
+            let plan = if index == 0 { base.clone() } else { fusion::fuse(base.clone()) };
+            let devices: [&dyn Device; 2] = [&ReferenceDevice::new(), found];
+            let worst = differences(devices, &model, [&base, &plan], seed, 40);
+            let fits = worst.iter().all(|worst| *worst <= tolerance(dtype));
+            assert!(fits, "seed {seed}, {dtype:?}, {}: {worst:?}\n{plan}", found.name());
+        }
+    }
+}
+
+/// An embedding table that is not the output matrix is no memory of the device.
+#[test]
+fn a_table_that_is_only_looked_up_stays_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for (seed, dtype) in [(0, DType::Q8_0), (1, DType::Q4_0)] {
+        let sizes = Sizes {
+            hidden: 64,
+            ffn: 64,
+            kv_heads: 1,
+            group: 2,
+            head_dim: 32,
+            vocabulary: 1000,
+            layers: 2,
+        };
+        let draws = (seed..).step_by(2).take(50);
+        let models = draws.map(|seed| Draft::new(&mut Random(seed), sizes, &[dtype]));
+        let mut models = models.map(|draft| draft.open(folder.path()));
+        let model = models.find(|model| !model.is_tied()).unwrap();
+        let options = ProgramOptions {
+            width: Width { tokens: 4, outputs: 2 },
+            kv: KvType::F16,
+            context: BLOCK,
+            sequences: 1,
+            blocks: 1,
+        };
+        let plan = model.plan();
+        let table = gather::gather(plan.clone()).bytes_at(WeightPlace::File);
+        assert_eq!(table, plan.weights[0].bytes());
+        let memory = device().load_plan(&model, plan.clone(), &options).unwrap().memory();
+        let forecast = device().forecast(&plan, &options);
+        assert_eq!((memory.mapped, forecast.mapped), (table, table));
+        assert_eq!(memory.weights, forecast.weights);
+        let [run, expected] = [&device() as &dyn Device, &ReferenceDevice::new()]
+            .map(|device| traffic_of(device, &model, plan.clone(), KvType::F32, seed, 12));
+        let worst = relative_difference(&expected, &run);
+        assert!(worst <= tolerance(dtype), "{dtype:?}: {worst}");
+    }
 }
 
 /// A matrix of one row is not a vector, and a row of one column is a row.

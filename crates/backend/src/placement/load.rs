@@ -74,7 +74,7 @@ pub fn load(
             Ok(placement) => placement,
             Err(error) => return Err(shortages.first.take().unwrap_or(error)),
         };
-        match load_parts(model, &devices, &placement) {
+        match load_parts(model, plan, &devices, &placement) {
             Ok(program) => {
                 tell(&placement, &sites);
                 return Ok((program, placement));
@@ -102,6 +102,7 @@ fn site(device: &dyn Device) -> Site<'_> {
 /// and the others' work would be for nothing.
 fn load_parts(
     model: &Model,
+    plan: &Plan,
     devices: &[&dyn Device],
     placement: &Placement,
 ) -> Result<Box<dyn Program>, (usize, BackendError)> {
@@ -116,7 +117,7 @@ fn load_parts(
     }
     programs.reverse();
     let vocabulary = model.config().vocabulary;
-    Ok(Box::new(Parts::new(programs, placement, vocabulary)))
+    Ok(Box::new(Parts::new(plan, programs, placement, vocabulary)))
 }
 
 /// What went wrong so far.

@@ -31,7 +31,7 @@ pub(super) fn contexts(
     demand: &Demand,
 ) -> impl Iterator<Item = Sizes> + use<> {
     let most_rows = sites.iter().filter_map(|site| site.most_rows).min().unwrap_or(usize::MAX);
-    let has_logits = plan.buffer(plan.output).rows == Rows::Outputs;
+    let has_logits = plan.outputs.iter().any(|&id| plan.buffer(id).rows == Rows::Outputs);
     let first = Sizes::new(demand, most_rows, has_logits, None);
     let demand = *demand;
     std::iter::successors(Some(first), move |before| {

@@ -1,4 +1,6 @@
-use trine_model::{Buffer, BufferId, Cache, CacheId, Heads, KvType, Op, Plan, Rows, Step, Width};
+use trine_model::{
+    Buffer, BufferId, Cache, CacheId, Heads, Input, KvType, Op, Plan, Rows, Source, Step, Width,
+};
 
 use super::*;
 use crate::batch::ProgramOptions;
@@ -47,8 +49,8 @@ fn plan(layers: usize) -> Plan {
         weights: Vec::new(),
         caches: (0..layers).map(cache).collect(),
         steps,
-        input: Some(stream),
-        output: wanted,
+        inputs: vec![Input { buffer: stream, source: Source::Part }],
+        outputs: vec![wanted],
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use trine_model::{BufferId, Heads, Model, Op, Plan, WeightId};
+use trine_model::{BufferId, Heads, Model, Op, Plan, Source, WeightId};
 use trine_weights::{Tensor, blocks};
 
 use super::cache::{ReferenceCache, RowPlace};
@@ -12,6 +12,7 @@ use super::ops::{self, Attention};
 use crate::batch::{Batch, ProgramOptions};
 use crate::device::Device;
 use crate::error::BackendError;
+use crate::gather::gather;
 use crate::pages::{KvPage, PageLayout, Pages};
 use crate::program::{Facts, Flights, InFlight, Memory, Program, Results};
 
@@ -105,8 +106,18 @@ impl Program for ReferenceProgram {
             memory.clear();
             memory.resize(batch.rows(buffer.rows) * buffer.columns, f32::NAN);
         }
-        if let Some(input) = plan.input {
-            self.buffers[input.0].copy_from_slice(batch.input);
+        for (id, rows) in plan.given().zip(batch.inputs) {
+            self.buffers[id.0].copy_from_slice(rows);
+        }
+        for input in &plan.inputs {
+            if let Source::Table { table, scale } = input.source {
+                gather(
+                    &self.tensors[table.0],
+                    scale,
+                    batch.tokens,
+                    &mut self.buffers[input.buffer.0],
+                );
+            }
         }
         let steps = plan.steps.clone();
         for (index, step) in steps.iter().enumerate() {
@@ -151,8 +162,7 @@ impl Program for ReferenceProgram {
 
 impl Results for ReferenceProgram {
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
-        debug_assert_eq!(index, 0, "a Plan has one output");
-        Ok(&self.buffers[self.facts.plan.output.0])
+        Ok(&self.buffers[self.facts.plan.outputs[index].0])
     }
 }
 
@@ -199,7 +209,10 @@ impl ReferenceProgram {
     /// Runs one operation. Fused operations are the composition of the plain ones that they replace.
     fn execute(&mut self, op: &Op, batch: &Batch<'_>) {
         match op {
-            Op::Embed { table, scale, output } => self.embed(*table, *scale, *output, batch),
+            Op::Embed { table, scale, output } => {
+                let table = &self.tensors[table.0];
+                gather(table, *scale, batch.tokens, &mut self.buffers[output.0]);
+            }
             Op::Norm { input, weight, epsilon, output } => {
                 self.norm(*input, *weight, *epsilon, *output)
             }
@@ -274,15 +287,6 @@ impl ReferenceProgram {
                 self.store_kv(*key, *value, cache.0, batch);
             }
             plain => unreachable!("{} is not a fused operation", plain.name()),
-        }
-    }
-
-    fn embed(&mut self, table: WeightId, scale: f32, output: BufferId, batch: &Batch<'_>) {
-        let (weight, tensor) = (self.facts.plan.weight(table), &self.tensors[table.0]);
-        let rows = self.buffers[output.0].chunks_exact_mut(weight.columns);
-        for (row, &token) in rows.zip(batch.tokens) {
-            decode(weight.dtype, tensor.row(token as usize), row);
-            row.iter_mut().for_each(|x| *x *= scale);
         }
     }
 

@@ -12,6 +12,7 @@ use trine_backend::{BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, Se
 use trine_model::{KvType, Model, Plan, Width, names};
 use trine_weights::blocks;
 
+pub mod ends;
 pub mod pages;
 pub mod random;
 
@@ -23,7 +24,7 @@ pub const BATCH: Batch<'static> = Batch {
     sequences: &[SequenceView { slot: 0, blocks: &[0] }],
     outputs: &[2],
     bulk_from: 3,
-    input: &[],
+    inputs: &[],
 };
 
 /// A model and what another implementation computes from it.
@@ -131,7 +132,7 @@ impl OneSequence {
             sequences: &[SequenceView { slot: 0, blocks: &self.blocks }],
             outputs: &(0..tokens.len() as u32).take(most).collect::<Vec<_>>(),
             bulk_from: if tokens.len() > BULK_ROWS { 0 } else { tokens.len() },
-            input: &[],
+            inputs: &[],
         };
         self.length += tokens.len();
         self.program.run(&batch).unwrap().to_vec()

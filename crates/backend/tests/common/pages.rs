@@ -28,7 +28,7 @@ fn run(
         sequences: &[view],
         outputs: &[tokens.len() as u32 - 1],
         bulk_from: tokens.len(),
-        input: &[],
+        inputs: &[],
     };
     program.run(&batch).unwrap().to_vec()
 }

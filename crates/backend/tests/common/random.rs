@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use trine_backend::{BLOCK, Batch, Device, ProgramOptions, SequenceView};
-use trine_model::{KvType, Model, Op, Plan, Step, Width, fusion, names, narrow};
+use trine_model::{Buffer, KvType, Model, Op, Plan, Step, Width, fusion, names, narrow};
 use trine_weights::gguf::{Metadata, Value, Writer};
 use trine_weights::{DType, Tensor, blocks, quantize_tensor};
 
@@ -145,11 +145,14 @@ impl Draft {
         Self { metadata, tensors }
     }
 
-    /// The same with matrices of other formats converted to Q8_0, as a device converts them that has no kernels for those.
-    pub fn converted(&self, formats: &[DType]) -> Self {
+    /// The same as a device holds it that has kernels for `formats` only: other matrices as Q8_0. A table that is only
+    /// looked up stays as it is in the file.
+    pub fn held(&self, formats: &[DType]) -> Self {
+        let is_tied = !self.tensors.iter().any(|tensor| tensor.name() == names::OUTPUT);
+        let is_held = |tensor: &Tensor| is_tied || tensor.name() != names::TOKEN_EMBEDDING;
         let convert = |tensor: &Tensor| match formats.contains(&tensor.dtype()) {
-            true => tensor.clone(),
-            false => quantize_tensor(tensor, DType::Q8_0).unwrap(),
+            false if is_held(tensor) => quantize_tensor(tensor, DType::Q8_0).unwrap(),
+            _ => tensor.clone(),
         };
         let tensors = self.tensors.iter().map(convert).collect();
         Self { metadata: self.metadata.clone(), tensors }
@@ -304,6 +307,27 @@ pub fn traffic_of(
     seed: u64,
     width: usize,
 ) -> Vec<Vec<f32>> {
+    outputs_of(device, model, plan, kv, seed, width).swap_remove(0)
+}
+
+/// Random rows for the inputs of a Plan that come with a batch of `rows` rows. Those of one that is called `unused` are not numbers.
+fn input_rows(random: &mut Random, plan: &Plan, rows: usize) -> Vec<Vec<f32>> {
+    let mut values = |buffer: &Buffer| match buffer.name.as_str() {
+        "unused" => vec![f32::NAN; rows * buffer.columns],
+        _ => (0..rows * buffer.columns).map(|_| random.unit()).collect(),
+    };
+    plan.given().map(|id| values(plan.buffer(id))).collect()
+}
+
+/// The same for each output of the Plan.
+pub fn outputs_of(
+    device: &dyn Device,
+    model: &Model,
+    plan: Plan,
+    kv: KvType,
+    seed: u64,
+    width: usize,
+) -> Vec<Vec<Vec<f32>>> {
     const SEQUENCES: usize = 3;
     const CONTEXT: usize = 96;
     let mut random = Random(seed);
@@ -315,7 +339,8 @@ pub fn traffic_of(
         sequences: SEQUENCES + 1,
         blocks: SEQUENCES * blocks_each,
     };
-    let mut program = device.load_plan(model, plan, &options).unwrap();
+    let mut results = vec![Vec::new(); plan.outputs.len()];
+    let mut program = device.load_plan(model, plan.clone(), &options).unwrap();
     // The sequences' blocks alternate, so that no table is a plain range.
     let table = |sequence: usize| -> Vec<u32> {
         (0..blocks_each).map(|block| (block * SEQUENCES + sequence) as u32).collect()
@@ -328,7 +353,6 @@ pub fn traffic_of(
         .map(|(blocks, slot)| SequenceView { slot, blocks: blocks.as_slice() })
         .collect();
     let mut lengths = [0usize; SEQUENCES];
-    let mut results = Vec::new();
     for step in 0..10 {
         if step == 5 {
             program.copy_slot(views[1].slot, 1, lengths[1]).unwrap();
@@ -356,6 +380,8 @@ pub fn traffic_of(
         let wanted = |random: &mut Random, step: usize| step >= 4 || random.below(4) == 0;
         let outputs: Vec<u32> =
             (0..tokens.len() as u32).filter(|_| wanted(&mut random, step)).take(12).collect();
+        let inputs = input_rows(&mut random, &plan, tokens.len());
+        let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
         let batch = Batch {
             tokens: &tokens,
             positions: &positions,
@@ -363,9 +389,13 @@ pub fn traffic_of(
             sequences: &views,
             outputs: &outputs,
             bulk_from: tokens.len(),
-            input: &[],
+            inputs: &inputs,
         };
-        results.push(program.run(&batch).unwrap().to_vec());
+        let step = program.submit(&batch).unwrap();
+        let found = program.wait(step).unwrap();
+        for (index, results) in results.iter_mut().enumerate() {
+            results.push(found.output(index).unwrap().to_vec());
+        }
     }
     results
 }

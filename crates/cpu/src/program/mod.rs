@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use trine_backend::{
     BackendError, Batch, Device, Facts, Flights, InFlight, KvPage, Memory, PageLayout, Pages,
-    Program, ProgramOptions, Results,
+    Program, ProgramOptions, Results, gather,
 };
-use trine_model::{BufferId, KvType, Model, Op, Plan, Scratch, WeightId};
+use trine_model::{Buffer, BufferId, KvType, Model, Op, Plan, Scratch, Source, WeightId, Width};
 use trine_weights::Tensor;
 
 use crate::attention::{AttentionError, AttentionScratch, KvCache, KvKind, KvShape, SequenceRows};
@@ -95,10 +95,10 @@ pub(crate) struct CpuProgram {
     quantized: SharedBuffer<QuantizedBlock>,
     /// Up projection of the gated product at hand: (rows, feed-forward).
     up: SharedBuffer<f32>,
-    /// A step in flight has run; what is kept is the number of its output's rows.
-    flights: Flights<usize>,
-    /// Rows of the output of the step that was waited for last.
-    output_rows: usize,
+    /// A step in flight has run; what is kept is how many rows of each kind it has.
+    flights: Flights<Width>,
+    /// The same of the step that was waited for last.
+    done: Width,
 }
 
 impl CpuProgram {
@@ -172,8 +172,29 @@ impl CpuProgram {
             quantized,
             up,
             flights: Flights::new(1),
-            output_rows: 0,
+            done: Width { tokens: 0, outputs: 0 },
         })
+    }
+
+    /// Writes the rows of the Plan's inputs to their places.
+    fn fill_inputs(&mut self, batch: &Batch<'_>) {
+        let Self { fixed, memory, .. } = self;
+        let plan = &fixed.facts.plan;
+        let mut given = batch.inputs.iter();
+        for input in &plan.inputs {
+            let Buffer { rows, columns, .. } = plan.buffer(input.buffer);
+            let (start, length) = (fixed.offset(input.buffer), batch.rows(*rows) * columns);
+            let target = &mut memory.as_mut_slice()[start..start + length];
+            match input.source {
+                Source::Table { table, scale } => {
+                    gather(fixed.table(table), scale, batch.tokens, target);
+                }
+                Source::Part | Source::Plan => {
+                    let rows = given.next().expect("the batch was checked");
+                    target.copy_from_slice(rows);
+                }
+            }
+        }
     }
 
     fn prepare_and_dispatch<'a>(
@@ -237,22 +258,18 @@ impl Program for CpuProgram {
         let Facts { plan, options, .. } = &self.fixed.facts;
         batch.check(options, plan, self.model.config().vocabulary)?;
         self.flights.check_room()?;
-        if let Some(input) = plan.input {
-            let start = self.fixed.offset(input);
-            let memory = &mut self.memory.as_mut_slice()[start..start + batch.input.len()];
-            memory.copy_from_slice(batch.input);
-        }
+        self.fill_inputs(batch);
         let mut rows = recycle(std::mem::take(&mut self.rows));
         let result = self.prepare_and_dispatch(batch, &mut rows);
         self.rows = recycle(rows);
         result?;
         self.model.checkpoint().check_intact()?;
-        let output = self.fixed.facts.plan.buffer(self.fixed.facts.plan.output);
-        Ok(self.flights.begin(batch.rows(output.rows)))
+        let rows = Width { tokens: batch.tokens.len(), outputs: batch.outputs.len() };
+        Ok(self.flights.begin(rows))
     }
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
-        self.output_rows = self.flights.end(step)?;
+        self.done = self.flights.end(step)?;
         Ok(self)
     }
 
@@ -285,10 +302,10 @@ impl Program for CpuProgram {
 
 impl Results for CpuProgram {
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
-        debug_assert_eq!(index, 0, "a Plan has one output");
-        let output = self.fixed.facts.plan.output;
-        let start = self.fixed.offset(output);
-        let length = self.output_rows * self.fixed.facts.plan.buffer(output).columns;
+        let plan = &self.fixed.facts.plan;
+        let Buffer { rows, columns, .. } = *plan.output(index);
+        let start = self.fixed.offset(plan.outputs[index]);
+        let length = self.done.of(rows) * columns;
         Ok(&self.memory.as_mut_slice()[start..start + length])
     }
 }
@@ -324,7 +341,7 @@ impl Fixed {
     /// First element of a buffer in the activations' memory.
     ///
     /// # Panics
-    /// If no step of the Plan touches the buffer.
+    /// If no step of the Plan touches the buffer, and it is neither input nor output.
     fn offset(&self, id: BufferId) -> usize {
         self.scratch.offsets[id.0].expect("a buffer that a step touches is placed")
             / size_of::<f32>()
@@ -334,6 +351,13 @@ impl Fixed {
         match &self.weights[id.0] {
             Loaded::Matrix(matrix) => matrix,
             _ => unreachable!("weights of products are loaded as matrices"),
+        }
+    }
+
+    fn table(&self, id: WeightId) -> &Tensor {
+        match &self.weights[id.0] {
+            Loaded::Table(tensor) => tensor,
+            _ => unreachable!("weights in the file are loaded as tables"),
         }
     }
 

@@ -236,7 +236,7 @@ impl Engine {
         let Facts { plan, options, depth, .. } = program.facts();
         let depth = *depth;
         let ProgramOptions { width, sequences: slots, context, .. } = *options;
-        let vocabulary = plan.buffer(plan.output).columns;
+        let vocabulary = plan.output(0).columns;
         let kv = KvCache::new(KvShape::of(options, &plan.caches));
         let sequences = running.clamp(1, slots);
         let limits = Limits {

@@ -71,7 +71,7 @@ impl Rows {
             sequences: &sequences,
             outputs: &self.outputs,
             bulk_from: self.bulk_from,
-            input: &[],
+            inputs: &[],
         };
         let step = program.submit(&batch);
         self.views = recycle(sequences);

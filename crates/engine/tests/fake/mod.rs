@@ -61,8 +61,8 @@ impl Fake {
             weights: Vec::new(),
             caches,
             steps: Vec::new(),
-            input: None,
-            output: BufferId(0),
+            inputs: Vec::new(),
+            outputs: vec![BufferId(0)],
         };
         let ring = |&window: &usize| {
             let length = options.ring_length(window);

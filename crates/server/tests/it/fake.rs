@@ -57,8 +57,8 @@ impl Script {
             weights: Vec::new(),
             caches: vec![Cache { layer: 0, kv_heads: 1, head_dim: 2, window: None }],
             steps: Vec::new(),
-            input: None,
-            output: BufferId(0),
+            inputs: Vec::new(),
+            outputs: vec![BufferId(0)],
         };
         let options = ProgramOptions {
             width: Width { tokens: width, outputs: width },

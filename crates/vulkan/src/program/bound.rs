@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions};
-use trine_model::{Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
+use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
 
 use super::emit::Emitter;
 use super::frame::{Frame, FrameLayout};
 use super::graph::{Graph, ValueId};
+use super::inputs::Inputs;
 use super::lower::{Choices, Lowering};
 use super::ropes::Ropes;
 use super::selection::Selection;
@@ -55,12 +56,10 @@ pub(super) struct Bound {
     /// Counters of attention's parts; the same.
     counters: Buffer,
     frame: Frame,
-    /// The Plan's input, written by the host.
-    input: Option<Buffer>,
-    /// The same of the step in flight, where that may have to run again; kept for its memory.
-    input_again: Vec<f32>,
-    /// The rows of the Plan's output, for the host.
-    output: Buffer,
+    /// Written by the host.
+    inputs: Inputs,
+    /// The rows of each of the Plan's outputs, for the host.
+    outputs: Vec<Buffer>,
     top: TopMemory,
     pub(super) passes: Vec<Pass>,
     pub(super) memory: Memory,
@@ -84,8 +83,8 @@ pub(super) struct Pass {
     chains: Option<Chains>,
     /// Makes the chains ready again after a run that was stopped between two submissions.
     reset: Option<Recording>,
-    /// Fetches the output, where not every step does: the logits.
-    fetch: Option<Recording>,
+    /// Fetches each of the Plan's outputs, where not every step does: the logits.
+    fetch: Vec<Option<Recording>>,
     /// With timestamps, made when profiling asks for it; with the Plan's step of each dispatch.
     timed: Option<(Recording, Vec<usize>)>,
 }
@@ -111,7 +110,8 @@ type Lowered = (PassKey, Graph, Scratch);
 struct Draft {
     dispatches: Vec<Dispatch>,
     copies: Vec<Copy>,
-    fetch: Option<Copy>,
+    /// One for each of the Plan's outputs.
+    fetch: Vec<Option<Copy>>,
 }
 
 impl Binding<'_> {
@@ -142,11 +142,11 @@ impl Binding<'_> {
                 cache.head_dim
             ));
         }
-        let is_wide = |buffer: &&trine_model::Buffer| {
-            buffer.columns > COLUMNS_MAX && buffer.name != self.plan.buffer(self.plan.output).name
+        let is_wide = |(id, buffer): &(usize, &trine_model::Buffer)| {
+            buffer.columns > COLUMNS_MAX && !self.plan.outputs.contains(&BufferId(*id))
         };
-        match self.plan.buffers.iter().find(is_wide) {
-            Some(buffer) => refuse(format!(
+        match self.plan.buffers.iter().enumerate().find(is_wide) {
+            Some((_, buffer)) => refuse(format!(
                 "{} has {} columns, the kernels take at most {COLUMNS_MAX}; use --device cpu",
                 buffer.name, buffer.columns
             )),
@@ -213,7 +213,9 @@ impl Binding<'_> {
         let copy = |copy| Recording::record(gpu, &[], &[copy], &[]);
         let stops_within = recording.submissions() > 1;
         let reset = chains.iter().filter(|_| stops_within).map(Chains::reset).next();
-        let (reset, fetch) = (reset.map(copy).transpose()?, draft.fetch.map(copy).transpose()?);
+        let reset = reset.map(copy).transpose()?;
+        let fetch = draft.fetch.into_iter().map(|fetch| fetch.map(copy).transpose());
+        let fetch = fetch.collect::<Result<_, _>>()?;
         Ok(Pass { key, recording, chains, reset, fetch, timed: None })
     }
 
@@ -249,15 +251,14 @@ impl Binding<'_> {
         let caches = self.caches(gpu)?;
         let layout = FrameLayout::new(self.options);
         let frame = gpu.allocate(layout.bytes as u64, Place::Upload, "the step's frame")?;
-        let input = self.plan.input.map(|id| {
-            let buffer = self.plan.buffer(id);
-            let bytes = 4 * selection.allocated(width.of(buffer.rows)) * buffer.columns;
-            gpu.allocate(bytes as u64, Place::Upload, "the rows of another device")
-        });
-        let input = input.transpose()?;
-        let output_rows = width.of(self.output().rows).max(1);
-        let output_bytes = 4 * (output_rows * self.output().columns) as u64;
-        let output = gpu.allocate(output_bytes, Place::Readback, "the logits")?;
+        let allocated = |rows| selection.allocated(width.of(rows));
+        let inputs = Inputs::allocate(gpu, self.plan, &weights, allocated)?;
+        let output = |id: &BufferId| {
+            let buffer = self.plan.buffer(*id);
+            let bytes = 4 * width.of(buffer.rows).max(1) * buffer.columns;
+            gpu.allocate(bytes as u64, Place::Readback, "the logits")
+        };
+        let outputs = self.plan.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         let top = TopMemory::new(gpu, width.outputs)?;
         let scratch = gpu.allocate(scratch_bytes, Place::Device, "working memory")?;
         let split_scratch =
@@ -269,11 +270,12 @@ impl Binding<'_> {
         zeros.finish()?;
         let memory = Memory {
             weights: weights.bytes,
-            mapped: 0,
+            mapped: weights.mapped,
             caches: caches.iter().map(Buffer::bytes).sum(),
-            scratch: [&scratch, &split_scratch, &counters, &output, &frame]
+            scratch: [&scratch, &split_scratch, &counters, &frame]
                 .into_iter()
-                .chain(&input)
+                .chain(inputs.buffers())
+                .chain(&outputs)
                 .chain(top.buffers())
                 .map(Buffer::bytes)
                 .sum(),
@@ -288,17 +290,12 @@ impl Binding<'_> {
             scratch,
             split_scratch,
             counters,
-            input,
-            input_again: Vec::new(),
-            output,
+            inputs,
+            outputs,
             top,
             passes: Vec::new(),
             memory,
         })
-    }
-
-    fn output(&self) -> &trine_model::Buffer {
-        self.plan.buffer(self.plan.output)
     }
 
     fn caches(&self, gpu: &Arc<Gpu>) -> Result<Vec<Buffer>, GpuError> {
@@ -346,7 +343,7 @@ impl Binding<'_> {
             graph,
             scratch,
             base: bound.scratch.address(),
-            input: bound.input.as_ref().map_or(0, Buffer::address),
+            inputs: bound.inputs.buffers().map(Buffer::address).collect(),
             split_scratch: bound.split_scratch.span(),
             counters: bound.counters.span(),
             survey: None,
@@ -361,19 +358,23 @@ impl Binding<'_> {
         scratch: &Scratch,
     ) -> Result<Draft, GpuError> {
         let emitter = self.emitter(bound, key, graph, scratch);
-        let mut draft = Draft { dispatches: emitter.emit()?, copies: Vec::new(), fetch: None };
-        let Some(value) = graph.output else { return Ok(draft) };
-        let rows = key.width.of(self.output().rows);
-        let output = self.output_copy(bound, &emitter, value, rows);
-        if self.output().rows == Rows::Tokens {
-            // The device after this one needs them in every step.
-            draft.copies = vec![output];
-            return Ok(draft);
+        let mut draft =
+            Draft { dispatches: emitter.emit()?, copies: Vec::new(), fetch: Vec::new() };
+        for (index, value) in graph.outputs.iter().enumerate() {
+            let mut copy = value.map(|value| self.output_copy(bound, &emitter, index, value));
+            if self.plan.output(index).rows == Rows::Tokens {
+                // The device after this one needs them in every step.
+                draft.copies.extend(copy.take());
+            }
+            draft.fetch.push(copy);
         }
-        if rows <= TOP_ROWS_MAX {
+        let rows = key.width.outputs;
+        if let Some(Some(logits)) = draft.fetch.first()
+            && rows <= TOP_ROWS_MAX
+        {
             let launch = TopLaunch {
-                logits: output.from.span(),
-                vocabulary: self.output().columns,
+                logits: logits.from.span(),
+                vocabulary: self.plan.output(0).columns,
                 rows,
                 row_count: emitter.frame.output_count,
                 maxima: bound.top.maxima.span(),
@@ -382,28 +383,28 @@ impl Binding<'_> {
             };
             let step = self.plan.steps.len().saturating_sub(1);
             draft.dispatches.extend(launch.dispatches(&bound.gpu, step)?);
-            draft.copies = bound.top.copies(rows);
+            draft.copies.extend(bound.top.copies(rows));
         }
-        draft.fetch = Some(output);
         Ok(draft)
     }
 
+    /// Copies the rows of an output of the Plan, which are this value, to the host.
     fn output_copy(
         &self,
         bound: &Bound,
         emitter: &Emitter<'_>,
+        index: usize,
         value: ValueId,
-        rows: usize,
     ) -> Copy {
         let Span { address, .. } = emitter.span(value);
-        let bytes = 4 * (rows * self.output().columns) as u64;
+        let buffer = self.plan.output(index);
+        let bytes = 4 * (emitter.width.of(buffer.rows) * buffer.columns) as u64;
         // Rows that are changed in place stay where the host wrote them.
-        let memory = match &bound.input {
-            Some(input) if emitter.graph.input == Some(value) => input,
-            _ => &bound.scratch,
-        };
+        let inputs = emitter.graph.inputs.iter().zip(bound.inputs.buffers());
+        let input = inputs.filter(|(input, _)| **input == value).map(|(_, memory)| memory).next();
+        let memory = input.unwrap_or(&bound.scratch);
         let from = memory.part(address - memory.address(), bytes);
-        Copy { from, to: bound.output.part(0, bytes), bytes }
+        Copy { from, to: bound.outputs[index].part(0, bytes), bytes }
     }
 
     /// Indices of dispatches before which a submission ends, so that none is predicted to take too long.
@@ -464,14 +465,6 @@ impl Pass {
 }
 
 impl Bound {
-    /// Writes what a pass reads of a batch.
-    fn write(&mut self, batch: &Batch<'_>) {
-        self.frame.write(batch, TILE_ROWS);
-        if let Some(input) = &self.input {
-            input.write(0, bytemuck::cast_slice(batch.input));
-        }
-    }
-
     /// Begins to run a pass for a checked batch, unless and until `stop` is raised.
     pub(super) fn begin(
         &mut self,
@@ -479,14 +472,14 @@ impl Bound {
         pass: usize,
         stop: Option<&AtomicBool>,
     ) -> Result<(), GpuError> {
-        self.write(batch);
-        self.input_again.clear();
-        if let Some(chains) = &self.passes[pass].chains {
-            // A run changes its input, and a chain that fails is run again.
-            self.input_again.extend_from_slice(batch.input);
-            if self.gpu.injected_at(gpu::Place::Chain).is_some() {
-                chains.stall(&self.gpu)?;
-            }
+        self.frame.write(batch, TILE_ROWS);
+        let chains = &self.passes[pass].chains;
+        // A run changes its inputs, and a chain that fails is run again.
+        self.inputs.write(batch, chains.is_some());
+        if let Some(chains) = chains
+            && self.gpu.injected_at(gpu::Place::Chain).is_some()
+        {
+            chains.stall(&self.gpu)?;
         }
         self.passes[pass].begin(stop)
     }
@@ -506,9 +499,7 @@ impl Bound {
         if ended == Ended::Stopped {
             return Ok(ended);
         }
-        if let Some(input) = &self.input {
-            input.write(0, bytemuck::cast_slice(&self.input_again));
-        }
+        self.inputs.write_again();
         self.passes[pass].begin(stop)?;
         self.passes[pass].finish(stop)
     }
@@ -521,7 +512,8 @@ impl Bound {
         pass: usize,
         profile: &mut [f64],
     ) -> Result<(), GpuError> {
-        self.write(batch);
+        self.frame.write(batch, TILE_ROWS);
+        self.inputs.write(batch, false);
         self.record_timed(binding, pass)?;
         if let Some((recording, steps)) = &mut self.passes[pass].timed {
             recording.run("a timed step")?;
@@ -588,15 +580,15 @@ impl Bound {
         Recording::record(&self.gpu, &[], &copies, &[])?.run("copying the rings of a sequence")
     }
 
-    /// Copies the output of the pass that ran last to the host, if it is not there.
-    pub(super) fn fetch_output(&mut self, pass: usize) -> Result<(), GpuError> {
-        let fetch = self.passes[pass].fetch.as_mut();
+    /// Copies an output of the pass that ran last to the host, if it is not there.
+    pub(super) fn fetch_output(&mut self, pass: usize, index: usize) -> Result<(), GpuError> {
+        let fetch = self.passes[pass].fetch[index].as_mut();
         fetch.map_or(Ok(()), |recording| recording.run("fetching logits"))
     }
 
-    /// The output that was fetched.
-    pub(super) fn output(&self, count: usize) -> &[f32] {
-        self.output.values(0, count)
+    /// The first values of an output that was fetched.
+    pub(super) fn output(&self, index: usize, count: usize) -> &[f32] {
+        self.outputs[index].values(0, count)
     }
 
     /// Number of the largest logits of an output row, and those that there was room for: bits and token.

@@ -48,8 +48,8 @@ pub(super) struct Emitter<'a> {
     pub(super) scratch: &'a Scratch,
     /// First byte of scratch memory.
     pub(super) base: u64,
-    /// Address of the Plan's input, where it has one.
-    pub(super) input: u64,
+    /// Addresses of the Plan's inputs.
+    pub(super) inputs: Vec<u64>,
     /// Memory of products that several workgroups share.
     pub(super) split_scratch: Span,
     pub(super) options: &'a ProgramOptions,
@@ -87,8 +87,8 @@ impl Emitter<'_> {
     /// Where a value is.
     pub(super) fn span(&self, id: ValueId) -> Span {
         let bytes = self.graph.values[id.0] as u64;
-        if self.graph.input == Some(id) {
-            return Span { address: self.input, bytes };
+        if let Some(input) = self.graph.inputs.iter().position(|input| *input == id) {
+            return Span { address: self.inputs[input], bytes };
         }
         let offset = self.scratch.offsets[id.0].expect("a value that a launch touches is placed");
         Span { address: self.base + offset as u64, bytes }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use trine_backend::{Memory, ProgramOptions};
-use trine_model::{Plan, Width};
+use trine_model::{Plan, WeightPlace, Width};
 
 use super::bound::{cache_bytes, top_bytes};
 use super::frame::FrameLayout;
@@ -28,7 +28,7 @@ pub(crate) fn memory(
     caches.sort_by_key(|&bytes| Reverse(bytes));
     Memory {
         weights: weights::forecast(plan),
-        mapped: 0,
+        mapped: plan.bytes_at(WeightPlace::File),
         caches: blocks_bytes(caches.iter().sum(), &caches),
         scratch: scratch(capabilities, plan, options, keys),
     }
@@ -58,7 +58,8 @@ fn scratch(
         let buffer = plan.buffer(id);
         4 * (selection.allocated(widest.of(buffer.rows)) * buffer.columns) as u64
     };
-    let host = plan.input.into_iter().chain([plan.output]).map(rows_bytes);
+    let inputs = plan.inputs.iter().map(|input| input.buffer);
+    let host = inputs.chain(plan.outputs.iter().copied()).map(rows_bytes);
     let frame = FrameLayout::new(options).bytes as u64;
     let parts =
         host.chain([passes, selection.split_bytes(), frame, chains]).chain(top_bytes(outputs));

@@ -218,10 +218,10 @@ pub(super) struct Graph {
     pub(super) nodes: Vec<Node>,
     /// Bytes of each value.
     pub(super) values: Vec<usize>,
-    /// The Plan's input, f32 rows: it has memory of its own, which the host writes.
-    pub(super) input: Option<ValueId>,
-    /// The Plan's output, f32 rows; `None` if it has no row.
-    pub(super) output: Option<ValueId>,
+    /// The Plan's inputs, f32 rows: they have memory of their own, which the host writes.
+    pub(super) inputs: Vec<ValueId>,
+    /// The Plan's outputs, f32 rows; `None` for one that has no row.
+    pub(super) outputs: Vec<Option<ValueId>>,
 }
 
 impl Graph {
@@ -234,14 +234,14 @@ impl Graph {
                 lifetimes[value.0] = Some((first, at));
             }
         }
-        // The output is copied after the last launch.
-        if let Some(ValueId(output)) = self.output
-            && let Some((_, last)) = &mut lifetimes[output]
-        {
-            *last = self.nodes.len();
+        // Outputs are copied after the last launch.
+        for ValueId(output) in self.outputs.iter().flatten() {
+            if let Some((_, last)) = &mut lifetimes[*output] {
+                *last = self.nodes.len();
+            }
         }
-        if let Some(ValueId(input)) = self.input {
-            lifetimes[input] = None;
+        for ValueId(input) in &self.inputs {
+            lifetimes[*input] = None;
         }
         let claim = |(buffer, lifetime): (usize, &Option<(usize, usize)>)| {
             let (first, last) = (*lifetime)?;

@@ -76,15 +76,19 @@ impl<'a> Lowering<'a> {
             heads: None,
             step: 0,
         };
-        lowering.graph.input = plan.input.map(|input| lowering.fresh_plain(input));
+        for input in &plan.inputs {
+            let value = lowering.fresh_plain(input.buffer);
+            lowering.graph.inputs.push(value);
+        }
         for (index, step) in plan.steps.iter().enumerate() {
             lowering.step = index;
             if width.of(plan.rows(&step.op)) > 0 {
                 lowering.op(&step.op);
             }
         }
-        if width.of(plan.buffer(plan.output).rows) > 0 {
-            lowering.graph.output = Some(lowering.plain(plan.output));
+        for id in &plan.outputs {
+            let has_rows = width.of(plan.buffer(*id).rows) > 0;
+            lowering.graph.outputs.push(has_rows.then(|| lowering.plain(*id)));
         }
         lowering.graph
     }
@@ -137,6 +141,11 @@ impl<'a> Lowering<'a> {
         self.plan.buffer(id).rows
     }
 
+    /// Whether the f32 rows of a buffer are wanted after the last launch.
+    fn is_output(&self, id: BufferId) -> bool {
+        self.plan.outputs.contains(&id)
+    }
+
     /// Rows of a buffer in memory.
     fn allocated(&self, id: BufferId) -> usize {
         self.choices.allocated(self.width.of(self.rows_of(id)))
@@ -176,13 +185,14 @@ impl<'a> Lowering<'a> {
         self.push(self.rows_of(id), Work::Elements { kind, result, columns });
     }
 
-    /// With one row, the row that is wanted is that row.
-    fn is_identity(&self) -> bool {
-        self.width == Width { tokens: 1, outputs: 1 }
+    /// With one row, the row that is selected of a buffer is that row. A row that is itself an output may not be shared: what
+    /// was selected may be changed.
+    fn is_identity(&self, input: BufferId) -> bool {
+        self.width == Width { tokens: 1, outputs: 1 } && !self.is_output(input)
     }
 
     fn select(&mut self, input: BufferId, output: BufferId) {
-        if self.is_identity() {
+        if self.is_identity(input) {
             self.plain[output.0] = self.plain[input.0];
             self.operands[output.0] = self.operands[input.0];
             return;
@@ -198,7 +208,7 @@ impl<'a> Lowering<'a> {
         for step in &self.plan.steps[self.step + 1..] {
             if self.width.of(self.plan.rows(&step.op)) > 0 && step.op.reads().contains(&id) {
                 match &step.op {
-                    Op::Select { output, .. } if self.is_identity() => {
+                    Op::Select { input, output } if self.is_identity(*input) => {
                         found.extend(self.readers(*output));
                     }
                     op => found.push(op),
@@ -224,7 +234,7 @@ impl<'a> Lowering<'a> {
             self.readers(id).into_iter().flat_map(|op| self.wanted(op)).collect();
         let kind = kinds.iter().copied().find(|&kind| kind != OperandKind::Plain);
         let plain = kind.is_none() || kinds.iter().any(|&other| Some(other) != kind);
-        (plain || self.plan.output == id, kind)
+        (plain || self.is_output(id), kind)
     }
 
     /// Makes what is demanded of a buffer.
@@ -288,7 +298,7 @@ impl<'a> Lowering<'a> {
         let follows = next.is_some_and(|step| std::ptr::eq(&step.op, reader));
         let [joint] = &Joint::all(self.plan, reader)[..] else { return false };
         let rows = self.width.of(self.plan.rows(reader));
-        follows && self.choices.can_norm(joint, rows)
+        follows && !self.is_output(output) && self.choices.can_norm(joint, rows)
     }
 
     /// A product's input in the form that it takes.
@@ -392,7 +402,7 @@ impl<'a> Lowering<'a> {
         let [next] = &Joint::all(self.plan, reader)[..] else { return false };
         let rows = self.width.of(self.plan.rows(reader));
         self.width.of(self.rows_of(output)) == rows
-            && self.plan.output != output
+            && !self.is_output(output)
             && next.weights.len() == 1
             && self.choices.interleaves(joint, next, rows)
     }
@@ -461,7 +471,10 @@ impl<'a> Lowering<'a> {
             (
                 Op::PrepareQkv { query, cache, .. },
                 Some(Op::Attend { query: next, cache: read, .. }),
-            ) => query == next && cache == read && self.readers(*query).len() == 1,
+            ) => {
+                let only_attends = self.readers(*query).len() == 1 && !self.is_output(*query);
+                query == next && cache == read && only_attends
+            }
             _ => false,
         };
         if goes_on && self.attended == Attended::Sequences {

@@ -6,6 +6,7 @@ mod emit;
 pub(crate) mod forecast;
 mod frame;
 mod graph;
+mod inputs;
 mod lower;
 mod pages;
 mod ropes;
@@ -19,7 +20,7 @@ use trine_backend::{
     BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, Pages, Program, ProgramOptions,
     Results, TOP, TopLogit,
 };
-use trine_model::{Model, Plan, Rows, Width};
+use trine_model::{Model, Plan, Rows, Width, gather};
 
 use crate::device::VulkanDevice;
 use crate::error::GpuError;
@@ -59,12 +60,12 @@ pub(crate) struct VulkanProgram {
 }
 
 /// What is kept of a step.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Step {
     /// Index of its pass.
     pass: usize,
-    /// Rows of the Plan's output.
-    rows: usize,
+    /// Rows of each kind.
+    rows: Width,
     /// Whether it ran when it was submitted.
     is_timed: bool,
 }
@@ -76,6 +77,7 @@ impl VulkanProgram {
         plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Self, BackendError> {
+        let plan = gather::gather(plan);
         let row = |_| Vec::with_capacity(ROOM);
         let mut program = Self {
             device: device.clone(),
@@ -85,7 +87,7 @@ impl VulkanProgram {
             profile: None,
             stop: None,
             flights: Flights::new(1),
-            done: Step::default(),
+            done: Step { pass: 0, rows: Width { tokens: 0, outputs: 0 }, is_timed: false },
             top: (0..options.width.outputs.min(TOP_ROWS_MAX)).map(row).collect(),
         };
         program.bound = Some(program.bind()?);
@@ -139,7 +141,7 @@ impl VulkanProgram {
             Some(profile) => bound.run_timed(&binding, batch, pass, profile)?,
             None => bound.begin(batch, pass, self.stop.as_deref())?,
         }
-        let rows = batch.rows(plan.buffer(plan.output).rows);
+        let rows = Width { tokens: batch.tokens.len(), outputs: batch.outputs.len() };
         Ok(Step { pass, rows, is_timed: self.profile.is_some() })
     }
 
@@ -162,7 +164,7 @@ fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
     let (label, kv) = (device.label(), options.kv.name());
     let name = format!("vulkan, {label}, {kernels} kernels, {kv}, {order}-endian");
     let layout = pages::layout(name, &plan, &options);
-    let has_outputs = plan.buffer(plan.output).rows == Rows::Outputs;
+    let has_outputs = plan.output(0).rows == Rows::Outputs;
     Facts {
         is_invariant: device.is_invariant(),
         finds_top: options.width.outputs <= TOP_ROWS_MAX && has_outputs,
@@ -226,18 +228,17 @@ impl Program for VulkanProgram {
 
 impl Results for VulkanProgram {
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
-        debug_assert_eq!(index, 0, "a Plan has one output");
-        let Facts { plan, .. } = &self.facts;
-        let count = self.done.rows * plan.buffer(plan.output).columns;
+        let output = self.facts.plan.output(index);
+        let count = self.done.rows.of(output.rows) * output.columns;
         let bound = self.bound.as_mut().expect("the step has run on it");
-        if let Err(error) = bound.fetch_output(self.done.pass) {
+        if let Err(error) = bound.fetch_output(self.done.pass, index) {
             return Err(self.failed(error));
         }
-        Ok(self.bound.as_ref().map_or(&[], |bound| bound.output(count)))
+        Ok(self.bound.as_ref().map_or(&[], |bound| bound.output(index, count)))
     }
 
     fn top(&mut self) -> Result<&[Vec<TopLogit>], BackendError> {
-        let rows = self.done.rows;
+        let rows = self.done.rows.outputs;
         let bound = self.bound.as_ref().expect("the step has run on it");
         let mut is_whole = true;
         for (row, top) in self.top.iter_mut().enumerate().take(rows) {
@@ -284,7 +285,7 @@ impl VulkanProgram {
     /// Finds the largest logits on the host, where too many are equal for the device's room.
     fn find_top(&mut self) -> Result<(), BackendError> {
         let mut found = std::mem::take(&mut self.top);
-        let vocabulary = self.facts.plan.buffer(self.facts.plan.output).columns;
+        let vocabulary = self.facts.plan.output(0).columns;
         let logits = self.output(0)?;
         for (row, top) in logits.chunks_exact(vocabulary).zip(&mut found) {
             let all = row.iter().zip(0..).map(|(&logit, token)| TopLogit { logit, token });

@@ -1,0 +1,21 @@
+//! Rows of a table by token ids, for operations and inputs that look rows up on the host.
+
+use trine_weights::{Tensor, blocks};
+
+/// Writes `table[token] * scale` for each token: (tokens, columns) f32, row-major.
+///
+/// The table has one of the formats of [`blocks`], and is read where the file is mapped: whether the file was intact is for
+/// the caller to check afterwards.
+///
+/// # Panics
+/// If the table has no row for a token, or `rows` has another length. [`Batch::check`](crate::Batch::check) refuses such
+/// tokens.
+pub fn gather(table: &Tensor, scale: f32, tokens: &[u32], rows: &mut [f32]) {
+    let columns = table.columns();
+    assert_eq!(rows.len(), tokens.len() * columns, "a row for each token");
+    for (row, &token) in rows.chunks_exact_mut(columns).zip(tokens) {
+        blocks::decode(table.dtype(), table.row(token as usize), row)
+            .expect("row lengths were checked when the model was opened");
+        row.iter_mut().for_each(|x| *x *= scale);
+    }
+}

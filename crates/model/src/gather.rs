@@ -1,0 +1,94 @@
+//! Gathering: a table of which single rows are looked up stays in the mapped file, and the host brings the rows.
+
+use crate::plan::{Input, Op, Plan, Source, Step, WeightId, WeightPlace};
+
+/// Makes an input ([`Source::Table`]) of each [`Op::Embed`] whose table no other operation reads, and leaves the table in the file.
+/// It is for devices that would hold the table in a memory of their own.
+pub fn gather(mut plan: Plan) -> Plan {
+    let is_embed = |step: &Step| matches!(step.op, Op::Embed { .. });
+    let used: Vec<WeightId> = plan
+        .steps
+        .iter()
+        .filter(|step| !is_embed(step))
+        .flat_map(|step| step.op.weights())
+        .collect();
+    let (inputs, weights) = (&mut plan.inputs, &mut plan.weights);
+    plan.steps.retain(|step| {
+        let Op::Embed { table, scale, output } = step.op else { return true };
+        if !used.contains(&table) {
+            weights[table.0].place = WeightPlace::File;
+            inputs.push(Input { buffer: output, source: Source::Table { table, scale } });
+        }
+        used.contains(&table)
+    });
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_weights::DType;
+
+    use super::*;
+    use crate::plan::{Buffer, BufferId, Product, Rows, Weight, WeightKind};
+
+    const TABLE: WeightId = WeightId(0);
+    const OTHER: WeightId = WeightId(1);
+
+    fn embed(table: WeightId, output: BufferId) -> Op {
+        Op::Embed { table, scale: 2.0, output }
+    }
+
+    fn matmul(weight: WeightId) -> Op {
+        let products = vec![Product { weight, output: BufferId(2) }];
+        Op::MatMul { input: BufferId(0), products }
+    }
+
+    fn gathered(ops: Vec<Op>) -> Plan {
+        let buffer = |index| Buffer { name: format!("b{index}"), rows: Rows::Tokens, columns: 8 };
+        let weight = |name: &str| Weight {
+            name: name.to_owned(),
+            kind: WeightKind::Matrix,
+            rows: 8,
+            columns: 8,
+            dtype: DType::F32,
+            place: WeightPlace::Device,
+        };
+        gather(Plan {
+            buffers: (0..3).map(buffer).collect(),
+            weights: ["table", "other"].map(weight).to_vec(),
+            caches: Vec::new(),
+            steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
+            inputs: vec![Input { buffer: BufferId(1), source: Source::Plan }],
+            outputs: vec![BufferId(2)],
+        })
+    }
+
+    #[test]
+    fn a_table_that_is_only_looked_up_stays_in_the_file() {
+        let plan = gathered(vec![embed(TABLE, BufferId(0)), matmul(OTHER)]);
+        assert_eq!(plan.steps.len(), 1);
+        let source = Source::Table { table: TABLE, scale: 2.0 };
+        assert_eq!(plan.inputs[1..], [Input { buffer: BufferId(0), source }]);
+        assert_eq!(plan.given().collect::<Vec<_>>(), [BufferId(1)]);
+        assert_eq!(plan.weights[0].place, WeightPlace::File);
+        assert_eq!(plan.weights[1].place, WeightPlace::Device);
+        assert_eq!(
+            (plan.bytes_at(WeightPlace::File), plan.bytes_at(WeightPlace::Device)),
+            (256, 256)
+        );
+        assert_eq!(gather(plan.clone()), plan);
+    }
+
+    #[test]
+    fn a_table_that_is_multiplied_too_stays_where_it_is() {
+        for ops in [
+            vec![embed(TABLE, BufferId(0)), matmul(TABLE)],
+            vec![matmul(TABLE), embed(TABLE, BufferId(2))],
+        ] {
+            let plan = gathered(ops.clone());
+            assert_eq!(plan.steps.into_iter().map(|step| step.op).collect::<Vec<_>>(), ops);
+            assert_eq!(plan.inputs.len(), 1);
+            assert!(plan.weights.iter().all(|weight| weight.place == WeightPlace::Device));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The rows of a Plan's inputs on their way from the host to the device.
+
+use std::sync::Arc;
+
+use trine_backend::{Batch, gather};
+use trine_model::{Plan, Rows, Source};
+use trine_weights::Tensor;
+
+use crate::error::GpuError;
+use crate::raw::gpu::Gpu;
+use crate::raw::memory::{Buffer, Place};
+use crate::weights::Weights;
+
+/// Memory of all inputs of a Plan, in their order.
+pub(super) struct Inputs(Vec<InputRows>);
+
+/// Memory of an input.
+struct InputRows {
+    /// Written by the host; the device works on the rows there.
+    buffer: Buffer,
+    /// What the rows are gathered from, with the factor on them; `None` where they come with the batch.
+    table: Option<(Tensor, f32)>,
+    /// The rows of the step in flight, if they are gathered or may have to be written again.
+    kept: Vec<f32>,
+}
+
+impl Inputs {
+    /// Memory for inputs; `allocated` says how many rows of a kind there are.
+    pub(super) fn allocate(
+        gpu: &Arc<Gpu>,
+        plan: &Plan,
+        weights: &Weights,
+        allocated: impl Fn(Rows) -> usize,
+    ) -> Result<Self, GpuError> {
+        let input = |input: &trine_model::Input| {
+            let values =
+                allocated(plan.buffer(input.buffer).rows) * plan.buffer(input.buffer).columns;
+            let (what, table, kept) = match input.source {
+                Source::Table { table, scale } => {
+                    let table = (weights.table(table).clone(), scale);
+                    ("gathered rows", Some(table), Vec::with_capacity(values))
+                }
+                Source::Part => ("the rows of another device", None, Vec::new()),
+                Source::Plan => ("the rows of another Plan", None, Vec::new()),
+            };
+            let buffer = gpu.allocate(4 * values as u64, Place::Upload, what)?;
+            Ok(InputRows { buffer, table, kept })
+        };
+        plan.inputs.iter().map(input).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The memory of each.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.0.iter().map(|input| &input.buffer)
+    }
+
+    /// Writes the rows of a checked batch. `keeps` says whether they may have to be written again.
+    pub(super) fn write(&mut self, batch: &Batch<'_>, keeps: bool) {
+        let mut given = batch.inputs.iter();
+        for InputRows { buffer, table, kept } in &mut self.0 {
+            if let Some((table, scale)) = table {
+                kept.resize(batch.tokens.len() * table.columns(), 0.0);
+                gather(table, *scale, batch.tokens, kept);
+                buffer.write(0, bytemuck::cast_slice(kept));
+                continue;
+            }
+            let rows = given.next().expect("the batch was checked");
+            buffer.write(0, bytemuck::cast_slice(rows));
+            kept.clear();
+            if keeps {
+                kept.extend_from_slice(rows);
+            }
+        }
+    }
+
+    /// Writes the rows that were kept.
+    pub(super) fn write_again(&self) {
+        for InputRows { buffer, kept, .. } in &self.0 {
+            buffer.write(0, bytemuck::cast_slice(kept));
+        }
+    }
+}
