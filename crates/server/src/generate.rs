@@ -472,7 +472,7 @@ impl Run {
         self.note_end(name, true);
         Piece::End(Ended {
             reason,
-            generated: self.assembler.generated,
+            generated: self.assembler.generated(),
             reused: self.reused,
             prefill_seconds,
             decode_seconds,
@@ -481,7 +481,7 @@ impl Run {
 
     /// For metrics and the span: the text has ended, as a whole or not.
     fn note_end(&self, reason: &'static str, is_whole: bool) {
-        let generated = self.assembler.generated;
+        let generated = self.assembler.generated();
         let written = is_whole.then_some((generated, self.first_token));
         self.metrics.ended(reason, self.asked.elapsed(), written);
         self.span.record("gen_ai.usage.output_tokens", generated as i64);

@@ -25,6 +25,7 @@ mod gguf;
 mod grammar;
 mod json;
 mod pieces;
+mod reply;
 mod stop;
 mod stream;
 mod template;
@@ -40,6 +41,7 @@ pub use grammar::{
     MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Matcher, Otherwise,
     Relaxed,
 };
+pub use reply::{ReplyDecoder, ReplyOptions};
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;
 pub use template::{
