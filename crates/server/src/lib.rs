@@ -65,8 +65,9 @@ mod warnings;
 pub use keys::Keys;
 pub use models::{
     Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
-    Preset, PullProgress, Recipe, Refusal, SamplingChanges,
+    Preset, PullProgress, Recipe, Refusal,
 };
 pub use options::{Limits, ServerOptions, TraceParent};
 pub use structure::grammar_cache;
 pub use transport::{Handle, ServeError, Server};
+pub use trine_engine::SamplingChanges;

@@ -35,7 +35,7 @@ pub use loader::{
     Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline, PullProgress,
     Refusal,
 };
-pub use preset::{Preset, Recipe, SamplingChanges};
+pub use preset::{Preset, Recipe};
 use table::{Outcome, Problem, Ready, Slot, Table};
 
 /// A list of names is asked for again after this time, where it may change.
