@@ -23,7 +23,7 @@ use tracing::{Instrument, Span};
 use trine_engine::Scope;
 
 use crate::body::{Held, Received, Weight};
-use crate::error::{ApiError, Dialect, shown};
+use crate::error::{ApiError, Code, Dialect, shown};
 use crate::guard::{Asked, Guard};
 use crate::lanes::Bulk;
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
@@ -159,7 +159,7 @@ impl App {
         match self.work(weight, work).await {
             Ok(prepared) => Ok((prepared, lease)),
             Err(error) => {
-                if error.code == "queue_full" {
+                if error.code == Code::QueueFull {
                     self.metrics.model(&lease.base).refused();
                 }
                 Err(error)
@@ -174,7 +174,7 @@ impl App {
             None => acquired.await,
             Some(deadline) => timeout_at(deadline.into(), acquired).await.unwrap_or_else(|_| {
                 let message = "the model was not loaded in the time that a request may take";
-                Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "deadline_exceeded", message))
+                Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Code::DeadlineExceeded, message))
             }),
         }
     }
@@ -299,11 +299,11 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .into_iter()
         .fold(Router::new(), add)
         .fallback(async || {
-            ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such path")
+            ApiError::new(StatusCode::NOT_FOUND, Code::NotFound, "there is no such path")
         })
         .method_not_allowed_fallback(async || {
             let message = "this path does not take this method";
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, Code::MethodNotAllowed, message)
         })
         .layer(axum::middleware::from_fn(note_route))
         .with_state(Arc::clone(app))

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use trine_engine::Scope;
 
 use crate::app::{App, BODY_PERMIT_BYTES};
-use crate::error::ApiError;
+use crate::error::{ApiError, Code};
 use crate::json::{Fields, VALUE_BYTES, parse_object};
 use crate::lanes::{LIGHT_BYTES, Switch};
 
@@ -178,7 +178,7 @@ fn no_room() -> ApiError {
 fn check_type(request: &Request<Body>) -> Result<(), ApiError> {
     let headers = request.headers();
     let refused = |message: &str| {
-        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::UnsupportedMediaType, message)
     };
     let encoding = headers.get(CONTENT_ENCODING).map(|value| value.as_bytes());
     if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity")) {
@@ -251,7 +251,7 @@ impl<'a> Reading<'a> {
     fn too_large(&self) -> ApiError {
         let message =
             format!("the body is larger than {} bytes; send less", self.app.limits.body_bytes);
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Code::BodyTooLarge, message)
     }
 
     /// Reads on until there are more than `pause` bytes. Whether that was the whole body.
@@ -260,7 +260,7 @@ impl<'a> Reading<'a> {
             let until = self.deadline.min(Instant::now() + self.app.limits.body_idle);
             let frame = timeout_at(until, self.body.frame()).await.map_err(|_| {
                 let message = "the body did not come in time";
-                ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message)
+                ApiError::new(StatusCode::REQUEST_TIMEOUT, Code::BodyTimeout, message)
             })?;
             let Some(frame) = frame else { return Ok(true) };
             let broken = |_| ApiError::bad_request("the body broke off or is framed wrongly");

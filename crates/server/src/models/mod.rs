@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 use crate::app::unix_seconds;
-use crate::error::{ApiError, shown};
+use crate::error::{ApiError, Code, shown};
 
 pub use keep::KeepAlive;
 pub(crate) use lease::Lease;
@@ -246,7 +246,7 @@ impl Models {
                     since: Instant::now(),
                 });
                 let message = problem.message(&shown(&named.name));
-                ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) }
+                ApiError { code: Code::ModelNotLoaded, ..ApiError::overloaded(message) }
             }
         })
     }
@@ -372,7 +372,7 @@ impl Models {
             tracing::error!(model = %shown(&named.base), problem, "the model cannot be described");
             let name = shown(&named.name);
             let message = format!("the model {name} cannot be read; the server's log says why");
-            ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) }
+            ApiError { code: Code::ModelNotLoaded, ..ApiError::overloaded(message) }
         })
     }
 
@@ -389,7 +389,7 @@ impl Models {
             return Ok(());
         }
         let message = problem.message(&shown(&name));
-        Err(ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) })
+        Err(ApiError { code: Code::ModelNotLoaded, ..ApiError::overloaded(message) })
     }
 
     /// Whether any model has a problem.
@@ -407,7 +407,7 @@ impl Models {
         }
         let message = "this server serves the models that it was started with; start `trine serve` without naming models to \
                        manage them through it";
-        Err(ApiError::forbidden("library_closed", message))
+        Err(ApiError::forbidden(Code::LibraryClosed, message))
     }
 
     /// Runs work on the models on disk, on a thread that may wait; the list of names may be another one then.
