@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use trine_text::{Message, ReplyPart, ToolCall};
 
 use crate::app::App;
-use crate::body::receive;
 use crate::calling::{Calling, LeftOut, arguments};
 use crate::conversation::{Conversation, Rendering, read_messages};
 use crate::error::{ApiError, Dialect, shown};
@@ -17,6 +16,7 @@ use crate::generate::{Ask, Choices, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
+use crate::open::open;
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
 use crate::places::Places;
 use crate::service_routes::json_response;
@@ -42,8 +42,7 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, read).await?;
-    let ((ask, streams, warnings), lease) = app.prepare(received, Asked::prepare).await?;
+    let ((ask, streams, warnings), lease) = open(&app, request, read, Asked::prepare).await?;
     let prompt_tokens = ask.request.prompt.len();
     let choices = Choices::start(&app, &lease, vec![ask])?;
     let id = random_id("msg_");
@@ -83,11 +82,10 @@ pub(crate) async fn count_tokens(
         let rendering = Rendering::default();
         Ok((conversation(fields, rendering, &mut warnings)?, warnings))
     };
-    let received = receive(&app, request, read).await?;
-    let count = |(conversation, warnings): (Conversation, Warnings), lease: &Lease| {
+    let count = |(conversation, warnings): (Conversation, Warnings), lease: &Arc<Lease>| {
         Ok((conversation.token_ids(lease)?.len(), warnings))
     };
-    let ((count, warnings), _) = app.prepare(received, count).await?;
+    let ((count, warnings), _) = open(&app, request, read, count).await?;
     Ok(warnings.on(json_response(&json!({"input_tokens": count}))))
 }
 
@@ -109,7 +107,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
 
 impl Asked {
     /// The text to be written, whether it is streamed, and what it is written without.
-    fn prepare(self, lease: &Lease) -> Result<(Ask, bool, Warnings), ApiError> {
+    fn prepare(self, lease: &Arc<Lease>) -> Result<(Ask, bool, Warnings), ApiError> {
         let mut parameters = self.parameters.over(lease)?;
         let ids = self.conversation.prompt(&mut parameters, lease)?;
         Ok((parameters.ask(ids, None, lease), self.streams, self.warnings))

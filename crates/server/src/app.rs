@@ -16,20 +16,19 @@ use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::routing::{MethodRouter, delete, get, post};
 use tokio::sync::Semaphore;
-use tokio::time::timeout_at;
 use tower::ServiceExt;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 use trine_engine::Scope;
 
-use crate::body::{Held, Received, Weight};
+use crate::body::{Held, Weight};
 use crate::error::{ApiError, Code, Dialect, shown};
 use crate::guard::{Asked, Guard};
 use crate::lanes::Bulk;
 use crate::lifecycle::{InFlight, Lifecycle, Phase};
 use crate::live::Looks;
 use crate::metrics::Metrics;
-use crate::models::{KeepAlive, Lease, Models, Named};
+use crate::models::Models;
 use crate::ollama::pull::Pulls;
 use crate::options::{Limits, TraceParent};
 use crate::warnings::{Noted, Told};
@@ -121,62 +120,6 @@ impl App {
             self.metrics.panics.inc();
             Err(ApiError::internal("the request met a defect of the server"))
         })
-    }
-
-    /// Gives a request its model, loaded if need be, and does the rest of the work for it that comes before the model's own.
-    ///
-    /// # Errors
-    /// 404 where there is no such model, as [`App::prepare_for`] otherwise.
-    pub(crate) async fn prepare<D: Send + 'static, T: Send + 'static>(
-        &self,
-        received: Received<D>,
-        prepare: impl FnOnce(D, &Lease) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<(T, Arc<Lease>), ApiError> {
-        let named = self.models.find(received.model.as_deref()).await?;
-        self.prepare_for(received, &named, None, prepare).await
-    }
-
-    /// The same for a model that is found, which is kept loaded as long as `keep` says.
-    ///
-    /// # Errors
-    /// 408 and 503 where the model is not loaded, and what `prepare` finds.
-    pub(crate) async fn prepare_for<D: Send + 'static, T: Send + 'static>(
-        &self,
-        received: Received<D>,
-        named: &Named,
-        keep: Option<KeepAlive>,
-        prepare: impl FnOnce(D, &Lease) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<(T, Arc<Lease>), ApiError> {
-        let Received { asked, weight, scope, room, .. } = received;
-        let mut lease = self.lease(named, keep).await?;
-        lease.scope = scope;
-        let lease = Arc::new(lease);
-        let reading = Arc::clone(&lease);
-        let work = move || {
-            let _room = room;
-            prepare(asked, &reading)
-        };
-        match self.work(weight, work).await {
-            Ok(prepared) => Ok((prepared, lease)),
-            Err(error) => {
-                if error.code == Code::QueueFull {
-                    self.metrics.model(&lease.base).refused();
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// A model for as long as a request may take.
-    async fn lease(&self, named: &Named, keep: Option<KeepAlive>) -> Result<Lease, ApiError> {
-        let acquired = self.models.acquire(named, keep);
-        match self.lifecycle.deadline(Instant::now()) {
-            None => acquired.await,
-            Some(deadline) => timeout_at(deadline.into(), acquired).await.unwrap_or_else(|_| {
-                let message = "the model was not loaded in the time that a request may take";
-                Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Code::DeadlineExceeded, message))
-            }),
-        }
     }
 }
 
@@ -467,6 +410,7 @@ pub(crate) fn unix_seconds() -> u64 {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use crate::models::KeepAlive;
     use crate::models::testing::Demo;
     use crate::options::ServerOptions;
 

@@ -44,6 +44,7 @@ mod llama;
 mod metrics;
 mod models;
 mod ollama;
+mod open;
 mod openai;
 mod openapi;
 mod options;

@@ -8,12 +8,12 @@ use axum::http::{Request, Response};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::body::receive;
 use crate::calling;
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::json::Fields;
 use crate::models::Lease;
+use crate::open::open;
 use crate::openai::completions::{encode_all, read_texts};
 use crate::parameters::{ParameterFields, Penalties};
 use crate::prompts::Prompt;
@@ -32,8 +32,7 @@ pub(crate) async fn completion(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, read).await?;
-    let ((asks, streams), lease) = app.prepare(received, Asked::prepare).await?;
+    let ((asks, streams), lease) = open(&app, request, read, Asked::prepare).await?;
     let texts = Texts {
         model: Arc::clone(&lease.name),
         prompt_tokens: asks.iter().map(|ask| ask.request.prompt.len()).collect(),
@@ -65,7 +64,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
 
 impl Asked {
     /// The texts to be written, and whether they are streamed.
-    fn prepare(self, lease: &Lease) -> Result<(Vec<Ask>, bool), ApiError> {
+    fn prepare(self, lease: &Arc<Lease>) -> Result<(Vec<Ask>, bool), ApiError> {
         let mut parameters = self.parameters.over(lease)?;
         let prompts = encode_all(self.prompts, lease, false, parameters.fields.n)?;
         parameters.compile(lease)?;

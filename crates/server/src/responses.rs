@@ -11,13 +11,13 @@ use serde_json::{Map, Value, json};
 use trine_text::{ReplyPart, ToolCall};
 
 use crate::app::{App, unix_seconds};
-use crate::body::receive;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
+use crate::open::open;
 use crate::openai;
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX};
 use crate::service_routes::json_response;
@@ -62,8 +62,7 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, read).await?;
-    let (ready, lease) = app.prepare(received, Asked::prepare).await?;
+    let (ready, lease) = open(&app, request, read, Asked::prepare).await?;
     let Ready { ask, streams, spaces, echoed, warnings } = ready;
     let prompt_tokens = ask.request.prompt.len();
     let choices = Choices::start(&app, &lease, vec![ask])?;
@@ -104,11 +103,11 @@ pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, conversation).await?;
-    let count = |(conversation, _, warnings): (Conversation, Spaces, Warnings), lease: &Lease| {
+    type Read = (Conversation, Spaces, Warnings);
+    let count = |(conversation, _, warnings): Read, lease: &Arc<Lease>| {
         Ok((conversation.token_ids(lease)?.len(), warnings))
     };
-    let ((count, warnings), _) = app.prepare(received, count).await?;
+    let ((count, warnings), _) = open(&app, request, conversation, count).await?;
     Ok(warnings.on(json_response(&openai::input_tokens(count))))
 }
 
@@ -147,7 +146,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
 }
 
 impl Asked {
-    fn prepare(self, lease: &Lease) -> Result<Ready, ApiError> {
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Ready, ApiError> {
         let Self { parameters, conversation, streams, spaces, echoed, warnings } = self;
         let mut parameters = parameters.over(lease)?;
         let ids = conversation.prompt(&mut parameters, lease)?;

@@ -22,6 +22,7 @@ use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Unloaded};
+use crate::open::open_named;
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, UNLIMITED, read_stops};
 use crate::prompts::{check_engine, encode};
 use crate::service_routes::json_response;
@@ -82,11 +83,11 @@ async fn handle(
         let lines = Lines::new(named.name, way, started);
         return Ok(json_response(&lines.without_text("unload")));
     }
-    let prepare = move |asked: Asked, lease: &Lease| {
+    let prepare = move |asked: Asked, lease: &Arc<Lease>| {
         let load = started.elapsed();
         Ok((asked.prepare(lease)?, load))
     };
-    let ((ask, load), lease) = app.prepare_for(received, &named, keep, prepare).await?;
+    let ((ask, load), lease) = open_named(&app, received, &named, keep, prepare).await?;
     let mut lines = Lines { load, ..Lines::new(Arc::clone(&lease.name), way, started) };
     let Some(ask) = ask else {
         return Ok(json_response(&lines.without_text("load")));

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, logprobs, stop_reason};
 use crate::app::{App, unix_seconds};
-use crate::body::receive;
 use crate::calling::openai_call;
 use crate::conversation::Conversation;
 use crate::error::{ApiError, Dialect};
@@ -17,6 +16,7 @@ use crate::generate::{Ask, Choices, Ended, Piece, TokenText, Whole, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
+use crate::open::open;
 use crate::parameters::{ParameterFields, Penalties, read_chat_logprobs};
 use crate::service_routes::json_response;
 use crate::stream::{Writer, push_event, respond};
@@ -51,8 +51,7 @@ pub(crate) async fn handle(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let dialect = Dialect::of(request.uri().path());
-    let received = receive(&app, request, read).await?;
-    let (chat, lease) = app.prepare(received, Asked::prepare).await?;
+    let (chat, lease) = open(&app, request, read, Asked::prepare).await?;
     let count = chat.asks.len();
     let choices = Choices::start(&app, &lease, chat.asks)?;
     let head = Head {
@@ -97,8 +96,8 @@ pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, Conversation::read).await?;
-    let (ids, _) = app.prepare(received, Conversation::token_ids).await?;
+    let count = |conversation: Conversation, lease: &Arc<Lease>| conversation.token_ids(lease);
+    let (ids, _) = open(&app, request, Conversation::read, count).await?;
     Ok(json_response(&super::input_tokens(ids.len())))
 }
 
@@ -115,7 +114,7 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
 }
 
 impl Asked {
-    fn prepare(self, lease: &Lease) -> Result<Chat, ApiError> {
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Chat, ApiError> {
         let mut parameters = self.parameters.over(lease)?;
         let ids = self.conversation.prompt(&mut parameters, lease)?;
         Ok(Chat {

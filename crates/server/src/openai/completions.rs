@@ -12,13 +12,13 @@ use trine_text::Specials;
 use super::logprobs::{Legacy, vllm_prompt};
 use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, stop_reason};
 use crate::app::{App, unix_seconds};
-use crate::body::receive;
 use crate::calling;
 use crate::error::{ApiError, Dialect};
 use crate::generate::{Ask, Choices, Piece, Whole, check_queue, collect};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::{Lease, LoadedModel};
+use crate::open::open;
 use crate::parameters::{ParameterFields, Penalties};
 use crate::prompts::{Prompt, check_engine, encode, read_prompts};
 use crate::service_routes::json_response;
@@ -63,8 +63,7 @@ pub(crate) async fn handle(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let dialect = Dialect::of(request.uri().path());
-    let received = receive(&app, request, read).await?;
-    let (mut completion, lease) = app.prepare(received, Asked::prepare).await?;
+    let (mut completion, lease) = open(&app, request, read, Asked::prepare).await?;
     let asks = std::mem::take(&mut completion.asks);
     let count = asks.len();
     let choices = Choices::start(&app, &lease, asks)?;
@@ -130,7 +129,7 @@ pub(crate) fn read_texts(fields: Fields<'_>, n: usize) -> Result<Vec<Prompt>, Ap
 }
 
 impl Asked {
-    fn prepare(self, lease: &Lease) -> Result<Completion, ApiError> {
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Completion, ApiError> {
         let Self { parameters, prompts, echo, logprobs, streaming } = self;
         let mut parameters = parameters.over(lease)?;
         let prompt_logprobs = parameters.fields.prompt_logprobs;
