@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use trine_engine::Scope;
 
 use crate::app::{App, BODY_PERMIT_BYTES};
-use crate::error::{ApiError, Code};
+use crate::error::{ApiError, Code, Dialect};
 use crate::json::{Fields, VALUE_BYTES, parse_object};
 use crate::lanes::{LIGHT_BYTES, Switch};
 
@@ -106,6 +106,8 @@ pub(crate) struct Received<T> {
     pub(crate) asked: T,
     /// Its field `model`.
     pub(crate) model: Option<String>,
+    /// Whose wire format its path has.
+    pub(crate) dialect: Dialect,
     pub(crate) weight: Weight,
     pub(crate) scope: Scope,
     pub(crate) room: Vec<OwnedSemaphorePermit>,
@@ -131,12 +133,13 @@ pub(crate) async fn receive<T: Send + 'static>(
     request: Request<Body>,
     read: impl FnOnce(Fields<'_>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<Received<T>, ApiError> {
-    let receive = |object: Object| {
+    let dialect = Dialect::of(request.uri().path());
+    let receive = move |object: Object| {
         let fields = Fields::new(&object);
         let model = fields.text("model")?.map(str::to_owned);
         let asked = read(fields)?;
         let (weight, scope) = (object.weight(), object.scope);
-        Ok(Received { asked, model, weight, scope, room: object.room })
+        Ok(Received { asked, model, dialect, weight, scope, room: object.room })
     };
     parsed(app, request, receive).await
 }

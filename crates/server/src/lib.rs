@@ -3,10 +3,11 @@
 //! ```text
 //! Server (transport): accept -> TLS -> HTTP/1.1 with limits of size and time
 //!   app: checks (framing, host, origin, key) -> routes
-//!     a dialect (openai, anthropic, ollama ...): fields -> Parameters, messages -> prompt
+//!     flow: what all dialects (openai, anthropic, ollama ...) do
+//!       the dialect: fields -> Parameters, messages -> prompt
 //!       generate: Asks -> trine_engine::Service -> Pieces
-//!       embeddings: texts -> trine_engine::Service -> vectors
-//!     the dialect again: Pieces -> JSON, or a stream
+//!       the dialect again: Pieces -> JSON, or a stream
+//!     embeddings: texts -> trine_engine::Service -> vectors
 //! ```
 //!
 //! | module | holds |
@@ -14,6 +15,7 @@
 //! | [`Server`], [`ServerOptions`], `lifecycle` | the accept loop, connections, draining |
 //! | `app`, `guard`, `keys` | what is checked of every request, and the routes |
 //! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
+//! | `flow`, `open` | the way of a request for texts, and its part before any text, which other requests go as well |
 //! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `places`, `structure` | what the dialects have in common on the way in |
 //! | `generate`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
@@ -33,6 +35,7 @@ mod calling;
 mod conversation;
 mod embeddings;
 mod error;
+mod flow;
 mod generate;
 mod guard;
 mod json;
