@@ -20,6 +20,7 @@ use crate::app::{App, BODY_PERMIT_BYTES};
 use crate::error::{ApiError, Code, Dialect};
 use crate::json::{Fields, VALUE_BYTES, parse_object};
 use crate::lanes::{LIGHT_BYTES, Switch};
+use crate::workers::Weight;
 
 /// The JSON object of a request, and the room that it takes.
 #[derive(Debug)]
@@ -38,22 +39,6 @@ impl Deref for Object {
         &self.map
     }
 }
-
-/// How much work a request may make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Weight {
-    /// What people type.
-    Light,
-    /// The same with grammars to be compiled.
-    Grammar,
-    /// Long conversations.
-    Medium,
-    /// Whole books.
-    Heavy,
-}
-
-/// Most bytes of a body that makes medium work.
-const MEDIUM_BYTES: usize = 1 << 20;
 
 /// Fields that hold grammars, or what becomes one.
 const GRAMMARS: [&str; 16] = [
@@ -74,19 +59,6 @@ const GRAMMARS: [&str; 16] = [
     "tool_choice",
     "tools",
 ];
-
-impl Weight {
-    /// The weight of a body of this size.
-    fn of(bytes: usize) -> Self {
-        if bytes <= LIGHT_BYTES {
-            Self::Light
-        } else if bytes <= MEDIUM_BYTES {
-            Self::Medium
-        } else {
-            Self::Heavy
-        }
-    }
-}
 
 impl Object {
     /// How much work it may make.
@@ -324,6 +296,7 @@ mod tests {
     use super::*;
     use crate::app::testing::app;
     use crate::lanes::{BULK, ride};
+    use crate::workers::MEDIUM_BYTES;
 
     /// A body that notes the thread on which each of its pieces is taken.
     struct Noting {

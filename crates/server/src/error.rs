@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use trine_engine::{EngineError, Finish};
 use trine_text::TextError;
 
-use crate::models::{LibraryError, Refusal};
 use crate::places::Places;
 
 /// Seconds after which a client may try again when the server is full.
@@ -338,22 +337,6 @@ impl From<EngineError> for ApiError {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::NonFiniteLogits, message)
             }
             _ => Self::overloaded(message),
-        }
-    }
-}
-
-impl From<LibraryError> for ApiError {
-    fn from(error: LibraryError) -> Self {
-        let LibraryError { refusal, message } = error;
-        match refusal {
-            Refusal::Invalid => Self::bad_request(message),
-            Refusal::Unknown => Self {
-                param: Some("model".to_owned()),
-                ..Self::new(StatusCode::NOT_FOUND, Code::ModelNotFound, message)
-            },
-            Refusal::Busy => Self::new(StatusCode::CONFLICT, Code::ModelInUse, message),
-            Refusal::Cancelled => Self::draining(),
-            Refusal::Failed => Self::new(StatusCode::BAD_GATEWAY, Code::LibraryFailed, message),
         }
     }
 }

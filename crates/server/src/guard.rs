@@ -7,12 +7,13 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use trine_engine::Scope;
 
-use crate::app::METHODS;
 use crate::error::{ApiError, Code, shown};
 use crate::keys::{Keys, WrongKeys};
 use crate::options::{ServerOptions, is_loopback};
 use crate::page;
 
+/// Methods that some path takes.
+pub(crate) const METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 /// Paths that everybody may ask for, beside the page's files.
 const PUBLIC: [&str; 3] = ["/health", "/ready", "/favicon.ico"];
 /// Longest request id taken from a client, in bytes.

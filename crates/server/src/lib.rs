@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Server (transport): accept -> TLS -> HTTP/1.1 with limits of size and time
-//!   app: checks (framing, host, origin, key) -> routes
+//!   answer: checks (framing, host, origin, key) -> routes
 //!     flow: what all dialects (openai, anthropic, ollama ...) do
 //!       the dialect: fields -> Parameters, messages -> prompt
 //!       generate: Asks -> trine_engine::Service -> Pieces
@@ -13,14 +13,15 @@
 //! | module | holds |
 //! |---|---|
 //! | [`Server`], [`ServerOptions`], `lifecycle` | the accept loop, connections, draining |
-//! | `app`, `guard`, `keys` | what is checked of every request, and the routes |
+//! | `answer`, `guard`, `keys`, `routes` | what is checked of every request, and what answers it |
+//! | `app`, `workers`, `lanes` | what requests share, and where work is done that takes processor time |
 //! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
 //! | `flow`, `open` | the way of a request for texts, and its part before any text, which other requests go as well |
 //! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `places`, `structure` | what the dialects have in common on the way in |
 //! | `generate`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `llama`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
-//! | `metrics`, `sensors`, `service_routes`, `live` | counts, energy, health, what the engines do at the moment |
+//! | `metrics`, `sensors`, `service_routes`, `live`, `looks` | counts, energy, health, what the engines do at the moment |
 //! | `page` | the page at `/` |
 //! | `openapi` | the description of all routes for programs, and, in tests, what it is made of |
 //!
@@ -28,10 +29,12 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod anthropic;
 mod app;
 mod body;
 mod calling;
+mod clock;
 mod conversation;
 mod embeddings;
 mod error;
@@ -44,6 +47,7 @@ mod lanes;
 mod lifecycle;
 mod live;
 mod llama;
+mod looks;
 mod metrics;
 mod models;
 mod ollama;
@@ -57,6 +61,7 @@ mod places;
 mod prompts;
 mod responses;
 mod routers;
+mod routes;
 mod sensors;
 mod service_routes;
 mod stream;
@@ -65,6 +70,7 @@ mod text_routes;
 mod transport;
 mod unsupported;
 mod warnings;
+mod workers;
 
 pub use keys::Keys;
 pub use models::{

@@ -10,7 +10,8 @@ use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
 use trine_text::{ReplyPart, ToolCall};
 
-use crate::app::{App, unix_seconds};
+use crate::app::App;
+use crate::clock::unix_seconds;
 use crate::conversation::Conversation;
 use crate::error::{ApiError, Dialect};
 use crate::flow::{self, Prepared};

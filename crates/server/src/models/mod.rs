@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 
-use crate::app::unix_seconds;
+use crate::clock::unix_seconds;
 use crate::error::{ApiError, Code, shown};
 
 pub use keep::KeepAlive;

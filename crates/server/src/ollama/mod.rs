@@ -3,6 +3,7 @@
 pub(crate) mod manage;
 pub(crate) mod models;
 pub(crate) mod pull;
+pub(crate) mod pulls;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
 use trine_text::{Message, Specials, ToolCall};
 
-use crate::app::{App, unix_seconds};
+use crate::app::App;
 use crate::body::receive;
 use crate::calling::{Calling, arguments};
+use crate::clock::unix_seconds;
 use crate::conversation::{Conversation, Rendering, check_count, read_messages};
 use crate::error::{ApiError, Dialect};
 use crate::flow::{self, Prepared};

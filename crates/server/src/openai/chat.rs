@@ -8,8 +8,9 @@ use axum::http::{Request, Response};
 use serde_json::{Value, json};
 
 use super::{FINGERPRINT, Streaming, Tally, finish_reason, logprobs, stop_reason};
-use crate::app::{App, unix_seconds};
+use crate::app::App;
 use crate::calling::openai_call;
+use crate::clock::unix_seconds;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::flow::{self, Prepared};

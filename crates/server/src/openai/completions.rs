@@ -11,8 +11,9 @@ use trine_text::Specials;
 
 use super::logprobs::{Legacy, vllm_prompt};
 use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, stop_reason};
-use crate::app::{App, unix_seconds};
+use crate::app::App;
 use crate::calling;
+use crate::clock::unix_seconds;
 use crate::error::ApiError;
 use crate::flow::{self, Prepared};
 use crate::generate::{Ask, Piece, Whole, check_queue};

@@ -16,12 +16,13 @@ use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::app::{App, router};
+use crate::app::App;
 use crate::guard::Guard;
 use crate::lanes::{Bulk, Switch, ride};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::models::{Loader, Models};
 use crate::options::{ServerOptions, is_loopback};
+use crate::routes::router;
 use connection::{Standing, serve};
 use table::{Place, Table};
 
