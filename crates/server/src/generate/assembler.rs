@@ -6,7 +6,7 @@ use std::sync::Arc;
 use trine_engine::Logprobs;
 use trine_text::{CallParser, ReplyDecoder, ReplyOptions, ReplyPart, Tokenizer};
 
-use super::{Ask, Piece, Reason, TokenText, complaint};
+use super::piece::{Ask, Piece, Reason, TokenText, complaint};
 use crate::warnings::escaped;
 
 /// Tokens to pieces, up to a stop text.
@@ -120,7 +120,7 @@ pub(in crate::generate) mod tests {
     use trine_text::Specials;
     use trine_weights::Checkpoint;
 
-    use super::super::Whole;
+    use super::super::piece::Whole;
     use super::*;
 
     pub(in crate::generate) fn path() -> PathBuf {

@@ -8,8 +8,8 @@ use trine_engine::{EngineError, Limits, Scope};
 
 use super::loader::LoadedModel;
 use super::preset::Preset;
+use super::shared::{Named, Shared, bounded};
 use super::table::{FAILED_STEPS, Problem, Ready};
-use super::{Named, Shared, bounded};
 use crate::error::{ApiError, Code, shown};
 
 /// A model that stays loaded while this lives.
