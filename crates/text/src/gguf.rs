@@ -1,10 +1,10 @@
 //! The vocabulary inside a GGUF file (keys `tokenizer.ggml.*`, as llama.cpp's converter writes them) to a [`Tokenizer`].
 
 use crate::error::TextError;
+use crate::kind::{Kind, spelled_byte};
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary::{
-    Entry, Kind, MAX_VOCABULARY, MergeSource, Vocabulary, shortened, spelled_byte,
-    spelled_like_control,
+    Entry, MAX_VOCABULARY, MergeSource, Vocabulary, shortened, spelled_like_control,
 };
 
 const PLACE: &str = "GGUF vocabulary";

@@ -24,6 +24,7 @@ mod error;
 mod gguf;
 mod grammar;
 mod json;
+mod kind;
 mod pieces;
 mod reply;
 mod stop;
@@ -31,6 +32,7 @@ mod stream;
 mod template;
 mod tokenizer;
 mod tools;
+mod utf8;
 mod validation;
 mod vocabulary;
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::{Map, Value, json};
 
-use crate::grammar::resolve_reference as resolve;
+use crate::grammar::schema::references::resolve;
 use crate::vocabulary::shortened;
 
 /// Most work for one document: schemas and keywords applied to values, of which the library does some millions in a second.

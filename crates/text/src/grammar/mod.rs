@@ -20,84 +20,25 @@
 
 mod cache;
 mod calls;
+mod compiled;
 mod compiler;
 mod error;
 mod gbnf;
+mod library;
 mod matcher;
-mod schema;
-
-use std::sync::Mutex;
+pub(crate) mod schema;
+mod source;
 
 pub use cache::GrammarCache;
+pub use compiled::{Grammar, Relaxed};
 pub use compiler::GrammarCompiler;
 pub use error::GrammarError;
 pub use matcher::Matcher;
 pub use schema::LeftOut;
-pub(crate) use schema::resolve as resolve_reference;
-
-use compiler::Tables;
-use std::sync::Arc;
-
-/// Longest JSON schema in bytes.
-pub const MAX_SCHEMA_BYTES: usize = 256 << 10;
-
-/// Longest grammar or regular expression in bytes. An expression of n parts that may all be empty costs n² steps, which
-/// none of the library's limits counts.
-pub const MAX_GRAMMAR_BYTES: usize = 16 << 10;
-
-/// Longest total length of a list of choices in bytes.
-pub const MAX_CHOICE_BYTES: usize = 64 << 10;
-
-/// Largest number of choices.
-pub const MAX_CHOICES: usize = 4096;
-
-/// What a reply must look like.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum GrammarSource {
-    /// JSON that satisfies this JSON schema (draft 2020-12 and its predecessors' spellings). Keys of an object come in the order
-    /// of `properties`, and no others where it says nothing of others. Between elements there is at most one space, or a line
-    /// break and an indent.
-    JsonSchema(String),
-    /// Any JSON object.
-    JsonObject,
-    /// Text that the regular expression matches as a whole, in the syntax of Rust's `regex` without look-around.
-    Regex(String),
-    /// A Lark grammar in llguidance's dialect, with a rule `start`.
-    Lark(String),
-    /// A grammar in llama.cpp's GBNF, with a rule `root`. Stretches without recursion are matched greedily, as
-    /// terminals of Lark are.
-    Gbnf(String),
-    /// One of these texts.
-    Choice(Vec<String>),
-    /// Tool calls, as [`Tools::grammar`](crate::Tools::grammar) makes it.
-    Calls {
-        /// Names with the JSON schemas of their arguments. What no grammar holds is left out of those ([`Grammar::relaxed`]).
-        calls: Vec<(String, String)>,
-        /// What a reply may be.
-        shape: CallShape,
-    },
-}
-
-/// What a reply with tool calls may be.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct CallShape {
-    /// A list of calls too, not only one.
-    pub parallel: bool,
-    /// What else.
-    pub otherwise: Otherwise,
-}
-
-/// What a reply may be beside tool calls.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Otherwise {
-    /// Nothing: it is a call.
-    Nothing,
-    /// Text that does not begin as a call does.
-    Text,
-    /// JSON that satisfies this schema.
-    Json(String),
-}
+pub use source::{
+    CallShape, GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,
+    Otherwise,
+};
 
 /// Checks the JSON schema of a tool without compiling it.
 ///
@@ -105,65 +46,4 @@ pub enum Otherwise {
 /// [`GrammarError::Invalid`] and [`GrammarError::TooLarge`].
 pub(crate) fn check_tool_schema(source: &str) -> Result<(), GrammarError> {
     schema::relaxed(source).map(drop)
-}
-
-/// A keyword that the grammar of a tool's arguments does not hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Relaxed {
-    /// The tool's name.
-    pub tool: String,
-    /// The keyword and its place in the schema of the tool's arguments.
-    pub left_out: LeftOut,
-}
-
-impl GrammarSource {
-    /// What it is, for messages.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::JsonSchema(_) | Self::JsonObject => "JSON schema",
-            Self::Regex(_) => "regular expression",
-            Self::Lark(_) => "Lark grammar",
-            Self::Gbnf(_) => "GBNF grammar",
-            Self::Choice(_) => "list of choices",
-            Self::Calls { .. } => "tool calls",
-        }
-    }
-}
-
-/// A grammar compiled for a vocabulary, from which any number of generations start. Made by [`GrammarCompiler::compile`].
-pub struct Grammar {
-    /// Never advanced; behind a lock because the library's state is not shared.
-    start: Mutex<llguidance::Matcher>,
-    tables: Arc<Tables>,
-    bytes: usize,
-    relaxed: Vec<Relaxed>,
-}
-
-impl std::fmt::Debug for Grammar {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Grammar").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
-}
-
-impl Grammar {
-    /// A matcher at the start of a reply. It shares nothing with other matchers that changes: one reply's failure
-    /// touches no other.
-    ///
-    /// # Errors
-    /// [`GrammarError::Failed`] if the library fails.
-    pub fn matcher(&self) -> Result<Matcher, GrammarError> {
-        let start = self.start.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let state = compiler::guarded(|| Ok(start.deep_clone()))?;
-        Ok(Matcher::new(state, self.tables.clone()))
-    }
-
-    /// The parts of the tools' schemas that it does not enforce. Empty for all other grammars, which enforce all or are refused.
-    pub fn relaxed(&self) -> &[Relaxed] {
-        &self.relaxed
-    }
-
-    /// Estimated memory in bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
 }

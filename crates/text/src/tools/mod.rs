@@ -14,6 +14,7 @@
 
 mod conversation;
 mod parser;
+mod tool;
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,8 +24,8 @@ use thiserror::Error;
 pub use parser::{CallParser, ReplyPart, ToolCall};
 
 use crate::grammar::{CallShape, GrammarSource, MAX_SCHEMA_BYTES, Otherwise, check_tool_schema};
-use crate::validation::Checker;
 use crate::vocabulary::shortened;
+use tool::Tool;
 
 /// Most tools of one request.
 pub const MAX_TOOLS: usize = 128;
@@ -60,25 +61,6 @@ pub enum ToolChoice {
     Required,
     /// This one.
     Named(String),
-}
-
-/// One function.
-#[derive(Debug)]
-struct Tool {
-    /// Letters, digits and `_-.:/`, at most 64.
-    name: String,
-    /// What it is for.
-    description: Option<String>,
-    /// JSON schema of its arguments, an object, as text.
-    schema: String,
-    /// What compares calls with the schema, once there was one.
-    checker: OnceLock<Checker>,
-}
-
-impl Tool {
-    fn checker(&self) -> &Checker {
-        self.checker.get_or_init(|| Checker::new(&self.schema))
-    }
 }
 
 /// The checked tools of a request.
@@ -278,13 +260,4 @@ fn read_parameters(place: &str, name: &str, value: Option<&Value>) -> Result<Str
     }
     check_tool_schema(&schema).map_err(|error| wrong(place, &error.to_string()))?;
     Ok(schema)
-}
-
-/// A tool as JSON.
-fn declaration(tool: &Tool) -> String {
-    let name = Value::from(&*tool.name);
-    let description = tool.description.as_deref().map(Value::from);
-    let description =
-        description.map(|text| format!(",\"description\":{text}")).unwrap_or_default();
-    format!("{{\"name\":{name}{description},\"parameters\":{}}}", tool.schema)
 }

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::keywords::{MAPS, each_below};
 use super::references::{in_place, resolve};
-use super::{MAPS, each_below};
 
 /// Deepest nesting of schemas for one value that names are collected from.
 const MAX_DEPTH: usize = 64;
