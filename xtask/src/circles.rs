@@ -10,12 +10,10 @@ use crate::imports::{self, Imports};
 use crate::sources::Source;
 
 /// The number of files in each circle, from the largest on, by the folder of the crate.
-const RECORD: [(&str, &[usize]); 9] = [
+const RECORD: [(&str, &[usize]); 7] = [
     ("crates/cpu", &[3, 3, 2, 2]),
     ("crates/engine", &[4, 2]),
     ("crates/hub", &[9, 2]),
-    ("crates/server", &[34, 2]),
-    ("crates/text", &[11, 3, 2, 2]),
     ("crates/trine", &[3, 2, 2]),
     ("crates/vulkan", &[13, 10]),
     ("crates/weights", &[6]),

@@ -60,7 +60,7 @@ const UNSAFE_TESTS: [&str; 2] = ["/tests/", "/examples/"];
 const WALL_CLOCKS: [&str; 4] = [
     "crates/engine/src/disk/folder.rs",
     "crates/hub/src/retry.rs",
-    "crates/server/src/app.rs",
+    "crates/server/src/clock.rs",
     "crates/weights/src/map/mod.rs",
 ];
 

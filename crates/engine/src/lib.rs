@@ -46,7 +46,7 @@ pub use request::{
     Constraint, Event, Finish, LOGPROBS_MAX, Limits, Logprobs, Request, SequenceId, Statistics,
 };
 pub use sampling::logprobs::log_sum_exp;
-pub use sampling::{Sampler, SamplingParams};
+pub use sampling::{Sampler, SamplingChanges, SamplingParams};
 pub use scope::Scope;
 pub use service::{Generation, Service, Update};
 pub use status::Status;

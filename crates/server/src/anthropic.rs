@@ -4,23 +4,24 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderName, Request, Response};
+use axum::http::{HeaderName, HeaderValue, Request, Response};
 use serde_json::{Map, Value, json};
 use trine_text::{Message, ReplyPart, ToolCall};
 
 use crate::app::App;
-use crate::body::receive;
 use crate::calling::{Calling, LeftOut, arguments};
 use crate::conversation::{Conversation, Rendering, read_messages};
 use crate::error::{ApiError, Dialect, shown};
-use crate::generate::{Ask, Choices, Piece, Reason, collect};
+use crate::flow::{self, Prepared};
+use crate::generate::{Piece, Reason, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
+use crate::open::open;
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, read_stops};
 use crate::places::Places;
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_event, respond};
+use crate::stream::{Writer, push_event};
 use crate::structure::Structure;
 use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::Warnings;
@@ -42,34 +43,7 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, read).await?;
-    let ((ask, streams, warnings), lease) = app.prepare(received, Asked::prepare).await?;
-    let prompt_tokens = ask.request.prompt.len();
-    let choices = Choices::start(&app, &lease, vec![ask])?;
-    let id = random_id("msg_");
-    let mut response = if streams {
-        let model = Arc::clone(&lease.name);
-        respond(choices, Events { id: id.clone(), model, prompt_tokens, blocks: 0, is_open: false })
-            .await?
-    } else {
-        let wholes = collect(choices, 1).await?;
-        let ended = &wholes[0].ended;
-        let (reason, sequence) = stop(&ended.reason);
-        json_response(&json!({
-            "id": id,
-            "type": "message",
-            "role": "assistant",
-            "model": &*lease.name,
-            "content": blocks(&wholes[0].parts),
-            "stop_reason": reason,
-            "stop_sequence": sequence,
-            "usage": usage(prompt_tokens, ended.reused, ended.generated),
-        }))
-    };
-    if let Ok(id) = id.parse() {
-        response.headers_mut().insert(HeaderName::from_static("request-id"), id);
-    }
-    Ok(warnings.on(response))
+    flow::answer(&app, request, read).await
 }
 
 /// Tokens of a conversation.
@@ -83,11 +57,10 @@ pub(crate) async fn count_tokens(
         let rendering = Rendering::default();
         Ok((conversation(fields, rendering, &mut warnings)?, warnings))
     };
-    let received = receive(&app, request, read).await?;
-    let count = |(conversation, warnings): (Conversation, Warnings), lease: &Lease| {
+    let count = |(conversation, warnings): (Conversation, Warnings), lease: &Arc<Lease>| {
         Ok((conversation.token_ids(lease)?.len(), warnings))
     };
-    let ((count, warnings), _) = app.prepare(received, count).await?;
+    let ((count, warnings), _) = open(&app, request, read, count).await?;
     Ok(warnings.on(json_response(&json!({"input_tokens": count}))))
 }
 
@@ -107,12 +80,21 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     Ok(Asked { parameters, conversation, streams, warnings })
 }
 
-impl Asked {
-    /// The text to be written, whether it is streamed, and what it is written without.
-    fn prepare(self, lease: &Lease) -> Result<(Ask, bool, Warnings), ApiError> {
+impl flow::Asked for Asked {
+    type Writer = Events;
+
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Events>, ApiError> {
         let mut parameters = self.parameters.over(lease)?;
         let ids = self.conversation.prompt(&mut parameters, lease)?;
-        Ok((parameters.ask(ids, None, lease), self.streams, self.warnings))
+        let writer = Events {
+            id: random_id("msg_"),
+            model: Arc::clone(&lease.name),
+            prompt_tokens: ids.len(),
+            blocks: 0,
+            is_open: false,
+        };
+        let asks = vec![parameters.ask(ids, None, lease)];
+        Ok(Prepared { asks, streams: self.streams, writer, warnings: self.warnings })
     }
 }
 
@@ -336,7 +318,7 @@ fn usage(prompt: usize, cached: usize, generated: usize) -> Value {
     })
 }
 
-/// Writes events.
+/// Writes messages and events.
 struct Events {
     id: String,
     model: Arc<str>,
@@ -380,6 +362,25 @@ impl Events {
 }
 
 impl Writer for Events {
+    fn header(&self) -> Option<(HeaderName, HeaderValue)> {
+        Some((HeaderName::from_static("request-id"), self.id.parse().ok()?))
+    }
+
+    fn whole(&self, texts: &[Whole]) -> Value {
+        let ended = &texts[0].ended;
+        let (reason, sequence) = stop(&ended.reason);
+        json!({
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": &*self.model,
+            "content": blocks(&texts[0].parts),
+            "stop_reason": reason,
+            "stop_sequence": sequence,
+            "usage": usage(self.prompt_tokens, ended.reused, ended.generated),
+        })
+    }
+
     fn begin(&mut self, out: &mut Vec<u8>) {
         let message = json!({
             "id": self.id,
@@ -432,8 +433,8 @@ impl Writer for Events {
         push_event(out, Some("message_stop"), &json!({"type": "message_stop"}));
     }
 
-    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
-        push_event(out, Some("error"), &error.body(Dialect::Anthropic));
+    fn fail(&mut self, error: &ApiError, dialect: Dialect, out: &mut Vec<u8>) {
+        push_event(out, Some("error"), &error.body(dialect));
     }
 
     fn keep_alive(&mut self, out: &mut Vec<u8>) {

@@ -17,9 +17,10 @@ use tokio::time::{Instant, timeout_at};
 use trine_engine::Scope;
 
 use crate::app::{App, BODY_PERMIT_BYTES};
-use crate::error::ApiError;
+use crate::error::{ApiError, Code, Dialect};
 use crate::json::{Fields, VALUE_BYTES, parse_object};
 use crate::lanes::{LIGHT_BYTES, Switch};
+use crate::workers::Weight;
 
 /// The JSON object of a request, and the room that it takes.
 #[derive(Debug)]
@@ -38,22 +39,6 @@ impl Deref for Object {
         &self.map
     }
 }
-
-/// How much work a request may make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Weight {
-    /// What people type.
-    Light,
-    /// The same with grammars to be compiled.
-    Grammar,
-    /// Long conversations.
-    Medium,
-    /// Whole books.
-    Heavy,
-}
-
-/// Most bytes of a body that makes medium work.
-const MEDIUM_BYTES: usize = 1 << 20;
 
 /// Fields that hold grammars, or what becomes one.
 const GRAMMARS: [&str; 16] = [
@@ -75,19 +60,6 @@ const GRAMMARS: [&str; 16] = [
     "tools",
 ];
 
-impl Weight {
-    /// The weight of a body of this size.
-    fn of(bytes: usize) -> Self {
-        if bytes <= LIGHT_BYTES {
-            Self::Light
-        } else if bytes <= MEDIUM_BYTES {
-            Self::Medium
-        } else {
-            Self::Heavy
-        }
-    }
-}
-
 impl Object {
     /// How much work it may make.
     fn weight(&self) -> Weight {
@@ -106,6 +78,8 @@ pub(crate) struct Received<T> {
     pub(crate) asked: T,
     /// Its field `model`.
     pub(crate) model: Option<String>,
+    /// Whose wire format its path has.
+    pub(crate) dialect: Dialect,
     pub(crate) weight: Weight,
     pub(crate) scope: Scope,
     pub(crate) room: Vec<OwnedSemaphorePermit>,
@@ -131,12 +105,13 @@ pub(crate) async fn receive<T: Send + 'static>(
     request: Request<Body>,
     read: impl FnOnce(Fields<'_>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<Received<T>, ApiError> {
-    let receive = |object: Object| {
+    let dialect = Dialect::of(request.uri().path());
+    let receive = move |object: Object| {
         let fields = Fields::new(&object);
         let model = fields.text("model")?.map(str::to_owned);
         let asked = read(fields)?;
         let (weight, scope) = (object.weight(), object.scope);
-        Ok(Received { asked, model, weight, scope, room: object.room })
+        Ok(Received { asked, model, dialect, weight, scope, room: object.room })
     };
     parsed(app, request, receive).await
 }
@@ -178,7 +153,7 @@ fn no_room() -> ApiError {
 fn check_type(request: &Request<Body>) -> Result<(), ApiError> {
     let headers = request.headers();
     let refused = |message: &str| {
-        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::UnsupportedMediaType, message)
     };
     let encoding = headers.get(CONTENT_ENCODING).map(|value| value.as_bytes());
     if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity")) {
@@ -251,7 +226,7 @@ impl<'a> Reading<'a> {
     fn too_large(&self) -> ApiError {
         let message =
             format!("the body is larger than {} bytes; send less", self.app.limits.body_bytes);
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Code::BodyTooLarge, message)
     }
 
     /// Reads on until there are more than `pause` bytes. Whether that was the whole body.
@@ -260,7 +235,7 @@ impl<'a> Reading<'a> {
             let until = self.deadline.min(Instant::now() + self.app.limits.body_idle);
             let frame = timeout_at(until, self.body.frame()).await.map_err(|_| {
                 let message = "the body did not come in time";
-                ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message)
+                ApiError::new(StatusCode::REQUEST_TIMEOUT, Code::BodyTimeout, message)
             })?;
             let Some(frame) = frame else { return Ok(true) };
             let broken = |_| ApiError::bad_request("the body broke off or is framed wrongly");
@@ -321,6 +296,7 @@ mod tests {
     use super::*;
     use crate::app::testing::app;
     use crate::lanes::{BULK, ride};
+    use crate::workers::MEDIUM_BYTES;
 
     /// A body that notes the thread on which each of its pieces is taken.
     struct Noting {

@@ -6,7 +6,7 @@ use trine_text::{
 };
 
 use crate::calling::{self, Calling};
-use crate::error::ApiError;
+use crate::error::{ApiError, Code};
 use crate::generate::check_queue;
 use crate::json::Fields;
 use crate::models::{Lease, LoadedModel, Preset};
@@ -237,7 +237,7 @@ fn render(
 ) -> Result<String, ApiError> {
     let template = model.template.as_ref().ok_or_else(|| {
         let message = "the model has no chat template; use /v1/completions";
-        ApiError { code: "no_chat_template", ..ApiError::field("model", message) }
+        ApiError { code: Code::NoChatTemplate, ..ApiError::field("model", message) }
     })?;
     let bytes: usize = messages.iter().map(|message| message.content.bytes()).sum();
     if bytes > MAX_PROMPT_BYTES {
@@ -246,7 +246,7 @@ fn render(
              model; shorten it"
         );
         return Err(ApiError {
-            code: "context_length_exceeded",
+            code: Code::ContextLengthExceeded,
             ..ApiError::field("messages", message)
         });
     }

@@ -6,11 +6,11 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
+use serde::Serialize;
 use serde_json::{Value, json};
 use trine_engine::{EngineError, Finish};
 use trine_text::TextError;
 
-use crate::models::{LibraryError, Refusal};
 use crate::places::Places;
 
 /// Seconds after which a client may try again when the server is full.
@@ -26,11 +26,77 @@ pub(crate) struct ApiError {
     /// What went wrong and what to do, for people.
     pub(crate) message: String,
     /// What went wrong, for programs.
-    pub(crate) code: &'static str,
+    pub(crate) code: Code,
     /// The field of the request that is meant.
     pub(crate) param: Option<String>,
     /// Tokens of a prompt that is too long, or the fewest that it can have, and the context.
     pub(crate) counts: Option<(usize, usize)>,
+}
+
+/// What went wrong, for programs. On the wire it is the variant's name in snake case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Code {
+    /// The whole request makes no sense.
+    InvalidRequest,
+    /// A field has a value that it may not have.
+    InvalidValue,
+    /// A field asks for what this server does not have.
+    UnsupportedParameter,
+    /// The prompt is longer than the context.
+    ContextLengthExceeded,
+    /// The chat template refuses the conversation.
+    TemplateError,
+    /// The model has no chat template.
+    NoChatTemplate,
+    /// What the text has to look like cannot be followed.
+    InvalidGrammar,
+    /// The API key is missing or unknown.
+    InvalidApiKey,
+    /// A client has tried too many keys.
+    TooManyWrongKeys,
+    /// A web page of this origin may not ask.
+    OriginNotAllowed,
+    /// The server is not known under this name.
+    HostNotAllowed,
+    /// Models may not be changed here.
+    LibraryClosed,
+    /// There is no such path.
+    NotFound,
+    /// The path does not take this method.
+    MethodNotAllowed,
+    /// There is no such model.
+    ModelNotFound,
+    /// Requests use the model.
+    ModelInUse,
+    /// The body comes too slowly.
+    BodyTimeout,
+    /// The body is larger than bodies may be.
+    BodyTooLarge,
+    /// The body is of a type that is not read.
+    UnsupportedMediaType,
+    /// The time that a request may take is over.
+    DeadlineExceeded,
+    /// The model does not do this kind of work.
+    NotSupported,
+    /// A defect of the server.
+    InternalError,
+    /// The model computes something that is no number.
+    NonFiniteLogits,
+    /// A grammar could not be followed to its end.
+    ConstraintFailed,
+    /// Models could not be looked up, fetched or changed.
+    LibraryFailed,
+    /// The server is shutting down.
+    Draining,
+    /// There is no room for the request at the moment.
+    Overloaded,
+    /// The engine's queue is full.
+    QueueFull,
+    /// The device has failed.
+    DeviceFailed,
+    /// The model is not loaded, or cannot be.
+    ModelNotLoaded,
 }
 
 /// Whose wire format a path has.
@@ -62,19 +128,19 @@ impl Dialect {
 }
 
 impl ApiError {
-    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, code: Code, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), code, param: None, counts: None }
     }
 
     /// 400 for the whole body.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+        Self::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, message)
     }
 
     /// 400 for one field.
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = Some(param.into());
-        Self { param, ..Self::new(StatusCode::BAD_REQUEST, "invalid_value", message) }
+        Self { param, ..Self::new(StatusCode::BAD_REQUEST, Code::InvalidValue, message) }
     }
 
     /// The same about the field's place in the request, where there is one.
@@ -92,7 +158,7 @@ impl ApiError {
     pub(crate) fn unsupported(param: impl Into<String>, remedy: &str) -> Self {
         let param = param.into();
         let message = format!("{param} is not supported: {remedy}");
-        Self { code: "unsupported_parameter", ..Self::field(param, message) }
+        Self { code: Code::UnsupportedParameter, ..Self::field(param, message) }
     }
 
     /// 404 for a model.
@@ -105,29 +171,29 @@ impl ApiError {
         );
         Self {
             param: Some("model".to_owned()),
-            ..Self::new(StatusCode::NOT_FOUND, "model_not_found", message)
+            ..Self::new(StatusCode::NOT_FOUND, Code::ModelNotFound, message)
         }
     }
 
     /// 403 for what this server lets nobody do.
-    pub(crate) fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn forbidden(code: Code, message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, code, message)
     }
 
     /// 503 while the server ends.
     pub(crate) fn draining() -> Self {
         let message = "the server is shutting down; send the request to another one";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", message)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::Draining, message)
     }
 
     /// 503 with something else than the engine's queue being full.
     pub(crate) fn overloaded(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::Overloaded, message)
     }
 
     /// 500 for a defect.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::InternalError, message)
     }
 
     /// Names the field that is meant, unless one is named already.
@@ -246,12 +312,12 @@ impl From<EngineError> for ApiError {
         let message = error.to_string();
         match error {
             EngineError::PromptTooLong { prompt, context } => Self {
-                code: "context_length_exceeded",
+                code: Code::ContextLengthExceeded,
                 counts: Some((prompt, context)),
                 ..Self::bad_request(message)
             },
             EngineError::PromptFarTooLong { least, context } => Self {
-                code: "context_length_exceeded",
+                code: Code::ContextLengthExceeded,
                 counts: Some((least, context)),
                 ..Self::bad_request(message)
             },
@@ -261,32 +327,16 @@ impl From<EngineError> for ApiError {
             EngineError::BadSampling { field, .. } => Self::field(field, message),
             EngineError::BadOption { option, .. } => Self::field(option, message),
             EngineError::QueueFull { .. } => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "queue_full", message)
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::QueueFull, message)
             }
             EngineError::Draining => Self::draining(),
             EngineError::OnlyEmbeddings | EngineError::NoEmbeddings => {
-                Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported", message)
+                Self::new(StatusCode::NOT_IMPLEMENTED, Code::NotSupported, message)
             }
             EngineError::NonFiniteLogits { .. } => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "non_finite_logits", message)
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::NonFiniteLogits, message)
             }
             _ => Self::overloaded(message),
-        }
-    }
-}
-
-impl From<LibraryError> for ApiError {
-    fn from(error: LibraryError) -> Self {
-        let LibraryError { refusal, message } = error;
-        match refusal {
-            Refusal::Invalid => Self::bad_request(message),
-            Refusal::Unknown => Self {
-                param: Some("model".to_owned()),
-                ..Self::new(StatusCode::NOT_FOUND, "model_not_found", message)
-            },
-            Refusal::Busy => Self::new(StatusCode::CONFLICT, "model_in_use", message),
-            Refusal::Cancelled => Self::draining(),
-            Refusal::Failed => Self::new(StatusCode::BAD_GATEWAY, "library_failed", message),
         }
     }
 }
@@ -296,13 +346,13 @@ impl From<TextError> for ApiError {
         let message = error.to_string();
         match error {
             TextError::TextTooLong { .. } => {
-                Self { code: "context_length_exceeded", ..Self::bad_request(message) }
+                Self { code: Code::ContextLengthExceeded, ..Self::bad_request(message) }
             }
             TextError::TemplateArgument { .. } => Self::field("chat_template_kwargs", message),
             TextError::TemplateRefused { .. }
             | TextError::Template { .. }
             | TextError::TemplateLimit { .. } => {
-                Self { code: "template_error", ..Self::field("messages", message) }
+                Self { code: Code::TemplateError, ..Self::field("messages", message) }
             }
             _ => Self::internal(message),
         }
@@ -319,10 +369,10 @@ pub(crate) fn failure(finish: Finish) -> Option<ApiError> {
         Finish::ConstraintFailed | Finish::NonFiniteLogits => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let code = match finish {
-        Finish::DeviceFailed => "device_failed",
-        Finish::Deadline => "deadline_exceeded",
-        Finish::ConstraintFailed => "constraint_failed",
-        _ => "non_finite_logits",
+        Finish::DeviceFailed => Code::DeviceFailed,
+        Finish::Deadline => Code::DeadlineExceeded,
+        Finish::ConstraintFailed => Code::ConstraintFailed,
+        _ => Code::NonFiniteLogits,
     };
     Some(ApiError::new(status, code, finish.to_string()))
 }

@@ -1,6 +1,7 @@
 //! From prompts to text: what all dialects share between the engine and the wire.
 
 mod assembler;
+mod piece;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
-use trine_engine::{Finish, Generation, Limits, Logprobs, Request, Service, Statistics, Update};
-use trine_text::{CallParser, Grammar, ReplyPart, Tokenizer, ToolCall};
+use trine_engine::{Finish, Generation, Limits, Service, Statistics, Update};
+use trine_text::Tokenizer;
 
 use crate::app::App;
 use crate::error::{ApiError, failure, shown};
@@ -17,98 +18,14 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::ModelMetrics;
 use crate::models::Lease;
 use crate::structure::Guide;
-use crate::warnings::note_logged;
 use assembler::Assembler;
+pub(crate) use piece::{Ask, Ended, Piece, Reason, TokenText, Whole};
 
 /// Pieces that may wait for a slow client; beyond them the texts wait as tokens in the engine's own channel.
 const PIECES: usize = 16;
 
 /// Most log-probabilities in an answer that is sent whole, alternatives included: as JSON each takes some hundred bytes.
 const LOGPROBS_WHOLE_MAX: usize = 1 << 18;
-
-/// One text to be generated.
-#[derive(Debug)]
-pub(crate) struct Ask {
-    /// For the engine; without deadline and constraint, which the text gets when it is queued.
-    pub(crate) request: Request,
-    pub(crate) stops: Vec<String>,
-    /// Those of the request's stop ids that the client named.
-    pub(crate) stop_ids: Vec<u32>,
-    /// Whether a stop text that ends the text belongs to it.
-    pub(crate) include_stop: bool,
-    pub(crate) skip_special: bool,
-    /// What the text must look like.
-    pub(crate) grammar: Option<Arc<Grammar>>,
-    /// What finds calls of tools in the text.
-    pub(crate) calls: Option<CallParser>,
-}
-
-/// A part of one of the texts.
-#[derive(Debug)]
-pub(crate) enum Piece {
-    /// Log-probabilities of the prompt's tokens but the first.
-    Prompt(Vec<Logprobs>),
-    /// More text.
-    Text {
-        text: String,
-        /// The tokens whose text begins in what has been passed on, if log-probabilities are wanted.
-        tokens: Vec<TokenText>,
-        /// Tokens generated so far.
-        generated: usize,
-    },
-    /// A whole call of a tool.
-    Call(ToolCall),
-    /// The end of the text.
-    End(Ended),
-    /// It cannot go on.
-    Failed(ApiError),
-}
-
-impl Piece {
-    /// How many log-probabilities it has, alternatives included.
-    fn logprobs(&self) -> usize {
-        let of = |logprobs: &Logprobs| 1 + logprobs.top.len();
-        match self {
-            Self::Prompt(tokens) => tokens.iter().map(of).sum(),
-            Self::Text { tokens, .. } => tokens.iter().map(|token| of(&token.logprobs)).sum(),
-            Self::Call(_) | Self::End(_) | Self::Failed(_) => 0,
-        }
-    }
-}
-
-/// A generated token as text.
-#[derive(Debug, Clone)]
-pub(crate) struct TokenText {
-    pub(crate) logprobs: Logprobs,
-    /// Where its text begins in the generated text, in characters.
-    pub(crate) offset: usize,
-}
-
-/// Why and how a text ended.
-#[derive(Debug, Default)]
-pub(crate) struct Ended {
-    pub(crate) reason: Reason,
-    pub(crate) generated: usize,
-    pub(crate) reused: usize,
-    pub(crate) prefill_seconds: f64,
-    pub(crate) decode_seconds: f64,
-}
-
-/// Why a text ended.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// The model ended it.
-    #[default]
-    Stop,
-    /// This stop text was reached.
-    StopText(String),
-    /// This token ended it, as the client asked.
-    StopId(u32),
-    /// The model ended it, and waits for the results of the tools that it has called.
-    Calls,
-    /// There may be no more tokens.
-    Length,
-}
 
 /// The texts of a request while they are written.
 #[derive(Debug)]
@@ -176,68 +93,6 @@ impl Choices {
         }
         next
     }
-}
-
-/// All of one text, once its end is taken.
-#[derive(Debug, Default)]
-pub(crate) struct Whole {
-    pub(crate) prompt: Vec<Logprobs>,
-    /// Text and calls in their order.
-    pub(crate) parts: Vec<ReplyPart>,
-    pub(crate) tokens: Vec<TokenText>,
-    pub(crate) ended: Ended,
-}
-
-impl Whole {
-    /// Takes the next piece.
-    ///
-    /// # Errors
-    /// The failure, if the piece is one.
-    pub(crate) fn take(&mut self, piece: Piece) -> Result<(), ApiError> {
-        match piece {
-            Piece::Prompt(logprobs) => self.prompt.extend(logprobs),
-            Piece::Text { text, tokens, .. } => {
-                match self.parts.last_mut() {
-                    Some(ReplyPart::Text(last)) => last.push_str(&text),
-                    _ if text.is_empty() => {}
-                    _ => self.parts.push(ReplyPart::Text(text)),
-                }
-                self.tokens.extend(tokens);
-            }
-            Piece::Call(call) => {
-                if let Some(complaint) = complaint(&call) {
-                    note_logged(complaint);
-                }
-                self.parts.push(ReplyPart::Call(call));
-            }
-            Piece::End(ended) => self.ended = ended,
-            Piece::Failed(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    /// The text without its calls.
-    pub(crate) fn text(&self) -> String {
-        let texts = self.parts.iter().filter_map(|part| match part {
-            ReplyPart::Text(text) => Some(text.as_str()),
-            ReplyPart::Call(_) => None,
-        });
-        texts.collect()
-    }
-
-    /// The calls of tools.
-    pub(crate) fn calls(&self) -> impl Iterator<Item = &ToolCall> {
-        self.parts.iter().filter_map(|part| match part {
-            ReplyPart::Call(call) => Some(call),
-            ReplyPart::Text(_) => None,
-        })
-    }
-}
-
-/// What is wrong with a call.
-fn complaint(call: &ToolCall) -> Option<String> {
-    let problem = call.problem.as_ref()?;
-    Some(format!("the arguments of a call of the tool {} {problem}", call.name))
 }
 
 /// Waits for `count` texts to be complete.
@@ -472,7 +327,7 @@ impl Run {
         self.note_end(name, true);
         Piece::End(Ended {
             reason,
-            generated: self.assembler.generated,
+            generated: self.assembler.generated(),
             reused: self.reused,
             prefill_seconds,
             decode_seconds,
@@ -481,7 +336,7 @@ impl Run {
 
     /// For metrics and the span: the text has ended, as a whole or not.
     fn note_end(&self, reason: &'static str, is_whole: bool) {
-        let generated = self.assembler.generated;
+        let generated = self.assembler.generated();
         let written = is_whole.then_some((generated, self.first_token));
         self.metrics.ended(reason, self.asked.elapsed(), written);
         self.span.record("gen_ai.usage.output_tokens", generated as i64);
@@ -507,6 +362,8 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
+    use trine_engine::Request;
+
     use super::assembler::tests::ask;
     use super::*;
     use crate::models::testing::Demo;

@@ -7,12 +7,13 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use trine_engine::Scope;
 
-use crate::app::METHODS;
-use crate::error::{ApiError, shown};
+use crate::error::{ApiError, Code, shown};
 use crate::keys::{Keys, WrongKeys};
 use crate::options::{ServerOptions, is_loopback};
 use crate::page;
 
+/// Methods that some path takes.
+pub(crate) const METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 /// Paths that everybody may ask for, beside the page's files.
 const PUBLIC: [&str; 3] = ["/health", "/ready", "/favicon.ico"];
 /// Longest request id taken from a client, in bytes.
@@ -59,7 +60,7 @@ impl Guard {
             let message = format!(
                 "web pages of {origin} may not use this server; start it with --origin to let them"
             );
-            return Err(ApiError::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
+            return Err(ApiError::new(StatusCode::FORBIDDEN, Code::OriginNotAllowed, message));
         }
         Ok(())
     }
@@ -79,7 +80,7 @@ impl Guard {
         }
         let message = "this server answers only for this machine, and the Host header names another; start it with \
                        --host-name to let that in";
-        Err(ApiError::new(StatusCode::FORBIDDEN, "host_not_allowed", message))
+        Err(ApiError::new(StatusCode::FORBIDDEN, Code::HostNotAllowed, message))
     }
 
     /// Checks the key, where one is needed. Gives whose prefixes the request may use.
@@ -98,10 +99,10 @@ impl Guard {
         }
         if self.wrong_keys.note(client) {
             let message = "a valid API key is needed; send it as `Authorization: Bearer KEY`";
-            Err(ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message))
+            Err(ApiError::new(StatusCode::UNAUTHORIZED, Code::InvalidApiKey, message))
         } else {
             let message = "too many requests without a valid API key; wait a minute";
-            Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_wrong_keys", message))
+            Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, Code::TooManyWrongKeys, message))
         }
     }
 

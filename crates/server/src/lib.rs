@@ -2,23 +2,26 @@
 //!
 //! ```text
 //! Server (transport): accept -> TLS -> HTTP/1.1 with limits of size and time
-//!   app: checks (framing, host, origin, key) -> routes
-//!     a dialect (openai, anthropic, ollama ...): fields -> Parameters, messages -> prompt
+//!   answer: checks (framing, host, origin, key) -> routes
+//!     flow: what all dialects (openai, anthropic, ollama ...) do
+//!       the dialect: fields -> Parameters, messages -> prompt
 //!       generate: Asks -> trine_engine::Service -> Pieces
-//!       embeddings: texts -> trine_engine::Service -> vectors
-//!     the dialect again: Pieces -> JSON, or a stream
+//!       the dialect again: Pieces -> JSON, or a stream
+//!     embeddings: texts -> trine_engine::Service -> vectors
 //! ```
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`Server`], [`ServerOptions`], `lifecycle` | the accept loop, connections, draining |
-//! | `app`, `guard`, `keys` | what is checked of every request, and the routes |
+//! | `answer`, `guard`, `keys`, `routes` | what is checked of every request, and what answers it |
+//! | `app`, `workers`, `lanes` | what requests share, and where work is done that takes processor time |
 //! | `models` | several models by name, loaded when they are asked for and unloaded when their time is over |
+//! | `flow`, `open` | the way of a request for texts, and its part before any text, which other requests go as well |
 //! | `body`, `json`, `parameters`, `unsupported`, `conversation`, `calling`, `places`, `structure` | what the dialects have in common on the way in |
 //! | `generate`, `stream`, `error`, `warnings` | what they have in common on the way out |
 //! | `embeddings` | embeddings of texts, in OpenAI's and Ollama's dialects |
 //! | `openai`, `anthropic`, `llama`, `ollama`, `responses`, `text_routes`, `routers` | the dialects |
-//! | `metrics`, `sensors`, `service_routes`, `live` | counts, energy, health, what the engines do at the moment |
+//! | `metrics`, `sensors`, `service_routes`, `live`, `looks` | counts, energy, health, what the engines do at the moment |
 //! | `page` | the page at `/` |
 //! | `openapi` | the description of all routes for programs, and, in tests, what it is made of |
 //!
@@ -26,13 +29,16 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod anthropic;
 mod app;
 mod body;
 mod calling;
+mod clock;
 mod conversation;
 mod embeddings;
 mod error;
+mod flow;
 mod generate;
 mod guard;
 mod json;
@@ -41,9 +47,11 @@ mod lanes;
 mod lifecycle;
 mod live;
 mod llama;
+mod looks;
 mod metrics;
 mod models;
 mod ollama;
+mod open;
 mod openai;
 mod openapi;
 mod options;
@@ -53,6 +61,7 @@ mod places;
 mod prompts;
 mod responses;
 mod routers;
+mod routes;
 mod sensors;
 mod service_routes;
 mod stream;
@@ -61,12 +70,14 @@ mod text_routes;
 mod transport;
 mod unsupported;
 mod warnings;
+mod workers;
 
 pub use keys::Keys;
 pub use models::{
     Description, Found, KeepAlive, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
-    Preset, PullProgress, Recipe, Refusal, SamplingChanges,
+    Preset, PullProgress, Recipe, Refusal,
 };
 pub use options::{Limits, ServerOptions, TraceParent};
 pub use structure::grammar_cache;
 pub use transport::{Handle, ServeError, Server};
+pub use trine_engine::SamplingChanges;

@@ -1,8 +1,7 @@
 //! What the engines do at the moment, for the page at `/` and for programs that show it.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -15,76 +14,6 @@ use crate::app::App;
 use crate::lifecycle::Phase;
 use crate::models::Entry;
 use crate::service_routes::{VERSION, json_response};
-
-/// Rates are those of about so long.
-const SPAN: Duration = Duration::from_secs(1);
-/// A look older than this tells nothing about the present.
-const SPAN_MAX: Duration = Duration::from_secs(5);
-/// Looks nearer to each other than this count as one, so that many who ask do not push the useful one out.
-const GAP: Duration = Duration::from_millis(100);
-/// Looks kept of a model.
-const LOOKS: usize = SPAN_MAX.as_millis().div_ceil(GAP.as_millis()) as usize;
-
-/// What an engine had counted at a moment.
-#[derive(Debug, Clone, Copy)]
-struct Look {
-    at: Instant,
-    generated: u64,
-    prompt: u64,
-    busy_seconds: f64,
-}
-
-/// How fast an engine counts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Rates {
-    /// Tokens generated per second.
-    generated: f64,
-    /// Prompt tokens of started requests per second.
-    prompt: f64,
-    /// Share of the time spent in steps, 0 to 1.
-    busy: f64,
-}
-
-/// Earlier looks at the engines, by model: engines count, and only somebody who looked before knows how fast.
-#[derive(Debug, Default)]
-pub(crate) struct Looks {
-    by_model: Mutex<HashMap<String, VecDeque<Look>>>,
-}
-
-impl Looks {
-    /// The rates since the youngest look that is a second old or, if there is none, since the oldest; `None` for the first
-    /// look in a while. `name` is one of the server's models, never a client's text.
-    fn rates(&self, name: &str, status: &Status, at: Instant) -> Option<Rates> {
-        let look = Look {
-            at,
-            generated: status.generated_tokens,
-            prompt: status.prompt_tokens,
-            busy_seconds: status.busy_seconds,
-        };
-        let mut by_model = self.by_model.lock().unwrap_or_else(PoisonError::into_inner);
-        let looks = by_model.entry(name.to_owned()).or_default();
-        // An engine that was loaded again counts from zero.
-        looks.retain(|old| {
-            at.saturating_duration_since(old.at) <= SPAN_MAX && old.generated <= look.generated
-        });
-        let is_old = |old: &&Look| at.saturating_duration_since(old.at) >= SPAN;
-        let before = looks.iter().rev().find(is_old).or(looks.front()).copied();
-        if looks.back().is_none_or(|last| at.saturating_duration_since(last.at) >= GAP) {
-            if looks.len() == LOOKS {
-                looks.pop_front();
-            }
-            looks.push_back(look);
-        }
-        let before = before?;
-        let seconds = at.saturating_duration_since(before.at).as_secs_f64();
-        (seconds >= GAP.as_secs_f64()).then(|| Rates {
-            generated: look.generated.saturating_sub(before.generated) as f64 / seconds,
-            prompt: look.prompt.saturating_sub(before.prompt) as f64 / seconds,
-            // The engine counts a step when it ends: one may have begun before the span.
-            busy: ((look.busy_seconds - before.busy_seconds) / seconds).clamp(0.0, 1.0),
-        })
-    }
-}
 
 /// `GET /v1/trine/status`
 pub(crate) async fn status(State(app): State<Arc<App>>) -> Response<Body> {
@@ -126,43 +55,4 @@ fn described(app: &App, entry: &Entry) -> Value {
         "busy_share": rates.map(|rates| rates.busy),
         "status": status,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn counted(generated: u64) -> Status {
-        Status { generated_tokens: generated, ..Status::default() }
-    }
-
-    #[test]
-    fn rates_are_those_of_the_last_second() {
-        let (looks, begin) = (Looks::default(), Instant::now());
-        let look = |milliseconds: u64, generated: u64| {
-            let at = begin + Duration::from_millis(milliseconds);
-            looks.rates("main", &counted(generated), at).map(|rates| rates.generated)
-        };
-        assert_eq!(look(0, 100), None, "nobody looked before");
-        assert_eq!(look(10, 100), None, "too near to say");
-        assert_eq!(look(500, 110), Some(20.0), "since the oldest look");
-        assert_eq!(look(1000, 130), Some(30.0));
-        assert_eq!(look(1500, 160), Some(50.0), "since the look at 500");
-        assert_eq!(look(2600, 160), Some(0.0), "since the look at 1500");
-        assert_eq!(look(9000, 500), None, "a long time without a look");
-        assert_eq!(look(10_000, 3), None, "the engine was loaded again");
-        assert_eq!(look(11_000, 5), Some(2.0));
-    }
-
-    #[test]
-    fn many_who_ask_take_bounded_memory_and_hide_nothing() {
-        let (looks, begin) = (Looks::default(), Instant::now());
-        let mut last = None;
-        for millisecond in 0..20_000_u64 {
-            let at = begin + Duration::from_millis(millisecond);
-            last = looks.rates("main", &counted(millisecond), at);
-        }
-        assert!((last.unwrap().generated - 1000.0).abs() < 1.0, "{last:?}");
-        assert!(looks.by_model.lock().unwrap()["main"].len() <= LOOKS);
-    }
 }

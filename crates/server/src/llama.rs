@@ -8,17 +8,18 @@ use axum::http::{Request, Response};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::body::receive;
 use crate::calling;
-use crate::error::{ApiError, Dialect};
-use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
+use crate::error::ApiError;
+use crate::flow::{self, Prepared};
+use crate::generate::{Ask, Ended, Piece, Reason, Whole};
 use crate::json::Fields;
 use crate::models::Lease;
 use crate::openai::completions::{encode_all, read_texts};
 use crate::parameters::{ParameterFields, Penalties};
 use crate::prompts::Prompt;
 use crate::service_routes::{json_response, loaded};
-use crate::stream::{Writer, push_event, respond};
+use crate::stream::{Writer, push_event};
+use crate::warnings::Warnings;
 
 /// What a request asks for.
 struct Asked {
@@ -32,24 +33,7 @@ pub(crate) async fn completion(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, read).await?;
-    let ((asks, streams), lease) = app.prepare(received, Asked::prepare).await?;
-    let texts = Texts {
-        model: Arc::clone(&lease.name),
-        prompt_tokens: asks.iter().map(|ask| ask.request.prompt.len()).collect(),
-        generated: vec![0; asks.len()],
-    };
-    let count = asks.len();
-    let choices = Choices::start(&app, &lease, asks)?;
-    if streams {
-        return respond(choices, texts).await;
-    }
-    let wholes = collect(choices, count).await?;
-    let whole = wholes.iter().enumerate();
-    let mut answers: Vec<Value> =
-        whole.map(|(index, whole)| texts.last(index, &whole.text(), &whole.ended)).collect();
-    // Several texts are a list.
-    Ok(json_response(&if answers.len() == 1 { answers.remove(0) } else { answers.into() }))
+    flow::answer(&app, request, read).await
 }
 
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
@@ -63,14 +47,21 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     Ok(Asked { parameters, prompts, streams })
 }
 
-impl Asked {
-    /// The texts to be written, and whether they are streamed.
-    fn prepare(self, lease: &Lease) -> Result<(Vec<Ask>, bool), ApiError> {
+impl flow::Asked for Asked {
+    type Writer = Texts;
+
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Texts>, ApiError> {
         let mut parameters = self.parameters.over(lease)?;
         let prompts = encode_all(self.prompts, lease, false, parameters.fields.n)?;
         parameters.compile(lease)?;
         let asks = prompts.iter().flat_map(|prompt| parameters.asks(&prompt.ids, None, lease));
-        Ok((asks.collect(), self.streams))
+        let asks: Vec<Ask> = asks.collect();
+        let writer = Texts {
+            model: Arc::clone(&lease.name),
+            prompt_tokens: asks.iter().map(|ask| ask.request.prompt.len()).collect(),
+            generated: vec![0; asks.len()],
+        };
+        Ok(Prepared { asks, streams: self.streams, writer, warnings: Warnings::default() })
     }
 }
 
@@ -134,7 +125,13 @@ fn timings(prompt: usize, ended: &Ended) -> Value {
 }
 
 impl Writer for Texts {
-    fn begin(&mut self, _out: &mut Vec<u8>) {}
+    fn whole(&self, texts: &[Whole]) -> Value {
+        let texts = texts.iter().enumerate();
+        let mut answers: Vec<Value> =
+            texts.map(|(index, whole)| self.last(index, &whole.text(), &whole.ended)).collect();
+        // Several texts are a list.
+        if answers.len() == 1 { answers.remove(0) } else { answers.into() }
+    }
 
     fn piece(&mut self, index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
@@ -145,12 +142,6 @@ impl Writer for Texts {
             Piece::End(ended) => push_event(out, None, &self.last(index, "", &ended)),
             Piece::Call(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
         }
-    }
-
-    fn end(&mut self, _out: &mut Vec<u8>) {}
-
-    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
-        push_event(out, None, &error.body(Dialect::Llama));
     }
 }
 

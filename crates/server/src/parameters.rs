@@ -5,13 +5,13 @@ use std::sync::Arc;
 use rand::RngExt;
 use serde_json::Value;
 use trine_engine::sampling::{BIAS_MAX, BIASES_MAX, PENALTY, TEMPERATURE_MAX, TOP_K_MAX};
-use trine_engine::{LOGPROBS_MAX, Request, SamplingParams, Scope};
+use trine_engine::{LOGPROBS_MAX, Request, SamplingChanges, SamplingParams, Scope};
 use trine_text::{CallParser, Grammar};
 
 use crate::error::ApiError;
 use crate::generate::Ask;
 use crate::json::{Fields, token_id};
-use crate::models::{Lease, LoadedModel, SamplingChanges};
+use crate::models::{Lease, LoadedModel};
 use crate::structure::Structure;
 use crate::unsupported::{EVERYWHERE, refuse};
 

@@ -10,18 +10,20 @@ use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
 use trine_text::{ReplyPart, ToolCall};
 
-use crate::app::{App, unix_seconds};
-use crate::body::receive;
+use crate::app::App;
+use crate::clock::unix_seconds;
 use crate::conversation::Conversation;
-use crate::error::ApiError;
-use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
+use crate::error::{ApiError, Dialect};
+use crate::flow::{self, Prepared};
+use crate::generate::{Ended, Piece, Reason, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
+use crate::open::open;
 use crate::openai;
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX};
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_event, respond};
+use crate::stream::{Writer, push_event};
 use crate::structure::Structure;
 use crate::unsupported::{Harmless, Unsupported, refuse};
 use crate::warnings::Warnings;
@@ -62,41 +64,7 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, read).await?;
-    let (ready, lease) = app.prepare(received, Asked::prepare).await?;
-    let Ready { ask, streams, spaces, echoed, warnings } = ready;
-    let prompt_tokens = ask.request.prompt.len();
-    let choices = Choices::start(&app, &lease, vec![ask])?;
-    let answer = Answer {
-        id: random_id("resp_"),
-        created: unix_seconds(),
-        model: Arc::clone(&lease.name),
-        prompt_tokens,
-        echoed,
-        spaces,
-    };
-    if streams {
-        let events = Events { answer, sequence: 0, items: Vec::new(), text: None };
-        return Ok(warnings.on(respond(choices, events).await?));
-    }
-    let wholes = collect(choices, 1).await?;
-    let ended = &wholes[0].ended;
-    let status = item_status(ended);
-    let parts = &wholes[0].parts;
-    let item = |(index, part): (usize, &ReplyPart)| match part {
-        ReplyPart::Text(text) => {
-            let status = if index + 1 == parts.len() { status } else { "completed" };
-            message(&random_id("msg_"), status, json!([part_of(text)]))
-        }
-        ReplyPart::Call(call) => {
-            answer.function_call(&CallIds::new(), "completed", call, &call.arguments)
-        }
-    };
-    let mut items: Vec<Value> = parts.iter().enumerate().map(item).collect();
-    if items.is_empty() {
-        items.push(message(&random_id("msg_"), status, json!([part_of("")])));
-    }
-    Ok(warnings.on(json_response(&answer.whole(items, ended))))
+    flow::answer(&app, request, read).await
 }
 
 /// Counts the tokens of a conversation.
@@ -104,21 +72,12 @@ pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, conversation).await?;
-    let count = |(conversation, _, warnings): (Conversation, Spaces, Warnings), lease: &Lease| {
+    type Read = (Conversation, Spaces, Warnings);
+    let count = |(conversation, _, warnings): Read, lease: &Arc<Lease>| {
         Ok((conversation.token_ids(lease)?.len(), warnings))
     };
-    let ((count, warnings), _) = app.prepare(received, count).await?;
+    let ((count, warnings), _) = open(&app, request, conversation, count).await?;
     Ok(warnings.on(json_response(&openai::input_tokens(count))))
-}
-
-/// A request ready for the model.
-struct Ready {
-    ask: Ask,
-    streams: bool,
-    spaces: Spaces,
-    echoed: Map<String, Value>,
-    warnings: Warnings,
 }
 
 /// The conversation, the names of its functions, and what it is read without.
@@ -146,12 +105,24 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     Ok(Asked { parameters, conversation, streams, spaces, echoed: echoed(fields), warnings })
 }
 
-impl Asked {
-    fn prepare(self, lease: &Lease) -> Result<Ready, ApiError> {
+impl flow::Asked for Asked {
+    type Writer = Events;
+
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Events>, ApiError> {
         let Self { parameters, conversation, streams, spaces, echoed, warnings } = self;
         let mut parameters = parameters.over(lease)?;
         let ids = conversation.prompt(&mut parameters, lease)?;
-        Ok(Ready { ask: parameters.ask(ids, None, lease), streams, spaces, echoed, warnings })
+        let answer = Answer {
+            id: random_id("resp_"),
+            created: unix_seconds(),
+            model: Arc::clone(&lease.name),
+            prompt_tokens: ids.len(),
+            echoed,
+            spaces,
+        };
+        let writer = Events { answer, sequence: 0, items: Vec::new(), text: None };
+        let asks = vec![parameters.ask(ids, None, lease)];
+        Ok(Prepared { asks, streams, writer, warnings })
     }
 }
 
@@ -365,6 +336,25 @@ impl Events {
 }
 
 impl Writer for Events {
+    fn whole(&self, texts: &[Whole]) -> Value {
+        let Whole { parts, ended, .. } = &texts[0];
+        let status = item_status(ended);
+        let item = |(index, part): (usize, &ReplyPart)| match part {
+            ReplyPart::Text(text) => {
+                let status = if index + 1 == parts.len() { status } else { "completed" };
+                message(&random_id("msg_"), status, json!([part_of(text)]))
+            }
+            ReplyPart::Call(call) => {
+                self.answer.function_call(&CallIds::new(), "completed", call, &call.arguments)
+            }
+        };
+        let mut items: Vec<Value> = parts.iter().enumerate().map(item).collect();
+        if items.is_empty() {
+            items.push(message(&random_id("msg_"), status, json!([part_of("")])));
+        }
+        self.answer.whole(items, ended)
+    }
+
     fn begin(&mut self, out: &mut Vec<u8>) {
         let response = self.answer.response("in_progress", json!([]), None);
         self.push(out, "response.created", json!({ "response": response }));
@@ -380,9 +370,7 @@ impl Writer for Events {
         }
     }
 
-    fn end(&mut self, _out: &mut Vec<u8>) {}
-
-    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+    fn fail(&mut self, error: &ApiError, _dialect: Dialect, out: &mut Vec<u8>) {
         let mut response = self.answer.response("failed", json!([]), None);
         response["error"] = json!({"code": error.code, "message": error.message});
         let fields = json!({"code": error.code, "message": error.message, "param": error.param});

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, Response};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::error::{ApiError, shown};
+use crate::error::{ApiError, Code, shown};
 use crate::lifecycle::Phase;
 use crate::metrics::{MEDIA_TYPE, PLAIN_MEDIA_TYPE, plain};
 use crate::models::{Entry, LoadedModel, Named};
@@ -84,7 +84,7 @@ pub(crate) async fn loaded(
         None => {
             let message =
                 format!("the model {} is not loaded; a text of it loads it", shown(&named.name));
-            Err(ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) })
+            Err(ApiError { code: Code::ModelNotLoaded, ..ApiError::overloaded(message) })
         }
     }
 }

@@ -8,15 +8,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
-use axum::http::Response;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue, Response};
 use bytes::Bytes;
 use http_body::Frame;
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::error::ApiError;
-use crate::generate::{Choices, Piece};
+use crate::error::{ApiError, Dialect};
+use crate::generate::{Choices, Piece, Whole};
 
 /// Chunks that may wait for a slow client.
 const CHUNKS: usize = 16;
@@ -24,22 +24,32 @@ const CHUNKS: usize = 16;
 /// Media type of lines of JSON.
 pub(crate) const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
-/// How pieces look on the wire.
+/// How an answer looks on the wire, whole or in pieces.
 pub(crate) trait Writer: Send + 'static {
-    /// Media type of the response: server-sent events, unless the format says otherwise.
+    /// Media type of a stream: server-sent events, unless the format says otherwise.
     const MEDIA_TYPE: &'static str = "text/event-stream; charset=utf-8";
 
+    /// A header of the response that the format has.
+    fn header(&self) -> Option<(HeaderName, HeaderValue)> {
+        None
+    }
+
+    /// The answer to a request that is not streamed.
+    fn whole(&self, texts: &[Whole]) -> Value;
+
     /// What comes before all pieces.
-    fn begin(&mut self, out: &mut Vec<u8>);
+    fn begin(&mut self, _out: &mut Vec<u8>) {}
 
     /// A piece of the text `index`; [`Piece::Failed`] never comes here.
     fn piece(&mut self, index: usize, piece: Piece, out: &mut Vec<u8>);
 
     /// What comes after all pieces.
-    fn end(&mut self, out: &mut Vec<u8>);
+    fn end(&mut self, _out: &mut Vec<u8>) {}
 
-    /// What comes instead of the rest.
-    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>);
+    /// What comes instead of the rest: an event with the error as the path's dialect has it, unless the format says otherwise.
+    fn fail(&mut self, error: &ApiError, dialect: Dialect, out: &mut Vec<u8>) {
+        push_event(out, None, &error.body(dialect));
+    }
 
     /// A sign of life: a comment, which readers of server-sent events skip, unless the format says otherwise.
     fn keep_alive(&mut self, out: &mut Vec<u8>) {
@@ -78,6 +88,7 @@ pub(crate) fn push_event(out: &mut Vec<u8>, name: Option<&str>, data: &Value) {
 pub(crate) async fn respond<W: Writer>(
     mut choices: Choices,
     mut writer: W,
+    dialect: Dialect,
 ) -> Result<Response<Body>, ApiError> {
     let first = match tokio::time::timeout(choices.silence, choices.next()).await {
         Ok(Some((_, Piece::Failed(error)))) => return Err(error),
@@ -88,9 +99,9 @@ pub(crate) async fn respond<W: Writer>(
     tokio::spawn(async move {
         let mut out = Vec::new();
         writer.begin(&mut out);
-        let is_over = first.is_some_and(|first| take(first, &mut writer, &mut out));
+        let is_over = first.is_some_and(|first| take(first, &mut writer, dialect, &mut out));
         if send(&sender, &mut out).await && !is_over {
-            pump(choices, writer, &sender).await;
+            pump(choices, writer, dialect, &sender).await;
         }
     });
     Ok(body_of(receiver, HeaderValue::from_static(W::MEDIA_TYPE)))
@@ -107,7 +118,12 @@ pub(crate) fn body_of(receiver: Receiver<Bytes>, media_type: HeaderValue) -> Res
     response
 }
 
-async fn pump<W: Writer>(mut choices: Choices, mut writer: W, sender: &Sender<Bytes>) {
+async fn pump<W: Writer>(
+    mut choices: Choices,
+    mut writer: W,
+    dialect: Dialect,
+    sender: &Sender<Bytes>,
+) {
     let mut out = Vec::new();
     loop {
         let next = tokio::select! {
@@ -115,7 +131,7 @@ async fn pump<W: Writer>(mut choices: Choices, mut writer: W, sender: &Sender<By
             () = sender.closed() => return,
         };
         let is_over = match next {
-            Ok(next) => take(next, &mut writer, &mut out),
+            Ok(next) => take(next, &mut writer, dialect, &mut out),
             Err(_) => {
                 writer.keep_alive(&mut out);
                 false
@@ -128,10 +144,15 @@ async fn pump<W: Writer>(mut choices: Choices, mut writer: W, sender: &Sender<By
 }
 
 /// Writes a piece; true if it was the last.
-fn take<W: Writer>(next: Option<(usize, Piece)>, writer: &mut W, out: &mut Vec<u8>) -> bool {
+fn take<W: Writer>(
+    next: Option<(usize, Piece)>,
+    writer: &mut W,
+    dialect: Dialect,
+    out: &mut Vec<u8>,
+) -> bool {
     match next {
         Some((_, Piece::Failed(error))) => {
-            writer.fail(&error, out);
+            writer.fail(&error, dialect, out);
             true
         }
         Some((index, piece)) => {

@@ -8,7 +8,7 @@ use trine_text::{
     Grammar, GrammarCache, GrammarCompiler, GrammarError, GrammarSource, Matcher, Tokenizer,
 };
 
-use crate::error::ApiError;
+use crate::error::{ApiError, Code};
 use crate::json::Fields;
 use crate::models::LoadedModel;
 
@@ -114,7 +114,7 @@ pub(crate) fn refused(error: &GrammarError, param: &str) -> ApiError {
         | GrammarError::TooLarge { .. }
         | GrammarError::Tool { .. }
         | GrammarError::Tokenizer(_) => {
-            ApiError { code: "invalid_grammar", ..ApiError::field(param, error.to_string()) }
+            ApiError { code: Code::InvalidGrammar, ..ApiError::field(param, error.to_string()) }
         }
         error => ApiError::internal(error.to_string()),
     }

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use trine_text::{Specials, Tokenizer};
 
 use crate::app::App;
-use crate::body::receive;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::Lease;
+use crate::open::open;
 use crate::service_routes::json_response;
 
 /// Longest answer of `/detokenize`, in token ids.
@@ -40,8 +40,7 @@ pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, read_tokenize).await?;
-    let (answer, _) = app.prepare(received, tokenized).await?;
+    let (answer, _) = open(&app, request, read_tokenize, tokenized).await?;
     Ok(json_response(&answer))
 }
 
@@ -69,7 +68,7 @@ fn read_tokenize(fields: Fields<'_>) -> Result<(Given, Form), ApiError> {
     Ok((given, Form { with_pieces, is_vllm, with_names }))
 }
 
-fn tokenized((given, form): (Given, Form), lease: &Lease) -> Result<Value, ApiError> {
+fn tokenized((given, form): (Given, Form), lease: &Arc<Lease>) -> Result<Value, ApiError> {
     let tokenizer = &*lease.tokenizer;
     let ids = match given {
         Given::Conversation(conversation) => conversation.token_ids(lease)?,
@@ -108,15 +107,14 @@ pub(crate) async fn detokenize(
         }
         Ok(ids)
     };
-    let received = receive(&app, request, read).await?;
-    let decode = |ids: Vec<u32>, lease: &Lease| {
+    let decode = |ids: Vec<u32>, lease: &Arc<Lease>| {
         let vocabulary = lease.limits().vocabulary;
         if ids.iter().any(|&id| id as usize >= vocabulary) {
             return Err(ApiError::field("tokens", format!("use token ids below {vocabulary}")));
         }
         Ok(lease.tokenizer.decode(&ids, false))
     };
-    let (text, _) = app.prepare(received, decode).await?;
+    let (text, _) = open(&app, request, read, decode).await?;
     Ok(json_response(&json!({"content": text, "prompt": text})))
 }
 
@@ -125,12 +123,11 @@ pub(crate) async fn apply_template(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, Conversation::read).await?;
-    let render = |conversation: Conversation, lease: &Lease| {
+    let render = |conversation: Conversation, lease: &Arc<Lease>| {
         let text = conversation.text(lease)?;
         Ok(json_response(&json!({"prompt": Tokenizer::unguard(&text)})))
     };
-    Ok(app.prepare(received, render).await?.0)
+    Ok(open(&app, request, Conversation::read, render).await?.0)
 }
 
 /// A token's text, or its bytes where they are not text.

@@ -2,10 +2,10 @@
 //! llama.cpp's converter writes them).
 
 use crate::error::TextError;
+use crate::kind::{Kind, spelled_byte};
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary::{
-    Entry, Kind, MAX_VOCABULARY, MergeSource, Vocabulary, shortened, spelled_byte,
-    spelled_like_control,
+    Entry, MAX_VOCABULARY, MergeSource, Vocabulary, shortened, spelled_like_control,
 };
 
 const PLACE: &str = "GGUF vocabulary";

@@ -12,10 +12,10 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::error::TextError;
+use crate::kind::{Kind, spelled_byte};
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary::{
-    Entry, Kind, MAX_VOCABULARY, MergeSource, Vocabulary, shortened, spelled_byte,
-    spelled_like_control,
+    Entry, MAX_VOCABULARY, MergeSource, Vocabulary, shortened, spelled_like_control,
 };
 
 const PLACE: &str = "tokenizer.json";

@@ -24,12 +24,15 @@ mod error;
 mod gguf;
 mod grammar;
 mod json;
+mod kind;
 mod pieces;
+mod reply;
 mod stop;
 mod stream;
 mod template;
 mod tokenizer;
 mod tools;
+mod utf8;
 mod validation;
 mod vocabulary;
 
@@ -40,6 +43,7 @@ pub use grammar::{
     MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Matcher, Otherwise,
     Relaxed,
 };
+pub use reply::{ReplyDecoder, ReplyOptions};
 pub use stop::{StopMatcher, StopStep};
 pub use stream::StreamDecoder;
 pub use template::{

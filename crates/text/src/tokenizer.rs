@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use crate::bpe::{MergeRule, Scratch, merge};
 use crate::error::TextError;
+use crate::kind::{Kind, spelled_byte};
 use crate::pieces::{NO_PIECE, PieceTable, PieceTrie};
-use crate::stream::Utf8Assembler;
-use crate::vocabulary::Kind;
+use crate::utf8::Utf8Assembler;
 
 /// The longest token in bytes. Gemma's longest has 93.
 pub const MAX_PIECE_BYTES: usize = 1024;
@@ -196,7 +196,7 @@ impl Tokenizer {
         match cut {
             Some(found) if found.start == 0 && found.end == piece.len() => Some(found.id),
             _ => self.table.find(piece.as_bytes()).or_else(|| {
-                let byte = crate::vocabulary::spelled_byte(piece.as_bytes())?;
+                let byte = spelled_byte(piece.as_bytes())?;
                 Some(self.bytes.as_ref()?[byte as usize])
             }),
         }

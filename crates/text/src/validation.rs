@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::{Map, Value, json};
 
-use crate::grammar::resolve_reference as resolve;
+use crate::grammar::schema::references::resolve;
 use crate::vocabulary::shortened;
 
 /// The most work for one document: the number of applications of schemas and keywords to values, of

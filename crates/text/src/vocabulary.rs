@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::bpe::{MergeRule, score_key};
 use crate::error::TextError;
+use crate::kind::Kind;
 use crate::pieces::{NO_PIECE, PieceTable, PieceTrie};
 use crate::tokenizer::{MAX_PIECE_BYTES, Tokenizer};
 
@@ -13,24 +14,6 @@ pub const MAX_VOCABULARY: usize = 1 << 22;
 
 /// The largest total length of all spellings in bytes.
 const MAX_SPELLED_BYTES: usize = 1 << 28;
-
-/// The purpose of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The id has no token.
-    Absent,
-    /// A piece that merging produces.
-    Normal,
-    /// A piece that is cut out of every text before merging (newline runs, tags).
-    UserDefined,
-    /// A control token. It is cut out only of text that the caller trusts, and hidden by
-    /// `skip_special`.
-    Special,
-    /// The token for text that the vocabulary cannot spell.
-    Unknown,
-    /// One raw byte.
-    Byte(u8),
-}
 
 /// One token as a file describes it.
 #[derive(Debug, Clone)]
@@ -51,7 +34,7 @@ pub(crate) enum MergeSource {
 
 /// The parts from which a [`Tokenizer`] is built.
 pub(crate) struct Vocabulary {
-    /// The source, for errors: `tokenizer.json` or `GGUF vocabulary`.
+    /// The schema that contains it, as a JSON pointer after `#`.
     pub(crate) place: String,
     /// The entries by id.
     pub(crate) entries: Vec<Entry>,
@@ -96,15 +79,6 @@ pub(crate) fn spelled_like_control(spelled: &[u8]) -> bool {
             .strip_prefix("<unused")
             .and_then(|rest| rest.strip_suffix('>'))
             .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
-}
-
-/// Returns the byte that `<0xAB>` stands for.
-pub(crate) fn spelled_byte(spelled: &[u8]) -> Option<u8> {
-    let digits = spelled.strip_prefix(b"<0x")?.strip_suffix(b">")?;
-    if digits.len() != 2 || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None;
-    }
-    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
 impl Vocabulary {
@@ -341,15 +315,6 @@ pub(crate) fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn byte_pieces_are_recognised_by_spelling() {
-        assert_eq!(spelled_byte(b"<0x0A>"), Some(10));
-        assert_eq!(spelled_byte(b"<0xff>"), Some(255));
-        for other in [&b"<0x+1>"[..], b"<0x1>", b"<0x001>", b"0x0A", b""] {
-            assert_eq!(spelled_byte(other), None);
-        }
-    }
 
     #[test]
     fn control_tokens_are_recognised_by_spelling() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use trine_engine::{Engine, Event, Finish, Request, SequenceId, Statistics};
-use trine_text::{StopMatcher, StreamDecoder, Tokenizer};
+use trine_text::{ReplyDecoder, ReplyOptions, Tokenizer};
 
 use crate::interrupt::Watch;
 use crate::options::Writing;
@@ -49,34 +49,29 @@ pub(crate) trait Listener {
     fn text(&mut self, text: &str) -> Result<()>;
 }
 
-/// Text of a stream of tokens, up to a stop text.
-struct Decoder {
-    stream: StreamDecoder,
-    stops: StopMatcher,
+/// The text of an answer while it is written.
+struct Written {
+    decoder: ReplyDecoder,
     text: String,
 }
 
-impl Decoder {
+impl Written {
     fn new(tokenizer: Arc<Tokenizer>, stops: &[String]) -> Self {
-        Self {
-            stream: StreamDecoder::new(tokenizer, true),
-            stops: StopMatcher::new(stops),
-            text: String::new(),
-        }
+        let options =
+            ReplyOptions { stops: stops.to_vec(), skip_special: true, ..ReplyOptions::default() };
+        Self { decoder: ReplyDecoder::new(tokenizer, options), text: String::new() }
     }
 
     /// Takes a token; gives whether a stop text is complete.
     fn push(&mut self, token: u32, listener: &mut dyn Listener) -> Result<bool> {
-        let step = self.stops.push(self.stream.push(token));
+        let step = self.decoder.push(token);
         self.give(&step.text, listener)?;
         Ok(step.stopped.is_some())
     }
 
     fn finish(&mut self, listener: &mut dyn Listener) -> Result<()> {
-        let rest = self.stops.push(self.stream.finish()).text;
-        self.give(&rest, listener)?;
-        let held = self.stops.finish();
-        self.give(&held, listener)
+        let rest = self.decoder.finish();
+        self.give(&rest, listener)
     }
 
     fn give(&mut self, text: &str, listener: &mut dyn Listener) -> Result<()> {
@@ -108,23 +103,23 @@ pub(crate) fn answer(
     };
     listener.prefill(0, request.prompt.len());
     let id = engine.submit(request)?;
-    let mut decoder = Decoder::new(Arc::clone(tokenizer), &writing.stops);
-    let outcome = follow(engine, id, &mut decoder, watch, listener);
+    let mut written = Written::new(Arc::clone(tokenizer), &writing.stops);
+    let outcome = follow(engine, id, &mut written, watch, listener);
     if outcome.is_err() {
         engine.cancel(id);
     }
     let (ending, statistics) = outcome?;
     if ending != Ending::StopText {
-        decoder.finish(listener)?;
+        written.finish(listener)?;
     }
-    Ok(Answer { text: decoder.text, ending, statistics })
+    Ok(Answer { text: written.text, ending, statistics })
 }
 
 /// Steps until the answer ends; why, and what it has cost.
 fn follow(
     engine: &mut Engine,
     id: SequenceId,
-    decoder: &mut Decoder,
+    written: &mut Written,
     watch: &Watch,
     listener: &mut dyn Listener,
 ) -> Result<(Ending, Statistics)> {
@@ -137,7 +132,7 @@ fn follow(
             match event {
                 Event::Prefill { done, total, .. } => listener.prefill(done, total),
                 Event::Token { token, is_stop: false, .. } if !is_stopped => {
-                    is_stopped = decoder.push(token, listener)?;
+                    is_stopped = written.push(token, listener)?;
                 }
                 Event::Finished { finish, statistics, .. } => {
                     let ending = if is_stopped { Ending::StopText } else { ending(finish)? };

@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-use trine_engine::SamplingParams;
+use trine_engine::{SamplingChanges, SamplingParams};
 use trine_model::{GenerationDefaults, KvType};
 use trine_weights::DType;
 
@@ -114,18 +114,17 @@ impl Writing {
 impl SamplingArgs {
     /// Sets the numbers that are given here, unchecked; a seed is not set.
     pub(crate) fn change(&self, sampling: &mut SamplingParams) {
-        let set = |target: &mut f32, value: Option<f32>| {
-            if let Some(value) = value {
-                *target = value;
-            }
+        let changes = SamplingChanges {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            seed: None,
         };
-        set(&mut sampling.temperature, self.temperature);
-        set(&mut sampling.top_p, self.top_p);
-        set(&mut sampling.min_p, self.min_p);
-        set(&mut sampling.repetition_penalty, self.repetition_penalty);
-        set(&mut sampling.presence_penalty, self.presence_penalty);
-        set(&mut sampling.frequency_penalty, self.frequency_penalty);
-        sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
+        changes.apply(sampling);
         sampling.logit_bias.extend_from_slice(&self.logit_bias);
     }
 

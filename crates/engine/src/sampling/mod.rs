@@ -15,6 +15,7 @@
 //! Equal logits rank by id, the lower one first. A vocabulary of 262,144 entries is never sorted:
 //! top-k and top-p are partial selections.
 
+mod changes;
 pub(crate) mod logprobs;
 mod params;
 mod penalties;
@@ -24,6 +25,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::{TOP, TopLogit};
 
+pub use changes::SamplingChanges;
 pub use params::{BIAS_MAX, BIASES_MAX, PENALTY, SamplingParams, TEMPERATURE_MAX, TOP_K_MAX};
 
 use crate::error::EngineError;

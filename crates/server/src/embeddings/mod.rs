@@ -27,7 +27,7 @@ use trine_text::Specials;
 
 use crate::app::App;
 use crate::body::permits;
-use crate::error::{ApiError, failure};
+use crate::error::{ApiError, Code, failure};
 use crate::json::Fields;
 use crate::lifecycle::Phase;
 use crate::metrics::ModelMetrics;
@@ -56,7 +56,7 @@ pub(crate) fn shape(model: &LoadedModel) -> Result<Embeddings, ApiError> {
     embeddings.ok_or_else(|| {
         let message =
             "this server generates text and gives no embeddings; start one with --embeddings";
-        ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_supported", message)
+        ApiError::new(StatusCode::NOT_IMPLEMENTED, Code::NotSupported, message)
     })
 }
 

@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease};
 use crate::ollama::read_keep_alive;
+use crate::open::open_named;
 use crate::prompts::read_prompts;
 
 /// `POST /api/embed`
@@ -57,11 +58,11 @@ async fn prepare(
     let named = app.models.find(received.model.as_deref()).await?;
     let keep = received.asked.1;
     let shared = Arc::clone(app);
-    let encode = move |(inputs, _): (Inputs, _), lease: &Lease| {
+    let encode = move |(inputs, _): (Inputs, _), lease: &Arc<Lease>| {
         let loaded = Instant::now();
         Ok((inputs.encode(&shared, lease)?, loaded))
     };
-    app.prepare_for(received, &named, keep, encode).await
+    open_named(app, received, &named, keep, encode).await
 }
 
 fn read(fields: Fields<'_>, param: &'static str) -> Result<(Inputs, Option<KeepAlive>), ApiError> {

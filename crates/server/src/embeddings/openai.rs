@@ -11,10 +11,10 @@ use serde_json::json;
 
 use super::{Inputs, TEXTS_MAX, embed, numbers, read_dimensions, respond};
 use crate::app::App;
-use crate::body::receive;
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::models::Lease;
+use crate::open::open;
 use crate::prompts::read_prompts;
 
 /// Fields that would make another vector, of servers that have them.
@@ -42,11 +42,12 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, read).await?;
-    let Asked { encoding, priority, .. } = received.asked;
     let shared = Arc::clone(&app);
-    let encode = move |asked: Asked, lease: &Lease| asked.inputs.encode(&shared, lease);
-    let (ready, lease) = app.prepare(received, encode).await?;
+    let encode = move |asked: Asked, lease: &Arc<Lease>| {
+        let Asked { inputs, encoding, priority } = asked;
+        Ok((inputs.encode(&shared, lease)?, encoding, priority))
+    };
+    let ((ready, encoding, priority), lease) = open(&app, request, read, encode).await?;
     let vectors = embed(&app, &lease, ready, priority).await?;
     let envelope = json!({
         "object": "list",

@@ -1,29 +1,25 @@
-//! Tokens to text: what may still become a stop text or a call is held back.
+//! Tokens to pieces: what may still become a stop text or a call is held back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use trine_engine::Logprobs;
-use trine_text::{CallParser, ReplyPart, StopMatcher, StreamDecoder, Tokenizer};
+use trine_text::{CallParser, ReplyDecoder, ReplyOptions, ReplyPart, Tokenizer};
 
-use super::{Ask, Piece, Reason, TokenText, complaint};
+use super::piece::{Ask, Piece, Reason, TokenText, complaint};
 use crate::warnings::escaped;
 
-/// Tokens to text, up to a stop text.
+/// Tokens to pieces, up to a stop text.
 pub(super) struct Assembler {
-    stream: StreamDecoder,
-    matcher: StopMatcher,
+    decoder: ReplyDecoder,
     stops: Vec<String>,
-    /// Tokens at the beginning in which no stop text begins.
+    /// Tokens at the beginning that do not end the text.
     min_tokens: usize,
-    include_stop: bool,
     calls: Option<CallParser>,
     /// Tokens whose text has not been passed on, if log-probabilities are wanted.
     pending: VecDeque<TokenText>,
-    /// Characters decoded and passed on.
-    decoded: usize,
+    /// Characters passed on.
     passed: usize,
-    pub(super) generated: usize,
 }
 
 pub(super) struct Assembled {
@@ -34,42 +30,38 @@ pub(super) struct Assembled {
 
 impl Assembler {
     pub(super) fn new(tokenizer: &Arc<Tokenizer>, ask: &Ask) -> Self {
+        let options = ReplyOptions {
+            stops: ask.stops.clone(),
+            include_stop: ask.include_stop,
+            min_tokens: ask.request.min_tokens,
+            skip_special: ask.skip_special,
+        };
         Self {
-            stream: StreamDecoder::new(Arc::clone(tokenizer), ask.skip_special),
-            matcher: StopMatcher::new(&ask.stops),
+            decoder: ReplyDecoder::new(Arc::clone(tokenizer), options),
             stops: ask.stops.clone(),
             min_tokens: ask.request.min_tokens,
-            include_stop: ask.include_stop,
             calls: ask.calls.clone(),
             pending: VecDeque::new(),
-            decoded: 0,
             passed: 0,
-            generated: 0,
         }
     }
 
     pub(super) fn push(&mut self, token: u32, logprobs: Option<Box<Logprobs>>) -> Assembled {
-        self.generated += 1;
-        let decoded = self.stream.push(token);
         if let Some(logprobs) = logprobs {
-            self.pending.push_back(TokenText { logprobs: *logprobs, offset: self.decoded });
+            let offset = self.decoder.characters();
+            self.pending.push_back(TokenText { logprobs: *logprobs, offset });
         }
-        self.decoded += decoded.chars().count();
-        if self.generated <= self.min_tokens {
-            let decoded = decoded.to_owned();
-            let pieces = self.pass(decoded, false, false);
-            return Assembled { pieces, stopped: None };
-        }
-        let step = self.matcher.push(decoded);
-        let stopped = step.stopped.map(|index| self.stops[index].clone());
-        let mut text = step.text;
-        if let Some(stop) = stopped.as_ref().filter(|_| self.include_stop) {
-            text.push_str(stop);
-        }
-        let pieces = self.pass(text, false, stopped.is_some());
-        let is_called = self.calls.as_ref().is_some_and(CallParser::is_done);
-        let stopped = stopped.map(Reason::StopText).or(is_called.then_some(Reason::Calls));
-        Assembled { pieces, stopped }
+        let step = self.decoder.push(token);
+        let pieces = self.pass(step.text, false, step.stopped.is_some());
+        let stopped = step.stopped.map(|index| Reason::StopText(self.stops[index].clone()));
+        let may_end = self.generated() > self.min_tokens;
+        let is_called = may_end && self.calls.as_ref().is_some_and(CallParser::is_done);
+        Assembled { pieces, stopped: stopped.or(is_called.then_some(Reason::Calls)) }
+    }
+
+    /// Tokens so far.
+    pub(super) fn generated(&self) -> usize {
+        self.decoder.tokens()
     }
 
     pub(super) fn has_calls(&self) -> bool {
@@ -77,8 +69,7 @@ impl Assembler {
     }
 
     pub(super) fn finish(&mut self) -> Vec<Piece> {
-        let mut text = self.matcher.push(self.stream.finish()).text;
-        text.push_str(&self.matcher.finish());
+        let text = self.decoder.finish();
         self.pass(text, true, true)
     }
 
@@ -89,7 +80,7 @@ impl Assembler {
         let ready =
             self.pending.iter().take_while(|token| all || token.offset < self.passed).count();
         let tokens: Vec<TokenText> = self.pending.drain(..ready).collect();
-        let generated = self.generated;
+        let generated = self.generated();
         let Some(calls) = &mut self.calls else {
             let is_empty = text.is_empty() && tokens.is_empty();
             let piece = (!is_empty).then_some(Piece::Text { text, tokens, generated });
@@ -129,7 +120,7 @@ pub(in crate::generate) mod tests {
     use trine_text::Specials;
     use trine_weights::Checkpoint;
 
-    use super::super::Whole;
+    use super::super::piece::Whole;
     use super::*;
 
     pub(in crate::generate) fn path() -> PathBuf {

@@ -8,9 +8,9 @@ use trine_engine::{EngineError, Limits, Scope};
 
 use super::loader::LoadedModel;
 use super::preset::Preset;
+use super::shared::{Named, Shared, bounded};
 use super::table::{FAILED_STEPS, Problem, Ready};
-use super::{Named, Shared, bounded};
-use crate::error::{ApiError, shown};
+use crate::error::{ApiError, Code, shown};
 
 /// A model that stays loaded while this lives.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Lease {
     /// The error of a request that the device has failed, with its true cause. Where the cause lasts, the model is unloaded
     /// when its requests have ended, and the next one loads it again.
     pub(crate) async fn explain(&self, error: ApiError) -> ApiError {
-        if error.code != "device_failed" {
+        if error.code != Code::DeviceFailed {
             return error;
         }
         let stamp = self.shared.stamp(&self.base).await;
@@ -139,7 +139,7 @@ impl Lease {
             );
         }
         match has_changed {
-            true => ApiError { code: "model_not_loaded", message, ..error },
+            true => ApiError { code: Code::ModelNotLoaded, message, ..error },
             false => error,
         }
     }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use trine_engine::{SamplingParams, Service};
 use trine_text::{ChatTemplate, GrammarCache, Tokenizer};
 
 use super::preset::{Preset, Recipe};
+use crate::error::{ApiError, Code};
 
 /// Finds and opens models.
 ///
@@ -234,5 +236,21 @@ impl LibraryError {
     /// An error of a kind.
     pub fn new(refusal: Refusal, message: impl Into<String>) -> Self {
         Self { refusal, message: message.into() }
+    }
+}
+
+impl From<LibraryError> for ApiError {
+    fn from(error: LibraryError) -> Self {
+        let LibraryError { refusal, message } = error;
+        match refusal {
+            Refusal::Invalid => Self::bad_request(message),
+            Refusal::Unknown => Self {
+                param: Some("model".to_owned()),
+                ..Self::new(StatusCode::NOT_FOUND, Code::ModelNotFound, message)
+            },
+            Refusal::Busy => Self::new(StatusCode::CONFLICT, Code::ModelInUse, message),
+            Refusal::Cancelled => Self::draining(),
+            Refusal::Failed => Self::new(StatusCode::BAD_GATEWAY, Code::LibraryFailed, message),
+        }
     }
 }

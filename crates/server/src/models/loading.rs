@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::keep::KeepAlive;
+use super::lease::Lease;
 use super::loader::LoadedModel;
+use super::shared::{Named, Shared};
 use super::table::{Expired, Outcome, Problem, Ready, Room, Slot};
-use super::{Lease, Named, Shared};
-use crate::error::shown;
+use crate::error::{ApiError, shown};
 
 /// How long a load waits for the requests of other models to end when there is no room beside these.
 const ROOM_WAIT: Duration = Duration::from_secs(300);
@@ -37,7 +39,50 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// What a request finds under its model's name.
+pub(super) enum Look {
+    Ready(Lease),
+    Loading(watch::Receiver<Outcome>),
+    /// Loaded, and about to be unloaded.
+    Leaving,
+}
+
 impl Shared {
+    pub(super) fn find_or_load(
+        self: &Arc<Self>,
+        named: &Named,
+        keep: Option<KeepAlive>,
+    ) -> Result<Look, ApiError> {
+        let base = &*named.base;
+        let mut table = self.table();
+        if table.is_closed {
+            return Err(ApiError::draining());
+        }
+        if table.ready(base).is_some_and(|ready| !ready.model.service.is_alive()) {
+            tracing::error!(model = %shown(base), "its engine met a defect; it is loaded again");
+            table.slots.remove(base);
+        }
+        match table.slots.get_mut(base) {
+            Some(Slot::Ready(ready)) if ready.is_leaving || ready.has_failed => Ok(Look::Leaving),
+            Some(Slot::Stopping(_)) => Ok(Look::Leaving),
+            Some(Slot::Ready(ready)) => {
+                ready.leases += 1;
+                ready.used = Instant::now();
+                ready.keep = keep.unwrap_or(ready.keep);
+                Ok(Look::Ready(Lease::new(named, &ready.model, ready.used, self)))
+            }
+            Some(Slot::Loading(sender)) => Ok(Look::Loading(sender.subscribe())),
+            None => {
+                let (sender, receiver) = watch::channel(None);
+                let sender = Arc::new(sender);
+                table.slots.insert(base.to_owned(), Slot::Loading(Arc::clone(&sender)));
+                // A task of its own: the client that asked first may go away.
+                tokio::spawn(Arc::clone(self).load_when_there_is_room(base.to_owned(), sender));
+                Ok(Look::Loading(receiver))
+            }
+        }
+    }
+
     /// Loads a model when it is its turn and there is room, and tells those who wait for it. A load that waits for room
     /// leaves the turn to others; one that nobody waits for any more is given up.
     pub(super) async fn load_when_there_is_room(

@@ -10,6 +10,7 @@
 //! | `keep` | how long a model stays loaded |
 //! | `table` | what is loaded, pure |
 //! | `loading` | loading and unloading |
+//! | `shared` | what the parts below have in common |
 //! | `lease` | a model that stays loaded while a request uses it |
 
 mod keep;
@@ -17,17 +18,18 @@ mod lease;
 mod loader;
 mod loading;
 mod preset;
+mod shared;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 
-use crate::app::unix_seconds;
-use crate::error::{ApiError, shown};
+use crate::clock::unix_seconds;
+use crate::error::{ApiError, Code, shown};
 
 pub use keep::KeepAlive;
 pub(crate) use lease::Lease;
@@ -35,7 +37,10 @@ pub use loader::{
     Description, Found, Library, LibraryError, Listed, LoadedModel, Loader, Outline, PullProgress,
     Refusal,
 };
-pub use preset::{Preset, Recipe, SamplingChanges};
+use loading::Look;
+pub use preset::{Preset, Recipe};
+pub(crate) use shared::Named;
+use shared::{Shared, Waiter, bounded};
 use table::{Outcome, Problem, Ready, Slot, Table};
 
 /// A list of names is asked for again after this time, where it may change.
@@ -50,16 +55,6 @@ const NAMES_SHOWN: usize = 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Models {
     shared: Arc<Shared>,
-}
-
-/// What a request's name stands for.
-#[derive(Debug, Clone)]
-pub(crate) struct Named {
-    /// The name that was asked for, or the default one.
-    pub(crate) name: Arc<str>,
-    /// The model.
-    pub(crate) base: Arc<str>,
-    pub(crate) preset: Arc<Preset>,
 }
 
 /// A name or model for people.
@@ -90,48 +85,10 @@ pub(crate) enum Unloaded {
     InUse,
 }
 
-struct Shared {
-    loader: Arc<dyn Loader>,
-    /// The names, and when they were asked for.
-    list: Mutex<(Instant, Arc<[Listed]>)>,
-    keep: KeepAlive,
-    budget: Option<u64>,
-    waiters_max: usize,
-    table: Mutex<Table>,
-    /// One load at a time.
-    loading: tokio::sync::Mutex<()>,
-    /// Told when a lease ends, a model is gone or its time has changed, and when the table is closed.
-    released: Notify,
-    /// Told when models that were leaving are gone or stay, and when the table is closed.
-    settled: Notify,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Models").finish_non_exhaustive()
-    }
-}
-
 /// Why there is no lease.
 enum Failure {
     Refused(ApiError),
     NotLoaded(String),
-}
-
-enum Look {
-    Ready(Lease),
-    Loading(watch::Receiver<Outcome>),
-    /// Loaded, and about to be unloaded.
-    Leaving,
-}
-
-/// A request that waits for a load, or for a model to leave.
-struct Waiter(Arc<Shared>);
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        self.0.table().waiters -= 1;
-    }
 }
 
 impl Models {
@@ -246,7 +203,7 @@ impl Models {
                     since: Instant::now(),
                 });
                 let message = problem.message(&shown(&named.name));
-                ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) }
+                ApiError { code: Code::ModelNotLoaded, ..ApiError::overloaded(message) }
             }
         })
     }
@@ -372,7 +329,7 @@ impl Models {
             tracing::error!(model = %shown(&named.base), problem, "the model cannot be described");
             let name = shown(&named.name);
             let message = format!("the model {name} cannot be read; the server's log says why");
-            ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) }
+            ApiError { code: Code::ModelNotLoaded, ..ApiError::overloaded(message) }
         })
     }
 
@@ -389,7 +346,7 @@ impl Models {
             return Ok(());
         }
         let message = problem.message(&shown(&name));
-        Err(ApiError { code: "model_not_loaded", ..ApiError::overloaded(message) })
+        Err(ApiError { code: Code::ModelNotLoaded, ..ApiError::overloaded(message) })
     }
 
     /// Whether any model has a problem.
@@ -407,7 +364,7 @@ impl Models {
         }
         let message = "this server serves the models that it was started with; start `trine serve` without naming models to \
                        manage them through it";
-        Err(ApiError::forbidden("library_closed", message))
+        Err(ApiError::forbidden(Code::LibraryClosed, message))
     }
 
     /// Runs work on the models on disk, on a thread that may wait; the list of names may be another one then.
@@ -518,88 +475,5 @@ fn entry(table: &Table, listed: &Listed) -> Entry {
         modified: listed.modified,
         digest: listed.digest.clone(),
         context,
-    }
-}
-
-/// Positions of a sequence, where a name may set fewer than the model has.
-fn bounded(context: Option<usize>, model: &LoadedModel) -> usize {
-    let most = model.service.limits().context;
-    context.map_or(most, |context| context.min(most))
-}
-
-impl Shared {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn list(&self) -> MutexGuard<'_, (Instant, Arc<[Listed]>)> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_closed(&self) -> bool {
-        self.table().is_closed
-    }
-
-    /// What a name stands for. Ollama's clients add a tag where none was typed.
-    fn look_up(&self, asked: &str) -> Result<Option<Found>, String> {
-        let found = self.loader.find(asked)?;
-        match asked.strip_suffix(":latest") {
-            Some(bare) if found.is_none() => self.loader.find(bare),
-            _ => Ok(found),
-        }
-    }
-
-    /// [`Loader::stamp`], on a thread that may wait.
-    async fn stamp(self: &Arc<Self>, base: &str) -> u64 {
-        let (loader, base) = (Arc::clone(&self.loader), base.to_owned());
-        tokio::task::spawn_blocking(move || loader.stamp(&base)).await.unwrap_or_default()
-    }
-
-    fn wait(self: &Arc<Self>) -> Result<Waiter, ApiError> {
-        let mut table = self.table();
-        if table.waiters >= self.waiters_max {
-            return Err(ApiError::overloaded(format!(
-                "{} requests are waiting for models to be loaded, no more are taken; try again later",
-                table.waiters
-            )));
-        }
-        table.waiters += 1;
-        drop(table);
-        Ok(Waiter(Arc::clone(self)))
-    }
-
-    fn find_or_load(
-        self: &Arc<Self>,
-        named: &Named,
-        keep: Option<KeepAlive>,
-    ) -> Result<Look, ApiError> {
-        let base = &*named.base;
-        let mut table = self.table();
-        if table.is_closed {
-            return Err(ApiError::draining());
-        }
-        if table.ready(base).is_some_and(|ready| !ready.model.service.is_alive()) {
-            tracing::error!(model = %shown(base), "its engine met a defect; it is loaded again");
-            table.slots.remove(base);
-        }
-        match table.slots.get_mut(base) {
-            Some(Slot::Ready(ready)) if ready.is_leaving || ready.has_failed => Ok(Look::Leaving),
-            Some(Slot::Stopping(_)) => Ok(Look::Leaving),
-            Some(Slot::Ready(ready)) => {
-                ready.leases += 1;
-                ready.used = Instant::now();
-                ready.keep = keep.unwrap_or(ready.keep);
-                Ok(Look::Ready(Lease::new(named, &ready.model, ready.used, self)))
-            }
-            Some(Slot::Loading(sender)) => Ok(Look::Loading(sender.subscribe())),
-            None => {
-                let (sender, receiver) = watch::channel(None);
-                let sender = Arc::new(sender);
-                table.slots.insert(base.to_owned(), Slot::Loading(Arc::clone(&sender)));
-                // A task of its own: the client that asked first may go away.
-                tokio::spawn(Arc::clone(self).load_when_there_is_room(base.to_owned(), sender));
-                Ok(Look::Loading(receiver))
-            }
-        }
     }
 }

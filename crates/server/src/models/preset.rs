@@ -1,27 +1,6 @@
 //! What a name lays over the model that it stands for.
 
-use trine_engine::SamplingParams;
-
-/// Changes to how a model samples. What is `None` stays as it is.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SamplingChanges {
-    /// See [`SamplingParams::temperature`].
-    pub temperature: Option<f32>,
-    /// See [`SamplingParams::top_k`].
-    pub top_k: Option<usize>,
-    /// See [`SamplingParams::top_p`].
-    pub top_p: Option<f32>,
-    /// See [`SamplingParams::min_p`].
-    pub min_p: Option<f32>,
-    /// See [`SamplingParams::repetition_penalty`].
-    pub repetition_penalty: Option<f32>,
-    /// See [`SamplingParams::presence_penalty`].
-    pub presence_penalty: Option<f32>,
-    /// See [`SamplingParams::frequency_penalty`].
-    pub frequency_penalty: Option<f32>,
-    /// See [`SamplingParams::seed`].
-    pub seed: Option<u64>,
-}
+use trine_engine::SamplingChanges;
 
 /// A system prompt and parameters for requests that have none of their own.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -53,25 +32,6 @@ pub struct Recipe {
     pub messages: Vec<(String, String)>,
 }
 
-impl SamplingChanges {
-    /// Makes the changes.
-    pub fn apply(&self, sampling: &mut SamplingParams) {
-        let set = |target: &mut f32, value: Option<f32>| {
-            if let Some(value) = value {
-                *target = value;
-            }
-        };
-        set(&mut sampling.temperature, self.temperature);
-        set(&mut sampling.top_p, self.top_p);
-        set(&mut sampling.min_p, self.min_p);
-        set(&mut sampling.repetition_penalty, self.repetition_penalty);
-        set(&mut sampling.presence_penalty, self.presence_penalty);
-        set(&mut sampling.frequency_penalty, self.frequency_penalty);
-        sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
-        sampling.seed = self.seed.unwrap_or(sampling.seed);
-    }
-}
-
 impl Preset {
     /// Parameters by their names in Ollama's API, in the order of its documentation.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
@@ -101,6 +61,8 @@ impl Preset {
 
 #[cfg(test)]
 mod tests {
+    use trine_engine::SamplingParams;
+
     use super::*;
 
     #[test]

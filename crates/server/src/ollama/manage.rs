@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::models::read_name;
 use crate::app::App;
 use crate::body::read_object;
-use crate::error::{ApiError, shown};
+use crate::error::{ApiError, Code, shown};
 use crate::json::Fields;
 use crate::models::{Recipe, Unloaded};
 use crate::service_routes::json_response;
@@ -83,7 +83,7 @@ pub(crate) async fn delete(
         && app.models.unload_idle(model).await == Unloaded::InUse
     {
         let message = format!("requests are using the model {}; try again later", shown(&name));
-        return Err(ApiError::new(StatusCode::CONFLICT, "model_in_use", message));
+        return Err(ApiError::new(StatusCode::CONFLICT, Code::ModelInUse, message));
     }
     app.models.manage(move |library| library.delete(&name)).await?;
     if let Some(model) = &model {

@@ -3,6 +3,7 @@
 pub(crate) mod manage;
 pub(crate) mod models;
 pub(crate) mod pull;
+pub(crate) mod pulls;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,20 +15,23 @@ use axum::http::{Request, Response};
 use serde_json::{Map, Value, json};
 use trine_text::{Message, Specials, ToolCall};
 
-use crate::app::{App, unix_seconds};
+use crate::app::App;
 use crate::body::receive;
 use crate::calling::{Calling, arguments};
+use crate::clock::unix_seconds;
 use crate::conversation::{Conversation, Rendering, check_count, read_messages};
 use crate::error::{ApiError, Dialect};
-use crate::generate::{Ask, Choices, Ended, Piece, Reason, collect};
+use crate::flow::{self, Prepared};
+use crate::generate::{Ask, Ended, Piece, Reason, Whole};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Unloaded};
 use crate::parameters::{ParameterFields, Penalties, TOKENS_MAX, UNLIMITED, read_stops};
 use crate::prompts::{check_engine, encode};
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_line, respond};
+use crate::stream::{Writer, push_line};
 use crate::structure::Structure;
 use crate::unsupported::{Harmless, Unsupported, refuse};
+use crate::warnings::Warnings;
 
 /// Options that this server has not.
 pub(crate) const UNSUPPORTED_OPTIONS: [Unsupported; 3] = [
@@ -73,36 +77,16 @@ async fn handle(
     way: Way,
 ) -> Result<Response<Body>, ApiError> {
     let started = Instant::now();
-    let received = receive(&app, request, move |fields| read(fields, way)).await?;
+    let received = receive(&app, request, move |fields| read(fields, way, started)).await?;
     let named = app.models.find(received.model.as_deref()).await?;
-    let Asked { streams, keep, .. } = received.asked;
+    let Asked { keep, .. } = received.asked;
     if keep == Some(KeepAlive::For(Duration::ZERO)) && received.asked.turn.is_none() {
         let unloaded = app.models.unload(&named.base).await;
         tracing::debug!(is_gone = unloaded == Unloaded::Gone, "asked to unload the model");
         let lines = Lines::new(named.name, way, started);
         return Ok(json_response(&lines.without_text("unload")));
     }
-    let prepare = move |asked: Asked, lease: &Lease| {
-        let load = started.elapsed();
-        Ok((asked.prepare(lease)?, load))
-    };
-    let ((ask, load), lease) = app.prepare_for(received, &named, keep, prepare).await?;
-    let mut lines = Lines { load, ..Lines::new(Arc::clone(&lease.name), way, started) };
-    let Some(ask) = ask else {
-        return Ok(json_response(&lines.without_text("load")));
-    };
-    lines.prompt_tokens = ask.request.prompt.len();
-    let choices = Choices::start(&app, &lease, vec![ask])?;
-    if streams {
-        return respond(choices, lines).await;
-    }
-    let wholes = collect(choices, 1).await?;
-    let mut line = lines.last(&wholes[0].text(), &wholes[0].ended);
-    let calls: Vec<Value> = wholes[0].calls().map(written).collect();
-    if !calls.is_empty() {
-        line["message"]["tool_calls"] = calls.into();
-    }
-    Ok(json_response(&line))
+    flow::answer_named(&app, received, &named, keep).await
 }
 
 /// How long the model stays loaded after the request, where that says it.
@@ -123,6 +107,9 @@ struct Asked {
     turn: Option<Turn>,
     streams: bool,
     keep: Option<KeepAlive>,
+    way: Way,
+    /// When the request came.
+    started: Instant,
 }
 
 /// What texts are written after.
@@ -136,7 +123,7 @@ enum Turn {
     },
 }
 
-fn read(fields: Fields<'_>, way: Way) -> Result<Asked, ApiError> {
+fn read(fields: Fields<'_>, way: Way, started: Instant) -> Result<Asked, ApiError> {
     let streams = fields.boolean("stream")?.unwrap_or(true);
     let keep = read_keep_alive(fields)?;
     refuse(fields, &UNSUPPORTED)?;
@@ -149,7 +136,7 @@ fn read(fields: Fields<'_>, way: Way) -> Result<Asked, ApiError> {
         Way::Chat => read_chat(fields)?,
         Way::Generate => read_prompt(fields)?,
     };
-    Ok(Asked { parameters, turn, streams, keep })
+    Ok(Asked { parameters, turn, streams, keep, way, started })
 }
 
 fn read_chat(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
@@ -174,9 +161,24 @@ fn read_prompt(fields: Fields<'_>) -> Result<Option<Turn>, ApiError> {
     Ok(Some(Turn::Generate { system, prompt, is_raw }))
 }
 
+impl flow::Asked for Asked {
+    type Writer = Lines;
+
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Lines>, ApiError> {
+        let load = self.started.elapsed();
+        let mut writer = Lines::new(Arc::clone(&lease.name), self.way, self.started);
+        writer.load = load;
+        let streams = self.streams;
+        let ask = self.ask(lease)?;
+        writer.prompt_tokens = ask.as_ref().map_or(0, |ask| ask.request.prompt.len());
+        let asks = ask.into_iter().collect();
+        Ok(Prepared { asks, streams, writer, warnings: Warnings::default() })
+    }
+}
+
 impl Asked {
     /// The text to be written, if one is.
-    fn prepare(self, lease: &Lease) -> Result<Option<Ask>, ApiError> {
+    fn ask(self, lease: &Lease) -> Result<Option<Ask>, ApiError> {
         let mut parameters = self.parameters.over(lease)?;
         let conversation = match self.turn {
             None => return Ok(None),
@@ -361,7 +363,15 @@ fn written(call: &ToolCall) -> Value {
 impl Writer for Lines {
     const MEDIA_TYPE: &'static str = "application/x-ndjson";
 
-    fn begin(&mut self, _out: &mut Vec<u8>) {}
+    fn whole(&self, texts: &[Whole]) -> Value {
+        let Some(whole) = texts.first() else { return self.without_text("load") };
+        let mut line = self.last(&whole.text(), &whole.ended);
+        let calls: Vec<Value> = whole.calls().map(written).collect();
+        if !calls.is_empty() {
+            line["message"]["tool_calls"] = calls.into();
+        }
+        line
+    }
 
     fn piece(&mut self, _index: usize, piece: Piece, out: &mut Vec<u8>) {
         match piece {
@@ -376,10 +386,8 @@ impl Writer for Lines {
         }
     }
 
-    fn end(&mut self, _out: &mut Vec<u8>) {}
-
-    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
-        push_line(out, &error.body(Dialect::Ollama));
+    fn fail(&mut self, error: &ApiError, dialect: Dialect, out: &mut Vec<u8>) {
+        push_line(out, &error.body(dialect));
     }
 
     /// Lines of JSON have nothing that readers skip.

@@ -7,19 +7,22 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use serde_json::{Value, json};
 
-use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, logprobs, stop_reason};
-use crate::app::{App, unix_seconds};
-use crate::body::receive;
+use super::{FINGERPRINT, Streaming, Tally, finish_reason, logprobs, stop_reason};
+use crate::app::App;
 use crate::calling::openai_call;
+use crate::clock::unix_seconds;
 use crate::conversation::Conversation;
-use crate::error::{ApiError, Dialect};
-use crate::generate::{Ask, Choices, Ended, Piece, TokenText, Whole, collect};
+use crate::error::ApiError;
+use crate::flow::{self, Prepared};
+use crate::generate::{Ended, Piece, TokenText, Whole};
 use crate::guard::random_id;
 use crate::json::Fields;
 use crate::models::Lease;
+use crate::open::open;
 use crate::parameters::{ParameterFields, Penalties, read_chat_logprobs};
 use crate::service_routes::json_response;
-use crate::stream::{Writer, push_event, respond};
+use crate::stream::{Writer, push_event};
+use crate::warnings::Warnings;
 
 /// What a request asks for.
 struct Asked {
@@ -29,67 +32,12 @@ struct Asked {
     streaming: Streaming,
 }
 
-/// A request ready for the model.
-struct Chat {
-    asks: Vec<Ask>,
-    prompt_tokens: usize,
-    prompt_logprobs: bool,
-    logprobs: bool,
-    streaming: Streaming,
-}
-
-/// What stands in every chunk.
-struct Head {
-    id: String,
-    created: u64,
-    model: Arc<str>,
-}
-
 /// Answers a conversation.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let dialect = Dialect::of(request.uri().path());
-    let received = receive(&app, request, read).await?;
-    let (chat, lease) = app.prepare(received, Asked::prepare).await?;
-    let count = chat.asks.len();
-    let choices = Choices::start(&app, &lease, chat.asks)?;
-    let head = Head {
-        id: random_id("chatcmpl-"),
-        created: unix_seconds(),
-        model: Arc::clone(&lease.name),
-    };
-    if chat.streaming.streams {
-        let writer = Chunks {
-            head,
-            dialect,
-            lease,
-            streaming: chat.streaming,
-            logprobs: chat.logprobs,
-            tally: Tally::new(chat.prompt_tokens, count),
-        };
-        return respond(choices, writer).await;
-    }
-    let wholes = collect(choices, count).await?;
-    let counts = Counts::of(chat.prompt_tokens, &wholes);
-    let choices = wholes.iter().enumerate();
-    let choices: Value =
-        choices.map(|(index, whole)| choice(&lease, index, whole, chat.logprobs)).collect();
-    let mut answer = json!({
-        "id": head.id,
-        "object": "chat.completion",
-        "created": head.created,
-        "model": &*head.model,
-        "choices": choices,
-        "usage": counts.json(),
-        "system_fingerprint": FINGERPRINT,
-    });
-    if chat.prompt_logprobs {
-        let known = &wholes[0].prompt;
-        answer["prompt_logprobs"] = logprobs::vllm_prompt(&lease.model.tokenizer, known);
-    }
-    Ok(json_response(&answer))
+    flow::answer(&app, request, read).await
 }
 
 /// Counts the tokens of a conversation.
@@ -97,8 +45,8 @@ pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let received = receive(&app, request, Conversation::read).await?;
-    let (ids, _) = app.prepare(received, Conversation::token_ids).await?;
+    let count = |conversation: Conversation, lease: &Arc<Lease>| conversation.token_ids(lease);
+    let (ids, _) = open(&app, request, Conversation::read, count).await?;
     Ok(json_response(&super::input_tokens(ids.len())))
 }
 
@@ -114,57 +62,66 @@ fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
     Ok(Asked { parameters, conversation: Conversation::read(fields)?, logprobs, streaming })
 }
 
-impl Asked {
-    fn prepare(self, lease: &Lease) -> Result<Chat, ApiError> {
+impl flow::Asked for Asked {
+    type Writer = Chunks;
+
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Chunks>, ApiError> {
         let mut parameters = self.parameters.over(lease)?;
         let ids = self.conversation.prompt(&mut parameters, lease)?;
-        Ok(Chat {
-            asks: parameters.asks(&ids, self.logprobs, lease),
-            prompt_tokens: ids.len(),
-            prompt_logprobs: parameters.fields.prompt_logprobs.is_some(),
-            logprobs: self.logprobs.is_some(),
+        let asks = parameters.asks(&ids, self.logprobs, lease);
+        let writer = Chunks {
+            id: random_id("chatcmpl-"),
+            created: unix_seconds(),
+            lease: Arc::clone(lease),
             streaming: self.streaming,
-        })
+            logprobs: self.logprobs.is_some(),
+            prompt_logprobs: parameters.fields.prompt_logprobs.is_some(),
+            tally: Tally::new(ids.len(), asks.len()),
+        };
+        let (streams, warnings) = (self.streaming.streams, Warnings::default());
+        Ok(Prepared { asks, streams, writer, warnings })
     }
 }
 
-fn choice(lease: &Lease, index: usize, whole: &Whole, wants_logprobs: bool) -> Value {
-    let (text, reason) = (whole.text(), &whole.ended.reason);
-    let known = wants_logprobs.then(|| logprobs::chat(&lease.model.tokenizer, &whole.tokens));
-    let mut message = json!({"role": "assistant", "content": text, "refusal": null});
-    let calls: Vec<Value> = whole.calls().map(openai_call).collect();
-    if !calls.is_empty() {
-        message["tool_calls"] = calls.into();
-        if text.is_empty() {
-            message["content"] = Value::Null;
-        }
-    }
-    json!({
-        "index": index,
-        "message": message,
-        "logprobs": known,
-        "finish_reason": finish_reason(reason),
-        "stop_reason": stop_reason(reason),
-    })
-}
-
-/// Writes chunks.
+/// Writes answers and chunks.
 struct Chunks {
-    head: Head,
-    dialect: Dialect,
+    id: String,
+    created: u64,
     lease: Arc<Lease>,
     streaming: Streaming,
     logprobs: bool,
+    prompt_logprobs: bool,
     tally: Tally,
 }
 
 impl Chunks {
+    fn choice(&self, index: usize, whole: &Whole) -> Value {
+        let (text, reason) = (whole.text(), &whole.ended.reason);
+        let tokenizer = &self.lease.model.tokenizer;
+        let known = self.logprobs.then(|| logprobs::chat(tokenizer, &whole.tokens));
+        let mut message = json!({"role": "assistant", "content": text, "refusal": null});
+        let calls: Vec<Value> = whole.calls().map(openai_call).collect();
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+            if text.is_empty() {
+                message["content"] = Value::Null;
+            }
+        }
+        json!({
+            "index": index,
+            "message": message,
+            "logprobs": known,
+            "finish_reason": finish_reason(reason),
+            "stop_reason": stop_reason(reason),
+        })
+    }
+
     fn chunk(&self, choices: Value, usage: Value) -> Value {
         let mut chunk = json!({
-            "id": self.head.id,
+            "id": self.id,
             "object": "chat.completion.chunk",
-            "created": self.head.created,
-            "model": &*self.head.model,
+            "created": self.created,
+            "model": &*self.lease.name,
             "choices": choices,
             "system_fingerprint": FINGERPRINT,
         });
@@ -199,6 +156,25 @@ impl Chunks {
 }
 
 impl Writer for Chunks {
+    fn whole(&self, texts: &[Whole]) -> Value {
+        let choices = texts.iter().enumerate();
+        let choices: Value = choices.map(|(index, whole)| self.choice(index, whole)).collect();
+        let mut answer = json!({
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": &*self.lease.name,
+            "choices": choices,
+            "usage": self.tally.counts_of(texts).json(),
+            "system_fingerprint": FINGERPRINT,
+        });
+        if self.prompt_logprobs {
+            let known = &texts[0].prompt;
+            answer["prompt_logprobs"] = logprobs::vllm_prompt(&self.lease.model.tokenizer, known);
+        }
+        answer
+    }
+
     fn begin(&mut self, out: &mut Vec<u8>) {
         for index in 0..self.tally.texts() {
             let delta = json!({"role": "assistant", "content": ""});
@@ -232,9 +208,5 @@ impl Writer for Chunks {
             push_event(out, None, &self.chunk(json!([]), self.tally.counts().json()));
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
-    }
-
-    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
-        push_event(out, None, &error.body(self.dialect));
     }
 }

@@ -11,18 +11,19 @@ use trine_text::Specials;
 
 use super::logprobs::{Legacy, vllm_prompt};
 use super::{Counts, FINGERPRINT, Streaming, Tally, finish_reason, stop_reason};
-use crate::app::{App, unix_seconds};
-use crate::body::receive;
+use crate::app::App;
 use crate::calling;
-use crate::error::{ApiError, Dialect};
-use crate::generate::{Ask, Choices, Piece, Whole, check_queue, collect};
+use crate::clock::unix_seconds;
+use crate::error::ApiError;
+use crate::flow::{self, Prepared};
+use crate::generate::{Ask, Piece, Whole, check_queue};
 use crate::guard::random_id;
 use crate::json::Fields;
-use crate::models::{Lease, LoadedModel};
+use crate::models::Lease;
 use crate::parameters::{ParameterFields, Penalties};
 use crate::prompts::{Prompt, check_engine, encode, read_prompts};
-use crate::service_routes::json_response;
-use crate::stream::{Writer, push_event, respond};
+use crate::stream::{Writer, push_event};
+use crate::warnings::Warnings;
 
 /// Tokens written where the request does not say, as OpenAI has it.
 pub(crate) const TOKENS_DEFAULT: usize = 16;
@@ -45,56 +46,12 @@ struct Asked {
     streaming: Streaming,
 }
 
-/// A request ready for the model.
-struct Completion {
-    prompts: Vec<Encoded>,
-    asks: Vec<Ask>,
-    /// Texts for each prompt.
-    n: usize,
-    echo: bool,
-    logprobs: Option<usize>,
-    prompt_logprobs: bool,
-    streaming: Streaming,
-}
-
 /// Continues texts.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let dialect = Dialect::of(request.uri().path());
-    let received = receive(&app, request, read).await?;
-    let (mut completion, lease) = app.prepare(received, Asked::prepare).await?;
-    let asks = std::mem::take(&mut completion.asks);
-    let count = asks.len();
-    let choices = Choices::start(&app, &lease, asks)?;
-    let (id, created) = (random_id("cmpl-"), unix_seconds());
-    let prompt_tokens = completion.prompts.iter().map(|prompt| prompt.ids.len()).sum();
-    if completion.streaming.streams {
-        let writer = Chunks {
-            id,
-            created,
-            dialect,
-            lease,
-            tally: Tally::new(prompt_tokens, count),
-            completion,
-        };
-        return respond(choices, writer).await;
-    }
-    let wholes = collect(choices, count).await?;
-    let counts = Counts::of(prompt_tokens, &wholes);
-    let choices = wholes.iter().enumerate();
-    let choices: Value =
-        choices.map(|(index, whole)| completion.choice(&lease.model, index, whole)).collect();
-    Ok(json_response(&json!({
-        "id": id,
-        "object": "text_completion",
-        "created": created,
-        "model": &*lease.name,
-        "choices": choices,
-        "usage": counts.json(),
-        "system_fingerprint": FINGERPRINT,
-    })))
+    flow::answer(&app, request, read).await
 }
 
 fn read(fields: Fields<'_>) -> Result<Asked, ApiError> {
@@ -129,8 +86,10 @@ pub(crate) fn read_texts(fields: Fields<'_>, n: usize) -> Result<Vec<Prompt>, Ap
     Ok(prompts)
 }
 
-impl Asked {
-    fn prepare(self, lease: &Lease) -> Result<Completion, ApiError> {
+impl flow::Asked for Asked {
+    type Writer = Chunks;
+
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Chunks>, ApiError> {
         let Self { parameters, prompts, echo, logprobs, streaming } = self;
         let mut parameters = parameters.over(lease)?;
         let prompt_logprobs = parameters.fields.prompt_logprobs;
@@ -143,15 +102,21 @@ impl Asked {
         let prompts = encode_all(prompts, lease, echo, n)?;
         parameters.compile(lease)?;
         let asks = prompts.iter().flat_map(|prompt| parameters.asks(&prompt.ids, logprobs, lease));
-        Ok(Completion {
-            asks: asks.collect(),
+        let asks: Vec<Ask> = asks.collect();
+        let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
+        let writer = Chunks {
+            id: random_id("cmpl-"),
+            created: unix_seconds(),
+            lease: Arc::clone(lease),
+            tally: Tally::new(prompt_tokens, asks.len()),
             prompts,
             n,
             echo,
             logprobs,
             prompt_logprobs: prompt_logprobs.is_some(),
             streaming,
-        })
+        };
+        Ok(Prepared { asks, streams: streaming.streams, writer, warnings: Warnings::default() })
     }
 }
 
@@ -190,9 +155,24 @@ pub(crate) fn encode_all(
     Ok(encoded)
 }
 
-impl Completion {
-    fn choice(&self, model: &LoadedModel, index: usize, whole: &Whole) -> Value {
-        let (tokenizer, prompt) = (&model.tokenizer, &self.prompts[index / self.n]);
+/// Writes answers and chunks.
+struct Chunks {
+    id: String,
+    created: u64,
+    lease: Arc<Lease>,
+    tally: Tally,
+    prompts: Vec<Encoded>,
+    /// Texts for each prompt.
+    n: usize,
+    echo: bool,
+    logprobs: Option<usize>,
+    prompt_logprobs: bool,
+    streaming: Streaming,
+}
+
+impl Chunks {
+    fn choice(&self, index: usize, whole: &Whole) -> Value {
+        let (tokenizer, prompt) = (&self.lease.model.tokenizer, &self.prompts[index / self.n]);
         let reason = &whole.ended.reason;
         let echoed = if self.echo { &*prompt.text } else { "" };
         let known = self.logprobs.map(|alternatives| {
@@ -216,19 +196,7 @@ impl Completion {
         }
         choice
     }
-}
 
-/// Writes chunks.
-struct Chunks {
-    id: String,
-    created: u64,
-    dialect: Dialect,
-    lease: Arc<Lease>,
-    tally: Tally,
-    completion: Completion,
-}
-
-impl Chunks {
     fn chunk(&self, choices: Value, usage: Option<Counts>) -> Value {
         let mut chunk = json!({
             "id": self.id,
@@ -237,7 +205,7 @@ impl Chunks {
             "model": &*self.lease.name,
             "choices": choices,
         });
-        if self.completion.streaming.usage {
+        if self.streaming.usage {
             chunk["usage"] = usage.map(Counts::json).unwrap_or_default();
         }
         chunk
@@ -246,18 +214,32 @@ impl Chunks {
     fn text(&self, index: usize, text: &str, known: Option<Value>) -> Value {
         let choice =
             json!({"index": index, "text": text, "logprobs": known, "finish_reason": null});
-        let usage = self.completion.streaming.continuous_usage.then(|| self.tally.counts());
+        let usage = self.streaming.continuous_usage.then(|| self.tally.counts());
         self.chunk(json!([choice]), usage)
     }
 }
 
 impl Writer for Chunks {
+    fn whole(&self, texts: &[Whole]) -> Value {
+        let choices = texts.iter().enumerate();
+        let choices: Value = choices.map(|(index, whole)| self.choice(index, whole)).collect();
+        json!({
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": &*self.lease.name,
+            "choices": choices,
+            "usage": self.tally.counts_of(texts).json(),
+            "system_fingerprint": FINGERPRINT,
+        })
+    }
+
     fn begin(&mut self, out: &mut Vec<u8>) {
-        if !self.completion.echo {
+        if !self.echo {
             return;
         }
         for index in 0..self.tally.texts() {
-            let prompt = &self.completion.prompts[index / self.completion.n];
+            let prompt = &self.prompts[index / self.n];
             push_event(out, None, &self.text(index, &prompt.text, None));
         }
     }
@@ -266,7 +248,7 @@ impl Writer for Chunks {
         match piece {
             Piece::Text { text, tokens, generated } => {
                 self.tally.grow(index, generated);
-                let known = self.completion.logprobs.filter(|_| !tokens.is_empty());
+                let known = self.logprobs.filter(|_| !tokens.is_empty());
                 let known = known.map(|alternatives| {
                     let mut legacy = Legacy::default();
                     // No prompt stands before them: streams with both `echo` and `logprobs` are refused.
@@ -284,7 +266,7 @@ impl Writer for Chunks {
                     "finish_reason": finish_reason(&ended.reason),
                     "stop_reason": stop_reason(&ended.reason),
                 });
-                let usage = self.completion.streaming.continuous_usage.then(|| self.tally.counts());
+                let usage = self.streaming.continuous_usage.then(|| self.tally.counts());
                 push_event(out, None, &self.chunk(json!([choice]), usage));
             }
             Piece::Call(_) | Piece::Prompt(_) | Piece::Failed(_) => {}
@@ -292,13 +274,9 @@ impl Writer for Chunks {
     }
 
     fn end(&mut self, out: &mut Vec<u8>) {
-        if self.completion.streaming.usage {
+        if self.streaming.usage {
             push_event(out, None, &self.chunk(json!([]), Some(self.tally.counts())));
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
-    }
-
-    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
-        push_event(out, None, &error.body(self.dialect));
     }
 }

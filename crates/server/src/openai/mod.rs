@@ -52,13 +52,6 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Counts of texts that are complete; those that share a prompt count it once.
-    pub(crate) fn of(prompt: usize, wholes: &[Whole]) -> Self {
-        let cached = wholes.iter().map(|whole| whole.ended.reused).max().unwrap_or(0);
-        let generated = wholes.iter().map(|whole| whole.ended.generated).sum();
-        Self { prompt, cached: cached.min(prompt), generated }
-    }
-
     pub(crate) fn json(self) -> Value {
         json!({
             "prompt_tokens": self.prompt,
@@ -69,7 +62,7 @@ impl Counts {
     }
 }
 
-/// Tokens read and written by a request so far, while its texts are streamed.
+/// Tokens read and written by a request, so far where its texts are streamed.
 #[derive(Debug)]
 pub(crate) struct Tally {
     prompt: usize,
@@ -98,6 +91,13 @@ impl Tally {
     pub(crate) fn end(&mut self, index: usize, ended: &Ended) {
         self.grow(index, ended.generated);
         self.cached = self.cached.max(ended.reused);
+    }
+
+    /// The counts of texts that are complete; those that share a prompt count it once.
+    pub(crate) fn counts_of(&self, texts: &[Whole]) -> Counts {
+        let cached = texts.iter().map(|text| text.ended.reused).max().unwrap_or(0);
+        let generated = texts.iter().map(|text| text.ended.generated).sum();
+        Counts { prompt: self.prompt, cached: cached.min(self.prompt), generated }
     }
 
     pub(crate) fn counts(&self) -> Counts {

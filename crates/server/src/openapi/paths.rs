@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::schema::{Field, about, constant, count, free_object, nullable, object, schema, text};
 use super::{answers, described, events, requests};
-use crate::error::{ApiError, Dialect};
+use crate::error::{ApiError, Code, Dialect};
 use crate::guard::is_public;
 use crate::metrics;
 use crate::service_routes::VERSION;
@@ -533,7 +533,7 @@ fn types(dialect: Dialect) -> Value {
     let mut types = BTreeSet::new();
     for (status, _) in STATUSES {
         let status = StatusCode::from_u16(status).expect("it is a status");
-        let plain = ApiError::new(status, "", "");
+        let plain = ApiError::new(status, Code::InternalError, "");
         let counted = ApiError { counts: Some((1, 1)), ..plain.clone() };
         for error in [plain, counted] {
             if let Some(kind) = error.body(dialect)["error"]["type"].as_str() {

@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use super::DOCUMENT;
 use super::paths::document;
 use super::reads::{Form, noted, take};
+use crate::answer::answer;
 use crate::app::testing::app;
-use crate::app::{answer, router, routes};
+use crate::routes::{router, routes};
 
 /// Where the document is kept.
 fn path() -> PathBuf {

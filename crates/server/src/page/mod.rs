@@ -13,7 +13,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, Request, Response, StatusCode};
 use sha2::{Digest, Sha256};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, Code};
 
 /// What a browser lets the page do: only scripts, styles and requests of this server, and no HTML out of strings.
 const POLICY: &str = "default-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -86,7 +86,7 @@ pub(crate) fn has(path: &str) -> bool {
 /// `GET /` and `GET /page/{name}`
 pub(crate) async fn file(request: Request<Body>) -> Result<Response<Body>, ApiError> {
     let file = find(request.uri().path()).ok_or_else(|| {
-        ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such path")
+        ApiError::new(StatusCode::NOT_FOUND, Code::NotFound, "there is no such path")
     })?;
     let is_known = knows(request.headers(), &file.tag);
     let mut response = Response::new(if is_known { Body::empty() } else { Body::from(file.text) });

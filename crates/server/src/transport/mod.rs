@@ -1,6 +1,7 @@
 //! The accept loop, and how a server ends.
 
 mod connection;
+mod error;
 mod heads;
 mod stall;
 mod table;
@@ -12,18 +13,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::app::{App, router};
+use crate::app::App;
 use crate::guard::Guard;
 use crate::lanes::{Bulk, Switch, ride};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::models::{Loader, Models};
 use crate::options::{ServerOptions, is_loopback};
+use crate::routes::router;
 use connection::{Standing, serve};
 use table::{Place, Table};
+
+pub use error::ServeError;
 
 /// Pause after the system refused a connection: it is out of file descriptors, and some have to be closed first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -32,36 +35,6 @@ const ABORT_GRACE: Duration = Duration::from_secs(2);
 const ABORT_SHARE: u32 = 4;
 /// Time for what was written last to reach the network: answers to those who came while the server ended.
 const LAST_WRITES: Duration = Duration::from_millis(50);
-
-/// Why a server does not start.
-#[derive(Debug, Error)]
-pub enum ServeError {
-    /// The address cannot be listened on.
-    #[error("cannot listen on {host}:{port}: {problem}")]
-    Listen {
-        /// The name or address given.
-        host: String,
-        /// The port given.
-        port: u16,
-        /// What is wrong and what to do.
-        problem: String,
-    },
-    /// Other machines could reach a server that asks for no key.
-    #[error(
-        "{address} is reached from other machines; give --api-key-file so that only those with a key can use the \
-         server, or --insecure-no-auth to let everybody"
-    )]
-    NoKeys {
-        /// The address.
-        address: SocketAddr,
-    },
-    /// The certificate or its key cannot be used.
-    #[error("TLS cannot be set up: {0}")]
-    Tls(String),
-    /// The system has no threads left.
-    #[error("the system gives no threads for the server: {0}")]
-    Threads(io::Error),
-}
 
 /// A server that listens and is ready to run.
 pub struct Server {

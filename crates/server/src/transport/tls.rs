@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use super::ServeError;
+use super::error::ServeError;
 
 /// What makes TLS connections with a certificate chain and its private key, both PEM files.
 ///

@@ -3,8 +3,11 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
-use super::compiler::{json_grammar, lark_string, with_options};
-use super::{CallShape, GrammarError, LeftOut, Otherwise, Relaxed, schema};
+use super::compiled::Relaxed;
+use super::error::GrammarError;
+use super::library::{json_grammar, lark_string, with_options};
+use super::schema::{self, LeftOut};
+use super::source::{CallShape, Otherwise};
 
 /// The most parts of one tool's schema that are tried separately if the library does not take the
 /// whole.

@@ -1,20 +1,24 @@
 //! Compiles a source to a grammar over a tokenizer's vocabulary.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
-use llguidance::{JsonCompileOptions, ParserFactory};
-use serde_json::{Value, json};
+use serde_json::json;
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
 use super::calls::Calls;
-use super::{
-    Grammar, GrammarError, GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES,
-    MAX_SCHEMA_BYTES, Otherwise, Relaxed, gbnf, schema,
+use super::compiled::{Grammar, Relaxed};
+use super::error::GrammarError;
+use super::library::{first_line, guarded, json_grammar, lark_string, regex_problem};
+use super::matcher::Tables;
+use super::source::{
+    GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES, Otherwise,
 };
+use super::{gbnf, schema};
+use crate::kind::Kind;
 use crate::tokenizer::Tokenizer;
-use crate::vocabulary::{Kind, shortened};
+use crate::vocabulary::shortened;
 
 /// The stack of a compiling thread; only touched pages take memory. The library recurses once for
 /// each rule or reference of a chain, and [`MAX_SCHEMA_BYTES`] have room for some thousands.
@@ -34,29 +38,7 @@ const MAX_LEXER_STATES: usize = 32_768;
 /// addition to the lexer's states.
 const BYTES_PER_SOURCE_BYTE: usize = 64;
 
-/// The longest explanation of the library that is passed on, in characters.
-const MAX_PROBLEM_CHARACTERS: usize = 300;
-
-/// Space between the elements of JSON: nothing, a space, or a line break and an indent. With
-/// unbounded space, weak models get lost.
-const JSON_SPACE: &str = r"\x20|\n[\x20\t]{0,64}";
-
-/// Classes of tokens, apart from the trie.
-pub(crate) struct Tables {
-    /// One bit for each token that text may consist of.
-    pub(crate) text: Vec<u32>,
-    /// Tokens that end a reply, ascending.
-    pub(crate) ends: Vec<u32>,
-}
-
-impl Tables {
-    pub(crate) fn is_text(&self, token: u32) -> bool {
-        self.text.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
-    }
-}
-
-/// Compiles grammars for one tokenizer. The trie of its tokens is built when the first grammar is
-/// compiled.
+/// Compiles grammars for one tokenizer. The trie of its tokens is built when the first grammar is compiled.
 #[derive(Clone)]
 pub struct GrammarCompiler {
     tokenizer: Arc<Tokenizer>,
@@ -128,14 +110,6 @@ fn as_tokenizer_error(error: GrammarError) -> GrammarError {
         GrammarError::Failed(problem) => GrammarError::Tokenizer(problem),
         other => other,
     }
-}
-
-/// Runs a call of the library; a panic in it becomes an error.
-pub(crate) fn guarded<T>(
-    work: impl FnOnce() -> Result<T, GrammarError>,
-) -> Result<T, GrammarError> {
-    std::panic::catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(GrammarError::Failed("the grammar library failed".to_owned())))
 }
 
 fn build_base(tokenizer: &Arc<Tokenizer>) -> Result<Base, GrammarError> {
@@ -288,29 +262,6 @@ impl Base {
     }
 }
 
-/// Returns the grammar of a schema.
-pub(super) fn json_grammar(schema: Value) -> TopLevelGrammar {
-    TopLevelGrammar::from_json_schema(with_options(schema))
-}
-
-/// Adds options to a schema that it cannot override.
-pub(super) fn with_options(mut schema: Value) -> Value {
-    let options = JsonCompileOptions {
-        whitespace_pattern: Some(JSON_SPACE.to_owned()),
-        ..JsonCompileOptions::default()
-    };
-    options.apply_to(&mut schema);
-    schema
-}
-
-/// Checks the syntax of an expression. Returns the character at fault, counted from 1, and the
-/// problem.
-pub(super) fn regex_problem(text: &str) -> Option<(usize, String)> {
-    let error = regex_syntax::ast::parse::Parser::new().parse(text).err()?;
-    let character = text[..error.span().start.offset].chars().count() + 1;
-    Some((character, format!("{}; write it in the syntax of Rust's regex", error.kind())))
-}
-
 fn check_regex(text: &str) -> Result<(), GrammarError> {
     let kind = "regular expression";
     if text.is_empty() {
@@ -340,24 +291,7 @@ fn choices_to_lark(choices: &[String]) -> Result<String, GrammarError> {
     Ok(format!("start: CHOICE\nCHOICE: {}\n", spelled.join(" | ")))
 }
 
-/// Spells `text` as a string of a Lark grammar.
-pub(crate) fn lark_string(text: &str) -> String {
-    let mut spelled = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' => spelled.push_str("\\\""),
-            '\\' => spelled.push_str("\\\\"),
-            '\u{0}'..='\u{1F}' | '\u{7F}' => {
-                spelled.push_str(&format!("\\u{:04x}", u32::from(character)))
-            }
-            _ => spelled.push(character),
-        }
-    }
-    spelled.push('"');
-    spelled
-}
-
-/// Returns the library's refusal of a source in this crate's terms.
+/// The library's refusal of a source in this crate's terms.
 fn refusal(kind: &'static str, message: &str) -> GrammarError {
     if message.starts_with("panic") || message.contains("too big") || message.contains("too large")
     {
@@ -380,17 +314,4 @@ fn too_complex(kind: &'static str) -> GrammarError {
         "what it expands to",
         ParserLimits::default().max_grammar_size as u64,
     )
-}
-
-/// Returns a message in one line of a bearable length: its first line, with the last one if the
-/// first only announces it.
-pub(crate) fn first_line(message: &str) -> String {
-    let mut line = message.lines().next().unwrap_or_default().to_owned();
-    if line.ends_with(':')
-        && let Some(last) = message.lines().skip(1).last()
-    {
-        line.push(' ');
-        line.push_str(last.trim());
-    }
-    line.chars().take(MAX_PROBLEM_CHARACTERS).collect()
 }

@@ -4,8 +4,22 @@ use std::sync::Arc;
 
 use llguidance::api::StopReason;
 
-use super::compiler::{Tables, first_line, guarded};
 use super::error::GrammarError;
+use super::library::{first_line, guarded};
+
+/// Classes of tokens, apart from the trie.
+pub(super) struct Tables {
+    /// One bit for each token that text may consist of.
+    pub(super) text: Vec<u32>,
+    /// Tokens that end a reply, ascending.
+    pub(super) ends: Vec<u32>,
+}
+
+impl Tables {
+    pub(super) fn is_text(&self, token: u32) -> bool {
+        self.text.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
+    }
+}
 
 /// Follows one reply through its grammar: [`Matcher::allowed`] before each token,
 /// [`Matcher::accept`] after it.
@@ -28,7 +42,7 @@ impl std::fmt::Debug for Matcher {
 }
 
 impl Matcher {
-    pub(crate) fn new(state: llguidance::Matcher, tables: Arc<Tables>) -> Self {
+    pub(super) fn new(state: llguidance::Matcher, tables: Arc<Tables>) -> Self {
         Self { state, tables, finished: false, failure: None }
     }
 

@@ -24,87 +24,25 @@
 
 mod cache;
 mod calls;
+mod compiled;
 mod compiler;
 mod error;
 mod gbnf;
+mod library;
 mod matcher;
-mod schema;
-
-use std::sync::Mutex;
+pub(crate) mod schema;
+mod source;
 
 pub use cache::GrammarCache;
+pub use compiled::{Grammar, Relaxed};
 pub use compiler::GrammarCompiler;
 pub use error::GrammarError;
 pub use matcher::Matcher;
 pub use schema::LeftOut;
-pub(crate) use schema::resolve as resolve_reference;
-
-use compiler::Tables;
-use std::sync::Arc;
-
-/// The longest JSON schema in bytes.
-pub const MAX_SCHEMA_BYTES: usize = 256 << 10;
-
-/// The longest grammar or regular expression in bytes. An expression of n parts that may all be
-/// empty costs n² steps, which none of the library's limits counts.
-pub const MAX_GRAMMAR_BYTES: usize = 16 << 10;
-
-/// The longest total length of a list of choices in bytes.
-pub const MAX_CHOICE_BYTES: usize = 64 << 10;
-
-/// The largest number of choices.
-pub const MAX_CHOICES: usize = 4096;
-
-/// The form that a reply must have.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum GrammarSource {
-    /// JSON that satisfies this JSON schema (draft 2020-12 and its predecessors' spellings). Keys
-    /// of an object come in the order of `properties`, and no others come if the schema says
-    /// nothing about others. Between elements there is at most one space, or a line break and an
-    /// indent.
-    JsonSchema(String),
-    /// Any JSON object.
-    JsonObject,
-    /// Text that the regular expression matches as a whole, in the syntax of Rust's `regex` without
-    /// look-around.
-    Regex(String),
-    /// A Lark grammar in llguidance's dialect, with a rule `start`.
-    Lark(String),
-    /// A grammar in llama.cpp's GBNF, with a rule `root`. Stretches without recursion are matched
-    /// greedily, like terminals of Lark.
-    Gbnf(String),
-    /// One of these texts.
-    Choice(Vec<String>),
-    /// Tool calls, as [`Tools::grammar`](crate::Tools::grammar) makes it.
-    Calls {
-        /// Names with the JSON schemas of their arguments. Parts of the schemas that no grammar can
-        /// enforce are left out ([`Grammar::relaxed`]).
-        calls: Vec<(String, String)>,
-        /// The forms that a reply may have.
-        shape: CallShape,
-    },
-}
-
-/// The forms that a reply with tool calls may have.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct CallShape {
-    /// Whether the reply may also be a list of calls.
-    pub parallel: bool,
-    /// The forms of a reply without calls.
-    pub otherwise: Otherwise,
-}
-
-/// The forms that a reply may have instead of tool calls.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Otherwise {
-    /// None: the reply is a call.
-    Nothing,
-    /// Text that does not begin like a call.
-    Text,
-    /// JSON that satisfies this schema.
-    Json(String),
-}
+pub use source::{
+    CallShape, GrammarSource, MAX_CHOICE_BYTES, MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES,
+    Otherwise,
+};
 
 /// Checks the JSON schema of a tool without compiling it.
 ///
@@ -112,68 +50,4 @@ pub enum Otherwise {
 /// [`GrammarError::Invalid`] and [`GrammarError::TooLarge`].
 pub(crate) fn check_tool_schema(source: &str) -> Result<(), GrammarError> {
     schema::relaxed(source).map(drop)
-}
-
-/// A keyword that the grammar of a tool's arguments does not enforce.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Relaxed {
-    /// The tool's name.
-    pub tool: String,
-    /// The keyword and its place in the schema of the tool's arguments.
-    pub left_out: LeftOut,
-}
-
-impl GrammarSource {
-    /// Returns its kind, for messages.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::JsonSchema(_) | Self::JsonObject => "JSON schema",
-            Self::Regex(_) => "regular expression",
-            Self::Lark(_) => "Lark grammar",
-            Self::Gbnf(_) => "GBNF grammar",
-            Self::Choice(_) => "list of choices",
-            Self::Calls { .. } => "tool calls",
-        }
-    }
-}
-
-/// A grammar compiled for a vocabulary, from which any number of generations can start. Made by
-/// [`GrammarCompiler::compile`].
-pub struct Grammar {
-    /// The start state, which is never advanced. It has a lock because the library's state cannot
-    /// be shared.
-    start: Mutex<llguidance::Matcher>,
-    tables: Arc<Tables>,
-    bytes: usize,
-    relaxed: Vec<Relaxed>,
-}
-
-impl std::fmt::Debug for Grammar {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Grammar").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
-}
-
-impl Grammar {
-    /// Returns a matcher at the start of a reply. It shares no changing state with other matchers:
-    /// one reply's failure does not affect others.
-    ///
-    /// # Errors
-    /// [`GrammarError::Failed`] if the library fails.
-    pub fn matcher(&self) -> Result<Matcher, GrammarError> {
-        let start = self.start.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let state = compiler::guarded(|| Ok(start.deep_clone()))?;
-        Ok(Matcher::new(state, self.tables.clone()))
-    }
-
-    /// The parts of the tools' schemas that it does not enforce. Empty for all other grammars,
-    /// which enforce everything or are refused.
-    pub fn relaxed(&self) -> &[Relaxed] {
-        &self.relaxed
-    }
-
-    /// The estimated memory in bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
 }

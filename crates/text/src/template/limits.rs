@@ -330,3 +330,15 @@ fn json_string(string: &str, ascii: bool) -> String {
     }
     escaped
 }
+
+/// The engine's error in this crate's terms.
+pub(super) fn template_error(error: &Error) -> TextError {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return TextError::TemplateLimit { what: "steps", limit: MAX_STEPS };
+    }
+    let problem = match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    };
+    TextError::Template { line: error.line().unwrap_or(0), problem }
+}

@@ -18,7 +18,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use minijinja::machinery::{eval, make_string_output};
-use minijinja::{AutoEscape, Environment, ErrorKind};
+use minijinja::{AutoEscape, Environment};
 use serde_json::{Map, Value};
 
 pub use clock::CalendarTime;
@@ -27,7 +27,7 @@ pub use message::{Content, Message, Part};
 pub(crate) use program::MAX_SOURCE_BYTES;
 
 use crate::error::TextError;
-use limits::{Budget, MAX_OUTPUT_BYTES, MAX_STEPS};
+use limits::{Budget, MAX_OUTPUT_BYTES, MAX_STEPS, template_error};
 use turns::Ways;
 
 /// The stack of a rendering thread. Only touched pages take memory. The deepest use is dropping a
@@ -258,16 +258,4 @@ fn value_of(json: Value) -> minijinja::Value {
             minijinja::Value::from_pairs(map.into_iter().map(|(key, value)| (key, value_of(value))))
         }
     }
-}
-
-/// Converts the engine's error to this crate's terms.
-fn template_error(error: &minijinja::Error) -> TextError {
-    if error.kind() == ErrorKind::OutOfFuel {
-        return TextError::TemplateLimit { what: "steps", limit: MAX_STEPS };
-    }
-    let problem = match error.detail() {
-        Some(detail) => format!("{}: {detail}", error.kind()),
-        None => error.kind().to_string(),
-    };
-    TextError::Template { line: error.line().unwrap_or(0), problem }
 }

@@ -12,6 +12,7 @@ use minijinja::machinery::{CodeGenerator, Instruction, Instructions, Token, pars
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 
+use super::limits::template_error;
 use super::operators as op;
 use crate::error::TextError;
 
@@ -40,9 +41,9 @@ fn syntax() -> Result<SyntaxConfig, Error> {
 
 /// Compiles `source`. Runs on a thread with [`super::STACK_BYTES`] of stack.
 pub(crate) fn compile(source: &str) -> Result<Instructions<'_>, TextError> {
-    let syntax = syntax().map_err(|error| super::template_error(&error))?;
+    let syntax = syntax().map_err(|error| template_error(&error))?;
     check_source(source, syntax.clone())?;
-    let tree = parse(source, NAME, syntax).map_err(|error| super::template_error(&error))?;
+    let tree = parse(source, NAME, syntax).map_err(|error| template_error(&error))?;
     let mut generator = CodeGenerator::new(NAME, source);
     generator.compile_stmt(&tree);
     let (instructions, blocks) = generator.finish();
@@ -67,7 +68,7 @@ fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), TextError> {
     let (mut tag, mut elif) = (Tag::default(), 0);
     let (mut before, mut signs) = (Operand::Other, 0);
     for token in tokenize(source, false, syntax) {
-        let (token, span) = token.map_err(|error| super::template_error(&error))?;
+        let (token, span) = token.map_err(|error| template_error(&error))?;
         let line = span.start_line as usize;
         match &token {
             Token::VariableStart | Token::BlockStart => {

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::{ToolChoice, ToolError, Tools, declaration};
+use super::tool::declaration;
+use super::{ToolChoice, ToolError, Tools};
 use crate::template::{Content, Message};
 use crate::vocabulary::shortened;
 

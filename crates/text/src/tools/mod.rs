@@ -17,6 +17,7 @@
 
 mod conversation;
 mod parser;
+mod tool;
 
 use std::sync::{Arc, OnceLock};
 
@@ -26,8 +27,8 @@ use thiserror::Error;
 pub use parser::{CallParser, ReplyPart, ToolCall};
 
 use crate::grammar::{CallShape, GrammarSource, MAX_SCHEMA_BYTES, Otherwise, check_tool_schema};
-use crate::validation::Checker;
 use crate::vocabulary::shortened;
+use tool::Tool;
 
 /// The most tools of one request.
 pub const MAX_TOOLS: usize = 128;
@@ -63,25 +64,6 @@ pub enum ToolChoice {
     Required,
     /// This tool.
     Named(String),
-}
-
-/// One function.
-#[derive(Debug)]
-struct Tool {
-    /// Letters, digits and `_-.:/`, at most 64.
-    name: String,
-    /// Its purpose.
-    description: Option<String>,
-    /// The JSON schema of its arguments, an object, as text.
-    schema: String,
-    /// Compares calls with the schema, once there was one.
-    checker: OnceLock<Checker>,
-}
-
-impl Tool {
-    fn checker(&self) -> &Checker {
-        self.checker.get_or_init(|| Checker::new(&self.schema))
-    }
 }
 
 /// The checked tools of a request.
@@ -284,13 +266,4 @@ fn read_parameters(place: &str, name: &str, value: Option<&Value>) -> Result<Str
     }
     check_tool_schema(&schema).map_err(|error| wrong(place, &error.to_string()))?;
     Ok(schema)
-}
-
-/// Writes a tool as JSON.
-fn declaration(tool: &Tool) -> String {
-    let name = Value::from(&*tool.name);
-    let description = tool.description.as_deref().map(Value::from);
-    let description =
-        description.map(|text| format!(",\"description\":{text}")).unwrap_or_default();
-    format!("{{\"name\":{name}{description},\"parameters\":{}}}", tool.schema)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Tool;
+use super::tool::Tool;
 
 /// The labels that a fence around calls may have.
 const FENCES: [&str; 6] = ["", "json", "tool_code", "tool_call", "tool_calls", "tool"];

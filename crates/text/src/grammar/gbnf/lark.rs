@@ -5,7 +5,7 @@
 //! greedily, which may lose texts of a grammar that relies on stopping early (`"a"* "ab"` within
 //! one stretch is not such a case, across a recursion it is). It never adds any.
 
-use super::super::compiler::lark_string;
+use super::super::library::lark_string;
 use super::parse::parse;
 use super::{GrammarError, KIND, Node, Rules};
 use crate::vocabulary::shortened;

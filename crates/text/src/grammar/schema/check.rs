@@ -5,10 +5,10 @@ use llguidance::regex_to_lark;
 use serde_json::{Map, Value};
 
 use super::apart::Apart;
+use super::keywords::{KIND, LISTS, LeftOut, MAPS, SCHEMA, add_options, each_below, invalid};
 use super::references::{canonical, resolve};
-use super::{KIND, LISTS, LeftOut, MAPS, SCHEMA, add_options, each_below, invalid};
-use crate::grammar::compiler::regex_problem;
 use crate::grammar::error::GrammarError;
+use crate::grammar::library::{first_line, regex_problem};
 use crate::vocabulary::shortened;
 
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
@@ -275,7 +275,7 @@ impl<'a> Check<'a> {
             Some((character, problem)) => format!("character {character}: {problem}"),
             None => match RegexBuilder::new().mk_regex_for_serach(&regex_to_lark(text, "dw")) {
                 Ok(_) => return Ok(None),
-                Err(error) => crate::grammar::compiler::first_line(&error.to_string()),
+                Err(error) => first_line(&error.to_string()),
             },
         };
         if self.left_out.is_some() {

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::keywords::{MAPS, each_below};
 use super::references::{in_place, resolve};
-use super::{MAPS, each_below};
 
 /// The deepest nesting of schemas for one value from which names are collected.
 const MAX_DEPTH: usize = 64;

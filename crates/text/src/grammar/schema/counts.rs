@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::check::Check;
 use super::close::{Merged, below, is_merging};
-use super::{add_options, each_below};
+use super::keywords::{add_options, each_below};
 use crate::grammar::error::GrammarError;
 
 /// The most alternatives for one object, and the most properties in all of them.

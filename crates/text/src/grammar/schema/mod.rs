@@ -5,34 +5,16 @@ mod apart;
 mod check;
 mod close;
 mod counts;
-mod references;
+mod keywords;
+pub(crate) mod references;
 
 use serde_json::{Map, Value};
 
 use super::error::GrammarError;
 use check::Check;
-pub(crate) use references::resolve;
+use keywords::{KIND, each_below, invalid};
 
-const KIND: &str = "JSON schema";
-
-/// The keywords whose value is one schema.
-const SCHEMA: [&str; 2] = ["additionalProperties", "additionalItems"];
-
-/// The keywords whose value is a list of schemas.
-const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
-
-/// The keywords whose value maps names to schemas.
-const MAPS: [&str; 5] =
-    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
-
-/// A keyword of a tool's schema that the grammar does not enforce.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOut {
-    /// The schema that contains it, as a JSON pointer after `#`.
-    pub place: String,
-    /// The keyword.
-    pub keyword: String,
-}
+pub use keywords::LeftOut;
 
 /// Returns the schema, parsed, checked and rewritten for the library.
 ///
@@ -65,44 +47,6 @@ fn move_references(schema: &mut Value, place: &str) {
         *reference = format!("{place}{rest}");
     }
     each_below(schema, &mut |_, below| move_references(below, place));
-}
-
-/// Visits everything directly in a schema that may be a schema or a list of schemas, with the way
-/// there.
-fn each_below(schema: &mut Value, visit: &mut dyn FnMut(&str, &mut Value)) {
-    match schema {
-        Value::Object(map) => {
-            for (key, value) in map.iter_mut() {
-                match (key.as_str(), value) {
-                    ("enum" | "const" | "default" | "examples", _) => {}
-                    (key, Value::Object(named)) if MAPS.contains(&key) => {
-                        for (name, value) in named.iter_mut() {
-                            visit(&format!("{key}/{name}"), value);
-                        }
-                    }
-                    (key, value) => visit(key, value),
-                }
-            }
-        }
-        Value::Array(items) => {
-            for (index, item) in items.iter_mut().enumerate() {
-                visit(&index.to_string(), item);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Adds a list of alternatives to a schema, which may have one already.
-fn add_options(map: &mut Map<String, Value>, options: Value) {
-    if !map.contains_key("anyOf") {
-        map.insert("anyOf".to_owned(), options);
-        return;
-    }
-    let all = map.entry("allOf").or_insert_with(|| Value::Array(Vec::new()));
-    if let Value::Array(all) = all {
-        all.push(serde_json::json!({ "anyOf": options }));
-    }
 }
 
 fn prepared(source: &str, relaxes: bool) -> Result<(Value, Vec<LeftOut>), GrammarError> {
@@ -141,14 +85,4 @@ fn parsed(source: &str) -> Result<Value, GrammarError> {
         Value::Object(_) => Ok(schema),
         _ => Err(invalid("#", "a schema must be an object or a boolean")),
     }
-}
-
-fn invalid(place: &str, problem: impl Into<String>) -> GrammarError {
-    let mut place = place.to_owned();
-    if place.len() > 200 {
-        let end = (0..=200).rev().find(|&end| place.is_char_boundary(end)).unwrap_or(0);
-        place.truncate(end);
-        place.push_str("...");
-    }
-    GrammarError::invalid(KIND, place, problem)
 }

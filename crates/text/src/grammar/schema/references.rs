@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::{KIND, invalid};
+use super::keywords::{KIND, invalid};
 use crate::grammar::error::GrammarError;
 
 /// The longest chain of references that lead only to references.

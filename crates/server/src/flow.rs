@@ -1,0 +1,84 @@
+//! The flow of a request for texts, which is the same in all dialects: its body is read and its model opened, the texts are
+//! queued, and the answer is written whole or as a stream.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+
+use crate::app::App;
+use crate::body::{Received, receive};
+use crate::error::ApiError;
+use crate::generate::{Ask, Choices, collect};
+use crate::json::Fields;
+use crate::models::{KeepAlive, Lease, Named};
+use crate::open::open_named;
+use crate::service_routes::json_response;
+use crate::stream::{Writer, respond};
+use crate::warnings::Warnings;
+
+/// What a request for texts asks for, read from its fields.
+pub(crate) trait Asked: Send + 'static {
+    /// How its answer is spelled.
+    type Writer: Writer;
+
+    /// Makes the request ready for its model.
+    ///
+    /// # Errors
+    /// What the model cannot do.
+    fn prepare(self, lease: &Arc<Lease>) -> Result<Prepared<Self::Writer>, ApiError>;
+}
+
+/// A request that is ready for its model.
+pub(crate) struct Prepared<W> {
+    /// The texts to be written; none if the model is only to be loaded.
+    pub(crate) asks: Vec<Ask>,
+    /// Whether the answer is sent while it is written.
+    pub(crate) streams: bool,
+    pub(crate) writer: W,
+    /// What the answer is written without.
+    pub(crate) warnings: Warnings,
+}
+
+/// Answers a request for texts whose fields `read` reads.
+///
+/// # Errors
+/// What `read` finds, 404 where there is no such model, and as [`answer_named`].
+pub(crate) async fn answer<A: Asked>(
+    app: &Arc<App>,
+    request: Request<Body>,
+    read: impl FnOnce(Fields<'_>) -> Result<A, ApiError> + Send + 'static,
+) -> Result<Response<Body>, ApiError> {
+    let received = receive(app, request, read).await?;
+    let named = app.models.find(received.model.as_deref()).await?;
+    answer_named(app, received, &named, None).await
+}
+
+/// Answers a request that is read, with a model that is found, which is kept loaded as long as `keep` says.
+///
+/// # Errors
+/// As [`open_named`], and what ends the texts before the answer begins.
+pub(crate) async fn answer_named<A: Asked>(
+    app: &App,
+    received: Received<A>,
+    named: &Named,
+    keep: Option<KeepAlive>,
+) -> Result<Response<Body>, ApiError> {
+    let dialect = received.dialect;
+    let (prepared, lease) = open_named(app, received, named, keep, A::prepare).await?;
+    let Prepared { asks, streams, writer, warnings } = prepared;
+    let header = writer.header();
+    let count = asks.len();
+    let mut response = if count == 0 {
+        json_response(&writer.whole(&[]))
+    } else {
+        let choices = Choices::start(app, &lease, asks)?;
+        if streams {
+            respond(choices, writer, dialect).await?
+        } else {
+            json_response(&writer.whole(&collect(choices, count).await?))
+        }
+    };
+    response.headers_mut().extend(header);
+    Ok(warnings.on(response))
+}

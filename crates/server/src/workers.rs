@@ -1,0 +1,87 @@
+//! Places for work that takes processor time, by how much of it a request may make.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::lanes::LIGHT_BYTES;
+
+/// How much work a request may make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// What people type.
+    Light,
+    /// The same with grammars to be compiled.
+    Grammar,
+    /// Long conversations.
+    Medium,
+    /// Whole books.
+    Heavy,
+}
+
+/// Most bytes of a body that makes medium work.
+pub(crate) const MEDIUM_BYTES: usize = 1 << 20;
+
+impl Weight {
+    /// The weight of a body of this size.
+    pub(crate) fn of(bytes: usize) -> Self {
+        if bytes <= LIGHT_BYTES {
+            Self::Light
+        } else if bytes <= MEDIUM_BYTES {
+            Self::Medium
+        } else {
+            Self::Heavy
+        }
+    }
+}
+
+/// Places for work that takes processor time. Each weight has its own: what is light never waits for what is not, nor does
+/// anything wait for what is heavy but the like.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    light: Arc<Semaphore>,
+    grammar: Arc<Semaphore>,
+    medium: Arc<Semaphore>,
+    heavy: Arc<Semaphore>,
+}
+
+impl Workers {
+    /// With `threads` at once for each weight; with half as many for heavy work, which leaves processors to the rest.
+    pub(crate) fn new(threads: usize) -> Self {
+        let places = |count: usize| Arc::new(Semaphore::new(count.max(1)));
+        Self {
+            light: places(threads),
+            grammar: places(threads),
+            medium: places(threads),
+            heavy: places(threads / 2),
+        }
+    }
+
+    pub(crate) fn of(&self, weight: Weight) -> &Arc<Semaphore> {
+        match weight {
+            Weight::Light => &self.light,
+            Weight::Grammar => &self.grammar,
+            Weight::Medium => &self.medium,
+            Weight::Heavy => &self.heavy,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn light_work_has_places_of_its_own() {
+        let workers = Workers::new(2);
+        let take = |weight| Arc::clone(workers.of(weight)).try_acquire_owned();
+        let mut taken = Vec::new();
+        for weight in [Weight::Heavy, Weight::Medium, Weight::Grammar] {
+            while let Ok(permit) = take(weight) {
+                taken.push(permit);
+            }
+        }
+        assert_eq!(taken.len(), 5, "one heavy, two of the others");
+        assert!(take(Weight::Light).is_ok());
+    }
+}

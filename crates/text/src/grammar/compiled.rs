@@ -1,0 +1,58 @@
+//! A grammar that is ready for replies.
+
+use std::sync::{Arc, Mutex};
+
+use super::error::GrammarError;
+use super::library::guarded;
+use super::matcher::{Matcher, Tables};
+use super::schema::LeftOut;
+
+/// A keyword that the grammar of a tool's arguments does not enforce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relaxed {
+    /// The tool's name.
+    pub tool: String,
+    /// The keyword and its place in the schema of the tool's arguments.
+    pub left_out: LeftOut,
+}
+
+/// A grammar compiled for a vocabulary, from which any number of generations can start. Made by
+/// [`GrammarCompiler::compile`].
+pub struct Grammar {
+    /// The start state, which is never advanced. It has a lock because the library's state cannot
+    /// be shared.
+    pub(super) start: Mutex<llguidance::Matcher>,
+    pub(super) tables: Arc<Tables>,
+    pub(super) bytes: usize,
+    pub(super) relaxed: Vec<Relaxed>,
+}
+
+impl std::fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grammar").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Grammar {
+    /// Returns a matcher at the start of a reply. It shares no changing state with other matchers:
+    /// one reply's failure does not affect others.
+    ///
+    /// # Errors
+    /// [`GrammarError::Failed`] if the library fails.
+    pub fn matcher(&self) -> Result<Matcher, GrammarError> {
+        let start = self.start.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let state = guarded(|| Ok(start.deep_clone()))?;
+        Ok(Matcher::new(state, self.tables.clone()))
+    }
+
+    /// The parts of the tools' schemas that it does not enforce. Empty for all other grammars,
+    /// which enforce everything or are refused.
+    pub fn relaxed(&self) -> &[Relaxed] {
+        &self.relaxed
+    }
+
+    /// The estimated memory in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
