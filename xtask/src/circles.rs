@@ -18,7 +18,7 @@ const RECORD: [(&str, &[usize]); 10] = [
     ("crates/server", &[34, 2]),
     ("crates/text", &[11, 3, 2, 2]),
     ("crates/trine", &[3, 2, 2]),
-    ("crates/vulkan", &[13, 10]),
+    ("crates/vulkan", &[13, 12]),
     ("crates/weights", &[6]),
     ("xtask", &[10, 2, 2, 2]),
 ];

@@ -6,8 +6,9 @@ use trine_backend::{BackendError, Device, Memory, Program, ProgramOptions};
 use trine_model::{Model, Plan};
 
 use crate::error::GpuError;
+use crate::program::passes::pass_keys;
 use crate::program::tuning::{Tuner, Tuning};
-use crate::program::{VulkanProgram, forecast, pass_keys};
+use crate::program::{VulkanProgram, forecast};
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::pipeline::PipelineCache;
 use crate::weights::Progress;

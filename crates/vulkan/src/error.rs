@@ -40,6 +40,20 @@ pub enum GpuError {
         /// What was to be launched.
         what: String,
     },
+    /// A Plan reads what it has not written.
+    #[error("the Plan reads {buffer} before anything has written it")]
+    Unwritten {
+        /// The Plan's name of it.
+        buffer: String,
+    },
+    /// No recording has room for a step.
+    #[error("no step of the Program has {tokens} tokens and {outputs} of logits")]
+    NoPass {
+        /// Tokens of the step.
+        tokens: usize,
+        /// Tokens whose logits are wanted.
+        outputs: usize,
+    },
     /// Memory ran out.
     #[error("{what} needs {bytes} bytes of GPU memory, which could not be allocated")]
     OutOfMemory {

@@ -10,13 +10,14 @@ use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions};
 use trine_model::{Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
 
 use super::emit::Emitter;
+use super::failure;
 use super::frame::{Frame, FrameLayout};
-use super::graph::{Graph, ValueId};
-use super::lower::{Choices, Lowering};
+use super::graph::{Graph, Home, ValueId, allocated};
+use super::lower::lower;
+use super::passes::{Attended, PassKey};
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::tuning::{Survey, Tuner};
-use super::{Attended, PassKey, failure};
 use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
@@ -163,11 +164,11 @@ impl Binding<'_> {
         let graphs: Vec<Lowered> = keys
             .into_iter()
             .map(|key| {
-                let graph = Lowering::lower(self.plan, key.width, key.attended, &selection);
+                let graph = lower(self.plan, key.width, key.attended, &selection)?;
                 let scratch = graph.place();
-                (key, graph, scratch)
+                Ok((key, graph, scratch))
             })
-            .collect();
+            .collect::<Result<_, GpuError>>()?;
         let scratch_bytes = graphs.iter().map(|(_, _, scratch)| scratch.bytes).max().unwrap_or(0);
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
         let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, &graphs, survey))?;
@@ -230,8 +231,8 @@ impl Binding<'_> {
             let tokens = key.width.tokens;
             (tokens > 1, tokens < most, tokens)
         });
-        graphs.into_iter().try_for_each(|(key, graph, scratch)| {
-            let emitter = self.emitter(bound, *key, graph, scratch);
+        graphs.into_iter().try_for_each(|(_, graph, scratch)| {
+            let emitter = self.emitter(bound, graph, scratch);
             Emitter { survey: Some(survey), ..emitter }.survey()
         })
     }
@@ -249,7 +250,7 @@ impl Binding<'_> {
         let frame = gpu.allocate(layout.bytes as u64, Place::Upload, "the step's frame")?;
         let input = self.plan.input.map(|id| {
             let buffer = self.plan.buffer(id);
-            let bytes = 4 * selection.allocated(width.of(buffer.rows)) * buffer.columns;
+            let bytes = 4 * allocated(width.of(buffer.rows)) * buffer.columns;
             gpu.allocate(bytes as u64, Place::Upload, "the rows of another device")
         });
         let input = input.transpose()?;
@@ -325,7 +326,6 @@ impl Binding<'_> {
     fn emitter<'b>(
         &'b self,
         bound: &'b Bound,
-        key: PassKey,
         graph: &'b Graph,
         scratch: &'b Scratch,
     ) -> Emitter<'b> {
@@ -338,8 +338,6 @@ impl Binding<'_> {
             ropes: &bound.ropes,
             selection: &bound.selection,
             frame: bound.frame.addresses(),
-            width: key.width,
-            by_rows: key.attended != Attended::Tiles,
             graph,
             scratch,
             base: bound.scratch.address(),
@@ -357,7 +355,7 @@ impl Binding<'_> {
         graph: &Graph,
         scratch: &Scratch,
     ) -> Result<Draft, GpuError> {
-        let emitter = self.emitter(bound, key, graph, scratch);
+        let emitter = self.emitter(bound, graph, scratch);
         let mut draft = Draft { dispatches: emitter.emit()?, copies: Vec::new(), fetch: None };
         let Some(value) = graph.output else { return Ok(draft) };
         let rows = key.width.of(self.output().rows);
@@ -396,7 +394,7 @@ impl Binding<'_> {
         let bytes = 4 * (rows * self.output().columns) as u64;
         // Rows that are changed in place stay where the host wrote them.
         let memory = match &bound.input {
-            Some(input) if emitter.graph.input == Some(value) => input,
+            Some(input) if emitter.graph.home(value).1 == Home::Host => input,
             _ => &bound.scratch,
         };
         let from = memory.part(address - memory.address(), bytes);
@@ -510,7 +508,7 @@ impl Bound {
         for index in 0..self.passes.len() {
             if self.passes[index].chains.is_some() {
                 let key = self.passes[index].key;
-                let graph = Lowering::lower(binding.plan, key.width, key.attended, &self.selection);
+                let graph = lower(binding.plan, key.width, key.attended, &self.selection)?;
                 self.passes[index] = binding.record(self, key, &graph, &graph.place(), None)?;
             }
         }
@@ -523,7 +521,7 @@ impl Bound {
             return Ok(());
         }
         let key = self.passes[pass].key;
-        let graph = Lowering::lower(binding.plan, key.width, key.attended, &self.selection);
+        let graph = lower(binding.plan, key.width, key.attended, &self.selection)?;
         let scratch = graph.place();
         let draft = binding.draft(self, key, &graph, &scratch)?;
         let recording = Recording::timed(&self.gpu, &draft.dispatches, &draft.copies)?;
