@@ -1,4 +1,5 @@
 //! Replies as text: what [`ReplyDecoder`] joins.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

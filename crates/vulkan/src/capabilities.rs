@@ -2,6 +2,9 @@
 
 use ash::vk;
 
+#[cfg(test)]
+pub(crate) mod presets;
+
 /// What kind of device it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {

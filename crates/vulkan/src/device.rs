@@ -1,15 +1,9 @@
-//! The Vulkan device as the engine sees it.
+//! A Vulkan device and how Programs on it are made.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use trine_backend::{
-    BackendError, Device, DeviceMemory, Memory, MemoryKind, Program, ProgramOptions,
-};
-use trine_model::{Model, Plan, gather};
-
 use crate::error::GpuError;
 use crate::program::tuning::{Tuner, Tuning};
-use crate::program::{VulkanProgram, forecast, pass_keys};
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::pipeline::PipelineCache;
 use crate::weights::Progress;
@@ -91,36 +85,5 @@ impl VulkanDevice {
         let gpu = Gpu::open(&self.shared.choice, self.shared.cache.clone())?;
         *self.shared.gpu.lock().unwrap_or_else(PoisonError::into_inner) = gpu.clone();
         Ok(gpu)
-    }
-}
-
-impl Device for VulkanDevice {
-    fn name(&self) -> String {
-        self.label()
-    }
-
-    fn load_plan(
-        &self,
-        model: &Model,
-        plan: Plan,
-        options: &ProgramOptions,
-    ) -> Result<Box<dyn Program>, BackendError> {
-        Ok(Box::new(VulkanProgram::load(self, model, plan, options)?))
-    }
-
-    fn memory(&self) -> DeviceMemory {
-        let gpu = self.gpu();
-        let is_shared = gpu.capabilities().is_unified();
-        let kind = if is_shared { MemoryKind::Shared } else { MemoryKind::Own };
-        DeviceMemory { kind, free: Some(gpu.free_bytes()) }
-    }
-
-    fn most_rows(&self) -> Option<usize> {
-        self.is_invariant.then_some(INVARIANT_ROWS)
-    }
-
-    fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
-        let keys = pass_keys(options, self.is_invariant);
-        forecast::memory(self.gpu().capabilities(), &gather::gather(plan.clone()), options, &keys)
     }
 }

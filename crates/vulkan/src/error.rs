@@ -2,6 +2,7 @@
 
 use ash::vk;
 use thiserror::Error;
+use trine_backend::BackendError;
 
 /// Why a Vulkan device could not be opened or used.
 #[derive(Debug, Clone, Error)]
@@ -40,6 +41,20 @@ pub enum GpuError {
         /// What was to be launched.
         what: String,
     },
+    /// A Plan reads what it has not written.
+    #[error("the Plan reads {buffer} before anything has written it")]
+    Unwritten {
+        /// The Plan's name of it.
+        buffer: String,
+    },
+    /// No recording has room for a step.
+    #[error("no step of the Program has {tokens} tokens and {outputs} of logits")]
+    NoPass {
+        /// Tokens of the step.
+        tokens: usize,
+        /// Tokens whose logits are wanted.
+        outputs: usize,
+    },
     /// Memory ran out.
     #[error("{what} needs {bytes} bytes of GPU memory, which could not be allocated")]
     OutOfMemory {
@@ -73,6 +88,17 @@ pub enum GpuError {
 }
 
 impl GpuError {
+    /// The same as an error of a backend, on the device of this name.
+    pub(crate) fn on(self, device: &str) -> BackendError {
+        let device = device.to_owned();
+        match self {
+            GpuError::OutOfMemory { what, bytes } => {
+                BackendError::OutOfMemory { what, needed: bytes, device }
+            }
+            error => BackendError::Failed { device, what: error.to_string() },
+        }
+    }
+
     /// The error of a call whose result is not success.
     pub(crate) fn of(call: &str, result: vk::Result) -> Self {
         match result {

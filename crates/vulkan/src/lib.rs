@@ -9,6 +9,7 @@ pub mod dispatch;
 mod error;
 mod files;
 pub mod kernels;
+mod load;
 pub mod pack;
 mod program;
 #[allow(unsafe_code, reason = "calls the Vulkan driver")]
@@ -20,6 +21,7 @@ mod weights;
 pub use device::{INVARIANT_ROWS, VulkanDevice};
 pub use error::GpuError;
 pub use kernels::read::ReadSpeed;
+pub use program::explain;
 pub use program::tuning::{Tuning, TuningMode, TuningProgress, TuningState, tuning_state};
 pub use raw::gpu::{Choice, Description, Gpu, Injected, devices};
 pub use raw::pipeline::PipelineCache;

@@ -67,6 +67,11 @@ pub fn device_format(dtype: DType) -> Option<Format> {
     })
 }
 
+/// The format in which the device holds a file's.
+pub(crate) fn format_of(dtype: DType) -> Format {
+    device_format(dtype).unwrap_or(Format::Q8_0)
+}
+
 /// One number for each plane: its bytes in a row, in some rows or in a matrix, or its place. Absent planes have 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PlaneBytes {

@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytemuck::Pod;
 
 use crate::capabilities::DeviceKind;
-#[cfg(test)]
-use crate::capabilities::{Capabilities, CooperativeShape, Element};
 use crate::dispatch::Dispatch;
 use crate::raw::commands::{Copy, Recording};
 use crate::raw::gpu::{Choice, Gpu};
@@ -29,23 +27,6 @@ pub fn gpu() -> Arc<Gpu> {
         })
     })
     .clone()
-}
-
-/// The tests' device as if it were a GPU whose matrix units have the layout that the fragment kernel is written for: for what is
-/// decided without a device.
-#[cfg(test)]
-pub(crate) fn matrix_capabilities() -> Capabilities {
-    let shape = |m, n, k| CooperativeShape { m, n, k, input: Element::F16, output: Element::F32 };
-    Capabilities {
-        cooperative: vec![shape(16, 16, 16), shape(16, 8, 16)],
-        kind: DeviceKind::Discrete,
-        subgroup: 32,
-        shared_bytes: 48 << 10,
-        invocations: 1024,
-        cores: Some(132),
-        fragments: true,
-        ..gpu().capabilities().clone()
-    }
 }
 
 /// Whether the tests' device gets the case of this number: a GPU gets all, software one of `share`, because it compiles a

@@ -103,7 +103,7 @@ impl Weights {
                 progress(done, file_bytes);
             }
         };
-        let fail = |error: GpuError| crate::program::failure(&name, error);
+        let fail = |error: GpuError| error.on(&name);
         let mut converted = Vec::new();
         let mut matrices = Vec::with_capacity(joints.len());
         let mut memory = Vec::with_capacity(joints.len() + 1);
@@ -126,11 +126,6 @@ impl Weights {
         let bytes = arena.allocated();
         Ok(Self { matrices, vectors, units, _memory: memory, tables, bytes, mapped })
     }
-}
-
-/// The device's format of a weight.
-pub(crate) fn format_of(dtype: DType) -> Format {
-    device_format(dtype).unwrap_or(Format::Q8_0)
 }
 
 /// Matrices that are packed together; each once.
@@ -214,7 +209,7 @@ impl Load<'_> {
         };
         let planes = format.plane_bytes(rows, columns).ok_or_else(too_large)?;
         let (starts, bytes) = planes.layout().ok_or_else(too_large)?;
-        let fail = |error: GpuError| crate::program::failure(self.name, error);
+        let fail = |error: GpuError| error.on(self.name);
         let buffer = arena.allocate(bytes, &first.name).map_err(fail)?;
         let mut row = 0;
         for (index, id) in ids.iter().enumerate() {

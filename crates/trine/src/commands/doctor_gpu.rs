@@ -61,7 +61,11 @@ fn remedy(error: &GpuError) -> &'static str {
             "look into the kernel's log (dmesg) for the reason, and update the GPU's driver"
         }
         GpuError::NoLoader { .. } | GpuError::NoDevice { .. } => INSTALL,
-        GpuError::Missing { .. } | GpuError::TooWide { .. } | GpuError::Call { .. } => UPDATE,
+        GpuError::Missing { .. }
+        | GpuError::TooWide { .. }
+        | GpuError::Unwritten { .. }
+        | GpuError::NoPass { .. }
+        | GpuError::Call { .. } => UPDATE,
     }
 }
 

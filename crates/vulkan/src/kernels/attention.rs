@@ -16,7 +16,7 @@ mod tests;
 
 use trine_model::{Heads, KvType};
 
-use crate::kernels::operand::GROUP;
+use crate::kernels::operand::{BLOCK, GROUP};
 
 pub(crate) use self::cache::kv_number;
 pub use self::cache::{KV_BLOCK, KvCache};
@@ -57,6 +57,11 @@ impl AttentionShape {
     pub fn gives_halves(&self, kind: KvType) -> bool {
         let Heads { query, dim, .. } = self.heads;
         kind == KvType::F16 && dim.is_multiple_of(16) && (query * dim).is_multiple_of(GROUP)
+    }
+
+    /// Whether the kernel for one row can give its result in fixed point: heads are whole blocks.
+    pub fn gives_fixed(&self) -> bool {
+        self.heads.dim.is_multiple_of(BLOCK)
     }
 
     fn window_argument(&self) -> u32 {

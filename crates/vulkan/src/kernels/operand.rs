@@ -39,8 +39,8 @@ pub enum OperandKind {
 }
 
 impl OperandKind {
-    /// Its part of a key of measurements.
-    pub(super) fn name(self) -> &'static str {
+    /// Its name in texts, and its part of a key of measurements.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             OperandKind::Plain => "f32",
             OperandKind::Fixed16 => "fixed16",

@@ -11,13 +11,13 @@ use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Scratch, Width, Worklo
 
 use super::emit::Emitter;
 use super::frame::{Frame, FrameLayout};
-use super::graph::{Graph, ValueId};
+use super::graph::{Graph, Home, ValueId};
 use super::inputs::Inputs;
-use super::lower::{Choices, Lowering};
+use super::lower::lower;
+use super::passes::{Attended, PassKey};
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::tuning::{Survey, Tuner};
-use super::{Attended, PassKey, failure};
 use crate::chain::{self, ChainMemory, Chains};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
@@ -126,8 +126,7 @@ impl Binding<'_> {
         let name = gpu.capabilities().name.clone();
         self.check(&name)?;
         let weights = Weights::load(gpu, self.model, self.plan, progress)?;
-        let bound =
-            self.record_all(gpu, keys, weights, tuner).map_err(|error| failure(&name, error))?;
+        let bound = self.record_all(gpu, keys, weights, tuner).map_err(|error| error.on(&name))?;
         gpu.save_pipelines();
         Ok(bound)
     }
@@ -165,11 +164,11 @@ impl Binding<'_> {
         let graphs: Vec<Lowered> = keys
             .into_iter()
             .map(|key| {
-                let graph = Lowering::lower(self.plan, key.width, key.attended, &selection);
+                let graph = lower(self.plan, key.width, key.attended, &selection)?;
                 let scratch = graph.place();
-                (key, graph, scratch)
+                Ok((key, graph, scratch))
             })
-            .collect();
+            .collect::<Result<_, GpuError>>()?;
         let scratch_bytes = graphs.iter().map(|(_, _, scratch)| scratch.bytes).max().unwrap_or(0);
         let mut bound = self.allocate(gpu, weights, selection, scratch_bytes as u64)?;
         let shapes = tuner.settle(gpu, &|survey| self.survey(&bound, &graphs, survey))?;
@@ -234,8 +233,8 @@ impl Binding<'_> {
             let tokens = key.width.tokens;
             (tokens > 1, tokens < most, tokens)
         });
-        graphs.into_iter().try_for_each(|(key, graph, scratch)| {
-            let emitter = self.emitter(bound, *key, graph, scratch);
+        graphs.into_iter().try_for_each(|(_, graph, scratch)| {
+            let emitter = self.emitter(bound, graph, scratch);
             Emitter { survey: Some(survey), ..emitter }.survey()
         })
     }
@@ -251,8 +250,7 @@ impl Binding<'_> {
         let caches = self.caches(gpu)?;
         let layout = FrameLayout::new(self.options);
         let frame = gpu.allocate(layout.bytes as u64, Place::Upload, "the step's frame")?;
-        let allocated = |rows| selection.allocated(width.of(rows));
-        let inputs = Inputs::allocate(gpu, self.plan, &weights, allocated)?;
+        let inputs = Inputs::allocate(gpu, self.plan, &weights, width)?;
         let output = |id: &BufferId| {
             let buffer = self.plan.buffer(*id);
             let bytes = 4 * width.of(buffer.rows).max(1) * buffer.columns;
@@ -325,7 +323,6 @@ impl Binding<'_> {
     fn emitter<'b>(
         &'b self,
         bound: &'b Bound,
-        key: PassKey,
         graph: &'b Graph,
         scratch: &'b Scratch,
     ) -> Emitter<'b> {
@@ -338,8 +335,6 @@ impl Binding<'_> {
             ropes: &bound.ropes,
             selection: &bound.selection,
             frame: bound.frame.addresses(),
-            width: key.width,
-            by_rows: key.attended != Attended::Tiles,
             graph,
             scratch,
             base: bound.scratch.address(),
@@ -357,7 +352,7 @@ impl Binding<'_> {
         graph: &Graph,
         scratch: &Scratch,
     ) -> Result<Draft, GpuError> {
-        let emitter = self.emitter(bound, key, graph, scratch);
+        let emitter = self.emitter(bound, graph, scratch);
         let mut draft =
             Draft { dispatches: emitter.emit()?, copies: Vec::new(), fetch: Vec::new() };
         for (index, value) in graph.outputs.iter().enumerate() {
@@ -398,11 +393,12 @@ impl Binding<'_> {
     ) -> Copy {
         let Span { address, .. } = emitter.span(value);
         let buffer = self.plan.output(index);
-        let bytes = 4 * (emitter.width.of(buffer.rows) * buffer.columns) as u64;
+        let bytes = 4 * (emitter.graph.width.of(buffer.rows) * buffer.columns) as u64;
         // Rows that are changed in place stay where the host wrote them.
-        let inputs = emitter.graph.inputs.iter().zip(bound.inputs.buffers());
-        let input = inputs.filter(|(input, _)| **input == value).map(|(_, memory)| memory).next();
-        let memory = input.unwrap_or(&bound.scratch);
+        let memory = match emitter.graph.home(value).1 {
+            Home::Host(input) => bound.inputs.buffer(input),
+            _ => &bound.scratch,
+        };
         let from = memory.part(address - memory.address(), bytes);
         Copy { from, to: bound.outputs[index].part(0, bytes), bytes }
     }
@@ -539,7 +535,7 @@ impl Bound {
         for index in 0..self.passes.len() {
             if self.passes[index].chains.is_some() {
                 let key = self.passes[index].key;
-                let graph = Lowering::lower(binding.plan, key.width, key.attended, &self.selection);
+                let graph = lower(binding.plan, key.width, key.attended, &self.selection)?;
                 self.passes[index] = binding.record(self, key, &graph, &graph.place(), None)?;
             }
         }
@@ -552,7 +548,7 @@ impl Bound {
             return Ok(());
         }
         let key = self.passes[pass].key;
-        let graph = Lowering::lower(binding.plan, key.width, key.attended, &self.selection);
+        let graph = lower(binding.plan, key.width, key.attended, &self.selection)?;
         let scratch = graph.place();
         let draft = binding.draft(self, key, &graph, &scratch)?;
         let recording = Recording::timed(&self.gpu, &draft.dispatches, &draft.copies)?;

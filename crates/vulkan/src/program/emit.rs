@@ -4,14 +4,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use trine_backend::{BLOCK, ProgramOptions};
-use trine_model::{CacheId, Plan, Rows, Scratch, WeightId, Width};
+use trine_model::{CacheId, Plan, Rows, Scratch, WeightId};
 
 use super::frame::StepAddresses;
 use super::graph::{
-    AttendWork, ElementsKind, Graph, HeadsWork, Input, Node, OperandValue, Output, RowsKind,
-    ValueId, Work,
+    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made, Node,
+    NormWork, OperandValue, Output, Prepare, ProductKernel, ProductWork, ValueId, Work, allocated,
 };
-use super::lower::Choices;
 use super::ropes::Ropes;
 use super::selection::Selection;
 use super::tuning::Survey;
@@ -30,10 +29,12 @@ use crate::kernels::operand::{Operand, OperandKind};
 use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::kernels::stream::StreamLaunch;
 use crate::kernels::tunable::Tunable;
-use crate::pack::Matrix;
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::weights::Weights;
+
+/// What is not there.
+const NOWHERE: Span = Span { address: 0, bytes: 0 };
 
 /// What addresses are taken from.
 pub(super) struct Emitter<'a> {
@@ -42,8 +43,6 @@ pub(super) struct Emitter<'a> {
     pub(super) weights: &'a Weights,
     pub(super) selection: &'a Selection,
     pub(super) frame: StepAddresses,
-    /// Rows of the recording.
-    pub(super) width: Width,
     pub(super) graph: &'a Graph,
     pub(super) scratch: &'a Scratch,
     /// First byte of scratch memory.
@@ -57,8 +56,6 @@ pub(super) struct Emitter<'a> {
     pub(super) ropes: &'a Ropes,
     /// Counters of attention's parts; 0 between launches.
     pub(super) counters: Span,
-    /// Whether attention goes by rows instead of by tiles.
-    pub(super) by_rows: bool,
     /// Sees the products, where their shapes are yet to be chosen.
     pub(super) survey: Option<&'a RefCell<Survey>>,
 }
@@ -84,18 +81,39 @@ impl Emitter<'_> {
             .try_for_each(|node| self.node(node, &mut dispatches))
     }
 
-    /// Where a value is.
-    pub(super) fn span(&self, id: ValueId) -> Span {
-        let bytes = self.graph.values[id.0] as u64;
-        if let Some(input) = self.graph.inputs.iter().position(|input| *input == id) {
+    /// Where a piece of a value is; an empty one is nowhere.
+    fn piece(&self, id: ValueId, piece: usize) -> Span {
+        let bytes = self.graph.value(id).bytes[piece] as u64;
+        let (home, place) = self.graph.home(id);
+        if let Home::Host(input) = place {
             return Span { address: self.inputs[input], bytes };
         }
-        let offset = self.scratch.offsets[id.0].expect("a value that a launch touches is placed");
+        if bytes == 0 {
+            return NOWHERE;
+        }
+        let offset = self.scratch.offsets[Graph::piece(home, piece)];
+        let offset = offset.expect("a value that a launch touches is placed");
         Span { address: self.base + offset as u64, bytes }
     }
 
+    /// Where f32 rows are.
+    pub(super) fn span(&self, id: ValueId) -> Span {
+        self.piece(id, 0)
+    }
+
     fn operand(&self, value: OperandValue) -> Operand {
-        Operand { kind: value.kind, codes: self.span(value.codes), scales: self.span(value.scales) }
+        let [codes, scales] = [0, 1].map(|piece| self.piece(value.id, piece));
+        Operand { kind: value.kind, codes, scales }
+    }
+
+    /// A value as a product takes it.
+    fn form(&self, form: Form) -> Operand {
+        match form {
+            Form::Rows(rows) => {
+                Operand { kind: OperandKind::Plain, codes: self.span(rows), scales: NOWHERE }
+            }
+            Form::Operand(operand) => self.operand(operand),
+        }
     }
 
     /// Address of the number of rows of a kind in the step.
@@ -107,64 +125,78 @@ impl Emitter<'_> {
     }
 
     fn node(&self, node: &Node, out: &mut Vec<Dispatch>) -> Result<(), GpuError> {
-        let rows = self.width.of(node.rows);
-        match &node.work {
+        let vector = |id| self.weights.vector(id);
+        let rows = self.graph.width.of(node.rows);
+        match node.work {
             Work::Embed { table, scale, output } => {
                 let launch = EmbedLaunch {
-                    table: self.weights.matrix(&[*table]),
+                    table: self.weights.matrix(&[table]),
                     frame: self.frame.frame,
-                    target: self.span(*output),
+                    target: self.span(output),
                     rows,
-                    factor: *scale,
+                    factor: scale,
                 };
                 out.push(launch.dispatch(self.gpu, &node.label, node.step)?);
             }
-            Work::Rows { kind, source, columns, epsilon, plain, operand } => {
-                let launch = RowsLaunch {
-                    work: self.row_work(*kind),
-                    source: self.span(*source),
-                    columns: *columns,
-                    rows,
-                    row_count: self.row_count(node.rows),
-                    epsilon: *epsilon,
-                    plain: plain.map(|value| self.span(value)),
-                    operand: operand.map(|value| self.operand(value)),
-                };
-                out.push(launch.dispatch(self.gpu, &node.label, node.step)?);
+            Work::Convert { source, operand } => {
+                let made = Made::Operand(operand);
+                out.push(self.rows(node, RowWork::Convert, source, 0.0, Some(made))?);
             }
-            Work::Elements { kind, result, columns } => {
+            Work::Norm { norm: NormWork::Norm { source, weight, epsilon }, made } => {
+                let work = RowWork::Norm { weight: vector(weight) };
+                out.push(self.rows(node, work, source, epsilon, Some(made))?);
+            }
+            Work::Norm {
+                norm: NormWork::NormAddNorm { source, weight, target, next_weight, epsilon, .. },
+                made,
+            } => {
+                let work = RowWork::NormAddNorm {
+                    weight: vector(weight),
+                    target: self.span(target),
+                    next_weight: vector(next_weight),
+                };
+                out.push(self.rows(node, work, source, epsilon, Some(made))?);
+            }
+            Work::NormAdd { source, weight, target, epsilon, .. } => {
+                let work = RowWork::NormAdd { weight: vector(weight), target: self.span(target) };
+                out.push(self.rows(node, work, source, epsilon, None)?);
+            }
+            Work::Elements { kind, result } => {
                 let launch = ElementsLaunch {
-                    work: self.element_work(*kind),
-                    result: self.span(*result),
-                    columns: *columns,
+                    work: self.element_work(kind),
+                    result: self.span(result),
+                    columns: self.graph.value(result).columns,
                     rows,
                     row_count: self.row_count(node.rows),
                 };
                 out.push(launch.dispatch(self.gpu, &node.label, node.step)?);
             }
-            Work::Heads(work) => out.push(self.heads(node, work)?),
-            Work::Attend(work) => out.push(self.attend(node, work)?),
-            Work::Product { weights, input, output } => {
-                self.product(node, weights, *input, output, rows, out)?;
-            }
+            Work::Heads(ref work) => out.push(self.heads(node, work)?),
+            Work::Attend(ref work) => out.push(self.attend(node, work)?),
+            Work::Product(ref work) => self.product(node, work, out)?,
         }
         Ok(())
     }
 
-    fn row_work(&self, kind: RowsKind) -> RowWork {
-        let vector = |id| self.weights.vector(id);
-        match kind {
-            RowsKind::Convert => RowWork::Convert,
-            RowsKind::Norm { weight } => RowWork::Norm { weight: vector(weight) },
-            RowsKind::NormAdd { weight, target } => {
-                RowWork::NormAdd { weight: vector(weight), target: self.span(target) }
-            }
-            RowsKind::NormAddNorm { weight, target, next_weight } => RowWork::NormAddNorm {
-                weight: vector(weight),
-                target: self.span(target),
-                next_weight: vector(next_weight),
-            },
-        }
+    fn rows(
+        &self,
+        node: &Node,
+        work: RowWork,
+        source: ValueId,
+        epsilon: f32,
+        made: Option<Made>,
+    ) -> Result<Dispatch, GpuError> {
+        let launch = RowsLaunch {
+            work,
+            source: self.span(source),
+            columns: self.graph.value(source).columns,
+            rows: self.graph.width.of(node.rows),
+            row_count: self.row_count(node.rows),
+            epsilon,
+            plain: made.and_then(Made::rows).map(|id| self.span(id)),
+            operand: made.and_then(Made::operand).map(|value| self.operand(value)),
+        };
+        launch.dispatch(self.gpu, &node.label, node.step)
     }
 
     fn element_work(&self, kind: ElementsKind) -> ElementWork {
@@ -172,8 +204,8 @@ impl Emitter<'_> {
             ElementsKind::Geglu { gate, up } => {
                 ElementWork::Geglu { gate: self.span(gate), up: self.span(up) }
             }
-            ElementsKind::Add { source } => ElementWork::Add { source: self.span(source) },
-            ElementsKind::Softcap { cap } => ElementWork::Softcap { cap },
+            ElementsKind::Add { source, .. } => ElementWork::Add { source: self.span(source) },
+            ElementsKind::Softcap { cap, .. } => ElementWork::Softcap { cap },
             ElementsKind::Select { source } => {
                 ElementWork::Select { source: self.span(source), picks: self.frame.outputs }
             }
@@ -183,18 +215,15 @@ impl Emitter<'_> {
     fn product(
         &self,
         node: &Node,
-        weights: &[WeightId],
-        input: Input,
-        output: &Output,
-        rows: usize,
+        work: &ProductWork,
         out: &mut Vec<Dispatch>,
     ) -> Result<(), GpuError> {
-        let matrix = self.weights.matrix(weights);
-        if self.selection.is_narrow(matrix.format, rows) {
-            out.extend(self.matvec(node, matrix, weights, input, output, rows)?);
-            return Ok(());
+        if work.kernel == ProductKernel::Matmul {
+            self.matmul(node, work, out)
+        } else {
+            out.extend(self.matvec(node, work)?);
+            Ok(())
         }
-        self.matmul(node, matrix, weights, input, output, rows, out)
     }
 
     /// A product in the shape that was chosen for it; `None` where it is only shown to a survey.
@@ -220,39 +249,32 @@ impl Emitter<'_> {
     fn matmul(
         &self,
         node: &Node,
-        matrix: Matrix,
-        weights: &[WeightId],
-        input: Input,
-        output: &Output,
-        width: usize,
+        work: &ProductWork,
         out: &mut Vec<Dispatch>,
     ) -> Result<(), GpuError> {
-        let operand = match input {
-            Input::Plain(value) => plain_operand(self.span(value)),
-            Input::Operand(value) => self.operand(value),
-            Input::Norm { .. } | Input::NormAddNorm { .. } => {
-                unreachable!("a product of several rows does not norm them")
-            }
+        let ids = &work.joint.weights;
+        let (matrix, width) = (self.weights.matrix(ids), self.graph.width.of(node.rows));
+        let operand = match work.input {
+            Input::Given(form) => self.form(form),
+            Input::Norm(_) => unreachable!("a product of several rows does not norm them"),
         };
         let segments: Vec<Segment>;
-        let output = match output {
+        let output = match &work.output {
             Output::Parts(values) => {
-                segments = self.segments(weights, values, width);
+                segments = self.segments(ids, values, width);
                 MatmulOutput::Segments(&segments)
             }
-            Output::Gated { operand: Some(operand), .. } => MatmulOutput::GatedHalves {
+            Output::Gated(Made::Operand(operand)) => MatmulOutput::GatedHalves {
                 operand: self.operand(*operand),
-                unit: self.weights.unit(weights[0]),
+                unit: self.weights.unit(ids[0]),
             },
-            Output::Gated { plain, .. } => {
-                let value = plain.expect("a gated product without an operand gives f32 rows");
-                MatmulOutput::Gated { target: self.span(value) }
+            Output::Gated(Made::Rows(rows) | Made::Both(rows, _)) => {
+                MatmulOutput::Gated { target: self.span(*rows) }
             }
         };
         let scratch = Some(self.split_scratch);
         let launch = MatmulLaunch { matrix, width, operand, output, scratch };
-        let allocated = self.selection.allocated(width);
-        let rows = launch.rows_at_once(self.gpu.capabilities(), allocated);
+        let rows = launch.rows_at_once(self.gpu.capabilities(), allocated(width));
         if rows == width {
             out.extend(self.shaped(&launch, node)?);
             return Ok(());
@@ -265,47 +287,43 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn matvec(
-        &self,
-        node: &Node,
-        matrix: Matrix,
-        weights: &[WeightId],
-        input: Input,
-        output: &Output,
-        width: usize,
-    ) -> Result<Option<Dispatch>, GpuError> {
-        let input = match input {
-            Input::Plain(value) => MatvecInput::Operand(plain_operand(self.span(value))),
-            Input::Operand(value) => MatvecInput::Operand(self.operand(value)),
-            Input::Norm { source, weight, epsilon } => MatvecInput::Norm {
-                x: self.span(source),
-                weight: self.weights.vector(weight),
-                epsilon,
-            },
-            Input::NormAddNorm { source, weight, target, updated, next_weight, epsilon } => {
-                MatvecInput::NormAddNorm {
-                    x: self.span(target),
-                    added: self.span(source),
-                    added_weight: self.weights.vector(weight),
-                    weight: self.weights.vector(next_weight),
-                    epsilon,
-                    x_out: self.span(updated),
-                }
+    fn matvec(&self, node: &Node, work: &ProductWork) -> Result<Option<Dispatch>, GpuError> {
+        let ids = &work.joint.weights;
+        let (matrix, width) = (self.weights.matrix(ids), self.graph.width.of(node.rows));
+        let vector = |id| self.weights.vector(id);
+        let input = match work.input {
+            Input::Given(form) => MatvecInput::Operand(self.form(form)),
+            Input::Norm(NormWork::Norm { source, weight, epsilon }) => {
+                MatvecInput::Norm { x: self.span(source), weight: vector(weight), epsilon }
             }
+            Input::Norm(NormWork::NormAddNorm {
+                source,
+                weight,
+                target,
+                updated,
+                next_weight,
+                epsilon,
+            }) => MatvecInput::NormAddNorm {
+                x: self.span(target),
+                added: self.span(source),
+                added_weight: vector(weight),
+                weight: vector(next_weight),
+                epsilon,
+                x_out: self.span(updated),
+            },
         };
         let segments: Vec<Segment>;
-        let output = match output {
+        let output = match &work.output {
             Output::Parts(values) => {
-                segments = self.segments(weights, values, width);
+                segments = self.segments(ids, values, width);
                 MatvecOutput::Segments(&segments)
             }
-            Output::Gated { plain, operand } => MatvecOutput::Gated {
-                plain: plain.map(|value| self.span(value)),
-                operand: operand.map(|value| self.operand(value)),
+            Output::Gated(made) => MatvecOutput::Gated {
+                plain: made.rows().map(|id| self.span(id)),
+                operand: made.operand().map(|value| self.operand(value)),
             },
         };
-        let norm = !matches!(input, MatvecInput::Operand(_));
-        if self.selection.streams(matrix.format, matrix.columns, width, norm) {
+        if work.kernel == ProductKernel::Stream {
             return self.shaped(&StreamLaunch { matrix, input, output }, node);
         }
         self.shaped(&MatvecLaunch { matrix, width, input, output }, node)
@@ -330,74 +348,94 @@ impl Emitter<'_> {
         }
     }
 
-    fn norm_of(&self, weight: Option<WeightId>) -> Option<u64> {
-        weight.map(|id| self.weights.vector(id))
-    }
-
     fn heads(&self, node: &Node, work: &HeadsWork) -> Result<Dispatch, GpuError> {
-        let turned = |value| Turned {
-            query: self.span(value),
-            heads: work.heads.query,
-            query_norm: self.norm_of(work.query_norm),
+        let vector = |id| self.weights.vector(id);
+        let of = |rows: ValueId, heads: usize| {
+            let turned = Turned { query: self.span(rows), heads, query_norm: None };
+            (self.graph.value(rows).columns / heads, Some(turned))
         };
-        let stored = |cache| {
-            Some(Stored {
-                key: self.span(work.key?),
-                value: self.span(work.value?),
-                cache: self.cache(cache),
-                key_norm: self.norm_of(work.key_norm),
-            })
+        let stored = |key, value, cache, key_norm| {
+            let [key, value] = [key, value].map(|id| self.span(id));
+            Some(Stored { key, value, cache: self.cache(cache), key_norm })
         };
-        let launch = HeadsLaunch {
+        let blank = HeadsLaunch {
             frame: self.attention_frame(),
-            rows: self.width.tokens,
-            dim: work.heads.dim,
-            query: work.query.map(turned),
-            stored: work.cache.and_then(stored),
-            rope: work.rope.map(|rope| self.ropes.address(work.heads.dim, rope)),
-            epsilon: work.epsilon,
+            rows: self.graph.width.tokens,
+            dim: 0,
+            query: None,
+            stored: None,
+            rope: None,
+            epsilon: 0.0,
+        };
+        let launch = match *work {
+            HeadsWork::Norm { rows, heads, weight, epsilon, .. } => {
+                let (dim, turned) = of(rows, heads);
+                let query = turned.map(|it| Turned { query_norm: Some(vector(weight)), ..it });
+                HeadsLaunch { dim, query, epsilon, ..blank }
+            }
+            HeadsWork::Rotate { rows, heads, rope, .. } => {
+                let (dim, query) = of(rows, heads);
+                let rope = Some(self.ropes.address(dim, rope));
+                HeadsLaunch { dim, query, rope, ..blank }
+            }
+            HeadsWork::Store { key, value, cache } => {
+                let dim = self.plan.cache(cache).head_dim;
+                HeadsLaunch { dim, stored: stored(key, value, cache, None), ..blank }
+            }
+            HeadsWork::Prepare(work) => {
+                let Prepare { heads, epsilon, .. } = work;
+                let query_norm = Some(vector(work.query_norm));
+                let query = self.span(work.query);
+                HeadsLaunch {
+                    dim: heads.dim,
+                    query: Some(Turned { query, heads: heads.query, query_norm }),
+                    stored: stored(work.key, work.value, work.cache, Some(vector(work.key_norm))),
+                    rope: Some(self.ropes.address(heads.dim, work.rope)),
+                    epsilon,
+                    ..blank
+                }
+            }
         };
         launch.dispatch(self.gpu, &node.label, node.step)
     }
 
     fn attend(&self, node: &Node, work: &AttendWork) -> Result<Dispatch, GpuError> {
-        let (frame, cache, rows) =
-            (self.attention_frame(), self.cache(work.cache), self.width.tokens);
-        let shape = work.shape();
-        let query = self.span(work.query);
-        let none = Span { address: 0, bytes: 0 };
-        if self.by_rows {
-            let launch = DecodeLaunch {
+        let AttendWork { shape, .. } = *work;
+        let (frame, cache, query) =
+            (self.attention_frame(), self.cache(work.cache), self.span(work.query));
+        let rows = self.graph.width.tokens;
+        // Each sequence may end with a tile that is not full.
+        let tiles = rows.min(rows.div_ceil(TILE_ROWS) + self.options.sequences);
+        match &work.kernel {
+            AttendKernel::Rows { prepare, made, partials } => DecodeLaunch {
                 shape,
                 cache,
                 frame,
                 rows,
                 query,
-                plain: work.plain.map(|value| self.span(value)),
-                operand: work.operand.map(|value| self.operand(value)),
-                scratch: work.partials.map_or(none, |value| self.span(value)),
+                plain: made.rows().map(|id| self.span(id)),
+                operand: made.operand().map(|value| self.operand(value)),
+                scratch: partials.map_or(NOWHERE, |id| self.span(id)),
                 counters: self.counters,
-                fused: work.fused.as_ref().and_then(|heads| self.fused(heads)),
+                fused: prepare.as_ref().map(|work| self.fused(work)),
                 choice: self.selection.decode(&shape, rows),
-            };
-            return launch.dispatch(self.gpu, &node.label, node.step);
-        }
-        // Each sequence may end with a tile that is not full.
-        let tiles = rows.min(rows.div_ceil(TILE_ROWS) + self.options.sequences);
-        let plain = || self.span(work.plain.expect("attention gives f32 rows or an operand"));
-        match self.selection.attend_matrix(&shape) {
-            Some(choice) => {
-                let operand = work.operand.map(|value| MatrixOutput::Operand(self.operand(value)));
-                let output = operand.unwrap_or_else(|| MatrixOutput::Plain(plain()));
+            }
+            .dispatch(self.gpu, &node.label, node.step),
+            AttendKernel::Matrix { output, choice } => {
+                let output = match *output {
+                    Form::Rows(rows) => MatrixOutput::Plain(self.span(rows)),
+                    Form::Operand(operand) => MatrixOutput::Operand(self.operand(operand)),
+                };
+                let choice = *choice;
                 MatrixLaunch { shape, cache, frame, tiles, query, output, choice }.dispatch(
                     self.gpu,
                     &node.label,
                     node.step,
                 )
             }
-            None => {
-                let target = plain();
-                let choice = TileChoice::suited(self.gpu.capabilities());
+            AttendKernel::Tiles { output } => {
+                let (target, choice) =
+                    (self.span(*output), TileChoice::suited(self.gpu.capabilities()));
                 TileLaunch { shape, cache, frame, tiles, query, target, choice }.dispatch(
                     self.gpu,
                     &node.label,
@@ -407,19 +445,14 @@ impl Emitter<'_> {
         }
     }
 
-    fn fused(&self, work: &HeadsWork) -> Option<Fused> {
-        Some(Fused {
-            key: self.span(work.key?),
-            value: self.span(work.value?),
-            query_norm: self.norm_of(work.query_norm),
-            key_norm: self.norm_of(work.key_norm),
-            rope: work.rope.map(|rope| self.ropes.address(work.heads.dim, rope)),
+    fn fused(&self, work: &Prepare) -> Fused {
+        Fused {
+            key: self.span(work.key),
+            value: self.span(work.value),
+            query_norm: Some(self.weights.vector(work.query_norm)),
+            key_norm: Some(self.weights.vector(work.key_norm)),
+            rope: Some(self.ropes.address(work.heads.dim, work.rope)),
             epsilon: work.epsilon,
-        })
+        }
     }
-}
-
-/// f32 rows as an operand.
-fn plain_operand(codes: Span) -> Operand {
-    Operand { kind: OperandKind::Plain, codes, scales: Span { address: 0, bytes: 0 } }
 }

@@ -7,10 +7,10 @@ use trine_model::{Plan, WeightPlace, Width};
 
 use super::bound::{cache_bytes, top_bytes};
 use super::frame::FrameLayout;
-use super::graph::Graph;
-use super::lower::{Choices, Lowering};
+use super::graph::{Graph, allocated};
+use super::lower::lower;
+use super::passes::{Attended, PassKey};
 use super::selection::Selection;
-use super::{Attended, PassKey};
 use crate::capabilities::Capabilities;
 use crate::chain::ChainMemory;
 use crate::raw::memory::blocks_bytes;
@@ -49,14 +49,15 @@ fn scratch(
     let graphs: Vec<Graph> = [Attended::Sequences, Attended::Rows, Attended::Tiles]
         .into_iter()
         .filter_map(last)
-        .map(|key| Lowering::lower(plan, key.width, key.attended, &selection))
+        // A Plan that cannot be lowered is refused when it is loaded.
+        .filter_map(|key| lower(plan, key.width, key.attended, &selection).ok())
         .collect();
     let passes = graphs.iter().map(|graph| graph.place().bytes as u64).max().unwrap_or(0);
     let launches = graphs.iter().map(|graph| graph.nodes.len()).max().unwrap_or(0);
     let chains = ChainMemory::most_bytes(launches) * keys.len() as u64;
     let rows_bytes = |id: trine_model::BufferId| {
         let buffer = plan.buffer(id);
-        4 * (selection.allocated(widest.of(buffer.rows)) * buffer.columns) as u64
+        4 * (allocated(widest.of(buffer.rows)) * buffer.columns) as u64
     };
     let inputs = plan.inputs.iter().map(|input| input.buffer);
     let host = inputs.chain(plan.outputs.iter().copied()).map(rows_bytes);

@@ -1,36 +1,124 @@
-//! What a recording consists of before it has addresses: launches over named values in scratch memory.
+//! What a recording consists of before it has addresses: launches over values in scratch memory.
+//!
+//! Every value is written by one launch. A launch that changes rows in place reads the old value and writes a new one with the
+//! same [`Home`]. References to values say in which form they are, so a launch can only name a form that exists.
 
-use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId};
+use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
-use crate::kernels::attention::AttentionShape;
+use super::passes::Attended;
+use crate::kernels::attention::{AttentionShape, MatrixChoice};
 use crate::kernels::operand::OperandKind;
+use crate::weights::Joint;
 
 /// Alignment of a value in scratch memory, in bytes.
 const ALIGNMENT: usize = 256;
+/// Pieces of memory that a value may consist of: the codes and the scales of an operand.
+const PIECES: usize = 2;
 
-/// A value in scratch memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Index of a value in [`Graph::values`]. A launch that holds one by itself takes f32 rows there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ValueId(pub(super) usize);
 
 /// An operand in scratch memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OperandValue {
     pub(super) kind: OperandKind,
-    pub(super) codes: ValueId,
-    pub(super) scales: ValueId,
+    pub(super) id: ValueId,
 }
 
-/// What a product is of.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Input {
+/// A value in one form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
     /// (rows, columns) f32.
-    Plain(ValueId),
-    /// An operand.
+    Rows(ValueId),
+    /// An operand of a product.
     Operand(OperandValue),
-    /// The norm of a row, worked out by the product's own workgroups.
+}
+
+impl Form {
+    /// The value, whatever its form.
+    pub(super) fn id(self) -> ValueId {
+        match self {
+            Form::Rows(id) | Form::Operand(OperandValue { id, .. }) => id,
+        }
+    }
+}
+
+/// The result of a launch, in each form that another launch reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Made {
+    /// As f32 rows.
+    Rows(ValueId),
+    /// As an operand.
+    Operand(OperandValue),
+    /// As both.
+    Both(ValueId, OperandValue),
+}
+
+impl Made {
+    /// The f32 rows, if they are made.
+    pub(super) fn rows(self) -> Option<ValueId> {
+        match self {
+            Made::Rows(rows) | Made::Both(rows, _) => Some(rows),
+            Made::Operand(_) => None,
+        }
+    }
+
+    /// The operand, if one is made.
+    pub(super) fn operand(self) -> Option<OperandValue> {
+        match self {
+            Made::Operand(operand) | Made::Both(_, operand) => Some(operand),
+            Made::Rows(_) => None,
+        }
+    }
+
+    /// The only form, if it is the only one.
+    pub(super) fn only(self) -> Option<Form> {
+        match self {
+            Made::Rows(rows) => Some(Form::Rows(rows)),
+            Made::Operand(operand) => Some(Form::Operand(operand)),
+            Made::Both(..) => None,
+        }
+    }
+}
+
+/// Where a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Home {
+    /// In scratch memory of its own.
+    Own,
+    /// Where the value is that it replaces.
+    Of(ValueId),
+    /// In the memory that the host writes the Plan's input of this index to.
+    Host(usize),
+}
+
+/// Rows of memory that buffers and operands of `rows` rows take: kernels read tiles of activations whole.
+pub(super) fn allocated(rows: usize) -> usize {
+    match rows {
+        0..=2 => rows,
+        3..=64 => rows.next_power_of_two().max(8),
+        rows => rows.next_multiple_of(256),
+    }
+}
+
+/// A value and the memory that it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Value {
+    /// Rows of the pass.
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// Bytes of its pieces, for all rows that kernels may touch.
+    pub(super) bytes: [usize; PIECES],
+    pub(super) home: Home,
+}
+
+/// A norm of rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum NormWork {
+    /// `norm(source)`.
     Norm { source: ValueId, weight: WeightId, epsilon: f32 },
-    /// The same of the residual stream after a norm was added to it; the sum goes to another value, because every workgroup
-    /// reads the old one.
+    /// `updated = target + norm(source)`, and the result is `norm(updated)`.
     NormAddNorm {
         source: ValueId,
         weight: WeightId,
@@ -41,29 +129,92 @@ pub(super) enum Input {
     },
 }
 
+/// What a product multiplies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Input {
+    /// What another launch made.
+    Given(Form),
+    /// The norm of a row, which every workgroup of the product works out for itself. All of them read the target, so the
+    /// updated one has a home of its own.
+    Norm(NormWork),
+}
+
 /// What becomes of a product.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Output {
-    /// (rows, rows of a part) f32 for each part of the matrix.
+    /// (rows, rows of a matrix) f32 for each matrix.
     Parts(Vec<ValueId>),
-    /// gelu(first part) * second part.
-    Gated { plain: Option<ValueId>, operand: Option<OperandValue> },
+    /// `gelu(first matrix's part) * second matrix's part`.
+    Gated(Made),
+}
+
+/// The kernel of a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProductKernel {
+    /// For one row.
+    Stream,
+    /// For few rows.
+    Matvec,
+    /// For more.
+    Matmul,
+}
+
+/// A product with matrices that lie together.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ProductWork {
+    pub(super) kernel: ProductKernel,
+    pub(super) joint: Joint,
+    pub(super) input: Input,
+    pub(super) output: Output,
+}
+
+/// Norm, rotation and store of the rows of a layer, before its attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Prepare {
+    /// (tokens, query heads x dimension), as the projection left it.
+    pub(super) query: ValueId,
+    /// The same, normed and rotated.
+    pub(super) turned: ValueId,
+    /// (tokens, kv heads x dimension).
+    pub(super) key: ValueId,
+    /// (tokens, kv heads x dimension).
+    pub(super) value: ValueId,
+    pub(super) query_norm: WeightId,
+    pub(super) key_norm: WeightId,
+    pub(super) heads: Heads,
+    pub(super) epsilon: f32,
+    pub(super) rope: Rope,
+    pub(super) cache: CacheId,
 }
 
 /// Work on the heads between the projections and attention.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct HeadsWork {
-    /// (tokens, query heads x dimension), in place.
-    pub(super) query: Option<ValueId>,
-    pub(super) key: Option<ValueId>,
-    pub(super) value: Option<ValueId>,
-    pub(super) query_norm: Option<WeightId>,
-    pub(super) key_norm: Option<WeightId>,
-    pub(super) heads: Heads,
-    pub(super) epsilon: f32,
-    pub(super) rope: Option<Rope>,
-    /// Where keys and values go.
-    pub(super) cache: Option<CacheId>,
+pub(super) enum HeadsWork {
+    /// A norm of each head.
+    Norm { rows: ValueId, result: ValueId, heads: usize, weight: WeightId, epsilon: f32 },
+    /// A rotation of each head.
+    Rotate { rows: ValueId, result: ValueId, heads: usize, rope: Rope },
+    /// Keys and values go to the cache.
+    Store { key: ValueId, value: ValueId, cache: CacheId },
+    /// All of it.
+    Prepare(Prepare),
+}
+
+/// The kernel of attention, and what it gives.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum AttendKernel {
+    /// One row after the other.
+    Rows {
+        /// What the launch does before it attends.
+        prepare: Option<Prepare>,
+        made: Made,
+        /// Results of parts of the cache before they are joined, where there are several.
+        partials: Option<ValueId>,
+    },
+    /// Tiles of rows on matrix units.
+    Matrix { output: Form, choice: MatrixChoice },
+    /// Tiles of rows without them.
+    Tiles { output: ValueId },
 }
 
 /// Attention of the step's rows.
@@ -71,69 +222,172 @@ pub(super) struct HeadsWork {
 pub(super) struct AttendWork {
     pub(super) query: ValueId,
     pub(super) cache: CacheId,
-    pub(super) heads: Heads,
-    pub(super) scale: f32,
-    pub(super) window: Option<usize>,
-    /// The work on the heads, where it is done in the same launch.
-    pub(super) fused: Option<HeadsWork>,
-    pub(super) plain: Option<ValueId>,
-    pub(super) operand: Option<OperandValue>,
-    /// Results of parts of the cache before they are joined; `None` where the kernel needs none.
-    pub(super) partials: Option<ValueId>,
-}
-
-impl AttendWork {
-    pub(super) fn shape(&self) -> AttentionShape {
-        AttentionShape { heads: self.heads, scale: self.scale, window: self.window }
-    }
-}
-
-/// What is done to rows.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum RowsKind {
-    Convert,
-    Norm { weight: WeightId },
-    NormAdd { weight: WeightId, target: ValueId },
-    NormAddNorm { weight: WeightId, target: ValueId, next_weight: WeightId },
+    pub(super) shape: AttentionShape,
+    pub(super) kernel: AttendKernel,
 }
 
 /// What is done to elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ElementsKind {
     Geglu { gate: ValueId, up: ValueId },
-    Add { source: ValueId },
-    Softcap { cap: f32 },
+    Add { source: ValueId, target: ValueId },
+    Softcap { cap: f32, target: ValueId },
     Select { source: ValueId },
 }
 
 /// One launch.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Work {
-    Embed {
-        table: WeightId,
-        scale: f32,
-        output: ValueId,
-    },
-    Rows {
-        kind: RowsKind,
-        source: ValueId,
-        columns: usize,
-        epsilon: f32,
-        plain: Option<ValueId>,
-        operand: Option<OperandValue>,
-    },
-    Elements {
-        kind: ElementsKind,
-        result: ValueId,
-        columns: usize,
-    },
+    Embed { table: WeightId, scale: f32, output: ValueId },
+    Convert { source: ValueId, operand: OperandValue },
+    Norm { norm: NormWork, made: Made },
+    NormAdd { source: ValueId, weight: WeightId, target: ValueId, updated: ValueId, epsilon: f32 },
+    Elements { kind: ElementsKind, result: ValueId },
     Heads(HeadsWork),
     Attend(AttendWork),
-    Product {
-        weights: Vec<WeightId>,
-        input: Input,
-        output: Output,
-    },
+    Product(ProductWork),
+}
+
+/// What a launch does with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touch {
+    Read(Form),
+    Write(Form),
+    /// Memory that only the launch itself uses.
+    Use(ValueId),
+}
+
+impl Touch {
+    /// The value, whatever its form.
+    pub(super) fn id(self) -> ValueId {
+        match self {
+            Touch::Read(form) | Touch::Write(form) => form.id(),
+            Touch::Use(id) => id,
+        }
+    }
+}
+
+fn read(id: ValueId) -> Touch {
+    Touch::Read(Form::Rows(id))
+}
+
+fn write(id: ValueId) -> Touch {
+    Touch::Write(Form::Rows(id))
+}
+
+impl Made {
+    fn touches(self, see: &mut dyn FnMut(Touch)) {
+        self.rows().into_iter().for_each(|id| see(write(id)));
+        self.operand().into_iter().for_each(|operand| see(Touch::Write(Form::Operand(operand))));
+    }
+}
+
+impl NormWork {
+    fn touches(self, see: &mut dyn FnMut(Touch)) {
+        match self {
+            NormWork::Norm { source, .. } => see(read(source)),
+            NormWork::NormAddNorm { source, target, updated, .. } => {
+                [read(source), read(target), write(updated)].into_iter().for_each(see);
+            }
+        }
+    }
+}
+
+impl HeadsWork {
+    fn touches(&self, see: &mut dyn FnMut(Touch)) {
+        match *self {
+            HeadsWork::Norm { rows, result, .. } | HeadsWork::Rotate { rows, result, .. } => {
+                [read(rows), write(result)].into_iter().for_each(see);
+            }
+            HeadsWork::Store { key, value, .. } => [key, value].map(read).into_iter().for_each(see),
+            HeadsWork::Prepare(Prepare { query, key, value, turned, .. }) => {
+                [read(query), read(key), read(value), write(turned)].into_iter().for_each(see);
+            }
+        }
+    }
+}
+
+impl AttendWork {
+    fn touches(&self, see: &mut dyn FnMut(Touch)) {
+        see(read(self.query));
+        match &self.kernel {
+            AttendKernel::Rows { prepare, made, partials } => {
+                // The query is read as it is before the norm: nothing writes the turned one.
+                if let Some(prepare) = prepare {
+                    [prepare.key, prepare.value].map(read).into_iter().for_each(&mut *see);
+                }
+                made.touches(see);
+                partials.iter().for_each(|&id| see(Touch::Use(id)));
+            }
+            AttendKernel::Matrix { output, .. } => see(Touch::Write(*output)),
+            AttendKernel::Tiles { output } => see(write(*output)),
+        }
+    }
+}
+
+impl ProductWork {
+    fn touches(&self, see: &mut dyn FnMut(Touch)) {
+        match self.input {
+            Input::Given(form) => see(Touch::Read(form)),
+            Input::Norm(norm) => norm.touches(see),
+        }
+        match &self.output {
+            Output::Parts(parts) => parts.iter().for_each(|&id| see(write(id))),
+            Output::Gated(made) => made.touches(see),
+        }
+    }
+}
+
+impl Work {
+    /// Shows each value that the launch reads or writes, those that it reads first.
+    pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
+        match self {
+            Work::Embed { output, .. } => see(write(*output)),
+            Work::Convert { source, operand } => {
+                see(read(*source));
+                see(Touch::Write(Form::Operand(*operand)));
+            }
+            Work::Norm { norm, made } => {
+                norm.touches(see);
+                made.touches(see);
+            }
+            Work::NormAdd { source, target, updated, .. } => {
+                [read(*source), read(*target), write(*updated)].into_iter().for_each(see);
+            }
+            Work::Elements { kind, result } => {
+                match *kind {
+                    ElementsKind::Geglu { gate, up } => {
+                        [gate, up].map(read).into_iter().for_each(&mut *see);
+                    }
+                    ElementsKind::Add { source, target } => {
+                        [source, target].map(read).into_iter().for_each(&mut *see);
+                    }
+                    ElementsKind::Softcap { target: source, .. }
+                    | ElementsKind::Select { source } => see(read(source)),
+                }
+                see(write(*result));
+            }
+            Work::Heads(work) => work.touches(see),
+            Work::Attend(work) => work.touches(see),
+            Work::Product(work) => work.touches(see),
+        }
+    }
+
+    fn has(&self, wanted: impl Fn(Touch) -> bool) -> bool {
+        let mut found = false;
+        self.touches(&mut |touch| found |= wanted(touch));
+        found
+    }
+
+    /// Whether it reads a value.
+    pub(super) fn reads(&self, id: ValueId) -> bool {
+        self.has(|touch| matches!(touch, Touch::Read(form) if form.id() == id))
+    }
+
+    /// Whether it writes a value.
+    pub(super) fn writes(&self, id: ValueId) -> bool {
+        self.has(|touch| matches!(touch, Touch::Write(form) if form.id() == id))
+    }
 }
 
 /// One launch and where it comes from.
@@ -147,108 +401,114 @@ pub(super) struct Node {
     pub(super) work: Work,
 }
 
-impl Node {
-    /// Values that it reads or writes.
-    fn touches(&self) -> Vec<ValueId> {
-        let mut all = Vec::new();
-        let operand = |all: &mut Vec<ValueId>, operand: &Option<OperandValue>| {
-            all.extend(operand.iter().flat_map(|operand| [operand.codes, operand.scales]));
-        };
-        match &self.work {
-            Work::Embed { output, .. } => all.push(*output),
-            Work::Rows { kind, source, plain, operand: made, .. } => {
-                all.push(*source);
-                all.extend(plain);
-                operand(&mut all, made);
-                match kind {
-                    RowsKind::NormAdd { target, .. } | RowsKind::NormAddNorm { target, .. } => {
-                        all.push(*target);
-                    }
-                    RowsKind::Convert | RowsKind::Norm { .. } => {}
-                }
-            }
-            Work::Elements { kind, result, .. } => {
-                all.push(*result);
-                match kind {
-                    ElementsKind::Geglu { gate, up } => all.extend([gate, up]),
-                    ElementsKind::Add { source } | ElementsKind::Select { source } => {
-                        all.push(*source);
-                    }
-                    ElementsKind::Softcap { .. } => {}
-                }
-            }
-            Work::Heads(work) => all.extend(work.touches()),
-            Work::Attend(work) => {
-                all.push(work.query);
-                all.extend(work.plain.iter().chain(&work.partials));
-                operand(&mut all, &work.operand);
-                all.extend(work.fused.iter().flat_map(HeadsWork::touches));
-            }
-            Work::Product { input, output, .. } => {
-                match input {
-                    Input::Plain(value) => all.push(*value),
-                    Input::Operand(made) => operand(&mut all, &Some(*made)),
-                    Input::Norm { source, .. } => all.push(*source),
-                    Input::NormAddNorm { source, target, updated, .. } => {
-                        all.extend([source, target, updated]);
-                    }
-                }
-                match output {
-                    Output::Parts(values) => all.extend(values),
-                    Output::Gated { plain, operand: made } => {
-                        all.extend(plain);
-                        operand(&mut all, made);
-                    }
-                }
-            }
-        }
-        all
-    }
-}
-
-impl HeadsWork {
-    fn touches(&self) -> impl Iterator<Item = ValueId> + '_ {
-        [self.query, self.key, self.value].into_iter().flatten()
-    }
-}
-
 /// Launches in order, and the values that they work on.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Graph {
+    /// Rows of the pass.
+    pub(super) width: Width,
+    /// How attention goes through them.
+    pub(super) attended: Attended,
     pub(super) nodes: Vec<Node>,
-    /// Bytes of each value.
-    pub(super) values: Vec<usize>,
-    /// The Plan's inputs, f32 rows: they have memory of their own, which the host writes.
-    pub(super) inputs: Vec<ValueId>,
+    pub(super) values: Vec<Value>,
     /// The Plan's outputs, f32 rows; `None` for one that has no row.
     pub(super) outputs: Vec<Option<ValueId>>,
 }
 
 impl Graph {
-    /// Places the values in scratch memory: those that do not live at the same time share it.
+    /// A graph without launches.
+    pub(super) fn new(width: Width, attended: Attended) -> Self {
+        Self { width, attended, nodes: Vec::new(), values: Vec::new(), outputs: Vec::new() }
+    }
+
+    fn add(&mut self, value: Value) -> ValueId {
+        self.values.push(value);
+        ValueId(self.values.len() - 1)
+    }
+
+    /// New f32 rows.
+    pub(super) fn fresh_rows(&mut self, rows: usize, columns: usize, home: Home) -> ValueId {
+        let bytes = [4 * allocated(rows) * columns, 0];
+        self.add(Value { rows, columns, bytes, home })
+    }
+
+    /// A new operand of as many rows and columns as a value has.
+    pub(super) fn fresh_operand(&mut self, like: ValueId, kind: OperandKind) -> OperandValue {
+        let Value { rows, columns, .. } = *self.value(like);
+        let bytes = [kind.code_bytes(columns), kind.scale_bytes(columns)];
+        let bytes = bytes.map(|row| allocated(rows) * row);
+        OperandValue { kind, id: self.add(Value { rows, columns, bytes, home: Home::Own }) }
+    }
+
+    /// New memory for a launch itself.
+    pub(super) fn fresh_bytes(&mut self, bytes: usize) -> ValueId {
+        self.add(Value { rows: 1, columns: bytes, bytes: [bytes, 0], home: Home::Own })
+    }
+
+    pub(super) fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0]
+    }
+
+    /// Launches that read a value. Whoever fetches an output of the Plan counts too.
+    pub(super) fn readers(&self, id: ValueId) -> usize {
+        let launches = self.nodes.iter().filter(|node| node.work.reads(id)).count();
+        launches + self.outputs.iter().filter(|output| **output == Some(id)).count()
+    }
+
+    /// The launch before `index` that writes a value.
+    pub(super) fn maker(&self, index: usize, id: ValueId) -> Option<usize> {
+        self.nodes[..index].iter().rposition(|node| node.work.writes(id))
+    }
+
+    /// The value whose home a value has, and that home, which is never [`Home::Of`].
+    pub(super) fn home(&self, id: ValueId) -> (ValueId, Home) {
+        match self.value(id).home {
+            Home::Of(before) => self.home(before),
+            home => (id, home),
+        }
+    }
+
+    /// Places the values in scratch memory: those that do not live at the same time share it. Values are numbered by
+    /// [`Graph::piece`].
     pub(super) fn place(&self) -> Scratch {
+        // In the order in which they are first touched, which decides between values of one size.
+        let mut order: Vec<ValueId> = Vec::new();
         let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; self.values.len()];
         for (at, node) in self.nodes.iter().enumerate() {
-            for value in node.touches() {
-                let (first, _) = lifetimes[value.0].unwrap_or((at, at));
-                lifetimes[value.0] = Some((first, at));
-            }
+            node.work.touches(&mut |touch| {
+                let (id, home) = self.home(touch.id());
+                if home != Home::Own {
+                    return;
+                }
+                match &mut lifetimes[id.0] {
+                    Some((_, last)) => *last = at,
+                    none => {
+                        *none = Some((at, at));
+                        order.push(id);
+                    }
+                }
+            });
         }
         // Outputs are copied after the last launch.
-        for ValueId(output) in self.outputs.iter().flatten() {
-            if let Some((_, last)) = &mut lifetimes[*output] {
+        for &output in self.outputs.iter().flatten() {
+            if let Some((_, last)) = &mut lifetimes[self.home(output).0.0] {
                 *last = self.nodes.len();
             }
         }
-        for ValueId(input) in &self.inputs {
-            lifetimes[*input] = None;
+        let mut claims = Vec::with_capacity(order.len());
+        for id in order {
+            let Some((first, last)) = lifetimes[id.0] else { continue };
+            for (piece, bytes) in self.value(id).bytes.into_iter().enumerate() {
+                if bytes > 0 {
+                    let bytes = bytes.next_multiple_of(ALIGNMENT);
+                    claims.push(Claim { buffer: Self::piece(id, piece), bytes, first, last });
+                }
+            }
         }
-        let claim = |(buffer, lifetime): (usize, &Option<(usize, usize)>)| {
-            let (first, last) = (*lifetime)?;
-            let bytes = self.values[buffer].next_multiple_of(ALIGNMENT);
-            Some(Claim { buffer, bytes, first, last })
-        };
-        let claims = lifetimes.iter().enumerate().filter_map(claim).collect();
-        Scratch::place_claims(claims, self.values.len())
+        Scratch::place_claims(claims, PIECES * self.values.len())
+    }
+
+    /// Number of a piece of a value in scratch memory.
+    pub(super) fn piece(id: ValueId, piece: usize) -> usize {
+        PIECES * id.0 + piece
     }
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use trine_backend::{Batch, gather};
-use trine_model::{Plan, Rows, Source};
+use trine_model::{Plan, Source, Width};
 use trine_weights::Tensor;
 
+use super::graph::allocated;
 use crate::error::GpuError;
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::{Buffer, Place};
@@ -25,16 +26,16 @@ struct InputRows {
 }
 
 impl Inputs {
-    /// Memory for inputs; `allocated` says how many rows of a kind there are.
+    /// Memory for the inputs of steps of at most `width`.
     pub(super) fn allocate(
         gpu: &Arc<Gpu>,
         plan: &Plan,
         weights: &Weights,
-        allocated: impl Fn(Rows) -> usize,
+        width: Width,
     ) -> Result<Self, GpuError> {
         let input = |input: &trine_model::Input| {
-            let values =
-                allocated(plan.buffer(input.buffer).rows) * plan.buffer(input.buffer).columns;
+            let rows = plan.buffer(input.buffer);
+            let values = allocated(width.of(rows.rows)) * rows.columns;
             let (what, table, kept) = match input.source {
                 Source::Table { table, scale } => {
                     let table = (weights.table(table).clone(), scale);
@@ -52,6 +53,11 @@ impl Inputs {
     /// The memory of each.
     pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.0.iter().map(|input| &input.buffer)
+    }
+
+    /// The memory of the input of an index.
+    pub(super) fn buffer(&self, index: usize) -> &Buffer {
+        &self.0[index].buffer
     }
 
     /// Writes the rows of a checked batch. `keeps` says whether they may have to be written again.

@@ -3,13 +3,17 @@
 
 mod bound;
 mod emit;
+mod explain;
 pub(crate) mod forecast;
 mod frame;
 mod graph;
 mod inputs;
 mod lower;
 mod pages;
+pub(crate) mod passes;
+mod print;
 mod ropes;
+mod rules;
 mod selection;
 pub(crate) mod tuning;
 
@@ -27,20 +31,8 @@ use crate::error::GpuError;
 use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
 use bound::{Binding, Bound, Pass, TOP_ROWS_MAX};
-
-/// Widths that passes are recorded for; a step takes the next one up.
-const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
-
-/// Turns a failure of the GPU into the seam's.
-pub(crate) fn failure(device: &str, error: GpuError) -> BackendError {
-    let device = device.to_owned();
-    match error {
-        GpuError::OutOfMemory { what, bytes } => {
-            BackendError::OutOfMemory { what, needed: bytes, device }
-        }
-        error => BackendError::Failed { device, what: error.to_string() },
-    }
-}
+pub use explain::explain;
+use passes::{least, pass_keys};
 
 /// A Plan bound to a GPU.
 pub(crate) struct VulkanProgram {
@@ -109,14 +101,14 @@ impl VulkanProgram {
         // Nothing on a device that failed can be trusted or used again.
         self.bound = None;
         self.flights.clear();
-        failure(&self.facts.device, error)
+        error.on(&self.facts.device)
     }
 
     /// Sets the device up again if it failed.
     fn set_up(&mut self) -> Result<(), BackendError> {
         if self.bound.is_none() {
             let device = &self.facts.device;
-            self.device.reopen().map_err(|error| failure(device, error))?;
+            self.device.reopen().map_err(|error| error.on(device))?;
             self.bound = Some(self.bind()?);
             tracing::warn!(device = self.facts.device, "the GPU was set up again after a failure");
         }
@@ -126,7 +118,7 @@ impl VulkanProgram {
     /// A transfer's failure. Where memory for it is missing, the device has not failed.
     fn not_transferred(&mut self, error: GpuError) -> BackendError {
         match error {
-            GpuError::OutOfMemory { .. } => failure(&self.facts.device, error),
+            GpuError::OutOfMemory { .. } => error.on(&self.facts.device),
             error => self.failed(error),
         }
     }
@@ -303,155 +295,10 @@ impl VulkanProgram {
     }
 }
 
-/// What a recording is made for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PassKey {
-    width: Width,
-    attended: Attended,
-}
-
-/// How attention goes through the rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Attended {
-    /// One by one; each is of another sequence, so that attention can do a row's work on the heads on the way.
-    Sequences,
-    /// One by one; several may be of a sequence.
-    Rows,
-    /// In tiles of neighbours.
-    Tiles,
-}
-
-/// What a Program is recorded for: each number of rows of the ladder up to its widest step, with no logits, those of one row, of
-/// some, and of all. Passes of one width are neighbours.
-///
-/// A Program that is to be invariant has only one rung: each kernel treats all rows of its launch alike, but kernels for other
-/// widths add in another order. For the same reason rows are attended to one by one, not with their neighbours.
-pub(crate) fn pass_keys(options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
-    let Width { tokens: widest, outputs: most_outputs } = options.width;
-    if is_invariant {
-        let most = widest.min(most_outputs);
-        let outputs = if most > 0 { vec![0, most] } else { vec![0] };
-        let key = |outputs| PassKey {
-            width: Width { tokens: widest, outputs },
-            attended: Attended::Rows,
-        };
-        return outputs.into_iter().map(key).collect();
-    }
-    let rungs = |most: usize| {
-        let below = LADDER.into_iter().filter(move |&rung| rung < most);
-        let above = (LADDER[LADDER.len() - 1]..most).step_by(256).skip(1);
-        below.chain(above).chain([most])
-    };
-    // No step has more rows of different sequences than there are sequences.
-    let lone = rungs(widest).find(|&rung| rung >= options.sequences).unwrap_or(widest);
-    let mut keys = Vec::new();
-    for tokens in rungs(widest) {
-        let most = tokens.min(most_outputs);
-        let mut outputs = vec![0, 1.min(most), most];
-        outputs.extend([8, 32].into_iter().filter(|&some| some < most));
-        outputs.sort_unstable();
-        outputs.dedup();
-        for outputs in outputs {
-            let width = Width { tokens, outputs };
-            if tokens <= lone {
-                keys.push(PassKey { width, attended: Attended::Sequences });
-            }
-            if tokens > 1 {
-                keys.push(PassKey { width, attended: Attended::of_mixed(tokens) });
-            }
-        }
-    }
-    keys
-}
-
-/// So few rows are always attended one by one.
-const BY_ROWS_ALWAYS: usize = 8;
-
-impl Attended {
-    /// What suits `rows` rows of which several may be of a sequence.
-    fn of_mixed(rows: usize) -> Self {
-        if rows <= BY_ROWS_ALWAYS { Attended::Rows } else { Attended::Tiles }
-    }
-}
-
 /// Index of the least pass that a batch fits into.
 fn pass_of(passes: &[Pass], batch: &Batch<'_>) -> usize {
     let keys = passes.iter().map(|pass| pass.key);
     let lone = batch.spans().all(|span| span.rows == 1);
     let found = least(keys, batch.tokens.len(), batch.outputs.len(), lone);
     found.expect("a checked batch has at most as many rows as the widest pass")
-}
-
-/// Index of the smallest of some passes that these numbers of rows and logits fit into. `lone`: each row is of another sequence.
-fn least(
-    keys: impl Iterator<Item = PassKey>,
-    rows: usize,
-    outputs: usize,
-    lone: bool,
-) -> Option<usize> {
-    let fits = |key: &PassKey| {
-        let suits = lone || key.attended != Attended::Sequences;
-        suits && key.width.tokens >= rows && key.width.outputs >= outputs
-    };
-    let order = |key: &PassKey| {
-        let Width { tokens, outputs } = key.width;
-        (tokens, outputs, key.attended != Attended::Sequences)
-    };
-    let fitting = keys.enumerate().filter(|(_, key)| fits(key));
-    fitting.min_by_key(|(_, key)| order(key)).map(|(index, _)| index)
-}
-
-#[cfg(test)]
-mod tests {
-    use trine_model::KvType;
-
-    use super::*;
-
-    #[test]
-    fn an_invariant_program_has_one_rung() {
-        for tokens in [1, 5, 64, 512] {
-            let width = Width { tokens, outputs: tokens.min(8) };
-            let options =
-                ProgramOptions { width, kv: KvType::F16, context: 1024, sequences: 8, blocks: 32 };
-            let keys = pass_keys(&options, true);
-            assert!(keys.iter().all(|key| key.width.tokens == tokens), "{keys:?}");
-            for (rows, outputs) in [(1, 0), (1, 1), (tokens, width.outputs)] {
-                for lone in [false, true] {
-                    let found = least(keys.iter().copied(), rows, outputs, lone).expect("a pass");
-                    let expected = if outputs == 0 { 0 } else { width.outputs };
-                    assert_eq!(keys[found].width.outputs, expected);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn every_step_finds_a_pass() {
-        for (tokens, outputs, sequences) in
-            [(1, 1, 1), (3, 3, 4), (8, 8, 2), (40, 12, 3), (512, 32, 32), (700, 1, 1), (64, 64, 64)]
-        {
-            let width = Width { tokens, outputs };
-            let options =
-                ProgramOptions { width, kv: KvType::F16, context: 1024, sequences, blocks: 32 };
-            let keys = pass_keys(&options, false);
-            for rows in 1..=tokens {
-                for outputs in 0..=outputs.min(rows) {
-                    for lone in [false, true] {
-                        if (lone && rows > sequences) || (!lone && rows == 1) {
-                            continue;
-                        }
-                        let found = least(keys.iter().copied(), rows, outputs, lone);
-                        let key = keys[found.expect("there is a pass")];
-                        assert!(key.width.tokens >= rows && key.width.outputs >= outputs);
-                        assert_eq!(key.attended == Attended::Sequences, lone, "{key:?} {rows}");
-                        let near = rows <= 8 || key.attended != Attended::Rows;
-                        assert!(near && key.width.tokens <= tokens, "{key:?} for {rows} rows");
-                    }
-                }
-            }
-            let lone = keys.iter().filter(|key| key.attended == Attended::Sequences);
-            let widest = lone.map(|key| key.width.tokens).max().unwrap();
-            assert!(widest == 1 || widest / 2 < sequences.min(tokens), "{widest} rows");
-        }
-    }
 }

@@ -1,11 +1,11 @@
 //! Which kernel does what, by the device's capabilities and by measurement.
 
-use trine_backend::ProgramOptions;
-use trine_model::{KvType, Op, Plan};
+use std::collections::BTreeSet;
 
-use super::Attended;
-use super::graph::AttendWork;
-use super::lower::Choices;
+use trine_backend::ProgramOptions;
+use trine_model::{KvType, Op, Plan, WeightId};
+
+use super::graph::ProductKernel;
 use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::kernels::attention::{AttentionShape, DecodeChoice, DecodeLaunch, MatrixChoice};
@@ -15,7 +15,7 @@ use crate::kernels::operand::{GROUP, OperandKind};
 use crate::kernels::stream;
 use crate::kernels::tunable::Tunable;
 use crate::pack::Format;
-use crate::weights::Joint;
+use crate::weights::{Joint, norm_before};
 
 /// Shared memory that a product with a norm needs beyond the row, in bytes.
 const SHARED_RESERVE: usize = 6 << 10;
@@ -33,6 +33,8 @@ pub(super) struct Selection {
     kv: KvType,
     /// Whether gate and up are large.
     large: bool,
+    /// Gates of gated products after a norm, from which follows how large a result can be.
+    bounded: BTreeSet<WeightId>,
 }
 
 impl Selection {
@@ -43,7 +45,13 @@ impl Selection {
             }
             _ => 0,
         };
+        let gate = |op: &Op| match op {
+            Op::GatedMatMul { gate, .. } => Some(*gate),
+            _ => None,
+        };
+        let gates = plan.steps.iter().filter_map(|step| gate(&step.op));
         Self {
+            bounded: gates.filter(|&gate| norm_before(plan, gate).is_some()).collect(),
             large: plan.steps.iter().any(|step| elements(&step.op) >= LARGE),
             capabilities: capabilities.clone(),
             shapes: Shapes::default(),
@@ -83,13 +91,24 @@ impl Selection {
         }
     }
 
+    /// The kernel of a product of `rows` rows that norms its input or does not.
+    pub(super) fn product(&self, joint: &Joint, rows: usize, norms: bool) -> ProductKernel {
+        if !self.is_narrow(joint.format, rows) {
+            ProductKernel::Matmul
+        } else if self.streams(joint, rows, norms) {
+            ProductKernel::Stream
+        } else {
+            ProductKernel::Matvec
+        }
+    }
+
     /// Whether a product goes to the kernel for one row.
-    pub(super) fn streams(&self, format: Format, columns: usize, rows: usize, norm: bool) -> bool {
-        rows == 1 && stream::takes(&self.capabilities, format, columns, norm)
+    fn streams(&self, joint: &Joint, rows: usize, norms: bool) -> bool {
+        rows == 1 && stream::takes(&self.capabilities, joint.format, joint.columns, norms)
     }
 
     /// Whether a product of `rows` rows goes to the matrix-vector kernels.
-    pub(super) fn is_narrow(&self, format: Format, rows: usize) -> bool {
+    fn is_narrow(&self, format: Format, rows: usize) -> bool {
         rows <= self.narrow_rows(format)
     }
 
@@ -109,12 +128,11 @@ impl Selection {
             _ => WIDTH_MAX,
         }
     }
-}
 
-impl Choices for Selection {
-    fn operand(&self, joint: &Joint, rows: usize) -> OperandKind {
+    /// The operand of a product of `rows` rows.
+    pub(super) fn operand(&self, joint: &Joint, rows: usize) -> OperandKind {
         let format = joint.format;
-        if format.is_float() || self.streams(format, joint.columns, rows, false) {
+        if format.is_float() || self.streams(joint, rows, false) {
             OperandKind::Plain
         } else if self.is_narrow(format, rows) {
             OperandKind::Fixed16
@@ -123,7 +141,8 @@ impl Choices for Selection {
         }
     }
 
-    fn can_norm(&self, joint: &Joint, rows: usize) -> bool {
+    /// Whether a product can norm its input itself.
+    pub(super) fn can_norm(&self, joint: &Joint, rows: usize) -> bool {
         let Joint { format, columns, .. } = *joint;
         let bytes = if format.is_float() {
             OperandKind::Plain.code_bytes(columns.next_multiple_of(GROUP))
@@ -131,7 +150,7 @@ impl Choices for Selection {
             let kind = OperandKind::Fixed16;
             kind.code_bytes(columns) + kind.scale_bytes(columns)
         };
-        if self.streams(format, columns, rows, true) {
+        if self.streams(joint, rows, true) {
             return true;
         }
         rows == 1
@@ -139,38 +158,37 @@ impl Choices for Selection {
             && bytes + SHARED_RESERVE <= self.capabilities.shared_bytes as usize
     }
 
-    fn can_hand_on(&self, joint: &Joint, rows: usize) -> bool {
-        let format = joint.format;
-        !format.is_float()
-            && self.is_narrow(format, rows)
-            && !self.streams(format, joint.columns, rows, false)
+    /// Whether a gated product can give its result in fixed point.
+    pub(super) fn gates_in_fixed(&self, joint: &Joint, rows: usize) -> bool {
+        !joint.format.is_float() && self.product(joint, rows, false) == ProductKernel::Matvec
     }
 
-    fn interleaves(&self, gated: &Joint, next: &Joint, rows: usize) -> bool {
+    /// Whether a gated product with results of `columns` columns can give them in halves: on matrix units, and where it is
+    /// known how large they can be.
+    pub(super) fn gates_in_halves(&self, joint: &Joint, columns: usize, rows: usize) -> bool {
+        self.operand(joint, rows) == OperandKind::Halves
+            && columns.is_multiple_of(GROUP)
+            && self.bounded.contains(&joint.weights[0])
+    }
+
+    /// Whether a gated product gives its result interleaved to the product `next`, its only reader.
+    pub(super) fn interleaves(&self, gated: &Joint, next: &Joint, rows: usize) -> bool {
         // The gated product goes to the same kernel whether it norms or not.
-        self.streams(gated.format, gated.columns, rows, true)
-            && self.streams(next.format, next.columns, rows, false)
+        self.streams(gated, rows, true)
+            && self.streams(next, rows, false)
             && stream::prefers_interleaved(&self.capabilities, next.format, next.columns)
     }
 
-    fn attends_in_halves(&self, shape: &AttentionShape, attended: Attended) -> bool {
+    /// Whether attention by a kernel that can may give its result in halves.
+    pub(super) fn attends_in_halves(&self, shape: &AttentionShape) -> bool {
         shape.gives_halves(self.kv)
-            && (attended != Attended::Tiles || self.attend_matrix(shape).is_some())
     }
 
-    fn allocated(&self, rows: usize) -> usize {
-        // Tiles of activations are read whole.
-        match rows {
-            0..=2 => rows,
-            3..=64 => rows.next_power_of_two().max(8),
-            rows => rows.next_multiple_of(256),
-        }
-    }
-
-    fn partial_bytes(&self, work: &AttendWork, rows: usize) -> usize {
-        let choice = self.decode(&work.shape(), rows);
+    /// Bytes of attention's partial results.
+    pub(super) fn partial_bytes(&self, shape: &AttentionShape, rows: usize) -> usize {
+        let choice = self.decode(shape, rows);
         if choice.splits > 1 {
-            DecodeLaunch::scratch_bytes(&work.shape(), rows, &choice) as usize
+            DecodeLaunch::scratch_bytes(shape, rows, &choice) as usize
         } else {
             0
         }

@@ -5,8 +5,7 @@
 
 use trine_model::{Op, Plan, WeightId};
 
-use super::format_of;
-use crate::pack::Format;
+use crate::pack::{Format, format_of};
 
 /// Most matrices of a joint: a product writes to that many places.
 const PARTS_MAX: usize = 3;

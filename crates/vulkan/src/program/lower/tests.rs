@@ -6,10 +6,11 @@ use trine_model::{
 };
 use trine_weights::DType;
 
-use super::super::selection::Selection;
+use super::super::print::Printed;
 use super::*;
-use crate::testing::matrix_capabilities;
-use crate::weights::format_of;
+use crate::capabilities::Capabilities;
+use crate::capabilities::presets::{h200, radeon_780m, software};
+use crate::pack::format_of;
 
 /// Two layers in the shapes of Gemma 3 27B and of 4B: hidden size, feed-forward, query and key heads, their size.
 const LARGE: [usize; 5] = [5376, 21504, 32, 16, 128];
@@ -49,23 +50,30 @@ fn stored(
     fusion::fuse(narrow::narrow(base_plan(&config, true, &dtype)))
 }
 
-fn lowered(plan: &Plan, kv: KvType, rows: usize, attended: Attended) -> Graph {
+/// What a Program for `rows` rows chooses on a device.
+fn selection(capabilities: &Capabilities, plan: &Plan, kv: KvType, rows: usize) -> Selection {
     let width = Width { tokens: rows, outputs: rows };
     let options = ProgramOptions { width, kv, context: 8192, sequences: rows, blocks: 1024 };
-    let selection = Selection::new(&matrix_capabilities(), plan, &options);
-    Lowering::lower(plan, width, attended, &selection)
+    Selection::new(capabilities, plan, &options)
+}
+
+fn lowered(plan: &Plan, kv: KvType, rows: usize, attended: Attended) -> Graph {
+    let width = Width { tokens: rows, outputs: rows };
+    lower(plan, width, attended, &selection(&h200(), plan, kv, rows)).unwrap()
 }
 
 fn conversions(graph: &Graph) -> usize {
-    let converts = |node: &&Node| matches!(node.work, Work::Rows { kind: RowsKind::Convert, .. });
+    let converts = |node: &&Node| matches!(node.work, Work::Convert { .. });
     graph.nodes.iter().filter(converts).count()
 }
 
-/// Kinds of the operands that products with f32 or quantised weights take, but for those that norm their input.
+/// Kinds of the operands that products take, except for those that norm their input.
 fn operands(graph: &Graph) -> Vec<OperandKind> {
     let kind = |node: &Node| match &node.work {
-        Work::Product { input: Input::Operand(operand), .. } => Some(operand.kind),
-        Work::Product { input: Input::Plain(_), .. } => Some(OperandKind::Plain),
+        Work::Product(ProductWork { input: Input::Given(form), .. }) => Some(match form {
+            Form::Rows(_) => OperandKind::Plain,
+            Form::Operand(operand) => operand.kind,
+        }),
         _ => None,
     };
     graph.nodes.iter().filter_map(kind).collect()
@@ -128,34 +136,26 @@ fn products_of_any_formats_get_their_operands() {
             (512, Attended::Tiles),
         ] {
             let graph = lowered(&plan, KvType::F16, rows, attended);
-            let width = Width { tokens: rows, outputs: rows };
-            let options = ProgramOptions {
-                width,
-                kv: KvType::F16,
-                context: 8192,
-                sequences: rows,
-                blocks: 1,
-            };
-            let selection = Selection::new(&matrix_capabilities(), &plan, &options);
-            let joints: Vec<Joint> =
-                plan.steps.iter().flat_map(|step| Joint::all(&plan, &step.op)).collect();
+            let selection = selection(&h200(), &plan, KvType::F16, rows);
             for node in &graph.nodes {
-                let Work::Product { weights, input, output } = &node.work else { continue };
-                let joint = joints.iter().find(|joint| joint.weights == *weights).unwrap();
-                let formats = weights.iter().map(|id| format_of(plan.weight(*id).dtype));
+                let Work::Product(ProductWork { joint, input, output, .. }) = &node.work else {
+                    continue;
+                };
+                let formats = joint.weights.iter().map(|id| format_of(plan.weight(*id).dtype));
                 assert!(formats.into_iter().all(|format| format == joint.format), "{node:?}");
                 let wanted = selection.operand(joint, rows);
                 match input {
-                    Input::Plain(_) => assert_eq!(wanted, OperandKind::Plain, "{node:?}"),
-                    Input::Operand(operand) if operand.kind == OperandKind::Interleaved => {
+                    Input::Given(Form::Rows(_)) => {
                         assert_eq!(wanted, OperandKind::Plain, "{node:?}");
                     }
-                    Input::Operand(operand) => assert_eq!(wanted, operand.kind, "{node:?}"),
-                    Input::Norm { .. } | Input::NormAddNorm { .. } => {
-                        assert!(selection.can_norm(joint, rows), "{node:?}");
+                    Input::Given(Form::Operand(operand)) => {
+                        let interleaved = operand.kind == OperandKind::Interleaved;
+                        let kind = if interleaved { OperandKind::Plain } else { operand.kind };
+                        assert_eq!(wanted, kind, "{node:?}");
                     }
+                    Input::Norm(_) => assert!(selection.can_norm(joint, rows), "{node:?}"),
                 }
-                joined += usize::from(matches!(output, Output::Gated { .. }));
+                joined += usize::from(matches!(output, Output::Gated(_)));
             }
             let alone = |node: &&Node| {
                 matches!(node.work, Work::Elements { kind: ElementsKind::Geglu { .. }, .. })
@@ -173,4 +173,46 @@ fn two_rows_of_a_large_model_take_the_matrix_units() {
     assert!(kinds(LARGE, 2).iter().all(|&kind| kind == OperandKind::Halves));
     assert!(kinds(MIDDLE, 2).iter().all(|&kind| kind == OperandKind::Fixed16));
     assert!(kinds(MIDDLE, 3).iter().all(|&kind| kind == OperandKind::Halves));
+}
+
+/// The launches of a device, as text.
+fn text(capabilities: &Capabilities, plan: &Plan, rows: usize, attended: Attended) -> String {
+    let width = Width { tokens: rows, outputs: rows.min(32) };
+    let selection = selection(capabilities, plan, KvType::F16, 32);
+    let graph = lower(plan, width, attended, &selection).unwrap();
+    let bytes = graph.place().bytes;
+    format!("{bytes} bytes of scratch memory\n{}", Printed::new(&graph, plan))
+}
+
+/// What a device makes of a Plan at some widths.
+#[test]
+fn launches() {
+    let mixed = |name: &str| match name {
+        name if name.contains("attn_v") || name.contains("ffn_down") => DType::Q6K,
+        name if name.contains("blk.1.ffn_up") => DType::F16,
+        name if name.contains("blk.1.attn_q") => DType::BF16,
+        _ => DType::Q4K,
+    };
+    let plans = [
+        ("q4_0", plan(LARGE)),
+        ("f16", stored(LARGE, &|_| DType::F16)),
+        ("mixed", stored(LARGE, &mixed)),
+    ];
+    let cases = [
+        (1, Attended::Sequences),
+        (8, Attended::Rows),
+        (32, Attended::Sequences),
+        (512, Attended::Tiles),
+    ];
+    for capabilities in [software(), h200(), radeon_780m()] {
+        for (format, plan) in &plans {
+            let case = |&(rows, attended): &(usize, Attended)| {
+                let text = text(&capabilities, plan, rows, attended);
+                format!("{rows} rows, {attended:?}: {text}")
+            };
+            let all: Vec<String> = cases.iter().map(case).collect();
+            let name = capabilities.name.replace(' ', "-").to_lowercase();
+            insta::assert_snapshot!(format!("{name}-{format}"), all.join("\n"));
+        }
+    }
 }

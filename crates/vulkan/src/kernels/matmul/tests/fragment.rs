@@ -69,7 +69,7 @@ fn fragments_agree_over_many_steps() {
 /// they were quicker.
 #[test]
 fn known_layouts_have_shapes() {
-    let capabilities = crate::testing::matrix_capabilities();
+    let capabilities = crate::capabilities::presets::h200();
     let span = Span { address: 4096, bytes: 0 };
     for (rows, columns, gated) in [(2 * 21504, 5376, true), (8192, 5376, false), (640, 1152, false)]
     {

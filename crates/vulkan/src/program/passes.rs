@@ -1,0 +1,152 @@
+//! What a Program is recorded for: widths, and how attention goes through the rows.
+
+use trine_backend::ProgramOptions;
+use trine_model::Width;
+
+/// Widths that passes are recorded for; a step takes the next one up.
+const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
+
+/// What a recording is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PassKey {
+    pub(crate) width: Width,
+    pub(crate) attended: Attended,
+}
+
+/// How attention goes through the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attended {
+    /// One by one; each is of another sequence, so that attention can do a row's work on the heads on the way.
+    Sequences,
+    /// One by one; several may be of a sequence.
+    Rows,
+    /// In tiles of neighbours.
+    Tiles,
+}
+
+/// What a Program is recorded for: each number of rows of the ladder up to its widest step, with no logits, those of one row, of
+/// some, and of all. Passes of one width are neighbours.
+///
+/// A Program that is to be invariant has only one rung: each kernel treats all rows of its launch alike, but kernels for other
+/// widths add in another order. For the same reason rows are attended to one by one, not with their neighbours.
+pub(crate) fn pass_keys(options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
+    let Width { tokens: widest, outputs: most_outputs } = options.width;
+    if is_invariant {
+        let most = widest.min(most_outputs);
+        let outputs = if most > 0 { vec![0, most] } else { vec![0] };
+        let key = |outputs| PassKey {
+            width: Width { tokens: widest, outputs },
+            attended: Attended::Rows,
+        };
+        return outputs.into_iter().map(key).collect();
+    }
+    let rungs = |most: usize| {
+        let below = LADDER.into_iter().filter(move |&rung| rung < most);
+        let above = (LADDER[LADDER.len() - 1]..most).step_by(256).skip(1);
+        below.chain(above).chain([most])
+    };
+    // No step has more rows of different sequences than there are sequences.
+    let lone = rungs(widest).find(|&rung| rung >= options.sequences).unwrap_or(widest);
+    let mut keys = Vec::new();
+    for tokens in rungs(widest) {
+        let most = tokens.min(most_outputs);
+        let mut outputs = vec![0, 1.min(most), most];
+        outputs.extend([8, 32].into_iter().filter(|&some| some < most));
+        outputs.sort_unstable();
+        outputs.dedup();
+        for outputs in outputs {
+            let width = Width { tokens, outputs };
+            if tokens <= lone {
+                keys.push(PassKey { width, attended: Attended::Sequences });
+            }
+            if tokens > 1 {
+                keys.push(PassKey { width, attended: Attended::of_mixed(tokens) });
+            }
+        }
+    }
+    keys
+}
+
+/// So few rows are always attended one by one.
+const BY_ROWS_ALWAYS: usize = 8;
+
+impl Attended {
+    /// What suits `rows` rows of which several may be of a sequence.
+    fn of_mixed(rows: usize) -> Self {
+        if rows <= BY_ROWS_ALWAYS { Attended::Rows } else { Attended::Tiles }
+    }
+}
+
+/// Index of the smallest of some passes that these numbers of rows and logits fit into. `lone`: each row is of another sequence.
+pub(super) fn least(
+    keys: impl Iterator<Item = PassKey>,
+    rows: usize,
+    outputs: usize,
+    lone: bool,
+) -> Option<usize> {
+    let fits = |key: &PassKey| {
+        let suits = lone || key.attended != Attended::Sequences;
+        suits && key.width.tokens >= rows && key.width.outputs >= outputs
+    };
+    let order = |key: &PassKey| {
+        let Width { tokens, outputs } = key.width;
+        (tokens, outputs, key.attended != Attended::Sequences)
+    };
+    let fitting = keys.enumerate().filter(|(_, key)| fits(key));
+    fitting.min_by_key(|(_, key)| order(key)).map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_model::KvType;
+
+    use super::*;
+
+    #[test]
+    fn an_invariant_program_has_one_rung() {
+        for tokens in [1, 5, 64, 512] {
+            let width = Width { tokens, outputs: tokens.min(8) };
+            let options =
+                ProgramOptions { width, kv: KvType::F16, context: 1024, sequences: 8, blocks: 32 };
+            let keys = pass_keys(&options, true);
+            assert!(keys.iter().all(|key| key.width.tokens == tokens), "{keys:?}");
+            for (rows, outputs) in [(1, 0), (1, 1), (tokens, width.outputs)] {
+                for lone in [false, true] {
+                    let found = least(keys.iter().copied(), rows, outputs, lone).expect("a pass");
+                    let expected = if outputs == 0 { 0 } else { width.outputs };
+                    assert_eq!(keys[found].width.outputs, expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_step_finds_a_pass() {
+        for (tokens, outputs, sequences) in
+            [(1, 1, 1), (3, 3, 4), (8, 8, 2), (40, 12, 3), (512, 32, 32), (700, 1, 1), (64, 64, 64)]
+        {
+            let width = Width { tokens, outputs };
+            let options =
+                ProgramOptions { width, kv: KvType::F16, context: 1024, sequences, blocks: 32 };
+            let keys = pass_keys(&options, false);
+            for rows in 1..=tokens {
+                for outputs in 0..=outputs.min(rows) {
+                    for lone in [false, true] {
+                        if (lone && rows > sequences) || (!lone && rows == 1) {
+                            continue;
+                        }
+                        let found = least(keys.iter().copied(), rows, outputs, lone);
+                        let key = keys[found.expect("there is a pass")];
+                        assert!(key.width.tokens >= rows && key.width.outputs >= outputs);
+                        assert_eq!(key.attended == Attended::Sequences, lone, "{key:?} {rows}");
+                        let near = rows <= 8 || key.attended != Attended::Rows;
+                        assert!(near && key.width.tokens <= tokens, "{key:?} for {rows} rows");
+                    }
+                }
+            }
+            let lone = keys.iter().filter(|key| key.attended == Attended::Sequences);
+            let widest = lone.map(|key| key.width.tokens).max().unwrap();
+            assert!(widest == 1 || widest / 2 < sequences.min(tokens), "{widest} rows");
+        }
+    }
+}

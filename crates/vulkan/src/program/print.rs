@@ -1,0 +1,195 @@
+//! Graphs as text: one line a launch.
+//!
+//! ```text
+//! 3  blk.0.attn_delta  stream %7 f32[1,4096] x blk.0.attn_output.weight:q4_0 -> %8 f32[1,5376]
+//! ```
+//!
+//! That is: number and label, what is launched, values that it reads, weights with their formats on the device, values that it
+//! writes. Values are numbered in the order in which they appear; `over %3` says that one takes the place of another.
+
+use std::fmt;
+
+use trine_model::{Plan, WeightId};
+
+use super::graph::{
+    AttendKernel, ElementsKind, Form, Graph, HeadsWork, Home, Input, Node, NormWork, Output,
+    ProductKernel, ProductWork, Touch, ValueId, Work,
+};
+use crate::pack::format_of;
+
+/// A graph that prints itself.
+pub(super) struct Printed<'a> {
+    graph: &'a Graph,
+    plan: &'a Plan,
+    /// Values in the order in which they appear.
+    order: Vec<ValueId>,
+}
+
+impl<'a> Printed<'a> {
+    pub(super) fn new(graph: &'a Graph, plan: &'a Plan) -> Self {
+        let mut order = Vec::new();
+        for node in &graph.nodes {
+            node.work.touches(&mut |touch| {
+                if !order.contains(&touch.id()) {
+                    order.push(touch.id());
+                }
+            });
+        }
+        Self { graph, plan, order }
+    }
+
+    /// A line for each launch, without its number and label.
+    #[cfg(test)]
+    pub(super) fn lines(&self) -> Vec<String> {
+        self.graph.nodes.iter().map(|node| self.launch(node)).collect()
+    }
+
+    fn launch(&self, node: &Node) -> String {
+        let (mut reads, mut uses, mut writes) = (Vec::new(), Vec::new(), Vec::new());
+        node.work.touches(&mut |touch| match touch {
+            Touch::Read(form) => reads.push(self.form(form)),
+            Touch::Write(form) => writes.push(self.form(form) + &self.place(form.id())),
+            Touch::Use(id) => {
+                uses.push(format!("{} {} bytes", self.number(id), self.graph.value(id).bytes[0]));
+            }
+        });
+        let weights = node.work.weights().into_iter().map(|id| self.weight(id)).collect();
+        let mut line = node.work.name();
+        for (mark, parts) in [("", reads), ("x ", weights), ("with ", uses), ("-> ", writes)] {
+            if !parts.is_empty() {
+                line.push_str(&format!(" {mark}{}", parts.join(", ")));
+            }
+        }
+        line
+    }
+
+    fn number(&self, id: ValueId) -> String {
+        let place = self.order.iter().position(|other| *other == id);
+        place.map_or_else(|| "%?".to_owned(), |place| format!("%{place}"))
+    }
+
+    fn form(&self, form: Form) -> String {
+        let id = form.id();
+        let value = self.graph.value(id);
+        let kind = match form {
+            Form::Rows(_) => "f32",
+            Form::Operand(operand) => operand.kind.name(),
+        };
+        format!("{} {kind}[{},{}]", self.number(id), value.rows, value.columns)
+    }
+
+    fn place(&self, id: ValueId) -> String {
+        match self.graph.value(id).home {
+            Home::Of(before) => format!(" over {}", self.number(before)),
+            Home::Own | Home::Host(_) => String::new(),
+        }
+    }
+
+    fn weight(&self, id: WeightId) -> String {
+        let weight = self.plan.weight(id);
+        if weight.is_matrix() {
+            format!("{}:{}", weight.name, format_of(weight.dtype).name())
+        } else {
+            weight.name.clone()
+        }
+    }
+}
+
+impl fmt::Display for Printed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, node) in self.graph.nodes.iter().enumerate() {
+            writeln!(f, "{index:4}  {:<24} {}", node.label, self.launch(node))?;
+        }
+        Ok(())
+    }
+}
+
+impl NormWork {
+    fn name(self) -> &'static str {
+        match self {
+            NormWork::Norm { .. } => "norm",
+            NormWork::NormAddNorm { .. } => "norm_add_norm",
+        }
+    }
+
+    fn weights(self) -> Vec<WeightId> {
+        match self {
+            NormWork::Norm { weight, .. } => vec![weight],
+            NormWork::NormAddNorm { weight, next_weight, .. } => vec![weight, next_weight],
+        }
+    }
+}
+
+impl ProductWork {
+    fn name(&self) -> String {
+        let before = match self.input {
+            Input::Given(_) => String::new(),
+            Input::Norm(norm) => format!("{} + ", norm.name()),
+        };
+        let kernel = match self.kernel {
+            ProductKernel::Stream => "stream",
+            ProductKernel::Matvec => "matvec",
+            ProductKernel::Matmul => "matmul",
+        };
+        let after = match self.output {
+            Output::Parts(_) => "",
+            Output::Gated(_) => " + geglu",
+        };
+        format!("{before}{kernel}{after}")
+    }
+}
+
+impl Work {
+    /// What is launched.
+    fn name(&self) -> String {
+        let name = match self {
+            Work::Embed { .. } => "embed",
+            Work::Convert { .. } => "convert",
+            Work::Norm { norm, .. } => norm.name(),
+            Work::NormAdd { .. } => "norm_add",
+            Work::Elements { kind: ElementsKind::Geglu { .. }, .. } => "geglu",
+            Work::Elements { kind: ElementsKind::Add { .. }, .. } => "add",
+            Work::Elements { kind: ElementsKind::Softcap { .. }, .. } => "softcap",
+            Work::Elements { kind: ElementsKind::Select { .. }, .. } => "select",
+            Work::Heads(HeadsWork::Norm { .. }) => "head_norm",
+            Work::Heads(HeadsWork::Rotate { .. }) => "rotate",
+            Work::Heads(HeadsWork::Store { .. }) => "store_kv",
+            Work::Heads(HeadsWork::Prepare(_)) => "prepare_qkv",
+            Work::Attend(work) => match work.kernel {
+                AttendKernel::Rows { prepare: Some(_), .. } => "prepare_qkv + attend by rows",
+                AttendKernel::Rows { prepare: None, .. } => "attend by rows",
+                AttendKernel::Matrix { .. } => "attend by tiles on matrix units",
+                AttendKernel::Tiles { .. } => "attend by tiles",
+            },
+            Work::Product(work) => return work.name(),
+        };
+        name.to_owned()
+    }
+
+    /// The weights that it reads.
+    fn weights(&self) -> Vec<WeightId> {
+        match self {
+            Work::Convert { .. } | Work::Elements { .. } => Vec::new(),
+            Work::Embed { table: weight, .. }
+            | Work::NormAdd { weight, .. }
+            | Work::Heads(HeadsWork::Norm { weight, .. }) => vec![*weight],
+            Work::Norm { norm, .. } => norm.weights(),
+            Work::Heads(HeadsWork::Prepare(work)) => vec![work.query_norm, work.key_norm],
+            Work::Heads(HeadsWork::Rotate { .. } | HeadsWork::Store { .. }) => Vec::new(),
+            Work::Attend(work) => match &work.kernel {
+                AttendKernel::Rows { prepare: Some(work), .. } => {
+                    vec![work.query_norm, work.key_norm]
+                }
+                _ => Vec::new(),
+            },
+            Work::Product(work) => {
+                let mut weights = match work.input {
+                    Input::Given(_) => Vec::new(),
+                    Input::Norm(norm) => norm.weights(),
+                };
+                weights.extend(&work.joint.weights);
+                weights
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Rules that let a launch take over work of its neighbours: norms, attention and gated products hand their rows on as the
+//! operand that the next product takes, a product norms its own row, attention prepares its own heads.
+//!
+//! A rule looks at one launch and changes the graph if the launch is what it is for. Each rule walks the whole graph before
+//! the next one does: products take over norms only after these have taken over conversions.
+
+use super::graph::{
+    AttendKernel, AttendWork, Form, Graph, HeadsWork, Home, Input, Made, NormWork, OperandValue,
+    Output, Prepare, ProductWork, ValueId, Work,
+};
+use super::passes::Attended;
+use super::selection::Selection;
+use crate::kernels::operand::OperandKind;
+
+/// A rule: whether it changed the graph at the launch of an index. A rule that did is tried there again.
+type Rule = fn(&mut Graph, usize, &Selection) -> bool;
+
+/// The rules, in the order in which they walk the graph.
+const RULES: [Rule; 7] = [
+    convert_once,
+    norm_gives_operand,
+    attention_gives_operand,
+    gated_gives_operand,
+    gated_interleaves,
+    product_norms,
+    attention_prepares,
+];
+
+/// Applies every rule wherever it fits.
+pub(super) fn apply(graph: &mut Graph, selection: &Selection) {
+    RULES.iter().for_each(|rule| walk(graph, *rule, selection));
+}
+
+fn walk(graph: &mut Graph, rule: Rule, selection: &Selection) {
+    let mut index = 0;
+    while index < graph.nodes.len() {
+        if !rule(graph, index, selection) {
+            index += 1;
+        }
+    }
+}
+
+/// A launch that converts rows, and the launch that makes them.
+struct Conversion {
+    maker: usize,
+    rows: ValueId,
+    operand: OperandValue,
+    /// Whether nothing else reads the rows.
+    is_only: bool,
+}
+
+fn conversion(graph: &Graph, index: usize) -> Option<Conversion> {
+    let Work::Convert { source: rows, operand } = graph.nodes[index].work else { return None };
+    let maker = graph.maker(index, rows)?;
+    Some(Conversion { maker, rows, operand, is_only: graph.readers(rows) == 1 })
+}
+
+impl Conversion {
+    /// What the maker makes where it converts the rows itself.
+    fn made(&self) -> Made {
+        if self.is_only { Made::Operand(self.operand) } else { Made::Both(self.rows, self.operand) }
+    }
+}
+
+/// Products of the same rows that take the same kind of operand share one conversion.
+fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Convert { source, operand } = graph.nodes[index].work else { return false };
+    let same = |work: &Work| match *work {
+        Work::Convert { source: other, operand: first } => {
+            (other == source && first.kind == operand.kind).then_some(first)
+        }
+        _ => None,
+    };
+    let Some(first) = graph.nodes[..index].iter().find_map(|node| same(&node.work)) else {
+        return false;
+    };
+    for node in &mut graph.nodes[index..] {
+        if let Work::Product(ProductWork { input: Input::Given(form), .. }) = &mut node.work
+            && *form == Form::Operand(operand)
+        {
+            *form = Form::Operand(first);
+        }
+    }
+    graph.nodes.remove(index);
+    true
+}
+
+/// A norm gives the operand that its result is converted to.
+fn norm_gives_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Some(conversion) = conversion(graph, index) else { return false };
+    let Work::Norm { made: made @ Made::Rows(_), .. } = &mut graph.nodes[conversion.maker].work
+    else {
+        return false;
+    };
+    *made = conversion.made();
+    graph.nodes.remove(index);
+    true
+}
+
+/// Attention gives the operand that its result is converted to: for one row with the scales that its workgroups can see, and in
+/// halves where these cannot lose anything and nothing else is wanted.
+fn attention_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
+    let Some(conversion) = conversion(graph, index) else { return false };
+    let one_row = graph.width.tokens == 1;
+    let Work::Attend(AttendWork { shape, kernel, .. }) = &mut graph.nodes[conversion.maker].work
+    else {
+        return false;
+    };
+    let takes = match conversion.operand.kind {
+        OperandKind::Fixed16 => one_row && shape.gives_fixed(),
+        OperandKind::Halves => conversion.is_only && selection.attends_in_halves(shape),
+        OperandKind::Plain | OperandKind::Interleaved => false,
+    };
+    match kernel {
+        AttendKernel::Rows { made: made @ Made::Rows(_), .. } if takes => *made = conversion.made(),
+        AttendKernel::Matrix { output: output @ Form::Rows(_), .. }
+            if takes && conversion.is_only =>
+        {
+            *output = Form::Operand(conversion.operand);
+        }
+        _ => return false,
+    }
+    graph.nodes.remove(index);
+    true
+}
+
+/// A gated product gives the operand that its result is converted to.
+fn gated_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
+    let Some(conversion) = conversion(graph, index) else { return false };
+    let columns = graph.value(conversion.rows).columns;
+    let node = &mut graph.nodes[conversion.maker];
+    let rows = graph.width.of(node.rows);
+    let Work::Product(ProductWork { joint, output: Output::Gated(made @ Made::Rows(_)), .. }) =
+        &mut node.work
+    else {
+        return false;
+    };
+    let takes = match conversion.operand.kind {
+        OperandKind::Fixed16 => selection.gates_in_fixed(joint, rows),
+        OperandKind::Halves => {
+            conversion.is_only && selection.gates_in_halves(joint, columns, rows)
+        }
+        OperandKind::Plain | OperandKind::Interleaved => false,
+    };
+    if takes {
+        *made = conversion.made();
+        graph.nodes.remove(index);
+    }
+    takes
+}
+
+/// A gated product of one row gives it interleaved to the product with one matrix that is its only reader.
+fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
+    let node = &graph.nodes[index];
+    let Work::Product(ProductWork { joint, output: Output::Gated(Made::Rows(row)), .. }) =
+        &node.work
+    else {
+        return false;
+    };
+    let (row, rows) = (*row, graph.width.of(node.rows));
+    let Some(reader) = graph.nodes.iter().rposition(|node| node.work.reads(row)) else {
+        return false;
+    };
+    let node = &graph.nodes[reader];
+    let Work::Product(ProductWork { joint: next, output: Output::Parts(_), .. }) = &node.work
+    else {
+        return false;
+    };
+    let fits = graph.readers(row) == 1
+        && next.weights.len() == 1
+        && graph.width.of(node.rows) == rows
+        && selection.interleaves(joint, next, rows);
+    if !fits {
+        return false;
+    }
+    let operand = graph.fresh_operand(row, OperandKind::Interleaved);
+    if let Work::Product(work) = &mut graph.nodes[index].work {
+        work.output = Output::Gated(Made::Operand(operand));
+    }
+    if let Work::Product(work) = &mut graph.nodes[reader].work {
+        work.input = Input::Given(Form::Operand(operand));
+    }
+    true
+}
+
+/// A product norms its row itself where it is the next launch and the only one that reads the normed row.
+fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
+    let Work::Norm { norm, made } = graph.nodes[index].work else { return false };
+    let Some(form) = made.only().filter(|form| graph.readers(form.id()) == 1) else {
+        return false;
+    };
+    let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
+    let rows = graph.width.of(next.rows);
+    let Work::Product(work) = &mut next.work else { return false };
+    if work.input != Input::Given(form) || !selection.can_norm(&work.joint, rows) {
+        return false;
+    }
+    work.input = Input::Norm(norm);
+    work.kernel = selection.product(&work.joint, rows, true);
+    if let NormWork::NormAddNorm { updated, .. } = norm {
+        // Every workgroup of the product reads the old one.
+        graph.values[updated.0].home = Home::Own;
+    }
+    graph.nodes.remove(index);
+    true
+}
+
+/// Attention does the work on the heads where each row is of another sequence, so that no row sees what another one stores.
+fn attention_prepares(graph: &mut Graph, index: usize, _: &Selection) -> bool {
+    let Work::Heads(HeadsWork::Prepare(work)) = graph.nodes[index].work else { return false };
+    let Prepare { query, turned, cache, .. } = work;
+    if graph.attended != Attended::Sequences || graph.readers(turned) != 1 {
+        return false;
+    }
+    let Some(next) = graph.nodes.get_mut(index + 1) else { return false };
+    match &mut next.work {
+        Work::Attend(AttendWork {
+            query: attends,
+            cache: read,
+            kernel: AttendKernel::Rows { prepare: prepare @ None, .. },
+            ..
+        }) if *attends == turned && *read == cache => {
+            *prepare = Some(work);
+            *attends = query;
+        }
+        _ => return false,
+    }
+    graph.nodes.remove(index);
+    true
+}
+
+#[cfg(test)]
+mod tests;
