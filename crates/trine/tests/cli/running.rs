@@ -91,7 +91,7 @@ fn a_prompt_and_standard_input_are_one_prompt() {
 #[test]
 fn quiet_is_quiet() {
     let model = model();
-    let base = ["run", &model, "hi", "--max-tokens", "2", "--raw"];
+    let base = ["run", &model, "hi", "--max-tokens", "2", "--raw", "--temperature", "0"];
     assert!(trine(&base).ok().err.contains("stopped at --max-tokens"));
     let ran = trine(&[&base[..], &["--quiet"]].concat()).ok();
     assert_eq!(ran.err, "");
