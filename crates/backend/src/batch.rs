@@ -59,7 +59,8 @@ impl ProgramOptions {
 ///
 /// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row; the rows of a
 /// sequence stand together at consecutive positions; a sequence's blocks cover its positions; no two sequences share
-/// a slot; outputs ascend; the inputs have the number and sizes of the Plan's. Not checked: no row's block that a row of another
+/// a slot; outputs ascend; the inputs have the number and sizes of the Plan's; the goal is one of the Plan's, and a goal with a row
+/// for each token has no outputs. Not checked: no row's block that a row of another
 /// sequence reads is written in the same step, so sequences share only full blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
@@ -82,6 +83,8 @@ pub struct Batch<'a> {
     /// Rows of those of the Plan's inputs that [come with the batch](trine_model::Input::is_given), in their order: (rows,
     /// columns) row-major each. Empty for a Plan that begins with token ids.
     pub inputs: &'a [&'a [f32]],
+    /// Which of the Plan's outputs is computed, if they are [alternatives](trine_model::Plan::alternatives); 0 otherwise.
+    pub goal: usize,
 }
 
 /// Where a sequence keeps its keys and values.
@@ -151,6 +154,7 @@ impl Batch<'_> {
             return fail(format!("token id {token} is outside the vocabulary of {vocabulary}"));
         }
         self.check_outputs(options)?;
+        self.check_goal(plan)?;
         self.check_inputs(plan)?;
         for (index, span) in self.spans().enumerate() {
             let Some(view) = self.sequences.get(span.sequence) else {
@@ -229,6 +233,20 @@ impl Batch<'_> {
         Ok(())
     }
 
+    fn check_goal(&self, plan: &Plan) -> Result<(), BackendError> {
+        let fail = |what: String| Err(BackendError::BadBatch { what });
+        let Self { goal, outputs, .. } = self;
+        if *goal >= plan.goals() {
+            return fail(format!("goal {goal}, the Plan has {}", plan.goals()));
+        }
+        let of_tokens = plan.alternatives && plan.output(*goal).rows == Rows::Tokens;
+        if of_tokens && !outputs.is_empty() {
+            let name = &plan.output(*goal).name;
+            return fail(format!("{} output rows, {name} has a row for each token", outputs.len()));
+        }
+        Ok(())
+    }
+
     fn check_outputs(&self, options: &ProgramOptions) -> Result<(), BackendError> {
         let ascend = self.outputs.windows(2).all(|pair| pair[0] < pair[1]);
         let inside = self.outputs.last().is_none_or(|&last| (last as usize) < self.tokens.len());
@@ -276,6 +294,7 @@ mod tests {
             outputs,
             bulk_from: tokens.len(),
             inputs: &[],
+            goal: 0,
         };
         batch.check(&OPTIONS, &plan(&[]), 10).err().map(|error| error.to_string())
     }
@@ -295,6 +314,7 @@ mod tests {
             steps: Vec::new(),
             inputs: sources.into_iter().take(all.len()).enumerate().map(input).collect(),
             outputs: vec![BufferId(0)],
+            alternatives: false,
         }
     }
 
@@ -310,6 +330,7 @@ mod tests {
                 outputs: &[1],
                 bulk_from: 2,
                 inputs,
+                goal: 0,
             };
             let result = batch.check(&OPTIONS, &plan(rows), 10);
             result.err().map(|error| error.to_string()).unwrap_or_default()

@@ -88,13 +88,14 @@ impl Parts {
         for travel in flights.iter_mut().rev().take(row).rev() {
             move_on(parts, routes, travel)?;
         }
-        let outputs = if parts.len() > 1 { &[] } else { batch.outputs };
+        let (outputs, goal): (&[u32], _) =
+            if parts.len() > 1 { (&[], 0) } else { (batch.outputs, batch.goal) };
         let rows = |route: &Route| match *route {
             Route::Batch(index) => batch.inputs[index],
             Route::Before(_) => unreachable!("there is no part before the first"),
         };
         let inputs: Vec<&[f32]> = routes[0].iter().map(rows).collect();
-        let step = parts[0].submit(&Batch { outputs, inputs: &inputs, ..*batch })?;
+        let step = parts[0].submit(&Batch { outputs, inputs: &inputs, goal, ..*batch })?;
         let mut own = self.spare.pop().unwrap_or_default();
         own.copy(batch, &routes[1..]);
         Ok(self.flights.begin(Travel { batch: own, part: 0, step: Some(step) }))
@@ -281,6 +282,7 @@ struct OwnedBatch {
     blocks: Vec<u32>,
     outputs: Vec<u32>,
     bulk_from: usize,
+    goal: usize,
     /// [`Batch::inputs`]; empty for those that no part after the first reads.
     inputs: Vec<Vec<f32>>,
     /// Rows of the outputs of the part before, but for the last output.
@@ -305,6 +307,7 @@ impl OwnedBatch {
             self.sequences.push((view.slot, self.blocks.len()));
         }
         self.bulk_from = batch.bulk_from;
+        self.goal = batch.goal;
         self.inputs.resize_with(batch.inputs.len(), Vec::new);
         for (index, (own, rows)) in self.inputs.iter_mut().zip(batch.inputs).enumerate() {
             own.clear();
@@ -359,6 +362,7 @@ impl OwnedBatch {
             sequences: &sequences,
             outputs: if is_last { &self.outputs } else { &[] },
             bulk_from: self.bulk_from,
+            goal: if is_last { self.goal } else { 0 },
             inputs: if one.is_some() { one.as_slice() } else { &several },
         })
     }
@@ -408,6 +412,7 @@ mod tests {
                 steps: Vec::new(),
                 inputs: (index > 0).then_some(input).into_iter().collect(),
                 outputs: vec![BufferId(0)],
+                alternatives: false,
             };
             let facts = Facts::new(format!("part {index}"), plan, OPTIONS);
             let (flights, log) = (Flights::new(1), Arc::clone(log));
@@ -498,6 +503,7 @@ mod tests {
             outputs: &[],
             bulk_from: 2,
             inputs: &[],
+            goal: 0,
         })
     }
 

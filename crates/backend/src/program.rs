@@ -91,7 +91,7 @@ pub trait Results {
     /// If the Plan has no such output.
     ///
     /// # Errors
-    /// Any if the device failed on the way; the contents of the caches are undefined then.
+    /// [`BackendError::BadBatch`] if the step's [goal](Batch::goal) was another output; any other error if the device failed on the way; the contents of the caches are undefined then.
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError>;
 
     /// Returns for each row of the first output its largest logits: all that are not below the [`TOP`]-th
@@ -142,6 +142,20 @@ impl Facts {
             depth: 1,
             pages: None,
         }
+    }
+}
+
+impl Facts {
+    /// Checks that a step with a goal has computed an output.
+    ///
+    /// # Errors
+    /// [`BackendError::BadBatch`] if it has not.
+    pub fn check_output(&self, goal: usize, output: usize) -> Result<(), BackendError> {
+        if self.plan.gives(goal, output) {
+            return Ok(());
+        }
+        let what = format!("output {output} is read of a step for output {goal}");
+        Err(BackendError::BadBatch { what })
     }
 }
 

@@ -5,7 +5,7 @@
 mod common;
 
 use common::random::{Random, model_of_layers, traffic};
-use common::{Golden, hidden_states, logits_of};
+use common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::reference::ReferenceDevice;
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_model::{KvType, names};
@@ -57,4 +57,19 @@ fn two_devices_give_what_one_gives() {
             assert_eq!(found, whole, "seed {seed}, {layers} layers on the second device");
         }
     }
+}
+
+#[test]
+fn a_program_gives_logits_or_states() {
+    let golden = Golden::load("gemma3-a");
+    let devices: [Box<dyn Device>; 2] = [Box::new(ReferenceDevice::new()), halves(1)];
+    for device in devices {
+        let worst = alternatives(device.as_ref(), &golden.model, &golden.ids, KvType::F32);
+        assert!(worst.iter().all(|worst| *worst <= 1e-5), "{}: {worst:?}", device.name());
+    }
+}
+
+fn halves(layers: usize) -> Box<dyn Device> {
+    let reference = || -> Box<dyn Device> { Box::new(ReferenceDevice::new()) };
+    Box::new(DeviceGroup::pair(reference(), reference(), LayerChoice::Exactly(layers)))
 }

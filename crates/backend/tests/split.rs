@@ -270,6 +270,7 @@ fn steps_in_flight_do_not_change_one_another() {
             outputs: &[0],
             bulk_from: 1,
             inputs: &[],
+            goal: 0,
         })
     };
     let mut whole = reference().load(&model, &options).unwrap();

@@ -7,7 +7,8 @@
 mod common;
 
 use common::random::{Random, model, relative_difference, traffic};
-use common::{Golden, hidden_states, logits_of};
+use common::{Golden, alternatives, hidden_states, logits_of};
+use trine_backend::Device;
 use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_cpu::isa::Isa;
@@ -55,5 +56,18 @@ fn random_models_give_the_references_states() {
         let found = traffic(&device, &model, plan, KvType::F32, seed);
         let worst = relative_difference(&expected, &found);
         assert!(worst <= RELATIVE, "seed {seed}, {dtype:?}: {worst}");
+    }
+}
+
+#[test]
+fn a_program_gives_logits_or_states() {
+    let golden = Golden::load("gemma3-b");
+    let devices: [Box<dyn Device>; 2] = [
+        Box::new(CpuDevice::new(Some(1), None).unwrap()),
+        Box::new(CpuDevice::new(Some(3), None).unwrap()),
+    ];
+    for device in devices {
+        let worst = alternatives(device.as_ref(), &golden.model, &golden.ids, KvType::F32);
+        assert!(worst.iter().all(|worst| *worst <= RELATIVE), "{}: {worst:?}", device.name());
     }
 }

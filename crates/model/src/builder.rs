@@ -30,6 +30,7 @@ impl<'a> Builder<'a> {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            alternatives: false,
         };
         Self { plan, dtype_of, known: HashMap::new(), scope: String::new() }
     }

@@ -117,10 +117,19 @@ impl Cost {
 }
 
 impl Plan {
-    /// Returns the cost of one pass.
+    /// Returns the cost of one pass, for the first goal if it has several.
     pub fn cost(&self, workload: Workload) -> Cost {
+        self.cost_of(0, workload)
+    }
+
+    /// Returns the cost of one pass for a goal.
+    pub fn cost_of(&self, goal: usize, workload: Workload) -> Cost {
         let mut total = Cost::default();
-        self.steps.iter().for_each(|step| total += self.step_cost(step, workload));
+        for (step, serves) in self.steps.iter().zip(self.serving(goal)) {
+            if serves {
+                total += self.step_cost(step, workload);
+            }
+        }
         total
     }
 

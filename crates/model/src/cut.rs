@@ -64,7 +64,8 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
         return None;
     }
     let first = part(plan, before, first_inputs, border.crossing);
-    Some([first, part(plan, after, second_inputs, plan.outputs.clone())])
+    let second = part(plan, after, second_inputs, plan.outputs.clone());
+    Some([first, Plan { alternatives: plan.alternatives, ..second }])
 }
 
 /// The steps of parts of `whole` one after the other: what they do together, for reports. A buffer, a weight or a gathered input
@@ -97,6 +98,7 @@ pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan
         joined.buffers.extend_from_slice(&next.buffers);
         joined.weights.extend_from_slice(&next.weights);
         joined.caches.extend_from_slice(&next.caches);
+        joined.alternatives = next.alternatives;
         joined.outputs = next.outputs.iter().map(|id| buffer_of(*id)).collect();
         joined.steps.extend(next.steps.iter().cloned().map(|mut step| {
             step.op.rename(&buffer_of);
@@ -221,5 +223,6 @@ fn part(
         steps,
         inputs,
         outputs,
+        alternatives: false,
     }
 }

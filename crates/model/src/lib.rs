@@ -2,7 +2,7 @@
 //!
 //! A [`Model`] is an interpreted checkpoint: a [`Config`] and named tensors. Its [`Plan`] is one
 //! forward pass as a list of steps over buffers, from which everything else derives: fusion
-//! ([`fusion`]), leaving out unwanted rows ([`narrow`]), rows that the host gathers
+//! ([`fusion`]), alternative ends ([`either`](mod@either)), leaving out unwanted rows ([`narrow`]), rows that the host gathers
 //! ([`gather`](mod@gather)), parts for several devices ([`cut`](mod@cut)), scratch memory
 //! ([`Scratch`]), cost ([`Cost`]), and a Program on each device.
 //!
@@ -16,6 +16,7 @@ mod config_gguf;
 mod config_hf;
 mod cost;
 pub mod cut;
+mod either;
 mod error;
 mod fingerprint;
 pub mod fusion;
@@ -31,6 +32,7 @@ mod scratch;
 
 pub use config::{AttentionKind, Config, Family, GenerationDefaults, LayerConfig, Rope};
 pub use cost::{Cost, KvType, Workload};
+pub use either::either;
 pub use error::ModelError;
 pub use judge::judge;
 pub use model::{Model, base_plan};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use trine_weights::{Checkpoint, DType, Metadata, Tensor, blocks, fallback, quantize_tensor};
 
 use crate::config::{Config, Family, GenerationDefaults, VOCABULARY_MAX};
+use crate::either::either;
 use crate::error::ModelError;
 use crate::plan::{Plan, Weight};
 use crate::{config_gguf, config_hf, fusion, gemma3, names, narrow};
@@ -104,6 +105,13 @@ impl Model {
         fusion::fuse(self.stored(match self.config.family {
             Family::Gemma3 => gemma3::hidden_states(&self.config, &dtype_of),
         }))
+    }
+
+    /// Returns the forward pass of devices that generate and embed: [`Model::plan`] and
+    /// [`Model::hidden_states_plan`] as alternatives, in this order.
+    pub fn plan_with_states(&self) -> Plan {
+        let joined = either(self.plan(), self.hidden_states_plan());
+        joined.expect("a family's two Plans are the same up to the last attention")
     }
 
     /// Returns whether the embedding table is also the output matrix.

@@ -4,6 +4,8 @@
 //! device turns it into a Program. A buffer holds one row of `columns` f32 values for each token of the step
 //! ([`Rows::Tokens`]) or for each token whose logits are wanted ([`Rows::Outputs`]).
 
+use std::collections::BTreeSet;
+
 use trine_weights::DType;
 
 use crate::config::Rope;
@@ -368,6 +370,8 @@ pub struct Plan {
     /// What the pass is for, at least one: (outputs, vocabulary) the logits, (tokens, hidden) the residual stream for the part
     /// after it, or (tokens or outputs, hidden) hidden states. Logits come first.
     pub outputs: Vec<BufferId>,
+    /// Whether a step computes only one of the outputs, its goal, instead of all ([`either`](mod@crate::either)).
+    pub alternatives: bool,
 }
 
 impl Plan {
@@ -394,6 +398,41 @@ impl Plan {
     /// The buffer of an output, by its place in the list.
     pub fn output(&self, index: usize) -> &Buffer {
         self.buffer(self.outputs[index])
+    }
+
+    /// The number of goals that a step may have: each output is one if they are alternatives, otherwise all are together.
+    pub fn goals(&self) -> usize {
+        if self.alternatives { self.outputs.len() } else { 1 }
+    }
+
+    /// The outputs that a step with this goal computes.
+    pub fn outputs_of(&self, goal: usize) -> &[BufferId] {
+        if self.alternatives { &self.outputs[goal..=goal] } else { &self.outputs }
+    }
+
+    /// Whether a step with this goal computes the output of an index.
+    pub fn gives(&self, goal: usize, output: usize) -> bool {
+        !self.alternatives || goal == output
+    }
+
+    /// For each step whether it is run for a goal: whether it changes a cache, or a value that is read for one of the goal's
+    /// outputs.
+    pub fn serving(&self, goal: usize) -> Vec<bool> {
+        if !self.alternatives {
+            return vec![true; self.steps.len()];
+        }
+        let mut live: BTreeSet<BufferId> = self.outputs_of(goal).iter().copied().collect();
+        let mut serving = vec![false; self.steps.len()];
+        for (serves, Step { op, .. }) in serving.iter_mut().zip(&self.steps).rev() {
+            let (reads, writes) = (op.reads(), op.writes());
+            let stores = matches!(op, Op::StoreKv { .. } | Op::PrepareQkv { .. });
+            *serves = stores || writes.iter().any(|id| live.contains(id));
+            if *serves {
+                live.retain(|id| !writes.contains(id));
+                live.extend(reads);
+            }
+        }
+        serving
     }
 
     /// Bytes of the weights that live at a place.

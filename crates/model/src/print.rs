@@ -15,7 +15,8 @@ impl fmt::Display for Plan {
         // One output is what the last step gives.
         if self.outputs.len() > 1 {
             for id in &self.outputs {
-                writeln!(f, "      {:<24} {}", "output", self.shape(*id))?;
+                let name = if self.alternatives { "output, or" } else { "output" };
+                writeln!(f, "      {name:<24} {}", self.shape(*id))?;
             }
         }
         Ok(())

@@ -164,6 +164,7 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
         outputs: &[rows as u32 - 1],
         bulk_from: if rows > BULK_ROWS { 0 } else { rows },
         inputs: &[],
+        goal: 0,
     };
     // The first run warms caches and pages and is not counted.
     product_seconds(program.as_mut(), &batch)?;
@@ -207,6 +208,7 @@ fn product(weight: &Weight) -> Plan {
         ],
         inputs: Vec::new(),
         outputs: vec![output],
+        alternatives: false,
     }
 }
 

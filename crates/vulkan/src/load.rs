@@ -35,7 +35,8 @@ impl Device for VulkanDevice {
     }
 
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
-        let keys = pass_keys(options, self.is_invariant());
-        forecast::memory(self.gpu().capabilities(), &gather::gather(plan.clone()), options, &keys)
+        let plan = gather::gather(plan.clone());
+        let keys = pass_keys(&plan, options, self.is_invariant());
+        forecast::memory(self.gpu().capabilities(), &plan, options, &keys)
     }
 }

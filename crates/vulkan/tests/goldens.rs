@@ -102,6 +102,7 @@ fn the_largest_logits_are_found_behind_a_cut() {
         outputs: &[1, 4],
         bulk_from: 5,
         inputs: &[],
+        goal: 0,
     };
     let cpu = Box::new(CpuDevice::new(Some(2), None).unwrap());
     let both = DeviceGroup::pair(cpu, Box::new(device()), LayerChoice::Exactly(2));

@@ -5,7 +5,7 @@
 #[path = "../../backend/tests/common/mod.rs"]
 mod common;
 
-use common::{Golden, hidden_states, logits_of};
+use common::{Golden, alternatives, hidden_states, logits_of};
 use trine_backend::{Device, DeviceGroup, LayerChoice};
 use trine_cpu::CpuDevice;
 use trine_model::KvType;
@@ -34,5 +34,15 @@ fn they_are_what_the_golden_logits_are_made_of() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_program_gives_logits_or_states() {
+    let golden = Golden::load("gemma3-a");
+    let devices: [Box<dyn Device>; 2] = [Box::new(device()), Box::new(device().batch_invariant())];
+    for device in devices {
+        let worst = alternatives(device.as_ref(), &golden.model, &golden.ids, KvType::F32);
+        assert!(worst.iter().all(|worst| *worst <= 2e-3), "{}: {worst:?}", device.name());
     }
 }

@@ -106,6 +106,7 @@ impl Crowd {
                 outputs: &(0..rows.len() as u32).collect::<Vec<_>>(),
                 bulk_from: rows.len(),
                 inputs: &[],
+                goal: 0,
             };
             let found = program.run(&batch).unwrap();
             for ((.., index), row) in rows.iter().zip(found.chunks_exact(vocabulary)) {

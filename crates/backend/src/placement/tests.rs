@@ -51,6 +51,7 @@ fn plan(layers: usize) -> Plan {
         steps,
         inputs: vec![Input { buffer: stream, source: Source::Part }],
         outputs: vec![wanted],
+        alternatives: false,
     }
 }
 

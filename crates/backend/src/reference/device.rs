@@ -53,7 +53,10 @@ struct ReferenceProgram {
     caches: Vec<ReferenceCache>,
     profile: Option<Vec<f64>>,
     stop: Arc<AtomicBool>,
-    flights: Flights<()>,
+    /// The goal of each step in flight.
+    flights: Flights<usize>,
+    /// The goal of the step that was waited for last.
+    goal: usize,
 }
 
 impl ReferenceProgram {
@@ -76,6 +79,7 @@ impl ReferenceProgram {
             profile: None,
             stop: Arc::default(),
             flights: Flights::new(1),
+            goal: 0,
         })
     }
 }
@@ -119,8 +123,8 @@ impl Program for ReferenceProgram {
                 );
             }
         }
-        let steps = plan.steps.clone();
-        for (index, step) in steps.iter().enumerate() {
+        let (steps, serving) = (plan.steps.clone(), plan.serving(batch.goal));
+        for (index, step) in steps.iter().enumerate().filter(|(index, _)| serving[*index]) {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(BackendError::Stopped);
             }
@@ -131,11 +135,11 @@ impl Program for ReferenceProgram {
             }
         }
         self.model.checkpoint().check_intact()?;
-        Ok(self.flights.begin(()))
+        Ok(self.flights.begin(batch.goal))
     }
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
-        self.flights.end(step)?;
+        self.goal = self.flights.end(step)?;
         Ok(self)
     }
 
@@ -162,6 +166,7 @@ impl Program for ReferenceProgram {
 
 impl Results for ReferenceProgram {
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
+        self.facts.check_output(self.goal, index)?;
         Ok(&self.buffers[self.facts.plan.outputs[index].0])
     }
 }

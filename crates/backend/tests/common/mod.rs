@@ -8,8 +8,11 @@
 
 use std::path::{Path, PathBuf};
 
-use trine_backend::{BLOCK, BULK_ROWS, Batch, Device, Program, ProgramOptions, SequenceView};
-use trine_model::{KvType, Model, Plan, Width, names};
+use trine_backend::reference::ReferenceDevice;
+use trine_backend::{
+    BLOCK, BULK_ROWS, BackendError, Batch, Device, Facts, Program, ProgramOptions, SequenceView,
+};
+use trine_model::{KvType, Model, Plan, Rows, Width, names};
 use trine_weights::blocks;
 
 pub mod ends;
@@ -25,6 +28,7 @@ pub const BATCH: Batch<'static> = Batch {
     outputs: &[2],
     bulk_from: 3,
     inputs: &[],
+    goal: 0,
 };
 
 /// A model and what another implementation computes from it.
@@ -123,8 +127,15 @@ impl OneSequence {
 
     /// Appends tokens; the Plan's output for all of them.
     pub fn extend(&mut self, tokens: &[u32]) -> Vec<f32> {
+        self.extend_for(tokens, 0)
+    }
+
+    /// Appends tokens; the Plan's output that is the goal, for all of them.
+    pub fn extend_for(&mut self, tokens: &[u32], goal: usize) -> Vec<f32> {
         let positions: Vec<u32> = (self.length as u32..).take(tokens.len()).collect();
-        let most = self.program.facts().options.width.outputs;
+        let Facts { plan, options, .. } = self.program.facts();
+        let has_outputs = plan.output(goal).rows == Rows::Outputs || !plan.alternatives;
+        let most = if has_outputs { options.width.outputs } else { 0 };
         let batch = Batch {
             tokens,
             positions: &positions,
@@ -133,9 +144,12 @@ impl OneSequence {
             outputs: &(0..tokens.len() as u32).take(most).collect::<Vec<_>>(),
             bulk_from: if tokens.len() > BULK_ROWS { 0 } else { tokens.len() },
             inputs: &[],
+            goal,
         };
         self.length += tokens.len();
-        self.program.run(&batch).unwrap().to_vec()
+        let step = self.program.submit(&batch).unwrap();
+        let results = self.program.wait(step).unwrap();
+        results.output(goal).unwrap().to_vec()
     }
 }
 
@@ -162,6 +176,39 @@ pub fn hidden_states(
     let (plan, width) = (model.hidden_states_plan(), Width { tokens: chunk, outputs: 0 });
     let mut sequence = OneSequence::of(device, model, plan, ids.len(), width, kv);
     ids.chunks(chunk).flat_map(|piece| sequence.extend(piece)).collect()
+}
+
+/// Hidden states and logits of a Program that gives either, in pieces of changing size and goal: the largest differences from
+/// those of the reference's Programs for one of the two, relative to the largest value.
+pub fn alternatives(device: &dyn Device, model: &Model, ids: &[u32], kv: KvType) -> [f32; 2] {
+    let reference = ReferenceDevice::new();
+    let widest = ids.len();
+    let expected = [
+        logits(&reference, model, ids, widest, kv),
+        hidden_states(&reference, model, ids, widest, kv),
+    ];
+    let width = Width { tokens: widest, outputs: widest };
+    let plan = model.plan_with_states();
+    let columns = [0, 1].map(|goal| plan.output(goal).columns);
+    let mut worst = [0.0; 2];
+    for first_goal in [0, 1] {
+        let mut sequence = OneSequence::of(device, model, plan.clone(), ids.len(), width, kv);
+        let (mut start, mut goal) = (0, first_goal);
+        for rows in [5, 1, 1, 3, 2].into_iter().cycle() {
+            let end = (start + rows).min(ids.len());
+            let found = sequence.extend_for(&ids[start..end], goal);
+            let own = &expected[goal][start * columns[goal]..end * columns[goal]];
+            let difference = random::relative_difference(&[own.to_vec()], &[found]);
+            worst[goal] = difference.max(worst[goal]);
+            (start, goal) = (end, 1 - goal);
+            if start == ids.len() {
+                break;
+            }
+        }
+        let other = sequence.program.submit(&Batch { goal: 2, ..BATCH });
+        assert!(matches!(other, Err(BackendError::BadBatch { .. })));
+    }
+    worst
 }
 
 /// The logits that follow from hidden states by definition: products with the rows of the output matrix, and the cap.

@@ -29,6 +29,7 @@ fn run(
         outputs: &[tokens.len() as u32 - 1],
         bulk_from: tokens.len(),
         inputs: &[],
+        goal: 0,
     };
     program.run(&batch).unwrap().to_vec()
 }

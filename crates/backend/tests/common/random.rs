@@ -390,6 +390,7 @@ pub fn outputs_of(
             outputs: &outputs,
             bulk_from: tokens.len(),
             inputs: &inputs,
+            goal: 0,
         };
         let step = program.submit(&batch).unwrap();
         let found = program.wait(step).unwrap();

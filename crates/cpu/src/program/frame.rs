@@ -111,7 +111,11 @@ impl Work for Frame<'_> {
                 return None;
             }
         }
-        Some(match (&steps.get(step)?.op, part) {
+        let op = &steps.get(step)?.op;
+        if !self.fixed.serving[self.batch.goal][step] {
+            return Some(0);
+        }
+        Some(match (op, part) {
             (Op::MatMul { input, products }, part) => {
                 let weights = products.iter().map(|product| product.weight);
                 if part == 0 {

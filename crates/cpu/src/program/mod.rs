@@ -67,6 +67,8 @@ struct Fixed {
     weights: Vec<Loaded>,
     /// One for each cache of the Plan.
     caches: Vec<KvCache>,
+    /// For each goal of the Plan, which steps are run.
+    serving: Vec<Vec<bool>>,
     attention_of_step: Vec<usize>,
     /// For each cache, the kind of attention that addresses it.
     attention_of_cache: Vec<usize>,
@@ -95,10 +97,18 @@ pub(crate) struct CpuProgram {
     quantized: SharedBuffer<QuantizedBlock>,
     /// Up projection of the gated product at hand: (rows, feed-forward).
     up: SharedBuffer<f32>,
-    /// A step in flight has run; what is kept is how many rows of each kind it has.
-    flights: Flights<Width>,
-    /// The same of the step that was waited for last.
-    done: Width,
+    /// Steps in flight have run.
+    flights: Flights<Ran>,
+    /// The step that was waited for last.
+    done: Ran,
+}
+
+/// What is kept of a step.
+#[derive(Debug, Clone, Copy)]
+struct Ran {
+    /// Rows of each kind.
+    rows: Width,
+    goal: usize,
 }
 
 impl CpuProgram {
@@ -147,6 +157,7 @@ impl CpuProgram {
             isa,
             kernels,
             attention_of_cache: kinds_of_caches(&plan, &attention_of_step),
+            serving: (0..plan.goals()).map(|goal| plan.serving(goal)).collect(),
             facts: Facts { pages: Some(layout), ..Facts::new(name, plan, *options) },
             scratch,
             weights,
@@ -172,7 +183,7 @@ impl CpuProgram {
             quantized,
             up,
             flights: Flights::new(1),
-            done: Width { tokens: 0, outputs: 0 },
+            done: Ran { rows: Width { tokens: 0, outputs: 0 }, goal: 0 },
         })
     }
 
@@ -265,7 +276,7 @@ impl Program for CpuProgram {
         result?;
         self.model.checkpoint().check_intact()?;
         let rows = Width { tokens: batch.tokens.len(), outputs: batch.outputs.len() };
-        Ok(self.flights.begin(rows))
+        Ok(self.flights.begin(Ran { rows, goal: batch.goal }))
     }
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
@@ -302,10 +313,11 @@ impl Program for CpuProgram {
 
 impl Results for CpuProgram {
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
-        let plan = &self.fixed.facts.plan;
+        let Facts { plan, .. } = &self.fixed.facts;
+        self.fixed.facts.check_output(self.done.goal, index)?;
         let Buffer { rows, columns, .. } = *plan.output(index);
         let start = self.fixed.offset(plan.outputs[index]);
-        let length = self.done.of(rows) * columns;
+        let length = self.done.rows.of(rows) * columns;
         Ok(&self.memory.as_mut_slice()[start..start + length])
     }
 }

@@ -72,6 +72,7 @@ impl Rows {
             outputs: &self.outputs,
             bulk_from: self.bulk_from,
             inputs: &[],
+            goal: 0,
         };
         let step = program.submit(&batch);
         self.views = recycle(sequences);

@@ -63,6 +63,7 @@ impl Fake {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: vec![BufferId(0)],
+            alternatives: false,
         };
         let ring = |&window: &usize| {
             let length = options.ring_length(window);

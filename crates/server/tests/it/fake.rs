@@ -59,6 +59,7 @@ impl Script {
             steps: Vec::new(),
             inputs: Vec::new(),
             outputs: vec![BufferId(0)],
+            alternatives: false,
         };
         let options = ProgramOptions {
             width: Width { tokens: width, outputs: width },

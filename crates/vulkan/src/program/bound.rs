@@ -164,7 +164,7 @@ impl Binding<'_> {
         let graphs: Vec<Lowered> = keys
             .into_iter()
             .map(|key| {
-                let graph = lower(self.plan, key.width, key.attended, &selection)?;
+                let graph = lower(self.plan, key, &selection)?;
                 let scratch = graph.place();
                 Ok((key, graph, scratch))
             })
@@ -228,7 +228,7 @@ impl Binding<'_> {
         let most = self.options.width.tokens;
         // What attention does makes no difference to products: one pass of each width shows them all.
         let mut graphs: Vec<&Lowered> = graphs.iter().collect();
-        graphs.dedup_by_key(|(key, ..)| key.width);
+        graphs.dedup_by_key(|(key, ..)| (key.width, key.goal));
         graphs.sort_by_key(|(key, ..)| {
             let tokens = key.width.tokens;
             (tokens > 1, tokens < most, tokens)
@@ -535,7 +535,7 @@ impl Bound {
         for index in 0..self.passes.len() {
             if self.passes[index].chains.is_some() {
                 let key = self.passes[index].key;
-                let graph = lower(binding.plan, key.width, key.attended, &self.selection)?;
+                let graph = lower(binding.plan, key, &self.selection)?;
                 self.passes[index] = binding.record(self, key, &graph, &graph.place(), None)?;
             }
         }
@@ -548,7 +548,7 @@ impl Bound {
             return Ok(());
         }
         let key = self.passes[pass].key;
-        let graph = lower(binding.plan, key.width, key.attended, &self.selection)?;
+        let graph = lower(binding.plan, key, &self.selection)?;
         let scratch = graph.place();
         let draft = binding.draft(self, key, &graph, &scratch)?;
         let recording = Recording::timed(&self.gpu, &draft.dispatches, &draft.copies)?;

@@ -23,13 +23,13 @@ pub fn explain(
     options: &ProgramOptions,
     width: Width,
 ) -> Result<String, GpuError> {
-    let keys = pass_keys(options, false);
+    let keys = pass_keys(plan, options, false);
     let is_lone = width.tokens == 1;
-    let found = least(keys.iter().copied(), width.tokens, width.outputs, is_lone);
+    let found = least(keys.iter().copied(), width.tokens, width.outputs, is_lone, 0);
     let key = found.map(|index| keys[index]);
     let key = key.ok_or(GpuError::NoPass { tokens: width.tokens, outputs: width.outputs })?;
     let selection = Selection::new(capabilities, plan, options);
-    let graph = lower(plan, key.width, key.attended, &selection)?;
+    let graph = lower(plan, key, &selection)?;
     let rows = match key.attended {
         Attended::Sequences => "each row of another sequence",
         Attended::Rows => "attended to one by one",

@@ -44,13 +44,14 @@ fn scratch(
     let selection = Selection::new(capabilities, plan, options);
     let Width { tokens, outputs } = options.width;
     let widest = Width { tokens, outputs: outputs.min(tokens) };
-    // The widest of each way to attend.
-    let last = |attended| keys.iter().rfind(|key| key.attended == attended);
-    let graphs: Vec<Graph> = [Attended::Sequences, Attended::Rows, Attended::Tiles]
-        .into_iter()
-        .filter_map(last)
+    // The widest of each way to attend, for each goal.
+    let last =
+        |goal, attended| keys.iter().rfind(|key| (key.goal, key.attended) == (goal, attended));
+    let ways = [Attended::Sequences, Attended::Rows, Attended::Tiles];
+    let graphs: Vec<Graph> = (0..plan.goals())
+        .flat_map(|goal| ways.into_iter().filter_map(move |attended| last(goal, attended)))
         // A Plan that cannot be lowered is refused when it is loaded.
-        .filter_map(|key| lower(plan, key.width, key.attended, &selection).ok())
+        .filter_map(|key| lower(plan, *key, &selection).ok())
         .collect();
     let passes = graphs.iter().map(|graph| graph.place().bytes as u64).max().unwrap_or(0);
     let launches = graphs.iter().map(|graph| graph.nodes.len()).max().unwrap_or(0);

@@ -410,7 +410,7 @@ pub(super) struct Graph {
     pub(super) attended: Attended,
     pub(super) nodes: Vec<Node>,
     pub(super) values: Vec<Value>,
-    /// The Plan's outputs, f32 rows; `None` for one that has no row.
+    /// The Plan's outputs, f32 rows; `None` for one that has no row or is not the pass's goal.
     pub(super) outputs: Vec<Option<ValueId>>,
 }
 

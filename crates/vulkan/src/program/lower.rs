@@ -9,7 +9,7 @@ use super::graph::{
     AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, Made, Node,
     NormWork, Output, Prepare, ProductWork, ValueId, Work,
 };
-use super::passes::Attended;
+use super::passes::{Attended, PassKey};
 use super::rules;
 use super::selection::Selection;
 use crate::error::GpuError;
@@ -17,17 +17,12 @@ use crate::kernels::attention::AttentionShape;
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
-/// The launches of a Plan for a width.
+/// The launches of a Plan for a pass.
 ///
 /// # Errors
 /// [`GpuError::Unwritten`] if the Plan reads what it has not written.
-pub(super) fn lower(
-    plan: &Plan,
-    width: Width,
-    attended: Attended,
-    selection: &Selection,
-) -> Result<Graph, GpuError> {
-    let mut graph = translate(plan, width, attended, selection)?;
+pub(super) fn lower(plan: &Plan, key: PassKey, selection: &Selection) -> Result<Graph, GpuError> {
+    let mut graph = translate(plan, key, selection)?;
     rules::apply(&mut graph, selection);
     Ok(graph)
 }
@@ -35,26 +30,27 @@ pub(super) fn lower(
 /// The launches before any rule.
 pub(super) fn translate(
     plan: &Plan,
-    width: Width,
-    attended: Attended,
+    key: PassKey,
     selection: &Selection,
 ) -> Result<Graph, GpuError> {
+    let PassKey { width, attended, goal } = key;
     let graph = Graph::new(width, attended);
     let current = vec![None; plan.buffers.len()];
-    let mut lowering = Lowering { plan, selection, graph, current, step: 0 };
+    let serving = plan.serving(goal);
+    let mut lowering = Lowering { plan, goal, serving, selection, graph, current, step: 0 };
     for (index, input) in plan.inputs.iter().enumerate() {
         let value = lowering.like(input.buffer, Home::Host(index));
         lowering.current[input.buffer.0] = Some(value);
     }
     for (index, step) in plan.steps.iter().enumerate() {
         lowering.step = index;
-        if width.of(plan.rows(&step.op)) > 0 {
+        if lowering.serving[index] && width.of(plan.rows(&step.op)) > 0 {
             lowering.op(&step.op)?;
         }
     }
-    for &id in &plan.outputs {
-        let has_rows = width.of(plan.buffer(id).rows) > 0;
-        let value = has_rows.then(|| lowering.rows(id)).transpose()?;
+    for (index, &id) in plan.outputs.iter().enumerate() {
+        let is_given = plan.gives(goal, index) && width.of(plan.buffer(id).rows) > 0;
+        let value = is_given.then(|| lowering.rows(id)).transpose()?;
         lowering.graph.outputs.push(value);
     }
     Ok(lowering.graph)
@@ -63,6 +59,9 @@ pub(super) fn translate(
 /// A Plan on its way to launches.
 struct Lowering<'a> {
     plan: &'a Plan,
+    goal: usize,
+    /// The steps that serve the goal.
+    serving: Vec<bool>,
     selection: &'a Selection,
     graph: Graph,
     /// The value that each buffer holds at this step; `None` before the first one.
@@ -155,9 +154,11 @@ impl Lowering<'_> {
 
     fn select(&mut self, input: BufferId, output: BufferId) -> Result<(), GpuError> {
         let source = self.rows(input)?;
-        let later = &self.plan.steps[self.step + 1..];
-        let is_last = !self.plan.outputs.contains(&input)
-            && !later.iter().any(|step| step.op.touches().contains(&input));
+        let later = self.plan.steps.iter().zip(&self.serving).skip(self.step + 1);
+        let is_last = !self.plan.outputs_of(self.goal).contains(&input)
+            && !later
+                .filter(|(_, serves)| **serves)
+                .any(|(step, _)| step.op.touches().contains(&input));
         // With one row, the row that is wanted is that row. It may be changed in place if nothing reads the old one.
         if self.graph.width == (Width { tokens: 1, outputs: 1 }) && is_last {
             self.current[output.0] = Some(source);

@@ -56,6 +56,7 @@ pub(crate) struct VulkanProgram {
 struct Step {
     /// Index of its pass.
     pass: usize,
+    goal: usize,
     /// Rows of each kind.
     rows: Width,
     /// Whether it ran when it was submitted.
@@ -79,7 +80,7 @@ impl VulkanProgram {
             profile: None,
             stop: None,
             flights: Flights::new(1),
-            done: Step { pass: 0, rows: Width { tokens: 0, outputs: 0 }, is_timed: false },
+            done: Step { pass: 0, goal: 0, rows: Width { tokens: 0, outputs: 0 }, is_timed: false },
             top: (0..options.width.outputs.min(TOP_ROWS_MAX)).map(row).collect(),
         };
         program.bound = Some(program.bind()?);
@@ -93,7 +94,7 @@ impl VulkanProgram {
 
     fn bind(&self) -> Result<Bound, BackendError> {
         let gpu = self.device.gpu();
-        let keys = pass_keys(&self.facts.options, self.facts.is_invariant);
+        let keys = pass_keys(&self.facts.plan, &self.facts.options, self.facts.is_invariant);
         self.binding().bind(&gpu, keys, self.device.progress().as_ref(), self.device.tuner())
     }
 
@@ -134,7 +135,7 @@ impl VulkanProgram {
             None => bound.begin(batch, pass, self.stop.as_deref())?,
         }
         let rows = Width { tokens: batch.tokens.len(), outputs: batch.outputs.len() };
-        Ok(Step { pass, rows, is_timed: self.profile.is_some() })
+        Ok(Step { pass, goal: batch.goal, rows, is_timed: self.profile.is_some() })
     }
 
     /// Ends the step in flight.
@@ -220,6 +221,7 @@ impl Program for VulkanProgram {
 
 impl Results for VulkanProgram {
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
+        self.facts.check_output(self.done.goal, index)?;
         let output = self.facts.plan.output(index);
         let count = self.done.rows.of(output.rows) * output.columns;
         let bound = self.bound.as_mut().expect("the step has run on it");
@@ -299,6 +301,6 @@ impl VulkanProgram {
 fn pass_of(passes: &[Pass], batch: &Batch<'_>) -> usize {
     let keys = passes.iter().map(|pass| pass.key);
     let lone = batch.spans().all(|span| span.rows == 1);
-    let found = least(keys, batch.tokens.len(), batch.outputs.len(), lone);
+    let found = least(keys, batch.tokens.len(), batch.outputs.len(), lone, batch.goal);
     found.expect("a checked batch has at most as many rows as the widest pass")
 }

@@ -1,7 +1,7 @@
 //! What a Program is recorded for: widths, and how attention goes through the rows.
 
 use trine_backend::ProgramOptions;
-use trine_model::Width;
+use trine_model::{Plan, Rows, Width};
 
 /// Widths that passes are recorded for; a step takes the next one up.
 const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
@@ -11,6 +11,8 @@ const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 
 pub(crate) struct PassKey {
     pub(crate) width: Width,
     pub(crate) attended: Attended,
+    /// The Plan's output that is computed, if they are alternatives.
+    pub(crate) goal: usize,
 }
 
 /// How attention goes through the rows.
@@ -29,14 +31,28 @@ pub(crate) enum Attended {
 ///
 /// A Program that is to be invariant has only one rung: each kernel treats all rows of its launch alike, but kernels for other
 /// widths add in another order. For the same reason rows are attended to one by one, not with their neighbours.
-pub(crate) fn pass_keys(options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
+pub(crate) fn pass_keys(plan: &Plan, options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
+    let keys = |goal: usize| {
+        // A goal with a row for each token has no outputs.
+        let has_outputs = goal == 0 || plan.output(goal).rows == Rows::Outputs;
+        let outputs = if has_outputs { options.width.outputs } else { 0 };
+        let options = ProgramOptions { width: Width { outputs, ..options.width }, ..*options };
+        let keys = keys_of_goal(&options, is_invariant);
+        keys.into_iter().map(move |key| PassKey { goal, ..key })
+    };
+    (0..plan.goals()).flat_map(keys).collect()
+}
+
+fn keys_of_goal(options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
     let Width { tokens: widest, outputs: most_outputs } = options.width;
+    let goal = 0;
     if is_invariant {
         let most = widest.min(most_outputs);
         let outputs = if most > 0 { vec![0, most] } else { vec![0] };
         let key = |outputs| PassKey {
             width: Width { tokens: widest, outputs },
             attended: Attended::Rows,
+            goal,
         };
         return outputs.into_iter().map(key).collect();
     }
@@ -57,10 +73,10 @@ pub(crate) fn pass_keys(options: &ProgramOptions, is_invariant: bool) -> Vec<Pas
         for outputs in outputs {
             let width = Width { tokens, outputs };
             if tokens <= lone {
-                keys.push(PassKey { width, attended: Attended::Sequences });
+                keys.push(PassKey { width, attended: Attended::Sequences, goal });
             }
             if tokens > 1 {
-                keys.push(PassKey { width, attended: Attended::of_mixed(tokens) });
+                keys.push(PassKey { width, attended: Attended::of_mixed(tokens), goal });
             }
         }
     }
@@ -77,16 +93,19 @@ impl Attended {
     }
 }
 
-/// Index of the smallest of some passes that these numbers of rows and logits fit into. `lone`: each row is of another sequence.
+/// Index of the smallest of some passes for a goal that these numbers of rows and outputs fit into. `lone`: each row is of
+/// another sequence.
 pub(super) fn least(
     keys: impl Iterator<Item = PassKey>,
     rows: usize,
     outputs: usize,
     lone: bool,
+    goal: usize,
 ) -> Option<usize> {
     let fits = |key: &PassKey| {
         let suits = lone || key.attended != Attended::Sequences;
-        suits && key.width.tokens >= rows && key.width.outputs >= outputs
+        let fits = key.width.tokens >= rows && key.width.outputs >= outputs;
+        suits && fits && key.goal == goal
     };
     let order = |key: &PassKey| {
         let Width { tokens, outputs } = key.width;
@@ -108,11 +127,12 @@ mod tests {
             let width = Width { tokens, outputs: tokens.min(8) };
             let options =
                 ProgramOptions { width, kv: KvType::F16, context: 1024, sequences: 8, blocks: 32 };
-            let keys = pass_keys(&options, true);
+            let keys = keys_of_goal(&options, true);
             assert!(keys.iter().all(|key| key.width.tokens == tokens), "{keys:?}");
             for (rows, outputs) in [(1, 0), (1, 1), (tokens, width.outputs)] {
                 for lone in [false, true] {
-                    let found = least(keys.iter().copied(), rows, outputs, lone).expect("a pass");
+                    let found =
+                        least(keys.iter().copied(), rows, outputs, lone, 0).expect("a pass");
                     let expected = if outputs == 0 { 0 } else { width.outputs };
                     assert_eq!(keys[found].width.outputs, expected);
                 }
@@ -128,14 +148,14 @@ mod tests {
             let width = Width { tokens, outputs };
             let options =
                 ProgramOptions { width, kv: KvType::F16, context: 1024, sequences, blocks: 32 };
-            let keys = pass_keys(&options, false);
+            let keys = keys_of_goal(&options, false);
             for rows in 1..=tokens {
                 for outputs in 0..=outputs.min(rows) {
                     for lone in [false, true] {
                         if (lone && rows > sequences) || (!lone && rows == 1) {
                             continue;
                         }
-                        let found = least(keys.iter().copied(), rows, outputs, lone);
+                        let found = least(keys.iter().copied(), rows, outputs, lone, 0);
                         let key = keys[found.expect("there is a pass")];
                         assert!(key.width.tokens >= rows && key.width.outputs >= outputs);
                         assert_eq!(key.attended == Attended::Sequences, lone, "{key:?} {rows}");

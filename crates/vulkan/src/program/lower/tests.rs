@@ -59,7 +59,7 @@ fn selection(capabilities: &Capabilities, plan: &Plan, kv: KvType, rows: usize) 
 
 fn lowered(plan: &Plan, kv: KvType, rows: usize, attended: Attended) -> Graph {
     let width = Width { tokens: rows, outputs: rows };
-    lower(plan, width, attended, &selection(&h200(), plan, kv, rows)).unwrap()
+    lower(plan, PassKey { width, attended, goal: 0 }, &selection(&h200(), plan, kv, rows)).unwrap()
 }
 
 fn conversions(graph: &Graph) -> usize {
@@ -179,7 +179,7 @@ fn two_rows_of_a_large_model_take_the_matrix_units() {
 fn text(capabilities: &Capabilities, plan: &Plan, rows: usize, attended: Attended) -> String {
     let width = Width { tokens: rows, outputs: rows.min(32) };
     let selection = selection(capabilities, plan, KvType::F16, 32);
-    let graph = lower(plan, width, attended, &selection).unwrap();
+    let graph = lower(plan, PassKey { width, attended, goal: 0 }, &selection).unwrap();
     let bytes = graph.place().bytes;
     format!("{bytes} bytes of scratch memory\n{}", Printed::new(&graph, plan))
 }

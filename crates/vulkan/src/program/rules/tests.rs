@@ -8,6 +8,7 @@ use trine_model::{
 use trine_weights::DType;
 
 use super::super::lower::translate;
+use super::super::passes::PassKey;
 use super::super::print::Printed;
 use super::*;
 use crate::capabilities::Capabilities;
@@ -58,6 +59,7 @@ fn plan(ops: &[Op], output: BufferId) -> Plan {
         steps: ops.iter().map(step).collect(),
         inputs: vec![trine_model::Input { buffer: A, source: Source::Part }],
         outputs: vec![output],
+        alternatives: false,
     }
 }
 
@@ -90,7 +92,9 @@ impl Case {
         let width = Width { tokens: self.rows, outputs: self.rows };
         let options = ProgramOptions { width, kv: self.kv, context: 64, sequences: 8, blocks: 64 };
         let selection = Selection::new(&self.capabilities, plan, &options);
-        let mut graph = translate(plan, width, self.attended, &selection).unwrap();
+        let mut graph =
+            translate(plan, PassKey { width, attended: self.attended, goal: 0 }, &selection)
+                .unwrap();
         let before = Printed::new(&graph, plan).lines();
         rules.iter().for_each(|rule| walk(&mut graph, *rule, &selection));
         [before, Printed::new(&graph, plan).lines()]
@@ -334,7 +338,11 @@ fn a_plan_that_reads_what_nothing_wrote_is_refused() {
     let width = Width { tokens: 1, outputs: 1 };
     let options = ProgramOptions { width, kv: KvType::F16, context: 64, sequences: 1, blocks: 1 };
     let selection = Selection::new(&h200(), &plan, &options);
-    let refused = super::super::lower::lower(&plan, width, Attended::Sequences, &selection);
+    let refused = super::super::lower::lower(
+        &plan,
+        PassKey { width, attended: Attended::Sequences, goal: 0 },
+        &selection,
+    );
     let message = refused.unwrap_err().to_string();
     assert_eq!(message, "the Plan reads b1 before anything has written it");
 }

@@ -1,0 +1,162 @@
+//! Alternatives: two Plans over the same layers as one, of which each step runs either end.
+//!
+//! Texts are generated from the logits of few rows, and embedded from the hidden states of all. Up to the last attention the two
+//! Plans are the same. As one they share weights and caches, and a batch says which end its rows are for.
+
+use crate::plan::{Buffer, BufferId, Plan, WeightId};
+
+/// Joins two Plans that begin with the same steps, over the same caches: [`Plan::alternatives`] with the outputs of `first`,
+/// then those of `second`. Weights are the same if they have one name.
+///
+/// Returns `None` if the Plans have different inputs or caches, or differ in a step that reads or writes a cache.
+pub fn either(mut first: Plan, second: Plan) -> Option<Plan> {
+    if first.caches != second.caches || first.inputs != second.inputs {
+        return None;
+    }
+    let same = |(a, b): &(_, _)| a == b;
+    let shared = first.steps.iter().zip(&second.steps).take_while(same).count();
+    let touched = first.steps[..shared].iter().flat_map(|step| step.op.touches());
+    let weights = first.steps[..shared].iter().flat_map(|step| step.op.weights());
+    let is_same_buffer = |id: BufferId| first.buffer(id) == second.buffer(id);
+    let is_same_weight = |id: WeightId| first.weight(id) == second.weight(id);
+    let begins_alike =
+        touched.into_iter().all(is_same_buffer) && weights.into_iter().all(is_same_weight);
+    let ends = [&first.steps[shared..], &second.steps[shared..]];
+    let is_cached = ends.into_iter().flatten().any(|step| step.op.cache().is_some());
+    if !begins_alike || is_cached {
+        return None;
+    }
+    let buffers: Vec<BufferId> =
+        second.buffers.iter().map(|buffer| buffer_of(&mut first, buffer)).collect();
+    let weights: Vec<WeightId> = second
+        .weights
+        .iter()
+        .map(|weight| {
+            let known = first.weights.iter().position(|other| other.name == weight.name);
+            WeightId(known.unwrap_or_else(|| {
+                first.weights.push(weight.clone());
+                first.weights.len() - 1
+            }))
+        })
+        .collect();
+    for step in &second.steps[shared..] {
+        let mut step = step.clone();
+        step.op.rename(&|id| buffers[id.0]);
+        step.op.rebind(&|id| weights[id.0], &|id| id);
+        first.steps.push(step);
+    }
+    first.outputs.extend(second.outputs.iter().map(|id| buffers[id.0]));
+    first.alternatives = true;
+    Some(first)
+}
+
+/// The buffer of a Plan that is like `buffer`; a new one if it has none.
+fn buffer_of(plan: &mut Plan, buffer: &Buffer) -> BufferId {
+    let known = plan.buffers.iter().position(|other| other == buffer);
+    BufferId(known.unwrap_or_else(|| {
+        plan.buffers.push(buffer.clone());
+        plan.buffers.len() - 1
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_weights::DType;
+
+    use super::*;
+    use crate::config::Rope;
+    use crate::plan::{
+        Cache, CacheId, Heads, Input, Op, Product, Rows, Source, Step, Weight, WeightKind,
+        WeightPlace,
+    };
+
+    /// The residual stream, what attention gives, hidden states.
+    const STREAM: BufferId = BufferId(0);
+    const ATTENDED: BufferId = BufferId(1);
+    const STATES: BufferId = BufferId(2);
+    const HEADS: Heads = Heads { query: 1, kv: 1, dim: 4 };
+
+    fn attend(window: Option<usize>) -> Op {
+        Op::Attend {
+            query: STREAM,
+            cache: CacheId(0),
+            heads: HEADS,
+            scale: 1.0,
+            window,
+            output: ATTENDED,
+        }
+    }
+
+    fn norm(weight: usize, output: BufferId) -> Op {
+        Op::Norm { input: STREAM, weight: WeightId(weight), epsilon: 1e-6, output }
+    }
+
+    /// A Plan of one layer's attention, after which some operations give the states.
+    fn plan(states: Rows, weights: &[&str], window: Option<usize>, tail: Vec<Op>) -> Plan {
+        let buffer = |name: &str, rows| Buffer { name: name.to_owned(), rows, columns: 4 };
+        let weight = |name: &&str| Weight {
+            name: (*name).to_owned(),
+            kind: WeightKind::Matrix,
+            rows: 4,
+            columns: 4,
+            dtype: DType::F32,
+            place: WeightPlace::Device,
+        };
+        let rope = Rope { theta: 1e4, divisor: 1.0 };
+        let mut ops = vec![Op::Rotate { buffer: STREAM, heads: 1, rope }, attend(window)];
+        ops.extend(tail);
+        Plan {
+            buffers: vec![
+                buffer("stream", Rows::Tokens),
+                buffer("attended", Rows::Tokens),
+                buffer("states", states),
+            ],
+            weights: weights.iter().map(weight).collect(),
+            caches: vec![Cache { layer: 0, kv_heads: 1, head_dim: 4, window }],
+            steps: ops.into_iter().map(|op| Step { label: op.name().to_owned(), op }).collect(),
+            inputs: vec![Input { buffer: STREAM, source: Source::Part }],
+            outputs: vec![STATES],
+            alternatives: false,
+        }
+    }
+
+    fn of_outputs() -> Plan {
+        let products = vec![Product { weight: WeightId(0), output: STATES }];
+        plan(Rows::Outputs, &["head", "norm"], None, vec![Op::MatMul { input: ATTENDED, products }])
+    }
+
+    #[test]
+    fn ends_stand_after_what_they_share() {
+        let add = Op::Add { source: ATTENDED, target: STREAM };
+        let second = plan(Rows::Tokens, &["norm"], None, vec![add, norm(0, STATES)]);
+        let joined = either(of_outputs(), second).unwrap();
+        let names: Vec<&str> = joined.steps.iter().map(|step| step.op.name()).collect();
+        assert_eq!(names, ["rotate", "attend", "matmul", "add", "norm"]);
+        assert_eq!(joined.weights.len(), 2);
+        assert_eq!(joined.steps[4].op.weights(), [WeightId(1)]);
+        assert_eq!(joined.outputs, [BufferId(2), BufferId(3)]);
+        assert_eq!(joined.goals(), 2);
+        assert_eq!(joined.serving(0), [true, true, true, false, false]);
+        // The rotated query is in the residual stream, which only the second goal reads later.
+        assert_eq!(joined.serving(1), [true, true, false, true, true]);
+        assert!(joined.gives(1, 1) && !joined.gives(1, 0));
+    }
+
+    #[test]
+    fn a_plan_with_one_goal_runs_whole() {
+        let plan = of_outputs();
+        assert_eq!((plan.goals(), plan.serving(0)), (1, vec![true; 3]));
+    }
+
+    #[test]
+    fn plans_that_differ_before_their_last_attention_stay_apart() {
+        let tail = || vec![norm(0, STATES)];
+        assert!(either(of_outputs(), plan(Rows::Tokens, &["norm"], Some(2), tail())).is_none());
+        let mut other = plan(Rows::Tokens, &["norm"], None, tail());
+        other.inputs.clear();
+        assert!(either(of_outputs(), other).is_none());
+        let mut other = plan(Rows::Tokens, &["norm"], None, tail());
+        other.steps[1].op = attend(Some(2));
+        assert!(either(of_outputs(), other).is_none());
+    }
+}
