@@ -59,13 +59,6 @@ def server(program: str) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def embedder(program: str) -> Iterator[Server]:
-    """A server that embeds texts."""
-    with Server(program, "demo", "--embeddings", name="serve-embeddings") as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
 def guarded(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that asks for [`KEY`]."""
     path: Path = tmp_path_factory.mktemp("keys") / "keys"

@@ -83,15 +83,8 @@ pub enum EngineError {
     /// The engine takes no more requests, because it is to end.
     #[error("no more requests are taken: the engine is being stopped")]
     Draining,
-    /// A text is asked of an engine that gives embeddings.
-    #[error(
-        "the model is loaded for embeddings and generates no text; load it without --embeddings"
-    )]
-    OnlyEmbeddings,
-    /// An embedding is asked of an engine that generates texts.
-    #[error(
-        "the model is loaded to generate text and gives no embeddings; load it with --embeddings"
-    )]
+    /// An embedding is asked of an engine that was not made for them.
+    #[error("the model is loaded only to generate text")]
     NoEmbeddings,
     /// The model gave logits that are infinite or not numbers.
     #[error(

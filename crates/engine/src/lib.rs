@@ -41,9 +41,9 @@ mod traffic;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use options::EngineOptions;
-pub use pooling::{Embeddings, Pooling};
+pub use pooling::Pooling;
 pub use request::{
-    Constraint, Event, Finish, LOGPROBS_MAX, Limits, Logprobs, Request, SequenceId, Statistics,
+    Constraint, Event, Finish, Job, LOGPROBS_MAX, Limits, Logprobs, Request, SequenceId, Statistics,
 };
 pub use sampling::logprobs::log_sum_exp;
 pub use sampling::{Sampler, SamplingChanges, SamplingParams};

@@ -33,6 +33,9 @@ pub struct EngineOptions {
     /// Most bytes of keys and values. `None`: what is free. Where this does not hold every sequence's whole context,
     /// sequences share it, and those that find no block give way to others.
     pub kv_memory: Option<u64>,
+    /// Whether it also gives embeddings ([`Job::Embed`](crate::Job::Embed)). A device prepares steps for them, but holds no
+    /// more weights.
+    pub embeds: bool,
 }
 
 impl Default for EngineOptions {
@@ -46,6 +49,7 @@ impl Default for EngineOptions {
             prefill: 512,
             outputs: 1,
             kv_memory: None,
+            embeds: false,
         }
     }
 }

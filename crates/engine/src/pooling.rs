@@ -25,16 +25,7 @@ impl Pooling {
     }
 }
 
-/// The form of an engine's embeddings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Embeddings {
-    /// How the positions of a text become one vector.
-    pub pooling: Pooling,
-    /// The number of elements of a vector: the model's hidden size.
-    pub dimensions: usize,
-}
-
-/// The vector of one text while its positions are run.
+/// The vector of one text while its positions are run: as many elements as the model's hidden size.
 ///
 /// Positions are added one after another in f64, so the vector does not depend on the pieces in
 /// which a text is run.
@@ -47,8 +38,8 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Creates an empty one.
-    pub(crate) fn new(embeddings: Embeddings) -> Self {
-        Self { pooling: embeddings.pooling, sum: vec![0.0; embeddings.dimensions] }
+    pub(crate) fn new(pooling: Pooling, dimensions: usize) -> Self {
+        Self { pooling, sum: vec![0.0; dimensions] }
     }
 
     /// Returns whether the hidden state of every position is needed.
@@ -83,7 +74,7 @@ mod tests {
     use super::*;
 
     fn vector(pooling: Pooling, rows: &[[f32; 2]]) -> Option<Vec<f32>> {
-        let mut pool = Pool::new(Embeddings { pooling, dimensions: 2 });
+        let mut pool = Pool::new(pooling, 2);
         rows.iter().enumerate().for_each(|(position, row)| pool.add(position, row));
         pool.vector()
     }
@@ -99,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_text_that_is_run_again_begins_anew() {
-        let mut pool = Pool::new(Embeddings { pooling: Pooling::Mean, dimensions: 2 });
+        let mut pool = Pool::new(Pooling::Mean, 2);
         for position in 0..5 {
             pool.add(position, &[f32::NAN, 1.0]);
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::error::EngineError;
-use crate::pooling::Embeddings;
+use crate::pooling::Pooling;
 use crate::sampling::SamplingParams;
 use crate::scope::Scope;
 
@@ -52,8 +52,27 @@ pub struct Request {
     pub prompt_logprobs: Option<usize>,
     /// What allows only some tokens at each place; `None` allows all.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// Whether the prompt's embedding is wanted, and nothing generated.
-    pub is_embedding: bool,
+    /// What is wanted.
+    pub job: Job,
+}
+
+/// What a request wants of its prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Job {
+    /// A text that continues it.
+    Generate,
+    /// Its embedding.
+    Embed(Pooling),
+}
+
+impl Job {
+    /// The output of the Plan that the steps of the request compute ([`Batch::goal`](trine_backend::Batch::goal)).
+    pub(crate) fn goal(self) -> usize {
+        match self {
+            Job::Generate => 0,
+            Job::Embed(_) => 1,
+        }
+    }
 }
 
 /// Allows only some tokens: a grammar, for instance. Used by only one request, on the engine's thread.
@@ -91,13 +110,13 @@ impl Request {
             logprobs: None,
             prompt_logprobs: None,
             constraint: None,
-            is_embedding: false,
+            job: Job::Generate,
         }
     }
 
     /// A request for the embedding of a text.
-    pub fn embedding(prompt: Vec<u32>) -> Self {
-        Self { is_embedding: true, ..Self::new(prompt, 0) }
+    pub fn embedding(prompt: Vec<u32>, pooling: Pooling) -> Self {
+        Self { job: Job::Embed(pooling), ..Self::new(prompt, 0) }
     }
 }
 
@@ -114,8 +133,8 @@ pub struct Limits {
     pub queue: usize,
     /// Most prompt tokens in the queue.
     pub queue_tokens: usize,
-    /// What is given instead of generated tokens, if it is embeddings.
-    pub embeddings: Option<Embeddings>,
+    /// Elements of an embedding: the model's hidden size. `None` if the engine only generates.
+    pub dimensions: Option<usize>,
 }
 
 impl Limits {
@@ -124,12 +143,11 @@ impl Limits {
     /// # Errors
     /// [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`], [`EngineError::UnknownToken`],
     /// [`EngineError::BadSampling`], [`EngineError::BadOption`] for too many stop ids or alternatives, or for tokens or their
-    /// log-probabilities with an embedding, [`EngineError::OnlyEmbeddings`] and [`EngineError::NoEmbeddings`].
+    /// log-probabilities with an embedding, and [`EngineError::NoEmbeddings`].
     pub fn check(&self, request: &Request) -> Result<(), EngineError> {
-        match (request.is_embedding, self.embeddings) {
-            (false, Some(_)) => return Err(EngineError::OnlyEmbeddings),
-            (true, None) => return Err(EngineError::NoEmbeddings),
-            _ => {}
+        let is_embedding = request.job != Job::Generate;
+        if is_embedding && self.dimensions.is_none() {
+            return Err(EngineError::NoEmbeddings);
         }
         self.check_prompt(&request.prompt)?;
         request.sampling.check(self.vocabulary)?;
@@ -139,7 +157,7 @@ impl Limits {
             }
             Err(EngineError::option(option, found, format!("at most {most}")))
         };
-        if request.is_embedding {
+        if is_embedding {
             most("max_tokens", request.max_tokens, 0)?;
             let known = [request.logprobs, request.prompt_logprobs];
             most("logprobs", known.iter().flatten().count(), 0)?;

@@ -56,6 +56,10 @@ enum Phase {
 pub struct Scheduler {
     width: Width,
     phases: Vec<Phase>,
+    /// By slot: what its rows are for. A step has one goal.
+    goals: Vec<usize>,
+    /// Whether rows for another goal were left out of the last step.
+    passed_over: Option<usize>,
     /// By slot: whether rows of it are in a step that was picked and has not [landed](Scheduler::land).
     flying: Vec<bool>,
     /// Slots in [`Phase::Prefill`], in order of arrival.
@@ -73,6 +77,8 @@ impl Scheduler {
         Self {
             width,
             phases: vec![Phase::Absent; slots],
+            goals: vec![0; slots],
+            passed_over: None,
             flying: vec![false; slots],
             queue: Vec::with_capacity(slots),
             turn: 0,
@@ -80,13 +86,15 @@ impl Scheduler {
         }
     }
 
-    /// Adds a sequence with `rows` rows of prompt to run (at least one), after the other prompts.
-    pub fn admit(&mut self, slot: usize, rows: usize, wanted: Wanted) {
+    /// Adds a sequence with `rows` rows of prompt to run (at least one), after the other prompts. `goal` is what its rows are
+    /// for ([`Batch::goal`](trine_backend::Batch::goal)); only those of goal 0 go on with further tokens.
+    pub fn admit(&mut self, slot: usize, rows: usize, wanted: Wanted, goal: usize) {
         debug_assert!(
             rows > 0 && self.phases[slot] == Phase::Absent,
             "slot {slot} is taken or has no rows"
         );
         self.phases[slot] = Phase::Prefill { left: rows, wanted };
+        self.goals[slot] = goal;
         self.queue.push(slot);
     }
 
@@ -104,10 +112,51 @@ impl Scheduler {
     /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing
     /// to do. Picks at most `decodes` decoding sequences, and next to any at most `prompt_rows` rows
     /// of prompts (both at least one). Passes over a sequence with rows in another step that has not
-    /// [landed](Scheduler::land).
-    pub fn next_step(&mut self, decodes: usize, prompt_rows: usize, picks: &mut Vec<Pick>) {
+    /// [landed](Scheduler::land). Returns the goal of the step; where sequences of several wait, the goals take turns.
+    pub fn next_step(
+        &mut self,
+        decodes: usize,
+        prompt_rows: usize,
+        picks: &mut Vec<Pick>,
+    ) -> usize {
         picks.clear();
-        let held = usize::from(self.starved && self.has_prompt_to_run());
+        let goal = self.next_goal();
+        if goal == 0 {
+            self.pick_texts(decodes, prompt_rows, picks);
+        } else {
+            // Running texts wait for this step as they do for a prompt's piece.
+            let most = if self.has_decode() { prompt_rows.max(1) } else { usize::MAX };
+            let mut budget = Width { tokens: self.width.tokens.min(most), ..self.width };
+            self.pick_prompts(goal, &mut budget, picks);
+        }
+        picks.iter().for_each(|pick| self.flying[pick.slot] = true);
+        goal
+    }
+
+    /// The goal of the next step: that of sequences that were passed over in the last one, or of the first prompt.
+    fn next_goal(&mut self) -> usize {
+        let first = |but: Option<usize>| {
+            let prompts = self.queue.iter().filter(|&&slot| !self.flying[slot]);
+            let mut goals = prompts.map(|&slot| self.goals[slot]);
+            let decode = self.has_decode().then_some(0);
+            goals.find(|goal| Some(*goal) != but).or(decode.filter(|goal| Some(*goal) != but))
+        };
+        let due = self.passed_over.filter(|due| self.has_rows(*due));
+        let goal = due.or_else(|| first(None)).unwrap_or(0);
+        self.passed_over = first(Some(goal));
+        goal
+    }
+
+    fn has_rows(&self, goal: usize) -> bool {
+        (goal == 0 && self.has_decode()) || self.has_prompt_to_run(goal)
+    }
+
+    fn has_decode(&self) -> bool {
+        self.phases.contains(&Phase::Decode)
+    }
+
+    fn pick_texts(&mut self, decodes: usize, prompt_rows: usize, picks: &mut Vec<Pick>) {
+        let held = usize::from(self.starved && self.has_prompt_to_run(0));
         let mut budget =
             Width { tokens: self.width.tokens - held, outputs: self.width.outputs - held };
         self.pick_decodes(decodes.max(1), &mut budget, picks);
@@ -117,13 +166,12 @@ impl Scheduler {
         if decodes > 0 {
             budget.tokens = budget.tokens.min(prompt_rows.max(1));
         }
-        self.pick_prompts(&mut budget, picks);
-        self.starved = picks.len() == decodes && self.has_prompt_to_run();
-        picks.iter().for_each(|pick| self.flying[pick.slot] = true);
+        self.pick_prompts(0, &mut budget, picks);
+        self.starved = picks.len() == decodes && self.has_prompt_to_run(0);
     }
 
-    fn has_prompt_to_run(&self) -> bool {
-        self.queue.iter().any(|&slot| !self.flying[slot])
+    fn has_prompt_to_run(&self, goal: usize) -> bool {
+        self.queue.iter().any(|&slot| !self.flying[slot] && self.goals[slot] == goal)
     }
 
     fn pick_decodes(&mut self, most: usize, budget: &mut Width, picks: &mut Vec<Pick>) {
@@ -143,10 +191,10 @@ impl Scheduler {
         }
     }
 
-    fn pick_prompts(&mut self, budget: &mut Width, picks: &mut Vec<Pick>) {
+    fn pick_prompts(&mut self, goal: usize, budget: &mut Width, picks: &mut Vec<Pick>) {
         for &slot in &self.queue {
             let Phase::Prefill { left, wanted } = self.phases[slot] else { continue };
-            if self.flying[slot] {
+            if self.flying[slot] || self.goals[slot] != goal {
                 continue;
             }
             let mut rows = left.min(budget.tokens);
@@ -287,10 +335,10 @@ mod tests {
     #[test]
     fn decoding_comes_first_and_prompts_fill_the_width() {
         let mut scheduler = Scheduler::new(3, Width { tokens: 8, outputs: 3 });
-        scheduler.admit(1, 5, Wanted::Last);
+        scheduler.admit(1, 5, Wanted::Last, 0);
         assert_eq!(step(&mut scheduler), [prompt(1, 5, true)]);
-        scheduler.admit(2, 10, Wanted::Last);
-        scheduler.admit(0, 2, Wanted::Last);
+        scheduler.admit(2, 10, Wanted::Last, 0);
+        scheduler.admit(0, 2, Wanted::Last, 0);
         assert_eq!(step(&mut scheduler), [decode(1), prompt(2, 7, false)]);
         assert_eq!(step(&mut scheduler), [decode(1), prompt(2, 3, true), prompt(0, 2, true)]);
         assert_eq!(step(&mut scheduler), [decode(2), decode(0), decode(1)]);
@@ -302,9 +350,9 @@ mod tests {
     #[test]
     fn a_prompt_waits_with_its_last_row_for_an_output() {
         let mut scheduler = Scheduler::new(2, Width { tokens: 8, outputs: 1 });
-        scheduler.admit(0, 1, Wanted::Last);
+        scheduler.admit(0, 1, Wanted::Last, 0);
         step(&mut scheduler);
-        scheduler.admit(1, 3, Wanted::Last);
+        scheduler.admit(1, 3, Wanted::Last, 0);
         assert_eq!(step(&mut scheduler), [decode(0), prompt(1, 2, false)]);
         assert_eq!(step(&mut scheduler), [decode(0)]);
         assert_eq!(step(&mut scheduler), [prompt(1, 1, true)], "it was left out once");
@@ -315,9 +363,9 @@ mod tests {
     #[test]
     fn width_one_serves_everybody_in_turn() {
         let mut scheduler = Scheduler::new(2, Width { tokens: 1, outputs: 1 });
-        scheduler.admit(0, 1, Wanted::Last);
+        scheduler.admit(0, 1, Wanted::Last, 0);
         step(&mut scheduler);
-        scheduler.admit(1, 2, Wanted::Last);
+        scheduler.admit(1, 2, Wanted::Last, 0);
         let slots: Vec<_> = (0..8).map(|_| step(&mut scheduler)[0].slot).collect();
         assert_eq!(slots, [0, 1, 0, 1, 1, 0, 1, 0]);
     }
@@ -325,7 +373,7 @@ mod tests {
     #[test]
     fn prefill_alone_asks_for_no_logits() {
         let mut scheduler = Scheduler::new(1, Width { tokens: 4, outputs: 1 });
-        scheduler.admit(0, 6, Wanted::Nothing);
+        scheduler.admit(0, 6, Wanted::Nothing, 0);
         let mut picks = Vec::new();
         next(&mut scheduler, usize::MAX, &mut picks);
         assert_eq!(picks, [prompt(0, 4, false)]);
@@ -339,8 +387,8 @@ mod tests {
     #[test]
     fn a_prompt_whose_logits_are_all_wanted_takes_what_outputs_are_left() {
         let mut scheduler = Scheduler::new(2, Width { tokens: 8, outputs: 3 });
-        scheduler.admit(0, 4, Wanted::All);
-        scheduler.admit(1, 5, Wanted::Last);
+        scheduler.admit(0, 4, Wanted::All, 0);
+        scheduler.admit(1, 5, Wanted::Last, 0);
         let all = |rows: usize| Pick { slot: 0, rows, outputs: rows, prefill: true };
         let mut picks = Vec::new();
         next(&mut scheduler, usize::MAX, &mut picks);
@@ -361,9 +409,9 @@ mod tests {
     #[test]
     fn sequences_in_flight_are_passed_over() {
         let mut scheduler = Scheduler::new(4, Width { tokens: 8, outputs: 4 });
-        (0..3).for_each(|slot| scheduler.admit(slot, 1, Wanted::Last));
+        (0..3).for_each(|slot| scheduler.admit(slot, 1, Wanted::Last, 0));
         step(&mut scheduler);
-        scheduler.admit(3, 12, Wanted::Last);
+        scheduler.admit(3, 12, Wanted::Last, 0);
         let next = |scheduler: &mut Scheduler| {
             let mut picks = Vec::new();
             scheduler.next_step(2, 5, &mut picks);
@@ -380,5 +428,43 @@ mod tests {
         assert_eq!(next(&mut scheduler), [decode(0), prompt(3, 5, false)]);
         scheduler.remove(1);
         assert!(!scheduler.is_flying(1));
+    }
+
+    /// Texts that run and prompts to be embedded: each step is for one of the two, in turn.
+    #[test]
+    fn goals_take_turns() {
+        let mut scheduler = Scheduler::new(4, Width { tokens: 8, outputs: 4 });
+        scheduler.admit(0, 1, Wanted::Last, 0);
+        step(&mut scheduler);
+        scheduler.admit(1, 20, Wanted::Nothing, 1);
+        scheduler.admit(2, 3, Wanted::Nothing, 1);
+        scheduler.admit(3, 6, Wanted::Last, 0);
+        let next = |scheduler: &mut Scheduler| {
+            let mut picks = Vec::new();
+            let goal = scheduler.next_step(usize::MAX, 5, &mut picks);
+            for pick in &picks {
+                scheduler.land(pick.slot);
+                if pick.outputs > 0 {
+                    scheduler.resume(pick.slot);
+                } else if scheduler.is_waiting(pick.slot) {
+                    scheduler.remove(pick.slot);
+                }
+            }
+            scheduler.check_integrity().unwrap();
+            (goal, picks)
+        };
+        assert_eq!(next(&mut scheduler), (1, vec![prompt(1, 5, false)]));
+        assert_eq!(next(&mut scheduler), (0, vec![decode(0), prompt(3, 5, false)]));
+        assert_eq!(next(&mut scheduler), (1, vec![prompt(1, 5, false)]));
+        assert_eq!(next(&mut scheduler), (0, vec![decode(0), prompt(3, 1, true)]));
+        scheduler.remove(0);
+        scheduler.remove(3);
+        assert_eq!(
+            next(&mut scheduler),
+            (1, vec![prompt(1, 8, false)]),
+            "the whole width where nothing else waits"
+        );
+        assert_eq!(next(&mut scheduler), (1, vec![prompt(1, 2, false), prompt(2, 3, false)]));
+        assert_eq!(next(&mut scheduler), (0, Vec::new()));
     }
 }

@@ -7,8 +7,8 @@ use trine_model::{KvType, Op, Plan, Workload};
 /// once, and the KV cache of each sequence.
 #[derive(Debug)]
 pub(crate) struct Traffic {
-    /// The bytes of weights in a step without logits, and in one with logits.
-    weights: [u64; 2],
+    /// The bytes of weights in a step for each goal of the Plan, without outputs and with some.
+    weights: Vec<[u64; 2]>,
     /// The bytes that a row writes to the caches.
     written: u64,
     /// (window, bytes that a position has in all caches with this window).
@@ -18,11 +18,12 @@ pub(crate) struct Traffic {
 impl Traffic {
     pub(crate) fn new(plan: &Plan, options: &ProgramOptions) -> Self {
         let kv = options.kv;
-        let weights = |outputs| {
+        let weights = |goal, outputs| {
             let workload = Workload { sequences: 1, tokens: 1, context: 0, outputs, kv };
-            plan.cost(workload).weight_bytes
+            plan.cost_of(goal, workload).weight_bytes
         };
-        let mut traffic = Self { weights: [0, 1].map(weights), written: 0, caches: Vec::new() };
+        let weights = (0..plan.goals()).map(|goal| [0, 1].map(|outputs| weights(goal, outputs)));
+        let mut traffic = Self { weights: weights.collect(), written: 0, caches: Vec::new() };
         for step in &plan.steps {
             match &step.op {
                 Op::Attend { heads, window, .. } => {
@@ -43,8 +44,8 @@ impl Traffic {
     }
 
     /// Returns the bytes of weights that a step reads.
-    pub(crate) fn weights(&self, has_logits: bool) -> u64 {
-        self.weights[usize::from(has_logits)]
+    pub(crate) fn weights(&self, goal: usize, has_outputs: bool) -> u64 {
+        self.weights[goal][usize::from(has_outputs)]
     }
 
     /// Returns the bytes of the caches that `rows` rows of a sequence with `context` earlier
@@ -108,7 +109,7 @@ mod tests {
                     assert_eq!(traffic.cache(tokens, context), cost.cache_bytes, "{workload:?}");
                     // They differ by the rows of the embedding table, of which the traffic counts
                     // one.
-                    let table = cost.weight_bytes - traffic.weights(outputs > 0);
+                    let table = cost.weight_bytes - traffic.weights(0, outputs > 0);
                     assert_eq!(table, (tokens as u64 - 1) * 272, "{workload:?}");
                 }
             }

@@ -51,6 +51,7 @@ fn check(folder: &str) {
             prefill,
             outputs: 0,
             kv_memory: None,
+            embeds: false,
         };
         let mut engine =
             Engine::new(&model, &ReferenceDevice::new(), options).expect("the model loads");

@@ -227,6 +227,7 @@ fn real_engine(model: &Model, kv: KvType, folder: Option<&Path>) -> Engine {
         prefill: 64,
         outputs: 1,
         kv_memory: None,
+        embeds: false,
     };
     let mut engine = Engine::new(model, &ReferenceDevice::new(), options).expect("the model loads");
     if let Some(folder) = folder {

@@ -1,5 +1,5 @@
 //! The whole engine under random traffic on a device that checks every cell of its caches: submissions that share
-//! prefixes, cancellations, priorities, deadlines, scarce memory and device failures, with the books checked after each
+//! prefixes, embeddings among them, cancellations, priorities, deadlines, scarce memory and device failures, with the books checked after each
 //! step and each text compared with its definition.
 
 mod fake;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fake::{Fake, VOCABULARY, next_logits, options};
+use fake::{Fake, VOCABULARY, next_logits, options, vector_of};
 use fake_store::{Faults, Shelf};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use trine_backend::BLOCK;
 use trine_engine::disk::Origin;
 use trine_engine::{
-    Engine, Event, Finish, Logprobs, Request, Sampler, SamplingParams, Scope, SequenceId,
+    Engine, Event, Finish, Logprobs, Pooling, Request, Sampler, SamplingParams, Scope, SequenceId,
     Statistics,
 };
 
@@ -57,6 +57,8 @@ struct Job {
     /// The prompt's next position whose log-probability is to be reported; `None` if they are not wanted.
     next_logprob: Option<usize>,
     is_cancelled: bool,
+    /// How it is to be embedded, if no text is wanted, and the vector.
+    embedding: Option<(Pooling, Option<Vec<f32>>)>,
 }
 
 impl Job {
@@ -119,7 +121,7 @@ impl Simulation {
         options.blocks = blocks;
         options.width.outputs = 6;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let mut fake = Fake::new(options, &WINDOWS).with_depth(depth);
+        let mut fake = Fake::new(options, &WINDOWS).with_states().with_depth(depth);
         let overlapped = Arc::clone(&fake.overlapped);
         let mut next = 0;
         fake.fails_at = std::iter::repeat_with(|| {
@@ -169,6 +171,9 @@ impl Simulation {
             0 => Scope::default().within(b"own"),
             _ => Scope::default(),
         };
+        if self.below(8) == 0 {
+            return self.embed(prompt, scope);
+        }
         let request = Request {
             sampling: sampling(seed),
             stop_ids: vec![stop],
@@ -184,7 +189,40 @@ impl Simulation {
         let id = self.engine.submit(request).expect("the request is sound");
         let answer = Vec::new();
         let is_cancelled = false;
-        let job = Job { scope, prompt, max_tokens, stop, seed, answer, next_logprob, is_cancelled };
+        let embedding = None;
+        let job = Job {
+            scope,
+            prompt,
+            max_tokens,
+            stop,
+            seed,
+            answer,
+            next_logprob,
+            is_cancelled,
+            embedding,
+        };
+        self.jobs.insert(id, job);
+    }
+
+    fn embed(&mut self, prompt: Vec<u32>, scope: Scope) {
+        let pooling = [Pooling::Mean, Pooling::Last][self.below(2)];
+        let request = Request {
+            scope,
+            priority: self.below(3) as i32,
+            ..Request::embedding(prompt.clone(), pooling)
+        };
+        let id = self.engine.submit(request).expect("the request is sound");
+        let job = Job {
+            scope,
+            prompt,
+            max_tokens: 0,
+            stop: 0,
+            seed: None,
+            answer: Vec::new(),
+            next_logprob: None,
+            is_cancelled: false,
+            embedding: Some((pooling, None)),
+        };
         self.jobs.insert(id, job);
     }
 
@@ -231,6 +269,11 @@ impl Simulation {
                 assert!(!job.is_cancelled);
                 tokens.iter().for_each(|known| job.check_logprob(known));
             }
+            Event::Embedding { sequence, vector } => {
+                let job = self.jobs.get_mut(&sequence).expect("it has not ended");
+                let (_, found) = job.embedding.as_mut().expect("it was asked for");
+                assert!(found.replace(vector).is_none(), "{sequence} has one vector");
+            }
             Event::Finished { sequence, finish, statistics } => {
                 let job = self.jobs.remove(&sequence).expect("it ends once");
                 self.judge(job, finish, statistics);
@@ -252,6 +295,10 @@ impl Simulation {
             let expected = sampler.sample(&mut next_logits(&tokens), &tokens);
             assert_eq!(token, expected.expect("the logits are finite"));
             tokens.push(token);
+        }
+        if let Some((pooling, found)) = &job.embedding {
+            let expected = (finish == Finish::Length).then(|| vector_of(&job.prompt, *pooling));
+            assert_eq!(found, &expected);
         }
         let is_stop = job.answer.last() == Some(&job.stop);
         if matches!(finish, Finish::Stop | Finish::Length | Finish::Context) {
@@ -312,8 +359,6 @@ fn random_traffic_keeps_the_books_and_the_texts() {
     );
 }
 
-/// The same with a store of prefixes that loses, damages and confuses pages and answers late: nothing of that reaches a text, whose
-/// every row the device checks.
 /// With as many steps in flight as there are parts of a model on several devices.
 #[test]
 fn random_traffic_keeps_the_texts_with_steps_in_flight() {
@@ -334,6 +379,8 @@ fn random_traffic_keeps_the_texts_with_steps_in_flight() {
     }
 }
 
+/// The same with a store of prefixes that loses, damages and confuses pages and answers late: nothing of that reaches a text, whose
+/// every row the device checks.
 #[test]
 fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
     let faults = Faults {

@@ -330,7 +330,7 @@ impl From<EngineError> for ApiError {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::QueueFull, message)
             }
             EngineError::Draining => Self::draining(),
-            EngineError::OnlyEmbeddings | EngineError::NoEmbeddings => {
+            EngineError::NoEmbeddings => {
                 Self::new(StatusCode::NOT_IMPLEMENTED, Code::NotSupported, message)
             }
             EngineError::NonFiniteLogits { .. } => {

@@ -2,7 +2,6 @@
 //! is done for it.
 
 use serde_json::Value;
-use trine_engine::EngineError;
 use trine_text::{Content, Message, Part, Specials};
 
 use crate::error::ApiError;
@@ -73,11 +72,8 @@ impl Prompt {
 /// Refuses a request that the model's engine would refuse whatever its prompt is.
 ///
 /// # Errors
-/// 501 for an engine that gives embeddings, 503 where its queue is full.
+/// 503 where its queue is full.
 pub(crate) fn check_engine(model: &LoadedModel) -> Result<(), ApiError> {
-    if model.service.limits().embeddings.is_some() {
-        return Err(EngineError::OnlyEmbeddings.into());
-    }
     Ok(model.service.check_room(1)?)
 }
 

@@ -13,14 +13,11 @@ use crate::service_routes::{VERSION, json_response};
 /// `GET /model_info`
 pub(crate) async fn model_info(State(app): State<Arc<App>>) -> Response<Body> {
     let name = app.models.default_name();
-    let entries = app.models.engines();
-    let model = entries.iter().find_map(|entry| entry.model.as_ref());
-    let is_generation = model.is_none_or(|model| model.service.limits().embeddings.is_none());
     json_response(&json!({
         "model_path": name,
         "tokenizer_path": name,
         "served_model_name": name,
-        "is_generation": is_generation,
+        "is_generation": true,
     }))
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use trine_backend::{Device, Facts, MemoryKind, Share};
-use trine_engine::{Engine, EngineOptions, Pooling};
+use trine_engine::{Engine, EngineOptions};
 use trine_model::{Model, Workload};
 use trine_vulkan::VulkanDevice;
 use trine_weights::DType;
@@ -27,13 +27,13 @@ pub(crate) struct Sizes {
     pub(crate) prefill: usize,
     /// Most rows with logits in a pass.
     pub(crate) outputs: usize,
-    /// How embeddings are made, where the engine is to give these instead of text.
-    pub(crate) embeddings: Option<Pooling>,
+    /// Whether it also gives embeddings.
+    pub(crate) embeds: bool,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { sequences: 1, kept: 0, prefill: PREFILL, outputs: 1, embeddings: None }
+        Self { sequences: 1, kept: 0, prefill: PREFILL, outputs: 1, embeds: false }
     }
 }
 
@@ -76,11 +76,9 @@ impl Session {
             prefill: sizes.prefill,
             outputs: sizes.outputs,
             kv_memory: settings.kv_memory,
+            embeds: sizes.embeds,
         };
-        let engine = match sizes.embeddings {
-            None => Engine::new(&model, device.as_ref(), options),
-            Some(pooling) => Engine::for_embeddings(&model, device.as_ref(), options, pooling),
-        };
+        let engine = Engine::new(&model, device.as_ref(), options);
         let engine =
             engine.with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
         let runs_on = engine.program().facts().device.clone();

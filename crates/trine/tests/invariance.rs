@@ -39,6 +39,7 @@ const OPTIONS: EngineOptions = EngineOptions {
     prefill: 160,
     outputs: 0,
     kv_memory: None,
+    embeds: false,
 };
 
 fn cpu() -> CpuDevice {
@@ -226,12 +227,13 @@ fn a_prompt_that_repeats_an_answer_is_no_less_exact_with_the_cache() {
     assert!(with_cache < without, "{with_cache} {without}");
 }
 
-fn embedder(model: &Model, device: &dyn Device, pooling: Pooling) -> Engine {
-    Engine::for_embeddings(model, device, OPTIONS, pooling).expect("the model loads")
+fn embedder(model: &Model, device: &dyn Device) -> Engine {
+    let options = EngineOptions { embeds: true, ..OPTIONS };
+    Engine::new(model, device, options).expect("the model loads")
 }
 
-fn embed(engine: &mut Engine, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
-    let submit = |prompt: &Vec<u32>| engine.submit(Request::embedding(prompt.clone()));
+fn embed(engine: &mut Engine, prompts: &[Vec<u32>], pooling: Pooling) -> Vec<Vec<f32>> {
+    let submit = |prompt: &Vec<u32>| engine.submit(Request::embedding(prompt.clone(), pooling));
     let ids: Vec<SequenceId> =
         prompts.iter().map(submit).map(|id| id.expect("it is sound")).collect();
     let mut vectors = HashMap::new();
@@ -252,19 +254,19 @@ fn embeddings_are_the_same_alone_and_among_31_others() {
     let prompts: Vec<Vec<u32>> =
         (0..REQUESTS).map(|index| request(index, vocabulary).prompt).collect();
     for pooling in [Pooling::Mean, Pooling::Last] {
-        let mut lone = embedder(&model, &cpu(), pooling);
+        let mut lone = embedder(&model, &cpu());
         let alone: Vec<Vec<f32>> = prompts
             .chunks(1)
             .flat_map(|prompt| {
                 lone.forget();
-                embed(&mut lone, prompt)
+                embed(&mut lone, prompt, pooling)
             })
             .collect();
-        let mut crowd = embedder(&model, &cpu(), pooling);
-        assert_eq!(embed(&mut crowd, &prompts), alone, "{pooling:?}");
+        let mut crowd = embedder(&model, &cpu());
+        assert_eq!(embed(&mut crowd, &prompts, pooling), alone, "{pooling:?}");
         let mut backwards: Vec<Vec<u32>> = prompts.clone();
         backwards.reverse();
-        let mut found = embed(&mut crowd, &backwards);
+        let mut found = embed(&mut crowd, &backwards, pooling);
         found.reverse();
         assert_eq!(found, alone, "{pooling:?}, with all texts in the cache");
     }
@@ -279,9 +281,9 @@ fn embeddings_are_those_of_the_reference() {
         (0..REQUESTS).map(|index| request(index, vocabulary).prompt).collect();
     for pooling in [Pooling::Mean, Pooling::Last] {
         let vectors = |device: &dyn Device| {
-            let options = EngineOptions { kv: KvType::F32, ..OPTIONS };
-            let engine = Engine::for_embeddings(&model, device, options, pooling);
-            embed(&mut engine.expect("the model loads"), &prompts)
+            let options = EngineOptions { kv: KvType::F32, embeds: true, ..OPTIONS };
+            let engine = Engine::new(&model, device, options);
+            embed(&mut engine.expect("the model loads"), &prompts, pooling)
         };
         let (found, exact) = (vectors(&cpu()), vectors(&ReferenceDevice::new()));
         for ((found, exact), prompt) in found.iter().zip(&exact).zip(&prompts) {

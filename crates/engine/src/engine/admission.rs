@@ -104,7 +104,7 @@ impl Engine {
             self.status.reused_tokens += lease.reused as u64;
         }
         let (rows, wanted) = sequence.next_rows(lease.reused);
-        self.scheduler.admit(lease.slot, rows, wanted);
+        self.scheduler.admit(lease.slot, rows, wanted, sequence.job.goal());
         self.places[lease.slot] = Place::Running(rank, sequence);
         let Some(from) = lease.copied_from else { return Ok(()) };
         self.program.copy_slot(from as u32, lease.slot as u32, self.kv.written(from))?;

@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 use trine_backend::{
     BackendError, Device, Facts, Placement, Program, ProgramOptions, SequenceView, placement,
 };
-use trine_model::{Model, Plan, Width};
+use trine_model::{Model, Plan};
 
 use crate::error::EngineError;
 use crate::kv::{KvCache, KvShape};
 use crate::options::EngineOptions;
 use crate::pace::Pace;
-use crate::pooling::{Embeddings, Pool, Pooling};
+use crate::pooling::Pool;
 use crate::queue::{Queue, Rank};
-use crate::request::{Event, Finish, Limits, Request, SequenceId, Statistics};
+use crate::request::{Event, Finish, Job, Limits, Request, SequenceId, Statistics};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
 use crate::scope::Scope;
@@ -191,38 +191,9 @@ impl Engine {
         device: &dyn Device,
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
-        let (program, placement) = load(model, device, options, &model.plan())?;
+        let plan = if options.embeds { model.plan_with_states() } else { model.plan() };
+        let (program, placement) = load(model, device, options, &plan)?;
         Ok(Self::with_running(program, placement.running))
-    }
-
-    /// Binds a model to a device for embeddings of texts; [`Engine::new`] says the rest. Nothing but
-    /// [embeddings](Request::embedding) can be asked of it.
-    ///
-    /// # Errors
-    /// As [`Engine::new`].
-    pub fn for_embeddings(
-        model: &Model,
-        device: &dyn Device,
-        options: EngineOptions,
-        pooling: Pooling,
-    ) -> Result<Engine, EngineError> {
-        let (program, placement) = load(model, device, options, &model.hidden_states_plan())?;
-        let vocabulary = model.config().vocabulary;
-        Ok(Self::embedding(program, placement.running, vocabulary, pooling))
-    }
-
-    /// An engine for embeddings of texts with ids below `vocabulary`, by a Program that gives hidden states, (tokens, hidden); with at
-    /// most `running` sequences at once, as [`Engine::with_running`] has it.
-    pub fn embedding(
-        program: Box<dyn Program>,
-        running: usize,
-        vocabulary: usize,
-        pooling: Pooling,
-    ) -> Engine {
-        let mut engine = Self::with_running(program, running);
-        let dimensions = std::mem::replace(&mut engine.limits.vocabulary, vocabulary);
-        engine.limits.embeddings = Some(Embeddings { pooling, dimensions });
-        engine
     }
 
     /// An engine for a Program that is loaded already, with as many sequences at once as that has slots.
@@ -245,7 +216,7 @@ impl Engine {
             sequences,
             queue: QUEUE,
             queue_tokens: context.saturating_mul(QUEUE_CONTEXTS),
-            embeddings: None,
+            dimensions: (plan.goals() > 1).then(|| plan.output(1).columns),
         };
         let status = Status {
             sequences,
@@ -255,12 +226,10 @@ impl Engine {
             blocks: kv.total_blocks(),
             ..Status::default()
         };
-        // Of hidden states no output rows are asked for.
-        let scheduled = Width { outputs: width.outputs.max(1), ..width };
         Engine {
             limits,
             kv,
-            scheduler: Scheduler::new(slots, scheduled),
+            scheduler: Scheduler::new(slots, width),
             pace: Pace::new(width.tokens),
             is_paced: true,
             clock: system_clock(),
@@ -364,7 +333,9 @@ impl Engine {
         // One more than the context can be sampled: the token that follows the last position.
         let most = self.context() + 1 - request.prompt.len();
         let mut sequence = Box::new(Sequence::new(id, request, most));
-        sequence.pool = self.limits.embeddings.map(Pool::new);
+        if let (Job::Embed(pooling), Some(dimensions)) = (sequence.job, self.limits.dimensions) {
+            sequence.pool = Some(Pool::new(pooling, dimensions));
+        }
         self.queue.push(rank, sequence.prompt, sequence);
         Ok(id)
     }
@@ -485,7 +456,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::submit`] for the ids, [`EngineError::BadOption`] if `chunk` is 0, [`EngineError::NoFreeSequence`],
-    /// [`EngineError::OnlyEmbeddings`], [`EngineError::Backend`] if the device failed.
+    /// [`EngineError::Backend`] if the device failed.
     pub fn logits(
         &mut self,
         ids: &[u32],
@@ -493,9 +464,6 @@ impl Engine {
         each: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), EngineError> {
         self.limits.check_prompt(ids)?;
-        if self.limits.embeddings.is_some() {
-            return Err(EngineError::OnlyEmbeddings);
-        }
         if chunk == 0 {
             return Err(EngineError::option("chunk", chunk, "at least 1"));
         }
@@ -530,7 +498,7 @@ impl Engine {
             self.rows.clear();
             self.rows.push(0, piece, first, piece.len(), sequence::has_bulk_rows(rows));
             let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
-            let step = self.rows.submit(self.program.as_mut(), std::iter::once(view))?;
+            let step = self.rows.submit(self.program.as_mut(), std::iter::once(view), 0)?;
             let logits = rows::wait(self.program.as_mut(), step, false)?;
             for (row, logits) in logits.rows(self.limits.vocabulary).enumerate() {
                 if let RowLogits::All(logits) = logits {

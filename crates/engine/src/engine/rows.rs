@@ -56,11 +56,12 @@ impl Rows {
         }
     }
 
-    /// Submits the rows of sequences that keep their keys and values where `views` says.
+    /// Submits the rows of sequences that keep their keys and values where `views` says, for an output of the Plan.
     pub(super) fn submit<'views>(
         &mut self,
         program: &mut dyn Program,
         views: impl Iterator<Item = SequenceView<'views>>,
+        goal: usize,
     ) -> Result<InFlight, BackendError> {
         let mut sequences = recycle(std::mem::take(&mut self.views));
         sequences.extend(views);
@@ -72,7 +73,7 @@ impl Rows {
             outputs: &self.outputs,
             bulk_from: self.bulk_from,
             inputs: &[],
-            goal: 0,
+            goal,
         };
         let step = program.submit(&batch);
         self.views = recycle(sequences);
@@ -93,6 +94,14 @@ pub(super) fn wait(
     } else {
         results.output(0).map(StepLogits::All)
     }
+}
+
+/// Waits for a step whose goal is the hidden states of all its rows: (tokens, hidden).
+pub(super) fn wait_for_states(
+    program: &mut dyn Program,
+    step: InFlight,
+) -> Result<&[f32], BackendError> {
+    program.wait(step)?.output(1)
 }
 
 /// The logits of a step's output rows.

@@ -8,7 +8,7 @@ use super::rows::RowLogits;
 use super::spill::Turn;
 use crate::pooling::Pool;
 use crate::request::{
-    Constraint, Event, Finish, Limits, Logprobs, Request, SequenceId, Statistics,
+    Constraint, Event, Finish, Job, Limits, Logprobs, Request, SequenceId, Statistics,
 };
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
@@ -32,6 +32,7 @@ pub(super) struct Sequence {
     pub(super) turn: Turn,
     /// Where a fork is to be kept for others; 0 for nowhere.
     pub(super) branch: usize,
+    pub(super) job: Job,
     /// What takes its hidden states, where its embedding is wanted.
     pub(super) pool: Option<Pool>,
     max_tokens: usize,
@@ -78,6 +79,7 @@ impl Sequence {
             statistics: Statistics { prompt_tokens: prompt, ..Statistics::default() },
             turn: Turn::Open,
             branch: 0,
+            job: request.job,
             pool: None,
             max_tokens,
             min_tokens: request.min_tokens,

@@ -8,7 +8,6 @@ use super::Engine;
 use super::rows::{self, RowLogits};
 use super::sequence::Sequence;
 use crate::error::EngineError;
-use crate::pooling::Embeddings;
 use crate::request::{Event, Finish};
 use crate::scheduler::Pick;
 
@@ -16,6 +15,8 @@ use crate::scheduler::Pick;
 pub(super) struct Flight {
     step: InFlight,
     picks: Vec<Pick>,
+    /// The output of the Plan that it computes.
+    goal: usize,
     /// Whether all its sequences can do with the largest logits.
     takes_top: bool,
     /// When it was submitted.
@@ -36,7 +37,7 @@ impl Engine {
         while self.flights.is_empty() || (overlaps && self.flights.len() < depth) {
             let prompts = self.scheduler.prompts() + self.queue.len();
             let prompt_rows = if self.is_paced { self.pace.rows(prompts) } else { usize::MAX };
-            self.scheduler.next_step(decodes, prompt_rows, &mut self.picks);
+            let goal = self.scheduler.next_step(decodes, prompt_rows, &mut self.picks);
             self.reserve(events)?;
             if self.picks.is_empty() {
                 break;
@@ -47,10 +48,10 @@ impl Engine {
             let (kv, picks) = (&self.kv, &self.picks);
             let view =
                 |pick: &Pick| SequenceView { slot: pick.slot as u32, blocks: kv.blocks(pick.slot) };
-            let step = self.rows.submit(self.program.as_mut(), picks.iter().map(view))?;
+            let step = self.rows.submit(self.program.as_mut(), picks.iter().map(view), goal)?;
             let spare = self.spare_picks.pop().unwrap_or_default();
             let picks = std::mem::replace(&mut self.picks, spare);
-            self.flights.push_back(Flight { step, picks, takes_top, since });
+            self.flights.push_back(Flight { step, picks, goal, takes_top, since });
         }
         Ok(())
     }
@@ -77,19 +78,20 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Backend`] if the device failed.
     pub(super) fn land(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        let Some(Flight { step, picks, takes_top, since }) = self.flights.pop_front() else {
+        let Some(Flight { step, picks, goal, takes_top, since }) = self.flights.pop_front() else {
             return Ok(());
         };
         self.spare_picks.push(std::mem::replace(&mut self.picks, picks));
-        match self.limits.embeddings {
-            None => self.wait_and_sample(step, takes_top, events)?,
-            Some(Embeddings { dimensions, .. }) => self.wait_and_pool(step, dimensions, events)?,
+        if goal == 0 {
+            self.wait_and_sample(step, takes_top, events)?;
+        } else {
+            self.wait_and_pool(step, events)?;
         }
         self.picks.iter().for_each(|pick| self.scheduler.land(pick.slot));
         // Of steps that overlap, each counts from the end of the one before.
         let now = (self.clock)();
         let since = since.max(std::mem::replace(&mut self.landed, now));
-        self.note_time(now.saturating_sub(since).as_secs_f64());
+        self.note_time(now.saturating_sub(since).as_secs_f64(), goal);
         self.settle(events)
     }
 
@@ -200,12 +202,12 @@ impl Engine {
     fn wait_and_pool(
         &mut self,
         step: InFlight,
-        dimensions: usize,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
         // Every row has one, in the order of the rows.
-        let states = rows::wait(self.program.as_mut(), step, false)?;
-        let mut states = states.rows(dimensions);
+        let states = rows::wait_for_states(self.program.as_mut(), step)?;
+        let dimensions = self.limits.dimensions.unwrap_or(1);
+        let mut states = states.chunks_exact(dimensions);
         self.outcomes.clear();
         for pick in &self.picks {
             let first = self.kv.length(pick.slot);
@@ -214,9 +216,7 @@ impl Engine {
             let sequence =
                 self.places[pick.slot].running_mut().expect("a picked slot has a sequence");
             for position in first..length {
-                let Some(RowLogits::All(state)) = states.next() else {
-                    return Err(too_few().into());
-                };
+                let state = states.next().ok_or_else(too_few)?;
                 if let Some(pool) = &mut sequence.pool {
                     pool.add(position, state);
                 }
@@ -235,9 +235,10 @@ impl Engine {
     }
 
     /// Counts a step's time for all that took part in it.
-    fn note_time(&mut self, seconds: f64) {
+    fn note_time(&mut self, seconds: f64, goal: usize) {
         let (mut decodes, mut prompt_rows) = (0, 0);
-        let mut bytes = self.traffic.weights(self.picks.iter().any(|pick| pick.outputs > 0));
+        let has_outputs = self.picks.iter().any(|pick| pick.outputs > 0);
+        let mut bytes = self.traffic.weights(goal, has_outputs);
         for pick in &self.picks {
             bytes += self.traffic.cache(pick.rows, self.kv.length(pick.slot) - pick.rows);
             let sequence =

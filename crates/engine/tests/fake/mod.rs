@@ -10,10 +10,34 @@ use trine_backend::{
     BLOCK, BackendError, Batch, Facts, Flights, InFlight, KvPage, KvPart, Memory, PageLayout,
     Pages, Program, ProgramOptions, Results, SequenceView,
 };
+use trine_engine::Pooling;
 use trine_model::{Buffer, BufferId, Cache, KvType, Plan, Rows, Width};
 
 /// Token ids of the fake model.
 pub(crate) const VOCABULARY: usize = 48;
+
+/// Numbers that a hidden state has more than logits.
+const EXTRA: usize = 8;
+
+/// The hidden state of a row with these logits.
+pub(crate) fn states(mut logits: Vec<f32>) -> Vec<f32> {
+    logits.extend_from_within(..EXTRA);
+    logits
+}
+
+/// The embedding of a text by definition, without an engine.
+pub(crate) fn vector_of(prompt: &[u32], pooling: Pooling) -> Vec<f32> {
+    let first = match pooling {
+        Pooling::Mean => 1,
+        Pooling::Last => prompt.len(),
+    };
+    let rows: Vec<Vec<f32>> =
+        (first..=prompt.len()).map(|length| states(next_logits(&prompt[..length]))).collect();
+    let sum: Vec<f64> =
+        (0..rows[0].len()).map(|at| rows.iter().map(|row| f64::from(row[at])).sum()).collect();
+    let length = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
+    sum.iter().map(|value| (value / length) as f32).collect()
+}
 
 /// What a position of a cache holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,14 +52,14 @@ struct Cell {
 const CELL_BYTES: usize = 24;
 
 pub(crate) struct Fake {
-    /// The Plan's output has a row for each row of the step if it says so.
     pub(crate) facts: Facts,
     /// (blocks, BLOCK)
     blocks: Vec<Option<Cell>>,
     /// Per window: its length and its cells, (slots, length).
     rings: Vec<(usize, usize, Vec<Option<Cell>>)>,
-    /// What steps in flight have given.
-    flights: Flights<Vec<f32>>,
+    /// The goals of steps in flight, and what they have given.
+    flights: Flights<(usize, Vec<f32>)>,
+    goal: usize,
     logits: Vec<f32>,
     runs: usize,
     /// The runs that fail, counted from 1.
@@ -80,6 +104,7 @@ impl Fake {
             blocks: vec![None; options.blocks * BLOCK],
             rings: windows.iter().map(ring).collect(),
             flights: Flights::new(1),
+            goal: 0,
             logits: Vec::new(),
             runs: 0,
             fails_at: Vec::new(),
@@ -94,6 +119,16 @@ impl Fake {
     pub(crate) fn with_depth(mut self, depth: usize) -> Self {
         self.facts.depth = depth;
         self.flights = Flights::new(depth);
+        self
+    }
+
+    /// The same, with hidden states of all rows as an alternative to logits.
+    pub(crate) fn with_states(mut self) -> Self {
+        let plan = &mut self.facts.plan;
+        let columns = VOCABULARY + EXTRA;
+        plan.buffers.push(Buffer { name: "states".to_owned(), rows: Rows::Tokens, columns });
+        plan.outputs.push(BufferId(1));
+        plan.alternatives = true;
         self
     }
 
@@ -201,21 +236,20 @@ impl Program for Fake {
         let mut given = Vec::new();
         for row in 0..batch.tokens.len() {
             let history = self.see(&view(row), batch.positions[row] as usize);
-            let is_given = match self.facts.plan.buffers[0].rows {
-                Rows::Tokens => true,
-                Rows::Outputs => batch.outputs.contains(&(row as u32)),
-            };
-            if is_given {
+            if batch.goal == 1 || batch.outputs.contains(&(row as u32)) {
                 let poisoned = self.poison == Some(batch.tokens[row]);
-                let logits = logits_after(history);
+                let mut logits = logits_after(history);
+                if batch.goal == 1 {
+                    logits = states(logits);
+                }
                 given.extend(logits.iter().map(|&logit| if poisoned { f32::NAN } else { logit }));
             }
         }
-        Ok(self.flights.begin(given))
+        Ok(self.flights.begin((batch.goal, given)))
     }
 
     fn wait(&mut self, step: InFlight) -> Result<&mut dyn Results, BackendError> {
-        self.logits = self.flights.end(step)?;
+        (self.goal, self.logits) = self.flights.end(step)?;
         Ok(self)
     }
 
@@ -244,7 +278,8 @@ impl Program for Fake {
 }
 
 impl Results for Fake {
-    fn output(&mut self, _index: usize) -> Result<&[f32], BackendError> {
+    fn output(&mut self, index: usize) -> Result<&[f32], BackendError> {
+        self.facts.check_output(self.goal, index)?;
         Ok(&self.logits)
     }
 }

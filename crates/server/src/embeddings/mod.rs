@@ -16,18 +16,18 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
+use axum::http::Response;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
-use axum::http::{Response, StatusCode};
 use bytes::Bytes;
 use http_body::Frame;
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
-use trine_engine::{Embeddings, EngineError, Finish, Generation, Request, Update};
+use trine_engine::{EngineError, Finish, Generation, Request, Update};
 use trine_text::Specials;
 
 use crate::app::App;
 use crate::body::permits;
-use crate::error::{ApiError, Code, failure};
+use crate::error::{ApiError, failure};
 use crate::json::Fields;
 use crate::lifecycle::Phase;
 use crate::metrics::ModelMetrics;
@@ -47,17 +47,12 @@ const PLACE_PAUSE: Duration = Duration::from_millis(10);
 /// How often it is tried before the request is refused after all: for a minute.
 const PLACE_TRIES: usize = 6000;
 
-/// What a model's embeddings are.
+/// The number of elements of a model's embeddings.
 ///
 /// # Errors
-/// 501 where it generates texts.
-pub(crate) fn shape(model: &LoadedModel) -> Result<Embeddings, ApiError> {
-    let embeddings = model.service.limits().embeddings;
-    embeddings.ok_or_else(|| {
-        let message =
-            "this server generates text and gives no embeddings; start one with --embeddings";
-        ApiError::new(StatusCode::NOT_IMPLEMENTED, Code::NotSupported, message)
-    })
+/// 501 where it only generates texts.
+fn dimensions(model: &LoadedModel) -> Result<usize, ApiError> {
+    Ok(model.service.limits().dimensions.ok_or(EngineError::NoEmbeddings)?)
 }
 
 /// Texts to be embedded.
@@ -77,9 +72,9 @@ impl Inputs {
     /// 501 for a model that gives no embeddings, 503 where its queue is full or other answers take all the memory for answers, and
     /// 400 naming the field that it cannot do.
     fn encode(self, app: &App, lease: &Lease) -> Result<Ready, ApiError> {
-        let shape = shape(lease)?;
-        check_dimensions(self.dimensions, shape)?;
-        let room = room(app, self.prompts.len() * shape.dimensions * size_of::<f32>())?;
+        let dimensions = dimensions(lease)?;
+        check_dimensions(self.dimensions, dimensions)?;
+        let room = room(app, self.prompts.len() * dimensions * size_of::<f32>())?;
         if !self.prompts.is_empty() {
             lease.service.check_room(1)?;
         }
@@ -137,11 +132,11 @@ fn read_dimensions(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
 ///
 /// # Errors
 /// 400 naming the field.
-fn check_dimensions(asked: Option<usize>, shape: Embeddings) -> Result<(), ApiError> {
-    if asked.is_none_or(|asked| asked == shape.dimensions) {
+fn check_dimensions(asked: Option<usize>, own: usize) -> Result<(), ApiError> {
+    if asked.is_none_or(|asked| asked == own) {
         return Ok(());
     }
-    let remedy = format!("leave it out, or use this model's {}", shape.dimensions);
+    let remedy = format!("leave it out, or use this model's {own}");
     Err(ApiError::unsupported("dimensions", &remedy))
 }
 
@@ -176,7 +171,7 @@ async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<
     loop {
         while let Some(prompt) = prompts.peek().filter(|_| running.len() < most) {
             let scope = lease.scope;
-            let embedding = Request::embedding(prompt.clone());
+            let embedding = Request::embedding(prompt.clone(), model.pooling);
             let request = Request { priority, deadline, scope, ..embedding };
             let is_queued = match model.service.submit(request) {
                 Ok(generation) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use trine_engine::{SamplingParams, Service};
+use trine_engine::{Pooling, SamplingParams, Service};
 use trine_text::{ChatTemplate, GrammarCache, Tokenizer};
 
 use super::preset::{Preset, Recipe};
@@ -107,6 +107,8 @@ pub struct LoadedModel {
     pub sampling: SamplingParams,
     /// Its compiled grammars ([`grammar_cache`](crate::grammar_cache) makes one).
     pub grammars: GrammarCache,
+    /// How it embeds texts.
+    pub pooling: Pooling,
     /// The engine that runs it.
     pub service: Service,
     /// Facts for people.
@@ -121,7 +123,6 @@ impl LoadedModel {
         Outline {
             description: self.description.clone(),
             template: self.template.as_ref().map(|template| template.source().to_owned()),
-            embeds: self.service.limits().embeddings.is_some(),
         }
     }
 }
@@ -150,8 +151,6 @@ pub struct Outline {
     pub description: Description,
     /// Source of its chat template, if it has one.
     pub template: Option<String>,
-    /// Whether the server gives its embeddings, and no text of it.
-    pub embeds: bool,
 }
 
 /// Manages the models on disk. Every method may take long: they are called on threads that may wait.

@@ -50,8 +50,6 @@ pub(crate) async fn show(
     let outline = app.models.outline(&named).await?;
     let entry = app.models.entry(&named);
     let description = &outline.description;
-    let capabilities =
-        if outline.embeds { json!(["embedding"]) } else { json!(["completion", "tools"]) };
     let family = &description.family;
     let mut info = Map::new();
     info.insert("general.architecture".to_owned(), family.clone().into());
@@ -66,7 +64,7 @@ pub(crate) async fn show(
         "system": named.preset.system.clone().unwrap_or_default(),
         "details": details(description, parent),
         "model_info": info,
-        "capabilities": capabilities,
+        "capabilities": ["completion", "tools"],
         "modified_at": rfc3339(entry.modified.unwrap_or(app.started)),
     })))
 }

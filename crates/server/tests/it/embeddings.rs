@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use trine_engine::{Event, Request};
+use trine_engine::{Event, Pooling, Request};
 
 use crate::client;
 use crate::harness::{CONTEXT, DIMENSIONS, Harness, demo_embedder};
@@ -14,7 +14,7 @@ const PATH: &str = "/v1/embeddings";
 /// What the engine gives for a text of the embedded model, without a server.
 fn expected(ids: &[u32]) -> Vec<f32> {
     let mut engine = demo_embedder();
-    engine.submit(Request::embedding(ids.to_vec())).unwrap();
+    engine.submit(Request::embedding(ids.to_vec(), Pooling::Mean)).unwrap();
     while !engine.is_idle() {
         for event in engine.step().unwrap() {
             if let Event::Embedding { vector, .. } = event {
@@ -185,39 +185,44 @@ fn fields_that_cannot_be_followed_are_refused() {
 }
 
 #[test]
-fn a_model_gives_texts_or_embeddings_and_says_how_to_get_the_other() {
+fn one_model_gives_texts_and_embeddings() {
     let server = Harness::start();
-    let refused = |path: &str, body: Value| {
+    let texts = || {
+        let body = json!({"model": "embedder", "prompt": "a", "max_tokens": 5});
+        let (status, answer) = server.post("/v1/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["text"].clone()
+    };
+    let alone = texts();
+    let vector = || {
+        let (status, answer) = server.post(PATH, &json!({"model": "embedder", "input": "a"}));
+        assert_eq!(status, 200, "{answer}");
+        answer["data"][0]["embedding"].clone()
+    };
+    let expected = vector();
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..4).map(|_| scope.spawn(|| (texts(), vector()))).collect();
+        for handle in handles {
+            assert_eq!(handle.join().unwrap(), (alone.clone(), expected.clone()));
+        }
+    });
+    let (_, shown) = server.post("/api/show", &json!({"model": "embedder"}));
+    assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
+}
+
+#[test]
+fn a_model_that_only_generates_says_so() {
+    let server = Harness::start();
+    for (path, body) in [
+        (PATH, json!({"model": "main", "input": "a"})),
+        ("/embeddings", json!({"input": "a"})),
+        ("/api/embed", json!({"model": "main", "input": "a"})),
+        ("/api/embeddings", json!({"model": "main", "prompt": "a"})),
+    ] {
         let (status, error) = server.post(path, &body);
         assert_eq!(status, 501, "{path}: {error}");
-        assert!(error.to_string().contains("--embeddings"), "{path}: {error}");
-        error
-    };
-    let error = refused(PATH, json!({"model": "main", "input": "a"}));
-    assert_eq!(error["error"]["code"], "not_supported");
-    let error = refused("/embeddings", json!({"input": "a"}));
-    assert_eq!(error["error"]["type"], "not_supported_error");
-    assert!(refused("/api/embed", json!({"model": "main", "input": "a"}))["error"].is_string());
-    refused("/api/embeddings", json!({"model": "main", "prompt": "a"}));
-    let chat = json!({"model": "embedder", "max_tokens": 3, "messages": [{"role": "user", "content": "a"}]});
-    let completion = json!({"model": "embedder", "prompt": "a", "max_tokens": 0, "echo": true});
-    for (path, body) in [
-        ("/v1/chat/completions", chat.clone()),
-        ("/v1/completions", completion),
-        ("/v1/responses", json!({"model": "embedder", "input": "a"})),
-        ("/v1/messages", chat.clone()),
-        ("/api/chat", chat),
-        ("/api/generate", json!({"model": "embedder", "prompt": "a"})),
-    ] {
-        refused(path, body.clone());
-        let mut body = body;
-        body["stream"] = true.into();
-        refused(path, body);
+        assert!(error.to_string().contains("only to generate text"), "{path}: {error}");
     }
-    let capabilities =
-        |name: &str| server.post("/api/show", &json!({"model": name})).1["capabilities"].clone();
-    assert_eq!(capabilities("embedder"), json!(["embedding"]));
-    assert_eq!(capabilities("main"), json!(["completion", "tools"]));
 }
 
 #[test]
@@ -304,7 +309,7 @@ fn a_full_queue_is_told() {
     let _running = slow(&server, 4);
     let service = server.loader.service.lock().unwrap().clone().unwrap();
     let mut held = Vec::new();
-    while let Ok(generation) = service.submit(Request::embedding(vec![1; CONTEXT])) {
+    while let Ok(generation) = service.submit(Request::embedding(vec![1; CONTEXT], Pooling::Mean)) {
         held.push(generation);
     }
     let body = json!({"model": "embedder", "input": ["a", "b"]}).to_string();
@@ -328,7 +333,7 @@ fn a_request_that_has_begun_waits_for_places() {
     // More than wait at once: the first of them have run, and the request's first texts before these.
     while held.len() < 200 {
         assert!(Instant::now() < deadline, "the engine runs");
-        match service.submit(Request::embedding(vec![1; 8])) {
+        match service.submit(Request::embedding(vec![1; 8], Pooling::Mean)) {
             Ok(generation) => held.push(generation),
             Err(_) => std::thread::yield_now(),
         }

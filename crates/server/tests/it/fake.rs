@@ -29,8 +29,7 @@ pub(crate) struct Controls {
 
 /// The device side of the model.
 pub(crate) struct Script {
-    /// Where the Plan's output has a row for each token, it gives hidden states: 1 at the place of the position, over and
-    /// over.
+    /// A second output of the Plan are hidden states: 1 at the place of the position, over and over.
     pub(crate) facts: Facts,
     flights: Flights<()>,
     vocabulary: usize,
@@ -82,6 +81,19 @@ impl Script {
 }
 
 impl Script {
+    /// The same, with hidden states of `dimensions` numbers as an alternative to logits.
+    pub(crate) fn with_states(mut self, dimensions: usize) -> Self {
+        let plan = &mut self.facts.plan;
+        plan.buffers.push(Buffer {
+            name: "states".to_owned(),
+            rows: Rows::Tokens,
+            columns: dimensions,
+        });
+        plan.outputs.push(BufferId(1));
+        plan.alternatives = true;
+        self
+    }
+
     /// The token after a position: an answer begins where the slot's last one does not go on.
     fn token(&mut self, slot: u32, position: usize) -> u32 {
         let goes_on = |&(first, last): &(usize, usize)| (position == last + 1).then_some(first);
@@ -118,8 +130,8 @@ impl Program for Script {
         }
         let is_broken = self.controls.is_broken.load(Ordering::SeqCst);
         self.logits.clear();
-        let Buffer { rows, columns, .. } = self.facts.plan.buffers[0];
-        if rows == Rows::Tokens {
+        if batch.goal == 1 {
+            let columns = self.facts.plan.output(1).columns;
             for &position in batch.positions {
                 let start = self.logits.len();
                 self.logits.resize(start + columns, 0.0);

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trine_backend::reference::ReferenceDevice;
-use trine_engine::{Engine, EngineOptions, Pooling, Service, Status};
-use trine_model::{KvType, Model, Rows};
+use trine_engine::{Engine, EngineOptions, Service, Status};
+use trine_model::{KvType, Model};
 use trine_server::{
     Description, Found, Handle, Library, LibraryError, Listed, LoadedModel, Loader, Outline,
     Preset, PullProgress, Recipe, Refusal, Server, ServerOptions, grammar_cache,
@@ -44,6 +44,7 @@ const DEMO: EngineOptions = EngineOptions {
     prefill: 16,
     outputs: 0,
     kv_memory: None,
+    embeds: false,
 };
 
 /// The embedded model on the scalar reference.
@@ -52,10 +53,11 @@ pub(crate) fn demo_engine() -> Engine {
     Engine::new(&model, &ReferenceDevice::new(), DEMO).expect("the embedded model is small")
 }
 
-/// The same for embeddings.
+/// The same, for embeddings too.
 pub(crate) fn demo_embedder() -> Engine {
     let model = Model::open(&demo::path()).expect("the embedded model opens");
-    let engine = Engine::for_embeddings(&model, &ReferenceDevice::new(), DEMO, Pooling::Mean);
+    let options = EngineOptions { embeds: true, ..DEMO };
+    let engine = Engine::new(&model, &ReferenceDevice::new(), options);
     engine.expect("the embedded model is small")
 }
 
@@ -172,10 +174,8 @@ impl Loader for Scripted {
             "narrow" => scripted(vocabulary - 32, vec![5]),
             "demo-embedder" => demo_embedder(),
             "embedder" => {
-                let mut program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
-                program.facts.plan.buffers[0].rows = Rows::Tokens;
-                program.facts.plan.buffers[0].columns = DIMENSIONS;
-                Engine::embedding(Box::new(program), SEQUENCES, vocabulary, Pooling::Mean)
+                let program = Script::new(vocabulary, script, CONTEXT, SEQUENCES, controls);
+                Engine::from_program(Box::new(program.with_states(DIMENSIONS)))
             }
             _ => scripted(vocabulary, script),
         };

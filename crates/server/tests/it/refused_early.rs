@@ -108,10 +108,6 @@ fn cheap_checks_come_first() {
         let (status, error) = server.post(path, &body);
         assert_by_length(path, status, &error);
     }
-    let embedder = json!({"model": "embedder", "messages": messages, "response_format": broken});
-    assert_eq!(server.post(CHAT, &embedder).0, 501);
-    let embedder = json!({"model": "embedder", "prompt": text, "response_format": broken});
-    assert_eq!(server.post(COMPLETIONS, &embedder).0, 501);
 }
 
 /// More texts than the queue ever holds are refused before the first prompt is cut into tokens.

@@ -32,9 +32,9 @@ On an address that other machines reach, clients must send one of the keys of --
 prompt serves later prompts that begin like it. Where there are several keys, it serves those of the
 same key, unless --share-prefixes is given.
 
-With --embeddings, the server answers /v1/embeddings, /api/embed and /api/embeddings, and refuses to
-generate text. A text's embedding is the mean of its tokens' hidden states after the final norm, or
-the last one with --pooling last, scaled to length 1.
+/v1/embeddings, /api/embed and /api/embeddings give embeddings of texts by the same models. A text's
+embedding is the mean of its tokens' hidden states after the final norm, or the last one with
+--pooling last, scaled to length 1.
 
 With --prefix-cache-dir, keys and values of prompts that memory has no room for, and those in memory
 when the server ends, are written to a folder that only its owner can read; a prompt that begins
@@ -85,12 +85,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
 
-    /// Give embeddings of texts instead of generating
-    #[arg(long)]
+    /// Accepted because commands for other servers have it: every server gives embeddings.
+    #[arg(long, alias = "embedding", hide = true)]
     pub(crate) embeddings: bool,
 
     /// How the hidden states of a text become its embedding: mean, last [default: mean]
-    #[arg(long, value_name = "TYPE", requires = "embeddings", value_parser = parse_pooling)]
+    #[arg(long, value_name = "TYPE", value_parser = parse_pooling)]
     pub(crate) pooling: Option<Pooling>,
 
     /// Sequences that a model runs at once; others wait
@@ -122,7 +122,7 @@ pub(crate) struct ServeArgs {
     pub(crate) keep_alive: Option<KeepAlive>,
 
     /// Keep prefixes of prompts in this folder when memory has no room for them, and over restarts
-    #[arg(long, value_name = "DIR", conflicts_with = "embeddings")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) prefix_cache_dir: Option<PathBuf>,
 
     /// Disk space that they may take in all, such as 24G [default: 10G]

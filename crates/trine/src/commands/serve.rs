@@ -54,15 +54,13 @@ pub(crate) fn run(args: ServeArgs, verbose: bool) -> Result<()> {
     let sequences = usize::from(args.sequences);
     let settings = Settings::new(&args.placement, KvType::F16);
     let queue = args.queue as usize;
-    let embeddings = args.embeddings.then(|| args.pooling.unwrap_or_default());
+    let pooling = args.pooling.unwrap_or_default();
     let limit = args.prefix_cache_size.unwrap_or(PREFIXES_BYTES);
-    // The settings may name a folder that is meant for servers that generate.
-    let folder = args.prefix_cache_dir.filter(|_| !args.embeddings);
-    if folder.is_none() && args.prefix_cache_size.is_some() && !args.embeddings {
+    if args.prefix_cache_dir.is_none() && args.prefix_cache_size.is_some() {
         return Err(usage("--prefix-cache-size needs --prefix-cache-dir"));
     }
-    let prefixes = folder.map(|folder| (folder, limit));
-    let loader = Models { names, settings, sequences, embeddings, prefixes, queue, verbose };
+    let prefixes = args.prefix_cache_dir.map(|folder| (folder, limit));
+    let loader = Models { names, settings, sequences, pooling, prefixes, queue, verbose };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("http")
@@ -84,7 +82,6 @@ async fn serve(
     end: Arc<OnceLock<Instant>>,
 ) -> Result<()> {
     let default = loader.list()[0].name.clone();
-    let gives_embeddings = loader.embeddings.is_some();
     let (has_tls, needs_key) = (options.tls.is_some(), options.keys.is_some());
     let drain = options.limits.drain;
     let server = Server::bind(options, loader).await.map_err(|error| match error {
@@ -100,14 +97,14 @@ async fn serve(
     // From here on the server listens, so the first Ctrl-C no longer ends the program directly.
     let _watch = Watch::new();
     server.preload().await.map_err(|problem| anyhow!(problem))?;
-    tell(&server, &default, gives_embeddings, has_tls, needs_key);
+    tell(&server, &default, has_tls, needs_key);
     server.run().await;
     Ok(())
 }
 
 /// Prints where the server is and how to use it, to standard error because no program needs to read
 /// it.
-fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, needs_key: bool) {
+fn tell(server: &Server, model: &str, has_tls: bool, needs_key: bool) {
     let scheme = if has_tls { "https" } else { "http" };
     let address = server.address();
     let url = format!("{scheme}://{address}");
@@ -118,22 +115,16 @@ fn tell(server: &Server, model: &str, gives_embeddings: bool, has_tls: bool, nee
     };
     let model = terminal::harmless(model);
     output::remark(format_args!("serving {model} at {url}"));
-    let (path, body) = if gives_embeddings {
-        ("/v1/embeddings", r#"{"input":"Hello"}"#)
-    } else {
-        ("/v1/chat/completions", r#"{"messages":[{"role":"user","content":"Hello"}]}"#)
-    };
     // A server that listens on all addresses cannot be reached under the unspecified address.
     let own = match address.ip().is_unspecified() {
         true => format!("{scheme}://localhost:{}", address.port()),
         false => url.clone(),
     };
-    let offers = if gives_embeddings { "what it does" } else { "chat and what it does" };
-    output::remark(format_args!("open {own}/ in a browser: {offers}"));
+    output::remark(format_args!("open {own}/ in a browser: chat and what it does"));
     output::remark(format_args!(
-        "try: curl {own}{path}{key} -H {} -d {}",
+        "try: curl {own}/v1/chat/completions{key} -H {} -d {}",
         quoted("Content-Type: application/json"),
-        quoted(body)
+        quoted(r#"{"messages":[{"role":"user","content":"Hello"}]}"#)
     ));
 }
 
@@ -245,8 +236,8 @@ struct Models {
     names: Names,
     settings: Settings,
     sequences: usize,
-    /// How embeddings are computed, if the server computes them instead of text.
-    embeddings: Option<Pooling>,
+    /// How texts are embedded.
+    pooling: Pooling,
     /// The folder for prefixes that memory has no room for, and how many bytes they may take there.
     prefixes: Option<(PathBuf, u64)>,
     /// The most requests that wait in the queue.
@@ -276,13 +267,8 @@ impl Models {
         let source = self.source(name)?;
         let sizes = Sizes {
             sequences: self.sequences,
-            kept: match self.embeddings {
-                // Mean pooling needs the hidden states of every position, so every text is computed
-                // in full.
-                Some(Pooling::Mean) => 0,
-                _ => self.sequences.min(KEPT_MAX),
-            },
-            embeddings: self.embeddings,
+            kept: self.sequences.min(KEPT_MAX),
+            embeds: true,
             // Prompts whose log-probabilities are wanted are computed in pieces of this many rows.
             outputs: self.sequences.max(OUTPUTS_LEAST),
             ..Sizes::default()
@@ -310,6 +296,7 @@ impl Models {
             tokenizer: text.tokenizer,
             template: text.template,
             sampling: SamplingParams::from_defaults(&defaults, 0),
+            pooling: self.pooling,
             service,
             description,
             bytes,
@@ -352,7 +339,6 @@ impl Loader for Models {
             Ok(Outline {
                 description: described(&opened),
                 template: template.map(|template| template.source().to_owned()),
-                embeds: self.embeddings.is_some(),
             })
         };
         outline().map_err(|error| message(&error).unwrap_or_default())

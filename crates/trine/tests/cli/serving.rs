@@ -158,29 +158,19 @@ fn a_server_for_everybody_is_tried_on_this_machine() {
 }
 
 #[test]
-fn embeddings_are_given_where_they_are_asked_for() {
-    let body = r#"{"input":["Once upon a time","Once upon a time there was a bird"]}"#;
-    for pooling in [&["--embeddings"][..], &["--embeddings", "--pooling", "last"]] {
-        let serving = Serving::start(pooling);
-        let answer = serving.ask("POST", "/v1/embeddings", body);
+fn one_server_generates_and_embeds() {
+    let texts = r#"{"input":["Once upon a time","Once upon a time there was a bird"]}"#;
+    let chat = r#"{"messages":[{"role":"user","content":"Hi"}],"max_tokens":3}"#;
+    for options in [&[][..], &["--pooling", "last"], &["--embeddings"]] {
+        let serving = Serving::start(options);
+        let answer = serving.ask("POST", "/v1/embeddings", texts);
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.contains("\"object\":\"embedding\",\"index\":1"), "{answer}");
-        let chat = r#"{"messages":[{"role":"user","content":"Hi"}]}"#;
         let answer = serving.ask("POST", "/v1/chat/completions", chat);
-        assert!(answer.starts_with("HTTP/1.1 501"), "{answer}");
-        assert!(answer.contains("without --embeddings"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
-    let serving = Serving::start(&[]);
-    let answer = serving.ask("POST", "/v1/embeddings", body);
-    assert!(answer.starts_with("HTTP/1.1 501"), "{answer}");
-    assert!(answer.contains("start one with --embeddings"), "{answer}");
-    for (wrong, mark) in [
-        (&["--pooling", "mean"][..], "--embeddings"),
-        (&["--embeddings", "--pooling", "cls"], "choose mean or last"),
-    ] {
-        let ran = trine(&[&["serve"], wrong].concat());
-        assert!(ran.code == 2 && ran.err.contains(mark), "{}", ran.err);
-    }
+    let ran = trine(&["serve", "--pooling", "cls"]);
+    assert!(ran.code == 2 && ran.err.contains("choose mean or last"), "{}", ran.err);
 }
 
 #[test]
@@ -237,7 +227,6 @@ fn a_server_serves_without_its_prefixes() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     for (wrong, mark) in [
         (&["--prefix-cache-size", "1G"][..], "--prefix-cache-dir"),
-        (&["--prefix-cache-dir", "x", "--embeddings"], "cannot be used with"),
         (&["--prefix-cache-dir", "x", "--prefix-cache-size", "0"], "give a size"),
     ] {
         let ran = trine(&[&["serve"], wrong].concat());

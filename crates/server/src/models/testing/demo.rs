@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use trine_engine::{Engine, SamplingParams, Service};
+use trine_engine::{Engine, Pooling, SamplingParams, Service};
 use trine_text::{ChatTemplate, Tokenizer};
 use trine_weights::Checkpoint;
 
@@ -28,6 +28,7 @@ pub(crate) fn loaded(engine: Engine, tokenizer: Arc<Tokenizer>, bytes: u64) -> L
         tokenizer,
         template: Some(ChatTemplate::gemma()),
         sampling: SamplingParams::greedy(),
+        pooling: Pooling::Mean,
         service: Service::start(engine).expect("there are threads"),
         description: Description { family: "gemma3".to_owned(), ..Description::default() },
         bytes,

@@ -3,7 +3,7 @@
 mod demo;
 
 use trine_backend::reference::ReferenceDevice;
-use trine_engine::{Engine, EngineOptions, Pooling};
+use trine_engine::{Engine, EngineOptions};
 use trine_model::Model;
 
 use super::{
@@ -40,12 +40,10 @@ impl Loader for Demo {
     fn load(&self, model: &str) -> Result<LoadedModel, String> {
         let opened = Model::open(&demo::path()).expect("the embedded model opens");
         let device = ReferenceDevice::new();
+        let embeds = model == "embedder";
         let options =
-            EngineOptions { context: Some(256), sequences: 1, ..EngineOptions::default() };
-        let engine = match model {
-            "demo" => Engine::new(&opened, &device, options),
-            _ => Engine::for_embeddings(&opened, &device, options, Pooling::Mean),
-        };
+            EngineOptions { context: Some(256), sequences: 1, embeds, ..EngineOptions::default() };
+        let engine = Engine::new(&opened, &device, options);
         let engine = engine.expect("the embedded model is small");
         Ok(demo::loaded(engine, demo::tokenizer(), 1))
     }
