@@ -1,6 +1,6 @@
 //! A device as the engine sees it.
 
-use trine_model::{Model, Plan, Scratch, WeightPlace};
+use trine_model::{Model, Plan};
 
 use crate::batch::ProgramOptions;
 use crate::device_memory::{DeviceMemory, MemoryKind};
@@ -72,11 +72,6 @@ pub trait Device {
 
     /// Memory that a Program of the Plan would hold. Nothing is allocated.
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
-        Memory {
-            weights: plan.bytes_at(WeightPlace::Device),
-            mapped: plan.bytes_at(WeightPlace::File),
-            caches: plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum(),
-            scratch: Scratch::place(plan, options.width).bytes as u64,
-        }
+        Memory::of_plan(plan, options)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use trine_model::Plan;
+use trine_model::{Plan, Scratch, WeightPlace};
 
 use crate::batch::{Batch, ProgramOptions};
 use crate::device_memory::DeviceMemory;
@@ -278,6 +278,16 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// The memory of a Plan whose weights are kept as they are stored and whose activations need what the Plan says.
+    pub fn of_plan(plan: &Plan, options: &ProgramOptions) -> Self {
+        Self {
+            weights: plan.bytes_at(WeightPlace::Device),
+            mapped: plan.bytes_at(WeightPlace::File),
+            caches: plan.caches.iter().map(|cache| options.cache_bytes(cache)).sum(),
+            scratch: Scratch::place(plan, options.width).bytes as u64,
+        }
+    }
+
     /// What it takes of the device's memory: all but what is mapped.
     pub fn total(&self) -> u64 {
         self.weights + self.caches + self.scratch

@@ -23,6 +23,7 @@ pub mod fusion;
 pub mod gather;
 pub mod gemma3;
 mod judge;
+pub mod listing;
 mod model;
 pub mod names;
 pub mod narrow;

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::plan::{BufferId, Input, Op, Plan, Rows, Source, WeightId};
+use crate::listing::{Line, Listing};
+use crate::plan::{BufferId, Input, Op, Plan, Rows, Source, Step, WeightId};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,6 +25,22 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
+    /// Returns the inputs and steps as a listing, in which equal layers are printed once.
+    pub fn listing(&self) -> Listing {
+        let input = |input| Line {
+            number: None,
+            label: "input".to_owned(),
+            text: self.describe_input(input),
+        };
+        let step = |(number, step): (usize, &Step)| Line {
+            number: Some(number),
+            label: step.label.clone(),
+            text: self.describe(&step.op),
+        };
+        let steps = self.steps.iter().enumerate().map(step);
+        Listing(self.inputs.iter().map(input).chain(steps).collect())
+    }
+
     fn describe_input(&self, input: &Input) -> String {
         let source = match input.source {
             Source::Part => "part".to_owned(),

@@ -64,8 +64,7 @@ pub fn load(
     device: &dyn Device,
     demand: &Demand,
 ) -> Result<(Box<dyn Program>, Placement), BackendError> {
-    let alone = || Members { devices: vec![device], layers: LayerChoice::Fitting };
-    let Members { devices, layers: choice } = device.members().unwrap_or_else(alone);
+    let Members { devices, layers: choice } = members(device);
     let mut sites: Vec<Site<'_>> = devices.iter().map(|&device| site(device)).collect();
     let mut shortages = Shortages::new(devices.len());
     let mut demand = *demand;
@@ -85,6 +84,27 @@ pub fn load(
             Err((_, error)) => return Err(error),
         }
     }
+}
+
+/// Decides where [`load`] would put a Plan first, with the memory that is free as it is. Nothing is loaded. Sites are the members
+/// of the device, in their order.
+///
+/// # Errors
+/// As [`place`].
+pub fn decide(
+    plan: &Plan,
+    device: &dyn Device,
+    demand: &Demand,
+) -> Result<Placement, BackendError> {
+    let Members { devices, layers: choice } = members(device);
+    let sites: Vec<Site<'_>> = devices.iter().map(|&device| site(device)).collect();
+    place(plan, &sites, choice, demand)
+}
+
+/// The devices that a device stands for, or itself.
+fn members(device: &dyn Device) -> Members<'_> {
+    let alone = || Members { devices: vec![device], layers: LayerChoice::Fitting };
+    device.members().unwrap_or_else(alone)
 }
 
 fn site(device: &dyn Device) -> Site<'_> {

@@ -98,40 +98,82 @@ impl Placement {
     }
 }
 
-/// A table of parts, a line each, and a line on keys and values.
+/// A table of parts, a line each, and lines on the sizes of the whole. Memory is in units of 10^9 bytes.
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        writeln!(
+            f,
+            "part  layers  steps  weights  KV cache  working    total     free GB  device"
+        )?;
         let mut first = 0;
-        writeln!(f, "part  layers   weights  KV cache   working  of free    device")?;
         for (index, part) in self.parts.iter().enumerate() {
-            let Memory { weights, caches, scratch, .. } = part.memory;
             let layers = part.plan.layers();
             let range = match layers {
                 0 => "-".to_owned(),
+                1 => first.to_string(),
                 _ => format!("{first}-{}", first + layers - 1),
             };
-            let free =
-                part.device_memory.free.map_or("?".to_owned(), |free| format!("{:.2}", gib(free)));
-            writeln!(
-                f,
-                "{index:<4}  {range:<7} {:>8.2}  {:>8.2}  {:>8.2}  {free:>7}  {} (GiB)",
-                gib(weights),
-                gib(caches),
-                gib(scratch),
-                part.device
-            )?;
             first += layers;
+            writeln!(f, "{index:<4}  {range:<6}  {part}")?;
         }
+        self.parts.iter().enumerate().try_for_each(|(index, part)| part.mapped(index, f))?;
         let ProgramOptions { context, sequences, blocks, width, kv, .. } = self.options;
+        writeln!(
+            f,
+            "{} at once of up to {context} positions, {}; {} at once of up to {}, {} with logits",
+            counted(self.running, "sequence"),
+            counted(sequences, "slot"),
+            counted(self.depth, "step"),
+            counted(width.tokens, "token"),
+            width.outputs,
+        )?;
+        write!(f, "keys and values in {}, {blocks} blocks of {BLOCK} positions: ", kv.name())?;
+        if blocks < self.full_blocks {
+            write!(f, "{} would hold every sequence's whole context", self.full_blocks)
+        } else {
+            write!(f, "every sequence's whole context")
+        }
+    }
+}
+
+/// A number of things.
+fn counted(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
+/// Bytes in units of 10^9.
+fn giga(bytes: u64) -> f64 {
+    bytes as f64 / 1e9
+}
+
+impl Part {
+    /// Says how much of its weights stays in the file.
+    fn mapped(&self, index: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.memory.mapped {
+            0 => Ok(()),
+            bytes => {
+                writeln!(f, "part {index} reads {:.2} GB of weights from the file", giga(bytes))
+            }
+        }
+    }
+}
+
+/// Its steps, memory and device, in the columns of a [`Placement`].
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Memory { weights, caches, scratch, .. } = self.memory;
+        let free = self.device_memory.free;
         write!(
             f,
-            "{} sequences at once in {sequences} slots, context {context}, steps of up to {} tokens; keys and values in {}: \
-             {blocks} of {} blocks of {BLOCK} positions",
-            self.running,
-            width.tokens,
-            kv.name(),
-            self.full_blocks
+            "{:>5}  {:>7.2}  {:>8.2}  {:>7.2}  {:>7.2}  {:>7}     {}",
+            self.plan.steps.len(),
+            giga(weights),
+            giga(caches),
+            giga(scratch),
+            giga(self.memory.total()),
+            free.map_or("?".to_owned(), |free| format!("{:.2}", giga(free))),
+            self.device
         )
     }
 }
