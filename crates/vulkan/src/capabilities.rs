@@ -2,8 +2,7 @@
 
 use ash::vk;
 
-#[cfg(test)]
-pub(crate) mod presets;
+pub mod presets;
 
 /// What kind of device it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +148,11 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// What the device is called among others: its name, and what kind it is.
+    pub fn label(&self) -> String {
+        format!("{} (vulkan, {})", self.name, self.kind.name())
+    }
+
     /// Whether the device has an extension.
     pub fn has(&self, extension: &str) -> bool {
         self.extensions.binary_search_by(|name| name.as_str().cmp(extension)).is_ok()

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::GpuError;
+use crate::program::Outline;
 use crate::program::tuning::{Tuner, Tuning};
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::pipeline::PipelineCache;
@@ -39,8 +40,7 @@ impl VulkanDevice {
         progress: Option<Progress>,
     ) -> Result<Self, GpuError> {
         let gpu = Gpu::open(&choice, cache.clone())?;
-        let capabilities = gpu.capabilities();
-        let label = format!("{} (vulkan, {})", capabilities.name, capabilities.kind.name());
+        let label = gpu.capabilities().label();
         let gpu = Mutex::new(gpu);
         let shared = Arc::new(Shared { choice, cache, progress, label, gpu });
         let tuner = Arc::new(Tuner::new(Tuning::default()));
@@ -66,6 +66,11 @@ impl VulkanDevice {
     /// The opened device.
     pub fn gpu(&self) -> Arc<Gpu> {
         self.shared.gpu.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is decided of it without loading anything.
+    pub fn outline(&self) -> Outline {
+        Outline::new(self.gpu().capabilities().clone(), self.is_invariant)
     }
 
     pub(crate) fn progress(&self) -> Option<Progress> {

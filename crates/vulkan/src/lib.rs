@@ -21,7 +21,7 @@ mod weights;
 pub use device::{INVARIANT_ROWS, VulkanDevice};
 pub use error::GpuError;
 pub use kernels::read::ReadSpeed;
-pub use program::explain;
+pub use program::Outline;
 pub use program::tuning::{Tuning, TuningMode, TuningProgress, TuningState, tuning_state};
 pub use raw::gpu::{Choice, Description, Gpu, Injected, devices};
 pub use raw::pipeline::PipelineCache;

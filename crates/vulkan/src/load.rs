@@ -1,13 +1,10 @@
 //! The backend's seam: what a device holds and loads.
 
-use trine_backend::{
-    BackendError, Device, DeviceMemory, Memory, MemoryKind, Program, ProgramOptions,
-};
-use trine_model::{Model, Plan, gather};
+use trine_backend::{BackendError, Device, DeviceMemory, Memory, Program, ProgramOptions};
+use trine_model::{Model, Plan};
 
-use crate::device::{INVARIANT_ROWS, VulkanDevice};
-use crate::program::passes::pass_keys;
-use crate::program::{VulkanProgram, forecast};
+use crate::device::VulkanDevice;
+use crate::program::VulkanProgram;
 
 impl Device for VulkanDevice {
     fn name(&self) -> String {
@@ -24,19 +21,14 @@ impl Device for VulkanDevice {
     }
 
     fn memory(&self) -> DeviceMemory {
-        let gpu = self.gpu();
-        let is_shared = gpu.capabilities().is_unified();
-        let kind = if is_shared { MemoryKind::Shared } else { MemoryKind::Own };
-        DeviceMemory { kind, free: Some(gpu.free_bytes()) }
+        self.outline().memory(self.gpu().free_bytes())
     }
 
     fn most_rows(&self) -> Option<usize> {
-        self.is_invariant().then_some(INVARIANT_ROWS)
+        self.outline().most_rows()
     }
 
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
-        let plan = gather::gather(plan.clone());
-        let keys = pass_keys(&plan, options, self.is_invariant());
-        forecast::memory(self.gpu().capabilities(), &plan, options, &keys)
+        self.outline().forecast(plan, options)
     }
 }

@@ -1,4 +1,5 @@
-//! Devices whose capabilities are known, for tests of what is decided without a device.
+//! Devices whose capabilities are known, for what is decided and asked without a device. What they lack here is what kernels are not
+//! chosen by: identities, heaps, extensions.
 
 use super::{Capabilities, CooperativeShape, DeviceKind, Element, MemoryHeap};
 
@@ -35,12 +36,12 @@ fn product(m: u32, n: u32, k: u32) -> CooperativeShape {
 }
 
 /// Vulkan in software: subgroups of 8, no matrix units.
-pub(crate) fn software() -> Capabilities {
+pub fn software() -> Capabilities {
     plain("software", DeviceKind::Processor)
 }
 
 /// A GPU whose matrix units have the layout that the fragment kernel is written for.
-pub(crate) fn h200() -> Capabilities {
+pub fn h200() -> Capabilities {
     Capabilities {
         cooperative: vec![product(16, 16, 16), product(16, 8, 16)],
         subgroup: 32,
@@ -53,8 +54,13 @@ pub(crate) fn h200() -> Capabilities {
     }
 }
 
+/// A GPU with the matrix units of the H200. Nobody asked such a device: that their layout is the same is assumed.
+pub fn rtx_4090() -> Capabilities {
+    Capabilities { name: "GeForce RTX 4090".to_owned(), cores: Some(128), ..h200() }
+}
+
 /// An integrated GPU with matrix units of another layout: RDNA 3.
-pub(crate) fn radeon_780m() -> Capabilities {
+pub fn radeon_780m() -> Capabilities {
     Capabilities {
         cooperative: vec![product(16, 16, 16)],
         subgroup: 64,
@@ -64,4 +70,14 @@ pub(crate) fn radeon_780m() -> Capabilities {
         cores: Some(12),
         ..plain("Radeon 780M", DeviceKind::Integrated)
     }
+}
+
+/// The next one of its kind: RDNA 3.5, which is taken for RDNA 3.
+pub fn radeon_890m() -> Capabilities {
+    Capabilities { name: "Radeon 890M".to_owned(), cores: Some(16), ..radeon_780m() }
+}
+
+/// The largest one of its kind, in Strix Halo.
+pub fn radeon_8060s() -> Capabilities {
+    Capabilities { name: "Radeon 8060S".to_owned(), cores: Some(40), ..radeon_780m() }
 }

@@ -3,14 +3,14 @@
 
 mod bound;
 mod emit;
-mod explain;
-pub(crate) mod forecast;
+mod forecast;
 mod frame;
 mod graph;
 mod inputs;
 mod lower;
+mod outline;
 mod pages;
-pub(crate) mod passes;
+mod passes;
 mod print;
 mod ropes;
 mod rules;
@@ -31,7 +31,7 @@ use crate::error::GpuError;
 use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
 use bound::{Binding, Bound, Pass, TOP_ROWS_MAX};
-pub use explain::explain;
+pub use outline::Outline;
 use passes::{least, pass_keys};
 
 /// A Plan bound to a GPU.

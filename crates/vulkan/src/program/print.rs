@@ -9,10 +9,11 @@
 
 use std::fmt;
 
-use trine_model::{Plan, WeightId};
+use trine_model::listing::{Line, Listing};
+use trine_model::{Plan, Source, WeightId};
 
 use super::graph::{
-    AttendKernel, ElementsKind, Form, Graph, HeadsWork, Home, Input, Node, NormWork, Output,
+    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, Node, NormWork, Output,
     ProductKernel, ProductWork, Touch, ValueId, Work,
 };
 use crate::pack::format_of;
@@ -38,6 +39,34 @@ impl<'a> Printed<'a> {
         Self { graph, plan, order }
     }
 
+    /// The values that the host brings, and the launches.
+    pub(super) fn listing(&self) -> Listing {
+        Listing(self.inputs().chain(self.launches()).collect())
+    }
+
+    fn launches(&self) -> impl Iterator<Item = Line> {
+        self.graph.nodes.iter().enumerate().map(|(number, node)| Line {
+            number: Some(number),
+            label: node.label.clone(),
+            text: self.launch(node),
+        })
+    }
+
+    fn inputs(&self) -> impl Iterator<Item = Line> {
+        self.order.iter().filter_map(|&id| {
+            let Home::Host(index) = self.graph.value(id).home else { return None };
+            let source = match self.plan.inputs[index].source {
+                Source::Part => "rows of the part before".to_owned(),
+                Source::Table { table, .. } => {
+                    format!("rows of {} by the host", self.weight(table))
+                }
+                Source::Plan => "rows of the host".to_owned(),
+            };
+            let text = format!("{source} -> {}", self.form(Form::Rows(id)));
+            Some(Line { number: None, label: "input".to_owned(), text })
+        })
+    }
+
     /// A line for each launch, without its number and label.
     #[cfg(test)]
     pub(super) fn lines(&self) -> Vec<String> {
@@ -59,6 +88,11 @@ impl<'a> Printed<'a> {
             if !parts.is_empty() {
                 line.push_str(&format!(" {mark}{}", parts.join(", ")));
             }
+        }
+        if let Work::Attend(AttendWork { shape, .. }) = &node.work
+            && let Some(window) = shape.window
+        {
+            line.push_str(&format!(" (window {window})"));
         }
         line
     }
@@ -95,12 +129,10 @@ impl<'a> Printed<'a> {
     }
 }
 
+/// All launches, those of equal layers too.
 impl fmt::Display for Printed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, node) in self.graph.nodes.iter().enumerate() {
-            writeln!(f, "{index:4}  {:<24} {}", node.label, self.launch(node))?;
-        }
-        Ok(())
+        self.launches().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
 

@@ -1,0 +1,91 @@
+//! What is decided of a device without loading anything on it, and without the device.
+
+use trine_backend::{DeviceMemory, Memory, MemoryKind, ProgramOptions};
+use trine_model::{Plan, Width, gather};
+
+use super::forecast;
+use super::lower::lower;
+use super::passes::{Attended, least, pass_keys};
+use super::print::Printed;
+use super::selection::Selection;
+use crate::capabilities::Capabilities;
+use crate::device::INVARIANT_ROWS;
+use crate::error::GpuError;
+
+/// A device of which only the capabilities are known: what Programs on it would take and launch.
+#[derive(Debug, Clone)]
+pub struct Outline {
+    capabilities: Capabilities,
+    is_invariant: bool,
+}
+
+impl Outline {
+    /// An outline of the device with these capabilities, or of the same device made
+    /// [batch invariant](crate::VulkanDevice::batch_invariant).
+    pub fn new(capabilities: Capabilities, is_invariant: bool) -> Self {
+        Self { capabilities, is_invariant }
+    }
+
+    /// The device's capabilities.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// The device's memory when so many bytes are free.
+    pub fn memory(&self, free_bytes: u64) -> DeviceMemory {
+        let is_shared = self.capabilities.is_unified();
+        let kind = if is_shared { MemoryKind::Shared } else { MemoryKind::Own };
+        DeviceMemory { kind, free: Some(free_bytes) }
+    }
+
+    /// The most rows in a step that suit the device, if that matters for its speed.
+    pub fn most_rows(&self) -> Option<usize> {
+        self.is_invariant.then_some(INVARIANT_ROWS)
+    }
+
+    /// The memory that a Program of a Plan would hold.
+    pub fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
+        let plan = gather::gather(plan.clone());
+        let keys = pass_keys(&plan, options, self.is_invariant);
+        forecast::memory(&self.capabilities, &plan, options, &keys)
+    }
+
+    /// The launches of a step of one sequence, one line each, with those of equal layers once, and the scratch memory that they
+    /// share. The step is of `width.tokens` tokens, of which `width.outputs` have logits, in a Program with these options; it runs in
+    /// the recording for the next larger width.
+    ///
+    /// # Errors
+    /// [`GpuError::Unwritten`] if the Plan reads what it has not written, [`GpuError::NoPass`] if the options have no room for
+    /// such a step.
+    pub fn explain(
+        &self,
+        plan: &Plan,
+        options: &ProgramOptions,
+        width: Width,
+    ) -> Result<String, GpuError> {
+        let plan = gather::gather(plan.clone());
+        let keys = pass_keys(&plan, options, self.is_invariant);
+        let is_lone = width.tokens == 1;
+        let found = least(keys.iter().copied(), width.tokens, width.outputs, is_lone, 0);
+        let key = found.map(|index| keys[index]);
+        let key = key.ok_or(GpuError::NoPass { tokens: width.tokens, outputs: width.outputs })?;
+        let selection = Selection::new(&self.capabilities, &plan, options);
+        let graph = lower(&plan, key, &selection)?;
+        let rows = match (key.width.tokens, key.attended) {
+            (1, _) => "",
+            (_, Attended::Sequences) => ", each of another sequence",
+            (_, Attended::Rows) => ", attended to one by one",
+            (_, Attended::Tiles) => ", attended to in tiles",
+        };
+        let plural = |number: usize| if number == 1 { "" } else { "s" };
+        let Width { tokens, outputs } = key.width;
+        Ok(format!(
+            "{} launches for {tokens} row{}{rows}; {outputs} row{} with logits; {:.2} MB of scratch memory\n{}",
+            graph.nodes.len(),
+            plural(tokens),
+            plural(outputs),
+            graph.place().bytes as f64 / 1e6,
+            Printed::new(&graph, &plan).listing(),
+        ))
+    }
+}
