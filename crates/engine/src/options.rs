@@ -59,7 +59,7 @@ impl EngineOptions {
     ///
     /// # Errors
     /// [`EngineError::BadOption`] naming the option that is out of range.
-    pub(crate) fn demand(&self, model_context: usize) -> Result<Demand, EngineError> {
+    pub fn demand(&self, model_context: usize) -> Result<Demand, EngineError> {
         check("sequences", self.sequences, 1, SEQUENCES_MAX)?;
         check("kept", self.kept, 0, SEQUENCES_MAX)?;
         check("prefill", self.prefill, 1, PREFILL_MAX)?;

@@ -9,6 +9,7 @@ use trine_weights::DType;
 use crate::device::{DeviceChoice, Tune};
 
 mod documents;
+mod explain;
 mod models;
 mod serve;
 mod servers;
@@ -16,6 +17,7 @@ mod top;
 mod values;
 
 pub(crate) use documents::{CompletionsArgs, ManArgs, Shell};
+pub(crate) use explain::ExplainArgs;
 pub(crate) use models::{
     CopyArgs, CreateArgs, FetchArgs, ListArgs, PresetArgs, PullArgs, RemoveArgs, SearchArgs,
     ShowArgs,
@@ -89,7 +91,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Measure how well a model predicts a text, or how far it is from another model
     Eval(EvalArgs),
-    /// Show what running a model means: memory, cost, steps
+    /// Show what running a model means: memory, cost, steps; which device does what
     Explain(ExplainArgs),
     /// Forecast how fast a model runs on a machine, this one or another
     Plan(PlanArgs),
@@ -435,36 +437,6 @@ pub(crate) struct EvalArgs {
     pub(crate) max_tokens: Option<usize>,
 
     /// Print the results as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) fetch: FetchArgs,
-
-    #[command(flatten)]
-    pub(crate) placement: Placement,
-}
-
-/// `trine explain`
-#[derive(Debug, Args)]
-pub(crate) struct ExplainArgs {
-    /// The model to explain [default: demo]
-    #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
-    pub(crate) model: Option<String>,
-
-    /// Tokens of the prompt whose cost is shown
-    #[arg(short = 'p', long = "prompt", value_name = "N", default_value = "512", value_parser = parse_positive)]
-    pub(crate) prompt: usize,
-
-    /// Positions already filled when the shown token is generated
-    #[arg(short, long, value_name = "N", default_value = "0", value_parser = parse_count)]
-    pub(crate) depth: usize,
-
-    /// List the steps of the Plan too
-    #[arg(long)]
-    pub(crate) plan: bool,
-
-    /// Print everything as JSON
     #[arg(long)]
     pub(crate) json: bool,
 

@@ -27,6 +27,8 @@ pub(crate) enum DeviceChoice {
     Cpu,
     /// Vulkan devices; several share a model.
     Vulkan(Vec<Choice>),
+    /// A machine that need not be here, by a name that was not looked up. Nothing runs on it.
+    Machine(String),
 }
 
 /// Whether kernels are tuned for the GPU, as typed.
@@ -94,6 +96,15 @@ impl DeviceChoice {
         })
     }
 
+    /// Reads what [`DeviceChoice::parse`] does, and anything else as the name of a machine.
+    pub(crate) fn parse_machine(text: &str) -> Result<Self, String> {
+        let is_vulkan = text.starts_with("vulkan:");
+        Self::parse(text).or_else(|reason| match is_vulkan || text.trim().is_empty() {
+            true => Err(reason),
+            false => Ok(DeviceChoice::Machine(text.to_owned())),
+        })
+    }
+
     /// Opens the device. `layers` is how many a GPU runs, if somebody says; the processor runs the others. A GPU chooses its kernels
     /// as `gpu` says.
     ///
@@ -109,13 +120,18 @@ impl DeviceChoice {
             (DeviceChoice::Reference | DeviceChoice::Cpu, Some(layers @ 1..)) => Err(usage(
                 format!("--gpu-layers {layers} needs a GPU; leave out --device, or --gpu-layers"),
             )),
+            (DeviceChoice::Machine(name), _) => Err(usage(format!(
+                "--device {} is a machine for `explain` and `plan`, which run nothing; `trine doctor` lists the devices here",
+                terminal::harmless(name)
+            ))),
             (DeviceChoice::Reference, _) => {
-                Ok(Opened { device: Box::new(ReferenceDevice::new()), gpu: None, threads: 1 })
+                let device = Box::new(ReferenceDevice::new());
+                Ok(Opened { device, gpus: Vec::new(), threads: 1 })
             }
             (DeviceChoice::Cpu, _) | (DeviceChoice::Auto | DeviceChoice::Vulkan(_), Some(0)) => {
                 let device = CpuDevice::new(threads, None)?;
                 let threads = device.threads();
-                Ok(Opened { device: Box::new(device), gpu: None, threads })
+                Ok(Opened { device: Box::new(device), gpus: Vec::new(), threads })
             }
             (DeviceChoice::Vulkan(choices), layers) => {
                 let open = |choice: &Choice| {
@@ -216,12 +232,17 @@ fn progress() -> Option<Progress> {
     }))
 }
 
+/// How many layers GPUs run, if somebody says.
+pub(crate) fn layer_choice(layers: Option<usize>) -> LayerChoice {
+    layers.map_or(LayerChoice::Fitting, LayerChoice::Exactly)
+}
+
 /// A device, ready to load models.
 pub(crate) struct Opened {
     /// The device.
     pub(crate) device: Box<dyn Device>,
-    /// The GPU of it, if there is one.
-    pub(crate) gpu: Option<VulkanDevice>,
+    /// The GPUs of it; with any, it is a group of which the processor is the first.
+    pub(crate) gpus: Vec<VulkanDevice>,
     /// Threads of the processor where that takes part.
     pub(crate) threads: usize,
 }
@@ -235,11 +256,11 @@ impl Opened {
     ) -> Result<Self> {
         let processor = CpuDevice::new(threads, None)?;
         let threads = processor.threads();
-        let choice = layers.map_or(LayerChoice::Fitting, LayerChoice::Exactly);
+        let choice = layer_choice(layers);
         let mut devices: Vec<Box<dyn Device>> = vec![Box::new(processor)];
         devices.extend(gpus.iter().map(|gpu| -> Box<dyn Device> { Box::new(gpu.clone()) }));
         let device = DeviceGroup::new(devices, choice);
-        Ok(Self { device: Box::new(device), gpu: gpus.into_iter().next(), threads })
+        Ok(Self { device: Box::new(device), gpus, threads })
     }
 }
 
@@ -275,6 +296,12 @@ mod tests {
             ",",
         ] {
             assert!(DeviceChoice::parse(wrong).is_err(), "{wrong}");
+        }
+        let machine = DeviceChoice::Machine("h200".to_owned());
+        assert_eq!(DeviceChoice::parse_machine("h200"), Ok(machine));
+        assert_eq!(DeviceChoice::parse_machine("cpu"), Ok(DeviceChoice::Cpu));
+        for wrong in ["", " ", "vulkan:", "vulkan:0,vulkan:0"] {
+            assert!(DeviceChoice::parse_machine(wrong).is_err(), "{wrong}");
         }
         assert_eq!(Tune::parse("again").map(TuningMode::from), Ok(TuningMode::Again));
         assert_eq!(Tune::parse("off").map(TuningMode::from), Ok(TuningMode::Off));

@@ -25,7 +25,7 @@ use serde::Serialize;
 use trine_model::{KvType, Op, Plan, Workload};
 
 use crate::session::PREFILL;
-pub(crate) use presets::{PRESETS, preset};
+pub(crate) use presets::{PRESETS, Preset, preset};
 
 /// The most rows that kernels for few rows take. Products of more rows run at
 /// [`Machine::tops_wide`].

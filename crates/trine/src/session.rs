@@ -37,6 +37,30 @@ impl Default for Sizes {
     }
 }
 
+impl Sizes {
+    /// What an engine with these sizes is made for.
+    ///
+    /// # Errors
+    /// If the context that is asked for is more than the model's.
+    pub(crate) fn options(
+        &self,
+        name: &str,
+        model: &Model,
+        settings: &Settings,
+    ) -> Result<EngineOptions> {
+        Ok(EngineOptions {
+            context: checked_context(name, model, settings)?,
+            kv: settings.kv,
+            sequences: self.sequences,
+            kept: self.kept,
+            prefill: self.prefill,
+            outputs: self.outputs,
+            kv_memory: settings.kv_memory,
+            embeds: self.embeds,
+        })
+    }
+}
+
 /// A loaded model.
 pub(crate) struct Session {
     /// Name of the model, for people and reports.
@@ -64,20 +88,10 @@ impl Session {
         let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
         let gpu = GpuOptions { tuning: tune.into(), batch_invariant };
         let opened = settings.device.open(threads, gpu_layers, gpu)?;
-        let Opened { device, gpu, threads } = opened;
+        let Opened { device, gpus, threads } = opened;
         let name = source.name();
         let model = source.open(settings.quantize)?;
-        let context = checked_context(&name, &model, settings)?;
-        let options = EngineOptions {
-            context,
-            kv: settings.kv,
-            sequences: sizes.sequences,
-            kept: sizes.kept,
-            prefill: sizes.prefill,
-            outputs: sizes.outputs,
-            kv_memory: settings.kv_memory,
-            embeds: sizes.embeds,
-        };
+        let options = sizes.options(&name, &model, settings)?;
         let engine = Engine::new(&model, device.as_ref(), options);
         let engine =
             engine.with_context(|| not_loaded(&name, device.as_ref(), settings.gpu_layers))?;
@@ -85,7 +99,7 @@ impl Session {
         let shares = &engine.program().facts().shares;
         let has_host = shares.iter().any(|share| share.device_memory.kind == MemoryKind::Host);
         let reduced = settings.gpu_layers.is_none() && has_host;
-        let gpu = gpu.filter(|gpu| gpu.name() == runs_on);
+        let gpu = gpus.into_iter().next().filter(|gpu| gpu.name() == runs_on);
         let threads = if gpu.is_some() { 1 } else { threads };
         Ok(Self { name, model, engine, device: runs_on, gpu, threads, reduced })
     }

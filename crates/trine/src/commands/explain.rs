@@ -1,16 +1,21 @@
 //! `trine explain`
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
-use trine_backend::{BLOCK, ProgramOptions};
+use trine_backend::{BLOCK, Demand, ProgramOptions, placement};
 use trine_model::{Cost, KvType, Model, Plan, Scratch, Width, Workload};
+use trine_vulkan::{Outline, VulkanDevice};
 
 use crate::cli::ExplainArgs;
-use crate::model_source::find;
+use crate::device::{DeviceChoice, GpuOptions, layer_choice};
+use crate::failure::usage;
+use crate::forecast::{PRESETS, Preset, preset};
+use crate::model_source::{Source, find};
 use crate::options::Settings;
 use crate::output;
-use crate::session::{PREFILL, formats};
+use crate::placed::{Machine, Placed};
+use crate::session::{PREFILL, Sizes, formats};
 use crate::terminal;
 
 /// Longest context assumed where none is asked for, as when a model runs.
@@ -36,12 +41,16 @@ struct StepCost {
     operations_per_byte: f64,
 }
 
-/// Prints memory and cost of a model, and its Plan if asked for.
+/// Prints memory and cost of a model, and its Plan if asked for; with a device, what it would do there.
 ///
 /// # Errors
 /// If there is no such model, it is damaged, or the numbers asked for exceed its context.
 pub(crate) fn run(args: ExplainArgs) -> Result<()> {
+    check(&args)?;
     let source = find(args.model.as_deref(), &args.fetch)?.source;
+    if args.placement.device.is_some() {
+        return on_devices(&args, &source);
+    }
     let settings = Settings::measuring(&args.placement, KvType::F16);
     let model = source.open(settings.quantize)?;
     let most = model.config().context;
@@ -91,6 +100,92 @@ pub(crate) fn run(args: ExplainArgs) -> Result<()> {
         text.push_str(&format!("\nThe Plan has {} steps; --plan lists them\n", plan.steps.len()));
     }
     output::write_text(&text)
+}
+
+/// Checks that options are given only where they have a meaning.
+fn check(args: &ExplainArgs) -> Result<()> {
+    let device = args.placement.device.as_ref();
+    let machine = match device {
+        Some(DeviceChoice::Machine(name)) => Some(named(name)?),
+        _ => None,
+    };
+    if args.memory.is_some() && machine.is_none() {
+        let machines: Vec<&str> = PRESETS.iter().map(|preset| preset.key).collect();
+        return Err(usage(format!(
+            "--memory is for a machine that need not be here: give --device with one of {}",
+            machines.join(", ")
+        )));
+    }
+    if args.depth > 0 && device.is_some() {
+        return Err(usage("--depth changes the cost, which is shown without --device".to_owned()));
+    }
+    Ok(())
+}
+
+/// The machine with this name.
+fn named(name: &str) -> Result<&'static Preset> {
+    preset(name).ok_or_else(|| {
+        let machines: Vec<&str> = PRESETS.iter().map(|preset| preset.key).collect();
+        let all = ["auto", "cpu", "reference", "vulkan"].into_iter().chain(machines.clone());
+        let close = match output::close_names(name, all).first() {
+            Some(close) => format!(" (did you mean {close}?)"),
+            None => String::new(),
+        };
+        usage(format!(
+            "--device {} is no device and no machine that is known{close}. Choose auto, cpu, reference, vulkan[:INDEX or \
+             :NAME], which `trine doctor` lists, or one of {}",
+            terminal::harmless(name),
+            machines.join(", ")
+        ))
+    })
+}
+
+/// Prints where the parts of a model would run, and what they do there.
+fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
+    let settings = Settings::new(&args.placement, KvType::F16);
+    let model = source.open(settings.quantize)?;
+    let name = source.name();
+    let options = Sizes::default().options(&name, &model, &settings)?;
+    let demand = options.demand(model.config().context)?;
+    let placed = placed(args, &settings, &model.plan(), &demand)
+        .with_context(|| format!("{} cannot be placed", terminal::harmless(&name)))?;
+    let launches = placed.launches(args.prompt, args.plan)?;
+    if args.json {
+        return output::json(&json!({
+            "model": name,
+            "context": placed.placement().options.context,
+            "kv": settings.kv,
+            "placement": placed.json(&launches),
+        }));
+    }
+    let formats = formats(&model).join(" ");
+    let layers = model.config().layers.len();
+    output::write_text(&format!(
+        "{}: {layers} layers, {formats}\n\n{}",
+        terminal::harmless(&name),
+        placed.text(&launches)
+    ))
+}
+
+/// Decides where a Plan would run: on the devices that are here, or on a machine that need not be.
+fn placed(
+    args: &ExplainArgs,
+    settings: &Settings,
+    plan: &Plan,
+    demand: &Demand,
+) -> Result<Placed> {
+    let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
+    if let DeviceChoice::Machine(name) = &settings.device {
+        let preset = named(name)?;
+        let outline = Outline::new((preset.gpu)(), batch_invariant);
+        let machine = Machine::new(outline, args.memory.or(preset.memory_bytes));
+        return Ok(machine.place(plan, layer_choice(gpu_layers), demand)?);
+    }
+    let gpu = GpuOptions { tuning: tune.into(), batch_invariant };
+    let opened = settings.device.open(threads, gpu_layers, gpu)?;
+    let placement = placement::decide(plan, opened.device.as_ref(), demand)?;
+    let gpus = opened.gpus.iter().map(VulkanDevice::outline).collect();
+    Ok(Placed::new(placement, gpus, demand))
 }
 
 /// Memory of a model that runs `sequences` sequences of `context` positions.

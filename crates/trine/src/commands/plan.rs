@@ -10,7 +10,7 @@ use crate::cli::PlanArgs;
 use crate::commands::explain;
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::failure::usage;
-use crate::forecast::{self, Basis, BasisKind, Drafts, Generation, Machine, PRESETS, Prompt, Work};
+use crate::forecast::{self, Basis, BasisKind, Drafts, Generation, Machine, PRESETS, Preset, Prompt, Work};
 use crate::measured;
 use crate::model_source::find;
 use crate::output;
@@ -144,7 +144,7 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
             measured::machine(opened.device.as_ref(), model, &reads)?
         }
         (Some(name), ..) if is_gpu(name) => gpu(name, model)?,
-        (Some(name), ..) => forecast::preset(name).ok_or_else(|| unknown(name))?,
+        (Some(name), ..) => forecast::preset(name).map(Preset::machine).ok_or_else(|| unknown(name))?,
     };
     let mut given = Vec::new();
     if let Some(gbps) = args.gbps {
@@ -174,7 +174,7 @@ fn gpu(name: &str, model: &Model) -> Result<Machine> {
         .map_err(|reason| usage(format!("--device {}: {reason}", terminal::harmless(name))))?;
     // Only rates are measured, so the GPU is opened as for a model that was loaded before.
     let opened = choice.open(None, None, GpuOptions::tuned(TuningMode::Kept))?;
-    let Some(gpu) = &opened.gpu else {
+    let Some(gpu) = opened.gpus.first() else {
         bail!("{} is no GPU; please report this", opened.device.name());
     };
     let reads = measured::gpu_reads(&gpu.gpu())?;

@@ -1,5 +1,7 @@
 //! Machines whose rates are known well enough for a forecast.
 
+use trine_vulkan::capabilities::{Capabilities, presets as vulkan};
+
 use super::{Basis, BasisKind, Machine};
 use BasisKind::{Assumed, Measured, Published};
 
@@ -7,6 +9,8 @@ use BasisKind::{Assumed, Measured, Published};
 pub(crate) struct Preset {
     /// The name that is typed for the machine.
     pub(crate) key: &'static str,
+    /// What its GPU can do.
+    pub(crate) gpu: fn() -> Capabilities,
     /// Other spellings, without punctuation.
     aliases: &'static [&'static str],
     name: &'static str,
@@ -15,14 +19,16 @@ pub(crate) struct Preset {
     /// (up to 64 rows, more rows, limit).
     tops: (f64, f64, f64),
     gap_us: f64,
-    memory_bytes: Option<u64>,
+    /// The bytes of the GPU's own memory, if it has any.
+    pub(crate) memory_bytes: Option<u64>,
     sources: &'static [(BasisKind, &'static str)],
 }
 
 /// The machines, the one with the slowest memory first.
-pub(crate) const PRESETS: [Preset; 5] = [
+pub(crate) static PRESETS: [Preset; 5] = [
     Preset {
         key: "780m",
+        gpu: vulkan::radeon_780m,
         aliases: &["radeon780m", "amdradeon780m"],
         name: "Radeon 780M, DDR5-5600",
         gbps: (73.0, 89.6),
@@ -44,6 +50,7 @@ pub(crate) const PRESETS: [Preset; 5] = [
     },
     Preset {
         key: "890m",
+        gpu: vulkan::radeon_890m,
         aliases: &["radeon890m", "amdradeon890m"],
         name: "Radeon 890M, LPDDR5X-7500",
         gbps: (98.4, 120.0),
@@ -64,6 +71,7 @@ pub(crate) const PRESETS: [Preset; 5] = [
     },
     Preset {
         key: "strix-halo",
+        gpu: vulkan::radeon_8060s,
         aliases: &["strixhalo", "radeon8060s", "8060s", "ryzenaimax395"],
         name: "Strix Halo (Radeon 8060S)",
         gbps: (215.0, 256.0),
@@ -82,6 +90,7 @@ pub(crate) const PRESETS: [Preset; 5] = [
     },
     Preset {
         key: "rtx-4090",
+        gpu: vulkan::rtx_4090,
         aliases: &["rtx4090", "4090", "geforcertx4090", "nvidiageforcertx4090"],
         name: "GeForce RTX 4090",
         gbps: (917.0, 1008.0),
@@ -102,6 +111,7 @@ pub(crate) const PRESETS: [Preset; 5] = [
     },
     Preset {
         key: "h200",
+        gpu: vulkan::h200,
         aliases: &["nvidiah200", "h200sxm"],
         name: "NVIDIA H200",
         gbps: (4605.0, 4700.0),
@@ -124,7 +134,7 @@ pub(crate) const PRESETS: [Preset; 5] = [
 ];
 
 impl Preset {
-    fn machine(&self) -> Machine {
+    pub(crate) fn machine(&self) -> Machine {
         let source = |(kind, text): &(BasisKind, &str)| Basis::new(*kind, *text);
         Machine {
             name: self.name.to_owned(),
@@ -141,12 +151,12 @@ impl Preset {
 }
 
 /// Returns the machine with this name, ignoring case, spaces and dashes.
-pub(crate) fn preset(name: &str) -> Option<Machine> {
+pub(crate) fn preset(name: &str) -> Option<&'static Preset> {
     let plain = |text: &str| -> String {
         text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
     };
     let wanted = plain(name);
     let is_it =
         |preset: &&Preset| plain(preset.key) == wanted || preset.aliases.contains(&wanted.as_str());
-    PRESETS.iter().find(is_it).map(Preset::machine)
+    PRESETS.iter().find(is_it)
 }

@@ -189,7 +189,7 @@ fn forecasts_agree_with_those_from_parameter_counts() {
 #[test]
 fn the_whole_forecast_of_generation() {
     let plan = gemma_27b(DType::Q4_0);
-    let machine = preset("780m").unwrap();
+    let machine = preset("780m").unwrap().machine();
     let drafts = Drafts { tokens: 4, acceptance: 0.7 };
     let one = generation(&plan, &machine, drafts, KvType::F16, 1, 512);
     // 27.0 G parameters at 4.5 bits are 15.2 GB: 208 ms, 3.6 ms of cache, 2.5 ms of gaps.
@@ -208,7 +208,7 @@ fn the_whole_forecast_of_generation() {
 #[test]
 fn presets_are_sound_and_found_by_their_names() {
     for preset_ in &PRESETS {
-        let machine = preset(preset_.key).unwrap();
+        let machine = preset(preset_.key).unwrap().machine();
         assert!(machine.gbps <= machine.gbps_limit, "{}", machine.name);
         assert!(
             machine.tops_skinny <= machine.tops_wide && machine.tops_wide <= machine.tops_limit
@@ -224,7 +224,7 @@ fn presets_are_sound_and_found_by_their_names() {
         ("NVIDIA H200", "NVIDIA H200"),
         ("890M", "Radeon 890M, LPDDR5X-7500"),
     ] {
-        assert_eq!(preset(typed).unwrap().name, name);
+        assert_eq!(preset(typed).unwrap().machine().name, name);
     }
     assert!(preset("").is_none() && preset("900m").is_none());
 }

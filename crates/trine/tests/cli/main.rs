@@ -6,6 +6,7 @@
 mod broken;
 mod chatting;
 mod command_line;
+mod explaining;
 mod common;
 #[cfg(target_os = "linux")]
 mod inherited;

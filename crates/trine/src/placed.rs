@@ -1,0 +1,246 @@
+//! A model on its devices before it is loaded, as text: parts, memory, and what each device does in a step.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use trine_backend::placement::{Part, Site, place};
+use trine_backend::{
+    BackendError, Demand, DeviceMemory, LayerChoice, Memory, MemoryKind, Placement,
+};
+use trine_model::{Plan, Width};
+use trine_vulkan::Outline;
+
+/// Memory assumed of a machine whose GPU shares it: that of the usual ones that run models.
+const SHARED_BYTES: u64 = 32 << 30;
+
+/// A machine that need not be here: a processor and a GPU.
+pub(crate) struct Machine {
+    outline: Outline,
+    gpu: DeviceMemory,
+    processor: DeviceMemory,
+}
+
+impl Machine {
+    /// A machine with a GPU. `bytes` is its memory: the GPU's own, or where it shares the processor's, that of both. The GPU can then
+    /// have half of it, as on Linux unless somebody changes that.
+    pub(crate) fn new(outline: Outline, bytes: Option<u64>) -> Self {
+        let bytes = bytes.unwrap_or(SHARED_BYTES);
+        let is_shared = outline.capabilities().is_unified();
+        let gpu = outline.memory(if is_shared { bytes / 2 } else { bytes });
+        // What the processor has beside a GPU with memory of its own is not known. Of a shared one all is free before anything
+        // is loaded.
+        let free = is_shared.then_some(bytes);
+        Self { outline, gpu, processor: DeviceMemory { kind: MemoryKind::Host, free } }
+    }
+
+    /// Decides where a Plan would run.
+    ///
+    /// # Errors
+    /// As [`place`].
+    pub(crate) fn place(
+        self,
+        plan: &Plan,
+        layers: LayerChoice,
+        demand: &Demand,
+    ) -> Result<Placed, BackendError> {
+        let outline = &self.outline;
+        let processor = Site {
+            name: "cpu".to_owned(),
+            memory: self.processor,
+            free: self.processor.free,
+            most_rows: None,
+            forecast: Box::new(Memory::of_plan),
+        };
+        let gpu = Site {
+            name: outline.capabilities().label(),
+            memory: self.gpu,
+            free: self.gpu.free,
+            most_rows: outline.most_rows(),
+            forecast: Box::new(|plan, options| outline.forecast(plan, options)),
+        };
+        let placement = place(plan, &[processor, gpu], layers, demand)?;
+        Ok(Placed::new(placement, vec![self.outline], demand))
+    }
+}
+
+/// Where a model would run.
+pub(crate) struct Placed {
+    placement: Placement,
+    /// The GPUs, which are the sites after the first one.
+    gpus: Vec<Outline>,
+    /// The context that was asked for, where it is longer than the one that there is memory for.
+    longer: Option<usize>,
+}
+
+/// What a part does in a step.
+pub(crate) struct Launches {
+    /// Index of the part.
+    part: usize,
+    /// Which step it is, in words.
+    step: String,
+    /// Tokens of the step, if it is of a certain number.
+    tokens: Option<usize>,
+    text: String,
+}
+
+impl Placed {
+    /// What became of a demand, on sites that are the processor and these GPUs, in this order.
+    pub(crate) fn new(placement: Placement, gpus: Vec<Outline>, demand: &Demand) -> Self {
+        let asked = match demand {
+            Demand::Exactly(options) => options.context,
+            Demand::Within(bounds) => bounds.context,
+        };
+        let longer = Some(asked).filter(|&asked| asked > placement.options.context);
+        Self { placement, gpus, longer }
+    }
+
+    /// The placement.
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// What each part does for one token, and for up to `prompt` tokens of a prompt: on a GPU the launches, on another device the steps of
+    /// its Plan. `plans`: those of GPUs too.
+    ///
+    /// # Errors
+    /// If a GPU cannot run its part.
+    pub(crate) fn launches(&self, prompt: usize, plans: bool) -> Result<Vec<Launches>> {
+        let mut all = Vec::new();
+        for (index, part) in self.placement.parts.iter().enumerate() {
+            let gpu = part.site.checked_sub(1).and_then(|gpu| self.gpus.get(gpu));
+            if plans || gpu.is_none() {
+                let step = "its Plan (n: tokens of the step, m: tokens whose logits are wanted)";
+                let step = step.to_owned();
+                let text = part.plan.listing().to_string();
+                all.push(Launches { part: index, step, tokens: None, text });
+            }
+            let Some(gpu) = gpu else { continue };
+            let Width { tokens, outputs } = part.options.width;
+            let mut steps = vec![(1, "one token".to_owned())];
+            let piece = prompt.min(tokens);
+            if piece > 1 {
+                steps.push((piece, format!("{piece} tokens of a prompt")));
+            }
+            for (tokens, step) in steps {
+                let width = Width { tokens, outputs: outputs.min(1) };
+                let text = gpu.explain(&part.plan, &part.options, width)?;
+                all.push(Launches { part: index, step, tokens: Some(tokens), text });
+            }
+        }
+        Ok(all)
+    }
+
+    /// The placement and what its parts do, for people.
+    pub(crate) fn text(&self, launches: &[Launches]) -> String {
+        let mut text = format!("{}\n", self.placement);
+        if let Some(longer) = self.longer {
+            text.push_str(&format!(
+                "the context would be {longer} if there were more memory; --context chooses one\n"
+            ));
+        }
+        for Launches { part, step, text: lines, .. } in launches {
+            let device = &self.placement.parts[*part].device;
+            text.push_str(&format!("\nPart {part} on {device}: {step}\n{lines}"));
+        }
+        text
+    }
+
+    /// The same for programs.
+    pub(crate) fn json(&self, launches: &[Launches]) -> Value {
+        let Placement { parts, options, running, full_blocks, depth } = &self.placement;
+        let part = |(index, part): (usize, &Part)| {
+            let Memory { weights, mapped, caches, scratch } = part.memory;
+            let steps = launches.iter().filter(|launches| launches.part == index);
+            let step = |launches: &Launches| {
+                json!({ "tokens": launches.tokens, "text": launches.text })
+            };
+            json!({
+                "device": part.device,
+                "layers": part.plan.layers(),
+                "plan_steps": part.plan.steps.len(),
+                "weight_bytes": weights,
+                "mapped_bytes": mapped,
+                "cache_bytes": caches,
+                "scratch_bytes": scratch,
+                "total_bytes": part.memory.total(),
+                "free_bytes": part.device_memory.free,
+                "steps": steps.map(step).collect::<Vec<_>>(),
+            })
+        };
+        json!({
+            "sequences": running,
+            "slots": options.sequences,
+            "blocks": options.blocks,
+            "full_blocks": full_blocks,
+            "step_tokens": options.width.tokens,
+            "steps_at_once": depth,
+            "parts": parts.iter().enumerate().map(part).collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_engine::EngineOptions;
+    use trine_model::{
+        AttentionKind, Config, Family, LayerConfig, Rope, base_plan, fusion, narrow,
+    };
+    use trine_vulkan::capabilities::{Capabilities, presets};
+    use trine_weights::DType;
+
+    use super::*;
+
+    /// Gemma 3 27B with all matrices in one format.
+    fn plan(dtype: DType) -> Plan {
+        let layer = |index: usize| {
+            let is_global = index % 6 == 5;
+            let local = AttentionKind::Local { window: 1024 };
+            LayerConfig {
+                attention: if is_global { AttentionKind::Global } else { local },
+                heads: 32,
+                kv_heads: 16,
+                head_dim: 128,
+                score_scale: 168f32.powf(-0.5),
+                rope: match is_global {
+                    true => Rope { theta: 1e6, divisor: 8.0 },
+                    false => Rope { theta: 1e4, divisor: 1.0 },
+                },
+                feed_forward: 21504,
+                kv_owner: index,
+            }
+        };
+        let config = Config {
+            family: Family::Gemma3,
+            hidden: 5376,
+            vocabulary: 262_144,
+            context: 131_072,
+            norm_epsilon: 1e-6,
+            embedding_scale: 5376f32.sqrt(),
+            final_softcap: None,
+            layers: (0..62).map(layer).collect(),
+        };
+        let stored = |name: &str| if name.contains("norm") { DType::F32 } else { dtype };
+        fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
+    }
+
+    fn placed(capabilities: Capabilities, bytes: u64, dtype: DType, sequences: usize) -> Placed {
+        let demand =
+            EngineOptions { sequences, ..EngineOptions::default() }.demand(131_072).unwrap();
+        let machine = Machine::new(Outline::new(capabilities, false), Some(bytes));
+        machine.place(&plan(dtype), LayerChoice::Fitting, &demand).unwrap()
+    }
+
+    /// What is printed of 27B on each kind of device.
+    #[test]
+    fn the_largest_model_on_each_kind_of_device() {
+        for (capabilities, gib) in
+            [(presets::h200(), 139), (presets::radeon_780m(), 32), (presets::software(), 64)]
+        {
+            for dtype in [DType::Q4_0, DType::Q8_0] {
+                let placed = placed(capabilities.clone(), gib << 30, dtype, 1);
+                let text = placed.text(&placed.launches(512, false).unwrap());
+                let name = format!("27b-{}-{}", capabilities.name, dtype.name());
+                insta::assert_snapshot!(name.replace(' ', "-").to_lowercase(), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `trine explain --device`: parts, memory and launches, on devices that are here and machines that are not.
+
+use crate::common::{model, software_device, trine, trine_on_vulkan};
+
+fn explain(more: &[&str]) -> crate::common::Ran {
+    trine(&[&["explain", &model()][..], more].concat())
+}
+
+#[test]
+fn explain_prints_what_a_machine_that_is_not_here_would_do() {
+    let text = explain(&["--device", "H200"]).ok().out;
+    for part in [
+        "part  layers  steps  weights",
+        "0     0-7 ",
+        "of up to 8192 positions",
+        "\nPart 0 on H200 (vulkan, discrete): one token\n",
+        "\nPart 0 on H200 (vulkan, discrete): 512 tokens of a prompt\n",
+        "launches for 512 rows, attended to in tiles; 1 row with logits",
+        "each as layer 1\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let shared = explain(&["--device", "radeon 780m", "--gpu-layers", "3", "-p", "7"]).ok().out;
+    for part in [
+        "\nPart 0 on cpu: its Plan (n: ",
+        "\nPart 1 on Radeon 780M (vulkan, integrated): 7 tokens of a prompt\n",
+        "rows of the part before -> %0 f32[1,",
+        "17.18     Radeon 780M",
+    ] {
+        assert!(shared.contains(part), "{part}: {shared}");
+    }
+    let plans = explain(&["--device", "h200", "--plan", "--context", "64"]).ok().out;
+    assert!(plans.contains("Part 0 on H200 (vulkan, discrete): its Plan"), "{plans}");
+    assert!(plans.contains("of up to 64 positions"), "{plans}");
+}
+
+#[test]
+fn explain_takes_less_where_a_machine_has_less() {
+    let text = explain(&["--device", "rtx-4090", "--memory", "4M"]).ok().out;
+    assert!(text.contains("Part 0 on cpu") && text.contains("4.19     "), "{text}");
+    let text = explain(&["--device", "780m", "--memory", "64M", "--kv", "f32"]).ok().out;
+    assert!(text.contains("the context would be 8192 if there were more memory"), "{text}");
+    assert!(text.contains("keys and values in f32"), "{text}");
+}
+
+#[test]
+fn explain_of_the_cpu_prints_its_plan() {
+    for device in ["cpu", "auto"] {
+        let text = explain(&["--device", device, "--threads", "2"]).ok().out;
+        assert!(text.contains(", 2 threads): its Plan (n: "), "{text}");
+        assert!(!text.contains("launches"), "{text}");
+    }
+    let early = trine(&["--device", "reference", "explain", &model()]).ok().out;
+    assert!(early.contains("\nPart 0 on reference"), "{early}");
+}
+
+#[test]
+fn explain_of_devices_as_json() {
+    let value = explain(&["--device", "h200", "--gpu-layers", "3", "--json"]).ok().json();
+    let parts = value["placement"]["parts"].as_array().unwrap();
+    let layers: Vec<u64> = parts.iter().map(|part| part["layers"].as_u64().unwrap()).collect();
+    assert_eq!(layers, [5, 3]);
+    for part in parts {
+        let bytes = |key: &str| part[key].as_u64().unwrap();
+        let sum = bytes("weight_bytes") + bytes("cache_bytes") + bytes("scratch_bytes");
+        assert_eq!(bytes("total_bytes"), sum);
+    }
+    let tokens = |part: usize| -> Vec<Option<u64>> {
+        let steps = parts[part]["steps"].as_array().unwrap();
+        steps.iter().map(|step| step["tokens"].as_u64()).collect()
+    };
+    assert_eq!(tokens(0), [None]);
+    assert_eq!(tokens(1), [Some(1), Some(512)]);
+    assert_eq!(value["placement"]["sequences"], 1);
+    assert_eq!(value["context"], 8192);
+}
+
+#[test]
+fn explain_refuses_devices_that_nobody_knows() {
+    let error = explain(&["--device", "790m"]).fails(2);
+    assert!(error.contains("did you mean 780m") && error.contains("strix-halo"), "{error}");
+    assert!(error.contains("`trine doctor` lists"), "{error}");
+    let error = explain(&["--device", "vulcan"]).fails(2);
+    assert!(error.contains("did you mean vulkan"), "{error}");
+    // Before anything is asked about a model.
+    let error = trine(&["explain", "/no/such.gguf", "--device", "790m"]).fails(2);
+    assert!(error.contains("790m"), "{error}");
+    for wrong in ["", "vulkan:", "vulkan:0,vulkan:0"] {
+        let error = explain(&["--device", wrong]).fails(2);
+        assert!(error.contains("--device"), "{error}");
+    }
+    let error = explain(&["--device", "vulkan:0"]).fails(1);
+    assert!(error.contains("--device cpu"), "{error}");
+}
+
+#[test]
+fn explain_refuses_options_without_a_meaning() {
+    for more in [&["--memory", "16G"][..], &["--memory", "16G", "--device", "cpu"]] {
+        let error = explain(more).fails(2);
+        assert!(error.contains("--memory") && error.contains("780m"), "{error}");
+    }
+    let error = explain(&["--device", "780m", "--memory", "much"]).fails(2);
+    assert!(error.contains("give a size such as 800M or 24G"), "{error}");
+    let error = explain(&["--device", "h200", "--depth", "5"]).fails(2);
+    assert!(error.contains("--depth") && error.contains("without --device"), "{error}");
+    let error = explain(&["--device", "cpu", "--gpu-layers", "2"]).fails(2);
+    assert!(error.contains("--gpu-layers 2 needs a GPU"), "{error}");
+    let error = explain(&["--device", "h200", "--context", "40000"]).fails(1);
+    assert!(error.contains("40000") && error.contains("32768"), "{error}");
+    let error = explain(&["--device", "780m", "--memory", "1M", "--kv-memory", "1K"]).fails(1);
+    assert!(error.contains("cannot be placed") && error.contains("1024 bytes"), "{error}");
+}
+
+/// Machines that are not here run nothing.
+#[test]
+fn other_commands_take_no_machine_that_explain_takes() {
+    let model = model();
+    for arguments in [
+        &["run", &model, "hi", "--device", "h200"][..],
+        &["--device", "h200", "explain", &model],
+        &["bench", &model, "--device", "780m"],
+    ] {
+        let error = trine(arguments).fails(2);
+        assert!(error.contains("choose auto, cpu, reference, vulkan"), "{error}");
+    }
+}
+
+#[test]
+fn explain_asks_a_device_that_is_here() {
+    let (details, device) = software_device();
+    let name = details["name"].as_str().unwrap();
+    let explain = |device: &str, more: &[&str]| {
+        let model = model();
+        trine_on_vulkan(&[&["explain", &model, "--device", device][..], more].concat())
+    };
+    let text = explain(&device, &["-p", "16"]).ok().out;
+    for step in ["one token", "16 tokens of a prompt"] {
+        assert!(text.contains(&format!("Part 0 on {name} (vulkan, software): {step}")), "{text}");
+    }
+    let shared = explain(&device, &["--gpu-layers", "2", "--threads", "2"]).ok().out;
+    assert!(shared.contains("Part 0 on cpu (") && shared.contains("Part 1 on "), "{shared}");
+    let error = explain(&format!("{device},vulkan:999"), &[]).fails(1);
+    assert!(error.contains("number 999") && error.contains(name), "{error}");
+    assert!(error.contains("--device cpu"), "{error}");
+}
