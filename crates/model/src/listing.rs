@@ -206,7 +206,8 @@ mod tests {
     /// Labels are names in a file's Plan or of other crates; none of them breaks a listing.
     #[test]
     fn labels_of_other_forms_are_of_no_layer() {
-        for label in ["", "blk.", "blk.x.y", "blk.1", "blk.99999999999999999999.x", "%", "%x", "ä"] {
+        for label in ["", "blk.", "blk.x.y", "blk.1", "blk.99999999999999999999.x", "%", "%x", "ä"]
+        {
             assert_eq!(listing(&[(label, label)]).lines().count(), 1, "{label}");
         }
     }

@@ -91,7 +91,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Measure how well a model predicts a text, or how far it is from another model
     Eval(EvalArgs),
-    /// Show what running a model means: memory, cost, steps; which device does what
+    /// Show what running a model means: memory, cost, steps, devices
     Explain(ExplainArgs),
     /// Forecast how fast a model runs on a machine, this one or another
     Plan(PlanArgs),

@@ -137,6 +137,11 @@ impl Placed {
                 "the context would be {longer} if there were more memory; --context chooses one\n"
             ));
         }
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            if !self.placement.parts.iter().any(|part| part.site == index + 1) {
+                text.push_str(&format!("{} runs no layer\n", gpu.capabilities().label()));
+            }
+        }
         for Launches { part, step, text: lines, .. } in launches {
             let device = &self.placement.parts[*part].device;
             text.push_str(&format!("\nPart {part} on {device}: {step}\n{lines}"));
@@ -150,9 +155,8 @@ impl Placed {
         let part = |(index, part): (usize, &Part)| {
             let Memory { weights, mapped, caches, scratch } = part.memory;
             let steps = launches.iter().filter(|launches| launches.part == index);
-            let step = |launches: &Launches| {
-                json!({ "tokens": launches.tokens, "text": launches.text })
-            };
+            let step =
+                |launches: &Launches| json!({ "tokens": launches.tokens, "text": launches.text });
             json!({
                 "device": part.device,
                 "layers": part.plan.layers(),
@@ -222,9 +226,8 @@ mod tests {
         fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
     }
 
-    fn placed(capabilities: Capabilities, bytes: u64, dtype: DType, sequences: usize) -> Placed {
-        let demand =
-            EngineOptions { sequences, ..EngineOptions::default() }.demand(131_072).unwrap();
+    fn placed(capabilities: Capabilities, bytes: u64, dtype: DType) -> Placed {
+        let demand = EngineOptions::default().demand(131_072).unwrap();
         let machine = Machine::new(Outline::new(capabilities, false), Some(bytes));
         machine.place(&plan(dtype), LayerChoice::Fitting, &demand).unwrap()
     }
@@ -236,7 +239,7 @@ mod tests {
             [(presets::h200(), 139), (presets::radeon_780m(), 32), (presets::software(), 64)]
         {
             for dtype in [DType::Q4_0, DType::Q8_0] {
-                let placed = placed(capabilities.clone(), gib << 30, dtype, 1);
+                let placed = placed(capabilities.clone(), gib << 30, dtype);
                 let text = placed.text(&placed.launches(512, false).unwrap());
                 let name = format!("27b-{}-{}", capabilities.name, dtype.name());
                 insta::assert_snapshot!(name.replace(' ', "-").to_lowercase(), text);

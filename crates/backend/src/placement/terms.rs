@@ -98,12 +98,14 @@ impl Placement {
     }
 }
 
-/// A table of parts, a line each, and lines on the sizes of the whole. Memory is in units of 10^9 bytes.
+/// A table of parts, a line each, and lines on the sizes of the whole.
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = Unit::of(self);
         writeln!(
             f,
-            "part  layers  steps  weights  KV cache  working    total     free GB  device"
+            "part  layers  steps  weights  KV cache   working     total      free {}  device",
+            unit.name
         )?;
         let mut first = 0;
         for (index, part) in self.parts.iter().enumerate() {
@@ -114,9 +116,15 @@ impl fmt::Display for Placement {
                 _ => format!("{first}-{}", first + layers - 1),
             };
             first += layers;
-            writeln!(f, "{index:<4}  {range:<6}  {part}")?;
+            let steps = part.plan.steps.len();
+            writeln!(f, "{index:<4}  {range:<6}  {steps:>5} {}", part.columns(unit))?;
         }
-        self.parts.iter().enumerate().try_for_each(|(index, part)| part.mapped(index, f))?;
+        for (index, part) in self.parts.iter().enumerate() {
+            if part.memory.mapped > 0 {
+                let bytes = unit.text(part.memory.mapped);
+                writeln!(f, "part {index} reads {bytes} {} of weights from the file", unit.name)?;
+            }
+        }
         let ProgramOptions { context, sequences, blocks, width, kv, .. } = self.options;
         writeln!(
             f,
@@ -142,37 +150,37 @@ fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{plural}")
 }
 
-/// Bytes in units of 10^9.
-fn giga(bytes: u64) -> f64 {
-    bytes as f64 / 1e9
+/// A unit of memory in which a placement is printed.
+#[derive(Clone, Copy)]
+struct Unit {
+    name: &'static str,
+    bytes: f64,
 }
 
-impl Part {
-    /// Says how much of its weights stays in the file.
-    fn mapped(&self, index: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.memory.mapped {
-            0 => Ok(()),
-            bytes => {
-                writeln!(f, "part {index} reads {:.2} GB of weights from the file", giga(bytes))
-            }
+impl Unit {
+    /// The one that suits the largest part.
+    fn of(placement: &Placement) -> Self {
+        let most = placement.parts.iter().map(|part| part.memory.total()).max().unwrap_or(0);
+        match most >= 1_000_000_000 {
+            true => Self { name: "GB", bytes: 1e9 },
+            false => Self { name: "MB", bytes: 1e6 },
         }
+    }
+
+    fn text(self, bytes: u64) -> String {
+        format!("{:.2}", bytes as f64 / self.bytes)
     }
 }
 
-/// Its steps, memory and device, in the columns of a [`Placement`].
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Part {
+    /// The columns on its memory and its device.
+    fn columns(&self, unit: Unit) -> String {
         let Memory { weights, caches, scratch, .. } = self.memory;
-        let free = self.device_memory.free;
-        write!(
-            f,
-            "{:>5}  {:>7.2}  {:>8.2}  {:>7.2}  {:>7.2}  {:>7}     {}",
-            self.plan.steps.len(),
-            giga(weights),
-            giga(caches),
-            giga(scratch),
-            giga(self.memory.total()),
-            free.map_or("?".to_owned(), |free| format!("{:.2}", giga(free))),
+        let [weights, caches, scratch, total] =
+            [weights, caches, scratch, self.memory.total()].map(|bytes| unit.text(bytes));
+        let free = self.device_memory.free.map_or("?".to_owned(), |free| unit.text(free));
+        format!(
+            "{weights:>8}  {caches:>8}  {scratch:>8}  {total:>8}  {free:>8}     {}",
             self.device
         )
     }

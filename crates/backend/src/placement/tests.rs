@@ -241,12 +241,21 @@ fn a_placement_prints_its_parts() {
     let placement = place(&plan(4), &sites, LayerChoice::Fitting, &demand).unwrap();
     let text = placement.to_string();
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[1].starts_with("0     0           2  ") && lines[1].ends_with("  Host"), "{text}");
+    assert!(
+        lines[1].starts_with("0     0           2  ") && lines[1].ends_with("  Host"),
+        "{text}"
+    );
     assert!(lines[2].starts_with("1     1-3         7  ") && lines[2].ends_with("  Own"), "{text}");
     let sizes = "4 sequences at once of up to 512 positions, 4 slots; 1 step at once of up to 64 tokens, 8 with logits";
     assert_eq!(lines[3], sizes);
+    let columns: Vec<&str> = lines[2].split_whitespace().collect();
+    assert_eq!(columns[2..8], ["7", "0.00", "0.00", "0.00", "0.00", "0.00"], "{text}");
+    assert!(lines[0].contains("free MB"), "{text}");
     let blocks = "25 blocks of 32 positions: 64 would hold every sequence's whole context";
     assert!(lines[4].ends_with(blocks), "{text}");
     let whole = place(&plan(4), &[host()], LayerChoice::Fitting, &demand).unwrap().to_string();
-    assert!(whole.ends_with("128 blocks of 32 positions: every sequence's whole context"), "{whole}");
+    assert!(
+        whole.ends_with("128 blocks of 32 positions: every sequence's whole context"),
+        "{whole}"
+    );
 }

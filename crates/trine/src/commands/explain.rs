@@ -168,12 +168,7 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
 }
 
 /// Decides where a Plan would run: on the devices that are here, or on a machine that need not be.
-fn placed(
-    args: &ExplainArgs,
-    settings: &Settings,
-    plan: &Plan,
-    demand: &Demand,
-) -> Result<Placed> {
+fn placed(args: &ExplainArgs, settings: &Settings, plan: &Plan, demand: &Demand) -> Result<Placed> {
     let Settings { threads, gpu_layers, tune, batch_invariant, .. } = *settings;
     if let DeviceChoice::Machine(name) = &settings.device {
         let preset = named(name)?;

@@ -10,7 +10,9 @@ use crate::cli::PlanArgs;
 use crate::commands::explain;
 use crate::device::{DeviceChoice, GpuOptions};
 use crate::failure::usage;
-use crate::forecast::{self, Basis, BasisKind, Drafts, Generation, Machine, PRESETS, Preset, Prompt, Work};
+use crate::forecast::{
+    self, Basis, BasisKind, Drafts, Generation, Machine, PRESETS, Preset, Prompt, Work,
+};
 use crate::measured;
 use crate::model_source::find;
 use crate::output;
@@ -144,7 +146,9 @@ fn machine(args: &PlanArgs, model: &Model) -> Result<Machine> {
             measured::machine(opened.device.as_ref(), model, &reads)?
         }
         (Some(name), ..) if is_gpu(name) => gpu(name, model)?,
-        (Some(name), ..) => forecast::preset(name).map(Preset::machine).ok_or_else(|| unknown(name))?,
+        (Some(name), ..) => {
+            forecast::preset(name).map(Preset::machine).ok_or_else(|| unknown(name))?
+        }
     };
     let mut given = Vec::new();
     if let Some(gbps) = args.gbps {

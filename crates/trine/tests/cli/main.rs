@@ -6,8 +6,8 @@
 mod broken;
 mod chatting;
 mod command_line;
-mod explaining;
 mod common;
+mod explaining;
 #[cfg(target_os = "linux")]
 mod inherited;
 mod logits;

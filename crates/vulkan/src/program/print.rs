@@ -13,8 +13,8 @@ use trine_model::listing::{Line, Listing};
 use trine_model::{Plan, Source, WeightId};
 
 use super::graph::{
-    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, Node, NormWork, Output,
-    ProductKernel, ProductWork, Touch, ValueId, Work,
+    AttendKernel, AttendWork, ElementsKind, Form, Graph, HeadsWork, Home, Input, Node, NormWork,
+    Output, ProductKernel, ProductWork, Touch, ValueId, Work,
 };
 use crate::pack::format_of;
 
