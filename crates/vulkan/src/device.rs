@@ -3,15 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::GpuError;
-use crate::program::Outline;
+use crate::program::outline::Outline;
 use crate::program::tuning::{Tuner, Tuning};
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::pipeline::PipelineCache;
 use crate::weights::Progress;
-
-/// Most rows in a step that suit a device whose Programs are invariant: each step takes as long as the widest, and kernels for
-/// few tokens take no more.
-pub const INVARIANT_ROWS: usize = 64;
 
 /// A GPU, or Vulkan in software.
 #[derive(Clone)]

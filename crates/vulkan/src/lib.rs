@@ -18,10 +18,10 @@ pub mod shaders;
 pub mod testing;
 mod weights;
 
-pub use device::{INVARIANT_ROWS, VulkanDevice};
+pub use device::VulkanDevice;
 pub use error::GpuError;
 pub use kernels::read::ReadSpeed;
-pub use program::Outline;
+pub use program::outline::{INVARIANT_ROWS, Outline};
 pub use program::tuning::{Tuning, TuningMode, TuningProgress, TuningState, tuning_state};
 pub use raw::gpu::{Choice, Description, Gpu, Injected, devices};
 pub use raw::pipeline::PipelineCache;

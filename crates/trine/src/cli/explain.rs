@@ -2,8 +2,9 @@
 
 use clap::Args;
 
+use super::models::FetchArgs;
+use super::placement::{MODEL_HELP, Placement};
 use super::values::{parse_bytes, parse_count, parse_positive};
-use super::{FetchArgs, MODEL_HELP, Placement};
 use crate::device::DeviceChoice;
 
 const DEVICE_HELP: &str = "\

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::MODEL_HELP;
+use super::placement::MODEL_HELP;
 use super::values::{parse_number, parse_positive, whole};
 
 /// What a command may do about a model that is not here.

@@ -8,8 +8,9 @@ use trine_server::KeepAlive;
 
 use crate::address::Address;
 
+use super::models::FetchArgs;
+use super::placement::{MODEL_HELP, Placement};
 use super::values::{parse_alias, parse_bytes, parse_pooling, parse_positive, whole};
-use super::{FetchArgs, MODEL_HELP, Placement};
 
 pub(super) const SHORT: &str = "\
 The first MODEL answers requests that name none. --help tells more.";

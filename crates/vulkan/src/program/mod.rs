@@ -8,7 +8,7 @@ mod frame;
 mod graph;
 mod inputs;
 mod lower;
-mod outline;
+pub(crate) mod outline;
 mod pages;
 mod passes;
 mod print;
@@ -31,7 +31,6 @@ use crate::error::GpuError;
 use crate::kernels::top::ROOM;
 use crate::raw::commands::Ended;
 use bound::{Binding, Bound, Pass, TOP_ROWS_MAX};
-pub use outline::Outline;
 use passes::{least, pass_keys};
 
 /// A Plan bound to a GPU.

@@ -9,8 +9,11 @@ use super::passes::{Attended, least, pass_keys};
 use super::print::Printed;
 use super::selection::Selection;
 use crate::capabilities::Capabilities;
-use crate::device::INVARIANT_ROWS;
 use crate::error::GpuError;
+
+/// Most rows in a step that suit a device whose Programs are invariant: each step takes as long as the widest, and kernels for
+/// few tokens take no more.
+pub const INVARIANT_ROWS: usize = 64;
 
 /// A device of which only the capabilities are known: what Programs on it would take and launch.
 #[derive(Debug, Clone)]

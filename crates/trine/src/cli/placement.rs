@@ -1,0 +1,85 @@
+//! What can be typed after every command that runs a model: which one, and where.
+
+use clap::Args;
+use trine_model::KvType;
+use trine_weights::DType;
+
+use super::values::{parse_bytes, parse_count, parse_kv, parse_positive, parse_target, whole};
+use crate::device::{DeviceChoice, Tune};
+
+pub(super) const MODEL_HELP: &str = "\
+A model is a .gguf file, a folder with config.json and .safetensors files, a name such as gemma3:4b (`trine search` \
+lists them), a repository of Hugging Face (owner/repo, owner/repo:Q4_0), the last part of the name of a fetched one, a \
+preset, or `demo`: the small model inside this program.";
+
+/// Where a model runs and what memory it may take. Accepted before and after the command's name.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Device and memory")]
+pub(crate) struct Placement {
+    /// Where to run: auto (a GPU if there is one, the default), cpu, vulkan[:INDEX or :NAME], several GPUs (vulkan:0,vulkan:1), reference (slow, exact)
+    #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
+    pub(crate) device: Option<DeviceChoice>,
+
+    /// Layers that GPUs run, the last ones and the output; the CPU runs the others [default: all that fit]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) gpu_layers: Option<usize>,
+
+    /// Measure which kernels suit the GPU: auto (once, the default), off, again
+    #[arg(long, value_name = "WHEN", value_parser = Tune::parse)]
+    pub(crate) tune: Option<Tune>,
+
+    /// Make results on a GPU the same bits whatever else runs at the same time, as they always are on the CPU; slower
+    #[arg(long)]
+    pub(crate) batch_invariant: bool,
+
+    /// Threads of the CPU device [default: one for each physical core]
+    #[arg(long, value_name = "N", value_parser = whole(1u16..=512))]
+    pub(crate) threads: Option<u16>,
+
+    /// How keys and values are stored: f32, f16, int8 [default: f16; logits: f32]
+    #[arg(long, value_name = "TYPE", value_parser = parse_kv)]
+    pub(crate) kv: Option<KvType>,
+
+    /// Most positions (tokens) of a conversation [default: the model's, at most 8192]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub(crate) context: Option<usize>,
+
+    /// Most memory for keys and values, such as 4G, shared by all sequences [default: what is free]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) kv_memory: Option<u64>,
+
+    /// Quantise F32, F16 and BF16 weights while loading: Q8_0, Q4_0, Q4_K, Q6_K
+    #[arg(long, value_name = "TYPE", value_parser = parse_target)]
+    pub(crate) quantize: Option<DType>,
+}
+
+impl Placement {
+    /// The name of an option that is given, if any is.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            (self.device.is_some(), "--device"),
+            (self.gpu_layers.is_some(), "--gpu-layers"),
+            (self.tune.is_some(), "--tune"),
+            (self.batch_invariant, "--batch-invariant"),
+            (self.threads.is_some(), "--threads"),
+            (self.kv.is_some(), "--kv"),
+            (self.context.is_some(), "--context"),
+            (self.kv_memory.is_some(), "--kv-memory"),
+            (self.quantize.is_some(), "--quantize"),
+        ];
+        given.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
+    }
+
+    /// Fills what is not given here from what was typed before the command's name.
+    pub(crate) fn or(&mut self, early: Placement) {
+        self.device = self.device.take().or(early.device);
+        self.gpu_layers = self.gpu_layers.or(early.gpu_layers);
+        self.tune = self.tune.or(early.tune);
+        self.batch_invariant |= early.batch_invariant;
+        self.threads = self.threads.or(early.threads);
+        self.kv = self.kv.or(early.kv);
+        self.context = self.context.or(early.context);
+        self.kv_memory = self.kv_memory.or(early.kv_memory);
+        self.quantize = self.quantize.or(early.quantize);
+    }
+}
