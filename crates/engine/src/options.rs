@@ -2,7 +2,7 @@
 
 use trine_backend::placement::Bounds;
 use trine_backend::{BLOCK, Demand};
-use trine_model::KvType;
+use trine_model::{KvType, Model, Plan};
 
 use crate::error::EngineError;
 
@@ -55,6 +55,11 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
+    /// The Plan of a model that gives what is asked for.
+    pub fn plan(&self, model: &Model) -> Plan {
+        if self.embeds { model.plan_with_states() } else { model.plan() }
+    }
+
     /// What is asked of placement for a model of `model_context` positions.
     ///
     /// # Errors

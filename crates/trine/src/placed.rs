@@ -9,6 +9,8 @@ use trine_backend::{
 use trine_model::{Plan, Width};
 use trine_vulkan::Outline;
 
+use crate::output;
+
 /// Memory assumed of a machine whose GPU shares it: that of the usual ones that run models.
 const SHARED_BYTES: u64 = 32 << 30;
 
@@ -98,7 +100,7 @@ impl Placed {
         &self.placement
     }
 
-    /// What each part does for one token, and for up to `prompt` tokens of a prompt: on a GPU the launches, on another device the steps of
+    /// What each part does for one token, for one of each sequence where there are several, and for up to `prompt` tokens of a prompt: on a GPU the launches, on another device the steps of
     /// its Plan. `plans`: those of GPUs too.
     ///
     /// # Errors
@@ -115,14 +117,23 @@ impl Placed {
             }
             let Some(gpu) = gpu else { continue };
             let Width { tokens, outputs } = part.options.width;
-            let mut steps = vec![(1, "one token".to_owned())];
+            let sequences = self.placement.running.min(tokens);
             let piece = prompt.min(tokens);
-            if piece > 1 {
-                steps.push((piece, format!("{piece} tokens of a prompt")));
+            let mut steps = vec![(1, true, "one token".to_owned())];
+            if sequences > 1 {
+                steps.push((
+                    sequences,
+                    true,
+                    format!("one token of each of {sequences} sequences"),
+                ));
             }
-            for (tokens, step) in steps {
-                let width = Width { tokens, outputs: outputs.min(1) };
-                let text = gpu.explain(&part.plan, &part.options, width)?;
+            if piece > 1 {
+                steps.push((piece, false, format!("{piece} tokens of a prompt")));
+            }
+            for (tokens, is_lone, step) in steps {
+                let wanted = if is_lone { tokens } else { 1 };
+                let width = Width { tokens, outputs: outputs.min(wanted) };
+                let text = gpu.explain(&part.plan, &part.options, width, is_lone)?;
                 all.push(Launches { part: index, step, tokens: Some(tokens), text });
             }
         }
@@ -137,6 +148,13 @@ impl Placed {
                 "the context would be {longer} if there were more memory; --context chooses one\n"
             ));
         }
+        if let Some((taken, free)) = self.overdrawn() {
+            text.push_str(&format!(
+                "the CPU and the GPU share {} of memory, and their parts take {}; what does not fit goes to swap space\n",
+                output::bytes(free),
+                output::bytes(taken)
+            ));
+        }
         for (index, gpu) in self.gpus.iter().enumerate() {
             if !self.placement.parts.iter().any(|part| part.site == index + 1) {
                 text.push_str(&format!("{} runs no layer\n", gpu.capabilities().label()));
@@ -149,14 +167,24 @@ impl Placed {
         text
     }
 
+    /// Bytes that parts take of the processor's memory and those of it that are free, where that is less. Placement looks at each
+    /// device by itself.
+    fn overdrawn(&self) -> Option<(u64, u64)> {
+        let parts = &self.placement.parts;
+        let host = parts.iter().find(|part| part.device_memory.kind == MemoryKind::Host)?;
+        let free = host.device_memory.free?;
+        let sharing = parts.iter().filter(|part| part.device_memory.kind != MemoryKind::Own);
+        let taken = sharing.map(|part| part.memory.total()).sum();
+        (taken > free).then_some((taken, free))
+    }
+
     /// The same for programs.
     pub(crate) fn json(&self, launches: &[Launches]) -> Value {
         let Placement { parts, options, running, full_blocks, depth } = &self.placement;
         let part = |(index, part): (usize, &Part)| {
             let Memory { weights, mapped, caches, scratch } = part.memory;
             let steps = launches.iter().filter(|launches| launches.part == index);
-            let step =
-                |launches: &Launches| json!({ "tokens": launches.tokens, "text": launches.text });
+            let step = |launches: &Launches| json!({ "what": launches.step, "tokens": launches.tokens, "text": launches.text });
             json!({
                 "device": part.device,
                 "layers": part.plan.layers(),
@@ -226,24 +254,47 @@ mod tests {
         fusion::fuse(narrow::narrow(base_plan(&config, true, &stored)))
     }
 
-    fn placed(capabilities: Capabilities, bytes: u64, dtype: DType) -> Placed {
-        let demand = EngineOptions::default().demand(131_072).unwrap();
-        let machine = Machine::new(Outline::new(capabilities, false), Some(bytes));
+    const DEVICES: [(fn() -> Capabilities, u64); 3] =
+        [(presets::h200, 139), (presets::radeon_780m, 32), (presets::software, 64)];
+
+    /// The model on a device with so many GiB.
+    fn placed(device: (fn() -> Capabilities, u64), dtype: DType, options: EngineOptions) -> Placed {
+        let (capabilities, gib) = device;
+        let machine = Machine::new(Outline::new(capabilities(), false), Some(gib << 30));
+        let demand = options.demand(131_072).unwrap();
         machine.place(&plan(dtype), LayerChoice::Fitting, &demand).unwrap()
     }
 
     /// What is printed of 27B on each kind of device.
     #[test]
     fn the_largest_model_on_each_kind_of_device() {
-        for (capabilities, gib) in
-            [(presets::h200(), 139), (presets::radeon_780m(), 32), (presets::software(), 64)]
-        {
+        for device in DEVICES {
             for dtype in [DType::Q4_0, DType::Q8_0] {
-                let placed = placed(capabilities.clone(), gib << 30, dtype);
+                let placed = placed(device, dtype, EngineOptions::default());
                 let text = placed.text(&placed.launches(512, false).unwrap());
-                let name = format!("27b-{}-{}", capabilities.name, dtype.name());
+                let name = format!("27b-{}-{}", (device.0)().name, dtype.name());
                 insta::assert_snapshot!(name.replace(' ', "-").to_lowercase(), text);
             }
         }
+    }
+
+    /// Where a server with 32 sequences of 32,768 positions has room.
+    #[test]
+    fn the_largest_model_for_many_sequences() {
+        let options = EngineOptions {
+            context: Some(32_768),
+            sequences: 32,
+            kept: 8,
+            outputs: 32,
+            ..EngineOptions::default()
+        };
+        let text = |device| {
+            let name = (device as (fn() -> Capabilities, u64)).0().name;
+            let formats = [DType::Q4_0, DType::Q8_0].map(|dtype| {
+                format!("{name}, {}\n{}", dtype.name(), placed(device, dtype, options).text(&[]))
+            });
+            formats.join("\n")
+        };
+        insta::assert_snapshot!("27b-served", DEVICES.map(text).join("\n"));
     }
 }

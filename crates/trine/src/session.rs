@@ -16,6 +16,11 @@ use crate::terminal;
 /// Most tokens in one pass.
 pub(crate) const PREFILL: usize = 512;
 
+/// Most slots of a server that are kept because later prompts may begin like their sequences.
+const KEPT_MAX: usize = 8;
+/// Fewest rows with logits in a step of a server.
+const OUTPUTS_LEAST: usize = 32;
+
 /// Sizes of an engine that a command chooses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
@@ -38,6 +43,14 @@ impl Default for Sizes {
 }
 
 impl Sizes {
+    /// The sizes for a server that runs up to `sequences` sequences at once.
+    pub(crate) fn serving(sequences: usize) -> Self {
+        let kept = sequences.min(KEPT_MAX);
+        // Prompts whose log-probabilities are wanted are computed in pieces of this many rows.
+        let outputs = sequences.max(OUTPUTS_LEAST);
+        Self { sequences, kept, outputs, embeds: true, ..Self::default() }
+    }
+
     /// What an engine with these sizes is made for.
     ///
     /// # Errors

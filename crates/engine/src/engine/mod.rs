@@ -191,7 +191,7 @@ impl Engine {
         device: &dyn Device,
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
-        let plan = if options.embeds { model.plan_with_states() } else { model.plan() };
+        let plan = options.plan(model);
         let (program, placement) = load(model, device, options, &plan)?;
         Ok(Self::with_running(program, placement.running))
     }

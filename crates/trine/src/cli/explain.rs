@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::models::FetchArgs;
 use super::placement::{MODEL_HELP, Placement};
-use super::values::{parse_bytes, parse_count, parse_positive};
+use super::values::{parse_bytes, parse_count, parse_positive, whole};
 use crate::device::DeviceChoice;
 
 const DEVICE_HELP: &str = "\
@@ -18,7 +18,7 @@ rtx-4090, h200";
     mut_arg("device", |device| device.value_parser(DeviceChoice::parse_machine).help(DEVICE_HELP)),
     after_help = "\
 Nothing is loaded and nothing runs. Without --device the numbers are the model's own, on whatever machine. With it they \
-are what `run` would begin with on that device, its options included; layers that do the same are listed once. What \
+are what `run` or, with --sequences, `serve` would begin with on that device, their options included; layers that do the same are listed once. What \
 `bench` measures and `plan` forecasts is speed."
 )]
 pub(crate) struct ExplainArgs {
@@ -41,6 +41,10 @@ pub(crate) struct ExplainArgs {
     /// Memory of the machine that --device names, such as 16G [default: its GPU's own; 32G where the GPU shares the CPU's and can have half of it]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
+
+    /// With --device: show what `serve --sequences N` would do there [default: what `run` would]
+    #[arg(long, value_name = "N", value_parser = whole(1u16..=4096))]
+    pub(crate) sequences: Option<u16>,
 
     /// Print everything as JSON
     #[arg(long)]

@@ -116,6 +116,11 @@ fn check(args: &ExplainArgs) -> Result<()> {
             machines.join(", ")
         )));
     }
+    if args.sequences.is_some() && device.is_none() {
+        return Err(usage(
+            "--sequences changes where a model has room: give --device beside it".to_owned(),
+        ));
+    }
     if args.depth > 0 && device.is_some() {
         return Err(usage("--depth changes the cost, which is shown without --device".to_owned()));
     }
@@ -145,9 +150,10 @@ fn on_devices(args: &ExplainArgs, source: &Source) -> Result<()> {
     let settings = Settings::new(&args.placement, KvType::F16);
     let model = source.open(settings.quantize)?;
     let name = source.name();
-    let options = Sizes::default().options(&name, &model, &settings)?;
+    let sizes = args.sequences.map_or_else(Sizes::default, |most| Sizes::serving(most.into()));
+    let options = sizes.options(&name, &model, &settings)?;
     let demand = options.demand(model.config().context)?;
-    let placed = placed(args, &settings, &model.plan(), &demand)
+    let placed = placed(args, &settings, &options.plan(&model), &demand)
         .with_context(|| format!("{} cannot be placed", terminal::harmless(&name)))?;
     let launches = placed.launches(args.prompt, args.plan)?;
     if args.json {

@@ -26,10 +26,6 @@ use crate::{open_files, output, settings, signals, terminal, traces};
 
 /// The number of threads that serve connections; the models have their own.
 const THREADS: usize = 2;
-/// The most slots that are kept because later prompts may begin like their sequences.
-const KEPT_MAX: usize = 8;
-/// The fewest rows with logits in a step.
-const OUTPUTS_LEAST: usize = 32;
 /// The most prompt tokens in a model's queue, in multiples of the context.
 const QUEUE_CONTEXTS: usize = 64;
 /// The default for the most disk space of prefixes.
@@ -265,14 +261,7 @@ impl Models {
 
     fn open(&self, name: &str) -> Result<LoadedModel> {
         let source = self.source(name)?;
-        let sizes = Sizes {
-            sequences: self.sequences,
-            kept: self.sequences.min(KEPT_MAX),
-            embeds: true,
-            // Prompts whose log-probabilities are wanted are computed in pieces of this many rows.
-            outputs: self.sequences.max(OUTPUTS_LEAST),
-            ..Sizes::default()
-        };
+        let sizes = Sizes::serving(self.sequences);
         let mut session = Session::open(&source, &self.settings, sizes)?;
         let tokens = session.engine.context().saturating_mul(QUEUE_CONTEXTS);
         session.engine.set_queue(self.queue, tokens);

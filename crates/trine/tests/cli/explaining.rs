@@ -29,6 +29,14 @@ fn explain_prints_what_a_machine_that_is_not_here_would_do() {
     ] {
         assert!(shared.contains(part), "{part}: {shared}");
     }
+    let several = explain(&["--device", "h200", "--sequences", "12"]).ok().out;
+    for part in [
+        "12 sequences at once of up to 8192 positions, 20 slots; ",
+        "one token of each of 12 sequences\n",
+        "launches for 16 rows, each of another sequence; 16 rows with logits",
+    ] {
+        assert!(several.contains(part), "{part}: {several}");
+    }
     let plans = explain(&["--device", "h200", "--plan", "--context", "64"]).ok().out;
     assert!(plans.contains("Part 0 on H200 (vulkan, discrete): its Plan"), "{plans}");
     assert!(plans.contains("of up to 64 positions"), "{plans}");
@@ -104,6 +112,10 @@ fn explain_refuses_options_without_a_meaning() {
     assert!(error.contains("give a size such as 800M or 24G"), "{error}");
     let error = explain(&["--device", "h200", "--depth", "5"]).fails(2);
     assert!(error.contains("--depth") && error.contains("without --device"), "{error}");
+    let error = explain(&["--sequences", "5"]).fails(2);
+    assert!(error.contains("--sequences") && error.contains("--device"), "{error}");
+    let error = explain(&["--device", "cpu", "--sequences", "0"]).fails(2);
+    assert!(error.contains("give a whole number from 1 to 4096"), "{error}");
     let error = explain(&["--device", "cpu", "--gpu-layers", "2"]).fails(2);
     assert!(error.contains("--gpu-layers 2 needs a GPU"), "{error}");
     let error = explain(&["--device", "h200", "--context", "40000"]).fails(1);

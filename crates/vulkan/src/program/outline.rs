@@ -53,9 +53,9 @@ impl Outline {
         forecast::memory(&self.capabilities, &plan, options, &keys)
     }
 
-    /// The launches of a step of one sequence, one line each, with those of equal layers once, and the scratch memory that they
-    /// share. The step is of `width.tokens` tokens, of which `width.outputs` have logits, in a Program with these options; it runs in
-    /// the recording for the next larger width.
+    /// The launches of a step, one line each, with those of equal layers once, and the scratch memory that they share. The step is of
+    /// `width.tokens` tokens, of which `width.outputs` have logits, in a Program with these options; it runs in the recording for the
+    /// next larger width. `is_lone`: each token is of another sequence, as one always is.
     ///
     /// # Errors
     /// [`GpuError::Unwritten`] if the Plan reads what it has not written, [`GpuError::NoPass`] if the options have no room for
@@ -65,10 +65,11 @@ impl Outline {
         plan: &Plan,
         options: &ProgramOptions,
         width: Width,
+        is_lone: bool,
     ) -> Result<String, GpuError> {
         let plan = gather::gather(plan.clone());
         let keys = pass_keys(&plan, options, self.is_invariant);
-        let is_lone = width.tokens == 1;
+        let is_lone = is_lone || width.tokens == 1;
         let found = least(keys.iter().copied(), width.tokens, width.outputs, is_lone, 0);
         let key = found.map(|index| keys[index]);
         let key = key.ok_or(GpuError::NoPass { tokens: width.tokens, outputs: width.outputs })?;
