@@ -6,7 +6,6 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use trine_model::KvType;
 use trine_weights::DType;
 
-use crate::device::{DeviceChoice, Tune};
 
 mod documents;
 mod explain;
