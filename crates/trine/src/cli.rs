@@ -6,7 +6,6 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use trine_model::KvType;
 use trine_weights::DType;
 
-
 mod documents;
 mod explain;
 mod models;
@@ -523,6 +522,7 @@ mod tests {
     use clap::error::ErrorKind;
 
     use super::*;
+    use crate::device::{DeviceChoice, Tune};
 
     #[test]
     fn the_definition_is_consistent() {
