@@ -277,6 +277,7 @@ struct OwnedBatch {
     tokens: Vec<u32>,
     positions: Vec<u32>,
     sequence_of: Vec<u32>,
+    ahead: Vec<u32>,
     /// Slots, and where the block tables of the sequences end in `blocks`.
     sequences: Vec<(u32, usize)>,
     blocks: Vec<u32>,
@@ -299,6 +300,7 @@ impl OwnedBatch {
         replace(&mut self.tokens, batch.tokens);
         replace(&mut self.positions, batch.positions);
         replace(&mut self.sequence_of, batch.sequence_of);
+        replace(&mut self.ahead, batch.ahead);
         replace(&mut self.outputs, batch.outputs);
         self.sequences.clear();
         self.blocks.clear();
@@ -361,6 +363,7 @@ impl OwnedBatch {
             sequence_of: &self.sequence_of,
             sequences: &sequences,
             outputs: if is_last { &self.outputs } else { &[] },
+            ahead: &self.ahead,
             bulk_from: self.bulk_from,
             goal: if is_last { self.goal } else { 0 },
             inputs: if one.is_some() { one.as_slice() } else { &several },
@@ -501,6 +504,7 @@ mod tests {
             sequence_of: &[0, 0],
             sequences: &[SequenceView { slot: 0, blocks: &[0] }],
             outputs: &[],
+            ahead: &[],
             bulk_from: 2,
             inputs: &[],
             goal: 0,

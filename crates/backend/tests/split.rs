@@ -268,6 +268,7 @@ fn steps_in_flight_do_not_change_one_another() {
             sequence_of: &[0],
             sequences: &[view],
             outputs: &[0],
+            ahead: &[],
             bulk_from: 1,
             inputs: &[],
             goal: 0,

@@ -162,6 +162,7 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
         sequence_of: &zeros,
         sequences: &[SequenceView { slot: 0, blocks: &blocks }],
         outputs: &[rows as u32 - 1],
+        ahead: &[],
         bulk_from: if rows > BULK_ROWS { 0 } else { rows },
         inputs: &[],
         goal: 0,

@@ -60,6 +60,19 @@ fn missing_memory_is_reported_and_nothing_is_kept() {
 }
 
 #[test]
+fn more_sequences_than_a_frame_holds_are_refused() {
+    let model = Golden::load("gemma3-a").model;
+    let device = device();
+    for (sequences, tokens) in [((1 << 16) + 1, 4), (usize::MAX, 4), (1, (1 << 16) + 1)] {
+        let width = Width { tokens, outputs: 1 };
+        let options = ProgramOptions { sequences, width, ..OPTIONS };
+        let error = device.load(&model, &options).map(|_| ()).unwrap_err();
+        assert!(matches!(error, BackendError::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains("room for 65536 of each"), "{error}");
+    }
+}
+
+#[test]
 fn a_chain_that_does_not_move_is_given_up() {
     // The one with quantised weights: its products of one row are chained.
     let model = Golden::load("gguf/gemma3-qat").model;

@@ -104,6 +104,7 @@ impl Crowd {
                 sequence_of: &rows.iter().map(|row| row.2).collect::<Vec<_>>(),
                 sequences: &views,
                 outputs: &(0..rows.len() as u32).collect::<Vec<_>>(),
+                ahead: &[],
                 bulk_from: rows.len(),
                 inputs: &[],
                 goal: 0,

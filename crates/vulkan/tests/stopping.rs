@@ -44,6 +44,7 @@ fn steps() -> [Batch<'static>; 3] {
         sequence_of: &[0],
         sequences: &[SECOND],
         outputs: &[0],
+        ahead: &[],
         bulk_from: 1,
         ..BATCH
     };
@@ -53,6 +54,7 @@ fn steps() -> [Batch<'static>; 3] {
         sequence_of: &[0, 1],
         sequences: &[FIRST, SECOND],
         outputs: &[0, 1],
+        ahead: &[],
         bulk_from: 2,
         ..BATCH
     };

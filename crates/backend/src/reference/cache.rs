@@ -16,13 +16,15 @@ pub struct ReferenceCache {
     values: Vec<f32>,
 }
 
-/// A row's sequence and position.
+/// A row's sequence and position, and what it sees.
 #[derive(Debug, Clone, Copy)]
 pub struct RowPlace<'a> {
     /// Where the sequence keeps its cache.
     pub sequence: SequenceView<'a>,
     /// The row's own position.
     pub position: usize,
+    /// The number of positions after its own that it sees.
+    pub ahead: usize,
 }
 
 impl ReferenceCache {

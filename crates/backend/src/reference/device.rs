@@ -370,6 +370,7 @@ fn place<'a>(batch: &'a Batch<'a>, row: usize) -> RowPlace<'a> {
     RowPlace {
         sequence: batch.sequences[batch.sequence_of[row] as usize],
         position: batch.positions[row] as usize,
+        ahead: batch.ahead(row),
     }
 }
 

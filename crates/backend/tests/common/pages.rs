@@ -27,6 +27,7 @@ fn run(
         sequence_of: &vec![0; tokens.len()],
         sequences: &[view],
         outputs: &[tokens.len() as u32 - 1],
+        ahead: &[],
         bulk_from: tokens.len(),
         inputs: &[],
         goal: 0,

@@ -319,6 +319,24 @@ fn input_rows(random: &mut Random, plan: &Plan, rows: usize) -> Vec<Vec<f32>> {
     plan.given().map(|id| values(plan.buffer(id))).collect()
 }
 
+/// Random runs of rows of one sequence that see one another, in every other step: what each row sees ahead.
+pub fn pictures(random: &mut Random, sequence_of: &[u32]) -> Vec<u32> {
+    let mut ahead = Vec::new();
+    if random.below(2) == 0 {
+        return ahead;
+    }
+    for rows in sequence_of.chunk_by(|a, b| a == b) {
+        let mut left = rows.len();
+        while left > 0 {
+            // Half of the runs are single rows, which see nothing ahead.
+            let run = if random.below(2) == 0 { 1 } else { 1 + random.below(left) };
+            ahead.extend((0..run as u32).rev());
+            left -= run;
+        }
+    }
+    ahead
+}
+
 /// The same for each output of the Plan.
 pub fn outputs_of(
     device: &dyn Device,
@@ -380,6 +398,7 @@ pub fn outputs_of(
         let wanted = |random: &mut Random, step: usize| step >= 4 || random.below(4) == 0;
         let outputs: Vec<u32> =
             (0..tokens.len() as u32).filter(|_| wanted(&mut random, step)).take(12).collect();
+        let ahead = pictures(&mut Random(seed ^ (step as u64 + 1) << 32), &sequence_of);
         let inputs = input_rows(&mut random, &plan, tokens.len());
         let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
         let batch = Batch {
@@ -388,6 +407,7 @@ pub fn outputs_of(
             sequence_of: &sequence_of,
             sequences: &views,
             outputs: &outputs,
+            ahead: &ahead,
             bulk_from: tokens.len(),
             inputs: &inputs,
             goal: 0,

@@ -71,6 +71,7 @@ impl Rows {
             sequence_of: &self.sequence_of,
             sequences: &sequences,
             outputs: &self.outputs,
+            ahead: &[],
             bulk_from: self.bulk_from,
             inputs: &[],
             goal,

@@ -10,7 +10,7 @@ use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions};
 use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
 
 use super::emit::Emitter;
-use super::frame::{Frame, FrameLayout};
+use super::frame::{Frame, FrameLayout, SLOT_BITS};
 use super::graph::{Graph, Home, ValueId};
 use super::inputs::Inputs;
 use super::lower::lower;
@@ -139,6 +139,14 @@ impl Binding<'_> {
             return refuse(format!(
                 "its heads have {} elements, the kernels take at most {DIM_MAX}; use --device cpu",
                 cache.head_dim
+            ));
+        }
+        let ProgramOptions { sequences, width, .. } = *self.options;
+        if sequences.max(width.tokens) > 1 << SLOT_BITS {
+            return refuse(format!(
+                "{sequences} sequences in steps of {} rows are asked for, a frame has room for {} of each",
+                width.tokens,
+                1 << SLOT_BITS
             ));
         }
         let is_wide = |(id, buffer): &(usize, &trine_model::Buffer)| {

@@ -31,11 +31,24 @@ pub(crate) struct Case {
     pub(crate) kind: KvType,
     pub(crate) window: Option<usize>,
     pub(crate) sequences: Vec<Sequence>,
+    /// Neighbouring rows of a sequence that see one another; 1 if none does.
+    pub(crate) run: usize,
     /// Rows that the step has room for beyond its own.
     pub(crate) spare: usize,
     /// Magnitudes of queries, keys and values.
     pub(crate) sizes: [f32; 3],
     pub(crate) seed: u64,
+}
+
+impl Case {
+    /// How many rows after the one at a position of a sequence it sees.
+    fn ahead(&self, sequence: usize, position: usize) -> usize {
+        let Sequence { depth, rows } = self.sequences[sequence];
+        match position.checked_sub(depth).filter(|&row| row < rows) {
+            Some(row) => ((row / self.run + 1) * self.run).min(rows) - 1 - row,
+            None => 0,
+        }
+    }
 }
 
 /// Buffers and addresses of one step.
@@ -189,7 +202,13 @@ impl Bed {
         let mut tiles: Vec<[u32; 4]> = Vec::new();
         let mut words = vec![rows.len() as u32, 0, 0, 0];
         for (row, &(sequence, position)) in rows.iter().enumerate() {
-            words.extend([7, position as u32, self.slots[sequence], starts[sequence]]);
+            let ahead = self.case.ahead(sequence, position) as u32;
+            words.extend([
+                7,
+                position as u32,
+                self.slots[sequence] | ahead << 16,
+                starts[sequence],
+            ]);
             let follows = row > 0 && rows[row - 1].0 == sequence;
             match tiles.last_mut() {
                 Some(tile) if follows && tile[1] < TILE_ROWS as u32 => tile[1] += 1,
@@ -312,12 +331,13 @@ impl Bed {
             let dot: f64 = pairs.map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
             dot * f64::from(self.shape.scale)
         };
-        let scores: Vec<f64> = (first..=position).map(score).collect();
+        let last = position + self.case.ahead(sequence, position);
+        let scores: Vec<f64> = (first..=last).map(score).collect();
         let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - highest).exp()).collect();
         let total: f64 = weights.iter().sum();
         let mut sum = vec![0.0_f64; dim];
-        for (position, weight) in (first..=position).zip(&weights) {
+        for (position, weight) in (first..=last).zip(&weights) {
             sum.iter_mut()
                 .zip(of(position, 1))
                 .for_each(|(s, &v)| *s += weight / total * f64::from(v));

@@ -13,6 +13,7 @@ fn case(heads: (usize, usize, usize), kind: KvType, window: Option<usize>, seed:
         kind,
         window,
         sequences: vec![Sequence { depth: 37, rows: 2 }, Sequence { depth: 0, rows: 1 }],
+        run: 1,
         spare: 2,
         sizes: [2.0, 3.0, 5.0],
         seed,
