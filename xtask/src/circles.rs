@@ -15,7 +15,7 @@ const RECORD: [(&str, &[usize]); 7] = [
     ("crates/engine", &[4, 2]),
     ("crates/hub", &[9, 2]),
     ("crates/trine", &[2, 2]),
-    ("crates/vulkan", &[13]),
+    ("crates/vulkan", &[6]),
     ("crates/weights", &[6]),
     ("xtask", &[10, 2, 2, 2]),
 ];

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::error::GpuError;
-use crate::kernels::tunable::Tunable;
+use crate::kernels::product::ProductLaunch;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::PipelineCache;
 
@@ -116,7 +116,7 @@ pub(super) enum Shapes {
 
 impl Shapes {
     /// The shape of a launch. Whatever was chosen, it is one that the kernel offers for the launch.
-    pub(super) fn of<L: Tunable>(&self, launch: &L, capabilities: &Capabilities) -> L::Shape {
+    pub(super) fn of<L: ProductLaunch>(&self, launch: &L, capabilities: &Capabilities) -> L::Shape {
         let offer = launch.offer(capabilities);
         let chosen = match self {
             Shapes::Static => None,

@@ -11,7 +11,7 @@ use super::table::Table;
 use crate::capabilities::Capabilities;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::kernels::tunable::Tunable;
+use crate::kernels::product::ProductLaunch;
 use crate::raw::gpu::Gpu;
 
 /// Most shapes that are tried for a key: each may have to be compiled, which takes about a tenth of a second.
@@ -73,7 +73,7 @@ impl Survey {
     ///
     /// # Errors
     /// If the device fails while a kernel is compiled.
-    pub(crate) fn see<L: Tunable>(&mut self, launch: &L) -> Result<(), GpuError> {
+    pub(crate) fn see<L: ProductLaunch>(&mut self, launch: &L) -> Result<(), GpuError> {
         let key = launch.key();
         if self.choices.contains_key(&key) {
             return Ok(());
@@ -89,7 +89,7 @@ impl Survey {
     }
 
     /// Chooses a shape by the table, or notes that it is missing.
-    fn decide<L: Tunable>(&mut self, key: String, launch: &L) {
+    fn decide<L: ProductLaunch>(&mut self, key: String, launch: &L) {
         let offer = offered(launch, self.gpu.capabilities());
         if offer.len() < 2 {
             self.choices.insert(key, None);
@@ -107,7 +107,7 @@ impl Survey {
     }
 
     /// Adds a launch to its job; makes the job if there is time.
-    fn ready<L: Tunable>(
+    fn ready<L: ProductLaunch>(
         &mut self,
         key: String,
         launch: &L,
@@ -133,7 +133,7 @@ impl Survey {
     }
 
     /// Compiles the shapes to try, all at once. One that does not compile is left out, unless it is the device that fails.
-    fn job<L: Tunable>(
+    fn job<L: ProductLaunch>(
         &self,
         key: String,
         launch: &L,
@@ -141,7 +141,8 @@ impl Survey {
     ) -> Result<Job, GpuError> {
         let capabilities = self.gpu.capabilities();
         let speed = capabilities.cautious_speed();
-        let (bytes, operations) = launch.cost();
+        let product = launch.product();
+        let (bytes, operations) = product.matrix.cost(product.width);
         let seconds = (bytes as f64 / speed.bytes).max(operations as f64 / speed.operations);
         let offer = digest(&offered(launch, capabilities));
         let numbers = spread(shapes.len(), TRIALS_MAX);
@@ -170,7 +171,7 @@ impl Survey {
 }
 
 /// Parameters of all shapes of a launch.
-fn offered<L: Tunable>(launch: &L, capabilities: &Capabilities) -> Vec<Vec<u32>> {
+fn offered<L: ProductLaunch>(launch: &L, capabilities: &Capabilities) -> Vec<Vec<u32>> {
     launch.offer(capabilities).iter().map(L::parameters).collect()
 }
 
