@@ -359,7 +359,7 @@ fn print(options: &Options, job: &Job<'_>, mut measured: Vec<(f64, f64, MatmulSh
 }
 
 fn run(options: &Options) -> Result<(), GpuError> {
-    let gpu = Gpu::open(&options.device, None)?;
+    let gpu = trine_vulkan::open_gpu(&options.device, None)?;
     println!("{}, {}; * is the default", gpu.capabilities().name, options.format.name());
     let mut made = Vec::new();
     for work in &WORKS {

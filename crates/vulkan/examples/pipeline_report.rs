@@ -91,7 +91,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<Value, GpuError> {
-    let gpu = Gpu::open(&Choice::Any, None)?;
+    let gpu = trine_vulkan::open_gpu(&Choice::Any, None)?;
     let mut report = Report { gpu, known: HashSet::new(), kernels: Vec::new(), next: 1 << 40 };
     for format in FORMATS {
         for sizes in &MODELS {
