@@ -19,7 +19,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::operand::{BLOCK, GROUP, OperandKind};
+use super::operand::{GROUP, OperandKind, SCALE_BLOCK};
 use super::product::{
     Front, Layout, NormArgs, Product, ProductInput, ProductLaunch, ProductOutput, no_room, subgroup,
 };
@@ -133,7 +133,7 @@ fn unit(format: Format) -> u32 {
     match format {
         Format::F32 => 4,
         Format::F16 | Format::Bf16 => 8,
-        _ => BLOCK as u32,
+        _ => SCALE_BLOCK as u32,
     }
 }
 
@@ -227,7 +227,7 @@ impl MatvecShape {
         sizes
             && !(gated && self.rows == 1)
             && launch.kept(self.local) <= KEPT_MAX
-            && (!fixed || self.tile_outputs(gated).is_multiple_of(BLOCK as u32))
+            && (!fixed || self.tile_outputs(gated).is_multiple_of(SCALE_BLOCK as u32))
             && launch.shared_bytes(*self, subgroup) <= capabilities.shared_bytes
     }
 

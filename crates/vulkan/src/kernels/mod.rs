@@ -1,4 +1,4 @@
-//! The kernels: for each, its arguments, its choices and the memory that it touches.
+//! The kernels: for each, its arguments, its shapes and the memory that it touches.
 
 pub mod attention;
 pub mod elements;

@@ -8,7 +8,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::operand::{BLOCK, OperandKind};
+use super::operand::{OperandKind, SCALE_BLOCK};
 use super::product::{
     Front, Layout, NormArgs, Product, ProductLaunch, ProductOutput, no_room, subgroup,
 };
@@ -109,7 +109,7 @@ fn sizes(kind: DeviceKind) -> &'static [Sizes] {
 /// Whether the kernel can multiply with a matrix of `columns` columns, with a norm before or without.
 pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
     shader(format).is_some()
-        && columns.is_multiple_of(BLOCK)
+        && columns.is_multiple_of(SCALE_BLOCK)
         && StreamShape::suited(capabilities, format, columns, norm).is_some()
 }
 
@@ -154,7 +154,7 @@ impl StreamShape {
         (wanted, batch, each, banks): Sizes,
     ) -> Option<Self> {
         let subgroup = subgroup(capabilities)?;
-        let blocks = (columns / BLOCK) as u32;
+        let blocks = (columns / SCALE_BLOCK) as u32;
         let most = wanted.max(subgroup).min(capabilities.invocations);
         let span = blocks.div_ceil(most).max(1);
         let lanes = blocks.div_ceil(span).next_multiple_of(subgroup);
@@ -234,7 +234,7 @@ impl StreamLaunch<'_> {
             ProductOutput::Segments(_) | ProductOutput::Gated { operand: None, .. } => {}
             ProductOutput::Gated { plain: None, operand: Some(operand) } => {
                 assert_eq!(operand.kind, OperandKind::Interleaved, "products are f32");
-                assert!(product.outputs().is_multiple_of(BLOCK), "whole blocks");
+                assert!(product.outputs().is_multiple_of(SCALE_BLOCK), "whole blocks");
             }
             output => panic!("gated products go to one place as f32: {output:?}"),
         }
@@ -269,7 +269,7 @@ impl ProductLaunch for StreamLaunch<'_> {
         self.check();
         let Product { matrix, input, output, .. } = &self.0;
         let format = matrix.format;
-        let blocks = (matrix.columns / BLOCK) as u32;
+        let blocks = (matrix.columns / SCALE_BLOCK) as u32;
         let local = shape.lanes * shape.teams;
         let norms = input.norms();
         let found = subgroup(capabilities).and_then(|subgroup| {

@@ -4,7 +4,7 @@ use super::fragment::{self, FragmentShape};
 use super::launch::{COUNTERS, MatmulLaunch};
 use super::probe::Instruction;
 use crate::capabilities::{Capabilities, DeviceKind, Element};
-use crate::kernels::operand::{BLOCK, GROUP, OperandKind};
+use crate::kernels::operand::{GROUP, OperandKind, SCALE_BLOCK};
 use crate::pack::Format;
 
 /// Most rows of activations of a dispatch that may be part of a chain.
@@ -340,7 +340,7 @@ impl MatmulShape {
             MatmulShape::Tile(shape) => {
                 // The quantised kernel counts its steps in blocks.
                 let is_float = launch.product.matrix.format.is_float();
-                let step = if is_float { shape.step } else { shape.step / BLOCK as u32 };
+                let step = if is_float { shape.step } else { shape.step / SCALE_BLOCK as u32 };
                 let (rows, columns) = shape.tile;
                 vec![shape.local(), rows, columns, shape.part.0, shape.part.1, step, gated]
             }

@@ -41,8 +41,9 @@ fn fixed(rows: &[f32], columns: usize) -> Fixed {
         values: vec![0.0; rows.len()],
     };
     for row in 0..count {
-        for block in 0..padded / BLOCK {
-            let range = (block * BLOCK).min(columns)..((block + 1) * BLOCK).min(columns);
+        for block in 0..padded / SCALE_BLOCK {
+            let range =
+                (block * SCALE_BLOCK).min(columns)..((block + 1) * SCALE_BLOCK).min(columns);
             let values = &rows[row * columns..][range.clone()];
             let highest = values.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
             if !values.iter().all(|x| x.is_finite()) {
@@ -78,7 +79,7 @@ fn fixed_values(codes: &[u8], scales: &[f32], columns: usize) -> Vec<f64> {
         let (row, c) = (index / padded, index % padded);
         let at = row * 2 * padded + fixed_byte(c);
         let whole = 256 * i32::from(codes[at] as i8) + i32::from(codes[at + 128] as i8);
-        f64::from(scales[2 * (row * padded / BLOCK + c / BLOCK)]) * f64::from(whole)
+        f64::from(scales[2 * (row * padded / SCALE_BLOCK + c / SCALE_BLOCK)]) * f64::from(whole)
     };
     (0..rows * padded).map(value).collect()
 }
@@ -246,7 +247,7 @@ fn normed(x: &[f32], weight: &[f32], format: Format) -> (Vec<f64>, Vec<f64>) {
     let mut single = vec![0.0; x.len()];
     ops::norm(x, weight, EPSILON, &mut single);
     let values: Vec<f64> = single.iter().map(|&x| f64::from(x)).collect();
-    let blocks = values.chunks(BLOCK).flat_map(|block| {
+    let blocks = values.chunks(SCALE_BLOCK).flat_map(|block| {
         let high = block.iter().fold(0.0_f64, |high, x| high.max(x.abs()));
         block
             .iter()
@@ -407,8 +408,8 @@ fn check_fixed(
 ) {
     let padded = outputs.next_multiple_of(GROUP);
     for row in 0..width {
-        for block in 0..padded / BLOCK {
-            let range = block * BLOCK..(block + 1) * BLOCK;
+        for block in 0..padded / SCALE_BLOCK {
+            let range = block * SCALE_BLOCK..(block + 1) * SCALE_BLOCK;
             let values: Vec<(f64, f64)> =
                 range.map(|at| if at < outputs { wanted(row, at) } else { (0.0, 0.0) }).collect();
             let high = values.iter().fold(0.0_f64, |high, (x, slack)| high.max(x.abs() + slack));
@@ -418,12 +419,12 @@ fn check_fixed(
                 continue;
             }
             for (at, &(value, slack)) in values.iter().enumerate() {
-                let found = found[row * padded + block * BLOCK + at];
+                let found = found[row * padded + block * SCALE_BLOCK + at];
                 let tolerance = slack + high / 64_000.0 + 1e-30;
                 assert!((found - value).abs() <= tolerance, "{row} {block} {at}: {found} {value}");
                 sum = (sum.0 + value, sum.1 + slack + high / 64_000.0);
             }
-            let found = f64::from(scales[2 * (row * padded / BLOCK + block) + 1]);
+            let found = f64::from(scales[2 * (row * padded / SCALE_BLOCK + block) + 1]);
             assert!(
                 (found - sum.0).abs() <= sum.1 + 1e-29,
                 "sum of {row} {block}: {found} {}",

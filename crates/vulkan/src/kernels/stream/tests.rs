@@ -26,8 +26,8 @@ fn norm(x: &[f64], weight: &[f32]) -> Vec<f64> {
 
 /// Where an element of a row stands when it is interleaved.
 fn place(at: usize, columns: usize) -> usize {
-    let (block, quad) = (at / BLOCK, at % BLOCK / 4);
-    4 * (quad * (columns / BLOCK) + block) + at % 4
+    let (block, quad) = (at / SCALE_BLOCK, at % SCALE_BLOCK / 4);
+    4 * (quad * (columns / SCALE_BLOCK) + block) + at % 4
 }
 
 fn interleaved(row: &[f32]) -> Vec<f32> {
@@ -92,7 +92,7 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
             Segment { rows, target: span }
         })
         .collect();
-    let turns_over = gated && prologue == 3 && outputs.is_multiple_of(BLOCK);
+    let turns_over = gated && prologue == 3 && outputs.is_multiple_of(SCALE_BLOCK);
     let output = if turns_over {
         let (kind, codes) = (OperandKind::Interleaved, target.span());
         ProductOutput::Gated { plain: None, operand: Some(Operand { kind, codes, scales: none }) }

@@ -39,15 +39,15 @@ pub(super) struct Job {
     numbers: Vec<usize>,
 }
 
-/// Parameters of the shapes that are chosen, by key; `None` where the choice is the static tables'.
-pub(super) type Choices = HashMap<String, Option<Vec<u32>>>;
+/// Parameters of the shapes that are chosen, by key; `None` where it is that of the static tables.
+pub(super) type ChosenShapes = HashMap<String, Option<Vec<u32>>>;
 
 /// Sees all products that the passes of a Plan launch. What was measured before is chosen; what was not is counted, or with
 /// [`Survey::collect`] made ready to measure.
 pub(crate) struct Survey {
     gpu: Arc<Gpu>,
     /// What has been decided; keys that the table knows are added.
-    pub(super) choices: Choices,
+    pub(super) chosen: ChosenShapes,
     table: Table,
     /// Keys that have to be measured.
     pub(super) missing: HashSet<String>,
@@ -59,9 +59,9 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    pub(super) fn new(gpu: &Arc<Gpu>, choices: Choices, table: Table) -> Self {
+    pub(super) fn new(gpu: &Arc<Gpu>, chosen: ChosenShapes, table: Table) -> Self {
         let (missing, jobs, places) = Default::default();
-        Self { gpu: gpu.clone(), choices, table, missing, deadline: None, jobs, places }
+        Self { gpu: gpu.clone(), chosen, table, missing, deadline: None, jobs, places }
     }
 
     /// From here on keys that are missing are made ready to measure, the first in any case, the others until the deadline.
@@ -75,7 +75,7 @@ impl Survey {
     /// If the device fails while a kernel is compiled.
     pub(crate) fn see<L: ProductLaunch>(&mut self, launch: &L) -> Result<(), GpuError> {
         let key = launch.key();
-        if self.choices.contains_key(&key) {
+        if self.chosen.contains_key(&key) {
             return Ok(());
         }
         match self.deadline {
@@ -92,13 +92,13 @@ impl Survey {
     fn decide<L: ProductLaunch>(&mut self, key: String, launch: &L) {
         let offer = offered(launch, self.gpu.capabilities());
         if offer.len() < 2 {
-            self.choices.insert(key, None);
+            self.chosen.insert(key, None);
             return;
         }
         let known = self.table.get(&key).filter(|known| known.offer == digest(&offer));
         match known.filter(|known| offer.contains(&known.shape)) {
             Some(known) => {
-                self.choices.insert(key, Some(known.shape.clone()));
+                self.chosen.insert(key, Some(known.shape.clone()));
             }
             None => {
                 self.missing.insert(key);

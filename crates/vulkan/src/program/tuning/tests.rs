@@ -40,8 +40,8 @@ impl ProductLaunch for Offer {
 const KEY: &str = "fake f32 1x2 w3 norm rows";
 
 fn chosen(parameters: &[u32]) -> Shapes {
-    let choice = (KEY.to_owned(), Some(parameters.to_vec()));
-    Shapes::Chosen(Arc::new(Choices::from([choice])))
+    let shape = (KEY.to_owned(), Some(parameters.to_vec()));
+    Shapes::Chosen(Arc::new(ChosenShapes::from([shape])))
 }
 
 #[test]
@@ -54,20 +54,20 @@ fn only_what_a_kernel_offers_is_launched() {
     for wrong in [&[4, 3][..], &[3], &[3, 4, 0], &[], &[u32::MAX, u32::MAX]] {
         assert_eq!(of(&chosen(wrong)), [1, 2], "{wrong:?}");
     }
-    let unmeasured = Choices::from([(launch.key(), None)]);
+    let unmeasured = ChosenShapes::from([(launch.key(), None)]);
     assert_eq!(of(&Shapes::Chosen(Arc::new(unmeasured))), [1, 2]);
     assert_eq!(of(&Shapes::Chosen(Arc::default())), [1, 2]);
     assert_eq!([0, 2, 9].map(|at| of(&Shapes::Forced(at))), [[1, 2], [5, 6], [5, 6]]);
 }
 
-/// What a survey makes of a table: the choice, or `None` if the key is to be measured.
+/// What a survey makes of a table: the shape, or `None` if the key is to be measured.
 fn surveyed(launch: &Offer, table: Table) -> Option<Option<Vec<u32>>> {
-    let mut survey = Survey::new(&gpu(), Choices::new(), table);
+    let mut survey = Survey::new(&gpu(), ChosenShapes::new(), table);
     survey.see(launch).unwrap();
     survey.see(launch).unwrap();
-    let choice = survey.choices.get(KEY).cloned();
-    assert_eq!(choice.is_none(), survey.missing.contains(KEY));
-    choice
+    let chosen = survey.chosen.get(KEY).cloned();
+    assert_eq!(chosen.is_none(), survey.missing.contains(KEY));
+    chosen
 }
 
 #[test]
