@@ -596,6 +596,25 @@ fn shapes_that_a_device_or_a_launch_cannot_have_are_refused() {
     }
 }
 
+#[test]
+fn a_matrix_with_more_units_than_the_kernel_counts_is_an_error() {
+    let gpu = gpu();
+    let span = Span { address: 0, bytes: 0 };
+    let operand = Operand { kind: OperandKind::Plain, codes: span, scales: span };
+    let found = |rows: usize| {
+        let matrix =
+            Matrix { format: Format::F32, rows, columns: 1 << 13, planes: Default::default() };
+        let segments = [Segment { rows, target: span }];
+        let output = ProductOutput::Segments(&segments);
+        let input = ProductInput::Operand(operand);
+        let launch = MatvecLaunch(Product { matrix, width: 1, input, output });
+        launch.lay_out(gpu.capabilities(), shape(64, 8, 2, 1, 0), "logits")
+    };
+    assert!(found((1 << 20) - 1).is_ok());
+    let error = found(1 << 20).unwrap_err();
+    assert!(matches!(error, GpuError::TooWide { .. }), "{error}");
+}
+
 /// What is measured on any kind of device is right on this one, as far as it has room for it.
 #[test]
 fn every_shape_of_every_kind_of_device_agrees() {

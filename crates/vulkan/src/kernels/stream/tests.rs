@@ -295,6 +295,28 @@ fn broken_activations_break(kind: OperandKind) {
 }
 
 #[test]
+fn a_shape_without_room_is_an_error() {
+    let (matrix, _) = Matrix::at(0, Format::Q4_0, 64, 5376).unwrap();
+    let span = Span { address: 0, bytes: 0 };
+    let input = ProductInput::Norm { x: span, weight: 0, epsilon: EPSILON };
+    let segments = [Segment { rows: 64, target: span }];
+    let output = ProductOutput::Segments(&segments);
+    let launch = StreamLaunch(Product { matrix, width: 1, input, output });
+    let large = Capabilities {
+        kind: DeviceKind::Discrete,
+        subgroup: 32,
+        invocations: 1024,
+        shared_bytes: 48 << 10,
+        ..gpu().capabilities().clone()
+    };
+    let shape = launch.offer(&large)[0];
+    assert!(launch.lay_out(&large, shape, "product").is_ok());
+    let small = Capabilities { shared_bytes: 8 << 10, ..large };
+    let error = launch.lay_out(&small, shape, "product").unwrap_err();
+    assert!(matches!(error, GpuError::Missing { .. }), "{error}");
+}
+
+#[test]
 fn workgroups_share_outputs_evenly_where_few_are_left_out() {
     let workgroups = |rows: usize, gated: bool, teams: u32| {
         let (matrix, _) = Matrix::at(0, Format::Q4_0, rows, 5376).unwrap();
