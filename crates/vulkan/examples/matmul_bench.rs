@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trine_vulkan::dispatch::Dispatch;
-use trine_vulkan::kernels::matmul::{FragmentShape, MatmulLaunch, MatmulOutput, MatmulShape};
-use trine_vulkan::kernels::matvec::Segment;
+use trine_vulkan::kernels::matmul::{FragmentShape, MatmulLaunch, MatmulShape};
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
+use trine_vulkan::kernels::product::{
+    Product, ProductInput, ProductLaunch, ProductOutput, Segment,
+};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::memory::{Arena, Buffer, Place};
 use trine_vulkan::raw::transfer::Transfer;
@@ -196,7 +198,7 @@ fn describe(shape: &MatmulShape) -> String {
             shape.stages,
             shape.depth,
             shape.workgroups,
-            shape.product.n
+            shape.instruction.n
         ),
         MatmulShape::Fragment(shape) => format!(
             "fragment subgroups {} lefts {} rights {} groups {} slices {} depth {} workgroups {}",
@@ -239,14 +241,18 @@ fn prepare<'a>(
     let factors = arena.allocate((4 * width) as u64, "factors of outputs")?;
     let segments = [Segment { rows: outputs, target: target.span() }];
     let output = match (work.gated, kind) {
-        (true, OperandKind::Halves) => MatmulOutput::GatedHalves {
+        (true, OperandKind::Halves) => ProductOutput::GatedHalves {
             operand: Operand { kind, codes: target.span(), scales: factors.span() },
             unit: 1.0,
         },
-        (true, _) => MatmulOutput::Gated { target: target.span() },
-        (false, _) => MatmulOutput::Segments(&segments),
+        (true, _) => ProductOutput::Gated { plain: Some(target.span()), operand: None },
+        (false, _) => ProductOutput::Segments(&segments),
     };
-    let launch = |matrix| MatmulLaunch { matrix, width, operand, output, scratch: None };
+    let input = ProductInput::Operand(operand);
+    let launch = |matrix| {
+        let product = Product { matrix, width, input, output };
+        MatmulLaunch { product, scratch: None }
+    };
     let first = launch(matrices[0].0);
     let mut shapes = MatmulShape::candidates(gpu.capabilities(), &first);
     shapes.truncate(if options.quick { 1 } else { usize::MAX });
@@ -353,7 +359,7 @@ fn print(options: &Options, job: &Job<'_>, mut measured: Vec<(f64, f64, MatmulSh
 }
 
 fn run(options: &Options) -> Result<(), GpuError> {
-    let gpu = Gpu::open(&options.device, None)?;
+    let gpu = trine_vulkan::open_gpu(&options.device, None)?;
     println!("{}, {}; * is the default", gpu.capabilities().name, options.format.name());
     let mut made = Vec::new();
     for work in &WORKS {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::GpuError;
+use crate::kernels::matmul::probe;
 use crate::program::outline::Outline;
 use crate::program::tuning::{Tuner, Tuning};
 use crate::raw::gpu::{Choice, Gpu};
@@ -25,6 +26,16 @@ struct Shared {
     gpu: Mutex<Arc<Gpu>>,
 }
 
+/// Opens a device and finds out what only kernels that run on it tell. `cache` keeps compiled pipelines.
+///
+/// # Errors
+/// [`GpuError`] if there is no such device, it lacks a feature, or the driver fails.
+pub fn open_gpu(choice: &Choice, cache: Option<PipelineCache>) -> Result<Arc<Gpu>, GpuError> {
+    let gpu = Gpu::open(choice, cache)?;
+    gpu.set_fragments(probe::is_known(&gpu));
+    Ok(gpu)
+}
+
 impl VulkanDevice {
     /// Opens a device. `cache` keeps compiled pipelines; `progress` is called while weights are loaded.
     ///
@@ -35,7 +46,7 @@ impl VulkanDevice {
         cache: Option<PipelineCache>,
         progress: Option<Progress>,
     ) -> Result<Self, GpuError> {
-        let gpu = Gpu::open(&choice, cache.clone())?;
+        let gpu = open_gpu(&choice, cache.clone())?;
         let label = gpu.capabilities().label();
         let gpu = Mutex::new(gpu);
         let shared = Arc::new(Shared { choice, cache, progress, label, gpu });
@@ -83,7 +94,7 @@ impl VulkanDevice {
 
     /// Opens the device again after it was lost.
     pub(crate) fn reopen(&self) -> Result<Arc<Gpu>, GpuError> {
-        let gpu = Gpu::open(&self.shared.choice, self.shared.cache.clone())?;
+        let gpu = open_gpu(&self.shared.choice, self.shared.cache.clone())?;
         *self.shared.gpu.lock().unwrap_or_else(PoisonError::into_inner) = gpu.clone();
         Ok(gpu)
     }

@@ -2,10 +2,7 @@
 
 use bytemuck::Pod;
 
-use crate::raw::pipeline::Kernel;
-
-/// Bytes of arguments that every Vulkan device takes as push constants.
-pub const PUSH_BYTES: usize = 128;
+use crate::raw::pipeline::{Kernel, PUSH_BYTES};
 
 /// Arguments of a dispatch.
 #[derive(Debug, Clone, Copy)]

@@ -22,7 +22,7 @@
 use thiserror::Error;
 use trine_weights::DType;
 
-use crate::kernels::operand::{BLOCK, GROUP};
+use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -475,7 +475,7 @@ fn pack_q6_k(
     for (block, (((codes, high), scales), supers)) in blocks.iter().zip(planes) {
         let mut low_out = [0; 128];
         let mut high_out = [0; 64];
-        for run in 0..SUPER / BLOCK {
+        for run in 0..SUPER / SCALE_BLOCK {
             let (half, quarter) = (run / 4, run % 4);
             let low = 64 * half + 32 * (quarter % 2);
             let (first, second) = (sixteen(block, low), sixteen(block, low + 16));

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytemuck::Pod;
 
 use crate::capabilities::DeviceKind;
+use crate::device::open_gpu;
 use crate::dispatch::Dispatch;
 use crate::raw::commands::{Copy, Recording};
 use crate::raw::gpu::{Choice, Gpu};
@@ -21,7 +22,7 @@ pub fn gpu() -> Arc<Gpu> {
     static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
     GPU.get_or_init(|| {
         let choice = std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-        let gpu = Gpu::open(&choice, None);
+        let gpu = open_gpu(&choice, None);
         gpu.unwrap_or_else(|error| {
             panic!("the tests need a Vulkan device (cargo xtask drivers installs one): {error}")
         })

@@ -16,7 +16,7 @@ mod tests;
 
 use trine_model::{Heads, KvType};
 
-use crate::kernels::operand::{BLOCK, GROUP};
+use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
 pub(crate) use self::cache::kv_number;
 pub use self::cache::{KV_BLOCK, KvCache};
@@ -61,7 +61,7 @@ impl AttentionShape {
 
     /// Whether the kernel for one row can give its result in fixed point: heads are whole blocks.
     pub fn gives_fixed(&self) -> bool {
-        self.heads.dim.is_multiple_of(BLOCK)
+        self.heads.dim.is_multiple_of(SCALE_BLOCK)
     }
 
     fn window_argument(&self) -> u32 {

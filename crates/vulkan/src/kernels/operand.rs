@@ -23,7 +23,7 @@ use crate::dispatch::Span;
 /// Elements that rows of operands and weights are padded to.
 pub const GROUP: usize = 128;
 /// Elements that share a scale.
-pub const BLOCK: usize = 32;
+pub const SCALE_BLOCK: usize = 32;
 
 /// The form of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,7 +62,7 @@ impl OperandKind {
     pub fn scale_bytes(self, columns: usize) -> usize {
         match self {
             OperandKind::Plain | OperandKind::Interleaved => 0,
-            OperandKind::Fixed16 => 8 * columns.next_multiple_of(GROUP) / BLOCK,
+            OperandKind::Fixed16 => 8 * columns.next_multiple_of(GROUP) / SCALE_BLOCK,
             OperandKind::Halves => 4,
         }
     }

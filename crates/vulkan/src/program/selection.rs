@@ -12,8 +12,8 @@ use crate::kernels::attention::{AttentionShape, DecodeChoice, DecodeLaunch, Matr
 use crate::kernels::matmul::{LARGE, MatmulShape};
 use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
+use crate::kernels::product::ProductLaunch;
 use crate::kernels::stream;
-use crate::kernels::tunable::Tunable;
 use crate::pack::Format;
 use crate::weights::{Joint, norm_before};
 
@@ -66,7 +66,7 @@ impl Selection {
     }
 
     /// How a product is laid out.
-    pub(super) fn shape<L: Tunable>(&self, launch: &L) -> L::Shape {
+    pub(super) fn shape<L: ProductLaunch>(&self, launch: &L) -> L::Shape {
         self.shapes.of(launch, &self.capabilities)
     }
 

@@ -1,17 +1,19 @@
 //! Compute pipelines and the file that keeps them compiled.
 
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 
 use ash::{khr, vk};
 use sha2::{Digest, Sha256};
 
-use super::gpu::KernelTable;
 use crate::capabilities::Capabilities;
-use crate::dispatch::PUSH_BYTES;
 use crate::error::{During, GpuError};
 use crate::files;
 use crate::shaders::Shader;
+
+/// Bytes of arguments that every Vulkan device takes as push constants.
+pub const PUSH_BYTES: usize = 128;
 
 /// What a pipeline is compiled from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -110,12 +112,15 @@ fn read(path: &Path) -> Vec<u8> {
     Vec::new()
 }
 
+/// Kernels by their keys.
+type KernelTable = HashMap<KernelKey, Kernel>;
+
 /// The pipelines of a device.
 pub(super) struct Pipelines {
     cache: vk::PipelineCache,
     layout: vk::PipelineLayout,
     path: Option<PathBuf>,
-    modules: std::collections::HashMap<Shader, vk::ShaderModule>,
+    modules: HashMap<Shader, vk::ShaderModule>,
     table: KernelTable,
     /// Kernels compiled since the file was read or written.
     unsaved: usize,

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use half::f16;
 use trine_model::{BufferId, Op, Plan, WeightId};
 
-use crate::kernels::operand::BLOCK;
+use crate::kernels::operand::SCALE_BLOCK;
 use crate::pack::{Format, q4_k_scales};
 
 /// The norm whose result is the input of the gated product with this gate, wherever that is used; `None` where something else
@@ -52,7 +52,8 @@ impl Reach {
     /// For a norm's factors and a matrix of `rows` rows.
     pub(super) fn new(factors: &[f32], rows: usize) -> Self {
         let square = |&w: &f32| f64::from(w) * f64::from(w);
-        let squares = factors.chunks(BLOCK).map(|block| block.iter().map(square).sum()).collect();
+        let squares =
+            factors.chunks(SCALE_BLOCK).map(|block| block.iter().map(square).sum()).collect();
         Self { squares, rows: (0..rows).map(|_| AtomicU32::new(0)).collect() }
     }
 

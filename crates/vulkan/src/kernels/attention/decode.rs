@@ -9,7 +9,7 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
-use crate::kernels::operand::{BLOCK, Operand, OperandKind};
+use crate::kernels::operand::{Operand, OperandKind, SCALE_BLOCK};
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
@@ -184,7 +184,10 @@ impl DecodeLaunch {
         let operand_bit = match self.operand.map(|operand| operand.kind) {
             None => 0,
             Some(OperandKind::Fixed16) => {
-                assert!(heads.dim.is_multiple_of(BLOCK) && elements >= 4, "a fixed-point operand");
+                assert!(
+                    heads.dim.is_multiple_of(SCALE_BLOCK) && elements >= 4,
+                    "a fixed-point operand"
+                );
                 2
             }
             Some(kind) => {

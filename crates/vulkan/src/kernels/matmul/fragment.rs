@@ -1,8 +1,9 @@
 //! How the fragment kernel is laid out on a device.
 
+use super::launch::{COUNTERS, MatmulLaunch};
 use super::probe::LANES;
-use super::{COUNTERS, MatmulLaunch};
 use crate::capabilities::Capabilities;
+use crate::kernels::product::Product;
 use crate::pack::Format;
 
 /// Rows of a left factor.
@@ -42,19 +43,20 @@ impl FragmentShape {
 
     /// Units of work of a tile.
     fn units(&self, launch: &MatmulLaunch<'_>) -> u32 {
-        launch.groups().div_ceil(self.unit_groups())
+        launch.product.groups().div_ceil(self.unit_groups())
     }
 
-    /// Workgroups of a launch of `tiles` tiles.
-    pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>, tiles: u32) -> u32 {
+    /// Workgroups of a launch.
+    pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
+        let tiles = launch.tiles(self.tile());
         let most = tiles.saturating_mul(self.units(launch));
         if self.workgroups == 0 { tiles } else { self.workgroups.min(most) }
     }
 
     /// Bytes of scratch memory: room for two parts of tiles of each workgroup, if any tile is shared.
-    pub(super) fn scratch_bytes(&self, launch: &MatmulLaunch<'_>, tiles: u32) -> u64 {
-        let workgroups = self.workgroups(launch, tiles);
-        if tiles.is_multiple_of(workgroups) {
+    pub(super) fn scratch_bytes(&self, launch: &MatmulLaunch<'_>) -> u64 {
+        let workgroups = self.workgroups(launch);
+        if launch.tiles(self.tile()).is_multiple_of(workgroups) {
             return 0;
         }
         let (rows, tokens) = self.tile();
@@ -77,14 +79,13 @@ impl FragmentShape {
     pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
         let sizes = [self.subgroups, self.lefts, self.rights, self.groups, self.slices, self.depth];
         let small = sizes.iter().all(|size| (1..=32).contains(size));
-        if !small || !capabilities.fragments || launch.matrix.format.is_float() {
+        if !small || !capabilities.fragments || launch.product.matrix.format.is_float() {
             return false;
         }
-        let tiles = launch.tiles(&super::MatmulShape::Fragment(*self));
-        let workgroups = self.workgroups(launch, tiles);
-        let units = u64::from(tiles) * u64::from(self.units(launch));
+        let workgroups = self.workgroups(launch);
+        let units = u64::from(launch.tiles(self.tile())) * u64::from(self.units(launch));
         self.subgroups.is_multiple_of(self.slices)
-            && (!launch.is_gated() || self.lefts.is_multiple_of(2))
+            && (!launch.product.is_gated() || self.lefts.is_multiple_of(2))
             && self.depth <= 4
             && (self.workgroups == 0 || workgroups as usize <= COUNTERS)
             && (units + 1) * u64::from(workgroups) < 1 << 32
@@ -95,7 +96,7 @@ impl FragmentShape {
 
     /// The specialisation constants, in the order of their numbers in the shader.
     pub(super) fn constants(&self, launch: &MatmulLaunch<'_>) -> Vec<u32> {
-        let ragged = !launch.groups().is_multiple_of(self.unit_groups());
+        let ragged = !launch.product.groups().is_multiple_of(self.unit_groups());
         vec![
             self.local(),
             self.lefts,
@@ -103,7 +104,7 @@ impl FragmentShape {
             self.groups,
             self.slices,
             self.depth,
-            launch.gated_number(),
+            launch.product.output.number(),
             u32::from(ragged),
         ]
     }
@@ -163,13 +164,14 @@ pub(super) fn candidates(
     capabilities: &Capabilities,
     launch: &MatmulLaunch<'_>,
 ) -> Vec<FragmentShape> {
-    let table = layouts(launch.matrix.format).filter(|_| capabilities.fragments);
-    let found = table.and_then(|table| table.iter().find(|(width, _, _)| launch.width <= *width));
+    let Product { matrix, width, .. } = launch.product;
+    let table = layouts(matrix.format).filter(|_| capabilities.fragments);
+    let found = table.and_then(|table| table.iter().find(|(most, _, _)| width <= *most));
     let Some((_, large, small)) = found else {
         return Vec::new();
     };
-    let is_large = launch.matrix.rows * launch.matrix.columns >= LARGE;
-    let rights = (launch.width as u32).div_ceil(RIGHT_TOKENS);
+    let is_large = matrix.rows * matrix.columns >= LARGE;
+    let rights = (width as u32).div_ceil(RIGHT_TOKENS);
     // Passes have 24, 32, 48 and 64 rows: an odd number above is the last rung of a ladder of its own.
     let rights = if rights > 4 { rights.next_multiple_of(2) } else { rights };
     let cores = capabilities.cores_or_guess();
@@ -191,11 +193,12 @@ pub(super) fn candidates(
 /// Q4_K took 148 against 216 us at 8 rows and 201 against 280 at 32, in Q8_0 155 against 183 and 206 against 279; its head of
 /// 262144 x 5376 in Q6_K 440 against 576 us at 8 rows, 490 against 729 at 16, 577 against 902 at 32, 860 against 1044 at 64.
 pub(super) fn comes_first(launch: &MatmulLaunch<'_>) -> bool {
-    let least = match (launch.matrix.format, launch.width) {
+    let Product { matrix, width, .. } = launch.product;
+    let least = match (matrix.format, width) {
         (Format::Q4_0, 17..=32) => 0,
         (Format::Q4_0, _) | (Format::Q8_0 | Format::Q4K, ..=32) => MEDIUM,
         (Format::Q6K, _) => LARGE,
         _ => usize::MAX,
     };
-    launch.matrix.rows * launch.matrix.columns >= least
+    matrix.rows * matrix.columns >= least
 }

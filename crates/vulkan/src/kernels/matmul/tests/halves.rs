@@ -49,13 +49,13 @@ impl Gated {
         let scales = poisoned(&gpu, (4 * width + GUARD) as u64);
         let kind = OperandKind::Halves;
         let operand = Operand { kind, codes: codes.span(), scales: scales.span() };
-        let mut launch = MatmulLaunch {
+        let product = Product {
             matrix: self.weights.matrix,
             width,
-            operand: self.activations.operand,
-            output: MatmulOutput::GatedHalves { operand, unit },
-            scratch: None,
+            input: ProductInput::Operand(self.activations.operand),
+            output: ProductOutput::GatedHalves { operand, unit },
         };
+        let mut launch = MatmulLaunch { product, scratch: None };
         let needed = launch.scratch_bytes(&self.case.shape);
         let scratch = scratch(&gpu, needed as usize);
         launch.scratch = (needed > 0).then_some(scratch.span());
