@@ -212,6 +212,24 @@ fn short_and_long_prompts_keep_to_their_own_kind() {
     assert_eq!(engine.status().restored_tokens, 128);
 }
 
+/// The same in memory, without a store.
+#[test]
+fn sequences_in_memory_serve_prompts_of_their_own_kind() {
+    let mut engine = Engine::with_running(Box::new(Fake::new(options(256, 4, 64), &[WINDOW])), 1);
+    let (short, long) = (prompt(1, 60), prompt(2, 70));
+    run(&mut engine, &short, 30);
+    run(&mut engine, &long, 30);
+    let answered = |prompt: &[u32]| [prompt, &greedy(prompt, 30)].concat();
+    // A long prompt that shares no more than the short prompt, and a short one of a long one's tokens.
+    let beside_short = [&short[..], &prompt(4, 40)].concat();
+    assert_eq!(run(&mut engine, &beside_short, 3).reused_tokens, 0);
+    assert_eq!(run(&mut engine, &long[..64], 3).reused_tokens, 0);
+    // One token of the answer is enough. All but the last token of a prompt may be reused.
+    let continued = [&answered(&short)[..61], &prompt(5, 40)].concat();
+    assert_eq!(run(&mut engine, &continued, 3).reused_tokens, 61);
+    assert_eq!(run(&mut engine, &answered(&long), 3).reused_tokens, 99);
+}
+
 fn model(name: &str) -> Model {
     let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
     Model::open(&goldens.join(name)).expect("the model opens")

@@ -135,9 +135,9 @@ impl Engine {
         let Some(kept) = self.kv.snapshot(slot) else { return Ok(()) };
         self.spill_lost()?;
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
-        let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
+        let computed = self.places[slot].computed();
         let scope = self.places[slot].scope();
-        self.places[kept] = Place::Kept(Kept { tokens, prompt, scope });
+        self.places[kept] = Place::Kept(Kept { tokens, computed, scope });
         Ok(self.program.copy_slot(slot as u32, kept as u32, self.kv.written(slot))?)
     }
 
@@ -221,9 +221,9 @@ impl Engine {
         self.scheduler.remove(slot);
         self.kv.release(slot, keep);
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
-        let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
+        let computed = self.places[slot].computed();
         let scope = self.places[slot].scope();
-        let kept = Place::Kept(Kept { tokens, prompt, scope });
+        let kept = Place::Kept(Kept { tokens, computed, scope });
         match std::mem::replace(&mut self.places[slot], kept) {
             Place::Running(_, sequence) => sequence,
             Place::Kept(_) => unreachable!("only running sequences end"),

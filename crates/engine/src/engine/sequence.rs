@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use trine_backend::BULK_ROWS;
-
+use super::precision::{Computed, Precision};
 use super::rows::RowLogits;
 use super::spill::Turn;
 use crate::pooling::Pool;
@@ -13,11 +12,6 @@ use crate::request::{
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
 use crate::scope::Scope;
-
-/// Whether the rows of a prompt of this length are bulk rows.
-pub(super) fn has_bulk_rows(prompt: usize) -> bool {
-    prompt > BULK_ROWS
-}
 
 /// A request on its way: in the queue, or in a slot.
 pub(super) struct Sequence {
@@ -108,11 +102,16 @@ impl Sequence {
         self.prompt_logprobs.is_some() && self.next_logprob < self.prompt
     }
 
-    /// Whether the row of a position is a bulk row, if it is run. That depends only on the request, not on company or on the
-    /// pieces that its prompt is run in. Positions of its prompt that come from the cache were computed alike, but for those
-    /// of an earlier answer in a prompt with bulk rows: they are more exact than its own rows would be (decision 001).
-    pub(super) fn is_bulk(&self, position: usize) -> bool {
-        has_bulk_rows(self.prompt) && position < self.prompt
+    /// Returns how its positions are computed.
+    pub(super) fn computed(&self) -> Computed {
+        Computed::with_prompt(self.prompt)
+    }
+
+    /// Returns the precision of the row of a position, if it is run. It depends only on the request, not on other requests
+    /// or on the pieces that the prompt is run in. Positions of the prompt that come from the cache have the same precision,
+    /// except for those of an earlier answer in a long prompt, which are more exact ([`Computed::serves`]).
+    pub(super) fn precision(&self, position: usize) -> Precision {
+        self.computed().at(position)
     }
 
     /// Whether the largest logits of a row are all it needs.

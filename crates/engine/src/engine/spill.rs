@@ -7,9 +7,10 @@
 
 use std::time::Duration;
 
-use trine_backend::{BLOCK, BULK_ROWS, BackendError, KvPage, KvPart, SequenceView};
+use trine_backend::{BLOCK, BackendError, KvPage, KvPart, SequenceView};
 
-use super::sequence::{Sequence, has_bulk_rows};
+use super::precision::{Computed, Precision};
+use super::sequence::Sequence;
 use super::{Engine, Kept, Place};
 use crate::disk::{Origin, PageKey, PageStore, Spill, StoreCounts};
 use crate::error::EngineError;
@@ -72,8 +73,8 @@ struct Prefix {
     /// First position that the pages of local layers hold.
     rings_from: usize,
     pages: Vec<PageKey>,
-    /// Whether the sequence that they are of had bulk rows.
-    is_bulk: bool,
+    /// The precision of the prompt of the sequence that they are from.
+    precision: Precision,
 }
 
 /// Where a waiting request stands with the store.
@@ -87,6 +88,12 @@ pub(super) enum Turn {
     Reading,
     /// It has had its turn.
     Over,
+}
+
+impl Prefix {
+    fn computed(&self) -> Computed {
+        Computed::restored(self.precision, self.length)
+    }
 }
 
 impl Prefixes {
@@ -125,27 +132,25 @@ impl Prefixes {
     fn find(&self, sequence: &Sequence, least: usize) -> Option<Prefix> {
         // The last token is run in any case.
         let tokens = &sequence.tokens[..sequence.tokens.len().saturating_sub(1)];
-        let is_bulk = has_bulk_rows(sequence.prompt);
-        let own = self.find_kind(is_bulk, sequence.scope, tokens, least);
-        // As with sequences in memory: what continues a short prompt may be used by a long one.
-        let short = if is_bulk {
-            self.find_kind(false, sequence.scope, tokens, least.max(BULK_ROWS + 1))
-        } else {
-            None
-        };
-        [own, short].into_iter().flatten().max_by_key(|prefix| (prefix.length, prefix.is_bulk))
+        let prompt = sequence.computed().of_prompt();
+        let find = |precision| self.find_kind(precision, sequence.scope, tokens, least);
+        let own = find(prompt);
+        // As with sequences in memory, a long prompt may use a short one with its answer.
+        let short = if prompt.is_bulk() { find(Precision::Exact) } else { None };
+        let short = short.filter(|prefix| prefix.computed().serves(prompt, prefix.length));
+        [own, short].into_iter().flatten().max_by_key(|prefix| (prefix.length, prefix.precision))
     }
 
     fn find_kind(
         &self,
-        is_bulk: bool,
+        precision: Precision,
         scope: Scope,
         tokens: &[u32],
         least: usize,
     ) -> Option<Prefix> {
         // Where there are no global layers, the local ones of every block are looked for.
         let is_there = |key: &PageKey| !self.has_global || self.store.has(&key.name());
-        let pages = self.origin.pages(is_bulk, scope, tokens);
+        let pages = self.origin.pages(precision.is_bulk(), scope, tokens);
         let keys: Vec<PageKey> = pages.take_while(is_there).collect();
         let most = keys.len();
         // Blocks before and with each one whose local pages are there without a gap.
@@ -162,7 +167,7 @@ impl Prefixes {
         let first_local = self.first_local(length);
         let rings_from = first_local * BLOCK;
         let pages = self.pages_of(&keys[..blocks], first_local);
-        (length >= least).then_some(Prefix { length, rings_from, pages, is_bulk })
+        (length >= least).then_some(Prefix { length, rings_from, pages, precision })
     }
 
     fn is_busy(&self) -> bool {
@@ -267,7 +272,7 @@ impl Engine {
         if length < WORTH_KEEPING || first_held > prefixes.first_local(length) {
             return Ok(());
         }
-        let is_bulk = has_bulk_rows(kept.prompt);
+        let is_bulk = kept.computed.of_prompt().is_bulk();
         let tokens = &kept.tokens[..length];
         let keys: Vec<PageKey> = prefixes.origin.pages(is_bulk, kept.scope, tokens).collect();
         // All that the rings still hold, not only the window: so that prompts that depart a little before the end find a place to go
@@ -399,14 +404,9 @@ impl Engine {
             return self.spill_lost();
         };
         self.spill_lost()?;
-        // The bounds of what it may be shared with (`Place::common`), where its own prompt is not known.
-        let prompt = if prefix.is_bulk {
-            prefix.length.max(BULK_ROWS + 1)
-        } else {
-            prefix.length.min(BULK_ROWS)
-        };
+        let computed = prefix.computed();
         let tokens = sequence.tokens[..prefix.length].to_vec();
-        self.places[slot] = Place::Kept(Kept { tokens, prompt, scope: sequence.scope });
+        self.places[slot] = Place::Kept(Kept { tokens, computed, scope: sequence.scope });
         let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
         let access = self.program.pages();
         let written = access.map(|access| access.write(&places_of(&prefix.pages, view), &bytes));

@@ -132,17 +132,17 @@ impl Engine {
     /// the largest logits.
     fn gather(&mut self) -> bool {
         let (places, kv) = (&self.places, &self.kv);
-        let is_bulk = |pick: &Pick| {
-            let position = kv.length(pick.slot);
-            places[pick.slot].running().is_some_and(|sequence| sequence.is_bulk(position))
+        let precision = |pick: &Pick| {
+            let sequence = places[pick.slot].running().expect("a picked slot has a sequence");
+            sequence.precision(kv.length(pick.slot))
         };
         // Stable: in order of rank within each kind.
-        self.picks.sort_by_key(is_bulk);
+        self.picks.sort_by_key(precision);
         self.rows.clear();
         for (index, pick) in self.picks.iter().enumerate() {
             let first = self.kv.length(pick.slot);
             let tokens = &self.places[pick.slot].tokens()[first..first + pick.rows];
-            self.rows.push(index as u32, tokens, first, pick.outputs, is_bulk(pick));
+            self.rows.push(index as u32, tokens, first, pick.outputs, precision(pick));
         }
         let mut giving = self.picks.iter().filter(|pick| pick.outputs > 0);
         giving.all(|pick| places[pick.slot].running().is_some_and(Sequence::takes_top))
