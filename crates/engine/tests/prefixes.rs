@@ -46,10 +46,10 @@ fn engine(shelf: &Shelf, faults: Faults, running: usize, slots: usize) -> (Engin
 fn finish(engine: &mut Engine, id: SequenceId) -> (Vec<u32>, Statistics) {
     let mut tokens = Vec::new();
     for _ in 0..10_000 {
-        for event in engine.step().expect("the device works") {
-            match event {
-                Event::Token { sequence, token, .. } if sequence == id => tokens.push(token),
-                Event::Finished { sequence, statistics, .. } if sequence == id => {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            match update {
+                Update::Token { token, .. } if sequence == id => tokens.push(token),
+                Update::Finished { statistics, .. } if sequence == id => {
                     return (tokens, statistics);
                 }
                 _ => {}
@@ -149,8 +149,8 @@ fn a_slow_store_delays_nobody_for_long() {
     time.fetch_add(60_000, Ordering::Relaxed);
     let mut reused = HashMap::new();
     while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            if let Event::Finished { sequence, statistics, .. } = event {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            if let Update::Finished { statistics, .. } = update {
                 reused.insert(sequence, statistics.reused_tokens);
             }
         }
@@ -266,10 +266,10 @@ fn answer(mut engine: Engine, prompts: &[Vec<u32>]) -> (Vec<Vec<u32>>, Status) {
         let mut ended = false;
         let mut tokens = Vec::new();
         while !ended {
-            for event in engine.step().expect("the device works") {
-                match event {
-                    Event::Token { token, .. } => tokens.push(token),
-                    Event::Finished { sequence, finish, .. } => {
+            for Event { sequence, update } in engine.step().expect("the device works") {
+                match update {
+                    Update::Token { token, .. } => tokens.push(token),
+                    Update::Finished { finish, .. } => {
                         assert_eq!((sequence, finish), (id, Finish::Length));
                         ended = true;
                     }

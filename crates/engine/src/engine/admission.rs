@@ -8,9 +8,9 @@ use super::spill::Turn;
 use super::{Engine, Kept, Place};
 use crate::engine::sequence::Sequence;
 use crate::error::EngineError;
+use crate::events::{Event, Finish};
 use crate::kv::Lease;
 use crate::queue::Rank;
-use crate::request::{Event, Finish};
 
 /// A prompt waits for another that is being run if that saves it at least this many positions more than it could reuse now.
 const WORTH_WAITING: usize = BLOCK;

@@ -18,12 +18,13 @@ use trine_backend::{
 use trine_model::{Model, Plan};
 
 use crate::error::EngineError;
+use crate::events::{Event, Finish, SequenceId, Statistics};
 use crate::kv::{KvCache, KvShape};
 use crate::options::EngineOptions;
 use crate::pace::Pace;
 use crate::pooling::Pool;
 use crate::queue::{Queue, Rank};
-use crate::request::{Event, Finish, Job, Limits, Request, SequenceId, Statistics};
+use crate::request::{Job, Limits, Request};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
 use crate::scope::Scope;

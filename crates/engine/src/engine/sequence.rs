@@ -5,10 +5,9 @@ use std::time::Instant;
 use super::precision::{Computed, Precision};
 use super::rows::RowLogits;
 use super::spill::Turn;
+use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 use crate::pooling::Pool;
-use crate::request::{
-    Constraint, Event, Finish, Job, Limits, Logprobs, Request, SequenceId, Statistics,
-};
+use crate::request::{Constraint, Job, Limits, Request};
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
 use crate::scope::Scope;
@@ -152,7 +151,7 @@ impl Sequence {
         let waited = self.submitted.elapsed();
         self.statistics.queue_seconds = waited.as_secs_f64();
         self.statistics.reused_tokens = reused;
-        events.push(Event::Started { sequence: self.id, reused, waited });
+        events.push(self.event(Update::Started { reused, waited }));
         true
     }
 
@@ -162,7 +161,7 @@ impl Sequence {
             return None;
         }
         self.reported = done;
-        Some(Event::Prefill { sequence: self.id, done, total: self.prompt })
+        Some(self.event(Update::Prefill { done, total: self.prompt }))
     }
 
     /// Whether no token was sampled yet.
@@ -175,9 +174,15 @@ impl Sequence {
         !std::mem::replace(&mut self.is_second_try, true)
     }
 
-    /// The last event.
+    fn event(&self, update: Update) -> Event {
+        Event { sequence: self.id, update }
+    }
+
+    /// Returns the last event.
     pub(super) fn finished(&self, finish: Finish) -> Event {
-        Event::Finished { sequence: self.id, finish, statistics: self.statistics }
+        // The stop id was the last token that was sampled.
+        let stop = self.tokens.last().copied().filter(|_| finish == Finish::Stop);
+        self.event(Update::Finished { finish, stop, statistics: self.statistics })
     }
 
     /// Reports its embedding, whose last position was run; or says why there is none.
@@ -186,7 +191,7 @@ impl Sequence {
             tracing::error!(sequence = %self.id, "sequence ended: its hidden states are not finite");
             return Some(Finish::NonFiniteLogits);
         };
-        events.push(Event::Embedding { sequence: self.id, vector });
+        events.push(self.event(Update::Embedding(vector)));
         None
     }
 
@@ -206,7 +211,7 @@ impl Sequence {
     /// Reports log-probabilities of the prompt's tokens that follow those reported before.
     pub(super) fn report_logprobs(&mut self, tokens: Vec<Logprobs>) -> Event {
         self.next_logprob += tokens.len();
-        Event::PromptLogprobs { sequence: self.id, tokens }
+        self.event(Update::PromptLogprobs(tokens))
     }
 
     /// Samples a token and reports it; says why it is the last one, if it is.
@@ -217,7 +222,6 @@ impl Sequence {
         workspace: &mut Workspace,
         events: &mut Vec<Event>,
     ) -> Option<Finish> {
-        let sequence = self.id;
         let (token, logprobs) = match self.sample(logits, limits.vocabulary, workspace) {
             Ok(sampled) => sampled,
             Err(finish) => return Some(finish),
@@ -225,23 +229,22 @@ impl Sequence {
         // All known tokens are in the cache; this one needs a position of its own to go on.
         let is_full = self.tokens.len() == limits.context;
         self.tokens.push(token);
-        let is_stop = self.stop_ids.contains(&token);
+        let at = Instant::now();
         let statistics = &mut self.statistics;
         statistics.generated_tokens += 1;
-        statistics
-            .first_token_seconds
-            .get_or_insert_with(|| self.submitted.elapsed().as_secs_f64());
-        events.push(Event::Token { sequence, token, is_stop, logprobs });
-        if is_stop {
+        let since_submitted = at.saturating_duration_since(self.submitted);
+        statistics.first_token_seconds.get_or_insert(since_submitted.as_secs_f64());
+        if self.stop_ids.contains(&token) {
             return Some(Finish::Stop);
         }
+        events.push(self.event(Update::Token { token, logprobs, at }));
         if let Some(Err(error)) =
             self.constraint.as_mut().map(|constraint| constraint.accept(token))
         {
-            tracing::warn!(%sequence, error, "sequence ended");
+            tracing::warn!(sequence = %self.id, error, "sequence ended");
             return Some(Finish::ConstraintFailed);
         }
-        if statistics.generated_tokens >= self.max_tokens {
+        if self.statistics.generated_tokens >= self.max_tokens {
             return Some(Finish::Length);
         }
         is_full.then_some(Finish::Context)

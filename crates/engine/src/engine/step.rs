@@ -8,7 +8,7 @@ use super::Engine;
 use super::rows::{self, RowLogits};
 use super::sequence::Sequence;
 use crate::error::EngineError;
-use crate::request::{Event, Finish};
+use crate::events::{Event, Finish};
 use crate::scheduler::Pick;
 
 /// A step that was submitted and not waited for.
