@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use trine_backend::BLOCK;
 
-use super::spill::Turn;
+use super::sequence::{Sequence, Turn};
 use super::{Engine, Kept, Place};
-use crate::engine::sequence::Sequence;
 use crate::error::EngineError;
 use crate::events::{Event, Finish};
 use crate::kv::Lease;

@@ -1,7 +1,9 @@
 //! The loop: schedule, run, sample.
 
 mod admission;
+mod flight;
 mod precision;
+mod prefixes;
 mod rows;
 mod sequence;
 mod spill;
@@ -30,11 +32,11 @@ use crate::scheduler::{Pick, Scheduler};
 use crate::scope::Scope;
 use crate::status::Status;
 use crate::traffic::Traffic;
+use flight::{Flight, Outcome};
 use precision::{Computed, Precision};
+use prefixes::Prefixes;
 use rows::{RowLogits, Rows};
 use sequence::Sequence;
-use spill::Prefixes;
-use step::{Flight, Outcome};
 
 /// Most requests in the queue by default.
 const QUEUE: usize = 1024;

@@ -1,16 +1,28 @@
 //! What the engine knows of one request.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::precision::{Computed, Precision};
 use super::rows::RowLogits;
-use super::spill::Turn;
 use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 use crate::pooling::Pool;
 use crate::request::{Constraint, Job, Limits, Request};
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
 use crate::scope::Scope;
+
+/// Where a waiting request stands with the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It has not asked.
+    Open,
+    /// It waits for another one's pages to be read, until then.
+    Queued(Duration),
+    /// Its pages are being read.
+    Reading,
+    /// It has had its turn.
+    Over,
+}
 
 /// A request on its way: in the queue, or in a slot.
 pub(super) struct Sequence {
