@@ -25,6 +25,7 @@
 pub mod disk;
 mod engine;
 mod error;
+mod events;
 pub mod kv;
 mod options;
 pub mod pace;
@@ -40,13 +41,12 @@ mod traffic;
 
 pub use engine::Engine;
 pub use error::EngineError;
+pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 pub use options::EngineOptions;
 pub use pooling::Pooling;
-pub use request::{
-    Constraint, Event, Finish, Job, LOGPROBS_MAX, Limits, Logprobs, Request, SequenceId, Statistics,
-};
+pub use request::{Constraint, Job, LOGPROBS_MAX, Limits, Request};
 pub use sampling::logprobs::log_sum_exp;
 pub use sampling::{Sampler, SamplingChanges, SamplingParams};
 pub use scope::Scope;
-pub use service::{Generation, Service, Update};
+pub use service::{Generation, Service};
 pub use status::Status;

@@ -1,22 +1,11 @@
-//! What goes into the engine and what comes out.
+//! What goes into the engine, and the limits for it.
 
-use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::error::EngineError;
 use crate::pooling::Pooling;
 use crate::sampling::SamplingParams;
 use crate::scope::Scope;
-
-/// Names one request from [`submit`](crate::Engine::submit) on; never used twice by an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SequenceId(pub(crate) u64);
-
-impl fmt::Display for SequenceId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "sequence {}", self.0)
-    }
-}
 
 /// Most alternatives that log-probabilities can be asked for with each token.
 pub const LOGPROBS_MAX: usize = 20;
@@ -77,7 +66,7 @@ impl Job {
 
 /// Allows only some tokens: a grammar, for instance. Used by only one request, on the engine's thread.
 ///
-/// An error ends the request with [`Finish::ConstraintFailed`]; no token is sampled without the constraint's word.
+/// An error ends the request with [`Finish::ConstraintFailed`](crate::Finish::ConstraintFailed); no token is sampled without the constraint's word.
 pub trait Constraint: Send + std::fmt::Debug {
     /// Writes which tokens may come next: bit `id % 32` of `mask[id / 32]` is 1 where token `id` may.
     /// All bits are 0 before the call; `mask` has a bit for each id of the vocabulary. Where the text may end here, the
@@ -213,196 +202,5 @@ impl Limits {
             Some(index) => Err(EngineError::UnknownToken { id: prompt[index], index, vocabulary }),
             None => Ok(()),
         }
-    }
-}
-
-/// A token's log-probability (natural logarithm of the softmax of the model's logits as they are: before bias,
-/// penalties, temperature and constraint), and those of the most likely tokens in its place.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Logprobs {
-    /// The token.
-    pub token: u32,
-    /// Its log-probability.
-    pub logprob: f32,
-    /// Tokens that are more likely than it.
-    pub rank: usize,
-    /// The most likely tokens and their log-probabilities, the most likely first.
-    pub top: Vec<(u32, f32)>,
-}
-
-/// Something that happened to a sequence. The last event of each is [`Event::Finished`].
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// It left the queue and has its place in the cache.
-    Started {
-        /// Which.
-        sequence: SequenceId,
-        /// Prompt tokens whose keys and values were in the cache.
-        reused: usize,
-        /// Time in the queue.
-        waited: Duration,
-    },
-    /// Part of the prompt was run.
-    Prefill {
-        /// Whose.
-        sequence: SequenceId,
-        /// Prompt tokens in the cache, the reused ones included.
-        done: usize,
-        /// Prompt tokens.
-        total: usize,
-    },
-    /// Log-probabilities of prompt tokens, in order; the first token of a prompt has none.
-    PromptLogprobs {
-        /// Whose.
-        sequence: SequenceId,
-        /// One for each of the prompt tokens that follow those reported before.
-        tokens: Vec<Logprobs>,
-    },
-    /// The whole prompt was run whose embedding is wanted.
-    Embedding {
-        /// Whose.
-        sequence: SequenceId,
-        /// The embedding, of length 1 (Euclidean norm).
-        vector: Vec<f32>,
-    },
-    /// A token was sampled.
-    Token {
-        /// Whose.
-        sequence: SequenceId,
-        /// The token.
-        token: u32,
-        /// Whether it is a stop id, which ends the text and does not belong to it.
-        is_stop: bool,
-        /// Its log-probability, if asked for.
-        logprobs: Option<Box<Logprobs>>,
-    },
-    /// The sequence ended.
-    Finished {
-        /// Which.
-        sequence: SequenceId,
-        /// Why.
-        finish: Finish,
-        /// What it has cost.
-        statistics: Statistics,
-    },
-}
-
-impl Event {
-    /// The sequence it is about.
-    pub fn sequence(&self) -> SequenceId {
-        match *self {
-            Event::Started { sequence, .. }
-            | Event::Prefill { sequence, .. }
-            | Event::PromptLogprobs { sequence, .. }
-            | Event::Embedding { sequence, .. }
-            | Event::Token { sequence, .. }
-            | Event::Finished { sequence, .. } => sequence,
-        }
-    }
-
-    /// Why the sequence ended, if this is its last event.
-    pub fn finish(&self) -> Option<Finish> {
-        match *self {
-            Event::Finished { finish, .. } => Some(finish),
-            _ => None,
-        }
-    }
-}
-
-/// Why a sequence ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Finish {
-    /// A stop id was sampled.
-    Stop,
-    /// `max_tokens` were generated, or the embedding is there.
-    Length,
-    /// The context, or the memory for it, is full.
-    Context,
-    /// [`cancel`](crate::Engine::cancel) was called.
-    Cancelled,
-    /// The request's deadline has passed.
-    Deadline,
-    /// The constraint could not say which tokens may come, or allowed none.
-    ConstraintFailed,
-    /// The model gave logits for this sequence that are infinite or not numbers; other sequences go on.
-    NonFiniteLogits,
-    /// The device failed in a step; every sequence ended with it.
-    DeviceFailed,
-}
-
-impl fmt::Display for Finish {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Finish::Stop => "the model ended its text",
-            Finish::Length => "the token limit is reached; raise --max-tokens for more",
-            Finish::Context => "the context is full; raise --context or start a new conversation",
-            Finish::Cancelled => "cancelled",
-            Finish::Deadline => "the time allowed for it has passed",
-            Finish::ConstraintFailed => {
-                "the grammar could not go on; simplify the schema or grammar"
-            }
-            Finish::NonFiniteLogits => {
-                "the model gave logits that are not finite; its file is damaged or its values overflow, \
-                 fetch it again or try --device reference"
-            }
-            Finish::DeviceFailed => "the device failed; start again or use another --device",
-        })
-    }
-}
-
-/// What a sequence has cost. A step's time counts in full for each sequence that took part in it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
-pub struct Statistics {
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Prompt tokens that were in the cache already and not run.
-    pub reused_tokens: usize,
-    /// Tokens sampled, a stop id included.
-    pub generated_tokens: usize,
-    /// Steps that ran rows of the prompt; the last of them gives the first token.
-    pub prefill_steps: usize,
-    /// Steps that ran a generated token.
-    pub decode_steps: usize,
-    /// Seconds of the steps that ran rows of the prompt.
-    pub prefill_seconds: f64,
-    /// Seconds of the steps that ran a generated token.
-    pub decode_seconds: f64,
-    /// Seconds from the submission to the place in the cache.
-    pub queue_seconds: f64,
-    /// Times it gave its blocks to another sequence and was run again from its tokens.
-    pub preemptions: usize,
-    /// Seconds from the submission to the first token.
-    pub first_token_seconds: Option<f64>,
-}
-
-impl Statistics {
-    /// Prompt tokens run per second, if any were.
-    pub fn prefill_rate(&self) -> Option<f64> {
-        rate(self.prompt_tokens.saturating_sub(self.reused_tokens), self.prefill_seconds)
-    }
-
-    /// Tokens per second after the first one, if there were any.
-    pub fn decode_rate(&self) -> Option<f64> {
-        rate(self.decode_steps, self.decode_seconds)
-    }
-}
-
-fn rate(tokens: usize, seconds: f64) -> Option<f64> {
-    (tokens > 0 && seconds > 0.0).then(|| tokens as f64 / seconds)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_need_tokens_and_time() {
-        let mut statistics =
-            Statistics { prompt_tokens: 12, reused_tokens: 2, ..Statistics::default() };
-        assert_eq!(statistics.prefill_rate(), None);
-        statistics.prefill_seconds = 2.0;
-        assert_eq!(statistics.prefill_rate(), Some(5.0));
-        assert_eq!(statistics.decode_rate(), None);
     }
 }

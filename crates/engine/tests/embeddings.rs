@@ -39,14 +39,14 @@ fn run(engine: &mut Engine) -> Log {
     let mut log = Log::default();
     while !engine.is_idle() {
         match engine.step() {
-            Ok(events) => events.into_iter().for_each(|event| match event {
-                Event::Embedding { sequence, vector } => {
+            Ok(events) => events.into_iter().for_each(|Event { sequence, update }| match update {
+                Update::Embedding(vector) => {
                     assert!(log.vectors.insert(sequence, vector).is_none(), "one each");
                 }
-                Event::Finished { sequence, finish, statistics } => {
+                Update::Finished { finish, statistics, .. } => {
                     log.ends.insert(sequence, (finish, statistics));
                 }
-                Event::Started { .. } | Event::Prefill { .. } => {}
+                Update::Started { .. } | Update::Prefill { .. } => {}
                 other => panic!("{other:?}"),
             }),
             Err(_) => log.failures += 1,
@@ -200,12 +200,12 @@ fn texts_and_embeddings_share_an_engine() {
         let (mut tokens, mut found) = (HashMap::<_, Vec<u32>>::new(), HashMap::new());
         let mut running_before_last_vector = false;
         while !engine.is_idle() {
-            for event in engine.step().expect("the device works") {
-                match event {
-                    Event::Token { sequence, token, .. } => {
+            for Event { sequence, update } in engine.step().expect("the device works") {
+                match update {
+                    Update::Token { token, .. } => {
                         tokens.entry(sequence).or_default().push(token);
                     }
-                    Event::Embedding { sequence, vector } => {
+                    Update::Embedding(vector) => {
                         running_before_last_vector |= !tokens.is_empty();
                         found.insert(sequence, vector);
                     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fake::{Fake, options};
 use trine_backend::{BackendError, Batch, Facts, InFlight, Memory, Program, Results};
-use trine_engine::{Engine, Event, Request, SequenceId};
+use trine_engine::{Engine, Event, Request, SequenceId, Update};
 
 const CONTEXT: usize = 2048;
 const WIDTH: usize = 256;
@@ -147,16 +147,16 @@ impl Simulation {
         let events = self.engine.step().expect("the device does not fail");
         let now = self.clock.load(Ordering::Relaxed);
         let mut ended = Vec::new();
-        for event in events {
-            match event {
-                Event::Token { sequence, .. } => {
+        for Event { sequence, update } in events {
+            match update {
+                Update::Token { .. } => {
                     let Some((last, tokens)) = self.streams.get_mut(&sequence) else { continue };
                     if *tokens > 0 {
                         self.longest = self.longest.max(now - *last);
                     }
                     (*last, *tokens) = (now, *tokens + 1);
                 }
-                Event::Finished { sequence, .. } => {
+                Update::Finished { .. } => {
                     assert!(!self.streams.contains_key(&sequence), "streams go on");
                     ended.push(sequence);
                 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use trine_backend::reference::ReferenceDevice;
-use trine_engine::{Engine, EngineOptions, Event, Request, SequenceId};
+use trine_engine::{Engine, EngineOptions, Event, Request, SequenceId, Update};
 use trine_model::{KvType, Model};
 use trine_weights::SafetensorsFile;
 
@@ -24,9 +24,9 @@ fn submit(engine: &mut Engine, prompt: &[u32], max_tokens: usize) -> SequenceId 
 fn text(engine: &mut Engine, id: SequenceId) -> Vec<u32> {
     let mut tokens = Vec::new();
     while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            match event {
-                Event::Token { sequence, token, .. } if sequence == id => tokens.push(token),
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            match update {
+                Update::Token { token, .. } if sequence == id => tokens.push(token),
                 _ => {}
             }
         }

@@ -46,10 +46,10 @@ fn engine(shelf: &Shelf, faults: Faults, running: usize, slots: usize) -> (Engin
 fn finish(engine: &mut Engine, id: SequenceId) -> (Vec<u32>, Statistics) {
     let mut tokens = Vec::new();
     for _ in 0..10_000 {
-        for event in engine.step().expect("the device works") {
-            match event {
-                Event::Token { sequence, token, .. } if sequence == id => tokens.push(token),
-                Event::Finished { sequence, statistics, .. } if sequence == id => {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            match update {
+                Update::Token { token, .. } if sequence == id => tokens.push(token),
+                Update::Finished { statistics, .. } if sequence == id => {
                     return (tokens, statistics);
                 }
                 _ => {}
@@ -149,8 +149,8 @@ fn a_slow_store_delays_nobody_for_long() {
     time.fetch_add(60_000, Ordering::Relaxed);
     let mut reused = HashMap::new();
     while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            if let Event::Finished { sequence, statistics, .. } = event {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            if let Update::Finished { statistics, .. } = update {
                 reused.insert(sequence, statistics.reused_tokens);
             }
         }
@@ -212,6 +212,24 @@ fn short_and_long_prompts_keep_to_their_own_kind() {
     assert_eq!(engine.status().restored_tokens, 128);
 }
 
+/// The same in memory, without a store.
+#[test]
+fn sequences_in_memory_serve_prompts_of_their_own_kind() {
+    let mut engine = Engine::with_running(Box::new(Fake::new(options(256, 4, 64), &[WINDOW])), 1);
+    let (short, long) = (prompt(1, 60), prompt(2, 70));
+    run(&mut engine, &short, 30);
+    run(&mut engine, &long, 30);
+    let answered = |prompt: &[u32]| [prompt, &greedy(prompt, 30)].concat();
+    // A long prompt that shares no more than the short prompt, and a short one of a long one's tokens.
+    let beside_short = [&short[..], &prompt(4, 40)].concat();
+    assert_eq!(run(&mut engine, &beside_short, 3).reused_tokens, 0);
+    assert_eq!(run(&mut engine, &long[..64], 3).reused_tokens, 0);
+    // One token of the answer is enough. All but the last token of a prompt may be reused.
+    let continued = [&answered(&short)[..61], &prompt(5, 40)].concat();
+    assert_eq!(run(&mut engine, &continued, 3).reused_tokens, 61);
+    assert_eq!(run(&mut engine, &answered(&long), 3).reused_tokens, 99);
+}
+
 fn model(name: &str) -> Model {
     let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
     Model::open(&goldens.join(name)).expect("the model opens")
@@ -248,10 +266,10 @@ fn answer(mut engine: Engine, prompts: &[Vec<u32>]) -> (Vec<Vec<u32>>, Status) {
         let mut ended = false;
         let mut tokens = Vec::new();
         while !ended {
-            for event in engine.step().expect("the device works") {
-                match event {
-                    Event::Token { token, .. } => tokens.push(token),
-                    Event::Finished { sequence, finish, .. } => {
+            for Event { sequence, update } in engine.step().expect("the device works") {
+                match update {
+                    Update::Token { token, .. } => tokens.push(token),
+                    Update::Finished { finish, .. } => {
                         assert_eq!((sequence, finish), (id, Finish::Length));
                         ended = true;
                     }

@@ -19,7 +19,7 @@ use trine_backend::BLOCK;
 use trine_engine::disk::Origin;
 use trine_engine::{
     Engine, Event, Finish, Logprobs, Pooling, Request, Sampler, SamplingParams, Scope, SequenceId,
-    Statistics,
+    Statistics, Update,
 };
 
 const STEPS: usize = 1_000_000;
@@ -246,9 +246,9 @@ impl Simulation {
         self.engine.check_integrity().expect("the books agree");
     }
 
-    fn note(&mut self, event: Event) {
-        match event {
-            Event::Started { sequence, reused, .. } => {
+    fn note(&mut self, Event { sequence, update }: Event) {
+        match update {
+            Update::Started { reused, .. } => {
                 let job = &self.jobs[&sequence];
                 let (scope, prompt) = (job.scope, job.prompt.clone());
                 if let Some(last) = beginnings(&prompt[..reused]).last() {
@@ -259,26 +259,28 @@ impl Simulation {
                 }
                 self.seen.extend(beginnings(&prompt).map(|hash| (scope, hash)));
             }
-            Event::Token { sequence, token, .. } => {
+            Update::Token { token, .. } => {
                 let job = self.jobs.get_mut(&sequence).expect("it has not ended");
                 assert!(!job.is_cancelled);
                 job.answer.push(token);
             }
-            Event::PromptLogprobs { sequence, tokens } => {
+            Update::PromptLogprobs(tokens) => {
                 let job = self.jobs.get_mut(&sequence).expect("it has not ended");
                 assert!(!job.is_cancelled);
                 tokens.iter().for_each(|known| job.check_logprob(known));
             }
-            Event::Embedding { sequence, vector } => {
+            Update::Embedding(vector) => {
                 let job = self.jobs.get_mut(&sequence).expect("it has not ended");
                 let (_, found) = job.embedding.as_mut().expect("it was asked for");
                 assert!(found.replace(vector).is_none(), "{sequence} has one vector");
             }
-            Event::Finished { sequence, finish, statistics } => {
-                let job = self.jobs.remove(&sequence).expect("it ends once");
+            Update::Finished { finish, stop, statistics } => {
+                let mut job = self.jobs.remove(&sequence).expect("it ends once");
+                assert_eq!(stop.is_some(), finish == Finish::Stop);
+                job.answer.extend(stop);
                 self.judge(job, finish, statistics);
             }
-            _ => assert!(self.jobs.contains_key(&event.sequence()), "{event:?}"),
+            _ => assert!(self.jobs.contains_key(&sequence), "{sequence}: {update:?}"),
         }
     }
 

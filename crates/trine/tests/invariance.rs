@@ -8,7 +8,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_engine::{
     Engine, EngineOptions, Event, Finish, Logprobs, Pooling, Request, SamplingParams, SequenceId,
-    Status,
+    Status, Update,
 };
 use trine_model::{KvType, Model};
 
@@ -55,8 +55,8 @@ fn run(engine: &mut Engine, requests: impl Iterator<Item = Request>) -> Vec<Vec<
         requests.map(|request| engine.submit(request).expect("it is sound")).collect();
     let mut tokens: HashMap<SequenceId, Vec<u32>> = HashMap::new();
     while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            if let Event::Token { sequence, token, .. } = event {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            if let Update::Token { token, .. } = update {
                 tokens.entry(sequence).or_default().push(token);
             }
         }
@@ -111,12 +111,12 @@ fn a_quarter_of_the_memory_answers_everybody() {
         .collect();
     let mut tokens: HashMap<SequenceId, Vec<u32>> = HashMap::new();
     while !scarce.is_idle() {
-        for event in scarce.step().expect("the device works") {
-            match event {
-                Event::Token { sequence, token, .. } => {
+        for Event { sequence, update } in scarce.step().expect("the device works") {
+            match update {
+                Update::Token { token, .. } => {
                     tokens.entry(sequence).or_default().push(token);
                 }
-                Event::Finished { finish, .. } => assert_eq!(finish, Finish::Length),
+                Update::Finished { finish, .. } => assert_eq!(finish, Finish::Length),
                 _ => {}
             }
         }
@@ -140,9 +140,9 @@ fn follow(engine: &mut Engine, prompt: &[u32], tokens: usize) -> (Vec<Logprobs>,
     let (mut found, mut shared) = (Vec::new(), 0);
     while !engine.is_idle() {
         for event in engine.step().expect("the device works") {
-            match event {
-                Event::Started { reused, .. } => shared = reused,
-                Event::Token { logprobs, .. } => found.push(*logprobs.expect("it was asked for")),
+            match event.update {
+                Update::Started { reused, .. } => shared = reused,
+                Update::Token { logprobs, .. } => found.push(*logprobs.expect("it was asked for")),
                 _ => {}
             }
         }
@@ -238,8 +238,8 @@ fn embed(engine: &mut Engine, prompts: &[Vec<u32>], pooling: Pooling) -> Vec<Vec
         prompts.iter().map(submit).map(|id| id.expect("it is sound")).collect();
     let mut vectors = HashMap::new();
     while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            if let Event::Embedding { sequence, vector } = event {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            if let Update::Embedding(vector) = update {
                 vectors.insert(sequence, vector);
             }
         }

@@ -4,13 +4,12 @@ use std::time::{Duration, Instant};
 
 use trine_backend::BLOCK;
 
-use super::spill::Turn;
+use super::sequence::{Sequence, Turn};
 use super::{Engine, Kept, Place};
-use crate::engine::sequence::Sequence;
 use crate::error::EngineError;
+use crate::events::{Event, Finish};
 use crate::kv::Lease;
 use crate::queue::Rank;
-use crate::request::{Event, Finish};
 
 /// A prompt waits for another that is being run if that saves it at least this many positions more than it could reuse now.
 const WORTH_WAITING: usize = BLOCK;
@@ -135,9 +134,9 @@ impl Engine {
         let Some(kept) = self.kv.snapshot(slot) else { return Ok(()) };
         self.spill_lost()?;
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
-        let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
+        let computed = self.places[slot].computed();
         let scope = self.places[slot].scope();
-        self.places[kept] = Place::Kept(Kept { tokens, prompt, scope });
+        self.places[kept] = Place::Kept(Kept { tokens, computed, scope });
         Ok(self.program.copy_slot(slot as u32, kept as u32, self.kv.written(slot))?)
     }
 
@@ -221,9 +220,9 @@ impl Engine {
         self.scheduler.remove(slot);
         self.kv.release(slot, keep);
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
-        let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
+        let computed = self.places[slot].computed();
         let scope = self.places[slot].scope();
-        let kept = Place::Kept(Kept { tokens, prompt, scope });
+        let kept = Place::Kept(Kept { tokens, computed, scope });
         match std::mem::replace(&mut self.places[slot], kept) {
             Place::Running(_, sequence) => sequence,
             Place::Kept(_) => unreachable!("only running sequences end"),

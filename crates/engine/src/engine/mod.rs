@@ -1,6 +1,9 @@
 //! The loop: schedule, run, sample.
 
 mod admission;
+mod flight;
+mod precision;
+mod prefixes;
 mod rows;
 mod sequence;
 mod spill;
@@ -17,21 +20,23 @@ use trine_backend::{
 use trine_model::{Model, Plan};
 
 use crate::error::EngineError;
+use crate::events::{Event, Finish, SequenceId, Statistics};
 use crate::kv::{KvCache, KvShape};
 use crate::options::EngineOptions;
 use crate::pace::Pace;
 use crate::pooling::Pool;
 use crate::queue::{Queue, Rank};
-use crate::request::{Event, Finish, Job, Limits, Request, SequenceId, Statistics};
+use crate::request::{Job, Limits, Request};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
 use crate::scope::Scope;
 use crate::status::Status;
 use crate::traffic::Traffic;
+use flight::{Flight, Outcome};
+use precision::{Computed, Precision};
+use prefixes::Prefixes;
 use rows::{RowLogits, Rows};
 use sequence::Sequence;
-use spill::Prefixes;
-use step::{Flight, Outcome};
 
 /// Most requests in the queue by default.
 const QUEUE: usize = 1024;
@@ -93,8 +98,8 @@ enum Place {
 struct Kept {
     /// Of these the first [`KvCache::length`] are in the cache.
     tokens: Vec<u32>,
-    /// Tokens of its prompt.
-    prompt: usize,
+    /// How its positions were computed.
+    computed: Computed,
     /// Who may use it.
     scope: Scope,
 }
@@ -114,20 +119,22 @@ impl Place {
         }
     }
 
-    /// Tokens at the beginning of a prompt that it shares and that were computed as the prompt's own would be. Sequences of
-    /// different scopes share nothing. Where one of both prompts has bulk rows and the other has not, they were not; what
-    /// continues a short prompt's answer may still use them, which are the more exact ones.
+    fn computed(&self) -> Computed {
+        match self {
+            Place::Running(_, sequence) => sequence.computed(),
+            Place::Kept(kept) => kept.computed,
+        }
+    }
+
+    /// Returns the number of leading tokens that it shares with a sequence and whose positions the sequence may use
+    /// ([`Computed::serves`]). Sequences of different scopes share nothing.
     fn common(&self, sequence: &Sequence) -> usize {
         if self.scope() != sequence.scope {
             return 0;
         }
-        let (tokens, prompt) = match self {
-            Place::Running(_, other) => (&other.tokens, other.prompt),
-            Place::Kept(kept) => (&kept.tokens, kept.prompt),
-        };
-        let common = common_length(tokens, &sequence.tokens);
-        let is_alike = sequence::has_bulk_rows(prompt) == sequence::has_bulk_rows(sequence.prompt);
-        if is_alike || common > prompt { common } else { 0 }
+        let common = common_length(self.tokens(), &sequence.tokens);
+        let prompt = sequence.computed().of_prompt();
+        if self.computed().serves(prompt, common) { common } else { 0 }
     }
 
     fn running(&self) -> Option<&Sequence> {
@@ -496,7 +503,7 @@ impl Engine {
             self.kv.reserve(slot, first + piece.len())?;
             self.spill_lost()?;
             self.rows.clear();
-            self.rows.push(0, piece, first, piece.len(), sequence::has_bulk_rows(rows));
+            self.rows.push(0, piece, first, piece.len(), Precision::of_prompt(rows));
             let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
             let step = self.rows.submit(self.program.as_mut(), std::iter::once(view), 0)?;
             let logits = rows::wait(self.program.as_mut(), step, false)?;

@@ -2,6 +2,8 @@
 
 use trine_backend::{BackendError, Batch, InFlight, Program, SequenceView, TopLogit};
 
+use super::precision::Precision;
+
 /// Buffers of a step's [`Batch`].
 #[derive(Default)]
 pub(super) struct Rows {
@@ -44,14 +46,14 @@ impl Rows {
         tokens: &[u32],
         first: usize,
         outputs: usize,
-        is_bulk: bool,
+        precision: Precision,
     ) {
         self.tokens.extend_from_slice(tokens);
         self.positions.extend((first..first + tokens.len()).map(|position| position as u32));
         self.sequence_of.extend(std::iter::repeat_n(index, tokens.len()));
         let end = self.tokens.len();
         self.outputs.extend((end - outputs..end).map(|row| row as u32));
-        if !is_bulk {
+        if !precision.is_bulk() {
             self.bulk_from = end;
         }
     }

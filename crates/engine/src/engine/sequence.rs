@@ -1,22 +1,27 @@
 //! What the engine knows of one request.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use trine_backend::BULK_ROWS;
-
+use super::precision::{Computed, Precision};
 use super::rows::RowLogits;
-use super::spill::Turn;
+use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 use crate::pooling::Pool;
-use crate::request::{
-    Constraint, Event, Finish, Job, Limits, Logprobs, Request, SequenceId, Statistics,
-};
+use crate::request::{Constraint, Job, Limits, Request};
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
 use crate::scope::Scope;
 
-/// Whether the rows of a prompt of this length are bulk rows.
-pub(super) fn has_bulk_rows(prompt: usize) -> bool {
-    prompt > BULK_ROWS
+/// Where a waiting request stands with the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It has not asked.
+    Open,
+    /// It waits for another one's pages to be read, until then.
+    Queued(Duration),
+    /// Its pages are being read.
+    Reading,
+    /// It has had its turn.
+    Over,
 }
 
 /// A request on its way: in the queue, or in a slot.
@@ -108,11 +113,16 @@ impl Sequence {
         self.prompt_logprobs.is_some() && self.next_logprob < self.prompt
     }
 
-    /// Whether the row of a position is a bulk row, if it is run. That depends only on the request, not on company or on the
-    /// pieces that its prompt is run in. Positions of its prompt that come from the cache were computed alike, but for those
-    /// of an earlier answer in a prompt with bulk rows: they are more exact than its own rows would be (decision 001).
-    pub(super) fn is_bulk(&self, position: usize) -> bool {
-        has_bulk_rows(self.prompt) && position < self.prompt
+    /// Returns how its positions are computed.
+    pub(super) fn computed(&self) -> Computed {
+        Computed::with_prompt(self.prompt)
+    }
+
+    /// Returns the precision of the row of a position, if it is run. It depends only on the request, not on other requests
+    /// or on the pieces that the prompt is run in. Positions of the prompt that come from the cache have the same precision,
+    /// except for those of an earlier answer in a long prompt, which are more exact ([`Computed::serves`]).
+    pub(super) fn precision(&self, position: usize) -> Precision {
+        self.computed().at(position)
     }
 
     /// Whether the largest logits of a row are all it needs.
@@ -153,7 +163,7 @@ impl Sequence {
         let waited = self.submitted.elapsed();
         self.statistics.queue_seconds = waited.as_secs_f64();
         self.statistics.reused_tokens = reused;
-        events.push(Event::Started { sequence: self.id, reused, waited });
+        events.push(self.event(Update::Started { reused, waited }));
         true
     }
 
@@ -163,7 +173,7 @@ impl Sequence {
             return None;
         }
         self.reported = done;
-        Some(Event::Prefill { sequence: self.id, done, total: self.prompt })
+        Some(self.event(Update::Prefill { done, total: self.prompt }))
     }
 
     /// Whether no token was sampled yet.
@@ -176,9 +186,15 @@ impl Sequence {
         !std::mem::replace(&mut self.is_second_try, true)
     }
 
-    /// The last event.
+    fn event(&self, update: Update) -> Event {
+        Event { sequence: self.id, update }
+    }
+
+    /// Returns the last event.
     pub(super) fn finished(&self, finish: Finish) -> Event {
-        Event::Finished { sequence: self.id, finish, statistics: self.statistics }
+        // The stop id was the last token that was sampled.
+        let stop = self.tokens.last().copied().filter(|_| finish == Finish::Stop);
+        self.event(Update::Finished { finish, stop, statistics: self.statistics })
     }
 
     /// Reports its embedding, whose last position was run; or says why there is none.
@@ -187,7 +203,7 @@ impl Sequence {
             tracing::error!(sequence = %self.id, "sequence ended: its hidden states are not finite");
             return Some(Finish::NonFiniteLogits);
         };
-        events.push(Event::Embedding { sequence: self.id, vector });
+        events.push(self.event(Update::Embedding(vector)));
         None
     }
 
@@ -207,7 +223,7 @@ impl Sequence {
     /// Reports log-probabilities of the prompt's tokens that follow those reported before.
     pub(super) fn report_logprobs(&mut self, tokens: Vec<Logprobs>) -> Event {
         self.next_logprob += tokens.len();
-        Event::PromptLogprobs { sequence: self.id, tokens }
+        self.event(Update::PromptLogprobs(tokens))
     }
 
     /// Samples a token and reports it; says why it is the last one, if it is.
@@ -218,7 +234,6 @@ impl Sequence {
         workspace: &mut Workspace,
         events: &mut Vec<Event>,
     ) -> Option<Finish> {
-        let sequence = self.id;
         let (token, logprobs) = match self.sample(logits, limits.vocabulary, workspace) {
             Ok(sampled) => sampled,
             Err(finish) => return Some(finish),
@@ -226,23 +241,22 @@ impl Sequence {
         // All known tokens are in the cache; this one needs a position of its own to go on.
         let is_full = self.tokens.len() == limits.context;
         self.tokens.push(token);
-        let is_stop = self.stop_ids.contains(&token);
+        let at = Instant::now();
         let statistics = &mut self.statistics;
         statistics.generated_tokens += 1;
-        statistics
-            .first_token_seconds
-            .get_or_insert_with(|| self.submitted.elapsed().as_secs_f64());
-        events.push(Event::Token { sequence, token, is_stop, logprobs });
-        if is_stop {
+        let since_submitted = at.saturating_duration_since(self.submitted);
+        statistics.first_token_seconds.get_or_insert(since_submitted.as_secs_f64());
+        if self.stop_ids.contains(&token) {
             return Some(Finish::Stop);
         }
+        events.push(self.event(Update::Token { token, logprobs, at }));
         if let Some(Err(error)) =
             self.constraint.as_mut().map(|constraint| constraint.accept(token))
         {
-            tracing::warn!(%sequence, error, "sequence ended");
+            tracing::warn!(sequence = %self.id, error, "sequence ended");
             return Some(Finish::ConstraintFailed);
         }
-        if statistics.generated_tokens >= self.max_tokens {
+        if self.statistics.generated_tokens >= self.max_tokens {
             return Some(Finish::Length);
         }
         is_full.then_some(Finish::Context)

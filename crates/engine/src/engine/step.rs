@@ -1,27 +1,14 @@
 //! Steps through the device: submitted, waited for, and what follows from them.
 
-use std::time::Duration;
-
 use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
 
 use super::Engine;
+use super::flight::{Flight, Outcome};
 use super::rows::{self, RowLogits};
 use super::sequence::Sequence;
 use crate::error::EngineError;
-use crate::request::{Event, Finish};
+use crate::events::{Event, Finish};
 use crate::scheduler::Pick;
-
-/// A step that was submitted and not waited for.
-pub(super) struct Flight {
-    step: InFlight,
-    picks: Vec<Pick>,
-    /// The output of the Plan that it computes.
-    goal: usize,
-    /// Whether all its sequences can do with the largest logits.
-    takes_top: bool,
-    /// When it was submitted.
-    since: Duration,
-}
 
 impl Engine {
     /// Submits steps, as many as the Program takes at once.
@@ -132,17 +119,17 @@ impl Engine {
     /// the largest logits.
     fn gather(&mut self) -> bool {
         let (places, kv) = (&self.places, &self.kv);
-        let is_bulk = |pick: &Pick| {
-            let position = kv.length(pick.slot);
-            places[pick.slot].running().is_some_and(|sequence| sequence.is_bulk(position))
+        let precision = |pick: &Pick| {
+            let sequence = places[pick.slot].running().expect("a picked slot has a sequence");
+            sequence.precision(kv.length(pick.slot))
         };
         // Stable: in order of rank within each kind.
-        self.picks.sort_by_key(is_bulk);
+        self.picks.sort_by_key(precision);
         self.rows.clear();
         for (index, pick) in self.picks.iter().enumerate() {
             let first = self.kv.length(pick.slot);
             let tokens = &self.places[pick.slot].tokens()[first..first + pick.rows];
-            self.rows.push(index as u32, tokens, first, pick.outputs, is_bulk(pick));
+            self.rows.push(index as u32, tokens, first, pick.outputs, precision(pick));
         }
         let mut giving = self.picks.iter().filter(|pick| pick.outputs > 0);
         giving.all(|pick| places[pick.slot].running().is_some_and(Sequence::takes_top))
@@ -300,32 +287,6 @@ impl Engine {
         let (rows, wanted) = sequence.next_rows(length);
         self.scheduler.extend(slot, rows, wanted);
         if sequence.branch == length { self.keep_branch(slot) } else { Ok(()) }
-    }
-}
-
-/// What a step means for a sequence that took part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// It has rows of its prompt left.
-    Unfinished,
-    /// It has one more token.
-    Goes,
-    /// Its prompt was run, and that was all.
-    Filled,
-    /// It has ended.
-    Ended(Finish),
-}
-
-impl Outcome {
-    /// Whether a token was sampled.
-    fn sampled(self) -> bool {
-        match self {
-            Outcome::Goes => true,
-            Outcome::Unfinished | Outcome::Filled => false,
-            Outcome::Ended(finish) => {
-                matches!(finish, Finish::Stop | Finish::Length | Finish::Context)
-            }
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use trine_engine::{Event, Pooling, Request};
+use trine_engine::{Pooling, Request, Update};
 
 use crate::client;
 use crate::harness::{CONTEXT, DIMENSIONS, Harness, demo_embedder};
@@ -17,7 +17,7 @@ fn expected(ids: &[u32]) -> Vec<f32> {
     engine.submit(Request::embedding(ids.to_vec(), Pooling::Mean)).unwrap();
     while !engine.is_idle() {
         for event in engine.step().unwrap() {
-            if let Event::Embedding { vector, .. } = event {
+            if let Update::Embedding(vector) = event.update {
                 return vector;
             }
         }

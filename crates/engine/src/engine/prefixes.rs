@@ -1,0 +1,188 @@
+//! The engine's side of a [`PageStore`]: what it has, what is being read, and whether that is worth waiting for.
+
+use std::time::Duration;
+
+use trine_backend::{BLOCK, KvPart};
+use trine_model::Plan;
+
+use super::precision::{Computed, Precision};
+use super::sequence::Sequence;
+use crate::disk::{Origin, PageKey, PageStore, StoreCounts};
+use crate::queue::Rank;
+use crate::scope::Scope;
+
+/// A prefix is worth its files, and reading them, if it spares at least this many positions.
+pub(super) const WORTH_KEEPING: usize = 2 * BLOCK;
+/// How long a request waits for pages while nothing is known of how long it would take without: from the first step with a prompt on,
+/// that is known.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Prefixes in a row that are not read because that seems slower than computing; then one is tried: the disk may have been busy.
+const REFUSALS: u32 = 16;
+/// Least and most time that it waits otherwise.
+const PATIENCE_BOUNDS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(30)];
+
+/// The engine's side of a store.
+pub(super) struct Prefixes {
+    pub(super) store: Box<dyn PageStore>,
+    pub(super) origin: Origin,
+    has_global: bool,
+    /// Positions that the local layers see, the largest number; `None` without such layers.
+    window: Option<usize>,
+    pub(super) reading: Reading,
+    /// Rows and seconds of steps with prompts, the last one counting as much as all before it.
+    pace: (f64, f64),
+    /// Prefixes that were not read for being slower.
+    refusals: u32,
+    /// Pages of sequences that were not given to the store, because too many waited.
+    pub(super) dropped: u64,
+    /// Pages that were read too late.
+    pub(super) late: u64,
+}
+
+/// What is being read. One prefix at a time: it is as large as a sequence's cache.
+pub(super) enum Reading {
+    Nothing,
+    /// For the waiting request of this rank.
+    Asked {
+        rank: Rank,
+        prefix: Prefix,
+        since: Duration,
+        patience: Duration,
+    },
+    /// Nobody wants it any more.
+    Forsaken,
+    /// Here for the waiting request of this rank.
+    Arrived {
+        rank: Rank,
+        prefix: Prefix,
+        bytes: Vec<u8>,
+    },
+}
+
+/// The beginning of a sequence as pages.
+pub(super) struct Prefix {
+    /// Positions.
+    pub(super) length: usize,
+    /// First position that the pages of local layers hold.
+    pub(super) rings_from: usize,
+    pub(super) pages: Vec<PageKey>,
+    /// The precision of the prompt of the sequence that they are from.
+    precision: Precision,
+}
+
+impl Prefix {
+    pub(super) fn computed(&self) -> Computed {
+        Computed::restored(self.precision, self.length)
+    }
+}
+
+impl Prefixes {
+    pub(super) fn new(store: Box<dyn PageStore>, origin: Origin, plan: &Plan) -> Self {
+        let caches = &plan.caches;
+        Self {
+            store,
+            origin,
+            has_global: caches.iter().any(|cache| cache.window.is_none()),
+            window: caches.iter().filter_map(|cache| cache.window).max(),
+            reading: Reading::Nothing,
+            pace: (0.0, 0.0),
+            refusals: 0,
+            dropped: 0,
+            late: 0,
+        }
+    }
+
+    /// The first block whose local pages a sequence of `length` positions needs to go on.
+    pub(super) fn first_local(&self, length: usize) -> usize {
+        self.window.map_or(length, |window| length.saturating_sub(window - 1)) / BLOCK
+    }
+
+    /// The pages of full blocks, each block's before the next one's: of global layers all, of local ones those from a block on.
+    /// `keys` are those of the blocks.
+    pub(super) fn pages_of(&self, keys: &[PageKey], first: usize) -> Vec<PageKey> {
+        let of_block = |(index, key): (usize, &PageKey)| {
+            let has_local = self.window.is_some() && index >= first;
+            let local = has_local.then(|| key.of(KvPart::Local, &self.origin));
+            [self.has_global.then_some(*key), local]
+        };
+        keys.iter().enumerate().flat_map(of_block).flatten().collect()
+    }
+
+    /// The longest beginning of a sequence that the store has, if that is at least `least` positions.
+    pub(super) fn find(&self, sequence: &Sequence, least: usize) -> Option<Prefix> {
+        // The last token is run in any case.
+        let tokens = &sequence.tokens[..sequence.tokens.len().saturating_sub(1)];
+        let prompt = sequence.computed().of_prompt();
+        let find = |precision| self.find_kind(precision, sequence.scope, tokens, least);
+        let own = find(prompt);
+        // As with sequences in memory, a long prompt may use a short one with its answer.
+        let short = if prompt.is_bulk() { find(Precision::Exact) } else { None };
+        let short = short.filter(|prefix| prefix.computed().serves(prompt, prefix.length));
+        [own, short].into_iter().flatten().max_by_key(|prefix| (prefix.length, prefix.precision))
+    }
+
+    fn find_kind(
+        &self,
+        precision: Precision,
+        scope: Scope,
+        tokens: &[u32],
+        least: usize,
+    ) -> Option<Prefix> {
+        // Where there are no global layers, the local ones of every block are looked for.
+        let is_there = |key: &PageKey| !self.has_global || self.store.has(&key.name());
+        let pages = self.origin.pages(precision.is_bulk(), scope, tokens);
+        let keys: Vec<PageKey> = pages.take_while(is_there).collect();
+        let most = keys.len();
+        // Blocks before and with each one whose local pages are there without a gap.
+        let mut runs = vec![0; most + 1];
+        for (index, key) in keys.iter().enumerate() {
+            let name = key.of(KvPart::Local, &self.origin).name();
+            runs[index + 1] = if self.store.has(&name) { runs[index] + 1 } else { 0 };
+        }
+        let can_go_on = |&blocks: &usize| {
+            self.window.is_none() || runs[blocks] >= blocks - self.first_local(blocks * BLOCK)
+        };
+        let blocks = (1..=most).rev().find(can_go_on)?;
+        let length = blocks * BLOCK;
+        let first_local = self.first_local(length);
+        let rings_from = first_local * BLOCK;
+        let pages = self.pages_of(&keys[..blocks], first_local);
+        (length >= least).then_some(Prefix { length, rings_from, pages, precision })
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        !matches!(self.reading, Reading::Nothing)
+    }
+
+    /// How long a request waits for pages that spare it `spared` rows; `None` if reading them takes longer than computing.
+    pub(super) fn patience(&mut self, prefix: &Prefix, spared: usize) -> Option<Duration> {
+        let (rows, seconds) = self.pace;
+        if rows == 0.0 {
+            return Some(PATIENCE);
+        }
+        let seconds = seconds / rows * spared as f64;
+        let bytes = prefix.pages.iter().map(|key| key.bytes).sum();
+        if self.store.read_seconds(bytes).is_some_and(|reading| reading > seconds) {
+            self.refusals += 1;
+            if !self.refusals.is_multiple_of(REFUSALS) {
+                return None;
+            }
+        }
+        let [least, most] = PATIENCE_BOUNDS;
+        Some(Duration::from_secs_f64(seconds.clamp(least.as_secs_f64(), most.as_secs_f64())))
+    }
+
+    /// Notes the time of a step with this number of rows, some of them of prompts.
+    pub(super) fn note_time(&mut self, rows: usize, seconds: f64) {
+        self.pace = (self.pace.0 / 2.0 + rows as f64, self.pace.1 / 2.0 + seconds);
+    }
+
+    pub(super) fn counts(&self) -> StoreCounts {
+        let counts = self.store.counts();
+        StoreCounts {
+            dropped: counts.dropped + self.dropped,
+            failures: counts.failures + self.late,
+            ..counts
+        }
+    }
+}
