@@ -1,4 +1,4 @@
-//! A step between its submission and its consequences.
+//! A step from its submission to its outcome.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use trine_backend::InFlight;
 use crate::events::Finish;
 use crate::scheduler::Pick;
 
-/// A step that was submitted and not waited for.
+/// A step that was submitted and not yet waited for.
 pub(super) struct Flight {
     pub(super) step: InFlight,
     pub(super) picks: Vec<Pick>,
     /// The output of the Plan that it computes.
     pub(super) goal: usize,
-    /// Whether all its sequences can do with the largest logits.
+    /// Whether the largest logits are enough for all its sequences.
     pub(super) takes_top: bool,
     /// When it was submitted.
     pub(super) since: Duration,
 }
 
-/// What a step means for a sequence that took part.
+/// The outcome of a step for a sequence that took part in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It has rows of its prompt left.
+    /// Rows of its prompt are left.
     Unfinished,
-    /// It has one more token.
+    /// It has one more token and goes on.
     Goes,
-    /// Its prompt was run, and that was all.
+    /// Its prompt was run, and nothing else was wanted.
     Filled,
     /// It has ended.
     Ended(Finish),
 }
 
 impl Outcome {
-    /// Whether a token was sampled.
+    /// Returns whether a token was sampled.
     pub(super) fn sampled(self) -> bool {
         match self {
             Outcome::Goes => true,

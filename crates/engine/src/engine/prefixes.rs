@@ -1,4 +1,5 @@
-//! The engine's side of a [`PageStore`]: what it has, what is being read, and whether that is worth waiting for.
+//! The engine's side of a [`PageStore`]: finds prefixes in it, tracks the one that is being read,
+//! and decides whether waiting for it is worth it.
 
 use std::time::Duration;
 
@@ -11,47 +12,49 @@ use crate::disk::{Origin, PageKey, PageStore, StoreCounts};
 use crate::queue::Rank;
 use crate::scope::Scope;
 
-/// A prefix is worth its files, and reading them, if it spares at least this many positions.
+/// The least number of positions that a prefix must save to be worth its files and reading them.
 pub(super) const WORTH_KEEPING: usize = 2 * BLOCK;
-/// How long a request waits for pages while nothing is known of how long it would take without: from the first step with a prompt on,
-/// that is known.
+/// How long a request waits for pages while the time to compute them is unknown, which is until the
+/// first step with a prompt.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Prefixes in a row that are not read because that seems slower than computing; then one is tried: the disk may have been busy.
+/// Of this many prefixes for which reading seems slower than computing, one is read nevertheless,
+/// because the disk may only have been busy.
 const REFUSALS: u32 = 16;
-/// Least and most time that it waits otherwise.
+/// The least and the most time that a request waits once that time is known.
 const PATIENCE_BOUNDS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(30)];
 
-/// The engine's side of a store.
+/// A store, and what the engine knows about it.
 pub(super) struct Prefixes {
     pub(super) store: Box<dyn PageStore>,
     pub(super) origin: Origin,
     has_global: bool,
-    /// Positions that the local layers see, the largest number; `None` without such layers.
+    /// The largest number of positions that a local layer sees; `None` without local layers.
     window: Option<usize>,
     pub(super) reading: Reading,
-    /// Rows and seconds of steps with prompts, the last one counting as much as all before it.
+    /// Rows and seconds of steps with prompts. The last step counts as much as all steps before it.
     pace: (f64, f64),
-    /// Prefixes that were not read for being slower.
+    /// The number of prefixes for which reading seemed slower than computing.
     refusals: u32,
-    /// Pages of sequences that were not given to the store, because too many waited.
+    /// The number of pages that were not given to the store because too many waited to be written.
     pub(super) dropped: u64,
-    /// Pages that were read too late.
+    /// The number of prefixes that arrived too late.
     pub(super) late: u64,
 }
 
-/// What is being read. One prefix at a time: it is as large as a sequence's cache.
+/// The prefix that is being read. There is only one at a time, because it is as large as the cache
+/// of a sequence.
 pub(super) enum Reading {
     Nothing,
-    /// For the waiting request of this rank.
+    /// The store was asked for the waiting request of this rank.
     Asked {
         rank: Rank,
         prefix: Prefix,
         since: Duration,
         patience: Duration,
     },
-    /// Nobody wants it any more.
+    /// The store was asked, but the request does not wait any more.
     Forsaken,
-    /// Here for the waiting request of this rank.
+    /// The pages for the waiting request of this rank were read.
     Arrived {
         rank: Rank,
         prefix: Prefix,
@@ -61,12 +64,12 @@ pub(super) enum Reading {
 
 /// The beginning of a sequence as pages.
 pub(super) struct Prefix {
-    /// Positions.
+    /// The number of positions.
     pub(super) length: usize,
-    /// First position that the pages of local layers hold.
+    /// The first position that the pages of local layers hold.
     pub(super) rings_from: usize,
     pub(super) pages: Vec<PageKey>,
-    /// The precision of the prompt of the sequence that they are from.
+    /// The precision of the prompt of the sequence that the pages are from.
     precision: Precision,
 }
 
@@ -92,13 +95,13 @@ impl Prefixes {
         }
     }
 
-    /// The first block whose local pages a sequence of `length` positions needs to go on.
+    /// Returns the first block whose local pages a sequence of `length` positions needs to go on.
     pub(super) fn first_local(&self, length: usize) -> usize {
         self.window.map_or(length, |window| length.saturating_sub(window - 1)) / BLOCK
     }
 
-    /// The pages of full blocks, each block's before the next one's: of global layers all, of local ones those from a block on.
-    /// `keys` are those of the blocks.
+    /// Returns the pages of full blocks in the order of the blocks: all pages of global layers, and
+    /// those of local layers from block `first` on. `keys` are the global pages of the blocks.
     pub(super) fn pages_of(&self, keys: &[PageKey], first: usize) -> Vec<PageKey> {
         let of_block = |(index, key): (usize, &PageKey)| {
             let has_local = self.window.is_some() && index >= first;
@@ -108,9 +111,10 @@ impl Prefixes {
         keys.iter().enumerate().flat_map(of_block).flatten().collect()
     }
 
-    /// The longest beginning of a sequence that the store has, if that is at least `least` positions.
+    /// Returns the longest beginning of a sequence that the store has, if it has at least `least`
+    /// positions.
     pub(super) fn find(&self, sequence: &Sequence, least: usize) -> Option<Prefix> {
-        // The last token is run in any case.
+        // The last token is always run.
         let tokens = &sequence.tokens[..sequence.tokens.len().saturating_sub(1)];
         let prompt = sequence.computed().of_prompt();
         let find = |precision| self.find_kind(precision, sequence.scope, tokens, least);
@@ -128,12 +132,13 @@ impl Prefixes {
         tokens: &[u32],
         least: usize,
     ) -> Option<Prefix> {
-        // Where there are no global layers, the local ones of every block are looked for.
+        // Without global layers, the local pages of every block are looked up.
         let is_there = |key: &PageKey| !self.has_global || self.store.has(&key.name());
         let pages = self.origin.pages(precision.is_bulk(), scope, tokens);
         let keys: Vec<PageKey> = pages.take_while(is_there).collect();
         let most = keys.len();
-        // Blocks before and with each one whose local pages are there without a gap.
+        // For each number of blocks, how many of the last ones have their local pages without a
+        // gap.
         let mut runs = vec![0; most + 1];
         for (index, key) in keys.iter().enumerate() {
             let name = key.of(KvPart::Local, &self.origin).name();
@@ -154,7 +159,8 @@ impl Prefixes {
         !matches!(self.reading, Reading::Nothing)
     }
 
-    /// How long a request waits for pages that spare it `spared` rows; `None` if reading them takes longer than computing.
+    /// Returns how long a request waits for pages that save it `spared` rows; `None` if reading
+    /// them takes longer than computing.
     pub(super) fn patience(&mut self, prefix: &Prefix, spared: usize) -> Option<Duration> {
         let (rows, seconds) = self.pace;
         if rows == 0.0 {
@@ -172,7 +178,7 @@ impl Prefixes {
         Some(Duration::from_secs_f64(seconds.clamp(least.as_secs_f64(), most.as_secs_f64())))
     }
 
-    /// Notes the time of a step with this number of rows, some of them of prompts.
+    /// Records the time of a step with this number of rows, some of them of prompts.
     pub(super) fn note_time(&mut self, rows: usize, seconds: f64) {
         self.pace = (self.pace.0 / 2.0 + rows as f64, self.pace.1 / 2.0 + seconds);
     }

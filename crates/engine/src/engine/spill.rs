@@ -1,9 +1,10 @@
-//! Prefixes on their way to a [`PageStore`] and back.
+//! Moves prefixes to a [`PageStore`] and back.
 //!
-//! A sequence's pages leave when others get its place in the cache, before the device runs or copies anything. A request
-//! whose prompt begins like pages of the store waits in the queue while they are read, others go ahead of it meanwhile; when it
-//! starts, the pages become a kept sequence, which it takes over like any other. It waits as long as it would take to compute
-//! what they hold, within bounds.
+//! The pages of an ended sequence are exported when others get its place in the cache, before the
+//! device runs or copies anything. A request whose prompt begins like pages of the store waits in
+//! the queue while they are read, and others go ahead of it. When it starts, the pages become a
+//! kept sequence, which it takes over like any other. It waits as long as computing the pages would
+//! take, within bounds.
 
 use std::time::Duration;
 
@@ -18,14 +19,14 @@ use crate::kv::Lost;
 use crate::queue::Rank;
 
 impl Engine {
-    /// Keeps prefixes in a store beyond the cache, and takes them from there. `origin` is that of this engine's Program and
-    /// its model.
+    /// Sets a store that keeps prefixes beyond the cache. `origin` is that of this engine's Program
+    /// and its model.
     pub fn set_page_store(&mut self, store: Box<dyn PageStore>, origin: Origin) {
         self.kv.record_losses();
         self.prefixes = Some(Prefixes::new(store, origin, &self.program.facts().plan));
     }
 
-    /// Whether nothing can be done before the store answers.
+    /// Returns whether nothing can be done until the store answers.
     pub fn waits_for_store(&self) -> bool {
         let is_reading = |prefixes: &Prefixes| {
             matches!(prefixes.reading, Reading::Asked { .. } | Reading::Forsaken)
@@ -34,11 +35,11 @@ impl Engine {
         is_waiting && self.prefixes.as_ref().is_some_and(is_reading)
     }
 
-    /// Gives all kept sequences to the store and waits until they are written: for the end. Those after the first one that
-    /// cannot be written are given up.
+    /// Gives all kept sequences to the store and waits until they are written. This is for the end
+    /// of the engine. After the first one that cannot be written, the others are dropped.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device fails.
+    /// Returns [`EngineError::Backend`] if the device fails.
     pub fn spill_kept(&mut self) -> Result<(), EngineError> {
         if self.prefixes.is_none() {
             return Ok(());
@@ -62,11 +63,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives what ended sequences have lost to the store. To be called after the books have changed and before the device runs
-    /// or copies, and before the places of lost sequences are given away.
+    /// Gives what ended sequences have lost to the store. Must be called after the books change,
+    /// before the device runs or copies, and before the places of lost sequences are reused.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device fails.
+    /// Returns [`EngineError::Backend`] if the device fails.
     pub(super) fn spill_lost(&mut self) -> Result<(), EngineError> {
         self.kv.take_lost().iter().try_for_each(|lost| self.spill(lost))
     }
@@ -78,15 +79,15 @@ impl Engine {
         };
         let length = lost.length / BLOCK * BLOCK;
         let first_held = lost.rings_from.div_ceil(BLOCK);
-        // Where the rings have forgotten too much, it could not go on from its end.
+        // If the rings have lost too much, no sequence could go on from its end.
         if length < WORTH_KEEPING || first_held > prefixes.first_local(length) {
             return Ok(());
         }
         let is_bulk = kept.computed.of_prompt().is_bulk();
         let tokens = &kept.tokens[..length];
         let keys: Vec<PageKey> = prefixes.origin.pages(is_bulk, kept.scope, tokens).collect();
-        // All that the rings still hold, not only the window: so that prompts that depart a little before the end find a place to go
-        // on from, as they do in memory.
+        // All that the rings still hold is written, not only the window, so that prompts that
+        // branch off a little before the end can go on there, as in memory.
         let all = prefixes.pages_of(&keys, first_held);
         let (known, pages): (Vec<PageKey>, Vec<PageKey>) =
             all.into_iter().partition(|key| prefixes.store.expects(&key.name()));
@@ -109,7 +110,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks whether the store has answered, and whether it has taken too long.
+    /// Checks whether the store has answered or has taken too long.
     pub(super) fn collect_pages(&mut self) {
         let now = (self.clock)();
         let Some(prefixes) = &mut self.prefixes else { return };
@@ -145,7 +146,7 @@ impl Engine {
         };
     }
 
-    /// Whether a request waits for the store at the moment.
+    /// Returns whether a request waits for the store at the moment.
     pub(super) fn waits_for_pages(&self, sequence: &Sequence, now: Duration) -> bool {
         let Some(prefixes) = &self.prefixes else { return false };
         match sequence.turn {
@@ -155,7 +156,8 @@ impl Engine {
         }
     }
 
-    /// Asks the store for pages of a waiting request that could start; gives whether it waits for them.
+    /// Asks the store for pages of a waiting request that could start. Returns whether the request
+    /// waits for them.
     pub(super) fn ask_for_pages(&mut self, rank: Rank, now: Duration) -> bool {
         let (Some(prefixes), Some(sequence)) = (&mut self.prefixes, self.queue.get(rank)) else {
             return false;
@@ -179,7 +181,7 @@ impl Engine {
                     _ => Turn::Queued(now + patience),
                 },
                 Some((most, prefix)) => {
-                    // What it has waited for its turn counts.
+                    // The time that it waited for its turn counts.
                     let patience = match sequence.turn {
                         Turn::Queued(until) => most.min(until.saturating_sub(now)),
                         _ => most,
@@ -196,10 +198,10 @@ impl Engine {
         turn != Turn::Over
     }
 
-    /// Puts the pages that were read for a request into the cache, as a kept sequence.
+    /// Puts the pages that were read for a request into the cache as a kept sequence.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device fails.
+    /// Returns [`EngineError::Backend`] if the device fails.
     pub(super) fn restore(&mut self, rank: Rank, sequence: &Sequence) -> Result<(), EngineError> {
         let Some(prefixes) = &mut self.prefixes else { return Ok(()) };
         let reading = std::mem::replace(&mut prefixes.reading, Reading::Nothing);
@@ -233,7 +235,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks that exactly the request whose pages are being read waits for them.
+    /// Checks that the request whose pages are being read waits for them, and no other does.
+    ///
+    /// # Errors
+    /// Returns which request does not agree with the store.
     pub(super) fn check_pages(&self) -> Result<(), String> {
         let asked = match self.prefixes.as_ref().map(|prefixes| &prefixes.reading) {
             Some(Reading::Asked { rank, .. }) => Some(*rank),
@@ -251,7 +256,7 @@ impl Engine {
     }
 }
 
-/// Where pages are in a sequence's cache.
+/// Returns where pages are in a sequence's cache.
 fn places_of<'a>(pages: &[PageKey], sequence: SequenceView<'a>) -> Vec<KvPage<'a>> {
     let place = |key: &PageKey| KvPage { sequence, index: key.index as usize, part: key.part };
     pages.iter().map(place).collect()

@@ -25,7 +25,8 @@ pub(super) struct Slot {
     pub(super) rings_from: usize,
     /// The block table, for `length` positions and those reserved.
     pub(super) blocks: Vec<u32>,
-    /// Whether the slot was kept for others to fork ([`KvCache::snapshot`](super::KvCache::snapshot)).
+    /// Whether the slot was kept for others to fork
+    /// ([`KvCache::snapshot`](super::KvCache::snapshot)).
     pub(super) is_branch: bool,
 }
 
