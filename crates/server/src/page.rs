@@ -36,14 +36,14 @@ struct File {
     tag: LazyLock<HeaderValue>,
 }
 
-/// A file by its path, its media type and its name in this folder.
+/// A file by its path, its media type and its name in the folder `page`.
 macro_rules! file {
     ($path:literal, $kind:ident, $name:literal) => {
         File {
             path: $path,
             kind: $kind,
-            text: include_str!($name),
-            tag: LazyLock::new(|| tag(include_str!($name))),
+            text: include_str!(concat!("page/", $name)),
+            tag: LazyLock::new(|| tag(include_str!(concat!("page/", $name)))),
         }
     };
 }
