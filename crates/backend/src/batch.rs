@@ -26,8 +26,8 @@ pub struct ProgramOptions {
 }
 
 impl ProgramOptions {
-    /// Positions in a slot's ring for a local layer. A step writes all its rows before it attends, so the ring holds the
-    /// window of the first row and all rows after it.
+    /// Positions in a slot's ring for a local layer. A step writes all its rows before it attends,
+    /// so the ring holds the window of the first row and all rows after it.
     pub fn ring_length(&self, window: usize) -> usize {
         (window - 1 + self.width.tokens).min(self.context).next_multiple_of(BLOCK)
     }
@@ -57,11 +57,13 @@ impl ProgramOptions {
 
 /// The rows of one step. Row `r` is `tokens[r]` at `positions[r]` of sequence `sequence_of[r]`.
 ///
-/// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row; the rows of a
-/// sequence stand together at consecutive positions; a sequence's blocks cover its positions; no two sequences share
-/// a slot; rows see ahead within their sequence's rows, and no less far than the row before; outputs ascend; the inputs have the number and sizes of the Plan's; the goal is one of the Plan's, and a goal with a row
-/// for each token has no outputs. Not checked: no row's block that a row of another
-/// sequence reads is written in the same step, so sequences share only full blocks.
+/// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row;
+/// the rows of a sequence stand together at consecutive positions; a sequence's blocks cover its
+/// positions; no two sequences share a slot; rows see ahead within their sequence's rows, and no
+/// less far than the row before; outputs ascend; the inputs have the number and sizes of the
+/// Plan's; the goal is one of the Plan's, and a goal with a row for each token has no outputs. Not
+/// checked: no row's block that a row of another sequence reads is written in the same step, so
+/// sequences share only full blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     /// Token ids.
@@ -70,24 +72,26 @@ pub struct Batch<'a> {
     pub positions: &'a [u32],
     /// Indices into `sequences`.
     pub sequence_of: &'a [u32],
-    /// How many of its sequence's rows after each row the row sees as well. Empty if each row sees only what is before it and
-    /// itself. The rows of a picture that see one another have `n - 1`, `n - 2`, ... 0. A window ends what a row sees before
-    /// it, not after it (`docs/decisions/028-rows-that-see-ahead.md`).
+    /// How many of its sequence's rows after each row the row sees as well. Empty if each row sees
+    /// only what is before it and itself. The rows of a picture that see one another have `n - 1`,
+    /// `n - 2`, ... 0. A window ends what a row sees before it, not after it
+    /// (`docs/decisions/028-rows-that-see-ahead.md`).
     pub ahead: &'a [u32],
     /// Where the sequences keep their keys and values.
     pub sequences: &'a [SequenceView<'a>],
     /// Rows whose logits are wanted.
     pub outputs: &'a [u32],
-    /// First of the *bulk rows*, which are all rows from there on; the number of rows or more where there are none. Bulk rows
-    /// are those of long prompts: a device may compute their products less exactly
-    /// (`docs/decisions/001-two-term-activations.md`). What a device does with a row may depend on its kind, and must not
-    /// depend on the number of rows of each kind where the device says that it is
-    /// [invariant](crate::Facts::is_invariant).
+    /// First of the *bulk rows*, which are all rows from there on; the number of rows or more where
+    /// there are none. Bulk rows are those of long prompts: a device may compute their products
+    /// less exactly (`docs/decisions/001-two-term-activations.md`). What a device does with a row
+    /// may depend on its kind, and must not depend on the number of rows of each kind where the
+    /// device says that it is [invariant](crate::Facts::is_invariant).
     pub bulk_from: usize,
-    /// Rows of those of the Plan's inputs that [come with the batch](trine_model::Input::is_given), in their order: (rows,
-    /// columns) row-major each. Empty for a Plan that begins with token ids.
+    /// Rows of those of the Plan's inputs that [come with the batch](trine_model::Input::is_given),
+    /// in their order: (rows, columns) row-major each. Empty for a Plan that begins with token ids.
     pub inputs: &'a [&'a [f32]],
-    /// Which of the Plan's outputs is computed, if they are [alternatives](trine_model::Plan::alternatives); 0 otherwise.
+    /// Which of the Plan's outputs is computed, if they are
+    /// [alternatives](trine_model::Plan::alternatives); 0 otherwise.
     pub goal: usize,
 }
 
@@ -230,8 +234,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Checks what the rows of a sequence see ahead. That no row sees less far than the one before lets a device look at the
-    /// last of several rows only.
+    /// Checks what the rows of a sequence see ahead. That no row sees less far than the one before
+    /// lets a device look at the last of several rows only.
     fn check_ahead(&self, span: Span) -> Result<(), BackendError> {
         let fail = |what: String| Err(BackendError::BadBatch { what });
         let mut furthest = 0;
@@ -334,7 +338,8 @@ mod tests {
         batch.check(&OPTIONS, &plan(&[]), 10).err().map(|error| error.to_string())
     }
 
-    /// A Plan without steps, with inputs of these rows and 3 columns. Before each there is one that is gathered.
+    /// A Plan without steps, with inputs of these rows and 3 columns. Before each there is one that
+    /// is gathered.
     fn plan(inputs: &[Rows]) -> Plan {
         let table = Source::Table { table: WeightId(0), scale: 1.0 };
         let sources = [table, Source::Part, table, Source::Plan];

@@ -75,8 +75,9 @@ pub enum Update {
     },
 }
 
-/// A token's log-probability (natural logarithm of the softmax of the model's logits as they are: before bias,
-/// penalties, temperature and constraint), and those of the most likely tokens in its place.
+/// A token's log-probability (natural logarithm of the softmax of the model's logits as they are:
+/// before bias, penalties, temperature and constraint), and those of the most likely tokens in its
+/// place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
     /// The token.
@@ -105,7 +106,8 @@ pub enum Finish {
     Deadline,
     /// The constraint could not say which tokens may come, or allowed none.
     ConstraintFailed,
-    /// The model gave logits for this sequence that are infinite or not numbers; other sequences go on.
+    /// The model gave logits for this sequence that are infinite or not numbers; other sequences go
+    /// on.
     NonFiniteLogits,
     /// The device failed in a step; every sequence ended with it.
     DeviceFailed,

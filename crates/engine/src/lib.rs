@@ -17,8 +17,8 @@
 //! | [`Engine`] | the loop that binds them to a device |
 //! | [`Service`] | an engine on a thread of its own, for many clients |
 //!
-//! Only the engine's loop knows a clock. The rest can be driven by a seeded simulator, and its books are checked by
-//! `check_integrity`.
+//! Only the engine's loop knows a clock. The rest can be driven by a seeded simulator, and its
+//! books are checked by `check_integrity`.
 
 #![forbid(unsafe_code)]
 

@@ -174,7 +174,8 @@ impl Service {
         self.link.board.is_draining.store(true, Ordering::Release);
     }
 
-    /// Ends all requests ([`Finish::Cancelled`](crate::Finish::Cancelled)) and waits for the thread, which frees the device.
+    /// Ends all requests ([`Finish::Cancelled`](crate::Finish::Cancelled)) and waits for the
+    /// thread, which frees the device.
     pub fn stop(&self) {
         self.drain();
         let _ = self.link.commands.send(Command::Stop);

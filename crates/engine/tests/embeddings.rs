@@ -1,4 +1,5 @@
-//! Embeddings of texts, on a device that checks what it is asked to do and gives its logits for hidden states.
+//! Embeddings of texts, on a device that checks what it is asked to do and gives its logits for
+//! hidden states.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -94,7 +95,8 @@ fn vectors_are_those_of_the_definition_in_any_pieces_and_company() {
     }
 }
 
-/// The rows of the first text end in a step in which the second, which comes before it in rank, finds no block.
+/// The rows of the first text end in a step in which the second, which comes before it in rank,
+/// finds no block.
 #[test]
 fn texts_that_give_way_for_memory_begin_anew() {
     for pooling in [Pooling::Mean, Pooling::Last] {
@@ -181,8 +183,8 @@ fn requests_are_checked_by_their_job() {
     assert!(matches!(refused, Err(EngineError::NoEmbeddings)));
 }
 
-/// Both jobs at once, over one cache, in steps of any width and with several in flight: texts and vectors are those of the
-/// definition, and neither job waits for the other's end.
+/// Both jobs at once, over one cache, in steps of any width and with several in flight: texts and
+/// vectors are those of the definition, and neither job waits for the other's end.
 #[test]
 fn texts_and_embeddings_share_an_engine() {
     for (depth, width) in [(1, 16), (1, 64), (2, 16), (3, 64)] {

@@ -279,7 +279,8 @@ fn cancelling_at_any_moment_frees_the_sequence() {
         assert_eq!(log.ends[&cancelled], Finish::Cancelled);
         assert_eq!(log.answer(kept), naive(&stays, 256));
         assert_eq!(log.answer(again), naive(&goes, 256), "cancelled after {moment} steps");
-        // Fewer than eight positions are not taken over, and the last token of a prompt is always run.
+        // Fewer than eight positions are not taken over, and the last token of a prompt is always
+        // run.
         let cached = log.prefill.get(&cancelled).copied().unwrap_or(0);
         let reused = if cached < 8 { 0 } else { cached.min(39) };
         let statistics = log.statistics[&again];
@@ -584,7 +585,8 @@ fn log_probabilities_are_those_of_the_logits() {
     assert!(engine.cancel(company).is_none());
 }
 
-/// Rows of a prompt are run again after a failure of the device, and where their memory went to another sequence.
+/// Rows of a prompt are run again after a failure of the device, and where their memory went to
+/// another sequence.
 #[test]
 fn log_probabilities_of_a_prompt_are_reported_once() {
     let wanted = || Request { prompt_logprobs: Some(2), ..request(prompt(2, 50), 60) };

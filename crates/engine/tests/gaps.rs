@@ -1,5 +1,5 @@
-//! What streams feel of other people's prompts: the whole engine on a device that computes nothing and takes, by a clock of
-//! its own, as long as a real one would.
+//! What streams feel of other people's prompts: the whole engine on a device that computes nothing
+//! and takes, by a clock of its own, as long as a real one would.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -167,7 +167,8 @@ impl Simulation {
     }
 }
 
-/// Machines that differ in what a row takes beside the weights: much, little, and nothing for the first ones.
+/// Machines that differ in what a row takes beside the weights: much, little, and nothing for the
+/// first ones.
 fn costs() -> Vec<Cost> {
     let mut costs = Vec::new();
     for noise in [0, 5] {

@@ -1,5 +1,5 @@
-//! The engine on the scalar reference: whole models continue a prompt as another implementation does, however the work
-//! is split and whoever else is in the batch.
+//! The engine on the scalar reference: whole models continue a prompt as another implementation
+//! does, however the work is split and whoever else is in the batch.
 
 use std::path::Path;
 
@@ -55,11 +55,13 @@ fn check(folder: &str) {
         };
         let mut engine =
             Engine::new(&model, &ReferenceDevice::new(), options).expect("the model loads");
-        // Half the prompt's length behind, and shorter: both mixtures of prompts and decoding occur.
+        // Half the prompt's length behind, and shorter: both mixtures of prompts and decoding
+        // occur.
         submit(&mut engine, &prompt[..prompt.len() / 2], 9);
         let id = submit(&mut engine, &prompt, greedy.len());
         assert_eq!(text(&mut engine, id), greedy, "steps of {prefill} rows");
-        // The continuation is a prefix to be reused, or a ring has forgotten it; the text is the same.
+        // The continuation is a prefix to be reused, or a ring has forgotten it; the text is the
+        // same.
         let again = submit(&mut engine, &[&prompt[..], &greedy[..greedy.len() - 5]].concat(), 5);
         assert_eq!(
             text(&mut engine, again),

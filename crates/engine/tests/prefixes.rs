@@ -1,5 +1,5 @@
-//! Prefixes that leave memory and come back: after a restart, from files that are not what they were, and beside requests that do
-//! not wait for them.
+//! Prefixes that leave memory and come back: after a restart, from files that are not what they
+//! were, and beside requests that do not wait for them.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -79,7 +79,8 @@ fn what_others_took_the_place_of_comes_back() {
     assert_eq!(run(&mut engine, &first, 10).reused_tokens, 0);
     assert!(shelf.files().is_empty(), "what is in memory is not written");
     assert_eq!(run(&mut engine, &second, 10).reused_tokens, 0);
-    // 159 positions: 4 blocks of global layers, of local ones those that the rings of 96 positions hold.
+    // 159 positions: 4 blocks of global layers, of local ones those that the rings of 96 positions
+    // hold.
     assert_eq!(shelf.files().len(), 4 + 2);
     let longer = [&first[..], &greedy(&first, 10), &prompt(3, 20)].concat();
     assert_eq!(run(&mut engine, &longer, 10).reused_tokens, 4 * BLOCK);
@@ -193,7 +194,8 @@ fn a_request_that_goes_away_leaves_the_store_to_others() {
     }
 }
 
-/// Prompts of more than 64 tokens are computed otherwise than shorter ones where the device distinguishes them.
+/// Prompts of more than 64 tokens are computed otherwise than shorter ones where the device
+/// distinguishes them.
 #[test]
 fn short_and_long_prompts_keep_to_their_own_kind() {
     let shelf = Shelf::default();
@@ -203,7 +205,8 @@ fn short_and_long_prompts_keep_to_their_own_kind() {
     first.spill_kept().expect("the device gives pages");
     let answered = [&short[..], &greedy(&short, 80)].concat();
     let (mut engine, _) = engine(&shelf, Faults::default(), 1, 1);
-    // The continuation of a short prompt's answer uses both, and so does whoever generates the same again.
+    // The continuation of a short prompt's answer uses both, and so does whoever generates the same
+    // again.
     assert_eq!(run(&mut engine, &answered, 3).reused_tokens, 4 * BLOCK);
     engine.forget();
     // A long prompt that shares no more than the short prompt itself does not.
@@ -220,7 +223,8 @@ fn sequences_in_memory_serve_prompts_of_their_own_kind() {
     run(&mut engine, &short, 30);
     run(&mut engine, &long, 30);
     let answered = |prompt: &[u32]| [prompt, &greedy(prompt, 30)].concat();
-    // A long prompt that shares no more than the short prompt, and a short one of a long one's tokens.
+    // A long prompt that shares no more than the short prompt, and a short one of a long one's
+    // tokens.
     let beside_short = [&short[..], &prompt(4, 40)].concat();
     assert_eq!(run(&mut engine, &beside_short, 3).reused_tokens, 0);
     assert_eq!(run(&mut engine, &long[..64], 3).reused_tokens, 0);

@@ -1,6 +1,7 @@
-//! The whole engine under random traffic on a device that checks every cell of its caches: submissions that share
-//! prefixes, embeddings among them, cancellations, priorities, deadlines, scarce memory and device failures, with the books checked after each
-//! step and each text compared with its definition.
+//! The whole engine under random traffic on a device that checks every cell of its caches:
+//! submissions that share prefixes, embeddings among them, cancellations, priorities, deadlines,
+//! scarce memory and device failures, with the books checked after each step and each text compared
+//! with its definition.
 
 mod fake;
 mod fake_store;
@@ -28,7 +29,8 @@ const STEPS_IN_FLIGHT: usize = 200_000;
 const WINDOWS: [usize; 2] = [4, 20];
 const RUNNING: usize = 4;
 const SLOTS: usize = 7;
-/// Distance of the positions that are remembered of sequences that scopes have seen. Less is never reused.
+/// Distance of the positions that are remembered of sequences that scopes have seen. Less is never
+/// reused.
 const REMEMBERED: usize = 8;
 
 /// Sizes of an engine.
@@ -54,7 +56,8 @@ struct Job {
     stop: u32,
     seed: Option<u64>,
     answer: Vec<u32>,
-    /// The prompt's next position whose log-probability is to be reported; `None` if they are not wanted.
+    /// The prompt's next position whose log-probability is to be reported; `None` if they are not
+    /// wanted.
     next_logprob: Option<usize>,
     is_cancelled: bool,
     /// How it is to be embedded, if no text is wanted, and the vector.
@@ -104,7 +107,8 @@ fn sampling(seed: Option<u64>) -> SamplingParams {
     }
 }
 
-/// Hashes of the beginnings of a sequence whose lengths are multiples of [`REMEMBERED`], the shortest first.
+/// Hashes of the beginnings of a sequence whose lengths are multiples of [`REMEMBERED`], the
+/// shortest first.
 fn beginnings(tokens: &[u32]) -> impl Iterator<Item = u64> {
     let mut hasher = DefaultHasher::new();
     tokens.chunks_exact(REMEMBERED).map(move |chunk| {
@@ -381,8 +385,8 @@ fn random_traffic_keeps_the_texts_with_steps_in_flight() {
     }
 }
 
-/// The same with a store of prefixes that loses, damages and confuses pages and answers late: nothing of that reaches a text, whose
-/// every row the device checks.
+/// The same with a store of prefixes that loses, damages and confuses pages and answers late:
+/// nothing of that reaches a text, whose every row the device checks.
 #[test]
 fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
     let faults = Faults {

@@ -27,7 +27,8 @@ fn naive(prompt: &[u32], count: usize) -> Vec<u32> {
     tokens.split_off(prompt.len())
 }
 
-/// Runs until nothing is left to do; the tokens, how it ended, and how much of the prompt was reused.
+/// Runs until nothing is left to do; the tokens, how it ended, and how much of the prompt was
+/// reused.
 fn run(engine: &mut Engine) -> (Vec<u32>, Option<Finish>, usize) {
     let (mut tokens, mut end, mut reused) = (Vec::new(), None, 0);
     while !engine.is_idle() {

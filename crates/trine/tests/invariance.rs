@@ -93,7 +93,8 @@ fn tokens_are_the_same_alone_and_among_31_others() {
     assert_eq!(backwards, alone, "with all prompts in the cache");
 }
 
-/// A quarter of the memory that all requests' whole contexts take is enough for all of them, one after the other or side by side.
+/// A quarter of the memory that all requests' whole contexts take is enough for all of them, one
+/// after the other or side by side.
 #[test]
 fn a_quarter_of_the_memory_answers_everybody() {
     let model = golden("gemma3-qat");
@@ -150,8 +151,8 @@ fn follow(engine: &mut Engine, prompt: &[u32], tokens: usize) -> (Vec<Logprobs>,
     (found, shared)
 }
 
-/// With quantised weights the rows of long prompts are computed otherwise than those of short ones: neither takes what the other
-/// left of its prompt.
+/// With quantised weights the rows of long prompts are computed otherwise than those of short ones:
+/// neither takes what the other left of its prompt.
 #[test]
 fn logits_do_not_depend_on_the_prompts_in_the_cache() {
     let model = golden("gemma3-qat");
@@ -185,8 +186,8 @@ fn logits_do_not_depend_on_the_prompts_in_the_cache() {
     assert!(reused > 300, "{reused} tokens came from the cache");
 }
 
-/// An answer that a prompt repeats was computed as an answer. Where the prompt is short that is how its own rows would be, where it is long
-/// it is more exact.
+/// An answer that a prompt repeats was computed as an answer. Where the prompt is short that is how
+/// its own rows would be, where it is long it is more exact.
 #[test]
 fn a_prompt_that_repeats_an_answer_is_no_less_exact_with_the_cache() {
     let model = golden("gemma3-qat");
@@ -272,7 +273,8 @@ fn embeddings_are_the_same_alone_and_among_31_others() {
     }
 }
 
-/// On a model whose weights and activations stay in f32, so that nothing but the order of sums differs.
+/// On a model whose weights and activations stay in f32, so that nothing but the order of sums
+/// differs.
 #[test]
 fn embeddings_are_those_of_the_reference() {
     let model = golden("gemma3-f32");

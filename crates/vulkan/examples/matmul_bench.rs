@@ -1,10 +1,17 @@
-//! Times the matrix-matrix products of Gemma 3 27B on the device at hand over the shapes that it could use.
+//! Times the matrix-matrix products of Gemma 3 27B on the device at hand over the shapes that it
+//! could use.
 //!
-//! `matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512] [--fragment 8,2,1,2,2,264] [--device NAME] [--report]`: with
-//! `--quick` the default shapes alone, with `--all` every candidate instead of the three best; each `--fragment` adds a shape of
-//! the fragment kernel (subgroups, left factors, groups, slices, depth, workgroups). Times are medians of ten launches over ten different
-//! matrices, so that no cache keeps weights from one to the next; each includes a barrier. Gate and up give halves where they do
-//! in a model. With `--report` what the driver tells of the kernels follows.
+//! ```text
+//! matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512]
+//!              [--fragment 8,2,1,2,2,264] [--device NAME] [--report]
+//! ```
+//!
+//! With `--quick` only the default shapes are measured, with `--all` every candidate instead of the
+//! three best. Each `--fragment` adds a shape of the fragment kernel (subgroups, left factors,
+//! groups, slices, depth, workgroups). Times are medians of ten launches over ten different
+//! matrices, so that no cache keeps weights from one to the next; each includes a barrier. Gate and
+//! up give halves where they do in a model. With `--report` the driver's report on the kernels
+//! follows.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -49,7 +56,8 @@ struct Options {
     report: bool,
     format: Format,
     widths: Vec<usize>,
-    /// Subgroups, lefts, groups, slices, depth and workgroups of fragment shapes to measure beside the candidates.
+    /// Subgroups, lefts, groups, slices, depth and workgroups of fragment shapes to measure beside
+    /// the candidates.
     fragments: Vec<[u32; 6]>,
     device: Choice,
 }
@@ -156,8 +164,8 @@ fn matrices(
     Ok(made)
 }
 
-/// Memory of a job's activations. It comes in large blocks as the engine's does: products with operands in small allocations of
-/// their own took up to five times as long on an H200.
+/// Memory of a job's activations. It comes in large blocks as the engine's does: products with
+/// operands in small allocations of their own took up to five times as long on an H200.
 fn filled(gpu: &Arc<Gpu>, arena: &mut Arena, bytes: &[u8]) -> Result<Buffer, GpuError> {
     let buffer = arena.allocate(bytes.len() as u64, "activations")?;
     let transfer = Transfer::new(gpu);
@@ -279,8 +287,8 @@ fn prepare<'a>(
     Ok(Job { work, width, shapes, _memory: vec![codes, scales, target, factors, scratch] })
 }
 
-/// Measures at the device's full clocks: a reference launch runs before and after what is measured, and the measurement is
-/// repeated until the reference is as quick as it ever was.
+/// Measures at the device's full clocks: a reference launch runs before and after what is measured,
+/// and the measurement is repeated until the reference is as quick as it ever was.
 struct Clock<'a> {
     gpu: &'a Arc<Gpu>,
     reference: &'a [Dispatch],

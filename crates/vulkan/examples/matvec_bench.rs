@@ -1,12 +1,13 @@
 //! Times the matrix-vector kernels on the matrices of Gemma 3 27B in several shapes.
 //!
-//! `matvec_bench [--quick] [--stream] [--small] [--format NAME] [--case TEXT]`: `--quick` tries only the shapes that the tuner would,
-//! `--small` takes matrices of an eighth of the rows and columns (software devices), `--format` is q4_0 unless given, `--case`
-//! takes the products whose names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
+//! `matvec_bench [--quick] [--stream] [--small] [--format NAME] [--case TEXT]`: `--quick` tries
+//! only the shapes that the tuner would, `--small` takes matrices of an eighth of the rows and
+//! columns (software devices), `--format` is q4_0 unless given, `--case` takes the products whose
+//! names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
 //!
-//! Each time is the median of ten runs of a chain of dispatches over distinct matrices, a barrier between all, less that of a
-//! chain of half the length: launch and drain count, submission does not. At the end stands what the products of one token
-//! take together, which leaves out attention.
+//! Each time is the median of ten runs of a chain of dispatches over distinct matrices, a barrier
+//! between all, less that of a chain of half the length: launch and drain count, submission does
+//! not. At the end stands what the products of one token take together, which leaves out attention.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Compiles the kernels that Gemma 3 takes on the device at hand and prints what its driver tells of each, as JSON:
-//! `cargo xtask radv` makes its report of it.
+//! Compiles the kernels that Gemma 3 takes on the device at hand and prints what its driver tells
+//! of each, as JSON: `cargo xtask radv` makes its report of it.
 //!
 //! Nothing runs: launches are laid out over addresses that are not there.
 
@@ -30,7 +30,8 @@ use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::pipeline::KernelKey;
 use trine_vulkan::{Choice, Gpu, GpuError};
 
-/// Sizes of a model: table of Gemma 3's sizes in its technical report (arXiv 2503.19786) and `config.json`.
+/// Sizes of a model: table of Gemma 3's sizes in its technical report (arXiv 2503.19786) and
+/// `config.json`.
 struct Sizes {
     name: &'static str,
     hidden: usize,

@@ -26,7 +26,8 @@ struct Shared {
     gpu: Mutex<Arc<Gpu>>,
 }
 
-/// Opens a device and finds out what only kernels that run on it tell. `cache` keeps compiled pipelines.
+/// Opens a device and finds out what only kernels that run on it tell. `cache` keeps compiled
+/// pipelines.
 ///
 /// # Errors
 /// [`GpuError`] if there is no such device, it lacks a feature, or the driver fails.
@@ -37,7 +38,8 @@ pub fn open_gpu(choice: &Choice, cache: Option<PipelineCache>) -> Result<Arc<Gpu
 }
 
 impl VulkanDevice {
-    /// Opens a device. `cache` keeps compiled pipelines; `progress` is called while weights are loaded.
+    /// Opens a device. `cache` keeps compiled pipelines; `progress` is called while weights are
+    /// loaded.
     ///
     /// # Errors
     /// [`GpuError`] if there is no such device or it lacks a feature.
@@ -54,14 +56,16 @@ impl VulkanDevice {
         Ok(Self { shared, tuner, is_invariant: false })
     }
 
-    /// The same device, with shapes of kernels chosen in this way. Without this they are those of the static tables.
+    /// The same device, with shapes of kernels chosen in this way. Without this they are those of
+    /// the static tables.
     pub fn tuned(self, tuning: Tuning) -> Self {
         Self { tuner: Arc::new(Tuner::new(tuning)), ..self }
     }
 
     /// The same device, whose Programs give a row the same bits whatever other rows are in its step
-    /// ([`Program::is_invariant`]): every step runs the kernels of the widest one. A row takes as long alone as that does, so
-    /// the width should be as small as the rows of a usual step; from 65 rows on prompts are not quicker for each of their rows.
+    /// ([`Program::is_invariant`]): every step runs the kernels of the widest one. A row takes as
+    /// long alone as that does, so the width should be as small as the rows of a usual step; from
+    /// 65 rows on prompts are not quicker for each of their rows.
     pub fn batch_invariant(self) -> Self {
         Self { is_invariant: true, ..self }
     }

@@ -1,4 +1,5 @@
-//! What happens when the device fails: an error that says so, and a device that works again afterwards.
+//! What happens when the device fails: an error that says so, and a device that works again
+//! afterwards.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -111,7 +112,8 @@ fn a_step_of_gathered_rows_is_done_again() {
     }
 }
 
-/// Norms, heads and residuals are changed in place there: what a broken step left must not be built on.
+/// Norms, heads and residuals are changed in place there: what a broken step left must not be built
+/// on.
 #[test]
 fn a_chain_of_several_rows_that_does_not_move_is_given_up() {
     let model = Golden::load("gguf/gemma3-qat").model;
@@ -158,7 +160,8 @@ fn missing_memory_means_another_attempt() {
     gpu.gpu().inject(Injected::Memory);
     let mut program =
         beside_the_processor(&gpu, LayerChoice::Fitting).load(&model, &OPTIONS).unwrap();
-    // What so small a model takes depends little on its layers: they may all be on either device in the end.
+    // What so small a model takes depends little on its layers: they may all be on either device in
+    // the end.
     let shares = &program.facts().shares;
     let taken: usize = shares.iter().map(|share| share.layers).sum();
     assert!(shares.is_empty() || (shares.len() == 2 && taken == layers), "{shares:?}");

@@ -4,7 +4,8 @@ use trine_model::{Heads, Rope};
 
 use super::cache::{ReferenceCache, RowPlace};
 
-/// `x / sqrt(mean(x^2) + epsilon) * weight` over each run of `weight.len()` elements: a row, or each head of a row.
+/// `x / sqrt(mean(x^2) + epsilon) * weight` over each run of `weight.len()` elements: a row, or
+/// each head of a row.
 pub fn norm(input: &[f32], weight: &[f32], epsilon: f32, output: &mut [f32]) {
     let width = weight.len();
     for (x, y) in input.chunks_exact(width).zip(output.chunks_exact_mut(width)) {
@@ -16,8 +17,9 @@ pub fn norm(input: &[f32], weight: &[f32], epsilon: f32, output: &mut [f32]) {
     }
 }
 
-/// Half-split rotary embedding, in place: element `j` of a head and element `j + d/2` turn together by
-/// `position * theta^(-2j/d) / divisor`. `buffer` is (rows, heads x head_dim), `positions` one for each row.
+/// Half-split rotary embedding, in place: element `j` of a head and element `j + d/2` turn together
+/// by `position * theta^(-2j/d) / divisor`. `buffer` is (rows, heads x head_dim), `positions` one
+/// for each row.
 pub fn rotate(buffer: &mut [f32], positions: &[u32], heads: usize, head_dim: usize, rope: Rope) {
     let half = head_dim / 2;
     for (row, &position) in buffer.chunks_exact_mut(heads * head_dim).zip(positions) {
@@ -39,8 +41,8 @@ pub fn rotary_angle(position: u32, pair: usize, head_dim: usize, rope: Rope) -> 
     f64::from(position) / f64::from(rope.divisor) * f64::from(rope.theta).powf(exponent)
 }
 
-/// `output[r][o] = sum_i input[r][i] * weight[o][i]` for one out-feature: `weight` is one row of the matrix, `output`
-/// column `column` of (rows, out_features).
+/// `output[r][o] = sum_i input[r][i] * weight[o][i]` for one out-feature: `weight` is one row of
+/// the matrix, `output` column `column` of (rows, out_features).
 pub fn matmul_column(
     input: &[f32],
     weight: &[f32],
@@ -129,7 +131,8 @@ mod tests {
     use super::*;
     use crate::{ProgramOptions, SequenceView};
 
-    /// Keys of 0 weigh all positions alike, so that the result is the mean of the values that a row sees.
+    /// Keys of 0 weigh all positions alike, so that the result is the mean of the values that a row
+    /// sees.
     #[test]
     fn a_row_sees_its_window_itself_and_what_is_ahead() {
         let sequence = SequenceView { slot: 0, blocks: &[0] };

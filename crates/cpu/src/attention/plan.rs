@@ -16,8 +16,8 @@ pub struct SequenceRows<'a> {
     pub rows: usize,
     /// Position of the first row.
     pub position: usize,
-    /// For each of the sequence's rows the number of rows after it that it sees, so that no row sees
-    /// less far than the one before; empty if none sees any.
+    /// For each of the sequence's rows the number of rows after it that it sees, so that no row
+    /// sees less far than the one before; empty if none sees any.
     pub ahead: &'a [u32],
 }
 

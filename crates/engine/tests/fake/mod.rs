@@ -1,6 +1,6 @@
-//! A device that computes nothing and checks everything: it keeps which token of which sequence was written where, in
-//! blocks and rings like a real one's caches, and fails a test in which a row would see anything else than its own
-//! sequence's tokens, each at its position.
+//! A device that computes nothing and checks everything: it keeps which token of which sequence was
+//! written where, in blocks and rings like a real one's caches, and fails a test in which a row
+//! would see anything else than its own sequence's tokens, each at its position.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -44,7 +44,8 @@ pub(crate) fn vector_of(prompt: &[u32], pooling: Pooling) -> Vec<f32> {
 struct Cell {
     position: usize,
     token: u32,
-    /// A hash of the sequence's tokens up to here: a token of another sequence in the same place differs.
+    /// A hash of the sequence's tokens up to here: a token of another sequence in the same place
+    /// differs.
     history: u64,
 }
 

@@ -322,7 +322,8 @@ fn a_full_queue_is_told() {
     assert_eq!(client::post(server.address, PATH, &[], body.as_bytes()).status, 200);
 }
 
-/// A request whose texts have all had their turn, while others take every place of the queue, waits for one and loses nothing.
+/// A request whose texts have all had their turn, while others take every place of the queue, waits
+/// for one and loses nothing.
 #[test]
 fn a_request_that_has_begun_waits_for_places() {
     let server = Harness::start();
@@ -330,7 +331,8 @@ fn a_request_that_has_begun_waits_for_places() {
     let service = server.loader.service.lock().unwrap().clone().unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut held = Vec::new();
-    // More than wait at once: the first of them have run, and the request's first texts before these.
+    // More than wait at once: the first of them have run, and the request's first texts before
+    // these.
     while held.len() < 200 {
         assert!(Instant::now() < deadline, "the engine runs");
         match service.submit(Request::embedding(vec![1; 8], Pooling::Mean)) {

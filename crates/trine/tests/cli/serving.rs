@@ -181,7 +181,8 @@ fn metric(serving: &Serving, family: &str, label: &str) -> f64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-/// Sequences share a quarter of the memory that all their contexts would take; whoever finds no block waits.
+/// Sequences share a quarter of the memory that all their contexts would take; whoever finds no
+/// block waits.
 #[test]
 fn a_quarter_of_the_memory_answers_32_clients() {
     const CLIENTS: usize = 32;

@@ -10,12 +10,14 @@
 //! | Q4_K | 0.578k | the same and 8 for scale and minimum: 1.4; 0.7 |
 //! | Q6_K | 0.828k | 36 to unpack, 8 for the scales: 2.1; 0.7 |
 //!
-//! At w = 1 all are bound by the bytes of the matrix. The operand comes from a cache: 2.25 bytes an element (4 for float
-//! formats) for each row of activations and each team of invocations, so that from w = 4 on, with few rows of the matrix in a
-//! team, the nearest cache is the bound; more rows in a team or fewer lanes (teams of a subgroup read the same addresses)
-//! lower that. The prologues with a norm read the residual stream (4 bytes a column for each of their two to four vectors) in
-//! every workgroup and wait two times for a whole workgroup: latency, about 1 to 2 us, hidden by the first weights that are
-//! under way meanwhile. The gated epilogue and the split of QKV cost nothing that counts.
+//! At w = 1 all are bound by the bytes of the matrix. The operand comes from a cache: 2.25 bytes an
+//! element (4 for float formats) for each row of activations and each team of invocations, so that
+//! from w = 4 on, with few rows of the matrix in a team, the nearest cache is the bound; more rows
+//! in a team or fewer lanes (teams of a subgroup read the same addresses) lower that. The prologues
+//! with a norm read the residual stream (4 bytes a column for each of their two to four vectors) in
+//! every workgroup and wait two times for a whole workgroup: latency, about 1 to 2 us, hidden by
+//! the first weights that are under way meanwhile. The gated epilogue and the split of QKV cost
+//! nothing that counts.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -35,7 +37,8 @@ mod tests;
 
 /// Most rows of activations.
 pub const WIDTH_MAX: usize = 8;
-/// Most pieces of four values of the residual stream in an invocation's registers: with more they would spill.
+/// Most pieces of four values of the residual stream in an invocation's registers: with more they
+/// would spill.
 const KEPT_MAX: u32 = 16;
 /// More than these make a kernel large and its first loads late.
 const KEPT_WELL: u32 = 6;
@@ -47,19 +50,21 @@ pub struct MatvecShape {
     pub local: u32,
     /// Invocations that share the rows of a team: a power of two from 4 to `local`.
     pub lanes: u32,
-    /// Rows of the matrix in a team: 1, 2, 4 or 8; of a gated product both matrices' together, at least 2.
+    /// Rows of the matrix in a team: 1, 2, 4 or 8; of a gated product both matrices' together, at
+    /// least 2.
     pub rows: u32,
     /// Units (16 bytes of codes; 32 in Q8_0) of each row that an invocation has under way.
     pub unroll: u32,
-    /// Whether each unit is loaded again as soon as it is used, not all of them together: more loads under way in an
-    /// invocation, for more registers.
+    /// Whether each unit is loaded again as soon as it is used, not all of them together: more
+    /// loads under way in an invocation, for more registers.
     pub ahead: bool,
     /// Most workgroups; each takes tiles in turn. 0 for one for each tile.
     pub workgroups: u32,
 }
 
-/// A product with few rows of activations: 1 to [`WIDTH_MAX`]. Operands are [`OperandKind::Plain`] for float formats and
-/// [`OperandKind::Fixed16`] for the others; gated products go to f32 rows, to [`OperandKind::Fixed16`] or to both.
+/// A product with few rows of activations: 1 to [`WIDTH_MAX`]. Operands are [`OperandKind::Plain`]
+/// for float formats and [`OperandKind::Fixed16`] for the others; gated products go to f32 rows, to
+/// [`OperandKind::Fixed16`] or to both.
 #[derive(Debug, Clone, Copy)]
 pub struct MatvecLaunch<'a>(pub Product<'a>);
 
@@ -337,7 +342,8 @@ impl MatvecLaunch<'_> {
         }
     }
 
-    /// Whether the kernel can count its parts: units and outputs in 32 bits, of which the driver takes one as a sign.
+    /// Whether the kernel can count its parts: units and outputs in 32 bits, of which the driver
+    /// takes one as a sign.
     fn is_countable(&self) -> bool {
         let Matrix { format, rows, columns, .. } = self.0.matrix;
         rows * columns.next_multiple_of(GROUP) / (unit(format) as usize) < 1 << 31

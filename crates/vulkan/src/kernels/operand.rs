@@ -15,8 +15,9 @@
 //!          f32, one row of whole blocks of 32: the first four values of each block, then the next four of each, and so on
 //! ```
 //!
-//! Rows of codes are padded with zeros to whole groups of 128. A block (Fixed16) or row (Halves) with a value that is not
-//! finite has a scale of NaN, or in halves of attention and of gated products that value as its code.
+//! Rows of codes are padded with zeros to whole groups of 128. A block (Fixed16) or row (Halves)
+//! with a value that is not finite has a scale of NaN, or in halves of attention and of gated
+//! products that value as its code.
 
 use crate::dispatch::Span;
 

@@ -1,7 +1,8 @@
-//! Products of a matrix with rows of activations: what they read and write, whichever kernel multiplies, and how they are launched.
+//! Products of a matrix with rows of activations: what they read and write, whichever kernel
+//! multiplies, and how they are launched.
 //!
-//! The kernels are [`super::stream`] for one row, [`super::matvec`] for few, [`super::matmul`] for more. The arguments of all
-//! three begin with [`Front`].
+//! The kernels are [`super::stream`] for one row, [`super::matvec`] for few, [`super::matmul`] for
+//! more. The arguments of all three begin with [`Front`].
 
 use std::fmt::Debug;
 
@@ -63,7 +64,8 @@ pub struct Segment {
 /// What becomes of the products.
 #[derive(Debug, Clone, Copy)]
 pub enum ProductOutput<'a> {
-    /// They are written, the segments' rows one after the other: at most three, together the matrix.
+    /// They are written, the segments' rows one after the other: at most three, together the
+    /// matrix.
     Segments(&'a [Segment]),
     /// `gelu(gate) * up` is written; the matrix is the rows of the gate and then those of `up`.
     Gated {
@@ -76,7 +78,8 @@ pub enum ProductOutput<'a> {
     GatedHalves {
         /// (width, rows / 2) [`OperandKind::Halves`], whole groups of columns.
         operand: Operand,
-        /// The power of two that all rows are counted in. No result may exceed 65504 of it; what is below 2^-14 of it loses bits.
+        /// The power of two that all rows are counted in. No result may exceed 65504 of it; what is
+        /// below 2^-14 of it loses bits.
         unit: f32,
     },
 }
@@ -134,8 +137,8 @@ pub struct Layout {
     pub link: Link,
 }
 
-/// The launch of a product with one of the kernels. It has several shapes, which differ in speed and in the last bits of their
-/// sums; the best is found by measuring.
+/// The launch of a product with one of the kernels. It has several shapes, which differ in speed
+/// and in the last bits of their sums; the best is found by measuring.
 pub trait ProductLaunch: Sync {
     /// A way to lay it out on the device.
     type Shape: Copy + Send + Sync;
@@ -146,8 +149,8 @@ pub trait ProductLaunch: Sync {
     /// What is multiplied.
     fn product(&self) -> &Product<'_>;
 
-    /// The shapes that the device can run, at least one if it can multiply this with the kernel at all; the first is the one to
-    /// take before anything is measured.
+    /// The shapes that the device can run, at least one if it can multiply this with the kernel at
+    /// all; the first is the one to take before anything is measured.
     fn offer(&self, capabilities: &Capabilities) -> Vec<Self::Shape>;
 
     /// The numbers that tell a shape from the others.
@@ -159,7 +162,8 @@ pub trait ProductLaunch: Sync {
     /// If the device cannot run the shape.
     ///
     /// # Panics
-    /// If the product is none that the kernel multiplies: operands of the wrong kind, too little scratch memory.
+    /// If the product is none that the kernel multiplies: operands of the wrong kind, too little
+    /// scratch memory.
     fn lay_out(
         &self,
         capabilities: &Capabilities,
@@ -167,8 +171,9 @@ pub trait ProductLaunch: Sync {
         label: &str,
     ) -> Result<Layout, GpuError>;
 
-    /// What the best shape depends on: kernel, format, rows x columns of the matrix, rows of activations (w), where they come
-    /// from and where the products go. Launches with one key take the same time in the same shape.
+    /// What the best shape depends on: kernel, format, rows x columns of the matrix, rows of
+    /// activations (w), where they come from and where the products go. Launches with one key take
+    /// the same time in the same shape.
     fn key(&self) -> String {
         let Product { matrix, width, input, output } = self.product();
         let Matrix { format, rows, columns, .. } = matrix;
@@ -183,7 +188,8 @@ pub trait ProductLaunch: Sync {
     /// If the device cannot run the shape or the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the product contradicts itself, for example by segments that are not the matrix, or is none that the kernel multiplies.
+    /// If the product contradicts itself, for example by segments that are not the matrix, or is
+    /// none that the kernel multiplies.
     fn dispatch(
         &self,
         gpu: &Gpu,
@@ -349,8 +355,8 @@ impl Product<'_> {
         }
     }
 
-    /// Rows of each segment, and where the second and the third begin; of a gated product the rows of each half, and where the
-    /// second begins.
+    /// Rows of each segment, and where the second and the third begin; of a gated product the rows
+    /// of each half, and where the second begins.
     pub(super) fn split(&self) -> ([u32; OUTPUTS_MAX], [u32; OUTPUTS_MAX - 1]) {
         let outputs = self.outputs() as u32;
         let (mut rows, mut begins) = ([0; OUTPUTS_MAX], [outputs; OUTPUTS_MAX - 1]);

@@ -1,10 +1,12 @@
-//! Products of a quantised matrix with one row of activations, as generation needs them: `shaders/stream.comp`.
+//! Products of a quantised matrix with one row of activations, as generation needs them:
+//! `shaders/stream.comp`.
 //!
-//! Bound by the bytes of the matrix. For a block of 32 weights an invocation does 16 integer dot products and about 25 other
-//! operations; the activations are in registers, so that the nearest cache carries only the matrix. Few large workgroups,
-//! one or two for each core, because each of them norms and quantises the activations for itself.
-//! Where a workgroup is one team, each block of the activations has one invocation: an [interleaved](OperandKind::Interleaved)
-//! row gives it the block's values with eight loads beside its neighbours', and they stay in its registers.
+//! Bound by the bytes of the matrix. For a block of 32 weights an invocation does 16 integer dot
+//! products and about 25 other operations; the activations are in registers, so that the nearest
+//! cache carries only the matrix. Few large workgroups, one or two for each core, because each of
+//! them norms and quantises the activations for itself. Where a workgroup is one team, each block
+//! of the activations has one invocation: an [interleaved](OperandKind::Interleaved) row gives it
+//! the block's values with eight loads beside its neighbours', and they stay in its registers.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -48,8 +50,9 @@ pub struct StreamShape {
     pub turns: bool,
 }
 
-/// A product with one row of activations. The matrix is of a quantised format; the activations are f32, interleaved or not, or
-/// normed; gated products go to one place, as f32, or interleaved in whole blocks.
+/// A product with one row of activations. The matrix is of a quantised format; the activations are
+/// f32, interleaved or not, or normed; gated products go to one place, as f32, or interleaved in
+/// whole blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamLaunch<'a>(pub Product<'a>);
 
@@ -106,15 +109,17 @@ fn sizes(kind: DeviceKind) -> &'static [Sizes] {
     }
 }
 
-/// Whether the kernel can multiply with a matrix of `columns` columns, with a norm before or without.
+/// Whether the kernel can multiply with a matrix of `columns` columns, with a norm before or
+/// without.
 pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
     shader(format).is_some()
         && columns.is_multiple_of(SCALE_BLOCK)
         && StreamShape::suited(capabilities, format, columns, norm).is_some()
 }
 
-/// Whether the kernel is faster with interleaved activations for a product of `columns` columns: each workgroup has one
-/// team, so that each block of them has one invocation, which then quantises it without the others.
+/// Whether the kernel is faster with interleaved activations for a product of `columns` columns:
+/// each workgroup has one team, so that each block of them has one invocation, which then quantises
+/// it without the others.
 pub fn prefers_interleaved(capabilities: &Capabilities, format: Format, columns: usize) -> bool {
     StreamShape::suited(capabilities, format, columns, false).is_some_and(|shape| shape.teams == 1)
 }
@@ -177,8 +182,8 @@ impl StreamShape {
     }
 }
 
-/// Blocks of the activations that are staged at a time: all where they are normed, as many as there is room for where they
-/// are not. None if that is too few.
+/// Blocks of the activations that are staged at a time: all where they are normed, as many as there
+/// is room for where they are not. None if that is too few.
 fn staged_blocks(
     format: Format,
     blocks: u32,
@@ -198,9 +203,10 @@ fn staged_blocks(
 }
 
 impl StreamLaunch<'_> {
-    /// Workgroups in a shape: no more than there are outputs for their teams, and as many as have equal shares of the outputs, if
-    /// that leaves few of them out. One team with more rows than the others keeps all waiting: with 128 workgroups instead of 132
-    /// generation with 27B on an H200 was 2.5 % faster (`docs/benchmarks/h200.md`).
+    /// Workgroups in a shape: no more than there are outputs for their teams, and as many as have
+    /// equal shares of the outputs, if that leaves few of them out. One team with more rows than
+    /// the others keeps all waiting: with 128 workgroups instead of 132 generation with 27B on an
+    /// H200 was 2.5 % faster (`docs/benchmarks/h200.md`).
     fn workgroups(&self, shape: &StreamShape) -> u32 {
         let outputs = self.0.outputs() as u32;
         let most = shape.workgroups.clamp(1, outputs.div_ceil(shape.teams).max(1));

@@ -1,10 +1,10 @@
-//! Shapes of kernels by measurement. The static tables of the kernels say what a kind of device probably likes; when a model is
-//! loaded, the shapes that its products can have are timed on this device with the model's own weights, once, and what was
-//! found is kept in a file.
+//! Shapes of kernels by measurement. The static tables of the kernels say what a kind of device
+//! probably likes; when a model is loaded, the shapes that its products can have are timed on this
+//! device with the model's own weights, once, and what was found is kept in a file.
 //!
-//! [`survey`] finds out what there is to measure, [`measure`] does it, [`table`] keeps it. Shapes sum in different orders: the
-//! last bits of results depend on what was chosen. Within a process a shape never changes, also where time was short and
-//! nothing was measured.
+//! [`survey`] finds out what there is to measure, [`measure`] does it, [`table`] keeps it. Shapes
+//! sum in different orders: the last bits of results depend on what was chosen. Within a process a
+//! shape never changes, also where time was short and nothing was measured.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -48,8 +48,8 @@ pub enum TuningMode {
     Forced(usize),
 }
 
-/// Called with the numbers of kernels that were measured and that are to be, from the start on, and with two equal numbers at
-/// the end, even if time was too short for all.
+/// Called with the numbers of kernels that were measured and that are to be, from the start on, and
+/// with two equal numbers at the end, even if time was too short for all.
 pub type TuningProgress = Arc<dyn Fn(usize, usize) + Send + Sync>;
 
 /// How shapes of kernels are chosen by measurement.
@@ -141,7 +141,8 @@ impl Tuner {
         Self { tuning, settled: Mutex::default() }
     }
 
-    /// The shapes for a Plan. `show` lets a survey see all its launches, those first that matter most.
+    /// The shapes for a Plan. `show` lets a survey see all its launches, those first that matter
+    /// most.
     ///
     /// # Errors
     /// If the device fails.

@@ -1,5 +1,6 @@
-//! What the tests of heads and attention work on: sequences with block tables and rings, their cache on the device, poisoned
-//! where nothing was stored, and beside it what the cache should give back.
+//! What the tests of heads and attention work on: sequences with block tables and rings, their
+//! cache on the device, poisoned where nothing was stored, and beside it what the cache should give
+//! back.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -95,8 +96,9 @@ impl ExpectedCache {
     }
 }
 
-/// A head as the cache gives it back, by the rules of `trine_backend::reference`'s cache: int8 codes are
-/// `round(x / scale)` with `scale = max|x| / 127` rounded to f16, one scale for each [`KvType::int8_group`] values.
+/// A head as the cache gives it back, by the rules of `trine_backend::reference`'s cache: int8
+/// codes are `round(x / scale)` with `scale = max|x| / 127` rounded to f16, one scale for each
+/// [`KvType::int8_group`] values.
 fn rounded(kind: KvType, head: &[f32]) -> Vec<f32> {
     match kind {
         KvType::F32 => head.to_vec(),
@@ -234,7 +236,8 @@ impl Bed {
         }
     }
 
-    /// Stores keys and values before the step in both caches; on the device only those that a ring still holds.
+    /// Stores keys and values before the step in both caches; on the device only those that a ring
+    /// still holds.
     fn remember(&mut self, source: &mut ChaCha8Rng) {
         let Heads { kv, dim, .. } = self.case.heads;
         let [_, k, v] = self.case.sizes;
@@ -362,7 +365,8 @@ impl Bed {
         upload(&self.gpu, &all)
     }
 
-    /// Asserts that the output is what the reference says, within `part` of its largest magnitude, and poisoned after the rows.
+    /// Asserts that the output is what the reference says, within `part` of its largest magnitude,
+    /// and poisoned after the rows.
     pub(crate) fn check(&self, found: &[f32], expected: &[f32], part: f32, what: &str) {
         let high = expected.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
         for (at, (found, wanted)) in found.iter().zip(expected).enumerate() {

@@ -14,8 +14,9 @@ pub(super) const COUNTERS: usize = 4096;
 pub struct MatmulLaunch<'a> {
     /// What is multiplied.
     pub product: Product<'a>,
-    /// Memory for the parts of tiles that several workgroups share, at least [`MatmulLaunch::scratch_bytes`]. Its counters
-    /// (the first [`MatmulLaunch::COUNTER_BYTES`]) must be 0 before the first launch that uses it; each launch leaves them so.
+    /// Memory for the parts of tiles that several workgroups share, at least
+    /// [`MatmulLaunch::scratch_bytes`]. Its counters (the first [`MatmulLaunch::COUNTER_BYTES`])
+    /// must be 0 before the first launch that uses it; each launch leaves them so.
     pub scratch: Option<Span>,
 }
 
@@ -30,8 +31,8 @@ impl MatmulLaunch<'_> {
         outputs.div_ceil(features) * width.div_ceil(tokens)
     }
 
-    /// Whether kernels can count its parts. They do so in 32 bits, of which the driver takes one as a sign: pieces of 8 bytes of weights,
-    /// of 16 bytes of activations, and outputs.
+    /// Whether kernels can count its parts. They do so in 32 bits, of which the driver takes one as
+    /// a sign: pieces of 8 bytes of weights, of 16 bytes of activations, and outputs.
     pub(super) fn is_countable(&self) -> bool {
         let Product { matrix, width, .. } = self.product;
         let Matrix { format, rows, columns, .. } = matrix;

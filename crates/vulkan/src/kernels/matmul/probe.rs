@@ -1,7 +1,8 @@
 //! Which elements of cooperative matrices an invocation holds: `shaders/fragment_probe.comp`.
 //!
-//! `VK_KHR_cooperative_matrix` leaves that to the implementation, and the fragment kernel writes factors component by component.
-//! So a device is asked once, when it is opened, and the kernel is used where the answer is [`Held::known`].
+//! `VK_KHR_cooperative_matrix` leaves that to the implementation, and the fragment kernel writes
+//! factors component by component. So a device is asked once, when it is opened, and the kernel is
+//! used where the answer is [`Held::known`].
 
 use std::sync::Arc;
 
@@ -34,8 +35,8 @@ pub(crate) const LANES: u32 = 32;
 /// Components of a matrix that an invocation can hold in the probe; those that it has not are -1.
 const COMPONENTS: usize = 64;
 
-/// What each invocation of a subgroup holds of the three matrices of a product, as row * columns + column, in the order of its
-/// components.
+/// What each invocation of a subgroup holds of the three matrices of a product, as row * columns +
+/// column, in the order of its components.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     /// The left factor, (m, k).
@@ -47,9 +48,9 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// What the fragment kernel relies on for [`INSTRUCTION`]: invocations hold what they hold for `mma.m16n8k16` with 16-bit floats in
-    /// NVIDIA's Parallel Thread Execution ISA ("Matrix Fragments for mma.m16n8k16 with floating point type"), in the order of
-    /// the rows.
+    /// What the fragment kernel relies on for [`INSTRUCTION`]: invocations hold what they hold for
+    /// `mma.m16n8k16` with 16-bit floats in NVIDIA's Parallel Thread Execution ISA ("Matrix
+    /// Fragments for mma.m16n8k16 with floating point type"), in the order of the rows.
     pub(crate) fn known() -> Self {
         let Instruction { n, k, .. } = INSTRUCTION;
         let lanes = |count: u32, place: fn(u32, u32, u32) -> (u32, u32), columns: u32| {
@@ -127,8 +128,8 @@ fn has_instruction(capabilities: &Capabilities) -> bool {
         })
 }
 
-/// Whether invocations of a device hold what the fragment kernel relies on. A device that fails at the question has the other
-/// kernels, and fails again where it matters.
+/// Whether invocations of a device hold what the fragment kernel relies on. A device that fails at
+/// the question has the other kernels, and fails again where it matters.
 pub(crate) fn is_known(gpu: &Arc<Gpu>) -> bool {
     if !has_instruction(gpu.capabilities()) {
         return false;

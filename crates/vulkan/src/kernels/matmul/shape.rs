@@ -16,7 +16,8 @@ const FILLED: u32 = 80;
 /// Shape of the kernel for matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatrixShape {
-    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a workgroup's tile.
+    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a
+    /// workgroup's tile.
     pub tile: (u32, u32),
     /// Columns of a step: 32, 64 or 128.
     pub step: u32,
@@ -28,8 +29,8 @@ pub struct MatrixShape {
     pub stages: u32,
     /// Steps whose loads are under way: 1 to 4.
     pub depth: u32,
-    /// Workgroups that the device runs at once, if several are to share each of the tiles that would not fill it in the last
-    /// round; otherwise 0.
+    /// Workgroups that the device runs at once, if several are to share each of the tiles that
+    /// would not fill it in the last round; otherwise 0.
     pub workgroups: u32,
     /// The instruction.
     pub instruction: Instruction,
@@ -38,11 +39,13 @@ pub struct MatrixShape {
 /// Shape of the kernels for plain and integer arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TileShape {
-    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a workgroup's tile.
+    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a
+    /// workgroup's tile.
     pub tile: (u32, u32),
     /// The same of an invocation.
     pub part: (u32, u32),
-    /// Columns of a step: 32, 64 or 128 of quantised weights, a multiple of 4 that divides 128 of floats.
+    /// Columns of a step: 32, 64 or 128 of quantised weights, a multiple of 4 that divides 128 of
+    /// floats.
     pub step: u32,
 }
 
@@ -88,7 +91,8 @@ impl MatrixShape {
         if shared == 0 {
             return Rounds::whole(tiles);
         }
-        // The last tiles fill one round, or two or three if one would leave too much of the device idle.
+        // The last tiles fill one round, or two or three if one would leave too much of the device
+        // idle.
         let most = (launch.product.groups() * GROUP as u32 / self.step / 2).max(1);
         let fill = |rounds: u32| {
             let splits = (rounds * self.workgroups / shared).min(most);
@@ -117,8 +121,8 @@ impl MatrixShape {
         self.subgroups() * subgroup
     }
 
-    /// 16-byte vectors of shared memory: rows of the tiles have one more than their halves take, and at the end each subgroup
-    /// lays out the sums of `instruction.n` rows of activations.
+    /// 16-byte vectors of shared memory: rows of the tiles have one more than their halves take,
+    /// and at the end each subgroup lays out the sums of `instruction.n` rows of activations.
     fn shared(&self) -> u32 {
         let tiles = self.stages * (self.tile.0 + self.tile.1) * (self.step / 8 + 1);
         let sums = self.subgroups() * self.instruction.n * (self.part.0 / 4 + 1);
@@ -205,8 +209,8 @@ impl MatmulShape {
         }
     }
 
-    /// The operand of the kernel that a device uses for a format. Float weights are kept for their exactness and are
-    /// multiplied in f32 on every device.
+    /// The operand of the kernel that a device uses for a format. Float weights are kept for their
+    /// exactness and are multiplied in f32 on every device.
     pub fn operand_for(capabilities: &Capabilities, format: Format) -> OperandKind {
         if format.is_float() {
             OperandKind::Plain
@@ -224,7 +228,8 @@ impl MatmulShape {
         all.first().copied().unwrap_or(fallback)
     }
 
-    /// The shapes that are worth measuring on a device for the operand of a launch, the likeliest first.
+    /// The shapes that are worth measuring on a device for the operand of a launch, the likeliest
+    /// first.
     pub fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<Self> {
         let list = match launch.product.input.operand().map(|operand| operand.kind) {
             Some(OperandKind::Halves) => {
@@ -263,8 +268,9 @@ impl MatmulShape {
         }
     }
 
-    /// Whether the dispatch may be part of a chain. Wide ones gain less by it than they lose: with all of them in
-    /// chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on an H200 (`bench -p 512 -r 5` and `-r 10`).
+    /// Whether the dispatch may be part of a chain. Wide ones gain less by it than they lose: with
+    /// all of them in chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on an
+    /// H200 (`bench -p 512 -r 5` and `-r 10`).
     pub(super) fn is_chained(&self, launch: &MatmulLaunch<'_>) -> bool {
         !matches!(self, MatmulShape::Tile(_)) && launch.product.width <= CHAINED_ROWS
     }
@@ -348,7 +354,8 @@ impl MatmulShape {
     }
 }
 
-/// The device's products of halves with sums in f32, the best first: as square as possible, then small.
+/// The device's products of halves with sums in f32, the best first: as square as possible, then
+/// small.
 fn instructions(capabilities: &Capabilities) -> Vec<Instruction> {
     let mut list: Vec<Instruction> = capabilities
         .cooperative
@@ -373,9 +380,10 @@ type Layout = ((u32, u32), u32, (u32, u32), u32, u32, u32);
 /// For software devices: small, as their compilation takes longer than their work.
 const SOFTWARE: &[Layout] = &[((32, 16), 32, (16, 16), 1, 1, 1), ((16, 16), 32, (16, 16), 2, 2, 1)];
 
-/// For GPUs with a memory of their own, up to 8, 16, 32 and 64 rows of activations, and more. Few rows: bound by the bytes of
-/// the matrix; subgroups that share the columns read each activation from shared memory once for 64 rows of weights. Many
-/// rows: bound by products and reads of shared memory; large parts of subgroups.
+/// For GPUs with a memory of their own, up to 8, 16, 32 and 64 rows of activations, and more. Few
+/// rows: bound by the bytes of the matrix; subgroups that share the columns read each activation
+/// from shared memory once for 64 rows of weights. Many rows: bound by products and reads of shared
+/// memory; large parts of subgroups.
 const DISCRETE: [(usize, &[Layout]); 5] = [
     (
         8,
@@ -427,8 +435,8 @@ const DISCRETE: [(usize, &[Layout]); 5] = [
     ),
 ];
 
-/// For GPUs that share the processor's memory: few compute units, subgroups of 64, 16 KiB of tiles or less so that several
-/// workgroups share a unit.
+/// For GPUs that share the processor's memory: few compute units, subgroups of 64, 16 KiB of tiles
+/// or less so that several workgroups share a unit.
 const INTEGRATED: [(usize, &[Layout]); 4] = [
     (
         16,
@@ -466,8 +474,8 @@ const INTEGRATED: [(usize, &[Layout]); 4] = [
     ),
 ];
 
-/// Groups of columns that are too few to be shared out again: with many rows of activations, one round of few workgroups
-/// wins (98 against 122 us for 5376 x 4096 and 512 rows on an H200).
+/// Groups of columns that are too few to be shared out again: with many rows of activations, one
+/// round of few workgroups wins (98 against 122 us for 5376 x 4096 and 512 rows on an H200).
 const SHORT_GROUPS: u32 = 32;
 
 /// Numbers of workgroups that may fill a device, the likeliest first.
@@ -475,7 +483,8 @@ fn workgroups(kind: DeviceKind, tokens: u32) -> &'static [u32] {
     match kind {
         DeviceKind::Processor => &[0, 4],
         DeviceKind::Integrated => &[24, 48, 0],
-        // Two for each of an H200's 132 multiprocessors, or four and more where each waits for memory.
+        // Two for each of an H200's 132 multiprocessors, or four and more where each waits for
+        // memory.
         _ if tokens > 64 => &[264, 528, 132, 396],
         _ => &[528, 792, 1056],
     }

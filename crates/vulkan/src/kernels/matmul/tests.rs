@@ -335,7 +335,8 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
             let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * a.abs().max(1.0);
             assert!(whole[..own].iter().zip(&pieces[..own]).all(close), "{format:?} {gated}");
         }
-        // One row of tiles, which may be a single tile, is more than the device takes: an error that says so, with what helps.
+        // One row of tiles, which may be a single tile, is more than the device takes: an error
+        // that says so, with what helps.
         let none = Capabilities { groups: [0; 3], ..gpu.capabilities().clone() };
         assert_eq!(small.rows_at_once(&none, ALLOCATED), PIECE_ROWS);
         let error = small.misfit(&none, &MatmulShape::default_for(&none, &small), "logits");
@@ -343,7 +344,8 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
     }
 }
 
-/// Shapes for the device's matrix units, whatever their size; empty, and said so, where it has none.
+/// Shapes for the device's matrix units, whatever their size; empty, and said so, where it has
+/// none.
 fn matrix_shapes() -> Vec<MatmulShape> {
     let gpu = gpu();
     let halves = |shape: &&crate::capabilities::CooperativeShape| {
@@ -489,8 +491,8 @@ fn kernels() -> Vec<(Format, MatmulShape)> {
     matrix.chain(fragment).chain([(Format::Q8_0, tile), (Format::F32, tile)]).collect()
 }
 
-/// Equal rows of activations give equal products, to the bit, wherever they stand: over several tiles, some of which several
-/// workgroups share.
+/// Equal rows of activations give equal products, to the bit, wherever they stand: over several
+/// tiles, some of which several workgroups share.
 #[test]
 fn matrices_treat_all_rows_alike() {
     let units = matrix_shapes().into_iter().chain(fragment::shapes_or_notice());

@@ -123,7 +123,8 @@ fn products(weights: &[f32], inputs: &[f64], columns: usize) -> Vec<(f64, f64)> 
     inputs.chunks_exact(columns).flat_map(row).collect()
 }
 
-/// Size that errors of a K format's product scale with: its two parts may be larger than their difference.
+/// Size that errors of a K format's product scale with: its two parts may be larger than their
+/// difference.
 fn widened(format: Format, size: f64) -> f64 {
     if format == Format::Q4K { 4.0 * size } else { size }
 }
@@ -140,7 +141,8 @@ fn columns_of(format: Format) -> &'static [usize] {
     }
 }
 
-/// Every width of a format, in shapes that take teams smaller than, as large as and larger than a subgroup.
+/// Every width of a format, in shapes that take teams smaller than, as large as and larger than a
+/// subgroup.
 fn check_widths(format: Format) {
     let gpu = gpu();
     let subgroup = gpu.capabilities().subgroup;
@@ -268,7 +270,8 @@ fn check_norms(format: Format) {
     let subgroup = gpu.capabilities().subgroup;
     for (case, &columns) in columns_of(format)[1..].iter().enumerate() {
         for add in [false, true] {
-            // The two kinds of operand in every case, the other formats in one: each takes another kernel.
+            // The two kinds of operand in every case, the other formats in one: each takes another
+            // kernel.
             let main = matches!(format, Format::F32 | Format::Q4_0);
             if !main && case != format as usize % 3 {
                 continue;

@@ -14,7 +14,8 @@ use crate::error::GpuError;
 use crate::kernels::product::ProductLaunch;
 use crate::raw::gpu::Gpu;
 
-/// Most shapes that are tried for a key: each may have to be compiled, which takes about a tenth of a second.
+/// Most shapes that are tried for a key: each may have to be compiled, which takes about a tenth of
+/// a second.
 const TRIALS_MAX: usize = 8;
 /// Most launches of a key, each with other weights: their measurements take turns.
 const LAUNCHES_MAX: usize = 64;
@@ -42,8 +43,8 @@ pub(super) struct Job {
 /// Parameters of the shapes that are chosen, by key; `None` where it is that of the static tables.
 pub(super) type ChosenShapes = HashMap<String, Option<Vec<u32>>>;
 
-/// Sees all products that the passes of a Plan launch. What was measured before is chosen; what was not is counted, or with
-/// [`Survey::collect`] made ready to measure.
+/// Sees all products that the passes of a Plan launch. What was measured before is chosen; what was
+/// not is counted, or with [`Survey::collect`] made ready to measure.
 pub(crate) struct Survey {
     gpu: Arc<Gpu>,
     /// What has been decided; keys that the table knows are added.
@@ -64,7 +65,8 @@ impl Survey {
         Self { gpu: gpu.clone(), chosen, table, missing, deadline: None, jobs, places }
     }
 
-    /// From here on keys that are missing are made ready to measure, the first in any case, the others until the deadline.
+    /// From here on keys that are missing are made ready to measure, the first in any case, the
+    /// others until the deadline.
     pub(super) fn collect(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
     }
@@ -132,7 +134,8 @@ impl Survey {
         Ok(())
     }
 
-    /// Compiles the shapes to try, all at once. One that does not compile is left out, unless it is the device that fails.
+    /// Compiles the shapes to try, all at once. One that does not compile is left out, unless it is
+    /// the device that fails.
     fn job<L: ProductLaunch>(
         &self,
         key: String,
@@ -159,7 +162,8 @@ impl Survey {
                     job.numbers.push(number);
                 }
                 Err(error @ GpuError::Lost { .. }) => return Err(error),
-                // Without the shape of the tables there is nothing to compare with, and nothing to run either.
+                // Without the shape of the tables there is nothing to compare with, and nothing to
+                // run either.
                 Err(error) if number == 0 => return Err(error),
                 Err(error) => {
                     tracing::debug!(key = job.key, ?parameters, %error, "a shape was not tried");
@@ -185,8 +189,8 @@ pub(super) fn digest(offer: &[Vec<u32>]) -> String {
     hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// At most `most` of `count` numbers: the first, and others evenly over the rest, because neighbours in a list of shapes are
-/// alike.
+/// At most `most` of `count` numbers: the first, and others evenly over the rest, because
+/// neighbours in a list of shapes are alike.
 fn spread(count: usize, most: usize) -> Vec<usize> {
     let taken = count.min(most);
     (0..taken).map(|at| at * count / taken).collect()

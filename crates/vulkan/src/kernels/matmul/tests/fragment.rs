@@ -1,4 +1,5 @@
-//! The kernel that decodes weights into the registers of matrix units. It runs where the layout of these is known.
+//! The kernel that decodes weights into the registers of matrix units. It runs where the layout of
+//! these is known.
 
 use super::*;
 
@@ -65,8 +66,8 @@ fn fragments_agree_over_many_steps() {
     }
 }
 
-/// Without a device: where the layout is the known one, every width has shapes, and large matrices take them first where
-/// they were quicker.
+/// Without a device: where the layout is the known one, every width has shapes, and large matrices
+/// take them first where they were quicker.
 #[test]
 fn known_layouts_have_shapes() {
     let capabilities = crate::capabilities::presets::h200();
