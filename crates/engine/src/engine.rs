@@ -133,8 +133,7 @@ impl Place {
             return 0;
         }
         let common = common_length(self.tokens(), &sequence.tokens);
-        let prompt = sequence.computed().of_prompt();
-        if self.computed().serves(prompt, common) { common } else { 0 }
+        self.computed().serves(sequence.computed(), common)
     }
 
     fn running(&self) -> Option<&Sequence> {

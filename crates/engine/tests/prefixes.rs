@@ -234,6 +234,27 @@ fn sequences_in_memory_serve_prompts_of_their_own_kind() {
     assert_eq!(run(&mut engine, &answered(&long), 3).reused_tokens, 99);
 }
 
+/// The short prompt gives way. When it starts again, a long prompt's cache has its answer as well.
+#[test]
+fn an_answer_that_is_run_again_stays_exact() {
+    let mut options = options(256, 2, 64);
+    options.blocks = 6;
+    let fake = Fake::new(options, &[WINDOW]);
+    let coarse = Arc::clone(&fake.coarse);
+    let mut engine = Engine::with_running(Box::new(fake), 2);
+    let short = prompt(1, 60);
+    let long = [&short[..], &greedy(&short, 10)].concat();
+    let first = submit(&mut engine, &long, 40);
+    let second = submit(&mut engine, &short, 40);
+    finish(&mut engine, first);
+    assert_eq!(engine.status().preemptions, 1, "memory was to run out");
+    let before = coarse.load(Ordering::Relaxed);
+    assert!(before > 0, "the first prompt's rows are bulk rows, its answer's are not");
+    let (tokens, _) = finish(&mut engine, second);
+    assert_eq!(tokens, greedy(&short, 40)[40 - tokens.len()..]);
+    assert_eq!(coarse.load(Ordering::Relaxed), before, "positions were taken from the long prompt");
+}
+
 fn model(name: &str) -> Model {
     let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
     Model::open(&goldens.join(name)).expect("the model opens")

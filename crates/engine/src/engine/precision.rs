@@ -64,14 +64,25 @@ impl Computed {
         if position < self.other_from { self.precision } else { Precision::Exact }
     }
 
-    /// Returns whether a sequence whose prompt has the precision `prompt`, and whose first `common`
-    /// tokens are those of this one, may use these positions.
+    /// Returns the first position from which on all are exact.
+    fn exact_from(self) -> usize {
+        match self.precision {
+            Precision::Exact => 0,
+            Precision::Bulk => self.other_from,
+        }
+    }
+
+    /// Returns how many of these positions a sequence may use that is computed as `asking` and
+    /// whose first `common` tokens are the same.
     ///
-    /// Prompts of the same precision may. Others may only use a sequence beyond its prompt, as the
-    /// long prompt of a chat does that repeats a short prompt and the answer to it: those positions
-    /// are more exact than its own rows would be.
-    pub(super) fn serves(self, prompt: Precision, common: usize) -> bool {
-        self.precision == prompt || common > self.other_from
+    /// No sequence uses a position that is less exact than its own row would be. A prompt uses rows
+    /// of its own precision, with one exception: a long prompt may use a short prompt with a part
+    /// of the answer, as a chat does when it goes on. Those rows are more exact than its own.
+    pub(super) fn serves(self, asking: Computed, common: usize) -> usize {
+        let bulk = asking.exact_from()..self.exact_from();
+        let usable = if bulk.is_empty() { common } else { common.min(bulk.start) };
+        let is_short_prompt = self.precision < asking.precision && usable <= self.other_from;
+        if is_short_prompt { 0 } else { usable }
     }
 }
 
@@ -103,33 +114,56 @@ mod tests {
         assert_eq!((short.at(0), short.at(BULK_ROWS)), (Precision::Exact, Precision::Exact));
     }
 
+    /// How many of `common` positions of one sequence another may use.
+    #[track_caller]
+    fn check(from: Computed, asking: Computed, common: usize, usable: usize) {
+        assert_eq!(from.serves(asking, common), usable);
+    }
+
     #[test]
     fn prompts_of_one_precision_share_any_beginning() {
         for tokens in [BULK_ROWS, LONG] {
-            assert!(Computed::with_prompt(tokens).serves(Precision::of_prompt(tokens), 1));
+            let other = Computed::with_prompt(tokens + 100 * (tokens / LONG));
+            check(Computed::with_prompt(tokens), other, 1, 1);
+            check(other, Computed::with_prompt(tokens), 1, 1);
         }
     }
 
     #[test]
     fn a_long_prompt_uses_a_short_one_only_with_its_answer() {
-        let short = Computed::with_prompt(20);
-        assert!(!short.serves(Precision::Bulk, 20));
-        assert!(short.serves(Precision::Bulk, 21));
+        let (short, long) = (Computed::with_prompt(20), Computed::with_prompt(LONG));
+        check(short, long, 20, 0);
+        check(short, long, 21, 21);
+    }
+
+    #[test]
+    fn generated_rows_are_never_replaced_by_bulk_rows() {
+        // Sequences that lost their memory after a part of the answer, which another prompt
+        // repeats.
+        let other = Computed::with_prompt(4 * LONG);
+        check(other, Computed::with_prompt(20), 3 * LONG, 0);
+        check(other, Computed::with_prompt(20), 5 * LONG, 0);
+        check(other, Computed::with_prompt(LONG), 3 * LONG, LONG);
+        check(other, Computed::with_prompt(LONG), LONG - 1, LONG - 1);
+        // The answer of a shorter prompt is as exact as the prompt that repeats it, or more.
+        check(Computed::with_prompt(LONG), other, 3 * LONG, 3 * LONG);
     }
 
     #[test]
     fn restored_positions_serve_no_other_prompt_that_the_sequence_itself_would_not() {
+        let (short, long) = (Computed::with_prompt(20), Computed::with_prompt(2 * LONG));
         // The prompt may have had any length up to the limit.
         let exact = Computed::restored(Precision::Exact, 4 * BULK_ROWS);
-        assert!(exact.serves(Precision::Exact, 1));
-        assert!(!exact.serves(Precision::Bulk, BULK_ROWS));
-        assert!(exact.serves(Precision::Bulk, LONG));
+        check(exact, short, 1, 1);
+        check(exact, long, BULK_ROWS, 0);
+        check(exact, long, LONG, LONG);
         // A piece of a short prompt has no answer.
         let piece = Computed::restored(Precision::Exact, BULK_ROWS / 2);
-        assert!(!piece.serves(Precision::Bulk, BULK_ROWS / 2));
+        check(piece, long, BULK_ROWS / 2, 0);
         // All of it may be the prompt.
-        let bulk = Computed::restored(Precision::Bulk, 4 * BULK_ROWS);
-        assert!(bulk.serves(Precision::Bulk, 1));
-        assert!(!bulk.serves(Precision::Exact, 4 * BULK_ROWS));
+        let bulk = Computed::restored(Precision::Bulk, 4 * LONG);
+        check(bulk, long, 1, 1);
+        check(bulk, long, 4 * LONG, 2 * LONG);
+        check(bulk, short, 4 * LONG, 0);
     }
 }

@@ -116,13 +116,15 @@ impl Prefixes {
     pub(super) fn find(&self, sequence: &Sequence, least: usize) -> Option<Prefix> {
         // The last token is always run.
         let tokens = &sequence.tokens[..sequence.tokens.len().saturating_sub(1)];
-        let prompt = sequence.computed().of_prompt();
-        let find = |precision| self.find_kind(precision, sequence.scope, tokens, least);
-        let own = find(prompt);
-        // As with sequences in memory, a long prompt may use a short one with its answer.
-        let short = if prompt.is_bulk() { find(Precision::Exact) } else { None };
-        let short = short.filter(|prefix| prefix.computed().serves(prompt, prefix.length));
-        [own, short].into_iter().flatten().max_by_key(|prefix| (prefix.length, prefix.precision))
+        let asking = sequence.computed();
+        let find = |precision| {
+            let most = Computed::restored(precision, tokens.len()).serves(asking, tokens.len());
+            let prefix = self.find_kind(precision, sequence.scope, &tokens[..most], least)?;
+            let usable = prefix.computed().serves(asking, prefix.length);
+            (usable == prefix.length).then_some(prefix)
+        };
+        let prefixes = [Precision::Exact, Precision::Bulk].into_iter().filter_map(find);
+        prefixes.max_by_key(|prefix| (prefix.length, prefix.precision))
     }
 
     fn find_kind(
