@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::drivers::Driver;
+use crate::driver::Driver;
 
 /// A program that cargo built.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
-use crate::drivers;
+use crate::machine;
 use crate::programs::{self, Program};
 use crate::standard_library::{self, Purpose};
 use crate::test_runs::TestRun;
@@ -50,9 +50,9 @@ const EVERYTHING: [&str; 5] = ["--workspace", "--lib", "--bins", "--tests", "--l
 /// Builds the workspace for Windows, and runs the program and the tests of the portable packages
 /// under Wine.
 pub(crate) fn windows(root: &Path) -> anyhow::Result<()> {
-    let missing = NEEDS.iter().filter(|(program, _)| !drivers::is_program(program));
+    let missing = NEEDS.iter().filter(|(program, _)| !machine::is_program(program));
     let missing: Vec<&str> = missing.map(|&(_, package)| package).collect();
-    drivers::install(root, &missing)?;
+    machine::install(root, &missing)?;
     let target = standard_library::arguments(root, WINDOWS, Purpose::Programs)?;
     let wine = Wine::prepare(root)?;
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::drivers::Driver;
+use crate::driver::Driver;
 use crate::programs::{Program, lines};
 use crate::validation::{self, Messages};
 

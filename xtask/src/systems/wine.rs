@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 
 use super::COMPILER;
-use crate::drivers::Driver;
+use crate::driver::Driver;
 use crate::programs;
 
 /// Starts a program for Windows.
