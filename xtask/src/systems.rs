@@ -17,11 +17,9 @@ use self::wine::Wine;
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
 const MACOS: &str = "aarch64-apple-darwin";
-/// The compiler and linker for Windows.
-const COMPILER: &str = "x86_64-w64-mingw32-gcc";
 /// The programs that building for Windows needs, and their packages in Debian.
 const NEEDS: [(&str, &str); 2] =
-    [(COMPILER, "gcc-mingw-w64-x86-64-win32"), (wine::LAUNCHER, "wine")];
+    [(wine::COMPILER, "gcc-mingw-w64-x86-64-win32"), (wine::LAUNCHER, "wine")];
 /// The folders of the packages whose tests run under Wine. Those of the Vulkan backend need a
 /// driver, and xtask's are about Debian.
 const PORTABLE: [&str; 9] = [
