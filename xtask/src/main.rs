@@ -3,6 +3,7 @@
 mod apt;
 mod bad_input;
 mod chart;
+mod checks;
 mod ci;
 mod circles;
 mod dist;
