@@ -8,18 +8,13 @@ use anyhow::{Context, bail};
 use crate::drivers::{self, Drivers};
 use crate::programs::{self, Program};
 use crate::test_runs::{TestRun, Validation};
-use crate::{chart, dist, image, outside, radv, shaders, test_runs, tidy, validation};
+use crate::{chart, checks, dist, image, outside, radv, shaders, test_runs, tidy, validation};
 
 /// If this is 1, `ci` passes without the drivers that it could not install or fetch.
 const OFFLINE: &str = "TRINE_CI_OFFLINE";
 
-const LINTS: [&str; 6] = ["clippy", "--all-targets", "--locked", "--", "-D", "warnings"];
-
-const TESTS: [&str; 3] = ["test", "--locked", "--no-run"];
 /// All tests, without the examples, which `cargo test` would also treat as tests.
 const EVERYTHING: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
-const COMPILER: [&str; 4] = ["--package", "xtask", "--features", "shaders"];
-
 /// Installs as people do, but without optimising again what the tests have built.
 const INSTALL: [&str; 9] = [
     "install",
@@ -61,8 +56,8 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 
     tidy::run(root)?;
     chart::run(root, true)?;
-    cargo(root, "formatting", &["fmt", "--all", "--check"])?;
-    cargo(root, "lints", &with(&LINTS, &["--workspace"]))?;
+    programs::run(root, "formatting", &["fmt", "--all", "--check"])?;
+    checks::lint(root, "lints", &["--workspace"])?;
     skipped.extend(shaders::check_unless_sealed(root)?);
 
     let programs = tests(root)?;
@@ -70,7 +65,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let others = programs.iter().filter(|program| program.is_test && !program.is_test_of(VULKAN));
     let others = TestRun::new("tests", others.collect());
     TestRun { driver: drivers.lavapipe.as_ref(), ..others }.run(root)?;
-    cargo(root, "installing", &INSTALL)?;
+    programs::run(root, "installing", &INSTALL)?;
     skipped.extend(packages(root, &programs)?);
     if is_offline {
         skipped.push("the image, whose parts are fetched".to_owned());
@@ -95,7 +90,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 
 /// Builds the tests of the whole workspace.
 fn tests(root: &Path) -> anyhow::Result<Vec<Program>> {
-    programs::build(root, "building the tests", &[&TESTS[..], &EVERYTHING].concat())
+    checks::build_tests(root, "building the tests", &EVERYTHING)
 }
 
 /// Packs the program that was built for the tests. Returns what was skipped, if anything.
@@ -107,15 +102,6 @@ fn packages(root: &Path, programs: &[Program]) -> anyhow::Result<Option<String>>
     let packed = dist::pack(root, programs).context("the packages failed")?;
     eprintln!("== packages: {} files in {:.0} s", packed.len(), start.elapsed().as_secs_f64());
     Ok(None)
-}
-
-/// Lints and tests of the shader compiler.
-pub(crate) fn shader_compiler(root: &Path) -> anyhow::Result<()> {
-    cargo(root, "lints of the shader compiler", &with(&LINTS, &COMPILER))?;
-    let tests = [&TESTS[..], &COMPILER, &["--bin", "shaders"]].concat();
-    let compiler = programs::build(root, "building the tests of the shader compiler", &tests)?;
-    let compiler = compiler.iter().filter(|program| program.is_test).collect();
-    TestRun::new("tests of the shader compiler", compiler).run(root)
 }
 
 /// Runs only the tests of the Vulkan backend, on the drivers found.
@@ -202,27 +188,4 @@ fn vulkan_tests(
     }
     test_runs::run_at_once(root, &at_once)?;
     Ok(skipped)
-}
-
-/// Returns a command of cargo with more arguments, which have to come before `--`.
-fn with<'a>(command: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
-    let (first, rest) = command.split_at(1);
-    [first, more, rest].concat()
-}
-
-fn cargo(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<()> {
-    programs::step(root, name, arguments, |mut cargo| {
-        Ok((cargo.status().context("cannot start cargo")?, ()))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_for_cargo_come_before_those_of_its_tool() {
-        let command = with(&["clippy", "--", "-D", "warnings"], &["--workspace"]);
-        assert_eq!(command, ["clippy", "--workspace", "--", "-D", "warnings"]);
-    }
 }

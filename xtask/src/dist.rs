@@ -5,6 +5,7 @@ mod bill;
 mod debian;
 mod inventory;
 mod licences;
+mod release;
 mod tree;
 mod trial;
 
@@ -16,8 +17,9 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use self::debian::is_possible;
 use self::inventory::Inventory;
+use self::release::Release;
 use self::tree::Tree;
-use crate::programs::{self, Program, finish, output};
+use crate::programs::{self, Program, finish};
 
 /// The folder of the results, from the repository's root.
 const RESULTS: &str = "target/dist";
@@ -45,7 +47,7 @@ pub(crate) fn pack(root: &Path, programs: &[Program]) -> anyhow::Result<Vec<Path
         std::fs::remove_dir_all(&folder).with_context(|| format!("cannot clear {RESULTS}"))?;
     }
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {RESULTS}"))?;
-    let release = Release { version: version(root)?, target: target()?, time: commit_time(root)? };
+    let release = Release::of(root)?;
     let inventory = Inventory::of_program(root, &release.target)?;
 
     let stripped = folder.join("trine");
@@ -67,16 +69,6 @@ pub(crate) fn pack(root: &Path, programs: &[Program]) -> anyhow::Result<Vec<Path
     std::fs::remove_file(&stripped)?;
     trial::run(root, &results)?;
     Ok(results)
-}
-
-/// The properties of a release.
-struct Release {
-    /// The program's version.
-    version: String,
-    /// The target that it was built for.
-    target: String,
-    /// The time of every packed file, in seconds since 1970.
-    time: u64,
 }
 
 fn archive(tree: &Tree, folder: &Path, name: &str, release: &Release) -> anyhow::Result<PathBuf> {
@@ -107,29 +99,4 @@ fn checksums(files: &[PathBuf]) -> anyhow::Result<String> {
         anyhow::Ok(format!("{sum}  {name}\n"))
     };
     files.iter().map(line).collect()
-}
-
-fn version(root: &Path) -> anyhow::Result<String> {
-    let path = root.join("Cargo.toml");
-    let manifest: toml::Table = std::fs::read_to_string(&path)?.parse()?;
-    let version = manifest["workspace"]["package"]["version"].as_str();
-    Ok(version.context("the workspace has no version")?.to_owned())
-}
-
-/// Returns the target that cargo builds for by default.
-fn target() -> anyhow::Result<String> {
-    let text = output(Command::new("rustc").args(["--version", "--verbose"]))?;
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not tell its host")?.to_owned())
-}
-
-/// Returns the time of the last commit, or the current time if there is no repository.
-fn commit_time(root: &Path) -> anyhow::Result<u64> {
-    let mut git = Command::new("git");
-    git.args(["log", "-1", "--format=%ct"]).current_dir(root);
-    if let Ok(text) = output(&mut git) {
-        return text.trim().parse().context("git gives no time");
-    }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
-    Ok(now.as_secs())
 }

@@ -5,42 +5,15 @@
 //! apt, whose lists and packages stay in `target/drivers`, fetches them, and `dpkg -x` unpacks them
 //! there, so that nothing in the system changes.
 
-pub(crate) mod apt;
-
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use self::apt::Apt;
-use crate::outside;
-
-/// A driver's environment: the variables to set, and the launcher of a test program.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Driver {
-    /// Environment variables: (name, value).
-    pub(crate) environment: Vec<(String, String)>,
-    /// The command before the test program's path; empty if none is needed.
-    pub(crate) launcher: Vec<String>,
-    /// The package's version, if this program fetched it.
-    pub(crate) version: String,
-    /// Whether `version` is the pinned one.
-    pub(crate) is_pinned: bool,
-    /// The folder with the description of a validation layer that works with the driver.
-    pub(crate) layers: Option<PathBuf>,
-}
-
-impl Driver {
-    /// Returns the command for a program on this driver.
-    pub(crate) fn command(&self, program: &Path) -> Command {
-        let mut words = self.launcher.iter().map(OsStr::new).chain([program.as_os_str()]);
-        let mut command = Command::new(words.next().unwrap_or(program.as_os_str()));
-        command.args(words);
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command
-    }
-}
+use crate::apt::Apt;
+use crate::driver::Driver;
+use crate::machine::{install, is_program};
+use crate::{dist, outside};
 
 /// The drivers of this machine; `None` if a driver is missing.
 pub(crate) struct Drivers {
@@ -288,33 +261,10 @@ fn missing_packages() -> Vec<&'static str> {
     if std::env::var_os("CXX").is_none() && !["c++", "g++"].iter().any(|name| is_program(name)) {
         packages.push("g++");
     }
-    if is_program("dpkg") && !crate::dist::is_possible() {
+    if is_program("dpkg") && !dist::is_possible() {
         packages.push("dpkg-dev");
     }
     packages
-}
-
-/// Installs packages of the system. Needs apt and root's rights only if there are any.
-pub(crate) fn install(root: &Path, packages: &[&str]) -> anyhow::Result<()> {
-    if packages.is_empty() {
-        return Ok(());
-    }
-    let command = format!("apt-get install {}", packages.join(" "));
-    if !is_program("apt-get") {
-        bail!("without apt, please install what Debian calls {}", packages.join(" "));
-    }
-    let user = Command::new("id").arg("-u").output().context("cannot start id")?;
-    if user.stdout.trim_ascii() != b"0" {
-        bail!("without root's rights; please do: sudo {command}");
-    }
-    eprintln!("== drivers: {command}");
-    apt::install(root, packages)
-}
-
-/// Returns whether a program of this name is in the path.
-pub(crate) fn is_program(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
 /// Fetches and unpacks a driver.

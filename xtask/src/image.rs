@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::drivers::{install, is_program};
+use crate::machine::{install, is_program};
 
 /// The programs that it needs, which are also the names of Debian's packages.
 const NEEDS: [&str; 4] = ["podman", "runc", "debootstrap", "curl"];

@@ -1,14 +1,18 @@
 //! Development tasks, run as `cargo xtask TASK`.
 
+mod apt;
 mod bad_input;
 mod chart;
+mod checks;
 mod ci;
 mod circles;
 mod dist;
 mod documents;
+mod driver;
 mod drivers;
 mod image;
 mod imports;
+mod machine;
 mod outside;
 mod programs;
 mod radv;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::drivers::is_program;
+use crate::machine::is_program;
 use crate::programs::{self, Program};
 
 /// The programs that the tests need in addition to `trine`, and their packages in Debian.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::drivers::Driver;
+use crate::driver::Driver;
 
 /// A program that cargo built.
 #[derive(Debug, Clone)]
@@ -95,7 +95,7 @@ pub(crate) fn cargo(root: &Path) -> Command {
 ///
 /// # Errors
 /// Returns an error if it fails. The error says how to repeat it.
-pub(crate) fn step<T>(
+fn step<T>(
     root: &Path,
     name: &str,
     arguments: &[&str],
@@ -111,6 +111,14 @@ pub(crate) fn step<T>(
     }
     eprintln!("== {name}: passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(result)
+}
+
+/// Announces a command of cargo, runs it with its output shown, and prints how long it took.
+///
+/// # Errors
+/// Returns an error if it fails. The error says how to repeat it.
+pub(crate) fn run(root: &Path, name: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    step(root, name, arguments, |mut cargo| Ok((cargo.status().context("cannot start cargo")?, ())))
 }
 
 /// Starts a program and passes on each line of its standard output.

@@ -13,7 +13,8 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 
 use self::assembly::Counts;
-use crate::drivers::{self, Driver};
+use crate::driver::Driver;
+use crate::drivers;
 use crate::programs::{self, Program};
 
 /// The committed report.

@@ -12,12 +12,15 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::programs::cargo;
-use crate::{ci, drivers, sources};
+use crate::test_runs::TestRun;
+use crate::{checks, drivers, sources};
 
 /// The folder of the shaders, from the repository's root.
 const FOLDER: &str = "crates/vulkan/shaders";
 /// The folder of their compiler.
 const COMPILER: &str = "xtask/src/bin/shaders";
+/// Arguments of cargo that choose it.
+const COMPILER_ARGUMENTS: [&str; 4] = ["--package", "xtask", "--features", "shaders"];
 /// The packages that the compiler consists of.
 const COMPILER_PACKAGES: [&str; 3] = ["glslang", "glslang-sys", "rspirv"];
 /// The seal's file.
@@ -29,7 +32,7 @@ const SEAL: &str = "crates/vulkan/shaders/spv/seal";
 /// Returns what could not be checked.
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<Vec<String>> {
     if !check && !Seal::of(root)?.is_of_compiler(root) {
-        ci::shader_compiler(root)?;
+        check_compiler(root)?;
     }
     compile(root, check)?;
     if !check {
@@ -45,7 +48,7 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<Vec<String>> {
 pub(crate) fn check_unless_sealed(root: &Path) -> anyhow::Result<Vec<String>> {
     let seal = Seal::of(root)?;
     if !seal.is_of_compiler(root) {
-        ci::shader_compiler(root)?;
+        check_compiler(root)?;
     }
     if seal.is_of_all(root) {
         eprintln!("== shaders: as they were compiled");
@@ -54,6 +57,15 @@ pub(crate) fn check_unless_sealed(root: &Path) -> anyhow::Result<Vec<String>> {
         compile(root, true)?;
     }
     validate(root)
+}
+
+/// Lints and tests the compiler.
+fn check_compiler(root: &Path) -> anyhow::Result<()> {
+    checks::lint(root, "lints of the shader compiler", &COMPILER_ARGUMENTS)?;
+    let chosen = [&COMPILER_ARGUMENTS[..], &["--bin", "shaders"]].concat();
+    let built = checks::build_tests(root, "building the tests of the shader compiler", &chosen)?;
+    let tests = built.iter().filter(|program| program.is_test).collect();
+    TestRun::new("tests of the shader compiler", tests).run(root)
 }
 
 /// Hashes of everything that affects the committed files.
@@ -150,8 +162,8 @@ fn compile(root: &Path, check: bool) -> anyhow::Result<()> {
     if !folder.is_dir() {
         bail!("there is no {FOLDER}");
     }
-    let mut arguments =
-        vec!["run", "--quiet", "--locked", "--package", "xtask", "--features", "shaders"];
+    let mut arguments = vec!["run", "--quiet", "--locked"];
+    arguments.extend(COMPILER_ARGUMENTS);
     arguments.extend(["--bin", "shaders", "--", FOLDER]);
     arguments.extend(check.then_some("--check"));
     let status = cargo(root)

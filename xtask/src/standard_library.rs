@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::drivers::apt::Apt;
+use crate::apt::Apt;
+use crate::machine::is_program;
 use crate::programs::{cargo, output};
 
 /// The releases of Debian that have the sources of several compilers.
@@ -122,7 +123,7 @@ fn source(root: &Path, number: &str) -> anyhow::Result<PathBuf> {
     if library.is_dir() {
         return Ok(library);
     }
-    if !crate::drivers::is_program("apt-get") {
+    if !is_program("apt-get") {
         bail!("it takes rustup with a network, or Debian's apt");
     }
     let apt = Apt::new(&folder, "rust", &SUITES.join(" "))?;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
-use crate::drivers;
+use crate::machine;
 use crate::programs::{self, Program};
 use crate::standard_library::{self, Purpose};
 use crate::test_runs::TestRun;
@@ -17,11 +17,9 @@ use self::wine::Wine;
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
 const MACOS: &str = "aarch64-apple-darwin";
-/// The compiler and linker for Windows.
-const COMPILER: &str = "x86_64-w64-mingw32-gcc";
 /// The programs that building for Windows needs, and their packages in Debian.
 const NEEDS: [(&str, &str); 2] =
-    [(COMPILER, "gcc-mingw-w64-x86-64-win32"), (wine::LAUNCHER, "wine")];
+    [(wine::COMPILER, "gcc-mingw-w64-x86-64-win32"), (wine::LAUNCHER, "wine")];
 /// The folders of the packages whose tests run under Wine. Those of the Vulkan backend need a
 /// driver, and xtask's are about Debian.
 const PORTABLE: [&str; 9] = [
@@ -50,9 +48,9 @@ const EVERYTHING: [&str; 5] = ["--workspace", "--lib", "--bins", "--tests", "--l
 /// Builds the workspace for Windows, and runs the program and the tests of the portable packages
 /// under Wine.
 pub(crate) fn windows(root: &Path) -> anyhow::Result<()> {
-    let missing = NEEDS.iter().filter(|(program, _)| !drivers::is_program(program));
+    let missing = NEEDS.iter().filter(|(program, _)| !machine::is_program(program));
     let missing: Vec<&str> = missing.map(|&(_, package)| package).collect();
-    drivers::install(root, &missing)?;
+    machine::install(root, &missing)?;
     let target = standard_library::arguments(root, WINDOWS, Purpose::Programs)?;
     let wine = Wine::prepare(root)?;
 

@@ -7,12 +7,9 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::drivers::Driver;
+use crate::driver::Driver;
 use crate::programs::{Program, lines};
-use crate::validation::{self, Messages};
-
-/// The beginning of the line in which a test runner sums up.
-pub(crate) const SUMMARY: &str = "test result: ";
+use crate::validation::{self, Messages, SUMMARY};
 
 /// What a run has to show in addition to passing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

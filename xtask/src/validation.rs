@@ -10,7 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::test_runs::SUMMARY;
+/// The beginning of the line in which a test runner sums up.
+pub(crate) const SUMMARY: &str = "test result: ";
 
 /// The layer's settings. Everything but verbose messages is reported, as often as it occurs.
 const SETTINGS: &str = "\

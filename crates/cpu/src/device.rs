@@ -87,7 +87,7 @@ impl Device for CpuDevice {
             device: self.name(),
             what: error.to_string(),
         })?;
-        Ok(Box::new(CpuProgram::load(self, pool, model, plan, options)?))
+        Ok(Box::new(CpuProgram::load(self.name(), self.isa, pool, model, plan, options)?))
     }
 
     fn memory(&self) -> DeviceMemory {

@@ -12,8 +12,10 @@
 //! |---|---|
 //! | `layout`, `pack` | panels, and the way from the file's blocks into them |
 //! | `format` | how each format's panels become codes and scales |
+//! | `tile` | what one call of a kernel works on |
 //! | `kernel`, `drive` | tiles and their order, written once |
-//! | `simd` | what an instruction set offers; `scalar`, `avx2`, `avx512`, `neon` offer it |
+//! | `simd` | what an instruction set and a format offer |
+//! | `scalar`, `avx2`, `avx512`, `neon` | the instruction sets |
 //!
 //! A NaN or an infinity in a column makes every product of it with a quantised matrix NaN.
 
@@ -29,6 +31,8 @@ mod memory;
 mod pack;
 #[allow(unsafe_code, reason = "the interface of the instruction sets is unsafe")]
 mod simd;
+#[allow(unsafe_code, reason = "tiles over raw pointers, see `simd`")]
+mod tile;
 
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "intrinsics")]

@@ -3,6 +3,7 @@
 //! A step is one dispatch of the pool. Each operation of the Plan is a phase or two, whose units
 //! threads take one after the other. Results do not depend on which thread took a chunk.
 
+mod fixed;
 #[allow(unsafe_code, reason = "threads write disjoint parts of the activations within a phase")]
 mod frame;
 mod layers;
@@ -13,20 +14,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use trine_backend::{
-    BackendError, Batch, Device, Facts, Flights, InFlight, KvPage, Memory, PageLayout, Pages,
-    Program, ProgramOptions, Results, gather,
+    BackendError, Batch, Facts, Flights, InFlight, KvPage, Memory, PageLayout, Pages, Program,
+    ProgramOptions, Results, gather,
 };
-use trine_model::{Buffer, BufferId, KvType, Model, Op, Plan, Scratch, Source, WeightId, Width};
-use trine_weights::Tensor;
+use trine_model::{Buffer, KvType, Model, Op, Plan, Scratch, Source, WeightId, Width};
 
 use crate::attention::{AttentionError, AttentionScratch, KvCache, KvKind, KvShape, SequenceRows};
-use crate::device::CpuDevice;
 use crate::isa::Isa;
 use crate::matmul::{PackError, PackedMatrix, Scratch as MatmulScratch};
 use crate::pool::Pool;
 use crate::quantize::{QuantizedBlock, QuantizedRows};
 use crate::shared::{OutOfMemory, SharedBuffer};
 use crate::vector::VectorKernels;
+use fixed::{Fixed, Loaded, ThreadState};
 use frame::{Frame, PANELS_MAX};
 use layers::{
     AttentionKind, RotaryTable, attention_kinds, cache_positions, recycle, ring_of, rotary_tables,
@@ -35,50 +35,6 @@ use terms::TWO_TERM_ROWS;
 
 /// Most rows in a panel on any instruction set.
 const ROWS_PER_PANEL_MAX: usize = 16;
-
-/// A tensor as the kernels use it.
-enum Loaded {
-    /// A matrix; also the embedding table where the two are tied.
-    Matrix(PackedMatrix),
-    /// A norm's factors.
-    Vector(Vec<f32>),
-    /// A table of which single rows are read, where the file is mapped.
-    Table(Tensor),
-}
-
-/// One thread's own memory.
-struct ThreadState {
-    matmul: MatmulScratch,
-    /// One for each [`AttentionKind`].
-    attention: Vec<AttentionScratch>,
-    /// What the first term of a row leaves to the second.
-    residual: Vec<f32>,
-    /// Products of both terms with a chunk of panels: (2 x rows, rows of the chunk).
-    terms: Vec<f32>,
-}
-
-/// What a step reads but never changes.
-struct Fixed {
-    facts: Facts,
-    isa: Isa,
-    kernels: VectorKernels,
-    scratch: Scratch,
-    /// One for each weight of the Plan.
-    weights: Vec<Loaded>,
-    /// One for each cache of the Plan.
-    caches: Vec<KvCache>,
-    /// For each goal of the Plan, which steps are run.
-    serving: Vec<Vec<bool>>,
-    attention_of_step: Vec<usize>,
-    /// For each cache, the kind of attention that addresses it.
-    attention_of_cache: Vec<usize>,
-    rotary_of_step: Vec<usize>,
-    threads: Vec<Mutex<ThreadState>>,
-    /// Seconds spent in each step since profiling began; `None` while it is off.
-    profile: Mutex<Option<Vec<f64>>>,
-    /// Whether whoever waits for the step wants it no more.
-    stop: Arc<AtomicBool>,
-}
 
 /// A Plan bound to the processor.
 pub(crate) struct CpuProgram {
@@ -112,16 +68,16 @@ struct Ran {
 }
 
 impl CpuProgram {
+    /// Binds the Plan to the threads of the pool, for the device of this name.
     pub(crate) fn load(
-        device: &CpuDevice,
+        name: String,
+        isa: Isa,
         pool: Pool,
         model: &Model,
         plan: Plan,
         options: &ProgramOptions,
     ) -> Result<Self, BackendError> {
-        let name = device.name();
         let fail = Failures { device: &name };
-        let isa = device.isa();
         let weights = load_weights(&plan, model, isa, pool.threads(), &fail)?;
         let caches = make_caches(&plan, options).map_err(|error| fail.attention(error))?;
         let (attention, attention_of_step) =
@@ -346,38 +302,6 @@ impl Pages for CpuProgram {
             rest = others;
         }
         Ok(())
-    }
-}
-
-impl Fixed {
-    /// First element of a buffer in the activations' memory.
-    ///
-    /// # Panics
-    /// If no step of the Plan touches the buffer, and it is neither input nor output.
-    fn offset(&self, id: BufferId) -> usize {
-        self.scratch.offsets[id.0].expect("a buffer that a step touches is placed")
-            / size_of::<f32>()
-    }
-
-    fn matrix(&self, id: WeightId) -> &PackedMatrix {
-        match &self.weights[id.0] {
-            Loaded::Matrix(matrix) => matrix,
-            _ => unreachable!("weights of products are loaded as matrices"),
-        }
-    }
-
-    fn table(&self, id: WeightId) -> &Tensor {
-        match &self.weights[id.0] {
-            Loaded::Table(tensor) => tensor,
-            _ => unreachable!("weights in the file are loaded as tables"),
-        }
-    }
-
-    fn vector(&self, id: WeightId) -> &[f32] {
-        match &self.weights[id.0] {
-            Loaded::Vector(values) => values,
-            _ => unreachable!("weights of norms are loaded as vectors"),
-        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! A conversation: its messages, and how they become a prompt that fits in the context.
 
 use anyhow::{Result, anyhow};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use trine_text::{Message, RenderOptions, Specials};
 
-use crate::saved::{Parameters, or_default};
+use crate::parameters::Parameters;
 use crate::vocabulary::TextSide;
 
 /// The most bytes of earlier messages that are rendered. It is far more than any context can hold
@@ -50,6 +50,13 @@ impl Turn {
     pub(crate) fn new(role: Role, content: impl Into<String>) -> Self {
         Self { role, content: content.into(), earlier: Vec::new(), others: Map::new() }
     }
+}
+
+/// Deserialises a field so that `null` counts as absent.
+pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    field: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(field)?.unwrap_or_default())
 }
 
 /// A conversation.

@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 mod doctor_gpu;
 pub(crate) mod eval;
 pub(crate) mod explain;
+mod finding;
 pub(crate) mod logits;
 pub(crate) mod man;
 pub(crate) mod plan;

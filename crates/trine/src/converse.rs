@@ -13,7 +13,7 @@ use crate::interrupt::{self, Watch};
 use crate::line_source::{Line, LineSource, next_input};
 use crate::options::Writing;
 use crate::output;
-use crate::saved::Parameters;
+use crate::parameters::Parameters;
 use crate::session::Session;
 use crate::vocabulary::TextSide;
 

@@ -36,6 +36,7 @@ mod modelfile;
 mod open_files;
 mod options;
 mod output;
+mod parameters;
 mod placed;
 mod preset;
 mod printer;

@@ -13,8 +13,8 @@ use cyclonedx_bom::models::license::{LicenseChoice, Licenses};
 use cyclonedx_bom::models::metadata::Metadata;
 use cyclonedx_bom::prelude::{NormalizedString, Validate};
 
-use super::Release;
 use super::inventory::{Inventory, Package};
+use super::release::Release;
 
 /// Writes the bill of a program as JSON. The same packages produce the same text: it has neither a
 /// serial number nor a time.

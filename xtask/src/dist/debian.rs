@@ -5,8 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use super::Release;
+use super::release::Release;
 use super::tree::{Tree, folder_for_all, write};
+use crate::machine::is_program;
 use crate::programs::{finish, output};
 
 /// The programs that make the package, from Debian's dpkg-dev.
@@ -27,7 +28,7 @@ const CONFIGURATION: &str = "/etc/default/trine\n";
 
 /// Returns whether packages can be made here.
 pub(crate) fn is_possible() -> bool {
-    PROGRAMS.into_iter().all(crate::drivers::is_program)
+    PROGRAMS.into_iter().all(is_program)
 }
 
 /// Makes the package of a tree.

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use super::tree::{DOCUMENTS_PLACE, files};
+use crate::machine::is_program;
 use crate::programs::{finish, output};
 
 /// The highest exposure that `systemd-analyze security` may report, in tenths of its scale from 0
@@ -86,7 +87,7 @@ fn try_debian(folder: &Path) -> anyhow::Result<()> {
         finish(Command::new("sh").arg("-n").arg(folder.join("DEBIAN").join(script)))?;
     }
     let unit = folder.join("usr/lib/systemd/system/trine.service");
-    if !crate::drivers::is_program("systemd-analyze") {
+    if !is_program("systemd-analyze") {
         return Ok(());
     }
     // systemd looks for the program at the path in the unit.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::drivers::Driver;
+use crate::driver::Driver;
 use crate::programs::{self, Program};
 
 /// How long a server may take to print something, and to end.

@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use super::COMPILER;
-use crate::drivers::Driver;
+use crate::driver::Driver;
 use crate::programs;
 
+/// The compiler and linker for Windows.
+pub(super) const COMPILER: &str = "x86_64-w64-mingw32-gcc";
 /// Starts a program for Windows.
 pub(super) const LAUNCHER: &str = "wine";
 /// Serves the programs of one folder, and can end them all.

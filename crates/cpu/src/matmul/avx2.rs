@@ -18,9 +18,9 @@
 
 use std::arch::x86_64::*;
 
-use super::format::{Element, Format, Kind};
-use super::kernel::{self, FloatTile, Tile, Unpack};
-use super::simd::{Block, Columns, Simd, each_quad};
+use super::kernel;
+use super::simd::{Element, Format, Kind, Simd, each_quad};
+use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// AVX2 with FMA and F16C.
 #[derive(Clone, Copy)]

@@ -9,9 +9,9 @@
 
 use std::arch::x86_64::*;
 
-use super::format::{Element, Format};
-use super::kernel::{self, FloatTile, Tile, Unpack};
-use super::simd::{Block, Columns, Simd, each_quad};
+use super::kernel;
+use super::simd::{Element, Format, Simd, each_quad};
+use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 #[derive(Clone, Copy)]

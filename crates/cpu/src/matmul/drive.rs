@@ -14,10 +14,10 @@ use std::ops::Range;
 
 use crate::quantize::QuantizedBlock;
 
-use super::format::{Element, Format, Kind, PLAIN_BYTES, Plain};
-use super::kernel::{FloatTile, Prefetch, Tile, Unpack};
+use super::format::{PLAIN_BYTES, Plain};
 use super::layout::{FLOAT_ROWS, Layout};
-use super::simd::{Columns, Simd};
+use super::simd::{Element, Format, Kind, Simd};
+use super::tile::{Columns, FloatTile, Prefetch, Tile, Unpack};
 
 /// The number of columns up to which unpacking again for each tile costs less than going through
 /// scratch.

@@ -1,61 +1,8 @@
 //! The weight formats as the kernels see them: how a block of a panel becomes codes and scales.
 
 use super::pack::{IQ4_VALUES, MXFP4_VALUES, mxfp4_scale};
-use super::simd::{Block, Simd, each_quad};
-
-/// The integer product that a format needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Codes 0..=15 minus 8, one scale.
-    Offset,
-    /// Unsigned codes, one scale and one minimum; the number is `adds` of [`Simd`].
-    Minimum(usize),
-    /// As `Minimum`, with a scale and a minimum per run of 16.
-    Halves(usize),
-    /// Signed codes, one scale.
-    Signed,
-}
-
-/// Scale and minimum of the two halves of a block; formats with one pair fill the first only.
-pub(super) struct Scales<S: Simd> {
-    pub(super) scale: [S::Floats; 2],
-    pub(super) minimum: [S::Floats; 2],
-}
-
-/// A quantised format in panels.
-///
-/// # Safety
-///
-/// All methods: as [`Simd`]; the block exists.
-pub(super) trait Format: 'static {
-    /// The product it needs.
-    const KIND: Kind;
-
-    /// Returns quad `quad` of the block.
-    unsafe fn code<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes;
-
-    /// Returns the scales of the block.
-    unsafe fn scales<S: Simd>(block: Block<'_>) -> Scales<S>;
-
-    /// Returns the eight quads of the block.
-    #[inline(always)]
-    unsafe fn codes<S: Simd>(block: Block<'_>) -> [S::Bytes; 8] {
-        // SAFETY: the caller's promise.
-        unsafe { each_quad!(array QUAD => Self::code::<S>(block, QUAD)) }
-    }
-}
-
-/// A float type in panels.
-pub(super) trait Element: 'static {
-    /// Bytes per element.
-    const BYTES: usize;
-
-    /// Reads `ROWS` adjacent elements.
-    ///
-    /// # Safety
-    /// Same as [`Simd`].
-    unsafe fn load<S: Simd>(pointer: *const u8) -> S::Floats;
-}
+use super::simd::{Element, Format, Kind, Scales, Simd};
+use super::tile::Block;
 
 macro_rules! element {
     ($name:ident, $bytes:literal, $load:ident) => {

@@ -4,17 +4,10 @@
 //! block of 32 it unpacks the codes once and uses them for its C columns. A pair tile is two panels
 //! whose blocks were unpacked into scratch before. [`super::drive`] decides the order of the tiles.
 
-use super::format::{Element, Format, Kind, PLAIN_BYTES, Scales};
-use super::layout::{FLOAT_ROWS, Layout};
-use super::simd::{Block, Columns, Simd};
-
-/// Weights that are prefetched during a tile: from `pointer` on, which advances by `step` bytes per
-/// block. Each block prefetches the cache line at the pointer, or as many as the step covers.
-#[derive(Clone, Copy)]
-pub(super) struct Prefetch {
-    pub(super) pointer: *const u8,
-    pub(super) step: usize,
-}
+use super::format::PLAIN_BYTES;
+use super::layout::FLOAT_ROWS;
+use super::simd::{Element, Format, Kind, Scales, Simd};
+use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// Prefetches the lines of one block.
 ///
@@ -34,63 +27,6 @@ unsafe fn ask<S: Simd>(pointer: *const u8, step: usize) {
                 S::prefetch(pointer.wrapping_add(at + 64));
                 at += 128;
             }
-        }
-    }
-}
-
-/// One tile of integer work.
-pub(super) struct Tile<'a> {
-    pub(super) layout: &'a Layout,
-    pub(super) panel: *const u8,
-    /// The second panel of a pair tile.
-    pub(super) second: *const u8,
-    /// The first block of the panels that is used; `columns` begin with its activations.
-    pub(super) first: usize,
-    pub(super) blocks: usize,
-    pub(super) columns: Columns,
-    pub(super) output: *mut f32,
-    pub(super) output_stride: usize,
-    pub(super) rows: usize,
-    /// Whether to continue the sums in the output. Sums are then added in the same order as in one
-    /// run over all blocks, so that results do not depend on how the work was cut.
-    pub(super) accumulate: bool,
-    pub(super) prefetch: Prefetch,
-}
-
-/// A run of blocks to unpack into scratch.
-pub(super) struct Unpack<'a> {
-    pub(super) layout: &'a Layout,
-    pub(super) panel: *const u8,
-    pub(super) first: usize,
-    pub(super) blocks: usize,
-    pub(super) scratch: *mut u8,
-    /// Weights that are prefetched meanwhile, from here on, `step` bytes per block.
-    pub(super) prefetch: *const u8,
-    pub(super) step: usize,
-}
-
-/// One tile of float work.
-pub(super) struct FloatTile {
-    pub(super) panel: *const u8,
-    pub(super) length: usize,
-    pub(super) input: *const f32,
-    pub(super) input_stride: usize,
-    pub(super) output: *mut f32,
-    pub(super) output_stride: usize,
-    pub(super) rows: usize,
-    pub(super) prefetch: *const u8,
-}
-
-impl Tile<'_> {
-    /// Returns the tile of only the column `index`.
-    pub(super) fn column(&self, index: usize) -> Self {
-        Tile {
-            columns: Columns {
-                first: self.columns.first.wrapping_add(index * self.columns.stride),
-                ..self.columns
-            },
-            output: self.output.wrapping_add(index * self.output_stride),
-            ..*self
         }
     }
 }
@@ -218,7 +154,7 @@ unsafe fn read_rows<S: Simd>(source: *const f32, rows: usize) -> S::Floats {
     }
 }
 
-/// Unpacks blocks into scratch in the form that [`Plain`] reads.
+/// Unpacks blocks into scratch in the form that [`Plain`](super::format::Plain) reads.
 ///
 /// # Safety
 /// Same as [`Simd`]; scratch covers the blocks.

@@ -7,9 +7,9 @@
 
 use std::arch::aarch64::*;
 
-use super::format::{Element, Format};
-use super::kernel::{self, FloatTile, Tile, Unpack};
-use super::simd::{Block, Columns, Simd, each_quad};
+use super::kernel;
+use super::simd::{Element, Format, Simd, each_quad};
+use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// 64-bit ARM with NEON.
 #[derive(Clone, Copy)]

@@ -4,9 +4,9 @@
 
 use half::{bf16, f16};
 
-use super::format::{Element, Format};
-use super::kernel::{self, FloatTile, Tile, Unpack};
-use super::simd::{Block, Columns, Simd};
+use super::kernel;
+use super::simd::{Element, Format, Simd};
+use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// The portable instruction set.
 #[derive(Clone, Copy)]

@@ -4,31 +4,11 @@
 //! The kernels are written once over this trait. Methods that an implementer marks `inline(always)`
 //! are inlined into the three entry points ([`Simd::tile`], [`Simd::unpack`],
 //! [`Simd::float_tile`]), the only ones with `#[target_feature]`.
+//!
+//! Formats are written over [`Simd`], and its methods over [`Format`] and [`Element`], so these
+//! traits stand here as well; [`super::format`] implements them.
 
-use crate::quantize::QuantizedBlock;
-
-use super::format::{Element, Format};
-use super::kernel::{FloatTile, Tile, Unpack};
-use super::layout::Layout;
-
-/// The columns of a tile: quantised rows `stride` blocks apart, at one block index.
-#[derive(Clone, Copy)]
-pub(super) struct Columns {
-    pub(super) first: *const QuantizedBlock,
-    pub(super) stride: usize,
-}
-
-impl Columns {
-    /// Returns the block of column `index`.
-    ///
-    /// # Safety
-    /// The column exists.
-    #[inline(always)]
-    pub(super) unsafe fn at(self, index: usize) -> *const QuantizedBlock {
-        // SAFETY: the caller's promise.
-        unsafe { self.first.add(index * self.stride) }
-    }
-}
+use super::tile::{Block, Columns, FloatTile, Tile, Unpack};
 
 /// Evaluates an expression for each quad of a block, with `$quad` as a constant. Quads that share
 /// the bytes of nibbles are adjacent, so that a loaded vector is soon used up. Closures would not
@@ -66,14 +46,6 @@ macro_rules! each_quad {
     }};
 }
 pub(super) use each_quad;
-
-/// Block `index` of a panel of `layout`.
-#[derive(Clone, Copy)]
-pub(super) struct Block<'a> {
-    pub(super) layout: &'a Layout,
-    pub(super) panel: *const u8,
-    pub(super) index: usize,
-}
 
 /// An instruction set.
 ///
@@ -195,4 +167,58 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn unpack<F: Format>(unpack: &Unpack);
     /// [`super::kernel::float_tile`] compiled for this instruction set.
     unsafe fn float_tile<E: Element, const C: usize>(tile: &FloatTile);
+}
+
+/// The integer product that a format needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Codes 0..=15 minus 8, one scale.
+    Offset,
+    /// Unsigned codes, one scale and one minimum; the number is `adds` of [`Simd`].
+    Minimum(usize),
+    /// As `Minimum`, with a scale and a minimum per run of 16.
+    Halves(usize),
+    /// Signed codes, one scale.
+    Signed,
+}
+
+/// Scale and minimum of the two halves of a block; formats with one pair fill the first only.
+pub(super) struct Scales<S: Simd> {
+    pub(super) scale: [S::Floats; 2],
+    pub(super) minimum: [S::Floats; 2],
+}
+
+/// A quantised format in panels.
+///
+/// # Safety
+///
+/// All methods: as [`Simd`]; the block exists.
+pub(super) trait Format: 'static {
+    /// The product it needs.
+    const KIND: Kind;
+
+    /// Returns quad `quad` of the block.
+    unsafe fn code<S: Simd>(block: Block<'_>, quad: usize) -> S::Bytes;
+
+    /// Returns the scales of the block.
+    unsafe fn scales<S: Simd>(block: Block<'_>) -> Scales<S>;
+
+    /// Returns the eight quads of the block.
+    #[inline(always)]
+    unsafe fn codes<S: Simd>(block: Block<'_>) -> [S::Bytes; 8] {
+        // SAFETY: the caller's promise.
+        unsafe { each_quad!(array QUAD => Self::code::<S>(block, QUAD)) }
+    }
+}
+
+/// A float type in panels.
+pub(super) trait Element: 'static {
+    /// Bytes per element.
+    const BYTES: usize;
+
+    /// Reads `ROWS` adjacent elements.
+    ///
+    /// # Safety
+    /// Same as [`Simd`].
+    unsafe fn load<S: Simd>(pointer: *const u8) -> S::Floats;
 }

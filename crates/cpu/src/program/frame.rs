@@ -12,9 +12,9 @@ use std::time::Instant;
 use trine_backend::Batch;
 use trine_model::{BufferId, CacheId, Op, Product, WeightId};
 
+use super::fixed::{Fixed, Loaded, ThreadState};
 use super::layers::{AttentionKind, RotaryTable};
 use super::terms::{InputRows, quantize_terms};
-use super::{Fixed, Loaded, ThreadState};
 use crate::attention::{Attention, SequenceRows, Strided};
 use crate::matmul::{MatmulInput, PackedMatrix};
 use crate::pool::{Units, Work};

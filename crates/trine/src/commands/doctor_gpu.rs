@@ -8,7 +8,7 @@ use serde_json::json;
 use trine_vulkan::capabilities::{Capabilities, DeviceKind};
 use trine_vulkan::{Choice, Description, Gpu, GpuError, TuningState};
 
-use super::doctor::Finding;
+use super::finding::Finding;
 use crate::amdgpu::{self, Memory, Timeout};
 use crate::device;
 use crate::machine;
@@ -364,7 +364,7 @@ fn bandwidth(index: usize, gpu: &Arc<Gpu>) -> Finding {
 mod tests {
     use trine_vulkan::capabilities::{CooperativeShape, Element, MemoryHeap, MissingFeatures};
 
-    use super::super::doctor::State;
+    use super::super::finding::State;
     use super::*;
 
     fn device(kind: DeviceKind) -> Description {

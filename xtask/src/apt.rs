@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Installs packages of the system's release.
-pub(super) fn install(root: &Path, packages: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn install(root: &Path, packages: &[&str]) -> anyhow::Result<()> {
     let mut update = Command::new("apt-get");
     finish(update.arg("update").current_dir(root), "the package lists cannot be fetched")?;
     let mut install = Command::new("apt-get");

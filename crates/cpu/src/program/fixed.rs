@@ -1,0 +1,89 @@
+//! What a Program keeps from step to step and lends to all threads of each.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use trine_backend::Facts;
+use trine_model::{BufferId, Scratch, WeightId};
+use trine_weights::Tensor;
+
+use crate::attention::{AttentionScratch, KvCache};
+use crate::isa::Isa;
+use crate::matmul::{PackedMatrix, Scratch as MatmulScratch};
+use crate::vector::VectorKernels;
+
+/// A tensor as the kernels use it.
+pub(super) enum Loaded {
+    /// A matrix; also the embedding table where the two are tied.
+    Matrix(PackedMatrix),
+    /// A norm's factors.
+    Vector(Vec<f32>),
+    /// A table of which single rows are read, where the file is mapped.
+    Table(Tensor),
+}
+
+/// One thread's own memory.
+pub(super) struct ThreadState {
+    pub(super) matmul: MatmulScratch,
+    /// One for each [`AttentionKind`](super::layers::AttentionKind).
+    pub(super) attention: Vec<AttentionScratch>,
+    /// What the first term of a row leaves to the second.
+    pub(super) residual: Vec<f32>,
+    /// Products of both terms with a chunk of panels: (2 x rows, rows of the chunk).
+    pub(super) terms: Vec<f32>,
+}
+
+/// What a step reads but never changes.
+pub(super) struct Fixed {
+    pub(super) facts: Facts,
+    pub(super) isa: Isa,
+    pub(super) kernels: VectorKernels,
+    pub(super) scratch: Scratch,
+    /// One for each weight of the Plan.
+    pub(super) weights: Vec<Loaded>,
+    /// One for each cache of the Plan.
+    pub(super) caches: Vec<KvCache>,
+    /// For each goal of the Plan, which steps are run.
+    pub(super) serving: Vec<Vec<bool>>,
+    pub(super) attention_of_step: Vec<usize>,
+    /// For each cache, the kind of attention that addresses it.
+    pub(super) attention_of_cache: Vec<usize>,
+    pub(super) rotary_of_step: Vec<usize>,
+    pub(super) threads: Vec<Mutex<ThreadState>>,
+    /// Seconds spent in each step since profiling began; `None` while it is off.
+    pub(super) profile: Mutex<Option<Vec<f64>>>,
+    /// Whether whoever waits for the step wants it no more.
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+impl Fixed {
+    /// First element of a buffer in the activations' memory.
+    ///
+    /// # Panics
+    /// If no step of the Plan touches the buffer, and it is neither input nor output.
+    pub(super) fn offset(&self, id: BufferId) -> usize {
+        self.scratch.offsets[id.0].expect("a buffer that a step touches is placed")
+            / size_of::<f32>()
+    }
+
+    pub(super) fn matrix(&self, id: WeightId) -> &PackedMatrix {
+        match &self.weights[id.0] {
+            Loaded::Matrix(matrix) => matrix,
+            _ => unreachable!("weights of products are loaded as matrices"),
+        }
+    }
+
+    pub(super) fn table(&self, id: WeightId) -> &Tensor {
+        match &self.weights[id.0] {
+            Loaded::Table(tensor) => tensor,
+            _ => unreachable!("weights in the file are loaded as tables"),
+        }
+    }
+
+    pub(super) fn vector(&self, id: WeightId) -> &[f32] {
+        match &self.weights[id.0] {
+            Loaded::Vector(values) => values,
+            _ => unreachable!("weights of norms are loaded as vectors"),
+        }
+    }
+}
