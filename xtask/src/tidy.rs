@@ -8,7 +8,8 @@
 //! - The wall clock, which may jump, is read only in the named places.
 //! - The files of a crate import one another in no more circles than are recorded, and in no
 //!   larger ones.
-//! - The paths and the names of code that the documents have between backticks exist.
+//! - The paths and the names of code that the documents have between backticks exist, and links
+//!   between documents lead to a file and a heading.
 
 use std::path::Path;
 
