@@ -1,4 +1,5 @@
-//! Any bytes as a `tokenizer.json`, then any text through it. The input is the JSON, a NUL, the text.
+//! Any bytes as a `tokenizer.json`, then any text through it. The input is the JSON, a NUL, the
+//! text.
 
 #![no_main]
 

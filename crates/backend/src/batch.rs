@@ -26,8 +26,8 @@ pub struct ProgramOptions {
 }
 
 impl ProgramOptions {
-    /// Positions in a slot's ring for a local layer. A step writes all its rows before it attends, so the ring holds the
-    /// window of the first row and all rows after it.
+    /// Positions in a slot's ring for a local layer. A step writes all its rows before it attends,
+    /// so the ring holds the window of the first row and all rows after it.
     pub fn ring_length(&self, window: usize) -> usize {
         (window - 1 + self.width.tokens).min(self.context).next_multiple_of(BLOCK)
     }
@@ -57,11 +57,13 @@ impl ProgramOptions {
 
 /// The rows of one step. Row `r` is `tokens[r]` at `positions[r]` of sequence `sequence_of[r]`.
 ///
-/// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row; the rows of a
-/// sequence stand together at consecutive positions; a sequence's blocks cover its positions; no two sequences share
-/// a slot; outputs ascend; the inputs have the number and sizes of the Plan's; the goal is one of the Plan's, and a goal with a row
-/// for each token has no outputs. Not checked: no row's block that a row of another
-/// sequence reads is written in the same step, so sequences share only full blocks.
+/// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row;
+/// the rows of a sequence stand together at consecutive positions; a sequence's blocks cover its
+/// positions; no two sequences share a slot; rows see ahead within their sequence's rows, and no
+/// less far than the row before; outputs ascend; the inputs have the number and sizes of the
+/// Plan's; the goal is one of the Plan's, and a goal with a row for each token has no outputs. Not
+/// checked: no row's block that a row of another sequence reads is written in the same step, so
+/// sequences share only full blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     /// Token ids.
@@ -70,20 +72,26 @@ pub struct Batch<'a> {
     pub positions: &'a [u32],
     /// Indices into `sequences`.
     pub sequence_of: &'a [u32],
+    /// How many of its sequence's rows after each row the row sees as well. Empty if each row sees
+    /// only what is before it and itself. The rows of a picture that see one another have `n - 1`,
+    /// `n - 2`, ... 0. A window ends what a row sees before it, not after it
+    /// (`docs/decisions/028-rows-that-see-ahead.md`).
+    pub ahead: &'a [u32],
     /// Where the sequences keep their keys and values.
     pub sequences: &'a [SequenceView<'a>],
     /// Rows whose logits are wanted.
     pub outputs: &'a [u32],
-    /// First of the *bulk rows*, which are all rows from there on; the number of rows or more where there are none. Bulk rows
-    /// are those of long prompts: a device may compute their products less exactly
-    /// (`docs/decisions/001-two-term-activations.md`). What a device does with a row may depend on its kind, and must not
-    /// depend on the number of rows of each kind where the device says that it is
-    /// [invariant](crate::Facts::is_invariant).
+    /// First of the *bulk rows*, which are all rows from there on; the number of rows or more where
+    /// there are none. Bulk rows are those of long prompts: a device may compute their products
+    /// less exactly (`docs/decisions/001-two-term-activations.md`). What a device does with a row
+    /// may depend on its kind, and must not depend on the number of rows of each kind where the
+    /// device says that it is [invariant](crate::Facts::is_invariant).
     pub bulk_from: usize,
-    /// Rows of those of the Plan's inputs that [come with the batch](trine_model::Input::is_given), in their order: (rows,
-    /// columns) row-major each. Empty for a Plan that begins with token ids.
+    /// Rows of those of the Plan's inputs that [come with the batch](trine_model::Input::is_given),
+    /// in their order: (rows, columns) row-major each. Empty for a Plan that begins with token ids.
     pub inputs: &'a [&'a [f32]],
-    /// Which of the Plan's outputs is computed, if they are [alternatives](trine_model::Plan::alternatives); 0 otherwise.
+    /// Which of the Plan's outputs is computed, if they are
+    /// [alternatives](trine_model::Plan::alternatives); 0 otherwise.
     pub goal: usize,
 }
 
@@ -124,6 +132,11 @@ impl Batch<'_> {
         })
     }
 
+    /// The number of rows after a row that it sees.
+    pub fn ahead(&self, row: usize) -> usize {
+        self.ahead.get(row).map_or(0, |&ahead| ahead as usize)
+    }
+
     /// Rows of a kind.
     pub fn rows(&self, rows: Rows) -> usize {
         match rows {
@@ -149,6 +162,9 @@ impl Batch<'_> {
         }
         if self.positions.len() != rows || self.sequence_of.len() != rows {
             return fail("tokens, positions and sequences differ in number".to_owned());
+        }
+        if !self.ahead.is_empty() && self.ahead.len() != rows {
+            return fail(format!("{} of {rows} rows say what they see ahead", self.ahead.len()));
         }
         if let Some(token) = self.tokens.iter().find(|&&token| token as usize >= vocabulary) {
             return fail(format!("token id {token} is outside the vocabulary of {vocabulary}"));
@@ -177,6 +193,7 @@ impl Batch<'_> {
                 }
             }
             self.check_span(options, span, view)?;
+            self.check_ahead(span)?;
         }
         Ok(())
     }
@@ -215,6 +232,27 @@ impl Batch<'_> {
             Some(block) => fail(format!("block {block} of {}", options.blocks)),
             None => Ok(()),
         }
+    }
+
+    /// Checks what the rows of a sequence see ahead. That no row sees less far than the one before
+    /// lets a device look at the last of several rows only.
+    fn check_ahead(&self, span: Span) -> Result<(), BackendError> {
+        let fail = |what: String| Err(BackendError::BadBatch { what });
+        let mut furthest = 0;
+        for row in span.row..span.row + span.rows {
+            let after = span.row + span.rows - 1 - row;
+            let ahead = self.ahead(row);
+            if ahead > after {
+                return fail(format!(
+                    "row {row} sees {ahead} rows ahead, its sequence has {after}"
+                ));
+            }
+            if row + ahead < furthest {
+                return fail(format!("row {row} sees less far than the row before"));
+            }
+            furthest = row + ahead;
+        }
+        Ok(())
     }
 
     fn check_inputs(&self, plan: &Plan) -> Result<(), BackendError> {
@@ -292,6 +330,7 @@ mod tests {
             sequence_of: &sequence_of,
             sequences: &sequences,
             outputs,
+            ahead: &[],
             bulk_from: tokens.len(),
             inputs: &[],
             goal: 0,
@@ -299,7 +338,8 @@ mod tests {
         batch.check(&OPTIONS, &plan(&[]), 10).err().map(|error| error.to_string())
     }
 
-    /// A Plan without steps, with inputs of these rows and 3 columns. Before each there is one that is gathered.
+    /// A Plan without steps, with inputs of these rows and 3 columns. Before each there is one that
+    /// is gathered.
     fn plan(inputs: &[Rows]) -> Plan {
         let table = Source::Table { table: WeightId(0), scale: 1.0 };
         let sources = [table, Source::Part, table, Source::Plan];
@@ -328,6 +368,7 @@ mod tests {
                 sequence_of: &[0, 0],
                 sequences: &sequences,
                 outputs: &[1],
+                ahead: &[],
                 bulk_from: 2,
                 inputs,
                 goal: 0,
@@ -350,6 +391,39 @@ mod tests {
         let what = found(&[&values[..6], &values[..6]], &both);
         assert!(what.contains("6 values of input 3, 1 rows have 3 each"), "{what}");
         assert!(!found(&[&values[..3], &values[..6]], &both).is_empty());
+    }
+
+    #[test]
+    fn rows_see_ahead_within_their_sequence() {
+        let sequences = [0, 1].map(|slot| SequenceView { slot, blocks: &[0] });
+        let found = |ahead: &[u32]| {
+            let batch = Batch {
+                tokens: &[1; 4],
+                positions: &[0, 1, 2, 7],
+                sequence_of: &[0, 0, 0, 1],
+                sequences: &sequences,
+                ahead,
+                outputs: &[3],
+                bulk_from: 4,
+                inputs: &[],
+                goal: 0,
+            };
+            let result = batch.check(&OPTIONS, &plan(&[]), 10);
+            result.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        for good in [&[][..], &[0; 4], &[2, 1, 0, 0], &[0, 1, 0, 0], &[1, 1, 0, 0]] {
+            assert_eq!(found(good), "", "{good:?}");
+        }
+        for (bad, mark) in [
+            (&[0; 3][..], "3 of 4 rows"),
+            (&[3, 2, 1, 0], "row 0 sees 3 rows ahead, its sequence has 2"),
+            (&[0, 0, 1, 0], "row 2 sees 1 rows ahead"),
+            (&[0, 0, 0, 1], "row 3 sees 1 rows ahead, its sequence has 0"),
+            (&[2, 0, 0, 0], "row 1 sees less far"),
+            (&[u32::MAX, 0, 0, 0], "rows ahead"),
+        ] {
+            assert!(found(bad).contains(mark), "{bad:?}: {}", found(bad));
+        }
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::program::{Memory, Program};
 pub enum LayerChoice {
     /// As many as fit into their free memory, fewer where they turn out to have less.
     Fitting,
-    /// This number, or all where the model has fewer; if they do not fit, that is an error. Without the processor the first
-    /// device takes the others.
+    /// This number, or all where the model has fewer; if they do not fit, that is an error. Without
+    /// the processor the first device takes the others.
     Exactly(usize),
 }
 
@@ -54,8 +54,8 @@ pub trait Device {
         self.load_plan(model, model.plan(), options)
     }
 
-    /// Returns the device's memory as it is. The processor's, of which nobody knows how much is free, unless a device says
-    /// otherwise.
+    /// Returns the device's memory as it is. The processor's, of which nobody knows how much is
+    /// free, unless a device says otherwise.
     fn memory(&self) -> DeviceMemory {
         DeviceMemory { kind: MemoryKind::Host, free: None }
     }

@@ -3,7 +3,8 @@
 /// Where a device's memory comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// The processor's own. Weights may be mapped and pages swapped, so that no model is refused for want of it.
+    /// The processor's own. Weights may be mapped and pages swapped, so that no model is refused
+    /// for want of it.
     Host,
     /// A part of the processor's that a GPU takes.
     Shared,

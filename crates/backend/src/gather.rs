@@ -4,12 +4,12 @@ use trine_weights::{Tensor, blocks};
 
 /// Writes `table[token] * scale` for each token: (tokens, columns) f32, row-major.
 ///
-/// The table has one of the formats of [`blocks`], and is read where the file is mapped: whether the file was intact is for
-/// the caller to check afterwards.
+/// The table has one of the formats of [`blocks`], and is read where the file is mapped: whether
+/// the file was intact is for the caller to check afterwards.
 ///
 /// # Panics
-/// If the table has no row for a token, or `rows` has another length. [`Batch::check`](crate::Batch::check) refuses such
-/// tokens.
+/// If the table has no row for a token, or `rows` has another length.
+/// [`Batch::check`](crate::Batch::check) refuses such tokens.
 pub fn gather(table: &Tensor, scale: f32, tokens: &[u32], rows: &mut [f32]) {
     let columns = table.columns();
     assert_eq!(rows.len(), tokens.len() * columns, "a row for each token");

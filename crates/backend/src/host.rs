@@ -23,8 +23,9 @@ fn meminfo_of(text: &str, key: &str) -> Option<u64> {
     rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Memory limit of this process's control group and what the group uses, in bytes; `None` where there is no limit.
-/// Control groups of version 2 (`memory.max`) and 1 (`memory.limit_in_bytes`), up to the root.
+/// Memory limit of this process's control group and what the group uses, in bytes; `None` where
+/// there is no limit. Control groups of version 2 (`memory.max`) and 1 (`memory.limit_in_bytes`),
+/// up to the root.
 pub fn memory_limit() -> Option<(u64, u64)> {
     let groups = read(Path::new("/proc/self/cgroup"))?;
     let unified = group_folders()?.into_iter();
@@ -43,7 +44,8 @@ pub fn memory_limit() -> Option<(u64, u64)> {
     unified.chain(memory).filter(|(limit, _)| *limit < total).min()
 }
 
-/// Path of this process's group for a controller, from `/proc/self/cgroup`; the empty name is version 2's.
+/// Path of this process's group for a controller, from `/proc/self/cgroup`; the empty name is
+/// version 2's.
 fn group_path(groups: &str, controller: &str) -> Option<String> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -67,8 +69,8 @@ fn ancestors(root: &str, path: &str) -> Vec<String> {
         .collect()
 }
 
-/// Folders of this process's control group of version 2 and of those above it, the innermost first. `None` where the system
-/// has none.
+/// Folders of this process's control group of version 2 and of those above it, the innermost first.
+/// `None` where the system has none.
 pub fn group_folders() -> Option<Vec<String>> {
     let groups = read(Path::new("/proc/self/cgroup"))?;
     Some(group_path(&groups, "").map(|path| ancestors("/sys/fs/cgroup", &path)).unwrap_or_default())

@@ -21,11 +21,12 @@ impl KvPart {
     }
 }
 
-/// A page: the keys and values of [`BLOCK`] consecutive positions of a sequence, in all layers of one part.
+/// A page: the keys and values of [`BLOCK`] consecutive positions of a sequence, in all layers of
+/// one part.
 ///
-/// Its bytes are those that the device keeps, in the order of the Plan's caches. What they mean is the device's own matter and
-/// depends on the [`PageLayout`] and on nothing else: neither on slot, blocks and position, nor on the sizes that the
-/// Program was made with.
+/// Its bytes are those that the device keeps, in the order of the Plan's caches. What they mean is
+/// the device's own matter and depends on the [`PageLayout`] and on nothing else: neither on slot,
+/// blocks and position, nor on the sizes that the Program was made with.
 #[derive(Debug, Clone, Copy)]
 pub struct KvPage<'a> {
     /// Whose.
@@ -39,9 +40,9 @@ pub struct KvPage<'a> {
 /// What the pages of a Program look like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageLayout {
-    /// Names everything that decides what the bytes of a page mean and how they were computed, except the model: kind of
-    /// device and of its arithmetic, storage of keys and values, byte order. Pages of one Program can be put into another
-    /// if both have the same name here.
+    /// Names everything that decides what the bytes of a page mean and how they were computed,
+    /// except the model: kind of device and of its arithmetic, storage of keys and values, byte
+    /// order. Pages of one Program can be put into another if both have the same name here.
     pub name: String,
     /// Bytes of a page of the global layers; 0 without such layers.
     pub global_bytes: usize,
@@ -70,17 +71,18 @@ impl PageLayout {
 
 /// Reads and writes the keys and values of a Program.
 pub trait Pages {
-    /// Adds the bytes of pages to `bytes`, one page after the other. What is read for positions that were not written, or
-    /// that a ring has overwritten, is undefined.
+    /// Adds the bytes of pages to `bytes`, one page after the other. What is read for positions
+    /// that were not written, or that a ring has overwritten, is undefined.
     ///
     /// # Errors
-    /// [`BackendError::BadBatch`] for a page that does not exist or while a step is in flight, [`BackendError::OutOfMemory`] if there is no room for the
-    /// transfer (the caches keep their contents then), any other error if the device failed; the contents of the caches are
+    /// [`BackendError::BadBatch`] for a page that does not exist or while a step is in flight,
+    /// [`BackendError::OutOfMemory`] if there is no room for the transfer (the caches keep their
+    /// contents then), any other error if the device failed; the contents of the caches are
     /// undefined then.
     fn read(&mut self, pages: &[KvPage<'_>], bytes: &mut Vec<u8>) -> Result<(), BackendError>;
 
-    /// Puts bytes that [`Pages::read`] gave, of a Program with the same [layout](PageLayout::name) and model, into the
-    /// places of these pages.
+    /// Puts bytes that [`Pages::read`] gave, of a Program with the same [layout](PageLayout::name)
+    /// and model, into the places of these pages.
     ///
     /// # Errors
     /// As [`Pages::read`]; [`BackendError::BadBatch`] also for another number of bytes.
@@ -114,7 +116,8 @@ impl ProgramOptions {
     /// Checks what is to be written to pages of a layout; without one they have no bytes.
     ///
     /// # Errors
-    /// As [`ProgramOptions::check_pages`], and if there are more or fewer bytes than the pages have.
+    /// As [`ProgramOptions::check_pages`], and if there are more or fewer bytes than the pages
+    /// have.
     pub fn check_page_bytes(
         &self,
         pages: &[KvPage<'_>],
@@ -132,8 +135,8 @@ impl ProgramOptions {
         Err(BackendError::BadBatch { what })
     }
 
-    /// First position of a page among those of a cache: of all blocks for a global layer, of all slots' rings for a local one.
-    /// None for a cache of the other part.
+    /// First position of a page among those of a cache: of all blocks for a global layer, of all
+    /// slots' rings for a local one. None for a cache of the other part.
     ///
     /// # Panics
     /// If the page does not pass [`ProgramOptions::check_pages`].
@@ -149,8 +152,9 @@ impl ProgramOptions {
         }
     }
 
-    /// Where pages that pass [`ProgramOptions::check_pages`] lie, in the order of their bytes: the number of a cache of the Plan and
-    /// the first position in it, as [`ProgramOptions::page_start`] has it.
+    /// Where pages that pass [`ProgramOptions::check_pages`] lie, in the order of their bytes: the
+    /// number of a cache of the Plan and the first position in it, as
+    /// [`ProgramOptions::page_start`] has it.
     pub fn page_places<'a>(
         &'a self,
         caches: &'a [Cache],

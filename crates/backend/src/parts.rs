@@ -1,4 +1,5 @@
-//! A Program of several: each runs some layers of a model on a device of its own, and hands its rows to the next.
+//! A Program of several: each runs some layers of a model on a device of its own, and hands its
+//! rows to the next.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,8 +14,9 @@ use crate::program::{Facts, Flights, InFlight, Memory, Program, Results, Share};
 
 /// Programs that run a Plan one after the other.
 ///
-/// As many steps may be in flight as there are parts, each in another part: while the second part runs a step, the first
-/// one runs the next. Nothing here starts a thread. A step moves on when another one is submitted or when it is waited for.
+/// As many steps may be in flight as there are parts, each in another part: while the second part
+/// runs a step, the first one runs the next. Nothing here starts a thread. A step moves on when
+/// another one is submitted or when it is waited for.
 pub(crate) struct Parts {
     /// At least one.
     parts: Vec<Box<dyn Program>>,
@@ -46,8 +48,8 @@ struct Travel {
 }
 
 impl Parts {
-    /// Puts parts together that [`cut`](mod@cut) made of the Plan `whole`, in their order, loaded as
-    /// `placement` says.
+    /// Puts parts together that [`cut`](mod@cut) made of the Plan `whole`, in their order, loaded
+    /// as `placement` says.
     pub(crate) fn new(
         whole: &Plan,
         parts: Vec<Box<dyn Program>>,
@@ -247,7 +249,8 @@ fn no_pages() -> BackendError {
     BackendError::Unsupported { device: "one of the devices".to_owned(), what }
 }
 
-/// The layout of pages that hold those of all parts, one after the other. `None` if a part has none.
+/// The layout of pages that hold those of all parts, one after the other. `None` if a part has
+/// none.
 fn joint_layout(parts: &[Box<dyn Program>]) -> Option<PageLayout> {
     let mut joint = PageLayout { name: String::new(), global_bytes: 0, local_bytes: 0 };
     for part in parts {
@@ -277,6 +280,7 @@ struct OwnedBatch {
     tokens: Vec<u32>,
     positions: Vec<u32>,
     sequence_of: Vec<u32>,
+    ahead: Vec<u32>,
     /// Slots, and where the block tables of the sequences end in `blocks`.
     sequences: Vec<(u32, usize)>,
     blocks: Vec<u32>,
@@ -299,6 +303,7 @@ impl OwnedBatch {
         replace(&mut self.tokens, batch.tokens);
         replace(&mut self.positions, batch.positions);
         replace(&mut self.sequence_of, batch.sequence_of);
+        replace(&mut self.ahead, batch.ahead);
         replace(&mut self.outputs, batch.outputs);
         self.sequences.clear();
         self.blocks.clear();
@@ -332,8 +337,8 @@ impl OwnedBatch {
         results.output(last)
     }
 
-    /// Submits the batch to a part that begins with rows of the one before it, whose last output is `rows`. Only the last part
-    /// needs to know whose logits are wanted.
+    /// Submits the batch to a part that begins with rows of the one before it, whose last output is
+    /// `rows`. Only the last part needs to know whose logits are wanted.
     fn submit(
         &self,
         part: &mut dyn Program,
@@ -361,6 +366,7 @@ impl OwnedBatch {
             sequence_of: &self.sequence_of,
             sequences: &sequences,
             outputs: if is_last { &self.outputs } else { &[] },
+            ahead: &self.ahead,
             bulk_from: self.bulk_from,
             goal: if is_last { self.goal } else { 0 },
             inputs: if one.is_some() { one.as_slice() } else { &several },
@@ -501,6 +507,7 @@ mod tests {
             sequence_of: &[0, 0],
             sequences: &[SequenceView { slot: 0, blocks: &[0] }],
             outputs: &[],
+            ahead: &[],
             bulk_from: 2,
             inputs: &[],
             goal: 0,

@@ -85,18 +85,20 @@ pub trait Program: Send {
 pub trait Results {
     /// Returns the rows of an output of the Plan, row-major, by its place in
     /// [`Plan::outputs`](trine_model::Plan): the logits, (outputs, vocabulary), in the order of
-    /// [`Batch::outputs`], or rows of the residual stream or of hidden states, (tokens or outputs, hidden).
+    /// [`Batch::outputs`], or rows of the residual stream or of hidden states, (tokens or outputs,
+    /// hidden).
     ///
     /// # Panics
     /// If the Plan has no such output.
     ///
     /// # Errors
-    /// [`BackendError::BadBatch`] if the step's [goal](Batch::goal) was another output; any other error if the device failed on the way; the contents of the caches are undefined then.
+    /// [`BackendError::BadBatch`] if the step's [goal](Batch::goal) was another output; any other
+    /// error if the device failed on the way; the contents of the caches are undefined then.
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError>;
 
-    /// Returns for each row of the first output its largest logits: all that are not below the [`TOP`]-th
-    /// largest (or all, where the vocabulary is smaller), in no particular order. A logit that is
-    /// not a number is always among them.
+    /// Returns for each row of the first output its largest logits: all that are not below the
+    /// [`TOP`]-th largest (or all, where the vocabulary is smaller), in no particular order. A
+    /// logit that is not a number is always among them.
     ///
     /// # Errors
     /// As [`Results::output`], and [`BackendError::Unsupported`] unless [`Facts::finds_top`].
@@ -278,7 +280,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The memory of a Plan whose weights are kept as they are stored and whose activations need what the Plan says.
+    /// The memory of a Plan whose weights are kept as they are stored and whose activations need
+    /// what the Plan says.
     pub fn of_plan(plan: &Plan, options: &ProgramOptions) -> Self {
         Self {
             weights: plan.bytes_at(WeightPlace::Device),

@@ -1,4 +1,5 @@
-//! Inputs and outputs of Plans, on the scalar reference alone and on several devices that are the reference.
+//! Inputs and outputs of Plans, on the scalar reference alone and on several devices that are the
+//! reference.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -50,7 +51,8 @@ fn gathered_rows_are_those_of_the_operation() {
     }
 }
 
-/// Of every form of a Plan, which is cut between any layers: in three where the first of two devices is two.
+/// Of every form of a Plan, which is cut between any layers: in three where the first of two
+/// devices is two.
 #[test]
 fn a_border_that_several_buffers_cross_changes_no_bit() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,8 +8,8 @@ use common::{Golden, greedy, logits};
 use trine_backend::reference::ReferenceDevice;
 use trine_model::KvType;
 
-/// Largest difference of a logit: twice what float32 and float64 differ by in the other implementation would be
-/// 2e-4; the rest is room for another order of summation.
+/// Largest difference of a logit: twice what float32 and float64 differ by in the other
+/// implementation would be 2e-4; the rest is room for another order of summation.
 const TOLERANCE: f32 = 5e-4;
 
 fn check(folder: &str) {

@@ -115,7 +115,8 @@ impl Device for Limited {
     }
 }
 
-/// Layers on a second device that says one thing of its memory and has another; `None` for the whole model on one device.
+/// Layers on a second device that says one thing of its memory and has another; `None` for the
+/// whole model on one device.
 fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) -> (Loaded, usize) {
     let loads = Rc::new(Cell::new(0));
     let second = Box::new(Limited { says, has, loads: loads.clone() });
@@ -133,7 +134,8 @@ fn layers_on(model: &Model, says: Option<u64>, has: u64, choice: LayerChoice) ->
                 shares => panic!("{shares:?}"),
             }
         }
-        // A number of layers that somebody asked for is no shortage for which a shorter context is tried.
+        // A number of layers that somebody asked for is no shortage for which a shorter context is
+        // tried.
         Err(BackendError::Unsupported { what, .. }) if choice != LayerChoice::Fitting => {
             assert!(what.contains("do not fit"), "{what}");
             Loaded::Nothing
@@ -268,6 +270,7 @@ fn steps_in_flight_do_not_change_one_another() {
             sequence_of: &[0],
             sequences: &[view],
             outputs: &[0],
+            ahead: &[],
             bulk_from: 1,
             inputs: &[],
             goal: 0,

@@ -9,42 +9,15 @@
 //! A block that holds an infinity or a NaN gets a NaN scale, and so every product with it is NaN:
 //! a broken activation is never hidden. A block below 1e-30 becomes zero.
 
-use bytemuck::{Pod, Zeroable};
-
 use crate::isa::Isa;
 
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "AVX2 intrinsics")]
 mod avx2;
+mod block;
+mod portable;
 
-/// Elements per block.
-pub const BLOCK: usize = 32;
-
-/// The largest magnitude that counts as zero; its reciprocal still fits a float.
-const TINY: f32 = 1e-30;
-
-/// 32 quantised activations.
-#[repr(C, align(16))]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
-pub struct QuantizedBlock {
-    /// The codes, -127..=127.
-    pub codes: [i8; BLOCK],
-    /// The value of one code step.
-    pub scale: f32,
-    /// `scale` times the sum of all codes.
-    pub scaled_sum: f32,
-    /// `scale` times the sum of the first 16 codes.
-    pub scaled_low_sum: f32,
-    /// -8 times the sum of all codes: the contribution of the offset of a 4-bit weight code.
-    pub minus_eight_sums: i32,
-}
-
-impl QuantizedBlock {
-    /// Returns the value of element `index` (0..32).
-    pub fn value(&self, index: usize) -> f32 {
-        f32::from(self.codes[index]) * self.scale
-    }
-}
+pub use block::{BLOCK, QuantizedBlock};
 
 /// Quantised rows in the caller's memory, row after row. Each row has
 /// [`blocks_per_row`](QuantizedRows::blocks_per_row) blocks, the last one filled up with zeros.
@@ -139,16 +112,7 @@ pub fn subtract_blocks(isa: Isa, row: &[f32], blocks: &[QuantizedBlock], output:
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::Avx512Vnni => avx2::subtract_blocks(row, blocks, output),
-        _ => subtract_portable(row, blocks, output),
-    }
-}
-
-#[inline(always)]
-fn subtract_portable(row: &[f32], blocks: &[QuantizedBlock], output: &mut [f32]) {
-    for ((values, rest), block) in row.chunks(BLOCK).zip(output.chunks_mut(BLOCK)).zip(blocks) {
-        for ((rest, value), &code) in rest.iter_mut().zip(values).zip(&block.codes) {
-            *rest = value - block.scale * f32::from(code);
-        }
+        _ => portable::subtract_blocks(row, blocks, output),
     }
 }
 
@@ -156,41 +120,7 @@ fn quantize_blocks(isa: Isa, input: &[[f32; BLOCK]], output: &mut [QuantizedBloc
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::Avx512Vnni => avx2::quantize_blocks(input, output),
-        _ => quantize_portable(input, output),
-    }
-}
-
-fn quantize_portable(input: &[[f32; BLOCK]], output: &mut [QuantizedBlock]) {
-    for (values, block) in input.iter().zip(output) {
-        // Comparing the bits of magnitudes orders NaN above infinity above every number.
-        let largest = values.iter().map(|value| value.abs().to_bits()).max().unwrap_or(0);
-        let (scale, inverse) = scale_of(f32::from_bits(largest));
-        let mut codes = [0_i8; BLOCK];
-        for (code, value) in codes.iter_mut().zip(values) {
-            // A NaN inverse gives NaN, which casts to zero.
-            *code = (value * inverse).round_ties_even() as i8;
-        }
-        let sum = |codes: &[i8]| codes.iter().map(|&code| i32::from(code)).sum::<i32>();
-        let (low, all) = (sum(&codes[..16]), sum(&codes));
-        *block = QuantizedBlock {
-            codes,
-            scale,
-            scaled_sum: scale * all as f32,
-            scaled_low_sum: scale * low as f32,
-            minus_eight_sums: -8 * all,
-        };
-    }
-}
-
-/// Returns the scale and its inverse for a block whose largest magnitude is `largest`.
-#[inline]
-fn scale_of(largest: f32) -> (f32, f32) {
-    if largest < TINY {
-        (0.0, 0.0)
-    } else if largest.is_finite() {
-        (largest / 127.0, 127.0 / largest)
-    } else {
-        (f32::NAN, 0.0)
+        _ => portable::quantize_blocks(input, output),
     }
 }
 

@@ -21,21 +21,15 @@ use trine_model::Cache;
 use crate::error::EngineError;
 
 mod pages;
+mod slots;
 
-pub use pages::Lost;
+pub use slots::Lost;
+use slots::{Holder, Slot};
 
 /// While an unused slot is left, a shared prefix of fewer tokens is not worth losing another
 /// sequence's cache: every Gemma chat begins with the same few tokens (`<bos>`, start of turn,
 /// role, line break).
 const WORTHWHILE: usize = 8;
-
-impl Way {
-    /// Returns the key by which ways are compared, see [`KvCache::lease`].
-    fn rank(&self) -> (usize, u8, usize, std::cmp::Reverse<(u64, usize)>) {
-        let order = std::cmp::Reverse((self.tick, self.slot));
-        (self.reused / BLOCK, self.mildness, self.reused, order)
-    }
-}
 
 /// Rounds down to the positions that fill whole blocks.
 fn whole(positions: usize) -> usize {
@@ -204,35 +198,6 @@ impl KvShape {
     }
 }
 
-/// The holder of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Holder {
-    /// Nobody; the slot owns no blocks.
-    Nobody,
-    /// A running sequence.
-    Running,
-    /// A sequence that ended at this tick of the logical clock; its cache can be used again.
-    Ended(u64),
-}
-
-/// One sequence's place in the cache.
-#[derive(Debug, Clone)]
-struct Slot {
-    holder: Holder,
-    /// Positions `0..length` hold the sequence's keys and values.
-    length: usize,
-    /// Positions `0..written` have been written since the slot was last emptied. This is above
-    /// `length` after a prefix was reused: the rings have lost what those writes replaced.
-    written: usize,
-    /// Positions before this one were never in the rings, because the sequence came from elsewhere
-    /// ([`KvCache::adopt`]).
-    rings_from: usize,
-    /// The block table, for `length` positions and those reserved.
-    blocks: Vec<u32>,
-    /// Whether the slot was kept for others to fork ([`KvCache::snapshot`]).
-    is_branch: bool,
-}
-
 /// What a new sequence gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
@@ -260,6 +225,14 @@ struct Way {
     mildness: u8,
     /// When the slot's sequence ended.
     tick: u64,
+}
+
+impl Way {
+    /// Returns the key by which ways are compared, see [`KvCache::lease`].
+    fn rank(&self) -> (usize, u8, usize, std::cmp::Reverse<(u64, usize)>) {
+        let order = std::cmp::Reverse((self.tick, self.slot));
+        (self.reused / BLOCK, self.mildness, self.reused, order)
+    }
 }
 
 /// The books of every slot and every block.

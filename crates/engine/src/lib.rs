@@ -17,14 +17,15 @@
 //! | [`Engine`] | the loop that binds them to a device |
 //! | [`Service`] | an engine on a thread of its own, for many clients |
 //!
-//! Only the engine's loop knows a clock. The rest can be driven by a seeded simulator, and its books are checked by
-//! `check_integrity`.
+//! Only the engine's loop knows a clock. The rest can be driven by a seeded simulator, and its
+//! books are checked by `check_integrity`.
 
 #![forbid(unsafe_code)]
 
 pub mod disk;
 mod engine;
 mod error;
+mod events;
 pub mod kv;
 mod options;
 pub mod pace;
@@ -40,13 +41,12 @@ mod traffic;
 
 pub use engine::Engine;
 pub use error::EngineError;
+pub use events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 pub use options::EngineOptions;
 pub use pooling::Pooling;
-pub use request::{
-    Constraint, Event, Finish, Job, LOGPROBS_MAX, Limits, Logprobs, Request, SequenceId, Statistics,
-};
+pub use request::{Constraint, Job, LOGPROBS_MAX, Limits, Request};
 pub use sampling::logprobs::log_sum_exp;
 pub use sampling::{Sampler, SamplingChanges, SamplingParams};
 pub use scope::Scope;
-pub use service::{Generation, Service, Update};
+pub use service::{Generation, Service};
 pub use status::Status;

@@ -16,25 +16,26 @@ const PREFILL_MAX: usize = (1 << 16) - 1;
 /// What an engine is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Positions per sequence, at most the model's own. None: the smaller of the model's and 8192, less where memory
-    /// does not suffice.
+    /// Positions per sequence, at most the model's own. None: the smaller of the model's and 8192,
+    /// less where memory does not suffice.
     pub context: Option<usize>,
     /// How keys and values are stored.
     pub kv: KvType,
     /// Most sequences at once.
     pub sequences: usize,
-    /// Slots beside those: for sequences that ended and for beginnings that others share. Each takes the memory of the
-    /// local layers' rings.
+    /// Slots beside those: for sequences that ended and for beginnings that others share. Each
+    /// takes the memory of the local layers' rings.
     pub kept: usize,
     /// Most rows in a step.
     pub prefill: usize,
     /// Most rows with logits in a step; never fewer than sequences.
     pub outputs: usize,
-    /// Most bytes of keys and values. `None`: what is free. Where this does not hold every sequence's whole context,
-    /// sequences share it, and those that find no block give way to others.
+    /// Most bytes of keys and values. `None`: what is free. Where this does not hold every
+    /// sequence's whole context, sequences share it, and those that find no block give way to
+    /// others.
     pub kv_memory: Option<u64>,
-    /// Whether it also gives embeddings ([`Job::Embed`](crate::Job::Embed)). A device prepares steps for them, but holds no
-    /// more weights.
+    /// Whether it also gives embeddings ([`Job::Embed`](crate::Job::Embed)). A device prepares
+    /// steps for them, but holds no more weights.
     pub embeds: bool,
 }
 

@@ -1,62 +1,53 @@
-//! What goes into the engine and what comes out.
+//! What goes into the engine, and the limits for it.
 
-use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::error::EngineError;
 use crate::pooling::Pooling;
 use crate::sampling::SamplingParams;
 use crate::scope::Scope;
 
-/// Names one request from [`submit`](crate::Engine::submit) on; never used twice by an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SequenceId(pub(crate) u64);
-
-impl fmt::Display for SequenceId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "sequence {}", self.0)
-    }
-}
-
-/// Most alternatives that log-probabilities can be asked for with each token.
+/// The most alternatives that can be requested with each token's log-probability.
 pub const LOGPROBS_MAX: usize = 20;
-/// Most stop ids in a request: each generated token is compared with all of them.
+/// The most stop ids in a request: each generated token is compared with all of them.
 const STOPS_MAX: usize = 1024;
 
-/// A prompt to be continued, or a text whose embedding is wanted. [`Request::new`] and [`Request::embedding`] have the defaults.
+/// A prompt to be continued, or a text whose embedding is wanted. [`Request::new`] and
+/// [`Request::embedding`] set the defaults.
 #[derive(Debug)]
 pub struct Request {
-    /// All token ids, `<bos>` and earlier turns included.
+    /// All token ids, including `<bos>` and earlier turns.
     pub prompt: Vec<u32>,
     /// How the next token is chosen.
     pub sampling: SamplingParams,
-    /// Most tokens to generate; 0 only fills the cache with the prompt.
+    /// The most tokens to generate; 0 only fills the cache with the prompt.
     pub max_tokens: usize,
     /// Token ids that end the generation.
     pub stop_ids: Vec<u32>,
     /// Whether stop ids are generated like other tokens, for measurements of fixed length.
     pub ignore_stop: bool,
-    /// Stop ids are not sampled before this many tokens.
+    /// The number of tokens before which no stop id is sampled.
     pub min_tokens: usize,
-    /// Requests with a lower number start first and give way last when memory runs out; equal ones in the order of
-    /// arrival.
+    /// The priority. Requests with a lower number start first and give way last when memory runs
+    /// out; equal ones go in the order of arrival.
     pub priority: i32,
-    /// Whose prefixes it may use, and who may use its own.
+    /// The scope within which prefixes are shared with other requests.
     pub scope: Scope,
-    /// When the request ends, finished or not.
+    /// When the request ends even if it is not finished.
     pub deadline: Option<Instant>,
-    /// Whether log-probabilities of generated tokens are wanted, and of how many of the most likely ones beside the
-    /// sampled one; at most [`LOGPROBS_MAX`].
+    /// How many of the most likely tokens to report with each generated token, at most
+    /// [`LOGPROBS_MAX`], beside its own log-probability. `None` requests no log-probabilities.
     pub logprobs: Option<usize>,
-    /// The same of the prompt's tokens. Their positions are run even if they are in the cache.
+    /// The same for the tokens of the prompt. Their positions are run even if they are in the
+    /// cache.
     pub prompt_logprobs: Option<usize>,
-    /// What allows only some tokens at each place; `None` allows all.
+    /// The constraint on the generated tokens; `None` allows all.
     pub constraint: Option<Box<dyn Constraint>>,
     /// What is wanted.
     pub job: Job,
 }
 
-/// What a request wants of its prompt.
+/// The kind of result that a request wants for its prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Job {
     /// A text that continues it.
@@ -66,7 +57,8 @@ pub enum Job {
 }
 
 impl Job {
-    /// The output of the Plan that the steps of the request compute ([`Batch::goal`](trine_backend::Batch::goal)).
+    /// Returns the output of the Plan that the steps of the request compute
+    /// ([`Batch::goal`](trine_backend::Batch::goal)).
     pub(crate) fn goal(self) -> usize {
         match self {
             Job::Generate => 0,
@@ -75,27 +67,29 @@ impl Job {
     }
 }
 
-/// Allows only some tokens: a grammar, for instance. Used by only one request, on the engine's thread.
+/// Allows only some tokens, for instance those of a grammar. A constraint belongs to one request
+/// and is called on the engine's thread.
 ///
-/// An error ends the request with [`Finish::ConstraintFailed`]; no token is sampled without the constraint's word.
+/// An error ends the request with [`Finish::ConstraintFailed`](crate::Finish::ConstraintFailed):
+/// without the mask of its constraint no token is sampled.
 pub trait Constraint: Send + std::fmt::Debug {
-    /// Writes which tokens may come next: bit `id % 32` of `mask[id / 32]` is 1 where token `id` may.
-    /// All bits are 0 before the call; `mask` has a bit for each id of the vocabulary. Where the text may end here, the
-    /// stop ids are among the allowed.
+    /// Writes which tokens may come next: bit `id % 32` of `mask[id / 32]` is 1 if token `id` may.
+    /// `mask` has a bit for each id of the vocabulary, and all are 0 before the call. If the text
+    /// may end here, the stop ids are among the allowed ones.
     ///
     /// # Errors
-    /// In words, if that cannot be said.
+    /// Returns the reason in words if the allowed tokens cannot be determined.
     fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String>;
 
-    /// Goes on after a token that was allowed.
+    /// Takes note of a token that was sampled.
     ///
     /// # Errors
-    /// In words, if it cannot.
+    /// Returns the reason in words if the text cannot go on after it.
     fn accept(&mut self, token: u32) -> Result<(), String>;
 }
 
 impl Request {
-    /// A greedy request for up to `max_tokens` tokens that nothing ends before.
+    /// Creates a greedy request for up to `max_tokens` tokens, without stop ids.
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
         Self {
             prompt,
@@ -114,36 +108,38 @@ impl Request {
         }
     }
 
-    /// A request for the embedding of a text.
+    /// Creates a request for the embedding of a text.
     pub fn embedding(prompt: Vec<u32>, pooling: Pooling) -> Self {
         Self { job: Job::Embed(pooling), ..Self::new(prompt, 0) }
     }
 }
 
-/// What a request is checked against; the numbers of an engine that do not change.
+/// The limits for requests: the numbers of an engine that do not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Positions per sequence.
+    /// The number of positions per sequence.
     pub context: usize,
-    /// Token ids.
+    /// The number of token ids.
     pub vocabulary: usize,
-    /// Sequences at once.
+    /// The number of sequences that run at the same time.
     pub sequences: usize,
-    /// Most requests in the queue.
+    /// The most requests in the queue.
     pub queue: usize,
-    /// Most prompt tokens in the queue.
+    /// The most prompt tokens in the queue.
     pub queue_tokens: usize,
-    /// Elements of an embedding: the model's hidden size. `None` if the engine only generates.
+    /// The number of elements of an embedding, which is the model's hidden size. `None` if the
+    /// engine only generates.
     pub dimensions: Option<usize>,
 }
 
 impl Limits {
-    /// Checks a request's numbers.
+    /// Checks the numbers of a request.
     ///
     /// # Errors
-    /// [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`], [`EngineError::UnknownToken`],
-    /// [`EngineError::BadSampling`], [`EngineError::BadOption`] for too many stop ids or alternatives, or for tokens or their
-    /// log-probabilities with an embedding, and [`EngineError::NoEmbeddings`].
+    /// Returns [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`],
+    /// [`EngineError::UnknownToken`], [`EngineError::BadSampling`], [`EngineError::BadOption`] for
+    /// too many stop ids or alternatives, or for an embedding with tokens or log-probabilities, and
+    /// [`EngineError::NoEmbeddings`].
     pub fn check(&self, request: &Request) -> Result<(), EngineError> {
         let is_embedding = request.job != Job::Generate;
         if is_embedding && self.dimensions.is_none() {
@@ -167,11 +163,11 @@ impl Limits {
         most("prompt_logprobs", request.prompt_logprobs.unwrap_or(0), LOGPROBS_MAX)
     }
 
-    /// Checks whether a request with this many prompt tokens finds a place in the queue after those that wait: the first one
-    /// always does.
+    /// Checks whether the queue has room for a request with `tokens` prompt tokens. An empty queue
+    /// accepts any request.
     ///
     /// # Errors
-    /// [`EngineError::QueueFull`].
+    /// Returns [`EngineError::QueueFull`].
     pub fn check_queue(
         &self,
         waiting: usize,
@@ -185,10 +181,10 @@ impl Limits {
         Ok(())
     }
 
-    /// Checks a prompt of which nothing is known but the fewest tokens that it can have.
+    /// Checks a prompt whose tokens are not known yet, except that there are at least `least`.
     ///
     /// # Errors
-    /// [`EngineError::PromptFarTooLong`].
+    /// Returns [`EngineError::PromptFarTooLong`].
     pub fn check_least(&self, least: usize) -> Result<(), EngineError> {
         let context = self.context;
         if least > context {
@@ -200,7 +196,8 @@ impl Limits {
     /// Checks a list of token ids.
     ///
     /// # Errors
-    /// [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`], [`EngineError::UnknownToken`].
+    /// Returns [`EngineError::EmptyPrompt`], [`EngineError::PromptTooLong`] or
+    /// [`EngineError::UnknownToken`].
     pub fn check_prompt(&self, prompt: &[u32]) -> Result<(), EngineError> {
         let Limits { context, vocabulary, .. } = *self;
         if prompt.is_empty() {
@@ -213,196 +210,5 @@ impl Limits {
             Some(index) => Err(EngineError::UnknownToken { id: prompt[index], index, vocabulary }),
             None => Ok(()),
         }
-    }
-}
-
-/// A token's log-probability (natural logarithm of the softmax of the model's logits as they are: before bias,
-/// penalties, temperature and constraint), and those of the most likely tokens in its place.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Logprobs {
-    /// The token.
-    pub token: u32,
-    /// Its log-probability.
-    pub logprob: f32,
-    /// Tokens that are more likely than it.
-    pub rank: usize,
-    /// The most likely tokens and their log-probabilities, the most likely first.
-    pub top: Vec<(u32, f32)>,
-}
-
-/// Something that happened to a sequence. The last event of each is [`Event::Finished`].
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// It left the queue and has its place in the cache.
-    Started {
-        /// Which.
-        sequence: SequenceId,
-        /// Prompt tokens whose keys and values were in the cache.
-        reused: usize,
-        /// Time in the queue.
-        waited: Duration,
-    },
-    /// Part of the prompt was run.
-    Prefill {
-        /// Whose.
-        sequence: SequenceId,
-        /// Prompt tokens in the cache, the reused ones included.
-        done: usize,
-        /// Prompt tokens.
-        total: usize,
-    },
-    /// Log-probabilities of prompt tokens, in order; the first token of a prompt has none.
-    PromptLogprobs {
-        /// Whose.
-        sequence: SequenceId,
-        /// One for each of the prompt tokens that follow those reported before.
-        tokens: Vec<Logprobs>,
-    },
-    /// The whole prompt was run whose embedding is wanted.
-    Embedding {
-        /// Whose.
-        sequence: SequenceId,
-        /// The embedding, of length 1 (Euclidean norm).
-        vector: Vec<f32>,
-    },
-    /// A token was sampled.
-    Token {
-        /// Whose.
-        sequence: SequenceId,
-        /// The token.
-        token: u32,
-        /// Whether it is a stop id, which ends the text and does not belong to it.
-        is_stop: bool,
-        /// Its log-probability, if asked for.
-        logprobs: Option<Box<Logprobs>>,
-    },
-    /// The sequence ended.
-    Finished {
-        /// Which.
-        sequence: SequenceId,
-        /// Why.
-        finish: Finish,
-        /// What it has cost.
-        statistics: Statistics,
-    },
-}
-
-impl Event {
-    /// The sequence it is about.
-    pub fn sequence(&self) -> SequenceId {
-        match *self {
-            Event::Started { sequence, .. }
-            | Event::Prefill { sequence, .. }
-            | Event::PromptLogprobs { sequence, .. }
-            | Event::Embedding { sequence, .. }
-            | Event::Token { sequence, .. }
-            | Event::Finished { sequence, .. } => sequence,
-        }
-    }
-
-    /// Why the sequence ended, if this is its last event.
-    pub fn finish(&self) -> Option<Finish> {
-        match *self {
-            Event::Finished { finish, .. } => Some(finish),
-            _ => None,
-        }
-    }
-}
-
-/// Why a sequence ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Finish {
-    /// A stop id was sampled.
-    Stop,
-    /// `max_tokens` were generated, or the embedding is there.
-    Length,
-    /// The context, or the memory for it, is full.
-    Context,
-    /// [`cancel`](crate::Engine::cancel) was called.
-    Cancelled,
-    /// The request's deadline has passed.
-    Deadline,
-    /// The constraint could not say which tokens may come, or allowed none.
-    ConstraintFailed,
-    /// The model gave logits for this sequence that are infinite or not numbers; other sequences go on.
-    NonFiniteLogits,
-    /// The device failed in a step; every sequence ended with it.
-    DeviceFailed,
-}
-
-impl fmt::Display for Finish {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Finish::Stop => "the model ended its text",
-            Finish::Length => "the token limit is reached; raise --max-tokens for more",
-            Finish::Context => "the context is full; raise --context or start a new conversation",
-            Finish::Cancelled => "cancelled",
-            Finish::Deadline => "the time allowed for it has passed",
-            Finish::ConstraintFailed => {
-                "the grammar could not go on; simplify the schema or grammar"
-            }
-            Finish::NonFiniteLogits => {
-                "the model gave logits that are not finite; its file is damaged or its values overflow, \
-                 fetch it again or try --device reference"
-            }
-            Finish::DeviceFailed => "the device failed; start again or use another --device",
-        })
-    }
-}
-
-/// What a sequence has cost. A step's time counts in full for each sequence that took part in it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
-pub struct Statistics {
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Prompt tokens that were in the cache already and not run.
-    pub reused_tokens: usize,
-    /// Tokens sampled, a stop id included.
-    pub generated_tokens: usize,
-    /// Steps that ran rows of the prompt; the last of them gives the first token.
-    pub prefill_steps: usize,
-    /// Steps that ran a generated token.
-    pub decode_steps: usize,
-    /// Seconds of the steps that ran rows of the prompt.
-    pub prefill_seconds: f64,
-    /// Seconds of the steps that ran a generated token.
-    pub decode_seconds: f64,
-    /// Seconds from the submission to the place in the cache.
-    pub queue_seconds: f64,
-    /// Times it gave its blocks to another sequence and was run again from its tokens.
-    pub preemptions: usize,
-    /// Seconds from the submission to the first token.
-    pub first_token_seconds: Option<f64>,
-}
-
-impl Statistics {
-    /// Prompt tokens run per second, if any were.
-    pub fn prefill_rate(&self) -> Option<f64> {
-        rate(self.prompt_tokens.saturating_sub(self.reused_tokens), self.prefill_seconds)
-    }
-
-    /// Tokens per second after the first one, if there were any.
-    pub fn decode_rate(&self) -> Option<f64> {
-        rate(self.decode_steps, self.decode_seconds)
-    }
-}
-
-fn rate(tokens: usize, seconds: f64) -> Option<f64> {
-    (tokens > 0 && seconds > 0.0).then(|| tokens as f64 / seconds)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_need_tokens_and_time() {
-        let mut statistics =
-            Statistics { prompt_tokens: 12, reused_tokens: 2, ..Statistics::default() };
-        assert_eq!(statistics.prefill_rate(), None);
-        statistics.prefill_seconds = 2.0;
-        assert_eq!(statistics.prefill_rate(), Some(5.0));
-        assert_eq!(statistics.decode_rate(), None);
     }
 }

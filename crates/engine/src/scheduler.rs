@@ -60,7 +60,8 @@ pub struct Scheduler {
     goals: Vec<usize>,
     /// Whether rows for another goal were left out of the last step.
     passed_over: Option<usize>,
-    /// By slot: whether rows of it are in a step that was picked and has not [landed](Scheduler::land).
+    /// By slot: whether rows of it are in a step that was picked and has not
+    /// [landed](Scheduler::land).
     flying: Vec<bool>,
     /// Slots in [`Phase::Prefill`], in order of arrival.
     queue: Vec<usize>,
@@ -86,8 +87,9 @@ impl Scheduler {
         }
     }
 
-    /// Adds a sequence with `rows` rows of prompt to run (at least one), after the other prompts. `goal` is what its rows are
-    /// for ([`Batch::goal`](trine_backend::Batch::goal)); only those of goal 0 go on with further tokens.
+    /// Adds a sequence with `rows` rows of prompt to run (at least one), after the other prompts.
+    /// `goal` is what its rows are for ([`Batch::goal`](trine_backend::Batch::goal)); only those of
+    /// goal 0 go on with further tokens.
     pub fn admit(&mut self, slot: usize, rows: usize, wanted: Wanted, goal: usize) {
         debug_assert!(
             rows > 0 && self.phases[slot] == Phase::Absent,
@@ -110,9 +112,10 @@ impl Scheduler {
     }
 
     /// Picks the rows of the next step and counts them as run. `picks` is empty if there is nothing
-    /// to do. Picks at most `decodes` decoding sequences, and next to any at most `prompt_rows` rows
-    /// of prompts (both at least one). Passes over a sequence with rows in another step that has not
-    /// [landed](Scheduler::land). Returns the goal of the step; where sequences of several wait, the goals take turns.
+    /// to do. Picks at most `decodes` decoding sequences, and next to any at most `prompt_rows`
+    /// rows of prompts (both at least one). Passes over a sequence with rows in another step that
+    /// has not [landed](Scheduler::land). Returns the goal of the step; where sequences of several
+    /// wait, the goals take turns.
     pub fn next_step(
         &mut self,
         decodes: usize,
@@ -133,7 +136,8 @@ impl Scheduler {
         goal
     }
 
-    /// The goal of the next step: that of sequences that were passed over in the last one, or of the first prompt.
+    /// The goal of the next step: that of sequences that were passed over in the last one, or of
+    /// the first prompt.
     fn next_goal(&mut self) -> usize {
         let first = |but: Option<usize>| {
             let prompts = self.queue.iter().filter(|&&slot| !self.flying[slot]);

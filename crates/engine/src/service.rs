@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::request::{Event, Finish, Limits, Logprobs, Request, SequenceId, Statistics};
+use crate::events::{Event, SequenceId, Update};
+use crate::request::{Limits, Request};
 use crate::status::Status;
 
 /// How long the thread waits after a step in which the device failed, so that a device that fails
@@ -36,47 +37,6 @@ const STORE_INTERVAL: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone)]
 pub struct Service {
     link: Arc<Link>,
-}
-
-/// An event of a request. The last one is [`Update::Finished`].
-#[derive(Debug, Clone, PartialEq)]
-pub enum Update {
-    /// The request left the queue and has its place in the KV cache.
-    Started {
-        /// The number of prompt tokens whose keys and values were in the cache.
-        reused: usize,
-        /// The time in the queue.
-        waited: Duration,
-    },
-    /// Part of the prompt was run.
-    Prefill {
-        /// The number of prompt tokens in the cache, including the reused ones.
-        done: usize,
-        /// The number of prompt tokens.
-        total: usize,
-    },
-    /// Log-probabilities of prompt tokens, in order; the first token of a prompt has none.
-    PromptLogprobs(Vec<Logprobs>),
-    /// The embedding of the prompt, of length 1 (Euclidean norm).
-    Embedding(Vec<f32>),
-    /// A token of the text was sampled. A stop id that ends the text is not part of it.
-    Token {
-        /// The token.
-        token: u32,
-        /// Its log-probability and those of the most likely tokens, if asked for.
-        logprobs: Option<Box<Logprobs>>,
-        /// When the step that produced it ended.
-        at: Instant,
-    },
-    /// The request ended.
-    Finished {
-        /// Why it ended.
-        finish: Finish,
-        /// The stop id that ended it, for which there is no [`Update::Token`].
-        stop: Option<u32>,
-        /// What the request cost.
-        statistics: Statistics,
-    },
 }
 
 /// A request that was submitted. Dropping it cancels the request.
@@ -214,7 +174,8 @@ impl Service {
         self.link.board.is_draining.store(true, Ordering::Release);
     }
 
-    /// Ends all requests ([`Finish::Cancelled`]) and waits for the thread, which frees the device.
+    /// Ends all requests ([`Finish::Cancelled`](crate::Finish::Cancelled)) and waits for the
+    /// thread, which frees the device.
     pub fn stop(&self) {
         self.drain();
         let _ = self.link.commands.send(Command::Stop);
@@ -288,8 +249,6 @@ struct Client {
     updates: UnboundedSender<Update>,
     /// The number of prompt tokens while the request is in the queue.
     queued: Option<usize>,
-    /// The stop id that ended it.
-    stop: Option<u32>,
 }
 
 impl Worker {
@@ -340,7 +299,7 @@ impl Worker {
                 let tokens = request.prompt.len();
                 match self.engine.submit(*request) {
                     Ok(sequence) => {
-                        let client = Client { ticket, updates, queued: Some(tokens), stop: None };
+                        let client = Client { ticket, updates, queued: Some(tokens) };
                         self.clients.insert(sequence, client);
                         self.sequences.insert(ticket, sequence);
                     }
@@ -366,34 +325,18 @@ impl Worker {
             tracing::error!(%error, "the step failed");
             std::thread::sleep(AFTER_FAILURE);
         }
-        let at = Instant::now();
-        events.drain(..).for_each(|event| self.deliver(event, at));
+        events.drain(..).for_each(|event| self.deliver(event));
         self.events = events;
         *self.board.status.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.status();
     }
 
-    fn deliver(&mut self, event: Event, at: Instant) {
-        let sequence = event.sequence();
+    fn deliver(&mut self, Event { sequence, update }: Event) {
         let Some(client) = self.clients.get_mut(&sequence) else { return };
-        let is_last = event.finish().is_some();
-        let leaves = is_last || matches!(event, Event::Started { .. });
+        let is_last = matches!(update, Update::Finished { .. });
+        let leaves = is_last || matches!(update, Update::Started { .. });
         if let Some(tokens) = client.queued.take_if(|_| leaves) {
             self.board.leave(tokens);
         }
-        let update = match event {
-            Event::Started { reused, waited, .. } => Update::Started { reused, waited },
-            Event::Prefill { done, total, .. } => Update::Prefill { done, total },
-            Event::PromptLogprobs { tokens, .. } => Update::PromptLogprobs(tokens),
-            Event::Embedding { vector, .. } => Update::Embedding(vector),
-            Event::Token { is_stop: true, token, .. } => {
-                client.stop = Some(token);
-                return;
-            }
-            Event::Token { token, logprobs, .. } => Update::Token { token, logprobs, at },
-            Event::Finished { finish, statistics, .. } => {
-                Update::Finished { finish, stop: client.stop, statistics }
-            }
-        };
         // A client that is gone has sent a cancellation, so a failed send can be ignored.
         let _ = client.updates.send(update);
         if is_last {

@@ -25,7 +25,8 @@ pub struct Status {
     pub blocks_running: usize,
     /// KV blocks that only ended sequences hold, for reuse.
     pub blocks_kept: usize,
-    /// KV blocks that more than one sequence holds, running or ended. They are among those of the two counts above.
+    /// KV blocks that more than one sequence holds, running or ended. They are among those of the
+    /// two counts above.
     pub blocks_shared: usize,
     /// Steps run.
     pub steps: u64,
@@ -41,7 +42,8 @@ pub struct Status {
     pub requests: u64,
     /// Prompt tokens of the requests that started.
     pub prompt_tokens: u64,
-    /// Of those, tokens that were in the cache already, or were brought there from the store of prefixes.
+    /// Of those, tokens that were in the cache already, or were brought there from the store of
+    /// prefixes.
     pub reused_tokens: u64,
     /// Tokens whose keys and values were brought from the store.
     pub restored_tokens: u64,

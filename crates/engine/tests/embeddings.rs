@@ -1,4 +1,5 @@
-//! Embeddings of texts, on a device that checks what it is asked to do and gives its logits for hidden states.
+//! Embeddings of texts, on a device that checks what it is asked to do and gives its logits for
+//! hidden states.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -39,14 +40,14 @@ fn run(engine: &mut Engine) -> Log {
     let mut log = Log::default();
     while !engine.is_idle() {
         match engine.step() {
-            Ok(events) => events.into_iter().for_each(|event| match event {
-                Event::Embedding { sequence, vector } => {
+            Ok(events) => events.into_iter().for_each(|Event { sequence, update }| match update {
+                Update::Embedding(vector) => {
                     assert!(log.vectors.insert(sequence, vector).is_none(), "one each");
                 }
-                Event::Finished { sequence, finish, statistics } => {
+                Update::Finished { finish, statistics, .. } => {
                     log.ends.insert(sequence, (finish, statistics));
                 }
-                Event::Started { .. } | Event::Prefill { .. } => {}
+                Update::Started { .. } | Update::Prefill { .. } => {}
                 other => panic!("{other:?}"),
             }),
             Err(_) => log.failures += 1,
@@ -94,7 +95,8 @@ fn vectors_are_those_of_the_definition_in_any_pieces_and_company() {
     }
 }
 
-/// The rows of the first text end in a step in which the second, which comes before it in rank, finds no block.
+/// The rows of the first text end in a step in which the second, which comes before it in rank,
+/// finds no block.
 #[test]
 fn texts_that_give_way_for_memory_begin_anew() {
     for pooling in [Pooling::Mean, Pooling::Last] {
@@ -181,8 +183,8 @@ fn requests_are_checked_by_their_job() {
     assert!(matches!(refused, Err(EngineError::NoEmbeddings)));
 }
 
-/// Both jobs at once, over one cache, in steps of any width and with several in flight: texts and vectors are those of the
-/// definition, and neither job waits for the other's end.
+/// Both jobs at once, over one cache, in steps of any width and with several in flight: texts and
+/// vectors are those of the definition, and neither job waits for the other's end.
 #[test]
 fn texts_and_embeddings_share_an_engine() {
     for (depth, width) in [(1, 16), (1, 64), (2, 16), (3, 64)] {
@@ -200,12 +202,12 @@ fn texts_and_embeddings_share_an_engine() {
         let (mut tokens, mut found) = (HashMap::<_, Vec<u32>>::new(), HashMap::new());
         let mut running_before_last_vector = false;
         while !engine.is_idle() {
-            for event in engine.step().expect("the device works") {
-                match event {
-                    Event::Token { sequence, token, .. } => {
+            for Event { sequence, update } in engine.step().expect("the device works") {
+                match update {
+                    Update::Token { token, .. } => {
                         tokens.entry(sequence).or_default().push(token);
                     }
-                    Event::Embedding { sequence, vector } => {
+                    Update::Embedding(vector) => {
                         running_before_last_vector |= !tokens.is_empty();
                         found.insert(sequence, vector);
                     }

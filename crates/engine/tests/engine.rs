@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use fake::{Fake, VOCABULARY, next_logits, options};
 use trine_engine::{
     Constraint, Engine, EngineError, Event, Finish, Logprobs, Request, Sampler, SamplingParams,
-    Scope, SequenceId, Statistics,
+    Scope, SequenceId, Statistics, Update,
 };
 
 const WINDOWS: [usize; 2] = [5, 20];
@@ -90,22 +90,24 @@ struct Log {
 impl Log {
     fn note(&mut self, events: &[Event]) {
         for event in events {
-            let id = event.sequence();
+            let id = event.sequence;
             assert!(!self.ends.contains_key(&id), "{event:?} after the end");
-            match *event {
-                Event::Token { token, .. } => self.tokens.entry(id).or_default().push(token),
-                Event::Prefill { done, total, .. } => {
+            match event.update {
+                Update::Token { token, .. } => self.tokens.entry(id).or_default().push(token),
+                Update::Prefill { done, total } => {
                     let before = self.prefill.insert(id, done).unwrap_or(0);
                     assert!(before < done && done <= total, "{event:?} after {before}");
                 }
-                Event::Finished { finish, statistics, .. } => {
+                Update::Finished { finish, stop, statistics } => {
+                    assert_eq!(stop.is_some(), finish == Finish::Stop);
+                    self.tokens.entry(id).or_default().extend(stop);
                     self.ends.insert(id, finish);
                     self.statistics.insert(id, statistics);
                 }
-                Event::PromptLogprobs { ref tokens, .. } => {
+                Update::PromptLogprobs(ref tokens) => {
                     self.known.entry(id).or_default().extend_from_slice(tokens);
                 }
-                Event::Started { .. } | Event::Embedding { .. } => {}
+                Update::Started { .. } | Update::Embedding(_) => {}
             }
         }
     }
@@ -277,7 +279,8 @@ fn cancelling_at_any_moment_frees_the_sequence() {
         assert_eq!(log.ends[&cancelled], Finish::Cancelled);
         assert_eq!(log.answer(kept), naive(&stays, 256));
         assert_eq!(log.answer(again), naive(&goes, 256), "cancelled after {moment} steps");
-        // Fewer than eight positions are not taken over, and the last token of a prompt is always run.
+        // Fewer than eight positions are not taken over, and the last token of a prompt is always
+        // run.
         let cached = log.prefill.get(&cancelled).copied().unwrap_or(0);
         let reused = if cached < 8 { 0 } else { cached.min(39) };
         let statistics = log.statistics[&again];
@@ -403,7 +406,9 @@ fn a_more_urgent_request_starts_first_and_stays() {
     let mut order = Vec::new();
     while !engine.is_idle() {
         let events = engine.step().unwrap();
-        order.extend(events.iter().filter(|event| event.finish().is_some()).map(Event::sequence));
+        order.extend(
+            events.iter().filter(|event| event.finish().is_some()).map(|event| event.sequence),
+        );
         log.note(&events);
         engine.check_integrity().unwrap();
     }
@@ -556,12 +561,10 @@ fn log_probabilities_are_those_of_the_logits() {
         let id = engine.submit(wanted).unwrap();
         let mut found: Vec<Logprobs> = Vec::new();
         while !engine.is_idle() {
-            for event in engine.step().unwrap() {
-                match event {
-                    Event::PromptLogprobs { sequence, tokens } if sequence == id => {
-                        found.extend(tokens)
-                    }
-                    Event::Token { sequence, logprobs: Some(logprobs), .. } if sequence == id => {
+            for Event { sequence, update } in engine.step().unwrap() {
+                match update {
+                    Update::PromptLogprobs(tokens) if sequence == id => found.extend(tokens),
+                    Update::Token { logprobs: Some(logprobs), .. } if sequence == id => {
                         found.push(*logprobs)
                     }
                     _ => {}
@@ -582,7 +585,8 @@ fn log_probabilities_are_those_of_the_logits() {
     assert!(engine.cancel(company).is_none());
 }
 
-/// Rows of a prompt are run again after a failure of the device, and where their memory went to another sequence.
+/// Rows of a prompt are run again after a failure of the device, and where their memory went to
+/// another sequence.
 #[test]
 fn log_probabilities_of_a_prompt_are_reported_once() {
     let wanted = || Request { prompt_logprobs: Some(2), ..request(prompt(2, 50), 60) };

@@ -1,5 +1,5 @@
-//! What streams feel of other people's prompts: the whole engine on a device that computes nothing and takes, by a clock of
-//! its own, as long as a real one would.
+//! What streams feel of other people's prompts: the whole engine on a device that computes nothing
+//! and takes, by a clock of its own, as long as a real one would.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fake::{Fake, options};
 use trine_backend::{BackendError, Batch, Facts, InFlight, Memory, Program, Results};
-use trine_engine::{Engine, Event, Request, SequenceId};
+use trine_engine::{Engine, Event, Request, SequenceId, Update};
 
 const CONTEXT: usize = 2048;
 const WIDTH: usize = 256;
@@ -147,16 +147,16 @@ impl Simulation {
         let events = self.engine.step().expect("the device does not fail");
         let now = self.clock.load(Ordering::Relaxed);
         let mut ended = Vec::new();
-        for event in events {
-            match event {
-                Event::Token { sequence, .. } => {
+        for Event { sequence, update } in events {
+            match update {
+                Update::Token { .. } => {
                     let Some((last, tokens)) = self.streams.get_mut(&sequence) else { continue };
                     if *tokens > 0 {
                         self.longest = self.longest.max(now - *last);
                     }
                     (*last, *tokens) = (now, *tokens + 1);
                 }
-                Event::Finished { sequence, .. } => {
+                Update::Finished { .. } => {
                     assert!(!self.streams.contains_key(&sequence), "streams go on");
                     ended.push(sequence);
                 }
@@ -167,7 +167,8 @@ impl Simulation {
     }
 }
 
-/// Machines that differ in what a row takes beside the weights: much, little, and nothing for the first ones.
+/// Machines that differ in what a row takes beside the weights: much, little, and nothing for the
+/// first ones.
 fn costs() -> Vec<Cost> {
     let mut costs = Vec::new();
     for noise in [0, 5] {

@@ -1,10 +1,10 @@
-//! The engine on the scalar reference: whole models continue a prompt as another implementation does, however the work
-//! is split and whoever else is in the batch.
+//! The engine on the scalar reference: whole models continue a prompt as another implementation
+//! does, however the work is split and whoever else is in the batch.
 
 use std::path::Path;
 
 use trine_backend::reference::ReferenceDevice;
-use trine_engine::{Engine, EngineOptions, Event, Request, SequenceId};
+use trine_engine::{Engine, EngineOptions, Event, Request, SequenceId, Update};
 use trine_model::{KvType, Model};
 use trine_weights::SafetensorsFile;
 
@@ -24,9 +24,9 @@ fn submit(engine: &mut Engine, prompt: &[u32], max_tokens: usize) -> SequenceId 
 fn text(engine: &mut Engine, id: SequenceId) -> Vec<u32> {
     let mut tokens = Vec::new();
     while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            match event {
-                Event::Token { sequence, token, .. } if sequence == id => tokens.push(token),
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            match update {
+                Update::Token { token, .. } if sequence == id => tokens.push(token),
                 _ => {}
             }
         }
@@ -55,11 +55,13 @@ fn check(folder: &str) {
         };
         let mut engine =
             Engine::new(&model, &ReferenceDevice::new(), options).expect("the model loads");
-        // Half the prompt's length behind, and shorter: both mixtures of prompts and decoding occur.
+        // Half the prompt's length behind, and shorter: both mixtures of prompts and decoding
+        // occur.
         submit(&mut engine, &prompt[..prompt.len() / 2], 9);
         let id = submit(&mut engine, &prompt, greedy.len());
         assert_eq!(text(&mut engine, id), greedy, "steps of {prefill} rows");
-        // The continuation is a prefix to be reused, or a ring has forgotten it; the text is the same.
+        // The continuation is a prefix to be reused, or a ring has forgotten it; the text is the
+        // same.
         let again = submit(&mut engine, &[&prompt[..], &greedy[..greedy.len() - 5]].concat(), 5);
         assert_eq!(
             text(&mut engine, again),

@@ -1,5 +1,5 @@
-//! Prefixes that leave memory and come back: after a restart, from files that are not what they were, and beside requests that do
-//! not wait for them.
+//! Prefixes that leave memory and come back: after a restart, from files that are not what they
+//! were, and beside requests that do not wait for them.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
@@ -46,10 +46,10 @@ fn engine(shelf: &Shelf, faults: Faults, running: usize, slots: usize) -> (Engin
 fn finish(engine: &mut Engine, id: SequenceId) -> (Vec<u32>, Statistics) {
     let mut tokens = Vec::new();
     for _ in 0..10_000 {
-        for event in engine.step().expect("the device works") {
-            match event {
-                Event::Token { sequence, token, .. } if sequence == id => tokens.push(token),
-                Event::Finished { sequence, statistics, .. } if sequence == id => {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            match update {
+                Update::Token { token, .. } if sequence == id => tokens.push(token),
+                Update::Finished { statistics, .. } if sequence == id => {
                     return (tokens, statistics);
                 }
                 _ => {}
@@ -79,7 +79,8 @@ fn what_others_took_the_place_of_comes_back() {
     assert_eq!(run(&mut engine, &first, 10).reused_tokens, 0);
     assert!(shelf.files().is_empty(), "what is in memory is not written");
     assert_eq!(run(&mut engine, &second, 10).reused_tokens, 0);
-    // 159 positions: 4 blocks of global layers, of local ones those that the rings of 96 positions hold.
+    // 159 positions: 4 blocks of global layers, of local ones those that the rings of 96 positions
+    // hold.
     assert_eq!(shelf.files().len(), 4 + 2);
     let longer = [&first[..], &greedy(&first, 10), &prompt(3, 20)].concat();
     assert_eq!(run(&mut engine, &longer, 10).reused_tokens, 4 * BLOCK);
@@ -149,8 +150,8 @@ fn a_slow_store_delays_nobody_for_long() {
     time.fetch_add(60_000, Ordering::Relaxed);
     let mut reused = HashMap::new();
     while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            if let Event::Finished { sequence, statistics, .. } = event {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            if let Update::Finished { statistics, .. } = update {
                 reused.insert(sequence, statistics.reused_tokens);
             }
         }
@@ -193,7 +194,8 @@ fn a_request_that_goes_away_leaves_the_store_to_others() {
     }
 }
 
-/// Prompts of more than 64 tokens are computed otherwise than shorter ones where the device distinguishes them.
+/// Prompts of more than 64 tokens are computed otherwise than shorter ones where the device
+/// distinguishes them.
 #[test]
 fn short_and_long_prompts_keep_to_their_own_kind() {
     let shelf = Shelf::default();
@@ -203,13 +205,54 @@ fn short_and_long_prompts_keep_to_their_own_kind() {
     first.spill_kept().expect("the device gives pages");
     let answered = [&short[..], &greedy(&short, 80)].concat();
     let (mut engine, _) = engine(&shelf, Faults::default(), 1, 1);
-    // The continuation of a short prompt's answer uses both, and so does whoever generates the same again.
+    // The continuation of a short prompt's answer uses both, and so does whoever generates the same
+    // again.
     assert_eq!(run(&mut engine, &answered, 3).reused_tokens, 4 * BLOCK);
     engine.forget();
     // A long prompt that shares no more than the short prompt itself does not.
     let other = [&answered[..64], &prompt(4, 40)].concat();
     assert_eq!(run(&mut engine, &other, 3).reused_tokens, 0);
     assert_eq!(engine.status().restored_tokens, 128);
+}
+
+/// The same in memory, without a store.
+#[test]
+fn sequences_in_memory_serve_prompts_of_their_own_kind() {
+    let mut engine = Engine::with_running(Box::new(Fake::new(options(256, 4, 64), &[WINDOW])), 1);
+    let (short, long) = (prompt(1, 60), prompt(2, 70));
+    run(&mut engine, &short, 30);
+    run(&mut engine, &long, 30);
+    let answered = |prompt: &[u32]| [prompt, &greedy(prompt, 30)].concat();
+    // A long prompt that shares no more than the short prompt, and a short one of a long one's
+    // tokens.
+    let beside_short = [&short[..], &prompt(4, 40)].concat();
+    assert_eq!(run(&mut engine, &beside_short, 3).reused_tokens, 0);
+    assert_eq!(run(&mut engine, &long[..64], 3).reused_tokens, 0);
+    // One token of the answer is enough. All but the last token of a prompt may be reused.
+    let continued = [&answered(&short)[..61], &prompt(5, 40)].concat();
+    assert_eq!(run(&mut engine, &continued, 3).reused_tokens, 61);
+    assert_eq!(run(&mut engine, &answered(&long), 3).reused_tokens, 99);
+}
+
+/// The short prompt gives way. When it starts again, a long prompt's cache has its answer as well.
+#[test]
+fn an_answer_that_is_run_again_stays_exact() {
+    let mut options = options(256, 2, 64);
+    options.blocks = 6;
+    let fake = Fake::new(options, &[WINDOW]);
+    let coarse = Arc::clone(&fake.coarse);
+    let mut engine = Engine::with_running(Box::new(fake), 2);
+    let short = prompt(1, 60);
+    let long = [&short[..], &greedy(&short, 10)].concat();
+    let first = submit(&mut engine, &long, 40);
+    let second = submit(&mut engine, &short, 40);
+    finish(&mut engine, first);
+    assert_eq!(engine.status().preemptions, 1, "memory was to run out");
+    let before = coarse.load(Ordering::Relaxed);
+    assert!(before > 0, "the first prompt's rows are bulk rows, its answer's are not");
+    let (tokens, _) = finish(&mut engine, second);
+    assert_eq!(tokens, greedy(&short, 40)[40 - tokens.len()..]);
+    assert_eq!(coarse.load(Ordering::Relaxed), before, "positions were taken from the long prompt");
 }
 
 fn model(name: &str) -> Model {
@@ -248,10 +291,10 @@ fn answer(mut engine: Engine, prompts: &[Vec<u32>]) -> (Vec<Vec<u32>>, Status) {
         let mut ended = false;
         let mut tokens = Vec::new();
         while !ended {
-            for event in engine.step().expect("the device works") {
-                match event {
-                    Event::Token { token, .. } => tokens.push(token),
-                    Event::Finished { sequence, finish, .. } => {
+            for Event { sequence, update } in engine.step().expect("the device works") {
+                match update {
+                    Update::Token { token, .. } => tokens.push(token),
+                    Update::Finished { finish, .. } => {
                         assert_eq!((sequence, finish), (id, Finish::Length));
                         ended = true;
                     }

@@ -71,6 +71,26 @@ fn many_clients_get_their_own_texts() {
 }
 
 #[test]
+fn tokens_say_when_they_were_sampled() {
+    let service = service(1, 8);
+    let before = Instant::now();
+    let mut generation = service.submit(Request::new(prompt(1), 5)).unwrap();
+    let (mut times, mut first) = (vec![before], None);
+    while let Some(update) = generation.blocking_next() {
+        match update {
+            Update::Token { at, .. } => times.push(at),
+            Update::Finished { statistics, .. } => first = statistics.first_token_seconds,
+            _ => {}
+        }
+    }
+    times.push(Instant::now());
+    assert!(times.len() == 5 + 2 && times.is_sorted(), "{times:?}");
+    // The statistics count from the submission to the engine, a little later.
+    let first = first.expect("there was a first token");
+    assert!(first > 0.0 && first <= (times[1] - before).as_secs_f64());
+}
+
+#[test]
 fn stop_ids_are_no_text() {
     let service = service(1, 8);
     let text = greedy(&prompt(5), 10);

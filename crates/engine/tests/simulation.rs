@@ -1,6 +1,7 @@
-//! The whole engine under random traffic on a device that checks every cell of its caches: submissions that share
-//! prefixes, embeddings among them, cancellations, priorities, deadlines, scarce memory and device failures, with the books checked after each
-//! step and each text compared with its definition.
+//! The whole engine under random traffic on a device that checks every cell of its caches:
+//! submissions that share prefixes, embeddings among them, cancellations, priorities, deadlines,
+//! scarce memory and device failures, with the books checked after each step and each text compared
+//! with its definition.
 
 mod fake;
 mod fake_store;
@@ -19,7 +20,7 @@ use trine_backend::BLOCK;
 use trine_engine::disk::Origin;
 use trine_engine::{
     Engine, Event, Finish, Logprobs, Pooling, Request, Sampler, SamplingParams, Scope, SequenceId,
-    Statistics,
+    Statistics, Update,
 };
 
 const STEPS: usize = 1_000_000;
@@ -28,7 +29,8 @@ const STEPS_IN_FLIGHT: usize = 200_000;
 const WINDOWS: [usize; 2] = [4, 20];
 const RUNNING: usize = 4;
 const SLOTS: usize = 7;
-/// Distance of the positions that are remembered of sequences that scopes have seen. Less is never reused.
+/// Distance of the positions that are remembered of sequences that scopes have seen. Less is never
+/// reused.
 const REMEMBERED: usize = 8;
 
 /// Sizes of an engine.
@@ -54,7 +56,8 @@ struct Job {
     stop: u32,
     seed: Option<u64>,
     answer: Vec<u32>,
-    /// The prompt's next position whose log-probability is to be reported; `None` if they are not wanted.
+    /// The prompt's next position whose log-probability is to be reported; `None` if they are not
+    /// wanted.
     next_logprob: Option<usize>,
     is_cancelled: bool,
     /// How it is to be embedded, if no text is wanted, and the vector.
@@ -104,7 +107,8 @@ fn sampling(seed: Option<u64>) -> SamplingParams {
     }
 }
 
-/// Hashes of the beginnings of a sequence whose lengths are multiples of [`REMEMBERED`], the shortest first.
+/// Hashes of the beginnings of a sequence whose lengths are multiples of [`REMEMBERED`], the
+/// shortest first.
 fn beginnings(tokens: &[u32]) -> impl Iterator<Item = u64> {
     let mut hasher = DefaultHasher::new();
     tokens.chunks_exact(REMEMBERED).map(move |chunk| {
@@ -246,9 +250,9 @@ impl Simulation {
         self.engine.check_integrity().expect("the books agree");
     }
 
-    fn note(&mut self, event: Event) {
-        match event {
-            Event::Started { sequence, reused, .. } => {
+    fn note(&mut self, Event { sequence, update }: Event) {
+        match update {
+            Update::Started { reused, .. } => {
                 let job = &self.jobs[&sequence];
                 let (scope, prompt) = (job.scope, job.prompt.clone());
                 if let Some(last) = beginnings(&prompt[..reused]).last() {
@@ -259,26 +263,28 @@ impl Simulation {
                 }
                 self.seen.extend(beginnings(&prompt).map(|hash| (scope, hash)));
             }
-            Event::Token { sequence, token, .. } => {
+            Update::Token { token, .. } => {
                 let job = self.jobs.get_mut(&sequence).expect("it has not ended");
                 assert!(!job.is_cancelled);
                 job.answer.push(token);
             }
-            Event::PromptLogprobs { sequence, tokens } => {
+            Update::PromptLogprobs(tokens) => {
                 let job = self.jobs.get_mut(&sequence).expect("it has not ended");
                 assert!(!job.is_cancelled);
                 tokens.iter().for_each(|known| job.check_logprob(known));
             }
-            Event::Embedding { sequence, vector } => {
+            Update::Embedding(vector) => {
                 let job = self.jobs.get_mut(&sequence).expect("it has not ended");
                 let (_, found) = job.embedding.as_mut().expect("it was asked for");
                 assert!(found.replace(vector).is_none(), "{sequence} has one vector");
             }
-            Event::Finished { sequence, finish, statistics } => {
-                let job = self.jobs.remove(&sequence).expect("it ends once");
+            Update::Finished { finish, stop, statistics } => {
+                let mut job = self.jobs.remove(&sequence).expect("it ends once");
+                assert_eq!(stop.is_some(), finish == Finish::Stop);
+                job.answer.extend(stop);
                 self.judge(job, finish, statistics);
             }
-            _ => assert!(self.jobs.contains_key(&event.sequence()), "{event:?}"),
+            _ => assert!(self.jobs.contains_key(&sequence), "{sequence}: {update:?}"),
         }
     }
 
@@ -379,8 +385,8 @@ fn random_traffic_keeps_the_texts_with_steps_in_flight() {
     }
 }
 
-/// The same with a store of prefixes that loses, damages and confuses pages and answers late: nothing of that reaches a text, whose
-/// every row the device checks.
+/// The same with a store of prefixes that loses, damages and confuses pages and answers late:
+/// nothing of that reaches a text, whose every row the device checks.
 #[test]
 fn random_traffic_with_a_store_of_prefixes_keeps_the_texts() {
     let faults = Faults {

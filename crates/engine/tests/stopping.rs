@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fake::{Fake, next_logits, options};
-use trine_engine::{Engine, Event, Finish, Request};
+use trine_engine::{Engine, Finish, Request, Update};
 
 const WINDOWS: [usize; 2] = [5, 20];
 
@@ -27,14 +27,15 @@ fn naive(prompt: &[u32], count: usize) -> Vec<u32> {
     tokens.split_off(prompt.len())
 }
 
-/// Runs until nothing is left to do; the tokens, how it ended, and how much of the prompt was reused.
+/// Runs until nothing is left to do; the tokens, how it ended, and how much of the prompt was
+/// reused.
 fn run(engine: &mut Engine) -> (Vec<u32>, Option<Finish>, usize) {
     let (mut tokens, mut end, mut reused) = (Vec::new(), None, 0);
     while !engine.is_idle() {
         for event in engine.step().expect("a stopped step is no failure") {
-            match event {
-                Event::Token { token, .. } => tokens.push(token),
-                Event::Finished { finish, statistics, .. } => {
+            match event.update {
+                Update::Token { token, .. } => tokens.push(token),
+                Update::Finished { finish, statistics, .. } => {
                     (end, reused) = (Some(finish), statistics.reused_tokens);
                 }
                 _ => {}

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::error::{HubError, printable};
+use crate::error::HubError;
 use crate::http::{Client, Purpose, unusable};
 use crate::location::encode_path;
 use crate::name::{ModelName, sha256_text, valid_file};
 use crate::progress::Progress;
 use crate::retry::{Failure, Retries};
+use crate::spelling::{closest, printable};
 
 /// The branch that is pulled.
 const BRANCH: &str = "main";
@@ -87,7 +88,7 @@ pub(crate) fn similar_repositories(client: &Client, name: &ModelName) -> Vec<Str
         .filter_map(|id| ModelName::parse(id).ok())
         .map(|found| found.repository())
         .collect();
-    crate::error::closest(&name.repository(), &names)
+    closest(&name.repository(), &names)
 }
 
 /// Returns the address of a file's content.

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::hub::Origin;
+use crate::local::Origin;
 use crate::name::{ModelName, sha256_text};
 use crate::shelf::{Shelf, ShelfFile, find_files};
 

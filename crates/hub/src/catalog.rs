@@ -5,8 +5,8 @@
 //! without asking for a licence to be accepted first. The sizes are those of these files, rounded:
 //! they are shown as "about".
 
-use crate::error::closest;
 use crate::name::ModelName;
+use crate::spelling::closest;
 
 /// A model of the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,6 @@ use std::time::Duration;
 use etcetera::BaseStrategy;
 
 use crate::error::HubError;
-use crate::judge::Judge;
 
 /// The public Hugging Face Hub.
 pub(crate) const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -49,6 +48,11 @@ impl fmt::Debug for Token {
         f.write_str("Token(..)")
     }
 }
+
+/// Judges a model by the beginning of one of its files: `config.json` for a folder, else a GGUF
+/// file. The error is the reason why the model cannot be run; nothing of it is downloaded then. A
+/// beginning that does not show what the model is must not be an error.
+pub type Judge = fn(file: &str, beginning: &[u8]) -> Result<(), String>;
 
 /// Everything that the hub needs to know. [`HubConfig::from_env`] fills it for the binary; tests
 /// and other programs start from [`HubConfig::new`].

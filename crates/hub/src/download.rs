@@ -4,12 +4,13 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 
 use crate::api::{RemoteFile, file_url};
-use crate::error::{HubError, printable};
+use crate::error::HubError;
 use crate::http::{Client, Purpose, Reply, header, unusable};
 use crate::name::has_extension;
 use crate::part::{BLOCK, Part};
 use crate::progress::Progress;
 use crate::retry::{Failure, Retries};
+use crate::spelling::printable;
 
 /// The progress in bytes that resets the count of failures. Smaller gains do not, so that a server
 /// that sends a few bytes per connection cannot keep a download alive for ever.

@@ -8,10 +8,11 @@ use ureq::http::Response;
 use ureq::{Agent, Body};
 
 use crate::config::{DEFAULT_ENDPOINT, HubConfig};
-use crate::error::{HubError, printable};
+use crate::error::HubError;
 use crate::location::Location;
 use crate::name::sha256_text;
 use crate::retry::{Failure, retry_after};
+use crate::spelling::printable;
 
 /// The longest chain of redirects that is followed. The Hub uses up to three.
 const MOST_REDIRECTS: usize = 8;

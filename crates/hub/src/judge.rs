@@ -9,11 +9,6 @@ use crate::hub::Hub;
 use crate::name::{ModelName, has_extension};
 use crate::part::part_path;
 
-/// Judges a model by the beginning of one of its files: `config.json` for a folder, else a GGUF
-/// file. The error is the reason why the model cannot be run; nothing of it is downloaded then. A
-/// beginning that does not show what the model is must not be an error.
-pub type Judge = fn(file: &str, beginning: &[u8]) -> Result<(), String>;
-
 /// The most bytes of a file that are judged: the first metadata of a GGUF file, and all of any
 /// `config.json`.
 const BEGINNING_BYTES: u64 = 64 << 10;

@@ -21,6 +21,7 @@ mod error;
 mod http;
 mod hub;
 mod judge;
+mod local;
 mod location;
 mod manifest;
 mod name;
@@ -33,15 +34,14 @@ mod select;
 mod shelf;
 mod short;
 mod space;
+mod spelling;
 mod store;
 mod told;
 
-pub use config::{HubConfig, Token};
+pub use config::{HubConfig, Judge, Token};
 pub use error::HubError;
-pub use hub::{
-    EntryState, Hub, LocalModel, ModelFile, Origin, RemovedModel, StoreEntry, StoredFile,
-};
-pub use judge::Judge;
+pub use hub::Hub;
+pub use local::{EntryState, LocalModel, ModelFile, Origin, RemovedModel, StoreEntry, StoredFile};
 pub use name::{ModelName, Selection};
 pub use preset::{Preset, PresetMessage, PresetName, PresetParameters, PresetRole, Taken};
 pub use progress::{Progress, Silent};

@@ -97,7 +97,7 @@ impl Location {
     /// Returns the address without its query: queries of file servers contain signatures, which do
     /// not belong in messages.
     pub(crate) fn shown(&self) -> String {
-        crate::error::printable(&format!("{}{}", self.origin(), self.path()), 300)
+        crate::spelling::printable(&format!("{}{}", self.origin(), self.path()), 300)
     }
 
     fn scheme(&self) -> &'static str {

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use crate::error::{HubError, printable};
+use crate::error::HubError;
+use crate::spelling::{is_invisible, printable};
 
 /// The longest accepted name in bytes; the Hub's own limits (96 per part) stay far below.
 const LONGEST_NAME: usize = 1024;
@@ -238,12 +239,6 @@ pub(crate) fn valid_component(part: &str) -> bool {
     let numbered = stem.strip_prefix("com").or_else(|| stem.strip_prefix("lpt"));
     let port = numbered.is_some_and(|n| n.len() == 1 && n.bytes().all(|b| b.is_ascii_digit()));
     !port && !DEVICES.contains(&stem.as_str())
-}
-
-/// Returns whether a character is invisible or changes the direction of text: with such characters
-/// a name can pose as another.
-pub(crate) fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// Returns whether `name` ends in `extension` (with its dot), in upper or lower case.

@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog;
-use crate::error::{HubError, printable};
+use crate::error::HubError;
 use crate::hub::Hub;
 use crate::name::{LONGEST_REPOSITORY_PART, valid_component, valid_repository_part};
+use crate::spelling::{closest, printable};
 use crate::told::warn_once;
 
 /// The folder of the store for presets. No owner's name begins with a dot.
@@ -243,7 +244,7 @@ impl PresetParameters {
             }
             _ => {
                 let names = PARAMETERS.map(String::from);
-                let close = crate::error::closest(name, &names);
+                let close = closest(name, &names);
                 let hint = close.first().map_or(String::new(), |close| format!("; near: {close}"));
                 return Err(format!("there is no such parameter{hint}"));
             }

@@ -6,8 +6,9 @@ use std::path::Path;
 use crate::api::{self, RemoteFile, Repository};
 use crate::cache;
 use crate::download::{Fetched, Job, fetch};
-use crate::error::{HubError, closest};
-use crate::hub::{Hub, LocalModel};
+use crate::error::HubError;
+use crate::hub::Hub;
+use crate::local::LocalModel;
 use crate::manifest::{Manifest, Record, RecordState};
 use crate::name::ModelName;
 use crate::part::{hash_file, part_path};
@@ -15,6 +16,7 @@ use crate::progress::Progress;
 use crate::select::{self, Pick};
 use crate::shelf::Shelf;
 use crate::space::available;
+use crate::spelling::closest;
 
 /// The room in bytes that a download leaves free beyond what it needs.
 const SPARE_ROOM: u64 = 16 << 20;

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::error::{HubError, closest};
+use crate::error::HubError;
 use crate::name::{ModelName, Selection, has_extension};
+use crate::spelling::closest;
 
 /// The quantisations in the order in which they are tried if none is named.
 const PREFERRED: [&str; 3] = ["Q4_K_M", "Q4_0", "Q8_0"];

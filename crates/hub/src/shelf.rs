@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::HubError;
-use crate::hub::{EntryState, LocalModel, ModelFile, Origin, StoreEntry, StoredFile};
+use crate::local::{EntryState, LocalModel, ModelFile, Origin, StoreEntry, StoredFile};
 use crate::name::{ModelName, has_extension, valid_file};
 use crate::select::{self, Pick};
 use crate::told::warn_once;

@@ -1,7 +1,8 @@
 //! Short names of models on this machine: a repository without its owner, in upper or lower case.
 
 use crate::error::HubError;
-use crate::hub::{EntryState, Hub, StoreEntry};
+use crate::hub::Hub;
+use crate::local::{EntryState, StoreEntry};
 use crate::name::{ModelName, Selection, has_extension};
 
 impl Hub {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::HubError;
-use crate::hub::Origin;
+use crate::local::Origin;
 use crate::manifest::{Manifest, RecordState};
 use crate::name::ModelName;
 use crate::progress::Progress;

@@ -1,15 +1,16 @@
 //! Cutting: a Plan in two at the border of two layers, so that two devices can share a model.
 //!
-//! At such a border few buffers hold values that are read later, usually one: the residual stream. They are the outputs of the
-//! first part and inputs of the second, in ascending order. What is gathered from a table or comes from another Plan, and was not
-//! changed, is an input of each part that reads it instead. Each part has only the weights and caches of its own steps.
+//! At such a border few buffers hold values that are read later, usually one: the residual stream.
+//! They are the outputs of the first part and inputs of the second, in ascending order. What is
+//! gathered from a table or comes from another Plan, and was not changed, is an input of each part
+//! that reads it instead. Each part has only the weights and caches of its own steps.
 
 use std::collections::BTreeSet;
 
 use crate::plan::{BufferId, CacheId, Input, Op, Plan, Rows, Source, Step, WeightId};
 
-/// The most of a Plan's last layers for which `fits` holds: of the whole Plan, or of the second part of a cut. What holds for a
-/// part has to hold for those with fewer layers.
+/// The most of a Plan's last layers for which `fits` holds: of the whole Plan, or of the second
+/// part of a cut. What holds for a part has to hold for those with fewer layers.
 pub fn last_layers_that_fit(plan: &Plan, fits: impl Fn(&Plan) -> bool) -> usize {
     if fits(plan) {
         return plan.layers();
@@ -21,10 +22,11 @@ pub fn last_layers_that_fit(plan: &Plan, fits: impl Fn(&Plan) -> bool) -> usize 
     borders.get(first).map_or(0, |before| plan.layers() - before)
 }
 
-/// Cuts a Plan in any form after its first `layers` layers: the first part with the embedding, the second with the output
-/// matrix. Of several borders the last of those is taken that the fewest buffers cross. None where there is no border: `layers`
-/// is 0 or not less than the Plan's, a cache is needed on both sides, or the first part has an input or output whose rows are
-/// those of wanted logits.
+/// Cuts a Plan in any form after its first `layers` layers: the first part with the embedding, the
+/// second with the output matrix. Of several borders the last of those is taken that the fewest
+/// buffers cross. None where there is no border: `layers` is 0 or not less than the Plan's, a cache
+/// is needed on both sides, or the first part has an input or output whose rows are those of wanted
+/// logits.
 pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     if layers == 0 || layers >= plan.layers() {
         return None;
@@ -68,9 +70,9 @@ pub fn cut(plan: &Plan, layers: usize) -> Option<[Plan; 2]> {
     Some([first, Plan { alternatives: plan.alternatives, ..second }])
 }
 
-/// The steps of parts of `whole` one after the other: what they do together, for reports. A buffer, a weight or a gathered input
-/// that several have is listed for each. Inputs that come with the batch are those of the whole, in its order; its outputs are
-/// those of the last part.
+/// The steps of parts of `whole` one after the other: what they do together, for reports. A buffer,
+/// a weight or a gathered input that several have is listed for each. Inputs that come with the
+/// batch are those of the whole, in its order; its outputs are those of the last part.
 ///
 /// # Panics
 /// Without any part.
@@ -120,15 +122,15 @@ pub fn join<'a>(whole: &Plan, parts: impl IntoIterator<Item = &'a Plan>) -> Plan
 struct Border {
     /// Whole steps before it.
     steps: usize,
-    /// Whether the step after these adds to the residual stream and norms it for the next layer: the border is between the
-    /// two.
+    /// Whether the step after these adds to the residual stream and norms it for the next layer:
+    /// the border is between the two.
     splits_norms: bool,
     /// The buffers that are handed over: at least one, in ascending order.
     crossing: Vec<BufferId>,
 }
 
-/// The border after the first `layers` layers that the fewest buffers cross, the last of several: those before it lie within a
-/// layer.
+/// The border after the first `layers` layers that the fewest buffers cross, the last of several:
+/// those before it lie within a layer.
 fn narrowest_border(plan: &Plan, layers: usize) -> Option<Border> {
     let mut live: BTreeSet<BufferId> = plan.outputs.iter().copied().collect();
     let mut attends = plan.layers();
@@ -164,7 +166,8 @@ fn narrowest_border(plan: &Plan, layers: usize) -> Option<Border> {
     narrowest
 }
 
-/// Whether a buffer is an input that each part gets anew: it is no other part's, and none of these steps changes it.
+/// Whether a buffer is an input that each part gets anew: it is no other part's, and none of these
+/// steps changes it.
 fn comes_again(plan: &Plan, steps: &[Step], id: BufferId) -> bool {
     let is_own = |input: &Input| input.buffer == id && input.source != Source::Part;
     plan.inputs.iter().any(is_own) && !steps.iter().any(|step| step.op.writes().contains(&id))

@@ -1,14 +1,16 @@
 //! Alternatives: two Plans over the same layers as one, of which each step runs either end.
 //!
-//! Texts are generated from the logits of few rows, and embedded from the hidden states of all. Up to the last attention the two
-//! Plans are the same. As one they share weights and caches, and a batch says which end its rows are for.
+//! Texts are generated from the logits of few rows, and embedded from the hidden states of all. Up
+//! to the last attention the two Plans are the same. As one they share weights and caches, and a
+//! batch says which end its rows are for.
 
 use crate::plan::{Buffer, BufferId, Plan, WeightId};
 
-/// Joins two Plans that begin with the same steps, over the same caches: [`Plan::alternatives`] with the outputs of `first`,
-/// then those of `second`. Weights are the same if they have one name.
+/// Joins two Plans that begin with the same steps, over the same caches: [`Plan::alternatives`]
+/// with the outputs of `first`, then those of `second`. Weights are the same if they have one name.
 ///
-/// Returns `None` if the Plans have different inputs or caches, or differ in a step that reads or writes a cache.
+/// Returns `None` if the Plans have different inputs or caches, or differ in a step that reads or
+/// writes a cache.
 pub fn either(mut first: Plan, second: Plan) -> Option<Plan> {
     if first.caches != second.caches || first.inputs != second.inputs {
         return None;

@@ -1,9 +1,11 @@
-//! Gathering: a table of which single rows are looked up stays in the mapped file, and the host brings the rows.
+//! Gathering: a table of which single rows are looked up stays in the mapped file, and the host
+//! brings the rows.
 
 use crate::plan::{Input, Op, Plan, Source, Step, WeightId, WeightPlace};
 
-/// Makes an input ([`Source::Table`]) of each [`Op::Embed`] whose table no other operation reads, and leaves the table in the file.
-/// It is for devices that would hold the table in a memory of their own.
+/// Makes an input ([`Source::Table`]) of each [`Op::Embed`] whose table no other operation reads,
+/// and leaves the table in the file. It is for devices that would hold the table in a memory of
+/// their own.
 pub fn gather(mut plan: Plan) -> Plan {
     let is_embed = |step: &Step| matches!(step.op, Op::Embed { .. });
     let used: Vec<WeightId> = plan

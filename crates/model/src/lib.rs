@@ -2,9 +2,9 @@
 //!
 //! A [`Model`] is an interpreted checkpoint: a [`Config`] and named tensors. Its [`Plan`] is one
 //! forward pass as a list of steps over buffers, from which everything else derives: fusion
-//! ([`fusion`]), alternative ends ([`either`](mod@either)), leaving out unwanted rows ([`narrow`]), rows that the host gathers
-//! ([`gather`](mod@gather)), parts for several devices ([`cut`](mod@cut)), scratch memory
-//! ([`Scratch`]), cost ([`Cost`]), and a Program on each device.
+//! ([`fusion`]), alternative ends ([`either`](mod@either)), leaving out unwanted rows ([`narrow`]),
+//! rows that the host gathers ([`gather`](mod@gather)), parts for several devices
+//! ([`cut`](mod@cut)), scratch memory ([`Scratch`]), cost ([`Cost`]), and a Program on each device.
 //!
 //! This crate knows no device, no thread and no clock.
 

@@ -25,7 +25,8 @@ impl fmt::Display for Line {
     }
 }
 
-/// Steps in order. Printed, each has a line, and of layers that do the same only the first one is there.
+/// Steps in order. Printed, each has a line, and of layers that do the same only the first one is
+/// there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing(pub Vec<Line>);
 
@@ -75,7 +76,8 @@ impl Listing {
     }
 }
 
-/// How many steps belong to the section that begins here. A step of no layer that lies between steps of a layer is one of its own.
+/// How many steps belong to the section that begins here. A step of no layer that lies between
+/// steps of a layer is one of its own.
 fn length(lines: &[Line], layer: Option<usize>) -> usize {
     let is_other = |line: &Line| {
         let found = layer_of(&line.label);
@@ -91,7 +93,8 @@ fn layer_of(label: &str) -> Option<usize> {
     label.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// The text of a layer's steps with layers counted from this one and values from the first one that it names.
+/// The text of a layer's steps with layers counted from this one and values from the first one that
+/// it names.
 fn plain(lines: &[Line], layer: usize) -> String {
     let mut values = Vec::new();
     let mut text = String::new();

@@ -1,8 +1,9 @@
 //! The Plan: one forward pass as data.
 //!
-//! A Plan is a list of steps over named buffers. It knows no device, no width and no memory: those are chosen when a
-//! device turns it into a Program. A buffer holds one row of `columns` f32 values for each token of the step
-//! ([`Rows::Tokens`]) or for each token whose logits are wanted ([`Rows::Outputs`]).
+//! A Plan is a list of steps over named buffers. It knows no device, no width and no memory: those
+//! are chosen when a device turns it into a Program. A buffer holds one row of `columns` f32 values
+//! for each token of the step ([`Rows::Tokens`]) or for each token whose logits are wanted
+//! ([`Rows::Outputs`]).
 
 use std::collections::BTreeSet;
 
@@ -56,8 +57,8 @@ pub enum WeightKind {
 pub enum WeightPlace {
     /// In the device's memory, in a form of its own.
     Device,
-    /// In the mapped file only, or where the model keeps a converted copy: the host reads single rows of it
-    /// ([`Source::Table`]). No device packs or uploads it, and no operation reads it.
+    /// In the mapped file only, or where the model keeps a converted copy: the host reads single
+    /// rows of it ([`Source::Table`]). No device packs or uploads it, and no operation reads it.
     File,
 }
 
@@ -124,7 +125,8 @@ pub struct Heads {
     pub dim: usize,
 }
 
-/// One operation. The scalar reference of each is in `trine_backend::reference`, formulas in its documentation.
+/// One operation. The scalar reference of each is in `trine_backend::reference`, formulas in its
+/// documentation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
     /// `output[r] = table[token[r]] * scale`.
@@ -147,7 +149,8 @@ pub enum Op {
         /// (rows, columns).
         output: BufferId,
     },
-    /// [`Op::Norm`] over each head of a row separately, in place, with one weight vector for all heads.
+    /// [`Op::Norm`] over each head of a row separately, in place, with one weight vector for all
+    /// heads.
     HeadNorm {
         /// (rows, heads x head dimension).
         buffer: BufferId,
@@ -183,8 +186,8 @@ pub enum Op {
         /// Where to.
         cache: CacheId,
     },
-    /// `softmax(scale * q . k) v` over the positions that the row may see: those up to its own, and of these the last
-    /// `window`.
+    /// `softmax(scale * q . k) v` over the positions that the row may see: those up to its own, and
+    /// of these the last `window`.
     Attend {
         /// (tokens, query heads x head dimension).
         query: BufferId,
@@ -266,8 +269,8 @@ pub enum Op {
         /// (rows, columns).
         output: BufferId,
     },
-    /// Fused: head norm and rotation of queries and keys, then the write of keys and values to the cache. The key
-    /// buffer holds no defined values afterwards.
+    /// Fused: head norm and rotation of queries and keys, then the write of keys and values to the
+    /// cache. The key buffer holds no defined values afterwards.
     PrepareQkv {
         /// (tokens, query heads x head dimension), in place.
         query: BufferId,
@@ -327,14 +330,16 @@ pub struct Input {
 pub enum Source {
     /// An earlier part of the same model, whose output they are.
     Part,
-    /// A table of the model, of which the host gathers a row for each token: `table[token[r]] * scale`.
+    /// A table of the model, of which the host gathers a row for each token:
+    /// `table[token[r]] * scale`.
     Table {
         /// (vocabulary, columns); its place is [`WeightPlace::File`].
         table: WeightId,
         /// Factor on the row.
         scale: f32,
     },
-    /// Another Plan: a picture, or a hidden state. In the parts of a model, buffers of one name are filled with the same rows.
+    /// Another Plan: a picture, or a hidden state. In the parts of a model, buffers of one name are
+    /// filled with the same rows.
     Plan,
 }
 
@@ -364,13 +369,16 @@ pub struct Plan {
     pub caches: Vec<Cache>,
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// Buffers that are filled before the first step, each once. The token ids, which [`Op::Embed`] and [`Source::Table`] read,
-    /// are an input of every Plan that has one of these, and not in the list.
+    /// Buffers that are filled before the first step, each once. The token ids, which [`Op::Embed`]
+    /// and [`Source::Table`] read, are an input of every Plan that has one of these, and not in the
+    /// list.
     pub inputs: Vec<Input>,
-    /// What the pass is for, at least one: (outputs, vocabulary) the logits, (tokens, hidden) the residual stream for the part
-    /// after it, or (tokens or outputs, hidden) hidden states. Logits come first.
+    /// What the pass is for, at least one: (outputs, vocabulary) the logits, (tokens, hidden) the
+    /// residual stream for the part after it, or (tokens or outputs, hidden) hidden states. Logits
+    /// come first.
     pub outputs: Vec<BufferId>,
-    /// Whether a step computes only one of the outputs, its goal, instead of all ([`either`](mod@crate::either)).
+    /// Whether a step computes only one of the outputs, its goal, instead of all
+    /// ([`either`](mod@crate::either)).
     pub alternatives: bool,
 }
 
@@ -400,7 +408,8 @@ impl Plan {
         self.buffer(self.outputs[index])
     }
 
-    /// The number of goals that a step may have: each output is one if they are alternatives, otherwise all are together.
+    /// The number of goals that a step may have: each output is one if they are alternatives,
+    /// otherwise all are together.
     pub fn goals(&self) -> usize {
         if self.alternatives { self.outputs.len() } else { 1 }
     }
@@ -415,8 +424,8 @@ impl Plan {
         !self.alternatives || goal == output
     }
 
-    /// For each step whether it is run for a goal: whether it changes a cache, or a value that is read for one of the goal's
-    /// outputs.
+    /// For each step whether it is run for a goal: whether it changes a cache, or a value that is
+    /// read for one of the goal's outputs.
     pub fn serving(&self, goal: usize) -> Vec<bool> {
         if !self.alternatives {
             return vec![true; self.steps.len()];
@@ -476,7 +485,8 @@ impl Op {
         }
     }
 
-    /// Shows each operand, in the order in which people name them: the one place that knows what an operation touches.
+    /// Shows each operand, in the order in which people name them: the one place that knows what an
+    /// operation touches.
     pub(crate) fn operands(&mut self, see: &mut dyn FnMut(Operand<'_>)) {
         use Operand::{Cache, Change, Read, Weight, Write};
         match self {

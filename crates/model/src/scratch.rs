@@ -1,7 +1,8 @@
 //! Scratch memory: where each buffer of a Plan lives.
 //!
-//! Two buffers share memory when their lifetimes (first to last step that touches them) do not meet. Placement is
-//! greedy, largest first, at the lowest offset that is free for the whole lifetime.
+//! Two buffers share memory when their lifetimes (first to last step that touches them) do not
+//! meet. Placement is greedy, largest first, at the lowest offset that is free for the whole
+//! lifetime.
 
 use crate::plan::{Plan, Rows};
 
@@ -30,7 +31,8 @@ impl Width {
 /// Offsets of all buffers in one block of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scratch {
-    /// Byte offset of each buffer of the Plan; `None` for buffers that no step touches and that are neither input nor output.
+    /// Byte offset of each buffer of the Plan; `None` for buffers that no step touches and that are
+    /// neither input nor output.
     pub offsets: Vec<Option<usize>>,
     /// Size of the block in bytes.
     pub bytes: usize,

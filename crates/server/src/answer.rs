@@ -99,7 +99,8 @@ fn request_span(asked: &Asked) -> Span {
     )
 }
 
-/// Writes an error's body in the path's dialect and adds the headers that every response has. Called in the request's span.
+/// Writes an error's body in the path's dialect and adds the headers that every response has.
+/// Called in the request's span.
 fn finish(
     app: &App,
     mut response: Response<Body>,
@@ -135,8 +136,8 @@ fn finish(
     if is_from_known_source {
         app.guard.allow_page(asked, headers);
     }
-    // Whatever another hop takes for the end of a chunked body: nothing after it is read as a request. And the rest of a
-    // body that is too large or too slow is not waited for.
+    // Whatever another hop takes for the end of a chunked body: nothing after it is read as a
+    // request. And the rest of a body that is too large or too slow is not waited for.
     if asked.is_chunked || !is_from_known_source || matches!(status.as_u16(), 408 | 413) {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }

@@ -98,8 +98,8 @@ impl flow::Asked for Asked {
     }
 }
 
-/// Whether and how much a model may think before it answers. Those of this server answer at once, which each of the ways
-/// allows.
+/// Whether and how much a model may think before it answers. Those of this server answer at once,
+/// which each of the ways allows.
 fn check_thinking(fields: Fields<'_>) -> Result<(), ApiError> {
     let Some(thinking) = fields.object("thinking")? else { return Ok(()) };
     let thinking = Fields::within(thinking, "thinking.");
@@ -109,8 +109,8 @@ fn check_thinking(fields: Fields<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// Tools and their choice, put into OpenAI's form; errors name the fields of this one. Tools that Anthropic's servers run, or know
-/// without a schema, are left out.
+/// Tools and their choice, put into OpenAI's form; errors name the fields of this one. Tools that
+/// Anthropic's servers run, or know without a schema, are left out.
 fn calling(fields: Fields<'_>, warnings: &mut Warnings) -> Result<Calling, ApiError> {
     let (mut tools, mut left_out) = (Vec::new(), LeftOut::default());
     let mut places = Places::default();
@@ -166,9 +166,9 @@ impl Unfolded {
     }
 }
 
-/// A message's blocks of calls and results, put into OpenAI's form: calls into a field of their message, each result into
-/// a message before the rest of it. What a model has thought is for that model only and left out, as is what tools have done
-/// that run on another server.
+/// A message's blocks of calls and results, put into OpenAI's form: calls into a field of their
+/// message, each result into a message before the rest of it. What a model has thought is for that
+/// model only and left out, as is what tools have done that run on another server.
 fn unfold(index: usize, message: &Value, unfolded: &mut Unfolded, warnings: &mut Warnings) {
     let place = format!("messages[{index}]");
     let is_of = |block: &Value, kind: &str| block.get("type").is_some_and(|name| name == kind);

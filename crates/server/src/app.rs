@@ -1,4 +1,5 @@
-//! What all requests share: the models, the limits, the counts, and the threads for work that takes time.
+//! What all requests share: the models, the limits, the counts, and the threads for work that takes
+//! time.
 
 use std::sync::Arc;
 
@@ -33,10 +34,12 @@ pub(crate) struct App {
     pub(crate) told: Told,
     /// Models that are being fetched.
     pub(crate) pulls: Pulls,
-    /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`]. The first [`BODY_PERMIT_BYTES`] of a body need
-    /// none, nor do as many of its values: connections bound these, and ordinary requests pass whatever large bodies do.
+    /// Room for bodies, in permits of [`BODY_PERMIT_BYTES`]. The first [`BODY_PERMIT_BYTES`] of a
+    /// body need none, nor do as many of its values: connections bound these, and ordinary requests
+    /// pass whatever large bodies do.
     pub(crate) bodies: Arc<Semaphore>,
-    /// As much room for the embeddings of answers, in permits of the same size: who reads slowly keeps no body out.
+    /// As much room for the embeddings of answers, in permits of the same size: who reads slowly
+    /// keeps no body out.
     pub(crate) answers: Arc<Semaphore>,
     workers: Workers,
     /// Where large bodies are read, and what work they make is done.
@@ -73,7 +76,8 @@ impl App {
         }
     }
 
-    /// Runs work that takes processor time, such as tokenising, beside the threads that serve connections.
+    /// Runs work that takes processor time, such as tokenising, beside the threads that serve
+    /// connections.
     pub(crate) async fn work<T: Send + 'static>(
         &self,
         weight: Weight,

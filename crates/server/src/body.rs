@@ -138,8 +138,8 @@ async fn parsed<T: Send + 'static>(
     .await
 }
 
-/// Permits for a body of this size. The first [`BODY_PERMIT_BYTES`] need none: connections bound how often these are taken, and what
-/// is small passes whatever takes the permits.
+/// Permits for a body of this size. The first [`BODY_PERMIT_BYTES`] need none: connections bound
+/// how often these are taken, and what is small passes whatever takes the permits.
 pub(crate) fn permits(bytes: usize) -> usize {
     bytes.saturating_sub(1) / BODY_PERMIT_BYTES
 }
@@ -148,8 +148,8 @@ fn no_room() -> ApiError {
     ApiError::overloaded("other requests take all the room for bodies; try again later")
 }
 
-/// The body must say that it is JSON, or nothing: a web page can send other types to a foreign server without being
-/// asked whether it may. Ollama's clients say anything.
+/// The body must say that it is JSON, or nothing: a web page can send other types to a foreign
+/// server without being asked whether it may. Ollama's clients say anything.
 fn check_type(request: &Request<Body>) -> Result<(), ApiError> {
     let headers = request.headers();
     let refused = |message: &str| {
@@ -254,8 +254,8 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// A body of a response that keeps something until its last piece is in the connection's buffer, or it is given up. A slow
-/// client may get that piece much later.
+/// A body of a response that keeps something until its last piece is in the connection's buffer, or
+/// it is given up. A slow client may get that piece much later.
 pub(crate) struct Held<T> {
     body: Body,
     _held: T,

@@ -1,5 +1,5 @@
-//! Calls of tools: what a request declares, in the form that OpenAI's API has it, and what that makes of the prompt and
-//! the answer.
+//! Calls of tools: what a request declares, in the form that OpenAI's API has it, and what that
+//! makes of the prompt and the answer.
 
 use serde_json::{Map, Value, json};
 use trine_text::{GrammarError, Message, Relaxed, ToolCall, ToolChoice, ToolError, Tools};
@@ -23,7 +23,8 @@ pub(crate) struct Calling {
     places: Places,
 }
 
-/// Tools of a request that no model here can call: those that another server runs, or knows without a schema.
+/// Tools of a request that no model here can call: those that another server runs, or knows without
+/// a schema.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOut {
     kinds: Vec<String>,
@@ -36,8 +37,8 @@ impl LeftOut {
         self.names.extend(name.map(str::to_owned));
     }
 
-    /// Whether a choice, in OpenAI's form, demands what only these could do: it names one of them, or demands any call where
-    /// there are no other tools.
+    /// Whether a choice, in OpenAI's form, demands what only these could do: it names one of them,
+    /// or demands any call where there are no other tools.
     fn is_demanded(&self, choice: &Value, others: &[Value]) -> bool {
         let is_one = |all: &[String], wanted: &str| all.iter().any(|one| one == wanted);
         match choice {
@@ -56,8 +57,9 @@ impl LeftOut {
 }
 
 impl Calling {
-    /// As [`Calling::new`], of tools that the request has in another form, in `places`, and some of which were left out. A
-    /// demand for one of these is dropped: the model calls another tool, or answers in words.
+    /// As [`Calling::new`], of tools that the request has in another form, in `places`, and some of
+    /// which were left out. A demand for one of these is dropped: the model calls another tool, or
+    /// answers in words.
     ///
     /// # Errors
     /// 400 naming what is wrong with the other tools or the choice.
@@ -126,7 +128,8 @@ impl Calling {
     /// Makes the texts look as asked, and call tools as asked. For a thread that may wait.
     ///
     /// # Errors
-    /// 400 where texts must look like something else than JSON though they may be calls, and for schemas that cost too much.
+    /// 400 where texts must look like something else than JSON though they may be calls, and for
+    /// schemas that cost too much.
     pub(crate) fn apply(
         &self,
         parameters: &mut Parameters,
@@ -155,8 +158,8 @@ impl Calling {
     }
 }
 
-/// Logs the parts of the tools' schemas that are not enforced while an answer is written. Calls are compared with them when they
-/// are complete.
+/// Logs the parts of the tools' schemas that are not enforced while an answer is written. Calls are
+/// compared with them when they are complete.
 fn warn_of(relaxed: &[Relaxed]) {
     for Relaxed { tool, left_out } in relaxed {
         let (place, keyword) = (&left_out.place, &left_out.keyword);

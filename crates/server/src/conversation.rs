@@ -113,11 +113,12 @@ impl Conversation {
         Ok(lease.tokenizer.encode_prompt(&text, Specials::ParseGuarded)?)
     }
 
-    /// Its token ids as the prompt of texts, and what the texts must look like, with calls of the tools, into their parameters.
+    /// Its token ids as the prompt of texts, and what the texts must look like, with calls of the
+    /// tools, into their parameters.
     ///
     /// # Errors
-    /// As [`Conversation::text`], where the prompt is longer than the context or finds no place, and for grammars and schemas
-    /// that cannot be used.
+    /// As [`Conversation::text`], where the prompt is longer than the context or finds no place,
+    /// and for grammars and schemas that cannot be used.
     pub(crate) fn prompt(
         self,
         parameters: &mut Parameters,
@@ -214,7 +215,8 @@ fn read_parts(fields: Fields<'_>, parts: &[Value]) -> Result<Vec<Part>, ApiError
     parts.iter().enumerate().map(read).collect()
 }
 
-/// Puts the turns of a preset before those of a conversation, and its system prompt where there is none.
+/// Puts the turns of a preset before those of a conversation, and its system prompt where there is
+/// none.
 fn with_preset(preset: &Preset, mut messages: Vec<Message>) -> Vec<Message> {
     let is_system = |message: &Message| message.role == "system";
     let first = messages.iter().position(|message| !is_system(message)).unwrap_or(messages.len());
@@ -273,7 +275,8 @@ fn render(
     Ok(text)
 }
 
-/// Variables of a request are as little trusted as its messages. Their names stay as they are: the template checks them.
+/// Variables of a request are as little trusted as its messages. Their names stay as they are: the
+/// template checks them.
 fn guarded(variables: &Map<String, Value>, tokenizer: &Tokenizer) -> Map<String, Value> {
     let guard = |value: &Value| {
         let extra = Map::from_iter([("value".to_owned(), value.clone())]);
@@ -283,9 +286,10 @@ fn guarded(variables: &Map<String, Value>, tokenizer: &Tokenizer) -> Map<String,
     variables.iter().map(|(name, value)| (name.clone(), guard(value))).collect()
 }
 
-/// Stands after the text that is to be continued while the template is run: what the template writes after that is cut
-/// off. The text itself could stand in there too, as `end` does in `<end_of_turn>`. A message that has it, from Unicode's
-/// private use area, stands before the place that counts.
+/// Stands after the text that is to be continued while the template is run: what the template
+/// writes after that is cut off. The text itself could stand in there too, as `end` does in
+/// `<end_of_turn>`. A message that has it, from Unicode's private use area, stands before the place
+/// that counts.
 const MARK: &str = "\u{F8F0}end of what is continued\u{F8F1}";
 
 fn mark_last(messages: &mut [Message]) -> Result<(), ApiError> {

@@ -18,7 +18,8 @@ const RETRY_SECONDS: u32 = 1;
 
 /// An answer that is not a result.
 ///
-/// As a response it is a status without a body; the outermost layer writes the body in the dialect of the request's path.
+/// As a response it is a status without a body; the outermost layer writes the body in the dialect
+/// of the request's path.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     /// HTTP status.
@@ -227,8 +228,8 @@ impl ApiError {
         }
     }
 
-    /// The message. Of a prompt that is too long it begins as the dialect's own servers have it: clients look for these words
-    /// to shorten a conversation and try again.
+    /// The message. Of a prompt that is too long it begins as the dialect's own servers have it:
+    /// clients look for these words to shorten a conversation and try again.
     fn message_in(&self, dialect: Dialect) -> Cow<'_, str> {
         let Some((prompt, context)) = self.counts else { return (&*self.message).into() };
         let begin = match dialect {
@@ -377,7 +378,8 @@ pub(crate) fn failure(finish: Finish) -> Option<ApiError> {
     Some(ApiError::new(status, code, finish.to_string()))
 }
 
-/// A stranger's text for a message or a log line: in quotes, control characters escaped, at most 100 characters.
+/// A stranger's text for a message or a log line: in quotes, control characters escaped, at most
+/// 100 characters.
 pub(crate) fn shown(text: &str) -> String {
     let mut short: String = text.chars().take(100).collect();
     if short.len() < text.len() {

@@ -1,5 +1,5 @@
-//! The flow of a request for texts, which is the same in all dialects: its body is read and its model opened, the texts are
-//! queued, and the answer is written whole or as a stream.
+//! The flow of a request for texts, which is the same in all dialects: its body is read and its
+//! model opened, the texts are queued, and the answer is written whole or as a stream.
 
 use std::sync::Arc;
 
@@ -54,7 +54,8 @@ pub(crate) async fn answer<A: Asked>(
     answer_named(app, received, &named, None).await
 }
 
-/// Answers a request that is read, with a model that is found, which is kept loaded as long as `keep` says.
+/// Answers a request that is read, with a model that is found, which is kept loaded as long as
+/// `keep` says.
 ///
 /// # Errors
 /// As [`open_named`], and what ends the texts before the answer begins.

@@ -21,10 +21,12 @@ use crate::structure::Guide;
 use assembler::Assembler;
 pub(crate) use piece::{Ask, Ended, Piece, Reason, TokenText, Whole};
 
-/// Pieces that may wait for a slow client; beyond them the texts wait as tokens in the engine's own channel.
+/// Pieces that may wait for a slow client; beyond them the texts wait as tokens in the engine's own
+/// channel.
 const PIECES: usize = 16;
 
-/// Most log-probabilities in an answer that is sent whole, alternatives included: as JSON each takes some hundred bytes.
+/// Most log-probabilities in an answer that is sent whole, alternatives included: as JSON each
+/// takes some hundred bytes.
 const LOGPROBS_WHOLE_MAX: usize = 1 << 18;
 
 /// The texts of a request while they are written.
@@ -71,7 +73,8 @@ impl Choices {
         Ok(Self { pieces, open, lifecycle: lifecycle.clone(), silence })
     }
 
-    /// The next piece and the index of its text; `None` when all have ended. A failure is the end of all.
+    /// The next piece and the index of its text; `None` when all have ended. A failure is the end
+    /// of all.
     pub(crate) async fn next(&mut self) -> Option<(usize, Piece)> {
         if self.open == 0 {
             return None;
@@ -81,7 +84,8 @@ impl Choices {
             Some((_, Piece::End(_))) => self.open -= 1,
             Some((_, Piece::Failed(_))) => self.open = 0,
             Some(_) => {}
-            // Every text sends an end; a task that could not was ended with the server, or has panicked.
+            // Every text sends an end; a task that could not was ended with the server, or has
+            // panicked.
             None => {
                 self.open = 0;
                 let error = match self.lifecycle.phase() {
@@ -116,8 +120,8 @@ pub(crate) async fn collect(mut choices: Choices, count: usize) -> Result<Vec<Wh
     Ok(wholes)
 }
 
-/// Refuses several texts that the queue has no room for together even if nobody else is there: they are queued at once. A
-/// prompt counts for each of its texts.
+/// Refuses several texts that the queue has no room for together even if nobody else is there: they
+/// are queued at once. A prompt counts for each of its texts.
 ///
 /// # Errors
 /// 400 naming the field that asks for several.
@@ -152,8 +156,9 @@ fn check_prompt_logprobs(asks: &[Ask]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The span of a text, within that of its request. Where OpenTelemetry has a name for an attribute, that is the field's
-/// (<https://opentelemetry.io/docs/specs/semconv/gen-ai/>); of prompts and answers it holds no word.
+/// The span of a text, within that of its request. Where OpenTelemetry has a name for an attribute,
+/// that is the field's (<https://opentelemetry.io/docs/specs/semconv/gen-ai/>); of prompts and
+/// answers it holds no word.
 fn generate_span(model: &str, ask: &Ask) -> Span {
     tracing::info_span!(
         "generate",
@@ -286,7 +291,8 @@ impl Run {
                 match step.stopped {
                     None => (step.pieces, false),
                     Some(reason) => {
-                        // The engine has not ended it and tells no times: the wait for a place counts as prefill.
+                        // The engine has not ended it and tells no times: the wait for a place
+                        // counts as prefill.
                         let before = self.queued.saturating_duration_since(self.asked);
                         let first = self.first_token.unwrap_or_default().saturating_sub(before);
                         let first = first.as_secs_f64();

@@ -34,7 +34,8 @@ pub(crate) struct Guard {
 impl Guard {
     /// The checks of a server that listens on an address.
     pub(crate) fn new(options: &ServerOptions, address: IpAddr) -> Self {
-        // A name that resolves to a loopback address lets foreign web pages reach the server (DNS rebinding).
+        // A name that resolves to a loopback address lets foreign web pages reach the server (DNS
+        // rebinding).
         let host_names = is_loopback(address).then(|| {
             let own = options.host.trim_matches(['[', ']']).to_ascii_lowercase();
             let more = options.host_names.iter().map(|name| name.to_ascii_lowercase());

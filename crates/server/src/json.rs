@@ -16,8 +16,8 @@ const VALUES_MAX: usize = 1 << 20;
 /// Bytes that a value takes in memory, about.
 pub(crate) const VALUE_BYTES: usize = 72;
 
-/// Parses a JSON object; gives it and the number of values in it. Duplicate keys, text after the object and more than 128
-/// levels are errors.
+/// Parses a JSON object; gives it and the number of values in it. Duplicate keys, text after the
+/// object and more than 128 levels are errors.
 ///
 /// # Errors
 /// 400 with the place of the error.

@@ -31,7 +31,8 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// The keys of a file's text, one a line; empty lines and lines that begin with `#` are skipped.
+    /// The keys of a file's text, one a line; empty lines and lines that begin with `#` are
+    /// skipped.
     ///
     /// # Errors
     /// In words, if there is no key, or a line cannot be sent as one.
@@ -61,7 +62,8 @@ impl Keys {
         self.digests.len() > 1
     }
 
-    /// The digest of the one of the keys that a request carries, as `Authorization: Bearer` or `x-api-key`.
+    /// The digest of the one of the keys that a request carries, as `Authorization: Bearer` or
+    /// `x-api-key`.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Option<[u8; 32]> {
         let bearer = headers.get(AUTHORIZATION).and_then(|value| {
             let (scheme, key) = value.as_bytes().split_at_checked(7)?;

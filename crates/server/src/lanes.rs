@@ -1,12 +1,14 @@
-//! Two lanes: the runtime that answers requests, and another one for large bodies, whose threads let all others go first.
+//! Two lanes: the runtime that answers requests, and another one for large bodies, whose threads
+//! let all others go first.
 //!
-//! A body of megabytes takes as much of a processor as thousands of short requests. On the threads of these it would delay each
-//! of them, and a client that sends one body after the other would leave them little. In the second lane such bodies delay each
-//! other: the system gives its threads what the first lane, the engines and other programs leave, and what is not read in time
-//! fills the sender's buffer, so that the sender waits too.
+//! A body of megabytes takes as much of a processor as thousands of short requests. On the threads
+//! of these it would delay each of them, and a client that sends one body after the other would
+//! leave them little. In the second lane such bodies delay each other: the system gives its threads
+//! what the first lane, the engines and other programs leave, and what is not read in time fills
+//! the sender's buffer, so that the sender waits too.
 //!
-//! The HTTP library reads a body in the task of its connection. So that task moves: [`ride`] runs a connection in one lane until
-//! its [`Switch`] names the other one.
+//! The HTTP library reads a body in the task of its connection. So that task moves: [`ride`] runs a
+//! connection in one lane until its [`Switch`] names the other one.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,8 +24,8 @@ pub(crate) const LIGHT_BYTES: usize = 1 << 12;
 
 /// Name of the second lane's threads.
 pub(crate) const BULK: &str = "bulk";
-/// How much nicer they are than the threads that start them, as the system counts it: it gives them about a tenth of a
-/// processor that others want too.
+/// How much nicer they are than the threads that start them, as the system counts it: it gives them
+/// about a tenth of a processor that others want too.
 #[cfg(target_os = "linux")]
 const NICER: i32 = 10;
 /// The nicest that a thread can be.
@@ -38,8 +40,8 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
-    /// Starts a thread for connections. Threads for work that takes the processor are added as needed; `App::work` bounds how many
-    /// run.
+    /// Starts a thread for connections. Threads for work that takes the processor are added as
+    /// needed; `App::work` bounds how many run.
     ///
     /// # Errors
     /// If the system gives none.
@@ -137,7 +139,8 @@ struct Road {
     switch: Switch,
 }
 
-/// Runs a connection to its end, from now on in the present runtime and, when `switch` says so, in the second lane.
+/// Runs a connection to its end, from now on in the present runtime and, when `switch` says so, in
+/// the second lane.
 pub(crate) fn ride(connection: Connection, switch: Switch, bulk: &Bulk) {
     let road = Road { first: Handle::current(), bulk: bulk.handle().clone(), switch };
     leg(connection, road, false);

@@ -1,4 +1,5 @@
-//! llama.cpp's own endpoints for texts, `POST /completion` and `GET /slots`; what it has of OpenAI's dialect is answered there.
+//! llama.cpp's own endpoints for texts, `POST /completion` and `GET /slots`; what it has of
+//! OpenAI's dialect is answered there.
 
 use std::sync::Arc;
 
@@ -145,8 +146,9 @@ impl Writer for Texts {
     }
 }
 
-/// `GET /slots?model=NAME`: the sequences that a loaded model can run at once, those at work first. The engine gives a
-/// sequence any place that is free, so that numbers say nothing of who is asked for.
+/// `GET /slots?model=NAME`: the sequences that a loaded model can run at once, those at work first.
+/// The engine gives a sequence any place that is free, so that numbers say nothing of who is asked
+/// for.
 pub(crate) async fn slots(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,

@@ -10,7 +10,8 @@ use trine_engine::Status;
 const SPAN: Duration = Duration::from_secs(1);
 /// A look older than this tells nothing about the present.
 const SPAN_MAX: Duration = Duration::from_secs(5);
-/// Looks nearer to each other than this count as one, so that many who ask do not push the useful one out.
+/// Looks nearer to each other than this count as one, so that many who ask do not push the useful
+/// one out.
 const GAP: Duration = Duration::from_millis(100);
 /// Looks kept of a model.
 const LOOKS: usize = SPAN_MAX.as_millis().div_ceil(GAP.as_millis()) as usize;
@@ -35,15 +36,17 @@ pub(crate) struct Rates {
     pub(crate) busy: f64,
 }
 
-/// Earlier looks at the engines, by model: engines count, and only somebody who looked before knows how fast.
+/// Earlier looks at the engines, by model: engines count, and only somebody who looked before knows
+/// how fast.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
     by_model: Mutex<HashMap<String, VecDeque<Look>>>,
 }
 
 impl Looks {
-    /// The rates since the youngest look that is a second old or, if there is none, since the oldest; `None` for the first
-    /// look in a while. `name` is one of the server's models, never a client's text.
+    /// The rates since the youngest look that is a second old or, if there is none, since the
+    /// oldest; `None` for the first look in a while. `name` is one of the server's models, never a
+    /// client's text.
     pub(crate) fn rates(&self, name: &str, status: &Status, at: Instant) -> Option<Rates> {
         let look = Look {
             at,

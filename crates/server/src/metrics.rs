@@ -1,4 +1,5 @@
-//! Counts and times for Prometheus, under the names that routers read from vLLM and under trine's own.
+//! Counts and times for Prometheus, under the names that routers read from vLLM and under trine's
+//! own.
 //!
 //! Each model has exactly one series of each gauge: routers take one and do not add several up.
 
@@ -22,8 +23,8 @@ pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0
 /// Media type of what [`plain`] makes of it.
 pub(crate) const PLAIN_MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// OpenMetrics in Prometheus' older format: there a counter is described under the name of its samples, and units and the
-/// mark of the end are not known.
+/// OpenMetrics in Prometheus' older format: there a counter is described under the name of its
+/// samples, and units and the mark of the end are not known.
 pub(crate) fn plain(text: &str) -> String {
     let of_type = |line: &'_ str| {
         let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
@@ -396,8 +397,8 @@ impl Metrics {
         }
     }
 
-    /// All metrics in the OpenMetrics text format; `statuses` are what the models' engines count. Reads the machine's sensors, some
-    /// of which take milliseconds.
+    /// All metrics in the OpenMetrics text format; `statuses` are what the models' engines count.
+    /// Reads the machine's sensors, some of which take milliseconds.
     pub(crate) fn text(&self, statuses: &[(String, Status)]) -> String {
         let mut sensors = self.sensors.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = |reading: &Reading| vec![("sensor", reading.sensor.clone())];
@@ -445,7 +446,8 @@ impl ModelMetrics {
         self.between_tokens.observe(gap.as_secs_f64());
     }
 
-    /// A text ended after `elapsed`; `written` is the number of its tokens and the time to the first.
+    /// A text ended after `elapsed`; `written` is the number of its tokens and the time to the
+    /// first.
     pub(crate) fn ended(
         &self,
         reason: &'static str,

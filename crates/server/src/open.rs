@@ -1,5 +1,5 @@
-//! The first half of answering a request for a model: its body is read and weighed, its model is opened, and what it asks for
-//! is worked out for that model.
+//! The first half of answering a request for a model: its body is read and weighed, its model is
+//! opened, and what it asks for is worked out for that model.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,8 @@ use crate::error::{ApiError, Code};
 use crate::json::Fields;
 use crate::models::{KeepAlive, Lease, Named};
 
-/// Reads a request, opens the model that it names, and does the work for it that comes before the model's own.
+/// Reads a request, opens the model that it names, and does the work for it that comes before the
+/// model's own.
 ///
 /// # Errors
 /// As [`receive`] and [`open_named`], and 404 where there is no such model.
@@ -29,7 +30,8 @@ pub(crate) async fn open<D: Send + 'static, T: Send + 'static>(
     open_named(app, received, &named, None, work).await
 }
 
-/// The same for a request that is read and a model that is found, which is kept loaded as long as `keep` says.
+/// The same for a request that is read and a model that is found, which is kept loaded as long as
+/// `keep` says.
 ///
 /// # Errors
 /// 408 and 503 where the model is not loaded, and what `work` finds.

@@ -18,13 +18,15 @@ pub struct ServerOptions {
     pub port: u16,
     /// Who may ask; `None` lets everybody.
     pub keys: Option<Keys>,
-    /// Whether requests with different keys use each other's prefixes. Otherwise each of several keys has its own.
+    /// Whether requests with different keys use each other's prefixes. Otherwise each of several
+    /// keys has its own.
     pub shares_prefixes: bool,
     /// Whether an address that other machines reach may go without keys.
     pub allows_no_keys: bool,
     /// Certificate chain and private key, PEM files. Without them the server speaks plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Origins of web pages that may use the server, beside those of this machine; `*` is every one.
+    /// Origins of web pages that may use the server, beside those of this machine; `*` is every
+    /// one.
     pub origins: Vec<String>,
     /// Further host names under which a server on a loopback address may be asked.
     pub host_names: Vec<String>,
@@ -32,13 +34,15 @@ pub struct ServerOptions {
     pub keep_alive: KeepAlive,
     /// Bytes that loaded models may take in all.
     pub memory_budget: Option<u64>,
-    /// Finds a request's place in the trace of whoever sent it; `None` leaves every request a trace of its own.
+    /// Finds a request's place in the trace of whoever sent it; `None` leaves every request a trace
+    /// of its own.
     pub trace_parent: Option<TraceParent>,
     /// Bounds on what clients may do.
     pub limits: Limits,
 }
 
-/// Gives a request's span, which nothing has entered yet, the parent that the request's headers name.
+/// Gives a request's span, which nothing has entered yet, the parent that the request's headers
+/// name.
 pub type TraceParent = fn(&tracing::Span, &HeaderMap);
 
 /// Bounds on what clients may do.
@@ -46,7 +50,8 @@ pub type TraceParent = fn(&tracing::Span, &HeaderMap);
 pub struct Limits {
     /// Bytes of a body.
     pub body_bytes: usize,
-    /// Bytes of all bodies that are being read, beyond the first 64 KiB of each; as many again for answers with embeddings.
+    /// Bytes of all bodies that are being read, beyond the first 64 KiB of each; as many again for
+    /// answers with embeddings.
     pub bodies_bytes: usize,
     /// Open connections.
     pub connections: usize,
@@ -62,8 +67,8 @@ pub struct Limits {
     pub body: Duration,
     /// Time that a client may let a write wait.
     pub write_stall: Duration,
-    /// Time after which a stream that has nothing to send gives a sign of life: proxies cut silent connections, some after
-    /// 30 s.
+    /// Time after which a stream that has nothing to send gives a sign of life: proxies cut silent
+    /// connections, some after 30 s.
     pub silence: Duration,
     /// Time for a TLS handshake.
     pub handshake: Duration,

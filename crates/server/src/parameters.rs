@@ -66,7 +66,8 @@ impl ParameterFields {
     /// What the dialects of OpenAI and llama.cpp share.
     ///
     /// # Errors
-    /// 400 naming the first field that is out of range, or that would change the answer's meaning and is not supported.
+    /// 400 naming the first field that is out of range, or that would change the answer's meaning
+    /// and is not supported.
     pub(crate) fn read(fields: Fields<'_>, penalties: Penalties) -> Result<Self, ApiError> {
         let mut read = Self::begin(fields)?;
         refuse_modalities(fields)?;
@@ -244,7 +245,8 @@ impl Parameters {
     /// The request for one text after a prompt.
     pub(crate) fn ask(&self, prompt: Vec<u32>, logprobs: Option<usize>, lease: &Lease) -> Ask {
         let fields = &self.fields;
-        // A sequence can hold no more; the engine ends it with "length" when the context of the model is full.
+        // A sequence can hold no more; the engine ends it with "length" when the context of the
+        // model is full.
         let room = (lease.limits().context + 1).saturating_sub(prompt.len());
         let max_tokens = self.max_tokens.min(room);
         let mut request = Request::new(prompt, max_tokens);

@@ -10,7 +10,8 @@ impl Places {
         self.0.push((field.into(), place.into()));
     }
 
-    /// The place of a field in the request: that of the smallest field around it, and the rest of its path.
+    /// The place of a field in the request: that of the smallest field around it, and the rest of
+    /// its path.
     pub(crate) fn of(&self, field: &str) -> Option<String> {
         let within = |(outer, place): &(String, String)| {
             let rest = field.strip_prefix(outer.as_str())?;

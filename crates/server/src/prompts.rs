@@ -1,5 +1,5 @@
-//! Prompts as requests bring them, to token ids. What can never become a prompt, or finds no place, is refused before any work
-//! is done for it.
+//! Prompts as requests bring them, to token ids. What can never become a prompt, or finds no place,
+//! is refused before any work is done for it.
 
 use serde_json::Value;
 use trine_text::{Content, Message, Part, Specials};
@@ -17,7 +17,8 @@ pub(crate) enum Prompt {
     Ids(Vec<u32>),
 }
 
-/// Reads prompts: a text, a list of texts, a list of token ids, or a list of such lists, at most `most` of them.
+/// Reads prompts: a text, a list of texts, a list of token ids, or a list of such lists, at most
+/// `most` of them.
 ///
 /// # Errors
 /// 400 naming the field.
@@ -77,7 +78,8 @@ pub(crate) fn check_engine(model: &LoadedModel) -> Result<(), ApiError> {
     Ok(model.service.check_room(1)?)
 }
 
-/// Refuses a text that has more tokens than the context in any case. Gives the fewest that it can have.
+/// Refuses a text that has more tokens than the context in any case. Gives the fewest that it can
+/// have.
 ///
 /// # Errors
 /// 400 as for a prompt whose tokens were counted.
@@ -98,8 +100,9 @@ pub(crate) fn encode(lease: &Lease, text: &str, specials: Specials) -> Result<Ve
     Ok(ids)
 }
 
-/// Refuses a conversation whose words are too long in any case, before a template is run on them. What assistants and tools have
-/// said does not count: templates leave some of it out, and the space around the rest.
+/// Refuses a conversation whose words are too long in any case, before a template is run on them.
+/// What assistants and tools have said does not count: templates leave some of it out, and the
+/// space around the rest.
 ///
 /// # Errors
 /// 400 as for a prompt whose tokens were counted.

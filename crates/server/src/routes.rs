@@ -32,7 +32,8 @@ where
     (method, path.into(), answers)
 }
 
-/// Every method and path that is answered. The OpenAPI document describes them; a test holds it to this list.
+/// Every method and path that is answered. The OpenAPI document describes them; a test holds it to
+/// this list.
 pub(crate) fn routes() -> Vec<Route> {
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;

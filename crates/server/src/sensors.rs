@@ -96,8 +96,8 @@ impl Sensors {
         }
     }
 
-    /// Joules of each energy sensor since it was found. A count that wrapped more than once in between is short by whole
-    /// ranges.
+    /// Joules of each energy sensor since it was found. A count that wrapped more than once in
+    /// between is short by whole ranges.
     pub(crate) fn energies(&mut self) -> Vec<Reading> {
         let read = |energy: &mut Energy| {
             if let Some(now) = number(&energy.sensor.file) {

@@ -24,8 +24,8 @@ pub(crate) fn json_response(value: &Value) -> Response<Body> {
     response
 }
 
-/// `GET /health`: the process answers. Starting it again would not help where a model has a problem: the answer says so, and
-/// the status stays 200.
+/// `GET /health`: the process answers. Starting it again would not help where a model has a
+/// problem: the answer says so, and the status stays 200.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
     let status = if app.models.has_problem() { "degraded" } else { "ok" };
     json_response(&json!({ "status": status }))
@@ -71,8 +71,8 @@ pub(crate) async fn metrics(
 /// What a query's name, or the default one, stands for, and the model, which has to be loaded.
 ///
 /// # Errors
-/// 404 for an unknown name, 503 for a model that is not loaded: a question that any web page can have a browser ask loads
-/// nothing.
+/// 404 for an unknown name, 503 for a model that is not loaded: a question that any web page can
+/// have a browser ask loads nothing.
 pub(crate) async fn loaded(
     app: &App,
     query: &[(String, String)],
@@ -89,7 +89,8 @@ pub(crate) async fn loaded(
     }
 }
 
-/// `GET /props?model=NAME`: llama.cpp's description of a loaded model, with what a preset lays over it.
+/// `GET /props?model=NAME`: llama.cpp's description of a loaded model, with what a preset lays over
+/// it.
 pub(crate) async fn props(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,
@@ -122,8 +123,8 @@ pub(crate) async fn props(
     })))
 }
 
-/// `GET /tokenizer_info?model=NAME`: vLLM's description of a loaded model's tokenizer, for programs that write prompts
-/// themselves.
+/// `GET /tokenizer_info?model=NAME`: vLLM's description of a loaded model's tokenizer, for programs
+/// that write prompts themselves.
 pub(crate) async fn tokenizer_info(
     State(app): State<Arc<App>>,
     Query(query): Query<Vec<(String, String)>>,

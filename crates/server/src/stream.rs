@@ -1,7 +1,8 @@
 //! Answers that are sent while they are written.
 //!
-//! A task takes pieces from the generation and gives bytes to the response's body through a short channel. When the
-//! client goes away hyper drops the body, the channel closes, and the task drops the generation, which cancels it.
+//! A task takes pieces from the generation and gives bytes to the response's body through a short
+//! channel. When the client goes away hyper drops the body, the channel closes, and the task drops
+//! the generation, which cancels it.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -46,12 +47,14 @@ pub(crate) trait Writer: Send + 'static {
     /// What comes after all pieces.
     fn end(&mut self, _out: &mut Vec<u8>) {}
 
-    /// What comes instead of the rest: an event with the error as the path's dialect has it, unless the format says otherwise.
+    /// What comes instead of the rest: an event with the error as the path's dialect has it, unless
+    /// the format says otherwise.
     fn fail(&mut self, error: &ApiError, dialect: Dialect, out: &mut Vec<u8>) {
         push_event(out, None, &error.body(dialect));
     }
 
-    /// A sign of life: a comment, which readers of server-sent events skip, unless the format says otherwise.
+    /// A sign of life: a comment, which readers of server-sent events skip, unless the format says
+    /// otherwise.
     fn keep_alive(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(b": keep-alive\n\n");
     }
@@ -80,8 +83,8 @@ pub(crate) fn push_event(out: &mut Vec<u8>, name: Option<&str>, data: &Value) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// The response to a stream. Waits for the first piece, so that a request that fails at once is answered with its own
-/// status; not longer than a stream may be silent.
+/// The response to a stream. Waits for the first piece, so that a request that fails at once is
+/// answered with its own status; not longer than a stream may be silent.
 ///
 /// # Errors
 /// What made the first piece fail.

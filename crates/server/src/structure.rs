@@ -1,4 +1,5 @@
-//! Structured output: the fields that ask for it in each dialect, and the grammar between the text and the engine.
+//! Structured output: the fields that ask for it in each dialect, and the grammar between the text
+//! and the engine.
 
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use crate::models::LoadedModel;
 const GRAMMARS_MAX: usize = 256;
 const GRAMMAR_BYTES_MAX: usize = 64 << 20;
 
-/// A cache of compiled grammars for a model with this tokenizer. Costs nothing until the first grammar is compiled.
+/// A cache of compiled grammars for a model with this tokenizer. Costs nothing until the first
+/// grammar is compiled.
 pub fn grammar_cache(tokenizer: &Arc<Tokenizer>) -> GrammarCache {
     GrammarCache::new(GrammarCompiler::new(Arc::clone(tokenizer)), GRAMMARS_MAX, GRAMMAR_BYTES_MAX)
 }
@@ -52,8 +54,8 @@ impl Structure {
         only_one([format].into_iter().chain(of_others(fields)?))
     }
 
-    /// Reads `output_config.format` of Anthropic's messages, and `output_format`, as it was called in their beta, and the fields
-    /// of llama.cpp, vLLM and SGLang.
+    /// Reads `output_config.format` of Anthropic's messages, and `output_format`, as it was called
+    /// in their beta, and the fields of llama.cpp, vLLM and SGLang.
     ///
     /// # Errors
     /// 400 naming the field of a wrong shape, or the second one of two.
@@ -73,7 +75,8 @@ impl Structure {
         only_one(formats.into_iter().chain(of_others(fields)?))
     }
 
-    /// Reads Ollama's `format`, which is `json` or a schema, and the fields of llama.cpp, vLLM and SGLang.
+    /// Reads Ollama's `format`, which is `json` or a schema, and the fields of llama.cpp, vLLM and
+    /// SGLang.
     ///
     /// # Errors
     /// 400 for something else, naming the field, or the second one of two.
@@ -184,8 +187,8 @@ fn response_format(fields: Fields<'_>) -> Result<Option<Structure>, ApiError> {
     }
 }
 
-/// A format of OpenAI: in chats the schema stands in `json_schema`, in Responses beside the type; llama.cpp has it beside
-/// the type of `json_object` too.
+/// A format of OpenAI: in chats the schema stands in `json_schema`, in Responses beside the type;
+/// llama.cpp has it beside the type of `json_object` too.
 fn read_format(path: &str, format: &Map<String, Value>) -> Result<Option<Structure>, ApiError> {
     let prefix = format!("{path}.");
     let fields = Fields::within(format, &prefix);

@@ -1,4 +1,5 @@
-//! Fields that would change what an answer means, and that this server has not: they are refused, not ignored.
+//! Fields that would change what an answer means, and that this server has not: they are refused,
+//! not ignored.
 
 use serde_json::Value;
 

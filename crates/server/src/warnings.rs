@@ -1,11 +1,12 @@
 //! What a request asks for and is answered without: told in a header of the answer and in the log.
 //!
-//! A program that offers everything it has, as coding agents do, is answered with what this server can do of it. A refusal
-//! would end its session over something that the answer may never need
+//! A program that offers everything it has, as coding agents do, is answered with what this server
+//! can do of it. A refusal would end its session over something that the answer may never need
 //! ([decision 015](../../../docs/decisions/015-what-agents-offer.md)).
 //!
-//! Who reads a request hands its [`Warnings`] to the answer. What is noticed further in, where nobody knows the answer, is noted
-//! ([`note`]) with the task that answers the request; [`App::work`](crate::app::App::work) takes that along to its threads.
+//! Who reads a request hands its [`Warnings`] to the answer. What is noticed further in, where
+//! nobody knows the answer, is noted ([`note`]) with the task that answers the request;
+//! [`App::work`](crate::app::App::work) takes that along to its threads.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -141,12 +142,14 @@ pub(crate) fn escaped(text: &str) -> String {
     value
 }
 
-/// Which warnings the log has. An agent sends the same tools with every request: the log gets each warning once.
+/// Which warnings the log has. An agent sends the same tools with every request: the log gets each
+/// warning once.
 #[derive(Debug, Default)]
 pub(crate) struct Told(Mutex<HashSet<u64>>);
 
 impl Told {
-    /// Writes the warnings of an answer into its headers and, where they are new, into the log. Called in the request's span.
+    /// Writes the warnings of an answer into its headers and, where they are new, into the log.
+    /// Called in the request's span.
     pub(crate) fn tell(&self, response: &mut Response<Body>) {
         let Some(warnings) = response.extensions_mut().remove::<Warnings>() else { return };
         warnings.write(response.headers_mut());

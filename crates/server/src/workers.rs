@@ -35,8 +35,8 @@ impl Weight {
     }
 }
 
-/// Places for work that takes processor time. Each weight has its own: what is light never waits for what is not, nor does
-/// anything wait for what is heavy but the like.
+/// Places for work that takes processor time. Each weight has its own: what is light never waits
+/// for what is not, nor does anything wait for what is heavy but the like.
 #[derive(Debug)]
 pub(crate) struct Workers {
     light: Arc<Semaphore>,
@@ -46,7 +46,8 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// With `threads` at once for each weight; with half as many for heavy work, which leaves processors to the rest.
+    /// With `threads` at once for each weight; with half as many for heavy work, which leaves
+    /// processors to the rest.
     pub(crate) fn new(threads: usize) -> Self {
         let places = |count: usize| Arc::new(Semaphore::new(count.max(1)));
         Self {

@@ -1,4 +1,5 @@
-//! Times of grammars over a vocabulary of Gemma's size: `cargo run --release -p trine-text --example grammar_bench`.
+//! Times of grammars over a vocabulary of Gemma's size:
+//! `cargo run --release -p trine-text --example grammar_bench`.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails has nothing to save")]
 
 #[path = "../tests/common/vocabulary.rs"]

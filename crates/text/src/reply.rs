@@ -19,7 +19,8 @@ pub struct ReplyOptions {
     pub skip_special: bool,
 }
 
-/// Turns the tokens of one reply into text as they come, in whole characters, up to the first stop text.
+/// Turns the tokens of one reply into text as they come, in whole characters, up to the first stop
+/// text.
 ///
 /// Text that may be the beginning of a stop text is held back until it is known.
 #[derive(Debug, Clone)]
@@ -45,8 +46,8 @@ impl ReplyDecoder {
 
     /// Takes the next token.
     ///
-    /// Returns the text that belongs to the reply for certain, and the index in [`ReplyOptions::stops`] of the stop text
-    /// that ended the reply, if one has.
+    /// Returns the text that belongs to the reply for certain, and the index in
+    /// [`ReplyOptions::stops`] of the stop text that ended the reply, if one has.
     pub fn push(&mut self, token: u32) -> StopStep {
         self.tokens += 1;
         let text = self.stream.push(token);
@@ -61,7 +62,8 @@ impl ReplyDecoder {
         step
     }
 
-    /// Ends the reply. Returns the text that was held back, with U+FFFD for a character that is left incomplete.
+    /// Ends the reply. Returns the text that was held back, with U+FFFD for a character that is
+    /// left incomplete.
     pub fn finish(&mut self) -> String {
         let mut text = self.matcher.push(self.stream.finish()).text;
         text.push_str(&self.matcher.finish());
@@ -73,8 +75,8 @@ impl ReplyDecoder {
         self.tokens
     }
 
-    /// Returns the number of characters that the tokens taken have completed, those held back included. The text of the
-    /// next token begins there.
+    /// Returns the number of characters that the tokens taken have completed, those held back
+    /// included. The text of the next token begins there.
     pub fn characters(&self) -> usize {
         self.characters
     }

@@ -261,7 +261,8 @@ fn the_cache_stays_within_its_bounds() {
     assert!(none.is_empty());
 }
 
-/// Compiles a hostile source; its error if it is refused, within the time: runaway cases took ten times as long.
+/// Compiles a hostile source; its error if it is refused, within the time: runaway cases took ten
+/// times as long.
 fn refused(compiler: &GrammarCompiler, source: &GrammarSource) -> Option<String> {
     let shown = format!("{source:?}");
     let outcome = within(Duration::from_secs(5), &shown, || compiler.compile(source));

@@ -1,4 +1,5 @@
-//! Schemas: what a grammar makes of them, what it leaves out of a tool's, and what it refuses otherwise.
+//! Schemas: what a grammar makes of them, what it leaves out of a tool's, and what it refuses
+//! otherwise.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -257,7 +258,8 @@ fn objects_have_the_properties_that_they_declare() {
     assert!(takes(&grammar, &call("{}")) && !takes(&grammar, &call(r#"{"x": 1}"#)));
 }
 
-/// Documents with some of the properties, listed ones first, in their order, and some that no schema declares.
+/// Documents with some of the properties, listed ones first, in their order, and some that no
+/// schema declares.
 fn documents(listed: &Map<String, Value>) -> Vec<Value> {
     let mut names = ["p", "q", "r", "s", "y", "z"];
     names.sort_by_key(|name| !listed.contains_key(*name));
@@ -271,8 +273,8 @@ fn documents(listed: &Map<String, Value>) -> Vec<Value> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A grammar takes exactly the documents that satisfy its schema and have, where it says nothing of others, declared
-    /// properties only.
+    /// A grammar takes exactly the documents that satisfy its schema and have, where it says
+    /// nothing of others, declared properties only.
     #[test]
     fn numbers_of_properties_are_held(
         listed in prop::collection::vec(0..4_u8, 4),
@@ -315,7 +317,8 @@ proptest! {
             Ok(grammar) => {
                 prop_assert!(grammar.relaxed().is_empty());
                 for document in &documents {
-                    // Patterns and other properties may come in any order: the grammar's is one of them.
+                    // Patterns and other properties may come in any order: the grammar's is one of
+                    // them.
                     prop_assert_eq!(takes(&grammar, &document.to_string()), is_wanted(document), "{}: {}", schema, document);
                 }
             }

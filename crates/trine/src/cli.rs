@@ -1,11 +1,11 @@
-//! What can be typed: the command line's structure and its help. What it means is in [`crate::options`].
+//! What can be typed: the command line's structure and its help. What it means is in
+//! [`crate::options`].
 
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use trine_model::KvType;
 use trine_weights::DType;
-
 
 mod documents;
 mod explain;
@@ -57,8 +57,8 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What is parsed. Negative numbers are values of every option that takes one: a message about the value says more than
-/// that `-1` is not an option.
+/// What is parsed. Negative numbers are values of every option that takes one: a message about the
+/// value says more than that `-1` is not an option.
 pub(crate) fn command() -> clap::Command {
     let values = |arg: clap::Arg| {
         let takes = arg.get_action().takes_values() && !arg.is_positional();
@@ -384,7 +384,8 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
     pub(crate) model: Option<String>,
 
-    /// The machine: cpu or vulkan[:INDEX or :NAME] (this one, measured), 780m, 890m, strix-halo, rtx-4090, h200
+    /// The machine: cpu or vulkan[:INDEX or :NAME] (this one, measured), 780m, 890m, strix-halo,
+    /// rtx-4090, h200
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
 
@@ -523,6 +524,7 @@ mod tests {
     use clap::error::ErrorKind;
 
     use super::*;
+    use crate::device::{DeviceChoice, Tune};
 
     #[test]
     fn the_definition_is_consistent() {

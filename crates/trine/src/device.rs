@@ -66,8 +66,8 @@ impl From<Tune> for TuningMode {
 }
 
 impl DeviceChoice {
-    /// Reads `auto`, `reference`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, the name a part of the device's own or its
-    /// UUID, or several of the last two with commas between.
+    /// Reads `auto`, `reference`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, the name a part
+    /// of the device's own or its UUID, or several of the last two with commas between.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let named = |name: &str| match name.parse() {
             Ok(index) => Some(Choice::Index(index)),
@@ -105,8 +105,8 @@ impl DeviceChoice {
         })
     }
 
-    /// Opens the device. `layers` is how many a GPU runs, if somebody says; the processor runs the others. A GPU chooses its kernels
-    /// as `gpu` says.
+    /// Opens the device. `layers` is how many a GPU runs, if somebody says; the processor runs the
+    /// others. A GPU chooses its kernels as `gpu` says.
     ///
     /// # Errors
     /// If this machine does not have it, or layers are wanted on a GPU where none is chosen.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use trine_engine::{Engine, Event, Finish, Request, SequenceId, Statistics};
+use trine_engine::{Engine, Finish, Request, SequenceId, Statistics, Update};
 use trine_text::{ReplyDecoder, ReplyOptions, Tokenizer};
 
 use crate::interrupt::Watch;
@@ -128,13 +128,13 @@ fn follow(
             return Ok((Ending::Interrupted, engine.cancel(id).unwrap_or_default()));
         }
         let mut is_stopped = false;
-        for event in engine.step()?.into_iter().filter(|event| event.sequence() == id) {
-            match event {
-                Event::Prefill { done, total, .. } => listener.prefill(done, total),
-                Event::Token { token, is_stop: false, .. } if !is_stopped => {
+        for event in engine.step()?.into_iter().filter(|event| event.sequence == id) {
+            match event.update {
+                Update::Prefill { done, total } => listener.prefill(done, total),
+                Update::Token { token, .. } if !is_stopped => {
                     is_stopped = written.push(token, listener)?;
                 }
-                Event::Finished { finish, statistics, .. } => {
+                Update::Finished { finish, statistics, .. } => {
                     let ending = if is_stopped { Ending::StopText } else { ending(finish)? };
                     return Ok((ending, statistics));
                 }

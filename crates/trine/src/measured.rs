@@ -24,7 +24,8 @@ const READS: usize = 7;
 const GPU_READS: usize = 5;
 /// Rows of the product that stands for all with few rows.
 const FEW_ROWS: usize = 32;
-/// Largest matrix, in weights, that is measured: enough work for every thread, and no long wait on a slow processor.
+/// Largest matrix, in weights, that is measured: enough work for every thread, and no long wait on
+/// a slow processor.
 const WEIGHTS_MAX: usize = 32 << 20;
 /// A product is repeated this often unless that takes too long.
 const REPEATS: usize = 7;
@@ -79,7 +80,8 @@ fn reads(passes: &[f64], how: String, memory_bytes: Option<u64>) -> Result<Reads
     }
 }
 
-/// Memory that models can take on a GPU: its own, and where it has none what the driver lets it have of the machine's.
+/// Memory that models can take on a GPU: its own, and where it has none what the driver lets it
+/// have of the machine's.
 fn gpu_memory(kind: DeviceKind, heaps: &[MemoryHeap], machine: Option<u64>) -> Option<u64> {
     let is_discrete = matches!(kind, DeviceKind::Discrete | DeviceKind::Virtual);
     let heaps = heaps.iter().filter(|heap| heap.device_local || !is_discrete);
@@ -88,8 +90,8 @@ fn gpu_memory(kind: DeviceKind, heaps: &[MemoryHeap], machine: Option<u64>) -> O
     (bytes > 0).then_some(bytes)
 }
 
-/// The rates of a device of this machine with the matrices of a model. Reads are measured apart, as each kind of device
-/// has its own way.
+/// The rates of a device of this machine with the matrices of a model. Reads are measured apart, as
+/// each kind of device has its own way.
 ///
 /// # Errors
 /// If the device cannot multiply with a matrix of the model.
@@ -143,7 +145,8 @@ fn probe(plan: &Plan) -> Result<Weight> {
     }
 }
 
-/// Operations per second of the product of `rows` rows with a matrix of the model: the best of several runs.
+/// Operations per second of the product of `rows` rows with a matrix of the model: the best of
+/// several runs.
 fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize) -> Result<f64> {
     let options = ProgramOptions {
         width: Width { tokens: rows, outputs: 1 },
@@ -162,6 +165,7 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
         sequence_of: &zeros,
         sequences: &[SequenceView { slot: 0, blocks: &blocks }],
         outputs: &[rows as u32 - 1],
+        ahead: &[],
         bulk_from: if rows > BULK_ROWS { 0 } else { rows },
         inputs: &[],
         goal: 0,
@@ -179,7 +183,8 @@ fn product_rate(device: &dyn Device, model: &Model, weight: &Weight, rows: usize
     Ok(operations / best.max(1e-9))
 }
 
-/// Seconds of one run, by the device's own clock where it has one: the way to a GPU and back is not part of the product.
+/// Seconds of one run, by the device's own clock where it has one: the way to a GPU and back is not
+/// part of the product.
 fn product_seconds(program: &mut dyn Program, batch: &Batch<'_>) -> Result<f64> {
     program.profile(true);
     let start = Instant::now();
@@ -190,8 +195,8 @@ fn product_seconds(program: &mut dyn Program, batch: &Batch<'_>) -> Result<f64> 
     Ok(if own > 0.0 { own } else { elapsed })
 }
 
-/// A Plan of one product. Its input is a row of the matrix itself, which is there in every model: the time does not depend on
-/// the values.
+/// A Plan of one product. Its input is a row of the matrix itself, which is there in every model:
+/// the time does not depend on the values.
 fn product(weight: &Weight) -> Plan {
     let buffer =
         |name: &str, columns| Buffer { name: name.to_owned(), rows: Rows::Tokens, columns };

@@ -60,8 +60,8 @@ impl Settings {
         settings
     }
 
-    /// The settings of a command that measures a model: those of the configuration that change what is measured, the
-    /// formats and the context, hold for it only where they are typed.
+    /// The settings of a command that measures a model: those of the configuration that change what
+    /// is measured, the formats and the context, hold for it only where they are typed.
     pub(crate) fn measuring(placement: &Placement, kv: KvType) -> Self {
         let mut placement = placement.clone();
         placement.or(Placement {

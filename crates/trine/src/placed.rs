@@ -1,4 +1,5 @@
-//! A model on its devices before it is loaded, as text: parts, memory, and what each device does in a step.
+//! A model on its devices before it is loaded, as text: parts, memory, and what each device does in
+//! a step.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -22,14 +23,15 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine with a GPU. `bytes` is its memory: the GPU's own, or where it shares the processor's, that of both. The GPU can then
-    /// have half of it, as on Linux unless somebody changes that.
+    /// A machine with a GPU. `bytes` is its memory: the GPU's own, or where it shares the
+    /// processor's, that of both. The GPU can then have half of it, as on Linux unless somebody
+    /// changes that.
     pub(crate) fn new(outline: Outline, bytes: Option<u64>) -> Self {
         let bytes = bytes.unwrap_or(SHARED_BYTES);
         let is_shared = outline.capabilities().is_unified();
         let gpu = outline.memory(if is_shared { bytes / 2 } else { bytes });
-        // What the processor has beside a GPU with memory of its own is not known. Of a shared one all is free before anything
-        // is loaded.
+        // What the processor has beside a GPU with memory of its own is not known. Of a shared one
+        // all is free before anything is loaded.
         let free = is_shared.then_some(bytes);
         Self { outline, gpu, processor: DeviceMemory { kind: MemoryKind::Host, free } }
     }
@@ -100,8 +102,9 @@ impl Placed {
         &self.placement
     }
 
-    /// What each part does for one token, for one of each sequence where there are several, and for up to `prompt` tokens of a prompt: on a GPU the launches, on another device the steps of
-    /// its Plan. `plans`: those of GPUs too.
+    /// What each part does for one token, for one of each sequence where there are several, and for
+    /// up to `prompt` tokens of a prompt: on a GPU the launches, on another device the steps of its
+    /// Plan. `plans`: those of GPUs too.
     ///
     /// # Errors
     /// If a GPU cannot run its part.
@@ -167,8 +170,8 @@ impl Placed {
         text
     }
 
-    /// Bytes that parts take of the processor's memory and those of it that are free, where that is less. Placement looks at each
-    /// device by itself.
+    /// Bytes that parts take of the processor's memory and those of it that are free, where that is
+    /// less. Placement looks at each device by itself.
     fn overdrawn(&self) -> Option<(u64, u64)> {
         let parts = &self.placement.parts;
         let host = parts.iter().find(|part| part.device_memory.kind == MemoryKind::Host)?;

@@ -117,8 +117,8 @@ impl Session {
         Ok(Self { name, model, engine, device: runs_on, gpu, threads, reduced })
     }
 
-    /// One line for each decision, on standard error: on a terminal, or if asked for. That a GPU has too little memory for
-    /// the model is always said.
+    /// One line for each decision, on standard error: on a terminal, or if asked for. That a GPU
+    /// has too little memory for the model is always said.
     pub(crate) fn tell(&self, verbose: bool) {
         let shares = shares(&self.engine.program().facts().shares);
         let device = shares.as_ref().unwrap_or(&self.device);
@@ -152,10 +152,12 @@ impl Session {
         Some(self.model.config().context).filter(|&most| most > self.engine.context())
     }
 
-    /// Calls `each(position, logits)` for every position of `ids`, in order, as [`Engine::logits`] does.
+    /// Calls `each(position, logits)` for every position of `ids`, in order, as [`Engine::logits`]
+    /// does.
     ///
     /// # Errors
-    /// Those of [`Engine::logits`], the first one of `each`, and logits that are infinite or not numbers.
+    /// Those of [`Engine::logits`], the first one of `each`, and logits that are infinite or not
+    /// numbers.
     pub(crate) fn logits(
         &mut self,
         ids: &[u32],
@@ -172,7 +174,8 @@ impl Session {
         outcome
     }
 
-    /// Bytes that a token costs at batch 1 with `depth` positions before it: what has to come from memory.
+    /// Bytes that a token costs at batch 1 with `depth` positions before it: what has to come from
+    /// memory.
     pub(crate) fn bytes_per_token(&self, depth: usize) -> u64 {
         let Facts { plan, options, .. } = self.engine.program().facts();
         let kv = options.kv;
@@ -218,8 +221,8 @@ fn not_loaded(name: &str, device: &dyn Device, layers: Option<usize>) -> String 
     }
 }
 
-/// A context beyond the model's is an error: positions it never saw give nonsense. A preset's is a bound, as it is for a
-/// server, and becomes the model's.
+/// A context beyond the model's is an error: positions it never saw give nonsense. A preset's is a
+/// bound, as it is for a server, and becomes the model's.
 fn checked_context(name: &str, model: &Model, settings: &Settings) -> Result<Option<usize>> {
     let most = model.config().context;
     let Some(asked) = settings.context.filter(|&asked| asked > most) else {

@@ -8,7 +8,7 @@ use trine_backend::reference::ReferenceDevice;
 use trine_cpu::CpuDevice;
 use trine_engine::{
     Engine, EngineOptions, Event, Finish, Logprobs, Pooling, Request, SamplingParams, SequenceId,
-    Status,
+    Status, Update,
 };
 use trine_model::{KvType, Model};
 
@@ -55,8 +55,8 @@ fn run(engine: &mut Engine, requests: impl Iterator<Item = Request>) -> Vec<Vec<
         requests.map(|request| engine.submit(request).expect("it is sound")).collect();
     let mut tokens: HashMap<SequenceId, Vec<u32>> = HashMap::new();
     while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            if let Event::Token { sequence, token, .. } = event {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            if let Update::Token { token, .. } = update {
                 tokens.entry(sequence).or_default().push(token);
             }
         }
@@ -93,7 +93,8 @@ fn tokens_are_the_same_alone_and_among_31_others() {
     assert_eq!(backwards, alone, "with all prompts in the cache");
 }
 
-/// A quarter of the memory that all requests' whole contexts take is enough for all of them, one after the other or side by side.
+/// A quarter of the memory that all requests' whole contexts take is enough for all of them, one
+/// after the other or side by side.
 #[test]
 fn a_quarter_of_the_memory_answers_everybody() {
     let model = golden("gemma3-qat");
@@ -111,12 +112,12 @@ fn a_quarter_of_the_memory_answers_everybody() {
         .collect();
     let mut tokens: HashMap<SequenceId, Vec<u32>> = HashMap::new();
     while !scarce.is_idle() {
-        for event in scarce.step().expect("the device works") {
-            match event {
-                Event::Token { sequence, token, .. } => {
+        for Event { sequence, update } in scarce.step().expect("the device works") {
+            match update {
+                Update::Token { token, .. } => {
                     tokens.entry(sequence).or_default().push(token);
                 }
-                Event::Finished { finish, .. } => assert_eq!(finish, Finish::Length),
+                Update::Finished { finish, .. } => assert_eq!(finish, Finish::Length),
                 _ => {}
             }
         }
@@ -140,9 +141,9 @@ fn follow(engine: &mut Engine, prompt: &[u32], tokens: usize) -> (Vec<Logprobs>,
     let (mut found, mut shared) = (Vec::new(), 0);
     while !engine.is_idle() {
         for event in engine.step().expect("the device works") {
-            match event {
-                Event::Started { reused, .. } => shared = reused,
-                Event::Token { logprobs, .. } => found.push(*logprobs.expect("it was asked for")),
+            match event.update {
+                Update::Started { reused, .. } => shared = reused,
+                Update::Token { logprobs, .. } => found.push(*logprobs.expect("it was asked for")),
                 _ => {}
             }
         }
@@ -150,8 +151,8 @@ fn follow(engine: &mut Engine, prompt: &[u32], tokens: usize) -> (Vec<Logprobs>,
     (found, shared)
 }
 
-/// With quantised weights the rows of long prompts are computed otherwise than those of short ones: neither takes what the other
-/// left of its prompt.
+/// With quantised weights the rows of long prompts are computed otherwise than those of short ones:
+/// neither takes what the other left of its prompt.
 #[test]
 fn logits_do_not_depend_on_the_prompts_in_the_cache() {
     let model = golden("gemma3-qat");
@@ -185,8 +186,8 @@ fn logits_do_not_depend_on_the_prompts_in_the_cache() {
     assert!(reused > 300, "{reused} tokens came from the cache");
 }
 
-/// An answer that a prompt repeats was computed as an answer. Where the prompt is short that is how its own rows would be, where it is long
-/// it is more exact.
+/// An answer that a prompt repeats was computed as an answer. Where the prompt is short that is how
+/// its own rows would be, where it is long it is more exact.
 #[test]
 fn a_prompt_that_repeats_an_answer_is_no_less_exact_with_the_cache() {
     let model = golden("gemma3-qat");
@@ -238,8 +239,8 @@ fn embed(engine: &mut Engine, prompts: &[Vec<u32>], pooling: Pooling) -> Vec<Vec
         prompts.iter().map(submit).map(|id| id.expect("it is sound")).collect();
     let mut vectors = HashMap::new();
     while !engine.is_idle() {
-        for event in engine.step().expect("the device works") {
-            if let Event::Embedding { sequence, vector } = event {
+        for Event { sequence, update } in engine.step().expect("the device works") {
+            if let Update::Embedding(vector) = update {
                 vectors.insert(sequence, vector);
             }
         }
@@ -272,7 +273,8 @@ fn embeddings_are_the_same_alone_and_among_31_others() {
     }
 }
 
-/// On a model whose weights and activations stay in f32, so that nothing but the order of sums differs.
+/// On a model whose weights and activations stay in f32, so that nothing but the order of sums
+/// differs.
 #[test]
 fn embeddings_are_those_of_the_reference() {
     let model = golden("gemma3-f32");

@@ -1,14 +1,20 @@
 //! Times attention on the shapes of Gemma 3 27B in several layouts.
 //!
-//! `attend_bench [--quick] [--small] [--fused] [--report] [--kv f32|f16|int8] [--heads QUERY,KV,DIM] [--case TEXT]
-//! [--layout LOCAL,LANES,UNROLL,QUERIES,SPLITS,ALONE,LEAST]...`: layouts around the default ones are searched; with
-//! `--layout` those are measured beside the default, with `--quick` none are, with `--report` the driver tells of them and
-//! nothing is measured. `--fused` leaves out launches that are not, `--small` takes short contexts (software devices), `--case`
-//! the cases whose names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
+//! ```text
+//! attend_bench [--quick] [--small] [--fused] [--report] [--kv f32|f16|int8] [--heads QUERY,KV,DIM]
+//!              [--case TEXT] [--layout LOCAL,LANES,UNROLL,QUERIES,SPLITS,ALONE,LEAST]...
+//! ```
 //!
-//! Each time is the median of ten runs of a chain of dispatches with a barrier between all, over several caches, so that none
-//! stays in the device's caches; less that of a chain of half the length, so that launch and drain count, submission does not.
-//! GB/s counts keys and values that the rows see, TFLOP/s four operations for each of their elements and query head.
+//! Layouts around the default ones are searched. With `--layout` the named ones are measured beside
+//! the default, with `--quick` only the default. With `--report` the driver's report on the kernels
+//! is printed and nothing is measured. `--fused` leaves out launches that are not fused, `--small`
+//! takes short contexts (for software devices), `--case` the cases whose names contain a text. The
+//! device is the best one, or the one that `TRINE_TEST_VULKAN` names.
+//!
+//! Each time is the median of ten runs of a chain of dispatches with a barrier between all, over
+//! several caches, so that none stays in the device's caches; less that of a chain of half the
+//! length, so that launch and drain count, submission does not. GB/s counts keys and values that
+//! the rows see, TFLOP/s four operations for each of their elements and query head.
 
 use std::sync::Arc;
 
@@ -308,7 +314,8 @@ impl Bed {
         all.filter(divides).collect()
     }
 
-    /// The default layout and, unless `quick`, those around it and around the best of them, with their times.
+    /// The default layout and, unless `quick`, those around it and around the best of them, with
+    /// their times.
     fn decode_times(
         &self,
         is_fused: bool,

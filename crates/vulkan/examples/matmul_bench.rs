@@ -1,19 +1,28 @@
-//! Times the matrix-matrix products of Gemma 3 27B on the device at hand over the shapes that it could use.
+//! Times the matrix-matrix products of Gemma 3 27B on the device at hand over the shapes that it
+//! could use.
 //!
-//! `matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512] [--fragment 8,2,1,2,2,264] [--device NAME] [--report]`: with
-//! `--quick` the default shapes alone, with `--all` every candidate instead of the three best; each `--fragment` adds a shape of
-//! the fragment kernel (subgroups, left factors, groups, slices, depth, workgroups). Times are medians of ten launches over ten different
-//! matrices, so that no cache keeps weights from one to the next; each includes a barrier. Gate and up give halves where they do
-//! in a model. With `--report` what the driver tells of the kernels follows.
+//! ```text
+//! matmul_bench [--quick] [--all] [--format q4_0] [--widths 16,512]
+//!              [--fragment 8,2,1,2,2,264] [--device NAME] [--report]
+//! ```
+//!
+//! With `--quick` only the default shapes are measured, with `--all` every candidate instead of the
+//! three best. Each `--fragment` adds a shape of the fragment kernel (subgroups, left factors,
+//! groups, slices, depth, workgroups). Times are medians of ten launches over ten different
+//! matrices, so that no cache keeps weights from one to the next; each includes a barrier. Gate and
+//! up give halves where they do in a model. With `--report` the driver's report on the kernels
+//! follows.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trine_vulkan::dispatch::Dispatch;
-use trine_vulkan::kernels::matmul::{FragmentShape, MatmulLaunch, MatmulOutput, MatmulShape};
-use trine_vulkan::kernels::matvec::Segment;
+use trine_vulkan::kernels::matmul::{FragmentShape, MatmulLaunch, MatmulShape};
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
+use trine_vulkan::kernels::product::{
+    Product, ProductInput, ProductLaunch, ProductOutput, Segment,
+};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::memory::{Arena, Buffer, Place};
 use trine_vulkan::raw::transfer::Transfer;
@@ -47,7 +56,8 @@ struct Options {
     report: bool,
     format: Format,
     widths: Vec<usize>,
-    /// Subgroups, lefts, groups, slices, depth and workgroups of fragment shapes to measure beside the candidates.
+    /// Subgroups, lefts, groups, slices, depth and workgroups of fragment shapes to measure beside
+    /// the candidates.
     fragments: Vec<[u32; 6]>,
     device: Choice,
 }
@@ -154,8 +164,8 @@ fn matrices(
     Ok(made)
 }
 
-/// Memory of a job's activations. It comes in large blocks as the engine's does: products with operands in small allocations of
-/// their own took up to five times as long on an H200.
+/// Memory of a job's activations. It comes in large blocks as the engine's does: products with
+/// operands in small allocations of their own took up to five times as long on an H200.
 fn filled(gpu: &Arc<Gpu>, arena: &mut Arena, bytes: &[u8]) -> Result<Buffer, GpuError> {
     let buffer = arena.allocate(bytes.len() as u64, "activations")?;
     let transfer = Transfer::new(gpu);
@@ -196,7 +206,7 @@ fn describe(shape: &MatmulShape) -> String {
             shape.stages,
             shape.depth,
             shape.workgroups,
-            shape.product.n
+            shape.instruction.n
         ),
         MatmulShape::Fragment(shape) => format!(
             "fragment subgroups {} lefts {} rights {} groups {} slices {} depth {} workgroups {}",
@@ -239,14 +249,18 @@ fn prepare<'a>(
     let factors = arena.allocate((4 * width) as u64, "factors of outputs")?;
     let segments = [Segment { rows: outputs, target: target.span() }];
     let output = match (work.gated, kind) {
-        (true, OperandKind::Halves) => MatmulOutput::GatedHalves {
+        (true, OperandKind::Halves) => ProductOutput::GatedHalves {
             operand: Operand { kind, codes: target.span(), scales: factors.span() },
             unit: 1.0,
         },
-        (true, _) => MatmulOutput::Gated { target: target.span() },
-        (false, _) => MatmulOutput::Segments(&segments),
+        (true, _) => ProductOutput::Gated { plain: Some(target.span()), operand: None },
+        (false, _) => ProductOutput::Segments(&segments),
     };
-    let launch = |matrix| MatmulLaunch { matrix, width, operand, output, scratch: None };
+    let input = ProductInput::Operand(operand);
+    let launch = |matrix| {
+        let product = Product { matrix, width, input, output };
+        MatmulLaunch { product, scratch: None }
+    };
     let first = launch(matrices[0].0);
     let mut shapes = MatmulShape::candidates(gpu.capabilities(), &first);
     shapes.truncate(if options.quick { 1 } else { usize::MAX });
@@ -273,8 +287,8 @@ fn prepare<'a>(
     Ok(Job { work, width, shapes, _memory: vec![codes, scales, target, factors, scratch] })
 }
 
-/// Measures at the device's full clocks: a reference launch runs before and after what is measured, and the measurement is
-/// repeated until the reference is as quick as it ever was.
+/// Measures at the device's full clocks: a reference launch runs before and after what is measured,
+/// and the measurement is repeated until the reference is as quick as it ever was.
 struct Clock<'a> {
     gpu: &'a Arc<Gpu>,
     reference: &'a [Dispatch],
@@ -353,7 +367,7 @@ fn print(options: &Options, job: &Job<'_>, mut measured: Vec<(f64, f64, MatmulSh
 }
 
 fn run(options: &Options) -> Result<(), GpuError> {
-    let gpu = Gpu::open(&options.device, None)?;
+    let gpu = trine_vulkan::open_gpu(&options.device, None)?;
     println!("{}, {}; * is the default", gpu.capabilities().name, options.format.name());
     let mut made = Vec::new();
     for work in &WORKS {

@@ -1,22 +1,24 @@
 //! Times the matrix-vector kernels on the matrices of Gemma 3 27B in several shapes.
 //!
-//! `matvec_bench [--quick] [--stream] [--small] [--format NAME] [--case TEXT]`: `--quick` tries only the shapes that the tuner would,
-//! `--small` takes matrices of an eighth of the rows and columns (software devices), `--format` is q4_0 unless given, `--case`
-//! takes the products whose names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
+//! `matvec_bench [--quick] [--stream] [--small] [--format NAME] [--case TEXT]`: `--quick` tries
+//! only the shapes that the tuner would, `--small` takes matrices of an eighth of the rows and
+//! columns (software devices), `--format` is q4_0 unless given, `--case` takes the products whose
+//! names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
 //!
-//! Each time is the median of ten runs of a chain of dispatches over distinct matrices, a barrier between all, less that of a
-//! chain of half the length: launch and drain count, submission does not. At the end stands what the products of one token
-//! take together, which leaves out attention.
+//! Each time is the median of ten runs of a chain of dispatches over distinct matrices, a barrier
+//! between all, less that of a chain of half the length: launch and drain count, submission does
+//! not. At the end stands what the products of one token take together, which leaves out attention.
 
 use std::sync::Arc;
 
 use trine_vulkan::GpuError;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::{Dispatch, Span};
-use trine_vulkan::kernels::matvec::{
-    MatvecInput, MatvecLaunch, MatvecOutput, MatvecShape, Segment,
-};
+use trine_vulkan::kernels::matvec::{MatvecLaunch, MatvecShape};
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
+use trine_vulkan::kernels::product::{
+    Product, ProductInput, ProductLaunch, ProductOutput, Segment,
+};
 use trine_vulkan::kernels::stream::{StreamLaunch, StreamShape};
 use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::gpu::Gpu;
@@ -189,13 +191,13 @@ impl Bench {
         })
     }
 
-    fn input(&self) -> MatvecInput {
+    fn input(&self) -> ProductInput {
         let [x, added] = [0, 1].map(|index: usize| self.vectors[index].span());
         let [first, second] = [2, 3].map(|index: usize| self.vectors[index].address());
         let epsilon = 1e-6;
         match self.case.before {
-            Before::Norm => MatvecInput::Norm { x, weight: second, epsilon },
-            Before::NormAddNorm => MatvecInput::NormAddNorm {
+            Before::Norm => ProductInput::Norm { x, weight: second, epsilon },
+            Before::NormAddNorm => ProductInput::NormAddNorm {
                 x,
                 added,
                 added_weight: first,
@@ -203,12 +205,12 @@ impl Bench {
                 epsilon,
                 x_out: self.vectors[4].span(),
             },
-            Before::Nothing if self.format.is_float() => MatvecInput::Operand(Operand {
+            Before::Nothing if self.format.is_float() => ProductInput::Operand(Operand {
                 kind: OperandKind::Plain,
                 codes: self.vectors[5].span(),
                 scales: Span { address: 0, bytes: 0 },
             }),
-            Before::Nothing => MatvecInput::Operand(Operand {
+            Before::Nothing => ProductInput::Operand(Operand {
                 kind: OperandKind::Fixed16,
                 codes: self.codes.span(),
                 scales: self.scales.span(),
@@ -225,12 +227,12 @@ impl Bench {
         let (codes, scales) = (self.out_codes.span(), self.out_scales.span());
         let operand = Some(Operand { kind: OperandKind::Fixed16, codes, scales });
         let output = if segments.is_empty() {
-            MatvecOutput::Gated { plain: None, operand }
+            ProductOutput::Gated { plain: None, operand }
         } else {
-            MatvecOutput::Segments(segments)
+            ProductOutput::Segments(segments)
         };
         let matrix = self.matrices[index % self.matrices.len()].0;
-        MatvecLaunch { matrix, width: self.case.width, input: self.input(), output }
+        MatvecLaunch(Product { matrix, width: self.case.width, input: self.input(), output })
     }
 
     /// Seconds of one dispatch.
@@ -250,7 +252,7 @@ impl Bench {
     /// The same product for the kernel for one row.
     fn stream<'a>(&self, index: usize, segments: &'a [Segment]) -> StreamLaunch<'a> {
         let input = match self.input() {
-            MatvecInput::Operand(_) => MatvecInput::Operand(Operand {
+            ProductInput::Operand(_) => ProductInput::Operand(Operand {
                 kind: OperandKind::Plain,
                 codes: self.vectors[5].span(),
                 scales: Span { address: 0, bytes: 0 },
@@ -258,12 +260,12 @@ impl Bench {
             norm => norm,
         };
         let output = if segments.is_empty() {
-            MatvecOutput::Gated { plain: Some(self.floats.span()), operand: None }
+            ProductOutput::Gated { plain: Some(self.floats.span()), operand: None }
         } else {
-            MatvecOutput::Segments(segments)
+            ProductOutput::Segments(segments)
         };
         let matrix = self.matrices[index % self.matrices.len()].0;
-        StreamLaunch { matrix, input, output }
+        StreamLaunch(Product { matrix, width: 1, input, output })
     }
 
     fn stream_shapes(&self, gpu: &Gpu) -> Vec<StreamShape> {
@@ -294,7 +296,7 @@ impl Bench {
         dispatch: impl Fn(usize, &[Segment]) -> Result<Dispatch, GpuError>,
     ) -> Result<f64, String> {
         let segments = self.segments();
-        let bytes = self.launch(0, &segments).bytes() as f64;
+        let bytes = self.launch(0, &segments).0.bytes() as f64;
         let software = gpu.capabilities().kind == DeviceKind::Processor;
         let count = if software { 1 } else { ((1.5e-3 * 4e12 / bytes) as usize).clamp(8, 256) };
         let chain = |count: usize| -> Result<Vec<Dispatch>, String> {
@@ -354,8 +356,9 @@ impl Bench {
 
 /// Registers and spills, where the driver tells.
 fn registers(gpu: &Gpu, launch: &MatvecLaunch<'_>, shape: MatvecShape) -> String {
-    let Ok(key) = launch.key(gpu.capabilities(), shape) else { return String::new() };
-    let Ok(report) = gpu.report(&key) else { return String::new() };
+    let layout = launch.lay_out(gpu.capabilities(), shape, "bench");
+    let Ok(layout) = layout else { return String::new() };
+    let Ok(report) = gpu.report(&layout.kernel) else { return String::new() };
     let told = report.statistics.iter().filter(|(name, _)| {
         ["Register Count", "Local Memory Size", "VGPRs", "Spilled VGPRs"].contains(&name.as_str())
     });
@@ -367,7 +370,7 @@ fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2], Str
     let bench = Bench::new(gpu, case, options.format)?;
     let segments = bench.segments();
     let launch = bench.launch(0, &segments);
-    let bytes = launch.bytes() as f64;
+    let bytes = launch.0.bytes() as f64;
     println!(
         "{} ({} x {}, {}), width {}: {:.1} MB",
         case.name,
@@ -382,7 +385,7 @@ fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2], Str
         for shape in bench.stream_shapes(gpu) {
             found.push((bench.time_stream(gpu, shape)?, shape));
         }
-        let chosen = bench.stream(0, &segments).shape(gpu.capabilities());
+        let chosen = bench.stream(0, &segments).offer(gpu.capabilities())[0];
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
         for (seconds, shape) in &found {
             let mark = if *shape == chosen { "default" } else { "" };
@@ -402,7 +405,7 @@ fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2], Str
     for shape in bench.shapes(gpu, options.quick) {
         found.push((bench.time(gpu, shape)?, shape));
     }
-    let chosen = MatvecShape::default_for(gpu.capabilities(), &launch);
+    let chosen = launch.offer(gpu.capabilities())[0];
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
     let most = if options.quick { found.len() } else { 12 };
     for (place, (seconds, shape)) in found.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Compiles the kernels that Gemma 3 takes on the device at hand and prints what its driver tells of each, as JSON:
-//! `cargo xtask radv` makes its report of it.
+//! Compiles the kernels that Gemma 3 takes on the device at hand and prints what its driver tells
+//! of each, as JSON: `cargo xtask radv` makes its report of it.
 //!
 //! Nothing runs: launches are laid out over addresses that are not there.
 
@@ -17,11 +17,12 @@ use trine_vulkan::kernels::attention::{
 use trine_vulkan::kernels::elements::{ElementWork, ElementsLaunch};
 use trine_vulkan::kernels::embed::EmbedLaunch;
 use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned};
-use trine_vulkan::kernels::matmul::{MatmulLaunch, MatmulOutput, MatmulShape};
-use trine_vulkan::kernels::matvec::{
-    MatvecInput, MatvecLaunch, MatvecOutput, MatvecShape, Segment,
-};
+use trine_vulkan::kernels::matmul::{MatmulLaunch, MatmulShape};
+use trine_vulkan::kernels::matvec::MatvecLaunch;
 use trine_vulkan::kernels::operand::{Operand, OperandKind};
+use trine_vulkan::kernels::product::{
+    Product, ProductInput, ProductLaunch, ProductOutput, Segment,
+};
 use trine_vulkan::kernels::rows::{RowWork, RowsLaunch};
 use trine_vulkan::kernels::stream::{self, StreamLaunch};
 use trine_vulkan::kernels::top::{self, TopLaunch};
@@ -29,7 +30,8 @@ use trine_vulkan::pack::{Format, Matrix};
 use trine_vulkan::raw::pipeline::KernelKey;
 use trine_vulkan::{Choice, Gpu, GpuError};
 
-/// Sizes of a model: table of Gemma 3's sizes in its technical report (arXiv 2503.19786) and `config.json`.
+/// Sizes of a model: table of Gemma 3's sizes in its technical report (arXiv 2503.19786) and
+/// `config.json`.
 struct Sizes {
     name: &'static str,
     hidden: usize,
@@ -90,7 +92,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<Value, GpuError> {
-    let gpu = Gpu::open(&Choice::Any, None)?;
+    let gpu = trine_vulkan::open_gpu(&Choice::Any, None)?;
     let mut report = Report { gpu, known: HashSet::new(), kernels: Vec::new(), next: 1 << 40 };
     for format in FORMATS {
         for sizes in &MODELS {
@@ -205,7 +207,7 @@ impl Report {
             let rows = if width == 1 { "row" } else { "rows" };
             let title = |what: &str| format!("{name} {what}, {width} {rows}");
             let residual = self.floats(1, *hidden);
-            let norm = MatvecInput::NormAddNorm {
+            let norm = ProductInput::NormAddNorm {
                 x: residual,
                 added: self.floats(1, *hidden),
                 added_weight: self.floats(1, *hidden).address,
@@ -214,70 +216,71 @@ impl Report {
                 x_out: self.floats(1, *hidden),
             };
             let operand = self.operand(OperandKind::Fixed16, width, *hidden);
-            let input = if width == 1 { norm } else { MatvecInput::Operand(operand) };
+            let input = if width == 1 { norm } else { ProductInput::Operand(operand) };
 
             let segments = parts.map(|rows| Segment { rows, target: self.floats(width, rows) });
-            let launch = MatvecLaunch {
+            let product = Product {
                 matrix: self.matrix(format, parts.iter().sum(), *hidden),
                 width,
                 input,
-                output: MatvecOutput::Segments(&segments),
+                output: ProductOutput::Segments(&segments),
             };
-            self.matvec(&title("queries, keys, values"), expects, &launch)?;
+            self.narrow_product(&title("queries, keys, values"), expects, product)?;
 
             let handed_on = self.operand(OperandKind::Fixed16, width, *feed_forward);
-            let launch = MatvecLaunch {
+            let product = Product {
                 matrix: self.matrix(format, 2 * feed_forward, *hidden),
                 width,
                 input,
-                output: MatvecOutput::Gated { plain: None, operand: Some(handed_on) },
+                output: ProductOutput::Gated { plain: None, operand: Some(handed_on) },
             };
-            self.matvec(&title("gate and up"), expects, &launch)?;
+            self.narrow_product(&title("gate and up"), expects, product)?;
 
             let target = self.floats(width, *hidden);
             let segments = [Segment { rows: *hidden, target }];
-            let launch = MatvecLaunch {
+            let product = Product {
                 matrix: self.matrix(format, *hidden, *feed_forward),
                 width,
-                input: MatvecInput::Operand(handed_on),
-                output: MatvecOutput::Segments(&segments),
+                input: ProductInput::Operand(handed_on),
+                output: ProductOutput::Segments(&segments),
             };
-            self.matvec(&title("down"), expects, &launch)?;
+            self.narrow_product(&title("down"), expects, product)?;
         }
         Ok(())
     }
 
-    fn matvec(
+    fn narrow_product(
         &mut self,
         name: &str,
         expects: &[&str],
-        launch: &MatvecLaunch<'_>,
+        product: Product<'_>,
     ) -> Result<(), GpuError> {
-        let norm = !matches!(launch.input, MatvecInput::Operand(_));
-        let Matrix { format, columns, rows, .. } = launch.matrix;
-        if launch.width == 1 && stream::takes(self.gpu.capabilities(), format, columns, norm) {
-            let plain = self.floats(1, columns);
-            let output = self.floats(1, rows / 2);
-            let launch = StreamLaunch {
-                matrix: launch.matrix,
-                input: if norm {
-                    launch.input
-                } else {
-                    let scales = Span { address: 0, bytes: 0 };
-                    let kind = OperandKind::Plain;
-                    MatvecInput::Operand(Operand { kind, codes: plain, scales })
-                },
-                output: match launch.output {
-                    MatvecOutput::Gated { .. } => {
-                        MatvecOutput::Gated { plain: Some(output), operand: None }
-                    }
-                    segments => segments,
-                },
-            };
-            let shape = launch.shape(self.gpu.capabilities());
+        let norms = !matches!(product.input, ProductInput::Operand(_));
+        let Matrix { format, columns, rows, .. } = product.matrix;
+        if product.width > 1 || !stream::takes(self.gpu.capabilities(), format, columns, norms) {
+            let launch = MatvecLaunch(product);
+            let shape = launch.offer(self.gpu.capabilities())[0];
             return self.add_wide(name, expects, |gpu| launch.dispatch(gpu, shape, name, 0));
         }
-        let shape = MatvecShape::default_for(self.gpu.capabilities(), launch);
+        let plain = self.floats(1, columns);
+        let output = self.floats(1, rows / 2);
+        let launch = StreamLaunch(Product {
+            input: if norms {
+                product.input
+            } else {
+                let scales = Span { address: 0, bytes: 0 };
+                let kind = OperandKind::Plain;
+                ProductInput::Operand(Operand { kind, codes: plain, scales })
+            },
+            output: match product.output {
+                ProductOutput::Gated { .. } => {
+                    ProductOutput::Gated { plain: Some(output), operand: None }
+                }
+                segments => segments,
+            },
+            ..product
+        });
+        let shape = launch.offer(self.gpu.capabilities())[0];
         self.add_wide(name, expects, |gpu| launch.dispatch(gpu, shape, name, 0))
     }
 
@@ -290,40 +293,42 @@ impl Report {
                 let operand = self.operand(kind, width, *hidden);
                 let output = if kind == OperandKind::Halves {
                     let operand = self.operand(kind, width, *feed_forward);
-                    MatmulOutput::GatedHalves { operand, unit: 1.0 }
+                    ProductOutput::GatedHalves { operand, unit: 1.0 }
                 } else {
-                    MatmulOutput::Gated { target: self.floats(width, *feed_forward) }
+                    ProductOutput::Gated {
+                        plain: Some(self.floats(width, *feed_forward)),
+                        operand: None,
+                    }
                 };
-                let gated = MatmulLaunch {
+                let gated = Product {
                     matrix: self.matrix(format, 2 * feed_forward, *hidden),
                     width,
-                    operand,
+                    input: ProductInput::Operand(operand),
                     output,
-                    scratch: None,
                 };
-                self.matmul(&format!("{name} gate and up, {width} rows"), expected, gated)?;
+                self.wide_product(&format!("{name} gate and up, {width} rows"), expected, gated)?;
 
                 let operand = self.operand(kind, width, *feed_forward);
                 let segments = [Segment { rows: *hidden, target: self.floats(width, *hidden) }];
-                let down = MatmulLaunch {
+                let down = Product {
                     matrix: self.matrix(format, *hidden, *feed_forward),
                     width,
-                    operand,
-                    output: MatmulOutput::Segments(&segments),
-                    scratch: None,
+                    input: ProductInput::Operand(operand),
+                    output: ProductOutput::Segments(&segments),
                 };
-                self.matmul(&format!("{name} down, {width} rows"), expected, down)?;
+                self.wide_product(&format!("{name} down, {width} rows"), expected, down)?;
             }
         }
         Ok(())
     }
 
-    fn matmul(
+    fn wide_product(
         &mut self,
         name: &str,
         expected: &str,
-        mut launch: MatmulLaunch<'_>,
+        product: Product<'_>,
     ) -> Result<(), GpuError> {
+        let mut launch = MatmulLaunch { product, scratch: None };
         let shape = MatmulShape::default_for(self.gpu.capabilities(), &launch);
         let bytes = launch.scratch_bytes(&shape) as usize;
         launch.scratch = Some(self.span(bytes));

@@ -289,7 +289,8 @@ void main() {
     const uint first_head = gl_WorkGroupID.x * QUERIES;
     const uint kv_head = first_head / (HEADS / KV_HEADS);
     const uvec4 place = kv_row(push.frame, tile.x + begin_row);
-    const uint end = place.y + rows;
+    // No row sees less far than the one before.
+    const uint end = kv_end(kv_row(push.frame, tile.x + begin_row + rows - 1u));
 
     const uint first_vector = gl_SubgroupID * M;
     const uint lane = gl_SubgroupInvocationID % LANES;
@@ -297,8 +298,8 @@ void main() {
     // Vectors without a row repeat the last row and write nothing.
     const uint row = min(vector / QUERIES, rows - 1u);
     const uint head = first_head + vector % QUERIES;
-    const uint own = place.y + row;
-    const uint first = kv_first(own, push.window);
+    const uint first = kv_first(place.y + row, push.window);
+    const uint last = kv_end(kv_row(push.frame, tile.x + begin_row + row)) - 1u;
 
     const float factor = stage_query(vector, tile.x + begin_row + row, head, lane);
     barrier();
@@ -350,7 +351,7 @@ void main() {
             const vec4 four = scores[vector * SCORES + i] * unit;
             [[unroll]] for (uint k = 0u; k < 4u; ++k) {
                 const uint key = base + 4u * i + k;
-                if (key >= first && key <= own) highest = max(highest, four[k]);
+                if (key >= first && key <= last) highest = max(highest, four[k]);
             }
         }
         [[unroll]] for (uint step = 1u; step < LANES; step *= 2u) highest = max(highest, subgroupShuffleXor(highest, step));
@@ -362,7 +363,7 @@ void main() {
             f16vec4 share;
             [[unroll]] for (uint k = 0u; k < 4u; ++k) {
                 const uint key = base + 4u * i + k;
-                const bool seen = key >= first && key <= own;
+                const bool seen = key >= first && key <= last;
                 share[k] = float16_t(seen ? exp2(four[k] - highest + 14.0) : 0.0);
                 total += float(share[k]);
             }

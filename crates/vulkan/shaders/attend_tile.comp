@@ -55,6 +55,8 @@ vec4 sum[ROWS * HELD];
 float high[ROWS];
 float total[ROWS];
 float scores[ROWS * BATCH];
+// The first position that each row does not see any more.
+uint ends[ROWS];
 
 // Sixteen bytes of the cache as slots.
 void unpack(const uvec4 raw, const uint64_t part, const uint at, const uint load, const uint target, const bool is_value) {
@@ -120,19 +122,18 @@ void batch(const uint key, const uint position, const uint first_row, const uint
         [[unroll]] for (uint i = 0u; i < ROWS * BATCH; ++i) scores[i] += subgroupShuffleXor(scores[i], step);
     }
     [[unroll]] for (uint n = 0u; n < ROWS; ++n) {
-        // A row sees keys up to its own position and not before its window.
         const uint own = min(first_row + n, last_row);
         const uint first = kv_first(own, push.window);
         float highest = high[n];
         [[unroll]] for (uint j = 0u; j < BATCH; ++j) {
-            if (position + j >= first && position + j <= own) highest = max(highest, scores[n * BATCH + j]);
+            if (position + j >= first && position + j < ends[n]) highest = max(highest, scores[n * BATCH + j]);
         }
         const float kept = exp2(high[n] - highest);
         high[n] = highest;
         total[n] *= kept;
         [[unroll]] for (uint i = 0u; i < HELD; ++i) sum[n * HELD + i] *= kept;
         [[unroll]] for (uint j = 0u; j < BATCH; ++j) {
-            const bool seen = position + j >= first && position + j <= own;
+            const bool seen = position + j >= first && position + j < ends[n];
             const float weight = seen ? exp2(scores[n * BATCH + j] - highest) : 0.0;
             scores[n * BATCH + j] = weight;
             total[n] += weight;
@@ -157,12 +158,14 @@ void main() {
     const uint lane = gl_LocalInvocationIndex % LANES;
     const uint team = gl_LocalInvocationIndex / LANES;
     const uvec4 place = kv_row(push.frame, tile.x + begin_row);
-    const uint end = place.y + rows;
+    // No row sees less far than the one before.
+    const uint end = kv_end(kv_row(push.frame, tile.x + begin_row + rows - 1u));
 
     const float scale = push.scale * 1.4426950408889634;
     [[unroll]] for (uint n = 0u; n < ROWS; ++n) {
         // Teams and rows that there are none for repeat the last one and write nothing.
         const uint row = tile.x + begin_row + min(team * ROWS + n, rows - 1u);
+        ends[n] = kv_end(kv_row(push.frame, row));
         high[n] = LOWEST;
         total[n] = 0.0;
         [[unroll]] for (uint i = 0u; i < HELD; ++i) {
@@ -185,7 +188,7 @@ void main() {
         stage(place, base, end, kv_head);
         barrier();
         for (uint key = 0u; key < KEYS; key += BATCH) {
-            batch(key, base + key, place.y + team * ROWS, end - 1u);
+            batch(key, base + key, place.y + team * ROWS, place.y + rows - 1u);
         }
         barrier();
     }

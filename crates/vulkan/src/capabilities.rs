@@ -136,8 +136,8 @@ pub struct Capabilities {
     pub integer_dot_accelerated: bool,
     /// Matrix products in one instruction, at subgroup scope.
     pub cooperative: Vec<CooperativeShape>,
-    /// Whether invocations hold the elements of matrices that `kernels/matmul/probe.rs` knows; found out when a device is
-    /// opened, false in a list of devices.
+    /// Whether invocations hold the elements of matrices that `kernels/matmul/probe.rs` knows;
+    /// found out when a device is opened, false in a list of devices.
     pub fragments: bool,
     /// Compute units or multiprocessors, where the driver tells.
     pub cores: Option<u32>,
@@ -158,7 +158,8 @@ impl Capabilities {
         self.extensions.binary_search_by(|name| name.as_str().cmp(extension)).is_ok()
     }
 
-    /// Compute units or multiprocessors; where the driver does not tell, a usual number for the kind of device.
+    /// Compute units or multiprocessors; where the driver does not tell, a usual number for the
+    /// kind of device.
     pub fn cores_or_guess(&self) -> u32 {
         self.cores.unwrap_or(match self.kind {
             DeviceKind::Discrete | DeviceKind::Virtual => 80,
@@ -172,8 +173,8 @@ impl Capabilities {
         matches!(self.kind, DeviceKind::Integrated | DeviceKind::Processor)
     }
 
-    /// What the device does at least: for predictions that must not be too short. Measured devices do two to ten times as
-    /// much.
+    /// What the device does at least: for predictions that must not be too short. Measured devices
+    /// do two to ten times as much.
     pub fn cautious_speed(&self) -> Speed {
         let (bytes, operations) = match self.kind {
             DeviceKind::Discrete | DeviceKind::Virtual => (200e9, 10e12),

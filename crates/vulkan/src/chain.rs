@@ -1,20 +1,23 @@
 //! Chains: dispatches that follow one another without a barrier.
 //!
-//! A barrier makes a device drain before it launches the next dispatch: 2 to 3 us of an H200's memory time each. In a chain
-//! workgroups of the next dispatch start as soon as there is room, load what does not depend on the one before (weights), and
-//! wait for a counter. They wait only for the dispatch directly before their own. Of that, at least one workgroup waited for its own
+//! A barrier makes a device drain before it launches the next dispatch: 2 to 3 us of an H200's
+//! memory time each. In a chain workgroups of the next dispatch start as soon as there is room,
+//! load what does not depend on the one before (weights), and wait for a counter. They wait only
+//! for the dispatch directly before their own. Of that, at least one workgroup waited for its own
 //! predecessor, so that all that the chain did before is done and visible.
 //!
 //! ```text
 //! link: workgroups of the dispatch before that are not done, patience, address of `failed`   u32, u32, u64; 256 bytes apart
 //! ```
 //!
-//! What a kernel reads before it waits, or not past all caches (`early` of its link), must not be written in the same chain, which
-//! ends before it otherwise. A chain ends as well where workgroups have to be spread evenly over the cores ([`Fill`]).
+//! What a kernel reads before it waits, or not past all caches (`early` of its link), must not be
+//! written in the same chain, which ends before it otherwise. A chain ends as well where workgroups
+//! have to be spread evenly over the cores ([`Fill`]).
 //!
-//! Vulkan promises no progress between workgroups. It works on devices that start workgroups in the order of their dispatches, so that
-//! whoever is waited for has a place already; [`probe`] looks whether a device seems to. The wait is bounded: a workgroup that gives up
-//! says so in `failed` and goes on, its results do not count, and the program goes back to barriers.
+//! Vulkan promises no progress between workgroups. It works on devices that start workgroups in the
+//! order of their dispatches, so that whoever is waited for has a place already; [`probe`] looks
+//! whether a device seems to. The wait is bounded: a workgroup that gives up says so in `failed`
+//! and goes on, its results do not count, and the program goes back to barriers.
 
 use std::sync::Arc;
 
@@ -50,7 +53,8 @@ impl ChainMemory {
         Ok(Self { links: Arena::new(gpu, Place::Device, expected), failed })
     }
 
-    /// The most bytes that a recording of `dispatches` dispatches takes: a link for each, one after each chain, all of it twice.
+    /// The most bytes that a recording of `dispatches` dispatches takes: a link for each, one after
+    /// each chain, all of it twice.
     pub(crate) fn most_bytes(dispatches: usize) -> u64 {
         (2 * 4 * LINK_WORDS * dispatches.div_ceil(2) * 3) as u64
     }
@@ -69,8 +73,8 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
-    /// Chains neighbours whose kernels can be chained; `None` if no neighbours can. What it writes to the device is there when the
-    /// transfer is finished.
+    /// Chains neighbours whose kernels can be chained; `None` if no neighbours can. What it writes
+    /// to the device is there when the transfer is finished.
     ///
     /// # Errors
     /// If memory cannot be had or the device fails.
@@ -111,12 +115,14 @@ impl Chains {
         Copy { from: self.initial.clone(), to: self.links.clone(), bytes: self.links.bytes() }
     }
 
-    /// Whether a workgroup gave up waiting in a run that has ended: what that run computed does not count.
+    /// Whether a workgroup gave up waiting in a run that has ended: what that run computed does not
+    /// count.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.values::<u32>(0, 1)[0] != 0
     }
 
-    /// Makes the next run wait for a workgroup that does not exist, as if the device did not run it.
+    /// Makes the next run wait for a workgroup that does not exist, as if the device did not run
+    /// it.
     ///
     /// # Errors
     /// If the device fails.
@@ -127,14 +133,15 @@ impl Chains {
     }
 }
 
-/// Rounds of 1024 looks at a counter before a workgroup gives up: some tenths of a second on a GPU. A software driver ends
-/// loops after 65,535 turns by itself, and there nobody waits.
+/// Rounds of 1024 looks at a counter before a workgroup gives up: some tenths of a second on a GPU.
+/// A software driver ends loops after 65,535 turns by itself, and there nobody waits.
 fn patience(kind: DeviceKind) -> u32 {
     if kind == DeviceKind::Processor { 32 } else { 512 }
 }
 
-/// How many dispatches from the first on make a chain: those whose kernels can, until one reads early what another of them writes,
-/// or has to be spread evenly although another one fills the device: what comes after that other one makes a chain of its own.
+/// How many dispatches from the first on make a chain: those whose kernels can, until one reads
+/// early what another of them writes, or has to be spread evenly although another one fills the
+/// device: what comes after that other one makes a chain of its own.
 fn length(dispatches: &[Dispatch]) -> usize {
     let mut full = None;
     for (index, dispatch) in dispatches.iter().enumerate() {
@@ -152,7 +159,8 @@ fn length(dispatches: &[Dispatch]) -> usize {
     dispatches.len()
 }
 
-/// Which dispatches get which link (its first word), and the links' words: how many workgroups each waits for.
+/// Which dispatches get which link (its first word), and the links' words: how many workgroups each
+/// waits for.
 fn place(dispatches: &[Dispatch]) -> (Vec<(usize, usize)>, Vec<u32>) {
     let (mut placed, mut words) = (Vec::new(), Vec::new());
     let push = |words: &mut Vec<u32>, left: u32| {
@@ -195,7 +203,8 @@ struct ProbeArgs {
     groups: u32,
 }
 
-/// Whether chains work on a device: whether a long one comes to its end, and each dispatch sees what the one before wrote.
+/// Whether chains work on a device: whether a long one comes to its end, and each dispatch sees
+/// what the one before wrote.
 ///
 /// # Errors
 /// If the device fails.

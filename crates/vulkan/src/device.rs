@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::GpuError;
+use crate::kernels::matmul::probe;
 use crate::program::outline::Outline;
 use crate::program::tuning::{Tuner, Tuning};
 use crate::raw::gpu::{Choice, Gpu};
@@ -25,8 +26,20 @@ struct Shared {
     gpu: Mutex<Arc<Gpu>>,
 }
 
+/// Opens a device and finds out what only kernels that run on it tell. `cache` keeps compiled
+/// pipelines.
+///
+/// # Errors
+/// [`GpuError`] if there is no such device, it lacks a feature, or the driver fails.
+pub fn open_gpu(choice: &Choice, cache: Option<PipelineCache>) -> Result<Arc<Gpu>, GpuError> {
+    let gpu = Gpu::open(choice, cache)?;
+    gpu.set_fragments(probe::is_known(&gpu));
+    Ok(gpu)
+}
+
 impl VulkanDevice {
-    /// Opens a device. `cache` keeps compiled pipelines; `progress` is called while weights are loaded.
+    /// Opens a device. `cache` keeps compiled pipelines; `progress` is called while weights are
+    /// loaded.
     ///
     /// # Errors
     /// [`GpuError`] if there is no such device or it lacks a feature.
@@ -35,7 +48,7 @@ impl VulkanDevice {
         cache: Option<PipelineCache>,
         progress: Option<Progress>,
     ) -> Result<Self, GpuError> {
-        let gpu = Gpu::open(&choice, cache.clone())?;
+        let gpu = open_gpu(&choice, cache.clone())?;
         let label = gpu.capabilities().label();
         let gpu = Mutex::new(gpu);
         let shared = Arc::new(Shared { choice, cache, progress, label, gpu });
@@ -43,14 +56,16 @@ impl VulkanDevice {
         Ok(Self { shared, tuner, is_invariant: false })
     }
 
-    /// The same device, with shapes of kernels chosen in this way. Without this they are those of the static tables.
+    /// The same device, with shapes of kernels chosen in this way. Without this they are those of
+    /// the static tables.
     pub fn tuned(self, tuning: Tuning) -> Self {
         Self { tuner: Arc::new(Tuner::new(tuning)), ..self }
     }
 
     /// The same device, whose Programs give a row the same bits whatever other rows are in its step
-    /// ([`Program::is_invariant`]): every step runs the kernels of the widest one. A row takes as long alone as that does, so
-    /// the width should be as small as the rows of a usual step; from 65 rows on prompts are not quicker for each of their rows.
+    /// ([`Program::is_invariant`]): every step runs the kernels of the widest one. A row takes as
+    /// long alone as that does, so the width should be as small as the rows of a usual step; from
+    /// 65 rows on prompts are not quicker for each of their rows.
     pub fn batch_invariant(self) -> Self {
         Self { is_invariant: true, ..self }
     }
@@ -83,7 +98,7 @@ impl VulkanDevice {
 
     /// Opens the device again after it was lost.
     pub(crate) fn reopen(&self) -> Result<Arc<Gpu>, GpuError> {
-        let gpu = Gpu::open(&self.shared.choice, self.shared.cache.clone())?;
+        let gpu = open_gpu(&self.shared.choice, self.shared.cache.clone())?;
         *self.shared.gpu.lock().unwrap_or_else(PoisonError::into_inner) = gpu.clone();
         Ok(gpu)
     }

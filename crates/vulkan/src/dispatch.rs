@@ -2,10 +2,7 @@
 
 use bytemuck::Pod;
 
-use crate::raw::pipeline::Kernel;
-
-/// Bytes of arguments that every Vulkan device takes as push constants.
-pub const PUSH_BYTES: usize = 128;
+use crate::raw::pipeline::{Kernel, PUSH_BYTES};
 
 /// Arguments of a dispatch.
 #[derive(Debug, Clone, Copy)]
@@ -64,12 +61,14 @@ pub enum Fill {
     Little,
     /// Wherever there is room.
     Anywhere,
-    /// Evenly: they have equal shares of the work and are small enough for several of them to share a core. If they started while
-    /// others are at work, they would crowd the cores that are done first. The large workgroups of products of one row cannot.
+    /// Evenly: they have equal shares of the work and are small enough for several of them to share
+    /// a core. If they started while others are at work, they would crowd the cores that are done
+    /// first. The large workgroups of products of one row cannot.
     Evenly,
 }
 
-/// A dispatch's part in a chain: dispatches that wait for one another themselves ([`crate::chain`]).
+/// A dispatch's part in a chain: dispatches that wait for one another themselves
+/// ([`crate::chain`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// It is ordered only by barriers.
@@ -78,8 +77,9 @@ pub enum Link {
     Able {
         /// Where its arguments have the link's address, in bytes from the first argument.
         offset: usize,
-        /// Memory that no dispatch before it in its chain may have written: it is read before the wait, or by loads that a cache
-        /// of a single core may serve. Weights and what the host writes do not count.
+        /// Memory that no dispatch before it in its chain may have written: it is read before the
+        /// wait, or by loads that a cache of a single core may serve. Weights and what the host
+        /// writes do not count.
         early: Option<Span>,
         /// How its workgroups fill the device.
         fill: Fill,
@@ -111,8 +111,9 @@ pub struct Dispatch {
     pub link: Link,
 }
 
-/// Decides where barriers stand: before a dispatch that touches what one since the last barrier wrote, or writes what one
-/// since then reads. Within a chain there are none; before it there is one, because those that follow in it wait only for it.
+/// Decides where barriers stand: before a dispatch that touches what one since the last barrier
+/// wrote, or writes what one since then reads. Within a chain there are none; before it there is
+/// one, because those that follow in it wait only for it.
 #[derive(Debug, Default)]
 pub struct Hazards {
     reads: Vec<Span>,

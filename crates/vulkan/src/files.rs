@@ -25,7 +25,8 @@ pub(crate) fn read_at_most(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// Writes a file beside its place and renames it, so that no reader sees half of it. Makes the folder if it is not there.
+/// Writes a file beside its place and renames it, so that no reader sees half of it. Makes the
+/// folder if it is not there.
 ///
 /// # Errors
 /// If the folder or the file cannot be written; a file that was there is left as it was.

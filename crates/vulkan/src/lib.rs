@@ -18,7 +18,7 @@ pub mod shaders;
 pub mod testing;
 mod weights;
 
-pub use device::VulkanDevice;
+pub use device::{VulkanDevice, open_gpu};
 pub use error::GpuError;
 pub use kernels::read::ReadSpeed;
 pub use program::outline::{INVARIANT_ROWS, Outline};

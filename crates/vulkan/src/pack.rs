@@ -1,8 +1,8 @@
 //! Weights as the device holds them: from the file's blocks to planes that wide aligned loads read.
 //!
-//! A block is 32 consecutive elements of a row, a group is 128 (4 blocks). Rows are padded to whole groups, matrices to
-//! [`ROWS_PADDED`] rows, with zero codes and zero scales: kernels then need no masks over columns. A matrix is up to four
-//! planes, each row-major:
+//! A block is 32 consecutive elements of a row, a group is 128 (4 blocks). Rows are padded to whole
+//! groups, matrices to [`ROWS_PADDED`] rows, with zero codes and zero scales: kernels then need no
+//! masks over columns. A matrix is up to four planes, each row-major:
 //!
 //! ```text
 //! codes   per row and group; [part][block 0..3][16 bytes]
@@ -22,7 +22,7 @@
 use thiserror::Error;
 use trine_weights::DType;
 
-use crate::kernels::operand::{BLOCK, GROUP};
+use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -72,7 +72,8 @@ pub(crate) fn format_of(dtype: DType) -> Format {
     device_format(dtype).unwrap_or(Format::Q8_0)
 }
 
-/// One number for each plane: its bytes in a row, in some rows or in a matrix, or its place. Absent planes have 0.
+/// One number for each plane: its bytes in a row, in some rows or in a matrix, or its place. Absent
+/// planes have 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PlaneBytes {
     /// Codes.
@@ -96,8 +97,8 @@ impl PlaneBytes {
         })
     }
 
-    /// Where each plane begins in one allocation, codes first, each aligned to 256 bytes; and the bytes of all. None where
-    /// that overflows.
+    /// Where each plane begins in one allocation, codes first, each aligned to 256 bytes; and the
+    /// bytes of all. None where that overflows.
     pub fn layout(self) -> Option<(PlaneBytes, u64)> {
         let after = |start: u64, bytes: u64| {
             start.checked_add(bytes)?.checked_next_multiple_of(PLANE_ALIGNMENT)
@@ -148,7 +149,8 @@ impl Format {
         }
     }
 
-    /// Whether the elements are floats, whose products take plain operands; the others take fixed-point ones.
+    /// Whether the elements are floats, whose products take plain operands; the others take
+    /// fixed-point ones.
     pub fn is_float(self) -> bool {
         !self.dtype().is_quantized()
     }
@@ -195,8 +197,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix whose planes lie in one allocation as [`PlaneBytes::layout`] says, and the bytes that it takes; `None` where
-    /// the sizes overflow.
+    /// A matrix whose planes lie in one allocation as [`PlaneBytes::layout`] says, and the bytes
+    /// that it takes; `None` where the sizes overflow.
     pub fn at(address: u64, format: Format, rows: usize, columns: usize) -> Option<(Matrix, u64)> {
         let sizes = format.plane_bytes(rows, columns)?;
         let (starts, total) = sizes.layout()?;
@@ -211,7 +213,8 @@ impl Matrix {
         Some((Matrix { format, rows, columns, planes }, total))
     }
 
-    /// Bytes of the weights, and additions and multiplications of a product with `width` rows of activations.
+    /// Bytes of the weights, and additions and multiplications of a product with `width` rows of
+    /// activations.
     pub(crate) fn cost(&self, width: usize) -> (u64, u64) {
         let row = self.format.row_bytes(self.columns);
         let bytes = row.codes + row.high + row.scales + row.supers;
@@ -249,7 +252,8 @@ pub enum PackError {
     },
 }
 
-/// The bytes of some rows in each plane. They are written from front to back and never read: device memory will do.
+/// The bytes of some rows in each plane. They are written from front to back and never read: device
+/// memory will do.
 #[derive(Debug, Default)]
 pub struct PlanesMut<'a> {
     /// Codes.
@@ -263,7 +267,8 @@ pub struct PlanesMut<'a> {
 }
 
 impl<'a> PlanesMut<'a> {
-    /// The planes of a matrix in one allocation laid out by [`PlaneBytes::layout`]; `None` where it is too short.
+    /// The planes of a matrix in one allocation laid out by [`PlaneBytes::layout`]; `None` where it
+    /// is too short.
     pub fn of_allocation(bytes: &'a mut [u8], planes: PlaneBytes) -> Option<Self> {
         let (starts, total) = planes.layout()?;
         let rest = bytes.get_mut(..usize::try_from(total).ok()?)?;
@@ -318,7 +323,8 @@ impl<'a> PlanesMut<'a> {
     }
 }
 
-/// Packs whole rows: `source` holds them in the file's format, `planes` exactly their bytes in each plane.
+/// Packs whole rows: `source` holds them in the file's format, `planes` exactly their bytes in each
+/// plane.
 ///
 /// # Errors
 /// [`PackError`] where the lengths do not fit.
@@ -359,7 +365,8 @@ pub fn pack_rows(
     Ok(())
 }
 
-/// Q4_0 and Q8_0: blocks of a scale and `BYTES` - 2 bytes of codes, four to a group; `group` orders the codes of one.
+/// Q4_0 and Q8_0: blocks of a scale and `BYTES` - 2 bytes of codes, four to a group; `group` orders
+/// the codes of one.
 fn pack_classic<const BYTES: usize, const CODES: usize>(
     source: &[u8],
     codes: &mut [u8],
@@ -420,7 +427,8 @@ fn q8_0_group(blocks: &[[u8; 34]; 4], out: &mut [u8; 128]) {
     }
 }
 
-/// 16 bytes whose nibbles are the low (shift 0) or high (shift 4) nibbles of 16 and of 16 other bytes.
+/// 16 bytes whose nibbles are the low (shift 0) or high (shift 4) nibbles of 16 and of 16 other
+/// bytes.
 fn nibbles(low: u128, high: u128, shift: u32) -> u128 {
     let mask = everywhere(0x0F);
     ((low >> shift) & mask) | (((high >> shift) & mask) << 4)
@@ -446,7 +454,8 @@ fn pack_q4_k(source: &[u8], codes: &mut [u8], scales: &mut [u8], supers: &mut [u
     }
 }
 
-/// The 6-bit scale and minimum of each of the eight runs, from the twelve bytes that `trine_weights::blocks` describes.
+/// The 6-bit scale and minimum of each of the eight runs, from the twelve bytes that
+/// `trine_weights::blocks` describes.
 pub(crate) fn q4_k_scales(packed: &[u8]) -> [u8; 16] {
     let mut out = [0; 16];
     for run in 0..4 {
@@ -475,7 +484,7 @@ fn pack_q6_k(
     for (block, (((codes, high), scales), supers)) in blocks.iter().zip(planes) {
         let mut low_out = [0; 128];
         let mut high_out = [0; 64];
-        for run in 0..SUPER / BLOCK {
+        for run in 0..SUPER / SCALE_BLOCK {
             let (half, quarter) = (run / 4, run % 4);
             let low = 64 * half + 32 * (quarter % 2);
             let (first, second) = (sixteen(block, low), sixteen(block, low + 16));
@@ -496,8 +505,8 @@ fn pack_q6_k(
     }
 }
 
-/// The high pairs of 16 elements, which are the lowest two bits of 16 bytes, in one word. Turning the upper bit over turns
-/// q into q - 32 in two's complement.
+/// The high pairs of 16 elements, which are the lowest two bits of 16 bytes, in one word. Turning
+/// the upper bit over turns q into q - 32 in two's complement.
 fn q6_k_pairs(bytes: u128) -> u32 {
     let pairs = (bytes & everywhere(3)) ^ everywhere(2);
     (0..4).fold(0, |word, k| word | ((pairs >> (32 * k)) as u32) << (2 * k))

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytemuck::Pod;
 
 use crate::capabilities::DeviceKind;
+use crate::device::open_gpu;
 use crate::dispatch::Dispatch;
 use crate::raw::commands::{Copy, Recording};
 use crate::raw::gpu::{Choice, Gpu};
@@ -13,7 +14,8 @@ use crate::raw::memory::{Buffer, Place};
 /// Names the device that the tests run on, by a part of its name.
 pub const DEVICE_VARIABLE: &str = "TRINE_TEST_VULKAN";
 
-/// The device of the tests: the one that the environment names, otherwise the best one, software included.
+/// The device of the tests: the one that the environment names, otherwise the best one, software
+/// included.
 ///
 /// # Panics
 /// If there is none: the tests need one, and `cargo xtask drivers` installs a software one.
@@ -21,7 +23,7 @@ pub fn gpu() -> Arc<Gpu> {
     static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
     GPU.get_or_init(|| {
         let choice = std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
-        let gpu = Gpu::open(&choice, None);
+        let gpu = open_gpu(&choice, None);
         gpu.unwrap_or_else(|error| {
             panic!("the tests need a Vulkan device (cargo xtask drivers installs one): {error}")
         })
@@ -29,8 +31,9 @@ pub fn gpu() -> Arc<Gpu> {
     .clone()
 }
 
-/// Whether the tests' device gets the case of this number: a GPU gets all, software one of `share`, because it compiles a
-/// kernel for seconds. Where `share` has no divisor in common with the counts of what is varied, every value of each is seen.
+/// Whether the tests' device gets the case of this number: a GPU gets all, software one of `share`,
+/// because it compiles a kernel for seconds. Where `share` has no divisor in common with the counts
+/// of what is varied, every value of each is seen.
 ///
 /// # Panics
 /// If there is no device.
@@ -61,8 +64,8 @@ pub fn timed(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) -> Vec<f64> {
     times.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Wall seconds of each of `runs` runs of a recording, after one that is not counted: what a chain of dispatches takes with the
-/// barriers that it needs and no others.
+/// Wall seconds of each of `runs` runs of a recording, after one that is not counted: what a chain
+/// of dispatches takes with the barriers that it needs and no others.
 ///
 /// # Panics
 /// If the device fails.

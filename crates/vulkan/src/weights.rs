@@ -1,4 +1,5 @@
-//! The model's weights on the device: packed by all threads, straight into device memory where it is mapped.
+//! The model's weights on the device: packed by all threads, straight into device memory where it
+//! is mapped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +75,8 @@ impl Weights {
         &found.expect("gathered rows come from tables in the file").1
     }
 
-    /// The power of two in which the results of the gated product with this gate are halves; NaN where its weights are broken.
+    /// The power of two in which the results of the gated product with this gate are halves; NaN
+    /// where its weights are broken.
     ///
     /// # Panics
     /// If its input is not a norm ([`norm_before`]).
@@ -180,8 +182,8 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// What finds out how large the results of matrices can get: one for each of a gated product after a norm where products
-    /// take halves, otherwise none.
+    /// What finds out how large the results of matrices can get: one for each of a gated product
+    /// after a norm where products take halves, otherwise none.
     fn reaches(&self, joint: &Joint) -> Vec<Reach> {
         let ids = &joint.weights;
         let [gate, _] = &ids[..] else { return Vec::new() };

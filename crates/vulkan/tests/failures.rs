@@ -1,4 +1,5 @@
-//! What happens when the device fails: an error that says so, and a device that works again afterwards.
+//! What happens when the device fails: an error that says so, and a device that works again
+//! afterwards.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -60,6 +61,19 @@ fn missing_memory_is_reported_and_nothing_is_kept() {
 }
 
 #[test]
+fn more_sequences_than_a_frame_holds_are_refused() {
+    let model = Golden::load("gemma3-a").model;
+    let device = device();
+    for (sequences, tokens) in [((1 << 16) + 1, 4), (usize::MAX, 4), (1, (1 << 16) + 1)] {
+        let width = Width { tokens, outputs: 1 };
+        let options = ProgramOptions { sequences, width, ..OPTIONS };
+        let error = device.load(&model, &options).map(|_| ()).unwrap_err();
+        assert!(matches!(error, BackendError::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains("room for 65536 of each"), "{error}");
+    }
+}
+
+#[test]
 fn a_chain_that_does_not_move_is_given_up() {
     // The one with quantised weights: its products of one row are chained.
     let model = Golden::load("gguf/gemma3-qat").model;
@@ -98,7 +112,8 @@ fn a_step_of_gathered_rows_is_done_again() {
     }
 }
 
-/// Norms, heads and residuals are changed in place there: what a broken step left must not be built on.
+/// Norms, heads and residuals are changed in place there: what a broken step left must not be built
+/// on.
 #[test]
 fn a_chain_of_several_rows_that_does_not_move_is_given_up() {
     let model = Golden::load("gguf/gemma3-qat").model;
@@ -145,7 +160,8 @@ fn missing_memory_means_another_attempt() {
     gpu.gpu().inject(Injected::Memory);
     let mut program =
         beside_the_processor(&gpu, LayerChoice::Fitting).load(&model, &OPTIONS).unwrap();
-    // What so small a model takes depends little on its layers: they may all be on either device in the end.
+    // What so small a model takes depends little on its layers: they may all be on either device in
+    // the end.
     let shares = &program.facts().shares;
     let taken: usize = shares.iter().map(|share| share.layers).sum();
     assert!(shares.is_empty() || (shares.len() == 2 && taken == layers), "{shares:?}");

@@ -100,6 +100,7 @@ fn the_largest_logits_are_found_behind_a_cut() {
         sequence_of: &[0; 5],
         sequences: &[SequenceView { slot: 0, blocks: &[0] }],
         outputs: &[1, 4],
+        ahead: &[],
         bulk_from: 5,
         inputs: &[],
         goal: 0,

@@ -104,6 +104,7 @@ impl Crowd {
                 sequence_of: &rows.iter().map(|row| row.2).collect::<Vec<_>>(),
                 sequences: &views,
                 outputs: &(0..rows.len() as u32).collect::<Vec<_>>(),
+                ahead: &[],
                 bulk_from: rows.len(),
                 inputs: &[],
                 goal: 0,
@@ -146,7 +147,8 @@ fn logits_do_not_depend_on_company() {
     }
 }
 
-/// Each of 32 sequences has the same bits by itself, beside 31 others in their next token, and among prompts.
+/// Each of 32 sequences has the same bits by itself, beside 31 others in their next token, and
+/// among prompts.
 #[test]
 fn logits_do_not_depend_on_31_others() {
     assert_eq!(MANY.lengths.len(), 32);

@@ -1,4 +1,5 @@
-//! Every operation on the GPU against the scalar reference: random models of odd shapes, in every form of the Plan.
+//! Every operation on the GPU against the scalar reference: random models of odd shapes, in every
+//! form of the Plan.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -21,8 +22,8 @@ use trine_model::{KvType, Model, Op, WeightPlace, Width, fusion, gather, narrow}
 use trine_vulkan::testing::{device, takes};
 use trine_weights::DType;
 
-/// Largest difference of a logit, relative to the largest. Products of quantised weights with more than a few rows take
-/// activations of 11 bits where there are matrix units.
+/// Largest difference of a logit, relative to the largest. Products of quantised weights with more
+/// than a few rows take activations of 11 bits where there are matrix units.
 fn tolerance(dtype: DType) -> f32 {
     if dtype.is_quantized() { 4e-3 } else { 2e-4 }
 }
@@ -30,7 +31,8 @@ fn tolerance(dtype: DType) -> f32 {
 const DTYPES: [DType; 7] =
     [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
 
-/// Types with the seeds of their models. The kernels of each type are tested by themselves, so software gets every other one.
+/// Types with the seeds of their models. The kernels of each type are tested by themselves, so
+/// software gets every other one.
 fn types() -> impl Iterator<Item = (u64, DType)> {
     (0..).zip(DTYPES).filter(|&(seed, _)| takes(seed as usize, 2))
 }
@@ -59,8 +61,8 @@ fn number(op: &Op) -> usize {
     }
 }
 
-/// A random model of several layers with heads that the kernels take. Tests use the same models: software compiles their
-/// kernels once.
+/// A random model of several layers with heads that the kernels take. Tests use the same models:
+/// software compiles their kernels once.
 fn supported(seed: u64, dtype: DType, folder: &Path) -> Model {
     let models = (seed..).step_by(DTYPES.len()).map(|seed| model(&mut Random(seed), dtype, folder));
     let fits = |model: &Model| {
@@ -102,7 +104,8 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
     assert_eq!(seen.len(), OPERATIONS, "only {seen:?} were run");
 }
 
-/// Files may store each matrix in a format of its own. What the device has no kernels for it converts to Q8_0.
+/// Files may store each matrix in a format of its own. What the device has no kernels for it
+/// converts to Q8_0.
 #[test]
 fn every_matrix_may_have_a_format_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -224,7 +227,8 @@ fn long_feed_forwards_agree_with_the_reference() {
     }
 }
 
-/// Attention and gated products hand on halves where there are matrix units, caches are small and rows are whole groups.
+/// Attention and gated products hand on halves where there are matrix units, caches are small and
+/// rows are whole groups.
 #[test]
 fn quantised_models_with_small_caches_agree_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Shapes of kernels by measurement: what is kept of it, and that every shape gives the same results.
+//! Shapes of kernels by measurement: what is kept of it, and that every shape gives the same
+//! results.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 

@@ -64,7 +64,8 @@ pub(super) fn distribute(
     Err(whole.too_little())
 }
 
-/// Layers for each of `count` sites, as even as possible, the last one not more than others: it has the output matrix.
+/// Layers for each of `count` sites, as even as possible, the last one not more than others: it has
+/// the output matrix.
 fn even_shares(layers: usize, count: usize) -> Vec<usize> {
     (0..count).map(|site| layers / count + usize::from(site < layers % count)).collect()
 }
@@ -79,7 +80,8 @@ struct Distribution<'a> {
 }
 
 impl Distribution<'_> {
-    /// The parts where each of the other sites has so many layers and the host the rest. `None` where the Plan cannot be cut so.
+    /// The parts where each of the other sites has so many layers and the host the rest. `None`
+    /// where the Plan cannot be cut so.
     fn cut(&self, shares: &[usize]) -> Option<Cuts> {
         let mut rest = self.plan.clone();
         let mut parts = Vec::new();

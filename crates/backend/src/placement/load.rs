@@ -11,18 +11,20 @@ use crate::error::BackendError;
 use crate::parts::Parts;
 use crate::program::Program;
 
-/// What is tried where a device has less memory than it said, in eighths of the layers that it was to hold.
+/// What is tried where a device has less memory than it said, in eighths of the layers that it was
+/// to hold.
 const ATTEMPTS: [usize; 5] = [7, 6, 4, 2, 0];
 
-/// Devices that share a model, in the order in which they run its layers: the processor first, if it takes part.
+/// Devices that share a model, in the order in which they run its layers: the processor first, if
+/// it takes part.
 pub struct DeviceGroup {
     devices: Vec<Box<dyn Device>>,
     choice: LayerChoice,
 }
 
 impl DeviceGroup {
-    /// A group of at least one device. The processor takes the layers that the others have no room for; `choice` is how many
-    /// those take together.
+    /// A group of at least one device. The processor takes the layers that the others have no room
+    /// for; `choice` is how many those take together.
     pub fn new(devices: Vec<Box<dyn Device>>, choice: LayerChoice) -> Self {
         Self { devices, choice }
     }
@@ -86,8 +88,8 @@ pub fn load(
     }
 }
 
-/// Decides where [`load`] would put a Plan first, with the memory that is free as it is. Nothing is loaded. Sites are the members
-/// of the device, in their order.
+/// Decides where [`load`] would put a Plan first, with the memory that is free as it is. Nothing is
+/// loaded. Sites are the members of the device, in their order.
 ///
 /// # Errors
 /// As [`place`].
@@ -118,8 +120,8 @@ fn site(device: &dyn Device) -> Site<'_> {
     }
 }
 
-/// Loads the parts; on a failure, which one it was. The last part first: it is on the device that may have too little memory,
-/// and the others' work would be for nothing.
+/// Loads the parts; on a failure, which one it was. The last part first: it is on the device that
+/// may have too little memory, and the others' work would be for nothing.
 fn load_parts(
     model: &Model,
     plan: &Plan,

@@ -7,12 +7,13 @@ use super::{cutting, sizes};
 use crate::device::LayerChoice;
 use crate::error::BackendError;
 
-/// Decides where a model runs. Sites are in the order in which they run layers; one whose memory is [`MemoryKind::Host`](crate::MemoryKind::Host)
-/// comes first, and takes the layers that the others have no room for.
+/// Decides where a model runs. Sites are in the order in which they run layers; one whose memory is
+/// [`MemoryKind::Host`](crate::MemoryKind::Host) comes first, and takes the layers that the others
+/// have no room for.
 ///
 /// # Errors
-/// [`BackendError::OutOfMemory`] if no placement fits, with what the smallest one would take; [`BackendError::Unsupported`]
-/// if the Plan cannot be cut as asked.
+/// [`BackendError::OutOfMemory`] if no placement fits, with what the smallest one would take;
+/// [`BackendError::Unsupported`] if the Plan cannot be cut as asked.
 pub fn place(
     plan: &Plan,
     sites: &[Site<'_>],

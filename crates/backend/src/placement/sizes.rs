@@ -84,7 +84,8 @@ impl Sizes {
         Self { sequences: 1, kept: 0, ..self.clone() }
     }
 
-    /// The least sizes of a part that all these sequences can run in one after the other. Only the last part gives logits.
+    /// The least sizes of a part that all these sequences can run in one after the other. Only the
+    /// last part gives logits.
     pub(super) fn least(&self, is_last: bool) -> ProgramOptions {
         if self.is_exact {
             return part_of(self.full, is_last);
@@ -133,7 +134,8 @@ impl Sizes {
         }))
     }
 
-    /// The most blocks, up to `full`, with which all parts fit. `None` where not even one context fits.
+    /// The most blocks, up to `full`, with which all parts fit. `None` where not even one context
+    /// fits.
     fn most_blocks(&self, parts: &Cut<'_>, slots: usize, full: usize) -> Option<usize> {
         let least = self.context_blocks();
         let fits = |blocks: usize| {
@@ -187,7 +189,8 @@ fn cache_bytes(memory: &[Memory]) -> u64 {
     memory.iter().map(|memory| memory.caches).sum()
 }
 
-/// The sizes of a part: its rows go on to the next, and only the last one knows whose logits are wanted.
+/// The sizes of a part: its rows go on to the next, and only the last one knows whose logits are
+/// wanted.
 fn part_of(mut options: ProgramOptions, is_last: bool) -> ProgramOptions {
     if !is_last {
         options.width.outputs = 0;
@@ -228,7 +231,8 @@ impl Cut<'_> {
         })
     }
 
-    /// Whether half of the host's memory that weights leave is left to other programs and the file cache.
+    /// Whether half of the host's memory that weights leave is left to other programs and the file
+    /// cache.
     fn fit_soft(&self, memory: &[Memory]) -> bool {
         self.with_sites(memory).all(|(site, memory)| match site.memory.kind {
             MemoryKind::Own => true,

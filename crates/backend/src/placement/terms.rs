@@ -69,8 +69,8 @@ pub struct Placement {
     pub running: usize,
     /// Blocks that would hold the whole context of each of these sequences.
     pub full_blocks: usize,
-    /// Steps in flight that are worth having: one for each part, or one where the processor has a part. Its part takes the
-    /// longest, and would read its weights once for each step.
+    /// Steps in flight that are worth having: one for each part, or one where the processor has a
+    /// part. Its part takes the longest, and would read its weights once for each step.
     pub depth: usize,
 }
 

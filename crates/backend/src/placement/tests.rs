@@ -19,7 +19,8 @@ const RING_BYTES: u64 = 10;
 /// Working memory of each part.
 const SCRATCH: u64 = 7;
 
-/// A model whose layers add to the residual stream; layer 1 and every second one after it are global, the others local.
+/// A model whose layers add to the residual stream; layer 1 and every second one after it are
+/// global, the others local.
 fn plan(layers: usize) -> Plan {
     let buffer = |name: &str, rows| Buffer { name: name.to_owned(), rows, columns: 1 };
     let [stream, attended, wanted] = [0, 1, 2].map(BufferId);
@@ -169,7 +170,8 @@ fn several_gpus_share_evenly_where_all_fit() {
     let one = needed(1, 1, 16);
     assert_eq!(place(&[much, one], true, Fitting).unwrap(), [(1, 3), (2, 1)]);
     assert_eq!(place(&[one, much], true, Fitting).unwrap(), [(2, 4)]);
-    // What neither has room for goes to the processor; without one that is an error that says what is missing.
+    // What neither has room for goes to the processor; without one that is an error that says what
+    // is missing.
     assert_eq!(place(&[180, needed(1, 8, 16)], true, Fitting).unwrap(), [(0, 3), (2, 1)]);
     let error = place(&[180, one], false, Fitting).unwrap_err();
     assert!(error.contains("a context of 512 needs") && error.contains("Own with Own"), "{error}");

@@ -16,13 +16,15 @@ pub struct ReferenceCache {
     values: Vec<f32>,
 }
 
-/// A row's sequence and position.
+/// A row's sequence and position, and what it sees.
 #[derive(Debug, Clone, Copy)]
 pub struct RowPlace<'a> {
     /// Where the sequence keeps its cache.
     pub sequence: SequenceView<'a>,
     /// The row's own position.
     pub position: usize,
+    /// The number of positions after its own that it sees.
+    pub ahead: usize,
 }
 
 impl ReferenceCache {
@@ -42,7 +44,8 @@ impl ReferenceCache {
         }
     }
 
-    /// Copies the first `positions` places of slot `from`'s ring to that of slot `to`; does nothing to paged blocks.
+    /// Copies the first `positions` places of slot `from`'s ring to that of slot `to`; does nothing
+    /// to paged blocks.
     pub fn copy_slot(&mut self, from: u32, to: u32, positions: usize) {
         let Some(ring) = self.ring else { return };
         let (size, copied) = (ring * self.width, ring.min(positions) * self.width);
@@ -52,7 +55,8 @@ impl ReferenceCache {
         }
     }
 
-    /// Bytes of [`BLOCK`] positions: keys, then values, each (BLOCK, kv heads x head_dim) as little-endian f32.
+    /// Bytes of [`BLOCK`] positions: keys, then values, each (BLOCK, kv heads x head_dim) as
+    /// little-endian f32.
     pub fn page_bytes(&self) -> usize {
         2 * BLOCK * self.width * size_of::<f32>()
     }
@@ -109,8 +113,8 @@ impl ReferenceCache {
     }
 }
 
-/// A head's key or value as the cache gives it back. Int8: codes `round(x / scale)` with `scale = max|x| / 127`
-/// rounded to f16, one scale for each [`KvType::int8_group`] values.
+/// A head's key or value as the cache gives it back. Int8: codes `round(x / scale)` with
+/// `scale = max|x| / 127` rounded to f16, one scale for each [`KvType::int8_group`] values.
 fn round_trip(kv: KvType, source: &[f32], target: &mut [f32]) {
     match kv {
         KvType::F32 => target.copy_from_slice(source),

@@ -211,7 +211,8 @@ impl ReferenceProgram {
         self.model.vector(self.facts.plan.weight(id))
     }
 
-    /// Runs one operation. Fused operations are the composition of the plain ones that they replace.
+    /// Runs one operation. Fused operations are the composition of the plain ones that they
+    /// replace.
     fn execute(&mut self, op: &Op, batch: &Batch<'_>) {
         match op {
             Op::Embed { table, scale, output } => {
@@ -370,6 +371,7 @@ fn place<'a>(batch: &'a Batch<'a>, row: usize) -> RowPlace<'a> {
     RowPlace {
         sequence: batch.sequences[batch.sequence_of[row] as usize],
         position: batch.positions[row] as usize,
+        ahead: batch.ahead(row),
     }
 }
 

@@ -4,7 +4,8 @@ use trine_model::{Heads, Rope};
 
 use super::cache::{ReferenceCache, RowPlace};
 
-/// `x / sqrt(mean(x^2) + epsilon) * weight` over each run of `weight.len()` elements: a row, or each head of a row.
+/// `x / sqrt(mean(x^2) + epsilon) * weight` over each run of `weight.len()` elements: a row, or
+/// each head of a row.
 pub fn norm(input: &[f32], weight: &[f32], epsilon: f32, output: &mut [f32]) {
     let width = weight.len();
     for (x, y) in input.chunks_exact(width).zip(output.chunks_exact_mut(width)) {
@@ -16,8 +17,9 @@ pub fn norm(input: &[f32], weight: &[f32], epsilon: f32, output: &mut [f32]) {
     }
 }
 
-/// Half-split rotary embedding, in place: element `j` of a head and element `j + d/2` turn together by
-/// `position * theta^(-2j/d) / divisor`. `buffer` is (rows, heads x head_dim), `positions` one for each row.
+/// Half-split rotary embedding, in place: element `j` of a head and element `j + d/2` turn together
+/// by `position * theta^(-2j/d) / divisor`. `buffer` is (rows, heads x head_dim), `positions` one
+/// for each row.
 pub fn rotate(buffer: &mut [f32], positions: &[u32], heads: usize, head_dim: usize, rope: Rope) {
     let half = head_dim / 2;
     for (row, &position) in buffer.chunks_exact_mut(heads * head_dim).zip(positions) {
@@ -39,8 +41,8 @@ pub fn rotary_angle(position: u32, pair: usize, head_dim: usize, rope: Rope) -> 
     f64::from(position) / f64::from(rope.divisor) * f64::from(rope.theta).powf(exponent)
 }
 
-/// `output[r][o] = sum_i input[r][i] * weight[o][i]` for one out-feature: `weight` is one row of the matrix, `output`
-/// column `column` of (rows, out_features).
+/// `output[r][o] = sum_i input[r][i] * weight[o][i]` for one out-feature: `weight` is one row of
+/// the matrix, `output` column `column` of (rows, out_features).
 pub fn matmul_column(
     input: &[f32],
     weight: &[f32],
@@ -99,6 +101,7 @@ pub fn attend(
 ) {
     let Heads { query: heads, kv, dim } = attention.heads;
     let first = attention.window.map_or(0, |window| (place.position + 1).saturating_sub(window));
+    let last = place.position + place.ahead;
     for head in 0..heads {
         let q = &query[head * dim..(head + 1) * dim];
         let kv_head = head / (heads / kv);
@@ -107,16 +110,58 @@ pub fn attend(
             let dot: f64 = q.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
             dot * f64::from(attention.scale)
         };
-        let scores: Vec<f64> = (first..=place.position).map(score).collect();
+        let scores: Vec<f64> = (first..=last).map(score).collect();
         let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - highest).exp()).collect();
         let total: f64 = weights.iter().sum();
         let mut sum = vec![0.0f64; dim];
-        for (position, weight) in (first..=place.position).zip(&weights) {
+        for (position, weight) in (first..=last).zip(&weights) {
             let value = cache.value(place, position, kv_head);
             sum.iter_mut().zip(value).for_each(|(s, &v)| *s += weight / total * f64::from(v));
         }
         let out = &mut output[head * dim..(head + 1) * dim];
         out.iter_mut().zip(&sum).for_each(|(o, s)| *o = *s as f32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trine_model::{Cache, KvType, Width};
+
+    use super::*;
+    use crate::{ProgramOptions, SequenceView};
+
+    /// Keys of 0 weigh all positions alike, so that the result is the mean of the values that a row
+    /// sees.
+    #[test]
+    fn a_row_sees_its_window_itself_and_what_is_ahead() {
+        let sequence = SequenceView { slot: 0, blocks: &[0] };
+        let heads = Heads { query: 1, kv: 1, dim: 1 };
+        for window in [None, Some(1), Some(3), Some(30)] {
+            let cache = Cache { layer: 0, window, kv_heads: 1, head_dim: 1 };
+            let options = ProgramOptions {
+                width: Width { tokens: 20, outputs: 1 },
+                kv: KvType::F32,
+                context: 20,
+                sequences: 1,
+                blocks: 1,
+            };
+            let mut memory = ReferenceCache::new(&cache, &options);
+            for position in 0..20 {
+                let place = RowPlace { sequence, position, ahead: 0 };
+                memory.store(place, &[0.0], &[position as f32]);
+            }
+            for position in 0..20 {
+                for ahead in 0..20 - position {
+                    let place = RowPlace { sequence, position, ahead };
+                    let mut found = [f32::NAN];
+                    let attention = Attention { heads, scale: 1.0, window };
+                    attend(&[1.0], &memory, place, attention, &mut found);
+                    let before = position.min(window.map_or(usize::MAX, |window| window - 1));
+                    let mean = (position - before + position + ahead) as f32 / 2.0;
+                    assert!((found[0] - mean).abs() < 1e-5, "{window:?} {position} {ahead}");
+                }
+            }
+        }
     }
 }

@@ -23,9 +23,10 @@ pub fn with_states(base: &Plan) -> Plan {
     plan
 }
 
-/// A base Plan with two inputs and three outputs: logits, the residual stream, and an input that nothing reads. The other input is
-/// added to the residual stream before the first layer and after the last one, and there too a norm that was made before the
-/// first: of a cut, both parts read the input, and two buffers cross the border.
+/// A base Plan with two inputs and three outputs: logits, the residual stream, and an input that
+/// nothing reads. The other input is added to the residual stream before the first layer and after
+/// the last one, and there too a norm that was made before the first: of a cut, both parts read the
+/// input, and two buffers cross the border.
 pub fn with_more(base: &Plan) -> Plan {
     let mut plan = with_states(base);
     let stream = residual(base);
@@ -63,8 +64,8 @@ pub fn bits(device: &dyn Device, model: &Model, plan: &Plan, seed: u64) -> Vec<V
     outputs.into_iter().map(bits).collect()
 }
 
-/// The largest difference of each of two devices' first two outputs of a Plan, relative to the output's largest value. Further outputs
-/// have to be the same bits.
+/// The largest difference of each of two devices' first two outputs of a Plan, relative to the
+/// output's largest value. Further outputs have to be the same bits.
 pub fn differences(
     devices: [&dyn Device; 2],
     model: &Model,

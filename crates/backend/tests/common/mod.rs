@@ -26,6 +26,7 @@ pub const BATCH: Batch<'static> = Batch {
     sequence_of: &[0, 0, 0],
     sequences: &[SequenceView { slot: 0, blocks: &[0] }],
     outputs: &[2],
+    ahead: &[],
     bulk_from: 3,
     inputs: &[],
     goal: 0,
@@ -72,7 +73,8 @@ impl Golden {
         found.iter().zip(&self.logits).map(difference).fold(0.0, f32::max)
     }
 
-    /// Mean over the positions of the KL divergence of the found distribution from the golden one, in nats.
+    /// Mean over the positions of the KL divergence of the found distribution from the golden one,
+    /// in nats.
     pub fn mean_divergence(&self, found: &[f32]) -> f64 {
         let width = self.logits.len() / self.ids.len();
         let rows = self.logits.chunks_exact(width).zip(found.chunks_exact(width));
@@ -92,7 +94,8 @@ pub fn divergence(p: &[f32], q: &[f32]) -> f64 {
     p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
 }
 
-/// A program with room for one sequence of `context` positions, whose blocks are handed out in reverse order.
+/// A program with room for one sequence of `context` positions, whose blocks are handed out in
+/// reverse order.
 pub struct OneSequence {
     pub program: Box<dyn Program>,
     blocks: Vec<u32>,
@@ -142,6 +145,7 @@ impl OneSequence {
             sequence_of: &vec![0; tokens.len()],
             sequences: &[SequenceView { slot: 0, blocks: &self.blocks }],
             outputs: &(0..tokens.len() as u32).take(most).collect::<Vec<_>>(),
+            ahead: &[],
             bulk_from: if tokens.len() > BULK_ROWS { 0 } else { tokens.len() },
             inputs: &[],
             goal,
@@ -178,8 +182,9 @@ pub fn hidden_states(
     ids.chunks(chunk).flat_map(|piece| sequence.extend(piece)).collect()
 }
 
-/// Hidden states and logits of a Program that gives either, in pieces of changing size and goal: the largest differences from
-/// those of the reference's Programs for one of the two, relative to the largest value.
+/// Hidden states and logits of a Program that gives either, in pieces of changing size and goal:
+/// the largest differences from those of the reference's Programs for one of the two, relative to
+/// the largest value.
 pub fn alternatives(device: &dyn Device, model: &Model, ids: &[u32], kv: KvType) -> [f32; 2] {
     let reference = ReferenceDevice::new();
     let widest = ids.len();
@@ -211,7 +216,8 @@ pub fn alternatives(device: &dyn Device, model: &Model, ids: &[u32], kv: KvType)
     worst
 }
 
-/// The logits that follow from hidden states by definition: products with the rows of the output matrix, and the cap.
+/// The logits that follow from hidden states by definition: products with the rows of the output
+/// matrix, and the cap.
 pub fn logits_of(model: &Model, states: &[f32]) -> Vec<f32> {
     let config = model.config();
     let name = if model.is_tied() { names::TOKEN_EMBEDDING } else { names::OUTPUT };

@@ -27,6 +27,7 @@ fn run(
         sequence_of: &vec![0; tokens.len()],
         sequences: &[view],
         outputs: &[tokens.len() as u32 - 1],
+        ahead: &[],
         bulk_from: tokens.len(),
         inputs: &[],
         goal: 0,
@@ -38,8 +39,8 @@ fn page_bytes(program: &dyn Program, part: KvPart) -> usize {
     program.facts().pages.as_ref().unwrap().page_bytes(part)
 }
 
-/// The pages that a sequence of [`MOVED`] positions needs to go on: all of global layers, the window of local ones. In no
-/// particular order.
+/// The pages that a sequence of [`MOVED`] positions needs to go on: all of global layers, the
+/// window of local ones. In no particular order.
 fn pages<'a>(program: &dyn Program, view: SequenceView<'a>) -> Vec<KvPage<'a>> {
     let window = program.facts().plan.caches.iter().filter_map(|cache| cache.window).max();
     let page = |part| move |index| KvPage { sequence: view, index, part };
@@ -49,8 +50,8 @@ fn pages<'a>(program: &dyn Program, view: SequenceView<'a>) -> Vec<KvPage<'a>> {
     pages
 }
 
-/// A sequence that moves, between slots, blocks and Programs, goes on with the same bits as the one that stays, whatever was in
-/// the memory that it moves to.
+/// A sequence that moves, between slots, blocks and Programs, goes on with the same bits as the one
+/// that stays, whatever was in the memory that it moves to.
 pub fn sequences_move_between_programs(device: &dyn Device, model: &Model, kv: KvType, seed: u64) {
     let options = ProgramOptions {
         width: Width { tokens: WIDTH, outputs: 1 },
@@ -80,7 +81,8 @@ pub fn sequences_move_between_programs(device: &dyn Device, model: &Model, kv: K
     assert_eq!(bytes.len(), 1 + expected, "bytes are added");
     assert_eq!(programs[0].facts().pages, programs[1].facts().pages);
 
-    // Whatever a kernel reads that was not written is not a number: so are all types of values whose bits are set.
+    // Whatever a kernel reads that was not written is not a number: so are all types of values
+    // whose bits are set.
     for slot in 0..options.sequences as u32 {
         let blocks: Vec<u32> = (0..options.blocks as u32).collect();
         let sequence = SequenceView { slot, blocks: &blocks[slot as usize * 4..][..4] };

@@ -145,8 +145,8 @@ impl Draft {
         Self { metadata, tensors }
     }
 
-    /// The same as a device holds it that has kernels for `formats` only: other matrices as Q8_0. A table that is only
-    /// looked up stays as it is in the file.
+    /// The same as a device holds it that has kernels for `formats` only: other matrices as Q8_0. A
+    /// table that is only looked up stays as it is in the file.
     pub fn held(&self, formats: &[DType]) -> Self {
         let is_tied = !self.tensors.iter().any(|tensor| tensor.name() == names::OUTPUT);
         let is_held = |tensor: &Tensor| is_tied || tensor.name() != names::TOKEN_EMBEDDING;
@@ -174,8 +174,8 @@ impl Draft {
     }
 }
 
-/// What kinds of formats meet in the operations of some models: the formats of all matrices, and for each pair of neighbours in an
-/// operation whether each is quantised.
+/// What kinds of formats meet in the operations of some models: the formats of all matrices, and
+/// for each pair of neighbours in an operation whether each is quantised.
 #[derive(Default)]
 pub struct Mixture {
     formats: BTreeSet<&'static str>,
@@ -219,8 +219,8 @@ fn vector(random: &mut Random, name: &str, columns: usize) -> Tensor {
     floats(name, &[columns], (0..columns).map(|_| 1.0 + 0.5 * random.unit()))
 }
 
-/// One of the formats that rows of `columns` values can have: a float as often as a block format. What leaves no choice draws nothing,
-/// so that models of one format stay what they are.
+/// One of the formats that rows of `columns` values can have: a float as often as a block format.
+/// What leaves no choice draws nothing, so that models of one format stay what they are.
 fn format(random: &mut Random, columns: usize, formats: &[DType]) -> DType {
     if let [one] = formats {
         return *one;
@@ -250,7 +250,8 @@ fn matrix(
     if dtype == DType::F32 { tensor } else { quantize_tensor(&tensor, dtype).unwrap() }
 }
 
-/// Random blocks of a format without an encoder: any codes, with factors that make their largest value `scale`.
+/// Random blocks of a format without an encoder: any codes, with factors that make their largest
+/// value `scale`.
 fn random_blocks(
     random: &mut Random,
     name: &str,
@@ -286,8 +287,9 @@ fn random_blocks(
     Tensor::from_owned(name, dtype, &shape, bytes).unwrap()
 }
 
-/// Runs steps over three sequences on a device: prompts in pieces, then single tokens, with the logits of some rows
-/// each time. On the way a sequence moves to another slot. All logits, one list for each step.
+/// Runs steps over three sequences on a device: prompts in pieces, then single tokens, with the
+/// logits of some rows each time. On the way a sequence moves to another slot. All logits, one list
+/// for each step.
 pub fn traffic(
     device: &dyn Device,
     model: &Model,
@@ -310,13 +312,33 @@ pub fn traffic_of(
     outputs_of(device, model, plan, kv, seed, width).swap_remove(0)
 }
 
-/// Random rows for the inputs of a Plan that come with a batch of `rows` rows. Those of one that is called `unused` are not numbers.
+/// Random rows for the inputs of a Plan that come with a batch of `rows` rows. Those of one that is
+/// called `unused` are not numbers.
 fn input_rows(random: &mut Random, plan: &Plan, rows: usize) -> Vec<Vec<f32>> {
     let mut values = |buffer: &Buffer| match buffer.name.as_str() {
         "unused" => vec![f32::NAN; rows * buffer.columns],
         _ => (0..rows * buffer.columns).map(|_| random.unit()).collect(),
     };
     plan.given().map(|id| values(plan.buffer(id))).collect()
+}
+
+/// Random runs of rows of one sequence that see one another, in every other step: what each row
+/// sees ahead.
+pub fn pictures(random: &mut Random, sequence_of: &[u32]) -> Vec<u32> {
+    let mut ahead = Vec::new();
+    if random.below(2) == 0 {
+        return ahead;
+    }
+    for rows in sequence_of.chunk_by(|a, b| a == b) {
+        let mut left = rows.len();
+        while left > 0 {
+            // Half of the runs are single rows, which see nothing ahead.
+            let run = if random.below(2) == 0 { 1 } else { 1 + random.below(left) };
+            ahead.extend((0..run as u32).rev());
+            left -= run;
+        }
+    }
+    ahead
 }
 
 /// The same for each output of the Plan.
@@ -380,6 +402,7 @@ pub fn outputs_of(
         let wanted = |random: &mut Random, step: usize| step >= 4 || random.below(4) == 0;
         let outputs: Vec<u32> =
             (0..tokens.len() as u32).filter(|_| wanted(&mut random, step)).take(12).collect();
+        let ahead = pictures(&mut Random(seed ^ (step as u64 + 1) << 32), &sequence_of);
         let inputs = input_rows(&mut random, &plan, tokens.len());
         let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
         let batch = Batch {
@@ -388,6 +411,7 @@ pub fn outputs_of(
             sequence_of: &sequence_of,
             sequences: &views,
             outputs: &outputs,
+            ahead: &ahead,
             bulk_from: tokens.len(),
             inputs: &inputs,
             goal: 0,
@@ -422,7 +446,8 @@ pub fn relative_difference(expected: &[Vec<f32>], found: &[Vec<f32>]) -> f32 {
     worst
 }
 
-/// A norm and the addition after it in one step: the fusion that a whole Plan always carries further.
+/// A norm and the addition after it in one step: the fusion that a whole Plan always carries
+/// further.
 fn fuse_additions(mut plan: Plan) -> Plan {
     while let Some(at) = plan.steps.windows(2).position(|pair| norm_add(pair).is_some()) {
         let op = norm_add(&plan.steps[at..at + 2]).unwrap();

@@ -8,7 +8,8 @@ use crate::vector::math;
 
 use super::cache::{GROUP, KvCache, Stored};
 use super::micro::{self, ByteRows, FloatRows, HalfRows, Rows};
-use super::{BLOCK, CHUNK, CacheView};
+use super::plan::SequenceRows;
+use super::{BLOCK, CHUNK};
 
 dispatch_table! {
     generic;
@@ -24,14 +25,14 @@ const DIRECT_VECTORS: usize = 8;
 /// The input of a tile.
 pub(super) struct Tile<'a> {
     pub(super) cache: &'a KvCache,
-    pub(super) view: CacheView<'a>,
     pub(super) kv_head: usize,
     /// Query heads per row of the tile.
     pub(super) group: usize,
     /// Query vectors: rows times group, the heads of a row side by side.
     pub(super) vectors: usize,
-    /// Position of the first row.
-    pub(super) position: usize,
+    pub(super) sequence: &'a SequenceRows<'a>,
+    /// The first row within the sequence.
+    pub(super) first_row: usize,
     pub(super) window: Option<usize>,
     pub(super) head_dim: usize,
     /// `head_dim` padded to whole vectors.
@@ -41,14 +42,15 @@ pub(super) struct Tile<'a> {
 impl Tile<'_> {
     /// Positions that some row of the tile may see.
     pub(super) fn keys(&self) -> Range<usize> {
-        let last = self.position + self.vectors / self.group - 1;
-        self.allowed(0).start..last + 1
+        self.allowed(0).start..self.allowed(self.vectors - 1).end
     }
 
     /// Positions that a query vector may see.
     fn allowed(&self, vector: usize) -> Range<usize> {
-        let end = self.position + vector / self.group + 1;
-        self.window.map_or(0, |window| end.saturating_sub(window))..end
+        let row = self.first_row + vector / self.group;
+        let own = self.sequence.position + row + 1;
+        let first = self.window.map_or(0, |window| own.saturating_sub(window));
+        first..self.sequence.last_key(row) + 1
     }
 }
 
@@ -131,7 +133,8 @@ mod generic {
         let mut position = keys.start.max(chunk * CHUNK);
         while position < end {
             let block_end = end.min((position / BLOCK + 1) * BLOCK);
-            let run = tile.view.run(position..block_end).expect("the plan checked the view");
+            let run =
+                tile.sequence.view.run(position..block_end).expect("the plan checked the view");
             let stored = tile.cache.keys_of(tile.kv_head, run.index, run.count);
             score_block(s, tile, stored, run.count, work);
             weigh_block(s, tile, position, run.count, work);

@@ -16,6 +16,16 @@ pub struct SequenceRows<'a> {
     pub rows: usize,
     /// Position of the first row.
     pub position: usize,
+    /// For each of the sequence's rows the number of rows after it that it sees, so that no row
+    /// sees less far than the one before; empty if none sees any.
+    pub ahead: &'a [u32],
+}
+
+impl SequenceRows<'_> {
+    /// Returns the last position that a row of the sequence sees.
+    pub(super) fn last_key(&self, row: usize) -> usize {
+        self.position + row + self.ahead.get(row).map_or(0, |&ahead| ahead as usize)
+    }
 }
 
 /// A tile of rows, one key head, and all chunks of keys or one of them.
@@ -133,7 +143,7 @@ impl AttentionPlan {
         for tile_index in (0..tiles).rev() {
             let rows = tile_index * tile..((tile_index + 1) * tile).min(sequence.rows);
             let first_key = shape.first_key(sequence.position + rows.start);
-            let last = sequence.position + rows.end - 1;
+            let last = sequence.last_key(rows.end - 1);
             let chunks = first_key / CHUNK..last / CHUNK + 1;
             let vectors = rows.len() * shape.group();
             for kv_head in 0..shape.kv_heads {

@@ -126,11 +126,11 @@ impl<'a> Attention<'a> {
         let sequence = &self.sequences[item.sequence];
         let tile = Tile {
             cache: self.cache,
-            view: sequence.view,
             kv_head: item.kv_head,
             group: self.shape.group(),
             vectors: item.rows.len() * self.shape.group(),
-            position: sequence.position + item.rows.start,
+            sequence,
+            first_row: item.rows.start,
             window: self.shape.window,
             head_dim: self.shape.head_dim,
             width: self.shape.padded(),

@@ -21,6 +21,8 @@ struct Case {
     kind: KvKind,
     ring: Option<usize>,
     streams: Vec<Stream>,
+    /// For each row of each stream the number of rows after it that it sees.
+    ahead: Vec<Vec<u32>>,
     cache: KvCache,
     random: ChaCha8Rng,
 }
@@ -57,7 +59,8 @@ impl Case {
         let mut cache = KvCache::new(kind, cache_shape).unwrap();
         assert_eq!(cache.bytes(), cache_shape.bytes(kind).unwrap());
         cache.poison();
-        let mut case = Case { shape, kind, ring, streams, cache, random };
+        let ahead = streams.iter().map(|stream| vec![0; stream.rows]).collect();
+        let mut case = Case { shape, kind, ring, streams, ahead, cache, random };
         for stream in 0..case.streams.len() {
             let end = case.streams[stream].start + case.streams[stream].rows;
             for position in 0..end {
@@ -65,6 +68,17 @@ impl Case {
             }
         }
         case
+    }
+
+    /// Lets runs of `run` rows see one another.
+    fn with_runs(mut self, run: usize) -> Case {
+        for ahead in &mut self.ahead {
+            for rows in ahead.chunks_mut(run) {
+                let count = rows.len() as u32;
+                rows.iter_mut().zip((0..count).rev()).for_each(|(ahead, left)| *ahead = left);
+            }
+        }
+        self
     }
 
     fn view(&self, stream: usize) -> CacheView<'_> {
@@ -113,7 +127,8 @@ impl Case {
                 for head in 0..query_heads {
                     let place = (batch_row * query_heads + head) * head_dim;
                     let query = &queries[place..place + head_dim];
-                    let keys = self.shape.first_key(position)..position + 1;
+                    let ahead = self.ahead[stream][position - start] as usize;
+                    let keys = self.shape.first_key(position)..position + ahead + 1;
                     let stored: Vec<[Vec<f32>; 2]> = keys
                         .map(|key| self.cache.read(view, key, head / self.shape.group()))
                         .collect();
@@ -161,6 +176,7 @@ impl Case {
                     first_row: first_row + offset,
                     rows,
                     position: stream.start + offset,
+                    ahead: self.ahead[index].get(offset..).unwrap_or_default(),
                 });
                 first_row += stream.rows;
             }
@@ -234,6 +250,29 @@ proptest! {
                     again == whole,
                     "{isa:?}: pieces of {piece} with {partials} partials differ"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_see_ahead_match_the_formula(
+        shape in shapes(),
+        kind in kinds(),
+        lengths in prop::collection::vec((0_usize..600, 1_usize..60), 1..4),
+        run in 2_usize..50,
+        with_ring: bool,
+        seed: u64,
+    ) {
+        let ring = shape.window.filter(|_| with_ring).map(|window| window + 59);
+        let mut case = Case::new(shape, kind, ring, &lengths, seed).with_runs(run);
+        let queries = case.queries();
+        let expected = case.expected(&queries);
+        for isa in Isa::available() {
+            let whole = case.run(isa, &queries, usize::MAX, 0);
+            assert_close(&whole, &expected, &format!("{isa:?} {shape:?} {kind:?} runs of {run}"));
+            for (piece, partials) in [(run, 1 << 12), (usize::MAX, 1 << 12)] {
+                let again = case.run(isa, &queries, piece, partials);
+                prop_assert!(again == whole, "{isa:?}: pieces of {piece} differ");
             }
         }
     }
@@ -330,6 +369,7 @@ fn threads_do_not_change_the_result() {
                 first_row: first_row - stream.rows,
                 rows: stream.rows,
                 position: stream.start,
+                ahead: &[],
             }
         })
         .collect()
@@ -422,7 +462,8 @@ fn hostile_views_are_refused() {
     let shape =
         AttentionShape { query_heads: 4, kv_heads: 2, head_dim: 16, window: None, scale: 1.0 };
     let mut plan = AttentionPlan::with_capacity(8, 0);
-    let rows = |view, position, rows| SequenceRows { view, first_row: 0, rows, position };
+    let rows =
+        |view, position, rows| SequenceRows { view, first_row: 0, rows, position, ahead: &[] };
     let mut build = |shape: &AttentionShape, sequence| plan.build(shape, 128, &[sequence]);
     let short = CacheView::Paged { table: &[0, 1] };
     assert!(matches!(

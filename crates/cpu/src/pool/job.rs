@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 
-use super::Work;
+use super::work::Work;
 
 /// Holds borrowed work between the caller of a dispatch and the workers.
 ///

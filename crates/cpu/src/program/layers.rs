@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use trine_backend::{BLOCK, Batch, ProgramOptions};
+use trine_backend::{BLOCK, Batch, ProgramOptions, Span};
 use trine_model::{CacheId, Heads, Op, Plan, Rope};
 
 use crate::attention::{
@@ -58,7 +58,9 @@ impl AttentionKind {
                 Some(length) => CacheView::Ring { slot: sequence.slot as usize, length },
                 None => CacheView::Paged { table: sequence.blocks },
             };
-            SequenceRows { view, first_row: span.row, rows: span.rows, position: span.position }
+            let Span { row: first_row, rows, position, .. } = span;
+            let ahead = batch.ahead.get(first_row..first_row + rows).unwrap_or_default();
+            SequenceRows { view, first_row, rows, position, ahead }
         }));
         self.plan.build(&self.shape, self.positions, rows)
     }

@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{BLOCK, QuantizedBlock, scale_of};
+use super::block::{BLOCK, QuantizedBlock, scale_of};
+use super::portable;
 use crate::isa::Isa;
 
 /// Quantises whole blocks.
@@ -23,7 +24,7 @@ pub(super) fn subtract_blocks(row: &[f32], blocks: &[QuantizedBlock], output: &m
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn subtract(row: &[f32], blocks: &[QuantizedBlock], output: &mut [f32]) {
-    super::subtract_portable(row, blocks, output);
+    portable::subtract_blocks(row, blocks, output);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

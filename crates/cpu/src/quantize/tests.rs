@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 
 fn quantized(isa: Isa, row: &[f32]) -> Vec<QuantizedBlock> {
-    let mut blocks = vec![QuantizedBlock::zeroed(); QuantizedRows::blocks_per_row(row.len())];
+    let mut blocks = vec![QuantizedBlock::default(); QuantizedRows::blocks_per_row(row.len())];
     quantize_row(isa, row, &mut blocks);
     blocks
 }
@@ -74,7 +74,7 @@ fn rows_with_a_stride_and_a_tail() {
     let input: Vec<f32> = (0..100).map(|i| i as f32).collect();
     let per_row = QuantizedRows::blocks_per_row(40);
     assert_eq!(per_row, 2);
-    let mut blocks = vec![QuantizedBlock::zeroed(); 2 * per_row];
+    let mut blocks = vec![QuantizedBlock::default(); 2 * per_row];
     quantize_rows(Isa::detect(), &input, 40, 50, &mut blocks);
     let rows = QuantizedRows::new(&blocks, 40);
     assert_eq!((rows.rows(), rows.columns()), (2, 40));

@@ -1,27 +1,28 @@
-//! From the queue to a slot, and back where memory runs out.
+//! Moves requests from the queue to slots, and back if memory runs out.
 
 use std::time::{Duration, Instant};
 
 use trine_backend::BLOCK;
 
-use super::spill::Turn;
+use super::sequence::{Sequence, Turn};
 use super::{Engine, Kept, Place};
-use crate::engine::sequence::Sequence;
 use crate::error::EngineError;
+use crate::events::{Event, Finish};
 use crate::kv::Lease;
 use crate::queue::Rank;
-use crate::request::{Event, Finish};
 
-/// A prompt waits for another that is being run if that saves it at least this many positions more than it could reuse now.
+/// The least number of positions that a request must save, beyond what it could reuse now, to wait
+/// for a prompt that is being run.
 const WORTH_WAITING: usize = BLOCK;
-/// A place where prompts branch is kept if it is at least this far from the beginning, and from what could be reused.
+/// A place where prompts branch is kept if it is at least this many positions from the beginning
+/// and from what could be reused.
 const WORTH_KEEPING: usize = 2 * BLOCK;
 
 impl Engine {
-    /// Starts requests while there are slots and memory for them, in order.
+    /// Starts requests in order while there are slots and memory for them.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device fails in copying rings or pages.
+    /// Returns [`EngineError::Backend`] if the device fails to copy rings or pages.
     pub(super) fn admit(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         self.collect_pages();
         let now = if self.prefixes.is_some() { (self.clock)() } else { Duration::ZERO };
@@ -34,11 +35,12 @@ impl Engine {
             self.common = common;
             let Some(rank) = next else { return Ok(()) };
             if self.ask_for_pages(rank, now) {
-                // Others may go ahead of it.
+                // Others may go ahead of this one.
                 continue;
             }
             if !self.flights.is_empty() {
-                // Rings and pages are copied for it while the caches are at rest, and what there is to share may change.
+                // Copying its rings and pages requires that no step is in flight, and landing may
+                // change what can be shared.
                 self.land_all(events)?;
                 continue;
             }
@@ -48,8 +50,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a request had better wait until a running prompt that begins like it is in the cache. Leaves in `common` what it
-    /// shares with each slot.
+    /// Returns whether a request should wait until a running prompt that begins like it is in the
+    /// cache. Leaves in `common` the number of tokens that it shares with each slot.
     fn waits(&self, sequence: &Sequence, common: &mut Vec<usize>) -> bool {
         let is_prefilling = |&slot: &usize| self.scheduler.is_prefilling(slot);
         if sequence.runs_all() || !(0..self.places.len()).any(|slot| is_prefilling(&slot)) {
@@ -63,8 +65,8 @@ impl Engine {
             && most >= self.kv.reusable(sequence.tokens.len(), |slot| common[slot]) + WORTH_WAITING
     }
 
-    /// Whether there is memory for all its tokens and one more block without taking any from running sequences. Alone it
-    /// may always start.
+    /// Returns whether there is memory for all tokens of a request and one more block without
+    /// taking any from running sequences. A request that would run alone may always start.
     fn has_room(&self, sequence: &Sequence) -> bool {
         let needed = sequence.tokens.len() / BLOCK + 1;
         let available = self.kv.total_blocks() - self.kv.running_blocks();
@@ -108,14 +110,15 @@ impl Engine {
         self.places[lease.slot] = Place::Running(rank, sequence);
         let Some(from) = lease.copied_from else { return Ok(()) };
         self.program.copy_slot(from as u32, lease.slot as u32, self.kv.written(from))?;
-        // The running one will forget the place, and others may come.
+        // The running sequence will lose these positions from its rings, and more requests may
+        // come.
         if self.kv.is_running(from) && lease.reused >= WORTH_KEEPING && !self.has_kept(lease) {
             return self.keep_branch(lease.slot);
         }
         Ok(())
     }
 
-    /// Whether the beginning that a sequence got by a fork is kept elsewhere.
+    /// Returns whether another slot keeps the beginning that a sequence got by a fork.
     fn has_kept(&self, lease: Lease) -> bool {
         let place = &self.places[lease.slot];
         let (tokens, scope) = (&place.tokens()[..lease.reused], place.scope());
@@ -127,21 +130,21 @@ impl Engine {
         })
     }
 
-    /// Keeps a fork of a sequence where others branch off.
+    /// Keeps a fork of a sequence for others that branch off here.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device cannot copy rings.
+    /// Returns [`EngineError::Backend`] if the device cannot copy rings.
     pub(super) fn keep_branch(&mut self, slot: usize) -> Result<(), EngineError> {
         let Some(kept) = self.kv.snapshot(slot) else { return Ok(()) };
         self.spill_lost()?;
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
-        let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
+        let computed = self.places[slot].computed();
         let scope = self.places[slot].scope();
-        self.places[kept] = Place::Kept(Kept { tokens, prompt, scope });
+        self.places[kept] = Place::Kept(Kept { tokens, computed, scope });
         Ok(self.program.copy_slot(slot as u32, kept as u32, self.kv.written(slot))?)
     }
 
-    /// Ends what has run past its deadline.
+    /// Ends all requests whose deadline has passed.
     pub(super) fn expire(&mut self, events: &mut Vec<Event>) {
         let mut clock = None;
         let mut is_late = |sequence: &Sequence| {
@@ -156,7 +159,7 @@ impl Engine {
             events.push(sequence.finished(Finish::Deadline));
         }
         for slot in 0..self.places.len() {
-            // One in flight is looked at when its step has run.
+            // A sequence in flight is checked when its step has run.
             if !self.scheduler.is_flying(slot)
                 && self.places[slot].running().is_some_and(&mut is_late)
             {
@@ -166,11 +169,11 @@ impl Engine {
         }
     }
 
-    /// Gets blocks for the picked rows. Where there are none, the running sequence that is last in rank gives way; one
-    /// that is alone and finds none ends.
+    /// Reserves blocks for the picked rows. If there are none, the running sequence that is last in
+    /// rank gives way; the only running sequence ends instead.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device fails in giving pages.
+    /// Returns [`EngineError::Backend`] if the device fails to export pages.
     pub(super) fn reserve(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let mut at = 0;
         while let Some(&pick) = self.picks.get(at) {
@@ -189,14 +192,14 @@ impl Engine {
             } else {
                 self.preempt(last);
             }
-            // What was picked before it moves up.
+            // The picks after the removed ones move up.
             at -= self.picks[..at].iter().filter(|pick| pick.slot == last).count();
             self.picks.retain(|pick| pick.slot != last);
         }
         Ok(())
     }
 
-    /// Queues a running sequence again. Its blocks can be used by others at once.
+    /// Queues a running sequence again. Others can use its blocks immediately.
     fn preempt(&mut self, slot: usize) {
         let Place::Running(rank, _) = self.places[slot] else { return };
         let mut sequence = self.end(slot, true);
@@ -221,16 +224,17 @@ impl Engine {
         self.scheduler.remove(slot);
         self.kv.release(slot, keep);
         let tokens = self.places[slot].tokens()[..self.kv.length(slot)].to_vec();
-        let prompt = self.places[slot].running().map_or(0, |sequence| sequence.prompt);
+        let computed = self.places[slot].computed();
         let scope = self.places[slot].scope();
-        let kept = Place::Kept(Kept { tokens, prompt, scope });
+        let kept = Place::Kept(Kept { tokens, computed, scope });
         match std::mem::replace(&mut self.places[slot], kept) {
             Place::Running(_, sequence) => sequence,
             Place::Kept(_) => unreachable!("only running sequences end"),
         }
     }
 
-    /// After a step was stopped, ends all running sequences. What was in the cache before that step stays reusable.
+    /// Ends all running sequences after a step was stopped. What was in the cache before that step
+    /// stays reusable.
     pub(super) fn withdraw(&mut self, events: &mut Vec<Event>) {
         let in_flight = self.cut_short();
         for pick in self.picks.iter().chain(&in_flight) {
@@ -244,8 +248,8 @@ impl Engine {
         }
     }
 
-    /// After the device failed, what the caches hold is unknown. Sequences that have said nothing yet start again, once;
-    /// the others end.
+    /// Clears the caches, whose contents are unknown after the device failed. Sequences that have
+    /// reported no token start again, once; the others end.
     pub(super) fn abandon(&mut self) {
         self.status.device_failures += 1;
         self.cut_short();
@@ -255,7 +259,7 @@ impl Engine {
             if sequence.is_cancelled {
                 self.ended.push(sequence.finished(Finish::Cancelled));
             } else if sequence.is_silent() && sequence.try_again() {
-                // Memory is empty, and the store may have its beginning.
+                // Memory is empty now, but the store may have its beginning.
                 sequence.turn = Turn::Open;
                 self.queue.push(rank, sequence.prompt, sequence);
             } else {

@@ -1,22 +1,25 @@
-//! The rows of a step, as the device takes them.
+//! The rows of a step, in the form that the device takes.
 
 use trine_backend::{BackendError, Batch, InFlight, Program, SequenceView, TopLogit};
 
-/// Buffers of a step's [`Batch`].
+use super::precision::Precision;
+
+/// The buffers of a step's [`Batch`].
 #[derive(Default)]
 pub(super) struct Rows {
     tokens: Vec<u32>,
     positions: Vec<u32>,
     sequence_of: Vec<u32>,
     outputs: Vec<u32>,
-    /// First of the rows of long prompts.
+    /// The first of the bulk rows.
     bulk_from: usize,
     /// Empty between steps; kept for its memory.
     views: Vec<SequenceView<'static>>,
 }
 
 impl Rows {
-    /// Buffers that need not grow for steps of these numbers of rows, outputs and sequences.
+    /// Creates buffers that need not grow for steps of these numbers of rows, outputs and
+    /// sequences.
     pub(super) fn new(tokens: usize, outputs: usize, sequences: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(tokens),
@@ -36,27 +39,28 @@ impl Rows {
         self.bulk_from = 0;
     }
 
-    /// Adds rows of the `index`th sequence of the step, from position `first` on; the last `outputs` of them give
-    /// logits. Bulk rows come after all others.
+    /// Adds rows of the sequence with this index in the step, from position `first` on. The last
+    /// `outputs` of them give logits. Bulk rows must come after all others.
     pub(super) fn push(
         &mut self,
         index: u32,
         tokens: &[u32],
         first: usize,
         outputs: usize,
-        is_bulk: bool,
+        precision: Precision,
     ) {
         self.tokens.extend_from_slice(tokens);
         self.positions.extend((first..first + tokens.len()).map(|position| position as u32));
         self.sequence_of.extend(std::iter::repeat_n(index, tokens.len()));
         let end = self.tokens.len();
         self.outputs.extend((end - outputs..end).map(|row| row as u32));
-        if !is_bulk {
+        if !precision.is_bulk() {
             self.bulk_from = end;
         }
     }
 
-    /// Submits the rows of sequences that keep their keys and values where `views` says, for an output of the Plan.
+    /// Submits the rows. `views` says where their sequences keep keys and values, `goal` which
+    /// output of the Plan is computed.
     pub(super) fn submit<'views>(
         &mut self,
         program: &mut dyn Program,
@@ -71,6 +75,7 @@ impl Rows {
             sequence_of: &self.sequence_of,
             sequences: &sequences,
             outputs: &self.outputs,
+            ahead: &[],
             bulk_from: self.bulk_from,
             inputs: &[],
             goal,
@@ -81,7 +86,7 @@ impl Rows {
     }
 }
 
-/// Waits for a step. With `takes_top` the device may look for the largest logits itself.
+/// Waits for a step. With `takes_top` the device may find the largest logits itself.
 pub(super) fn wait(
     program: &mut dyn Program,
     step: InFlight,
@@ -96,7 +101,7 @@ pub(super) fn wait(
     }
 }
 
-/// Waits for a step whose goal is the hidden states of all its rows: (tokens, hidden).
+/// Waits for a step that computes the hidden states of all its rows: (tokens, hidden).
 pub(super) fn wait_for_states(
     program: &mut dyn Program,
     step: InFlight,
@@ -108,7 +113,7 @@ pub(super) fn wait_for_states(
 pub(super) enum StepLogits<'a> {
     /// (outputs, vocabulary).
     All(&'a [f32]),
-    /// The largest of each row.
+    /// The largest logits of each row.
     Top(&'a [Vec<TopLogit>]),
 }
 
@@ -116,7 +121,7 @@ pub(super) enum StepLogits<'a> {
 pub(super) enum RowLogits<'a> {
     /// (vocabulary).
     All(&'a [f32]),
-    /// The largest.
+    /// The largest logits.
     Top(&'a [TopLogit]),
 }
 
@@ -131,8 +136,8 @@ impl<'a> StepLogits<'a> {
     }
 }
 
-/// Empties a list and changes the lifetime of what it may hold; the standard library keeps its memory, because both
-/// types have the same layout.
+/// Empties a list and changes the lifetime of its elements. The standard library keeps its memory,
+/// because both types have the same layout.
 fn recycle<'to>(mut views: Vec<SequenceView<'_>>) -> Vec<SequenceView<'to>> {
     views.clear();
     views.into_iter().map(|_| unreachable!("the list is empty")).collect()

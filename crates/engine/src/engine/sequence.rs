@@ -1,43 +1,49 @@
-//! What the engine knows of one request.
+//! What the engine knows about one request.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use trine_backend::BULK_ROWS;
-
+use super::precision::{Computed, Precision};
 use super::rows::RowLogits;
-use super::spill::Turn;
+use crate::events::{Event, Finish, Logprobs, SequenceId, Statistics, Update};
 use crate::pooling::Pool;
-use crate::request::{
-    Constraint, Event, Finish, Job, Limits, Logprobs, Request, SequenceId, Statistics,
-};
+use crate::request::{Constraint, Job, Limits, Request};
 use crate::sampling::{Choice, Stream, Workspace, logprobs};
 use crate::scheduler::Wanted;
 use crate::scope::Scope;
 
-/// Whether the rows of a prompt of this length are bulk rows.
-pub(super) fn has_bulk_rows(prompt: usize) -> bool {
-    prompt > BULK_ROWS
+/// The state of a waiting request with respect to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It has not asked.
+    Open,
+    /// It waits, at most until this time, for the pages of another request to be read.
+    Queued(Duration),
+    /// Its pages are being read.
+    Reading,
+    /// It has had its turn.
+    Over,
 }
 
-/// A request on its way: in the queue, or in a slot.
+/// A request that is in the queue or in a slot.
 pub(super) struct Sequence {
     pub(super) id: SequenceId,
-    /// Prompt and generated tokens. The first [`KvCache::length`](crate::kv::KvCache::length) of them are in the cache.
+    /// Prompt and generated tokens. The first [`KvCache::length`](crate::kv::KvCache::length) of
+    /// them are in the cache.
     pub(super) tokens: Vec<u32>,
     pub(super) prompt: usize,
     pub(super) scope: Scope,
     pub(super) deadline: Option<Instant>,
     pub(super) statistics: Statistics,
-    /// Where it stands with the store of prefixes while it waits.
+    /// Its state with respect to the store of prefixes, while it waits.
     pub(super) turn: Turn,
-    /// Where a fork is to be kept for others; 0 for nowhere.
+    /// The position at which to keep a fork for others; 0 for none.
     pub(super) branch: usize,
     pub(super) job: Job,
-    /// What takes its hidden states, where its embedding is wanted.
+    /// Pools its hidden states if its embedding is wanted.
     pub(super) pool: Option<Pool>,
     max_tokens: usize,
     min_tokens: usize,
-    /// Empty where stop ids are ignored.
+    /// Empty if stop ids are ignored.
     stop_ids: Vec<u32>,
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
@@ -45,10 +51,10 @@ pub(super) struct Sequence {
     stream: Stream,
     submitted: Instant,
     is_announced: bool,
-    /// Prompt tokens that were reported to be in the cache.
+    /// The number of prompt tokens that were reported to be in the cache.
     reported: usize,
-    /// The first position of the prompt whose log-probability was not reported yet; positions before it may be run again
-    /// after a failure of the device or a loss of memory.
+    /// The first position of the prompt whose log-probability was not yet reported. Positions
+    /// before it may be run again after the device failed or memory was lost.
     next_logprob: usize,
     /// Whether it was queued again because the device failed.
     is_second_try: bool,
@@ -57,12 +63,12 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Whether it is this request, and somebody still wants it.
+    /// Returns whether it is this request and was not cancelled.
     pub(super) fn has_id(&self, id: SequenceId) -> bool {
         self.id == id && !self.is_cancelled
     }
 
-    /// A checked request; at most `most` tokens can be generated.
+    /// Creates a sequence for a checked request that can generate at most `most` tokens.
     pub(super) fn new(id: SequenceId, request: Request, most: usize) -> Self {
         let Request { prompt: mut tokens, max_tokens, mut stop_ids, .. } = request;
         if request.ignore_stop {
@@ -91,31 +97,37 @@ impl Sequence {
             submitted: Instant::now(),
             is_announced: false,
             reported: 0,
-            // The first token has none.
+            // The first token has no log-probability.
             next_logprob: 1,
             is_cancelled: false,
             is_second_try: false,
         }
     }
 
-    /// Whether its prompt's tokens are all to be run, whatever the cache holds.
+    /// Returns whether all tokens of its prompt must be run, whatever the cache holds.
     pub(super) fn runs_all(&self) -> bool {
         self.wants_prompt_logprobs() || self.pool.as_ref().is_some_and(Pool::needs_all)
     }
 
-    /// Whether log-probabilities of its prompt's tokens are still to be reported.
+    /// Returns whether log-probabilities of its prompt's tokens remain to be reported.
     fn wants_prompt_logprobs(&self) -> bool {
         self.prompt_logprobs.is_some() && self.next_logprob < self.prompt
     }
 
-    /// Whether the row of a position is a bulk row, if it is run. That depends only on the request, not on company or on the
-    /// pieces that its prompt is run in. Positions of its prompt that come from the cache were computed alike, but for those
-    /// of an earlier answer in a prompt with bulk rows: they are more exact than its own rows would be (decision 001).
-    pub(super) fn is_bulk(&self, position: usize) -> bool {
-        has_bulk_rows(self.prompt) && position < self.prompt
+    /// Returns how its positions are computed.
+    pub(super) fn computed(&self) -> Computed {
+        Computed::with_prompt(self.prompt)
     }
 
-    /// Whether the largest logits of a row are all it needs.
+    /// Returns the precision of the row of a position if it is run. It depends only on the request,
+    /// not on other requests or on the pieces in which the prompt is run. Positions of the prompt
+    /// that come from the cache have the same precision, except for those of an earlier answer in a
+    /// long prompt, which are more exact ([`Computed::serves`]).
+    pub(super) fn precision(&self, position: usize) -> Precision {
+        self.computed().at(position)
+    }
+
+    /// Returns whether the largest logits of a row are enough.
     pub(super) fn takes_top(&self) -> bool {
         let needs_all = self.logprobs.is_some()
             || self.wants_prompt_logprobs()
@@ -124,12 +136,13 @@ impl Sequence {
         !needs_all && self.stream.takes_top()
     }
 
-    /// The rows that follow `done` positions in the cache: how many can be picked before something is to be done with
-    /// the sequence, and which of them give logits.
+    /// Returns the rows that follow `done` positions in the cache: how many can be picked before
+    /// the sequence needs attention, and which of them give logits.
     pub(super) fn next_rows(&self, done: usize) -> (usize, Wanted) {
         let all = self.tokens.len();
         let mut end = all;
-        // After generated tokens were lost to another sequence, their rows are not bulk rows.
+        // If generated tokens are run again after their memory was lost, their rows are exact and
+        // the prompt's may not be.
         for border in [self.branch, self.prompt] {
             if (done + 1..end).contains(&border) {
                 end = border;
@@ -145,7 +158,8 @@ impl Sequence {
         (end - done, wanted)
     }
 
-    /// Reports that it has left the queue, once; gives whether that was not so before.
+    /// Reports that the request has left the queue, unless it was reported before. Returns whether
+    /// it was reported now.
     pub(super) fn announce(&mut self, reused: usize, events: &mut Vec<Event>) -> bool {
         if std::mem::replace(&mut self.is_announced, true) {
             return false;
@@ -153,64 +167,73 @@ impl Sequence {
         let waited = self.submitted.elapsed();
         self.statistics.queue_seconds = waited.as_secs_f64();
         self.statistics.reused_tokens = reused;
-        events.push(Event::Started { sequence: self.id, reused, waited });
+        events.push(self.event(Update::Started { reused, waited }));
         true
     }
 
-    /// Reports how much of the prompt is in the cache; `None` if that much was reported before.
+    /// Returns an event with how much of the prompt is in the cache; `None` if that was reported
+    /// before.
     pub(super) fn progress(&mut self, done: usize) -> Option<Event> {
         if done > self.prompt || done <= self.reported {
             return None;
         }
         self.reported = done;
-        Some(Event::Prefill { sequence: self.id, done, total: self.prompt })
+        Some(self.event(Update::Prefill { done, total: self.prompt }))
     }
 
-    /// Whether no token was sampled yet.
+    /// Returns whether no token was sampled yet.
     pub(super) fn is_silent(&self) -> bool {
         self.statistics.generated_tokens == 0
     }
 
-    /// Notes that it is tried again after the device failed; gives whether that was not so before.
+    /// Records that it is tried again after the device failed. Returns whether this is the first
+    /// time.
     pub(super) fn try_again(&mut self) -> bool {
         !std::mem::replace(&mut self.is_second_try, true)
     }
 
-    /// The last event.
-    pub(super) fn finished(&self, finish: Finish) -> Event {
-        Event::Finished { sequence: self.id, finish, statistics: self.statistics }
+    fn event(&self, update: Update) -> Event {
+        Event { sequence: self.id, update }
     }
 
-    /// Reports its embedding, whose last position was run; or says why there is none.
+    /// Returns the last event.
+    pub(super) fn finished(&self, finish: Finish) -> Event {
+        // The stop id was the last token that was sampled.
+        let stop = self.tokens.last().copied().filter(|_| finish == Finish::Stop);
+        self.event(Update::Finished { finish, stop, statistics: self.statistics })
+    }
+
+    /// Reports the embedding after the last position was run. Returns why there is none otherwise.
     pub(super) fn embedding(&self, events: &mut Vec<Event>) -> Option<Finish> {
         let Some(vector) = self.pool.as_ref().and_then(Pool::vector) else {
             tracing::error!(sequence = %self.id, "sequence ended: its hidden states are not finite");
             return Some(Finish::NonFiniteLogits);
         };
-        events.push(Event::Embedding { sequence: self.id, vector });
+        events.push(self.event(Update::Embedding(vector)));
         None
     }
 
-    /// Whether nothing is to be generated.
+    /// Returns whether no tokens are to be generated.
     pub(super) fn only_fills(&self) -> bool {
         self.max_tokens == 0
     }
 
-    /// Log-probability of the prompt's token at `position`, from the logits of the row before it; `None` if it was reported
-    /// before.
+    /// Returns the log-probability of the prompt's token at `position`, from the logits of the row
+    /// before it; `None` if it was reported before or is not wanted.
     pub(super) fn prompt_logprobs(&self, position: usize, logits: &[f32]) -> Option<Logprobs> {
         let top = self.prompt_logprobs?;
         let is_due = (self.next_logprob..self.prompt).contains(&position);
         is_due.then(|| logprobs::of(logits, self.tokens[position], top))
     }
 
-    /// Reports log-probabilities of the prompt's tokens that follow those reported before.
+    /// Returns an event with log-probabilities of the prompt's tokens that follow those reported
+    /// before.
     pub(super) fn report_logprobs(&mut self, tokens: Vec<Logprobs>) -> Event {
         self.next_logprob += tokens.len();
-        Event::PromptLogprobs { sequence: self.id, tokens }
+        self.event(Update::PromptLogprobs(tokens))
     }
 
-    /// Samples a token and reports it; says why it is the last one, if it is.
+    /// Samples a token and reports it. Returns why the sequence ends with it, if it does.
     pub(super) fn next_token(
         &mut self,
         logits: RowLogits<'_>,
@@ -218,31 +241,29 @@ impl Sequence {
         workspace: &mut Workspace,
         events: &mut Vec<Event>,
     ) -> Option<Finish> {
-        let sequence = self.id;
         let (token, logprobs) = match self.sample(logits, limits.vocabulary, workspace) {
             Ok(sampled) => sampled,
             Err(finish) => return Some(finish),
         };
-        // All known tokens are in the cache; this one needs a position of its own to go on.
+        // All known tokens are in the cache. To go on, the new token needs a position too.
         let is_full = self.tokens.len() == limits.context;
         self.tokens.push(token);
-        let is_stop = self.stop_ids.contains(&token);
+        let at = Instant::now();
         let statistics = &mut self.statistics;
         statistics.generated_tokens += 1;
-        statistics
-            .first_token_seconds
-            .get_or_insert_with(|| self.submitted.elapsed().as_secs_f64());
-        events.push(Event::Token { sequence, token, is_stop, logprobs });
-        if is_stop {
+        let since_submitted = at.saturating_duration_since(self.submitted);
+        statistics.first_token_seconds.get_or_insert(since_submitted.as_secs_f64());
+        if self.stop_ids.contains(&token) {
             return Some(Finish::Stop);
         }
+        events.push(self.event(Update::Token { token, logprobs, at }));
         if let Some(Err(error)) =
             self.constraint.as_mut().map(|constraint| constraint.accept(token))
         {
-            tracing::warn!(%sequence, error, "sequence ended");
+            tracing::warn!(sequence = %self.id, error, "sequence ended");
             return Some(Finish::ConstraintFailed);
         }
-        if statistics.generated_tokens >= self.max_tokens {
+        if self.statistics.generated_tokens >= self.max_tokens {
             return Some(Finish::Length);
         }
         is_full.then_some(Finish::Context)
@@ -281,7 +302,7 @@ impl Sequence {
         Ok((token, logprobs))
     }
 
-    /// Writes which tokens may be sampled; gives whether not all may.
+    /// Writes which tokens may be sampled. Returns whether any are excluded.
     fn restrict(&mut self, vocabulary: usize, allowed: &mut Vec<u32>) -> Result<bool, Finish> {
         let forbids_stop = self.forbids_stop();
         if self.constraint.is_none() && !forbids_stop {
@@ -311,7 +332,8 @@ impl Sequence {
     }
 }
 
-/// Clears the bits of stop ids, unless nothing else is allowed: where a grammar leaves nothing but the end, that is it.
+/// Clears the bits of stop ids, unless nothing else is allowed: if a grammar allows only the end,
+/// the text ends.
 fn forbid(allowed: &mut [u32], stop_ids: &[u32]) {
     let bit = |id: u32| (id as usize / 32, 1_u32 << (id % 32));
     let are_set = |&&id: &&u32| {

@@ -1,37 +1,24 @@
-//! Steps through the device: submitted, waited for, and what follows from them.
-
-use std::time::Duration;
+//! Runs steps on the device: submits them, waits for them and applies their results.
 
 use trine_backend::{BLOCK, BackendError, InFlight, SequenceView};
 
 use super::Engine;
+use super::flight::{Flight, Outcome};
 use super::rows::{self, RowLogits};
 use super::sequence::Sequence;
 use crate::error::EngineError;
-use crate::request::{Event, Finish};
+use crate::events::{Event, Finish};
 use crate::scheduler::Pick;
 
-/// A step that was submitted and not waited for.
-pub(super) struct Flight {
-    step: InFlight,
-    picks: Vec<Pick>,
-    /// The output of the Plan that it computes.
-    goal: usize,
-    /// Whether all its sequences can do with the largest logits.
-    takes_top: bool,
-    /// When it was submitted.
-    since: Duration,
-}
-
 impl Engine {
-    /// Submits steps, as many as the Program takes at once.
+    /// Submits as many steps as the Program takes at the same time.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device failed.
+    /// Returns [`EngineError::Backend`] if the device failed.
     pub(super) fn launch(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let depth = self.program.facts().depth;
         let overlaps = depth > 1 && self.may_overlap();
-        // Each step has its part of the sequences, so that there are some for the next one.
+        // Each step takes only a part of the sequences, so that some are left for the next one.
         let decodes =
             if overlaps { self.scheduler.sequences().div_ceil(depth) } else { usize::MAX };
         while self.flights.is_empty() || (overlaps && self.flights.len() < depth) {
@@ -42,7 +29,7 @@ impl Engine {
             if self.picks.is_empty() {
                 break;
             }
-            // Making room copies pages for the store: that is no time of the step's.
+            // Making room copies pages for the store, which does not count as time of the step.
             let since = (self.clock)();
             let takes_top = self.gather();
             let (kv, picks) = (&self.kv, &self.picks);
@@ -56,8 +43,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether steps may be submitted while others are in flight. Not where a sequence might have to give way, pages would have
-    /// to be read, or a branch is to be kept: these need the caches at rest.
+    /// Returns whether steps may be submitted while others are in flight. They may not if a
+    /// sequence might have to give way, pages might have to be read, or a branch is to be kept,
+    /// because these change the caches.
     fn may_overlap(&self) -> bool {
         let width = self.program.facts().options.width.tokens;
         let steps = self.program.facts().depth;
@@ -73,10 +61,10 @@ impl Engine {
         available >= needed && !(0..self.places.len()).any(has_branch)
     }
 
-    /// Waits for the oldest step in flight, and does what follows from it.
+    /// Waits for the oldest step in flight and applies its results.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device failed.
+    /// Returns [`EngineError::Backend`] if the device failed.
     pub(super) fn land(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let Some(Flight { step, picks, goal, takes_top, since }) = self.flights.pop_front() else {
             return Ok(());
@@ -88,17 +76,17 @@ impl Engine {
             self.wait_and_pool(step, events)?;
         }
         self.picks.iter().for_each(|pick| self.scheduler.land(pick.slot));
-        // Of steps that overlap, each counts from the end of the one before.
+        // The time of a step that overlaps with the one before counts from the end of that one.
         let now = (self.clock)();
         let since = since.max(std::mem::replace(&mut self.landed, now));
         self.note_time(now.saturating_sub(since).as_secs_f64(), goal);
         self.settle(events)
     }
 
-    /// Waits for all steps in flight: the caches are at rest then.
+    /// Waits for all steps in flight, so that nothing changes the caches.
     ///
     /// # Errors
-    /// As [`Engine::land`].
+    /// Same as [`Engine::land`].
     pub(super) fn land_all(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         while !self.flights.is_empty() {
             self.land(events)?;
@@ -106,10 +94,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits for all steps in flight outside of [`Engine::step_into`]; the next one reports what came of them.
+    /// Waits for all steps in flight outside of [`Engine::step_into`], which reports the events the
+    /// next time.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device failed.
+    /// Returns [`EngineError::Backend`] if the device failed.
     pub(super) fn come_to_rest(&mut self) -> Result<(), EngineError> {
         let mut events = Vec::new();
         let landed = self.land_all(&mut events);
@@ -117,38 +106,38 @@ impl Engine {
         landed.inspect_err(|_| self.abandon())
     }
 
-    /// Waits for all steps in flight, whose results nobody wants. Returns their picks.
+    /// Waits for all steps in flight and drops their results. Returns their picks.
     pub(super) fn cut_short(&mut self) -> Vec<Pick> {
         let mut picks = Vec::new();
         while let Some(flight) = self.flights.pop_front() {
-            // It may have failed like the one before it.
+            // It may fail like the one before it, which does not matter.
             let _ = self.program.wait(flight.step);
             picks.extend(flight.picks);
         }
         picks
     }
 
-    /// Writes the picked rows into the buffers, bulk rows after the others. Returns whether all their sequences can do with
-    /// the largest logits.
+    /// Writes the picked rows into the buffers, bulk rows after the others. Returns whether the
+    /// largest logits are enough for all their sequences.
     fn gather(&mut self) -> bool {
         let (places, kv) = (&self.places, &self.kv);
-        let is_bulk = |pick: &Pick| {
-            let position = kv.length(pick.slot);
-            places[pick.slot].running().is_some_and(|sequence| sequence.is_bulk(position))
+        let precision = |pick: &Pick| {
+            let sequence = places[pick.slot].running().expect("a picked slot has a sequence");
+            sequence.precision(kv.length(pick.slot))
         };
-        // Stable: in order of rank within each kind.
-        self.picks.sort_by_key(is_bulk);
+        // The sort is stable: within each precision the picks stay in the order of rank.
+        self.picks.sort_by_key(precision);
         self.rows.clear();
         for (index, pick) in self.picks.iter().enumerate() {
             let first = self.kv.length(pick.slot);
             let tokens = &self.places[pick.slot].tokens()[first..first + pick.rows];
-            self.rows.push(index as u32, tokens, first, pick.outputs, is_bulk(pick));
+            self.rows.push(index as u32, tokens, first, pick.outputs, precision(pick));
         }
         let mut giving = self.picks.iter().filter(|pick| pick.outputs > 0);
         giving.all(|pick| places[pick.slot].running().is_some_and(Sequence::takes_top))
     }
 
-    /// Waits for a step and samples. What it means for each sequence is left in `outcomes`.
+    /// Waits for a step and samples. Leaves the outcome for each sequence in `outcomes`.
     fn wait_and_sample(
         &mut self,
         step: InFlight,
@@ -198,13 +187,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits for a step and pools its hidden states. What it means for each sequence is left in `outcomes`.
+    /// Waits for a step and pools its hidden states. Leaves the outcome for each sequence in
+    /// `outcomes`.
     fn wait_and_pool(
         &mut self,
         step: InFlight,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        // Every row has one, in the order of the rows.
+        // Every row has hidden states, in the order of the rows.
         let states = rows::wait_for_states(self.program.as_mut(), step)?;
         let dimensions = self.limits.dimensions.unwrap_or(1);
         let mut states = states.chunks_exact(dimensions);
@@ -234,7 +224,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Counts a step's time for all that took part in it.
+    /// Adds the time of a step to the statistics of all sequences that took part in it.
     fn note_time(&mut self, seconds: f64, goal: usize) {
         let (mut decodes, mut prompt_rows) = (0, 0);
         let has_outputs = self.picks.iter().any(|pick| pick.outputs > 0);
@@ -268,10 +258,10 @@ impl Engine {
             self.outcomes.iter().filter(|outcome| outcome.sampled()).count() as u64;
     }
 
-    /// Does what the outcomes say.
+    /// Applies the outcomes.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device cannot copy rings.
+    /// Returns [`EngineError::Backend`] if the device cannot copy rings.
     fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         for at in 0..self.picks.len() {
             let slot = self.picks[at].slot;
@@ -282,7 +272,7 @@ impl Engine {
                     events.push(sequence.finished(Finish::Length));
                 }
                 Outcome::Ended(finish) => {
-                    // A cache that gives such logits is worth nothing.
+                    // A cache that gives such logits is of no use.
                     let sequence = self.end(slot, finish != Finish::NonFiniteLogits);
                     events.push(sequence.finished(finish));
                 }
@@ -293,39 +283,13 @@ impl Engine {
         Ok(())
     }
 
-    /// The rows of a prompt up to one of its borders have been run.
+    /// Continues a sequence whose rows have been run up to a border of its prompt.
     fn go_on(&mut self, slot: usize) -> Result<(), EngineError> {
         let length = self.kv.length(slot);
         let sequence = self.places[slot].running_mut().expect("a picked slot has a sequence");
         let (rows, wanted) = sequence.next_rows(length);
         self.scheduler.extend(slot, rows, wanted);
         if sequence.branch == length { self.keep_branch(slot) } else { Ok(()) }
-    }
-}
-
-/// What a step means for a sequence that took part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// It has rows of its prompt left.
-    Unfinished,
-    /// It has one more token.
-    Goes,
-    /// Its prompt was run, and that was all.
-    Filled,
-    /// It has ended.
-    Ended(Finish),
-}
-
-impl Outcome {
-    /// Whether a token was sampled.
-    fn sampled(self) -> bool {
-        match self {
-            Outcome::Goes => true,
-            Outcome::Unfinished | Outcome::Filled => false,
-            Outcome::Ended(finish) => {
-                matches!(finish, Finish::Stop | Finish::Length | Finish::Context)
-            }
-        }
     }
 }
 

@@ -2,21 +2,8 @@
 
 use trine_backend::BLOCK;
 
-use super::{Holder, KvCache, Slot};
-
-/// An ended sequence whose cache was given to others. The device's memory of it stays unchanged
-/// until the device runs or copies next.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
-    /// The slot that it had.
-    pub slot: usize,
-    /// The number of positions that it held.
-    pub length: usize,
-    /// Its block table, for those positions.
-    pub blocks: Vec<u32>,
-    /// The first position from which all rings still hold everything up to `length`.
-    pub rings_from: usize,
-}
+use super::KvCache;
+use super::slots::{Holder, Lost, Slot};
 
 impl KvCache {
     /// From now on keeps a list of ended sequences that lose two blocks or more, for

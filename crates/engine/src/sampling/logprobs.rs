@@ -1,6 +1,6 @@
 //! Log-probabilities of tokens.
 
-use crate::request::Logprobs;
+use crate::events::Logprobs;
 
 /// Returns the logarithm of the sum of the logits' exponentials, summed in f64 relative to the
 /// largest. A logit minus it is the logarithm of a probability.

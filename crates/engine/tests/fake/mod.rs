@@ -1,6 +1,6 @@
-//! A device that computes nothing and checks everything: it keeps which token of which sequence was written where, in
-//! blocks and rings like a real one's caches, and fails a test in which a row would see anything else than its own
-//! sequence's tokens, each at its position.
+//! A device that computes nothing and checks everything: it keeps which token of which sequence was
+//! written where, in blocks and rings like a real one's caches, and fails a test in which a row
+//! would see anything else than its own sequence's tokens, each at its position.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -44,12 +44,23 @@ pub(crate) fn vector_of(prompt: &[u32], pooling: Pooling) -> Vec<f32> {
 struct Cell {
     position: usize,
     token: u32,
-    /// A hash of the sequence's tokens up to here: a token of another sequence in the same place differs.
+    /// A hash of the sequence's tokens up to here: a token of another sequence in the same place
+    /// differs.
     history: u64,
+    /// Whether a bulk row wrote it.
+    is_bulk: bool,
+}
+
+impl Cell {
+    /// What all caches must agree on. The store's pages of a long prompt may come from its rows in
+    /// one cache and from an answer's, which are more exact, in another.
+    fn content(self) -> (usize, u32, u64) {
+        (self.position, self.token, self.history)
+    }
 }
 
 /// Bytes of a cell in a page.
-const CELL_BYTES: usize = 24;
+const CELL_BYTES: usize = 32;
 
 pub(crate) struct Fake {
     pub(crate) facts: Facts,
@@ -68,6 +79,8 @@ pub(crate) struct Fake {
     pub(crate) poison: Option<u32>,
     /// Runs that began while another was in flight.
     pub(crate) overlapped: Arc<AtomicUsize>,
+    /// Positions that rows which are not bulk saw as bulk rows wrote them.
+    pub(crate) coarse: Arc<AtomicUsize>,
     /// How long a run takes beyond its own work.
     pub(crate) pause: Duration,
     stop: Arc<AtomicBool>,
@@ -110,6 +123,7 @@ impl Fake {
             fails_at: Vec::new(),
             poison: None,
             overlapped: Arc::default(),
+            coarse: Arc::default(),
             pause: Duration::ZERO,
             stop: Arc::default(),
         }
@@ -132,7 +146,7 @@ impl Fake {
         self
     }
 
-    fn put(&mut self, view: &SequenceView<'_>, position: usize, token: u32) {
+    fn put(&mut self, view: &SequenceView<'_>, position: usize, token: u32, is_bulk: bool) {
         let before = match position.checked_sub(1) {
             None => START,
             Some(before) => {
@@ -142,7 +156,7 @@ impl Fake {
                 cell.history
             }
         };
-        let cell = Some(Cell { position, token, history: follow(before, token) });
+        let cell = Some(Cell { position, token, history: follow(before, token), is_bulk });
         self.blocks[global(view, position)] = cell;
         for (_, length, cells) in &mut self.rings {
             cells[view.slot as usize * *length + position % *length] = cell;
@@ -164,7 +178,7 @@ impl Fake {
     }
 
     /// The history of the row at `position`, with what it sees checked cell by cell.
-    fn see(&self, view: &SequenceView<'_>, position: usize) -> u64 {
+    fn see(&self, view: &SequenceView<'_>, position: usize, is_bulk: bool) -> u64 {
         let block = |at: usize| {
             let cell = self.blocks[global(view, at)];
             cell.unwrap_or_else(|| panic!("block: position {at} was never written"))
@@ -174,11 +188,13 @@ impl Fake {
             let cell = block(at);
             history = follow(history, cell.token);
             assert_eq!((cell.position, cell.history), (at, history), "block: read at {position}");
+            self.coarse.fetch_add(usize::from(cell.is_bulk && !is_bulk), Ordering::Relaxed);
         }
         for (window, length, cells) in &self.rings {
             for at in (position + 1).saturating_sub(*window)..=position {
                 let cell = cells[view.slot as usize * length + at % length];
-                assert_eq!(cell, Some(block(at)), "ring of window {window}: position {at}");
+                let (cell, wanted) = (cell.map(Cell::content), block(at).content());
+                assert_eq!(cell, Some(wanted), "ring of window {window}: position {at}");
             }
         }
         history
@@ -227,7 +243,8 @@ impl Program for Fake {
         }
         let view = |row: usize| batch.sequences[batch.sequence_of[row] as usize];
         for row in 0..batch.tokens.len() {
-            self.put(&view(row), batch.positions[row] as usize, batch.tokens[row]);
+            let is_bulk = row >= batch.bulk_from;
+            self.put(&view(row), batch.positions[row] as usize, batch.tokens[row], is_bulk);
         }
         // As late as a step can be stopped: when all is overwritten.
         if self.stop.load(Ordering::Relaxed) {
@@ -235,7 +252,8 @@ impl Program for Fake {
         }
         let mut given = Vec::new();
         for row in 0..batch.tokens.len() {
-            let history = self.see(&view(row), batch.positions[row] as usize);
+            let history =
+                self.see(&view(row), batch.positions[row] as usize, row >= batch.bulk_from);
             if batch.goal == 1 || batch.outputs.contains(&(row as u32)) {
                 let poisoned = self.poison == Some(batch.tokens[row]);
                 let mut logits = logits_after(history);
@@ -296,6 +314,7 @@ impl Pages for Fake {
                     bytes.extend((cell.position as u64).to_le_bytes());
                     bytes.extend(u64::from(cell.token).to_le_bytes());
                     bytes.extend(cell.history.to_le_bytes());
+                    bytes.extend(u64::from(cell.is_bulk).to_le_bytes());
                 }
             }
         }
@@ -313,8 +332,8 @@ impl Pages for Fake {
             let starts = self.page_cells(page);
             for (cells, start) in self.cells_of(page.part).into_iter().zip(starts) {
                 for cell in &mut cells[start..start + BLOCK] {
-                    let (position, token) = (next() as usize, next() as u32);
-                    *cell = Some(Cell { position, token, history: next() });
+                    let (position, token, history) = (next() as usize, next() as u32, next());
+                    *cell = Some(Cell { position, token, history, is_bulk: next() != 0 });
                 }
             }
         }

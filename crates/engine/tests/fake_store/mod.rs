@@ -1,5 +1,5 @@
-//! A store of pages without a disk, with the faults of one: what is written may be lost or damaged, what is read comes late, or
-//! not, or is something else.
+//! A store of pages without a disk, with the faults of one: what is written may be lost or damaged,
+//! what is read comes late, or not, or is something else.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -47,8 +47,8 @@ pub(crate) async fn embed_prompt(
     Ok(json_of(Body::from(format!("{{\"embedding\":{}}}", numbers(vector)))))
 }
 
-/// The texts of a field, empty where the model is only to be loaded, and when it was; and the model, kept as long as the request
-/// says.
+/// The texts of a field, empty where the model is only to be loaded, and when it was; and the
+/// model, kept as long as the request says.
 async fn prepare(
     app: &Arc<App>,
     request: Request<Body>,

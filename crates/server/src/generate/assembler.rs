@@ -73,8 +73,8 @@ impl Assembler {
         self.pass(text, true, true)
     }
 
-    /// Pieces of the text, with the tokens that begin in what was passed on, or `all` that are left. `ends` says that no
-    /// more text comes.
+    /// Pieces of the text, with the tokens that begin in what was passed on, or `all` that are
+    /// left. `ends` says that no more text comes.
     fn pass(&mut self, text: String, all: bool, ends: bool) -> Vec<Piece> {
         self.passed += text.chars().count();
         let ready =
@@ -101,7 +101,8 @@ impl Assembler {
                 Piece::Text { text, tokens: tokens.take().unwrap_or_default(), generated }
             }
             ReplyPart::Call(call) => {
-                // The call is passed on: who asked for it checks it too, and tells the model what is wrong with it.
+                // The call is passed on: who asked for it checks it too, and tells the model what
+                // is wrong with it.
                 if let Some(complaint) = complaint(&call) {
                     tracing::warn!("{}", escaped(&complaint));
                 }

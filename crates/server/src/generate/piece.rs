@@ -33,7 +33,8 @@ pub(crate) enum Piece {
     /// More text.
     Text {
         text: String,
-        /// The tokens whose text begins in what has been passed on, if log-probabilities are wanted.
+        /// The tokens whose text begins in what has been passed on, if log-probabilities are
+        /// wanted.
         tokens: Vec<TokenText>,
         /// Tokens generated so far.
         generated: usize,

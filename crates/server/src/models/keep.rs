@@ -28,8 +28,8 @@ const UNITS: [(&str, f64); 7] = [
 const SECONDS_MAX: f64 = 100.0 * 365.25 * 86_400.0;
 
 impl KeepAlive {
-    /// Reads seconds (`300`), a duration as Go writes it (`5m`, `1h30m`, `2.5s`), or a negative one of either, which means
-    /// for ever.
+    /// Reads seconds (`300`), a duration as Go writes it (`5m`, `1h30m`, `2.5s`), or a negative one
+    /// of either, which means for ever.
     ///
     /// # Errors
     /// What can be written.

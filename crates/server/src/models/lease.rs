@@ -51,7 +51,8 @@ impl Lease {
         Self { name, base, preset, model, scope, asked, shared }
     }
 
-    /// What requests are checked against: the engine's limits, and the context that the name sets where that is smaller.
+    /// What requests are checked against: the engine's limits, and the context that the name sets
+    /// where that is smaller.
     pub(crate) fn limits(&self) -> Limits {
         let context = bounded(self.preset.context, &self.model);
         Limits { context, ..self.service.limits() }
@@ -73,7 +74,8 @@ impl Lease {
         self.limits().check_least(least).map_err(|error| self.refused(error))
     }
 
-    /// The error of a prompt. Where the preset bounds the context, no option of the server would help.
+    /// The error of a prompt. Where the preset bounds the context, no option of the server would
+    /// help.
     fn refused(&self, error: EngineError) -> ApiError {
         let is_bound = self.limits().context < self.service.limits().context;
         let (tokens, context) = match &error {
@@ -108,8 +110,8 @@ impl Lease {
         self.change(|ready| ready.failed_steps = failed_steps);
     }
 
-    /// The error of a request that the device has failed, with its true cause. Where the cause lasts, the model is unloaded
-    /// when its requests have ended, and the next one loads it again.
+    /// The error of a request that the device has failed, with its true cause. Where the cause
+    /// lasts, the model is unloaded when its requests have ended, and the next one loads it again.
     pub(crate) async fn explain(&self, error: ApiError) -> ApiError {
         if error.code != Code::DeviceFailed {
             return error;

@@ -1,4 +1,5 @@
-//! What the crate that has devices and files does for the server: find models, open them, and manage those on disk.
+//! What the crate that has devices and files does for the server: find models, open them, and
+//! manage those on disk.
 
 use std::sync::Arc;
 
@@ -11,14 +12,15 @@ use crate::error::{ApiError, Code};
 
 /// Finds and opens models.
 ///
-/// A *name* is what a client asks for. A *model* is what is loaded for it: several names may stand for one model, which is
-/// loaded once for all of them. All methods may read the disk.
+/// A *name* is what a client asks for. A *model* is what is loaded for it: several names may stand
+/// for one model, which is loaded once for all of them. All methods may read the disk.
 pub trait Loader: Send + Sync + 'static {
-    /// The names that are listed, the one for requests that name none first. Never empty. May change while the server
-    /// runs where there is a [`library`](Loader::library), and only there.
+    /// The names that are listed, the one for requests that name none first. Never empty. May
+    /// change while the server runs where there is a [`library`](Loader::library), and only there.
     fn list(&self) -> Vec<Listed>;
 
-    /// What a name stands for; `None` where it stands for nothing. Names that are not listed may be found too.
+    /// What a name stands for; `None` where it stands for nothing. Names that are not listed may be
+    /// found too.
     ///
     /// # Errors
     /// Why a name that is known stands for no model at the moment, and what to do, for clients.
@@ -27,7 +29,8 @@ pub trait Loader: Send + Sync + 'static {
     /// Bytes of memory that a model will take about, before it is loaded.
     fn bytes(&self, model: &str) -> u64;
 
-    /// A number that changes when the files of a model change: when they are written to, cut, replaced or removed.
+    /// A number that changes when the files of a model change: when they are written to, cut,
+    /// replaced or removed.
     fn stamp(&self, model: &str) -> u64;
 
     /// Describes a model without loading it.
@@ -39,7 +42,8 @@ pub trait Loader: Send + Sync + 'static {
     /// Opens a model. Called on a thread that may wait; never for two models at once.
     ///
     /// # Errors
-    /// What is wrong with the model and what to do, for the log: clients are told only that it cannot be loaded.
+    /// What is wrong with the model and what to do, for the log: clients are told only that it
+    /// cannot be loaded.
     fn load(&self, model: &str) -> Result<LoadedModel, String>;
 
     /// What manages the models on disk, where clients may do that.
@@ -153,9 +157,11 @@ pub struct Outline {
     pub template: Option<String>,
 }
 
-/// Manages the models on disk. Every method may take long: they are called on threads that may wait.
+/// Manages the models on disk. Every method may take long: they are called on threads that may
+/// wait.
 pub trait Library: Send + Sync {
-    /// The one spelling of a name that can be fetched: requests for the same spelling share a download.
+    /// The one spelling of a name that can be fetched: requests for the same spelling share a
+    /// download.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] if it cannot be the name of a model.
@@ -167,7 +173,8 @@ pub trait Library: Send + Sync {
     /// What went wrong; [`Refusal::Cancelled`] after [`PullProgress::is_cancelled`].
     fn pull(&self, name: &str, progress: &mut dyn PullProgress) -> Result<(), LibraryError>;
 
-    /// The model whose files [`Library::delete`] removes under this name; `None` where it removes a name only.
+    /// The model whose files [`Library::delete`] removes under this name; `None` where it removes a
+    /// name only.
     ///
     /// # Errors
     /// [`Refusal::Unknown`], or [`Refusal::Invalid`] for what cannot be removed.

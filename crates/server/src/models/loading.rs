@@ -13,7 +13,8 @@ use super::shared::{Named, Shared};
 use super::table::{Expired, Outcome, Problem, Ready, Room, Slot};
 use crate::error::{ApiError, shown};
 
-/// How long a load waits for the requests of other models to end when there is no room beside these.
+/// How long a load waits for the requests of other models to end when there is no room beside
+/// these.
 const ROOM_WAIT: Duration = Duration::from_secs(300);
 /// Most time that a model is kept for those who waited for it. They take it as soon as they run.
 const TAKE_WAIT: Duration = Duration::from_secs(5);
@@ -23,7 +24,8 @@ const CLOSED: &str = "the server is shutting down";
 /// Numbers of loads.
 static LOADS: AtomicU64 = AtomicU64::new(0);
 
-/// A load that may wait for room. Once it has room or gives up, the models that are still there stay.
+/// A load that may wait for room. Once it has room or gives up, the models that are still there
+/// stay.
 struct Waiting<'a> {
     shared: &'a Shared,
     number: u64,
@@ -83,8 +85,9 @@ impl Shared {
         }
     }
 
-    /// Loads a model when it is its turn and there is room, and tells those who wait for it. A load that waits for room
-    /// leaves the turn to others; one that nobody waits for any more is given up.
+    /// Loads a model when it is its turn and there is room, and tells those who wait for it. A load
+    /// that waits for room leaves the turn to others; one that nobody waits for any more is given
+    /// up.
     pub(super) async fn load_when_there_is_room(
         self: Arc<Self>,
         name: String,
@@ -104,8 +107,8 @@ impl Shared {
             };
             match self.load(&name, waiting.number).await {
                 Ok(Some(_lease)) => {
-                    // The turn ends when those who waited have their leases: otherwise the next load might unload the model
-                    // before anybody has used it.
+                    // The turn ends when those who waited have their leases: otherwise the next
+                    // load might unload the model before anybody has used it.
                     sender.send_replace(Some(Ok(())));
                     let _ = tokio::time::timeout(TAKE_WAIT, sender.closed()).await;
                     return;
@@ -155,8 +158,8 @@ impl Shared {
         sender.send_replace(Some(Err(message)));
     }
 
-    /// Loads a model and puts it in the table; `None` if there is no room for it at the moment. For one task at a time: what
-    /// there is room for is decided by what is in the table.
+    /// Loads a model and puts it in the table; `None` if there is no room for it at the moment. For
+    /// one task at a time: what there is room for is decided by what is in the table.
     async fn load(self: &Arc<Self>, name: &str, number: u64) -> Result<Option<Lease>, String> {
         let known = self.table().size(name);
         let bytes = self.loader.bytes(name).max(known);
@@ -220,8 +223,9 @@ impl Shared {
         Ok(Lease::new(&named, model, used, self))
     }
 
-    /// Unloads models that nobody uses, the least recently used ones first, until there is room. Where all are used, some
-    /// leave as soon as their requests have ended, and there is no room yet.
+    /// Unloads models that nobody uses, the least recently used ones first, until there is room.
+    /// Where all are used, some leave as soon as their requests have ended, and there is no room
+    /// yet.
     async fn make_room(self: &Arc<Self>, bytes: u64, number: u64) -> Result<bool, String> {
         let Some(budget) = self.budget else {
             return if self.is_closed() { Err(CLOSED.to_owned()) } else { Ok(true) };
@@ -248,7 +252,8 @@ impl Shared {
         }
     }
 
-    /// Ends the engine of a model that the table has as stopping, and takes it out. Goes on if nobody waits for it.
+    /// Ends the engine of a model that the table has as stopping, and takes it out. Goes on if
+    /// nobody waits for it.
     pub(super) async fn finish_to_stop(self: &Arc<Self>, name: String, model: Arc<LoadedModel>) {
         let shared = Arc::clone(self);
         let task = tokio::spawn(async move {

@@ -15,7 +15,8 @@ pub struct Preset {
     pub max_tokens: Option<usize>,
     /// Most positions of a prompt and its answer. The model's context bounds it.
     pub context: Option<usize>,
-    /// Turns that every conversation begins with: who speaks (`user` or `assistant`), and what is said.
+    /// Turns that every conversation begins with: who speaks (`user` or `assistant`), and what is
+    /// said.
     pub messages: Vec<(String, String)>,
 }
 
@@ -26,7 +27,8 @@ pub struct Recipe {
     pub from: String,
     /// The system prompt.
     pub system: Option<String>,
-    /// Parameters by their names in Ollama's API, with their values as text; `stop` may be there several times.
+    /// Parameters by their names in Ollama's API, with their values as text; `stop` may be there
+    /// several times.
     pub parameters: Vec<(String, String)>,
     /// Turns that every conversation begins with: who speaks, and what is said.
     pub messages: Vec<(String, String)>,

@@ -32,7 +32,8 @@ pub(super) struct Shared {
     pub(super) table: Mutex<Table>,
     /// One load at a time.
     pub(super) loading: tokio::sync::Mutex<()>,
-    /// Told when a lease ends, a model is gone or its time has changed, and when the table is closed.
+    /// Told when a lease ends, a model is gone or its time has changed, and when the table is
+    /// closed.
     pub(super) released: Notify,
     /// Told when models that were leaving are gone or stay, and when the table is closed.
     pub(super) settled: Notify,

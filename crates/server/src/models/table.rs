@@ -12,14 +12,15 @@ use super::loader::LoadedModel;
 /// How a load has ended, once it has.
 pub(super) type Outcome = Option<Result<(), String>>;
 
-/// Steps in which the device may fail without a text in between before the model is loaded again. A request that fails has
-/// been tried twice.
+/// Steps in which the device may fail without a text in between before the model is loaded again. A
+/// request that fails has been tried twice.
 pub(super) const FAILED_STEPS: u64 = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) slots: HashMap<String, Slot>,
-    /// Bytes that each model took when it was loaded; before its first load there is only an estimate.
+    /// Bytes that each model took when it was loaded; before its first load there is only an
+    /// estimate.
     pub(super) sizes: HashMap<String, u64>,
     /// The stamp of each model's files when it was loaded last.
     pub(super) stamps: HashMap<String, u64>,
@@ -136,9 +137,9 @@ impl Table {
         Some(model)
     }
 
-    /// Takes the least recently used model that nobody uses out of the table, if others may take no more than `allowed`
-    /// bytes. If all are used, marks those that have to leave, for the load that has waited longest. Whether one stays that
-    /// was leaving is the second answer.
+    /// Takes the least recently used model that nobody uses out of the table, if others may take no
+    /// more than `allowed` bytes. If all are used, marks those that have to leave, for the load
+    /// that has waited longest. Whether one stays that was leaving is the second answer.
     pub(super) fn look_for_room(&mut self, allowed: u64, load: u64) -> (Room, bool) {
         if self.is_closed {
             return (Room::Closed, false);
@@ -173,11 +174,12 @@ impl Table {
         (Room::InUse, one_stays)
     }
 
-    /// Marks models to leave, the least recently used ones first, until they free `bytes`. Whether one stays that was
-    /// leaving.
+    /// Marks models to leave, the least recently used ones first, until they free `bytes`. Whether
+    /// one stays that was leaving.
     fn mark_leaving(&mut self, mut bytes: u64) -> bool {
         let mut ready: Vec<&mut Ready> = self.all_ready().collect();
-        // Those that are leaving come first: each lease that ends makes its model a recently used one.
+        // Those that are leaving come first: each lease that ends makes its model a recently used
+        // one.
         ready.sort_by_key(|ready| (!ready.is_leaving, ready.used));
         let mut one_stays = false;
         for ready in ready {
@@ -189,7 +191,8 @@ impl Table {
         one_stays
     }
 
-    /// A load waits for room no longer: the models that are still there stay. Whether models were leaving for it.
+    /// A load waits for room no longer: the models that are still there stay. Whether models were
+    /// leaving for it.
     pub(super) fn leave_room(&mut self, load: u64) -> bool {
         let was_first = self.room.front() == Some(&load);
         self.room.retain(|other| *other != load);
@@ -199,7 +202,8 @@ impl Table {
         was_first
     }
 
-    /// Begins to unload a model whose time is over, or that has failed and that nobody uses any more.
+    /// Begins to unload a model whose time is over, or that has failed and that nobody uses any
+    /// more.
     pub(super) fn take_expired(&mut self, now: Instant) -> Expired {
         let mut next = None::<Instant>;
         let mut over = None;
@@ -228,8 +232,8 @@ impl Table {
         })
     }
 
-    /// Whether a model that has failed may be tried by the next request: its files are others by now, or, where they are not
-    /// the cause, some time has passed.
+    /// Whether a model that has failed may be tried by the next request: its files are others by
+    /// now, or, where they are not the cause, some time has passed.
     pub(super) fn may_work(problem: &Problem, stamp: u64, pause: Duration) -> bool {
         stamp != problem.stamp || !problem.has_changed && problem.since.elapsed() >= pause
     }

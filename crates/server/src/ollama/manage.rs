@@ -69,7 +69,8 @@ pub(crate) async fn copy(
     Ok(json_response(&json!({})))
 }
 
-/// `DELETE /api/delete`: removes a preset, or a model with its files. One that is loaded and that nobody uses is unloaded.
+/// `DELETE /api/delete`: removes a preset, or a model with its files. One that is loaded and that
+/// nobody uses is unloaded.
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     request: Request<Body>,

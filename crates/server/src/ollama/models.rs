@@ -69,9 +69,9 @@ pub(crate) async fn show(
     })))
 }
 
-/// The version of Ollama whose API this dialect has: clients ask which of its features they may use, editors for 0.6.4 at least.
-/// It has `capabilities` of `/api/show` (0.6.4), calls in streams (0.8) and `context_length` of `/api/ps` (0.10), and nothing yet of what
-/// came later.
+/// The version of Ollama whose API this dialect has: clients ask which of its features they may
+/// use, editors for 0.6.4 at least. It has `capabilities` of `/api/show` (0.6.4), calls in streams
+/// (0.8) and `context_length` of `/api/ps` (0.10), and nothing yet of what came later.
 const API_VERSION: &str = "0.10.0";
 
 /// `GET /api/version`

@@ -1,7 +1,7 @@
 //! Downloads that requests share.
 //!
-//! Requests for the same model share one download. It goes on as long as anybody listens: a client that goes away stops
-//! listening, and what was fetched is continued by the next request.
+//! Requests for the same model share one download. It goes on as long as anybody listens: a client
+//! that goes away stops listening, and what was fetched is continued by the next request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -95,7 +95,8 @@ impl flow::Asked for Asked {
         let prompt_logprobs = parameters.fields.prompt_logprobs;
         if echo && logprobs.is_some() {
             parameters.fields.prompt_logprobs = prompt_logprobs.max(logprobs);
-            // Clients that score texts ask for one token and cut it off: it has to be there, even if it ends the text.
+            // Clients that score texts ask for one token and cut it off: it has to be there, even
+            // if it ends the text.
             parameters.fields.ignore_eos |= parameters.max_tokens == 1;
         }
         let n = parameters.fields.n;
@@ -120,11 +121,12 @@ impl flow::Asked for Asked {
     }
 }
 
-/// The token ids of prompts after each of which `n` texts are written. All are looked at before the first one is cut into tokens.
+/// The token ids of prompts after each of which `n` texts are written. All are looked at before the
+/// first one is cut into tokens.
 ///
 /// # Errors
-/// 400 where one is longer than the context or has token ids that the model does not have, or there are more than there is ever
-/// room for; as [`check_engine`] otherwise.
+/// 400 where one is longer than the context or has token ids that the model does not have, or there
+/// are more than there is ever room for; as [`check_engine`] otherwise.
 pub(crate) fn encode_all(
     prompts: Vec<Prompt>,
     lease: &Lease,
@@ -251,7 +253,8 @@ impl Writer for Chunks {
                 let known = self.logprobs.filter(|_| !tokens.is_empty());
                 let known = known.map(|alternatives| {
                     let mut legacy = Legacy::default();
-                    // No prompt stands before them: streams with both `echo` and `logprobs` are refused.
+                    // No prompt stands before them: streams with both `echo` and `logprobs` are
+                    // refused.
                     legacy.generated(&self.lease.model.tokenizer, &tokens, 0, alternatives);
                     legacy.json()
                 });

@@ -59,8 +59,8 @@ impl Legacy {
         }
     }
 
-    /// Adds the prompt: its first token has no log-probability. A token that is part of a character begins where that
-    /// does.
+    /// Adds the prompt: its first token has no log-probability. A token that is part of a character
+    /// begins where that does.
     pub(crate) fn prompt(
         &mut self,
         tokenizer: &Arc<Tokenizer>,
@@ -106,7 +106,8 @@ impl Legacy {
     }
 }
 
-/// vLLM's `prompt_logprobs`: for each prompt token but the first its own and the most likely ones, by id.
+/// vLLM's `prompt_logprobs`: for each prompt token but the first its own and the most likely ones,
+/// by id.
 pub(crate) fn vllm_prompt(tokenizer: &Tokenizer, logprobs: &[Logprobs]) -> Value {
     let entry = |id: u32, logprob: f32, rank: usize| {
         (

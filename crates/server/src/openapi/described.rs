@@ -187,7 +187,8 @@ fn slots() -> Value {
     list(slot)
 }
 
-/// The object that a struct of numbers is written as. `other` gives the schemas of what is not a plain number or truth.
+/// The object that a struct of numbers is written as. `other` gives the schemas of what is not a
+/// plain number or truth.
 fn counted(example: &impl serde::Serialize, other: fn(&str) -> Option<Value>) -> Value {
     let example = serde_json::to_value(example).expect("numbers are written as JSON");
     let fields = example.as_object().expect("a struct is written as an object");

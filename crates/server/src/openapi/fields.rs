@@ -110,8 +110,8 @@ pub(super) fn stops() -> Value {
     about(one_of(vec![stop.clone(), list_of(stop, 0, STOPS_MAX)]), words)
 }
 
-/// What `parameters::Parameters::read` reads, that is, what chats and completions share. `tokens` is the default of how many
-/// tokens are written, where it is a number.
+/// What `parameters::Parameters::read` reads, that is, what chats and completions share. `tokens`
+/// is the default of how many tokens are written, where it is a number.
 pub(super) fn parameters(tokens: Option<i64>) -> Vec<Field> {
     let most = TOKENS_MAX as i64;
     let tokens = |words: &str| {
@@ -339,7 +339,8 @@ pub(super) fn messages() -> Field {
     ("messages", list_of(schema("Message"), 1, MESSAGES_MAX))
 }
 
-/// `conversation::read_message`, with Ollama's `images`. Calls and results are read where tools are.
+/// `conversation::read_message`, with Ollama's `images`. Calls and results are read where tools
+/// are.
 pub(super) fn message(images: Option<Value>) -> Value {
     let part =
         asked([("type", choice(["text", "input_text", "output_text"])), ("text", text())], []);

@@ -21,7 +21,8 @@ const THREAD: &str = "reads are noted";
 
 static READS: Mutex<Vec<(String, Form)>> = Mutex::new(Vec::new());
 
-/// Notes that a field is asked for, whether it is there or not. Places in lists are left out: `messages[].role`.
+/// Notes that a field is asked for, whether it is there or not. Places in lists are left out:
+/// `messages[].role`.
 pub(crate) fn note(path: &str, form: Form) {
     if std::thread::current().name() != Some(THREAD) {
         return;

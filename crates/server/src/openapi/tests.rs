@@ -31,8 +31,8 @@ fn written() -> String {
     text + "\n"
 }
 
-/// Writes a value in one line if it fits after `used` columns, else its parts in lines of their own: a change of a field is
-/// the change of a line.
+/// Writes a value in one line if it fits after `used` columns, else its parts in lines of their
+/// own: a change of a field is the change of a line.
 fn push(text: &mut String, value: &Value, indent: usize, used: usize) {
     let line = value.to_string();
     let fits = used + line.chars().count() < COLUMNS;
@@ -122,7 +122,8 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Fields within fields that no handler reads by name: beginnings of their paths, and what reads them.
+/// Fields within fields that no handler reads by name: beginnings of their paths, and what reads
+/// them.
 const ELSEWHERE: [(&str, &str); 11] = [
     ("tools[].", "trine_text::Tools; Anthropic's are put into its form before"),
     ("tool_choice.", "trine_text::Tools"),

@@ -42,8 +42,8 @@ fn name_of(item: &Value) -> Value {
     }
 }
 
-/// Functions, which have no object `function` of their own here, those of namespaces among the others. Tools of other
-/// kinds are left out.
+/// Functions, which have no object `function` of their own here, those of namespaces among the
+/// others. Tools of other kinds are left out.
 pub(super) fn calling(
     fields: Fields<'_>,
     warnings: &mut Warnings,
@@ -103,7 +103,8 @@ struct Offered<'a> {
 }
 
 impl Offered<'_> {
-    /// Adds the tool at a place, under another name if one is given; leaves it out with a warning if it is not a function.
+    /// Adds the tool at a place, under another name if one is given; leaves it out with a warning
+    /// if it is not a function.
     fn add(&mut self, kind: Option<&str>, tool: &Value, name: Option<&str>, place: String) {
         match kind {
             Some(kind) if kind != "function" => {
@@ -165,7 +166,8 @@ fn unfold(item: &Value, warnings: &mut Warnings) -> Result<Item, ApiError> {
         }
         // What a model of another server thought is for that model only.
         Some("reasoning") => Ok(Item::LeftOut),
-        // What another server has done by itself; the answer that it gave after that is an item of its own.
+        // What another server has done by itself; the answer that it gave after that is an item of
+        // its own.
         Some(kind) if is_hosted(kind) => {
             let kind = shown(kind);
             warnings
@@ -198,7 +200,8 @@ fn is_hosted(kind: &str) -> bool {
         || matches!(kind, "mcp_list_tools" | "mcp_approval_request" | "mcp_approval_response")
 }
 
-/// The items as messages, and where each of them is: calls that follow one another, or the words before them, are one message.
+/// The items as messages, and where each of them is: calls that follow one another, or the words
+/// before them, are one message.
 fn unfolded(items: &[Value], warnings: &mut Warnings) -> Result<(Vec<Value>, Places), ApiError> {
     let mut messages: Vec<Value> = Vec::with_capacity(items.len());
     let mut places = Places::default();

@@ -1,10 +1,11 @@
-//! What the HTTP library lets pass in heads of requests, and should not: lines that end without a carriage return, and a little
-//! more than the limit.
+//! What the HTTP library lets pass in heads of requests, and should not: lines that end without a
+//! carriage return, and a little more than the limit.
 //!
-//! A bare line feed ends a line for some readers of HTTP and not for others: where a proxy and a server disagree, a request
-//! can be hidden in another one (RFC 9112, 11.2). The bytes of each head are looked at on their way to the library, which answers
-//! what is wrong: a bare line feed is handed on as a zero byte, which it refuses with 400, and no more of a head than the limit is,
-//! so that a longer one always is one too many (431).
+//! A bare line feed ends a line for some readers of HTTP and not for others: where a proxy and a
+//! server disagree, a request can be hidden in another one (RFC 9112, 11.2). The bytes of each head
+//! are looked at on their way to the library, which answers what is wrong: a bare line feed is
+//! handed on as a zero byte, which it refuses with 400, and no more of a head than the limit is, so
+//! that a longer one always is one too many (431).
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +13,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes of a line that are kept to read its header: more than a length takes, however it is spaced.
+/// Bytes of a line that are kept to read its header: more than a length takes, however it is
+/// spaced.
 const LINE_BYTES: usize = 128;
 
 /// A connection whose heads are looked at.

@@ -1,4 +1,5 @@
-//! Who is connected. When all places are taken, the connection that has been idle the longest makes way.
+//! Who is connected. When all places are taken, the connection that has been idle the longest makes
+//! way.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +53,8 @@ impl Table {
         Self { places, reserve, seats: Mutex::default(), left: Notify::new() }
     }
 
-    /// A place for a new connection; `None` if all are busy. Nobody waits for the end of one that is late.
+    /// A place for a new connection; `None` if all are busy. Nobody waits for the end of one that
+    /// is late.
     pub(crate) fn enter(table: &Arc<Self>, is_late: bool) -> Option<Place> {
         let mut seats = table.lock();
         if seats.taken.len() >= table.places {

@@ -1,5 +1,5 @@
-//! The requests of coding agents and agent libraries: their fields and structure in our own words. `tools/server-test/agents.py`
-//! drives the programs themselves.
+//! The requests of coding agents and agent libraries: their fields and structure in our own words.
+//! `tools/server-test/agents.py` drives the programs themselves.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ fn schema(properties: Value, required: Value) -> Value {
     })
 }
 
-/// Tools as a coding agent in Anthropic's dialect declares them, one of them with a keyword that no grammar holds.
+/// Tools as a coding agent in Anthropic's dialect declares them, one of them with a keyword that no
+/// grammar holds.
 fn blocks_of_tools() -> Value {
     json!([
         {"name": "Run", "description": "Runs a command.", "input_schema": schema(
@@ -204,7 +205,8 @@ fn tools_of_other_servers_are_left_out_of_messages() {
     assert!(told[0].contains("web_search_20250305") && told[0].contains("left out"), "{told:?}");
 }
 
-/// An agent searches the web with a request of its own: one tool, which only Anthropic's servers run, and a demand for it.
+/// An agent searches the web with a request of its own: one tool, which only Anthropic's servers
+/// run, and a demand for it.
 #[test]
 fn a_demand_for_a_tool_that_is_left_out_of_messages_is_dropped() {
     let server = Harness::start();
@@ -544,7 +546,8 @@ fn results_in_ollamas_dialect_find_their_calls() {
     );
 }
 
-/// Two system parts before the user's, as pydantic-ai writes instructions and a system prompt; a system part in the middle.
+/// Two system parts before the user's, as pydantic-ai writes instructions and a system prompt; a
+/// system part in the middle.
 #[test]
 fn conversations_with_several_system_parts() {
     let server = Harness::start();
@@ -564,7 +567,8 @@ fn conversations_with_several_system_parts() {
     }
 }
 
-/// Agents' prompts take longer to read than a stream may be silent: it begins as every other one all the same.
+/// Agents' prompts take longer to read than a stream may be silent: it begins as every other one
+/// all the same.
 #[test]
 fn streams_that_begin_late_are_whole() {
     let server = Harness::with(|options| options.limits.silence = Duration::from_millis(50));

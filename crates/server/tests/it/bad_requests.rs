@@ -1,4 +1,5 @@
-//! Bodies that must be refused: rows of the list of bad inputs, each with its status, the server as well as before.
+//! Bodies that must be refused: rows of the list of bad inputs, each with its status, the server as
+//! well as before.
 
 use serde_json::{Value, json};
 
@@ -247,7 +248,8 @@ fn fields_that_are_not_supported() {
     ]);
 }
 
-/// Row 47 and 48: templates of requests are not run, and variables cannot replace what the server sets.
+/// Row 47 and 48: templates of requests are not run, and variables cannot replace what the server
+/// sets.
 #[test]
 fn templates_cannot_be_taken_over() {
     let server = Harness::start();
@@ -378,7 +380,8 @@ fn other_types_and_encodings_of_bodies() {
     assert_eq!(client::post(server.address, COMPLETIONS, &kind, body.as_bytes()).status, 200);
 }
 
-/// What would be refused as "later" for ever is refused as wrong, and so is an answer of unbounded size.
+/// What would be refused as "later" for ever is refused as wrong, and so is an answer of unbounded
+/// size.
 #[test]
 fn what_can_never_be_answered_is_refused_for_good() {
     let server = Harness::start();
@@ -403,7 +406,8 @@ fn conversations_that_are_much_too_long() {
         let turns = turns.map(|(role, text)| json!({"role": role, "content": text}));
         json!({"max_tokens": 1, "messages": turns})
     };
-    // What a user says counts by its tokens. A template may leave out what an assistant said: that counts by the bytes it is given.
+    // What a user says counts by its tokens. A template may leave out what an assistant said: that
+    // counts by the bytes it is given.
     for (role, told) in [("user", "has at least"), ("assistant", "bytes")] {
         let body = long(role);
         for path in ["/v1/chat/completions", "/v1/messages", "/api/chat"] {

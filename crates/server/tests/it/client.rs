@@ -60,8 +60,8 @@ pub(crate) fn head(method: &str, path: &str, headers: &[(&str, &str)]) -> String
     head
 }
 
-/// Sends a request on a connection of its own and reads the whole answer, which must be one that the OpenAPI document
-/// describes.
+/// Sends a request on a connection of its own and reads the whole answer, which must be one that
+/// the OpenAPI document describes.
 pub(crate) fn ask(
     address: SocketAddr,
     method: &str,

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use crate::harness::Harness;
 
-/// Roles of messages that real clients send: two system messages, one in the middle, one at the end, nothing but one, a user
-/// who speaks twice, an assistant who speaks first.
+/// Roles of messages that real clients send: two system messages, one in the middle, one at the
+/// end, nothing but one, a user who speaks twice, an assistant who speaks first.
 const SHAPES: [&[&str]; 8] = [
     &["system", "system", "user"],
     &["system", "user", "assistant", "system", "user"],

@@ -25,7 +25,8 @@ fn logits_that_are_no_numbers_end_the_request() {
     assert_eq!(server.post(COMPLETIONS, &body(false)).0, 200);
 }
 
-/// Row 117: an engine whose thread panics takes its own requests with it; the next one gets another.
+/// Row 117: an engine whose thread panics takes its own requests with it; the next one gets
+/// another.
 #[test]
 fn an_engine_that_panics_is_replaced() {
     let server = Harness::start();

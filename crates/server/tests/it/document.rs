@@ -34,7 +34,8 @@ fn close(value: &mut Value) {
 
 /// Panics unless the document has the answer: status, headers, media type and body.
 pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
-    // The body of HEAD is left out, and OPTIONS is answered on every path before its route is looked for.
+    // The body of HEAD is left out, and OPTIONS is answered on every path before its route is
+    // looked for.
     if !matches!(method, "GET" | "POST" | "DELETE") {
         return;
     }

@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use trine_engine::{Event, Pooling, Request};
+use trine_engine::{Pooling, Request, Update};
 
 use crate::client;
 use crate::harness::{CONTEXT, DIMENSIONS, Harness, demo_embedder};
@@ -17,7 +17,7 @@ fn expected(ids: &[u32]) -> Vec<f32> {
     engine.submit(Request::embedding(ids.to_vec(), Pooling::Mean)).unwrap();
     while !engine.is_idle() {
         for event in engine.step().unwrap() {
-            if let Event::Embedding { vector, .. } = event {
+            if let Update::Embedding(vector) = event.update {
                 return vector;
             }
         }
@@ -322,7 +322,8 @@ fn a_full_queue_is_told() {
     assert_eq!(client::post(server.address, PATH, &[], body.as_bytes()).status, 200);
 }
 
-/// A request whose texts have all had their turn, while others take every place of the queue, waits for one and loses nothing.
+/// A request whose texts have all had their turn, while others take every place of the queue, waits
+/// for one and loses nothing.
 #[test]
 fn a_request_that_has_begun_waits_for_places() {
     let server = Harness::start();
@@ -330,7 +331,8 @@ fn a_request_that_has_begun_waits_for_places() {
     let service = server.loader.service.lock().unwrap().clone().unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut held = Vec::new();
-    // More than wait at once: the first of them have run, and the request's first texts before these.
+    // More than wait at once: the first of them have run, and the request's first texts before
+    // these.
     while held.len() < 200 {
         assert!(Instant::now() < deadline, "the engine runs");
         match service.submit(Request::embedding(vec![1; 8], Pooling::Mean)) {

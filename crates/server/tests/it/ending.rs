@@ -48,7 +48,8 @@ fn draining_finishes_what_runs_and_takes_no_more() {
     server.join();
 }
 
-/// Row 116: an answer that was made before reaches its client, however late that reads it. Nobody waits for the idle.
+/// Row 116: an answer that was made before reaches its client, however late that reads it. Nobody
+/// waits for the idle.
 #[test]
 fn draining_sends_what_was_answered() {
     const WORD: &str = " disappointment";
@@ -62,8 +63,8 @@ fn draining_sends_what_was_answered() {
     let body = json!({"tokens": ids.repeat(TIMES)}).to_string();
     let mut stream = connect(server.address);
     send(&mut stream, "POST", "/detokenize", &[], body.as_bytes());
-    // Several times what the system takes of it for a client that does not read. It is in the connection's buffer as a whole
-    // before the first byte is sent.
+    // Several times what the system takes of it for a client that does not read. It is in the
+    // connection's buffer as a whole before the first byte is sent.
     assert_eq!(stream.peek(&mut [0]).unwrap(), 1);
     server.handle.drain();
     std::thread::sleep(Duration::from_millis(500));
@@ -139,7 +140,8 @@ fn certificates_that_cannot_be_used_are_explained() {
     assert!(bind(options).unwrap_err().to_string().contains("chain.pem"));
 }
 
-/// A request whose time is over is an error: with its own status before the first byte, as an event later.
+/// A request whose time is over is an error: with its own status before the first byte, as an event
+/// later.
 #[test]
 fn requests_end_with_their_time() {
     let server = Harness::with(|options| {

@@ -23,13 +23,15 @@ pub(crate) struct Controls {
     pub(crate) panics_at: AtomicUsize,
     /// Whether logits are not numbers.
     pub(crate) is_broken: AtomicBool,
-    /// What every answer is instead of the script, from its first token on; its last token is repeated.
+    /// What every answer is instead of the script, from its first token on; its last token is
+    /// repeated.
     pub(crate) reply: Mutex<Option<Vec<u32>>>,
 }
 
 /// The device side of the model.
 pub(crate) struct Script {
-    /// A second output of the Plan are hidden states: 1 at the place of the position, over and over.
+    /// A second output of the Plan are hidden states: 1 at the place of the position, over and
+    /// over.
     pub(crate) facts: Facts,
     flights: Flights<()>,
     vocabulary: usize,

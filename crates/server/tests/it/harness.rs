@@ -70,9 +70,10 @@ pub(crate) struct Shelf {
     pub(crate) cancelled: AtomicUsize,
 }
 
-/// Loads scripted models called `main`, `other` and `third`, and `long`, which has a context of [`LONG_CONTEXT`]; `broken` cannot
-/// be loaded, and `defect` panics. `demo` is the embedded model itself; no grammar can guide `narrow`, whose logits are fewer
-/// than its tokenizer's tokens. `demo-embedder` and `embedder` give embeddings: of the embedded model, and scripted ones of
+/// Loads scripted models called `main`, `other` and `third`, and `long`, which has a context of
+/// [`LONG_CONTEXT`]; `broken` cannot be loaded, and `defect` panics. `demo` is the embedded model
+/// itself; no grammar can guide `narrow`, whose logits are fewer than its tokenizer's tokens.
+/// `demo-embedder` and `embedder` give embeddings: of the embedded model, and scripted ones of
 /// [`DIMENSIONS`] numbers.
 pub(crate) struct Scripted {
     pub(crate) controls: Arc<Controls>,

@@ -129,7 +129,8 @@ fn metrics_come_as_the_reader_asks() {
     }
 }
 
-/// Presence and frequency penalties count the answer in OpenAI's dialect, and a window of prompt and answer in the others.
+/// Presence and frequency penalties count the answer in OpenAI's dialect, and a window of prompt
+/// and answer in the others.
 #[test]
 fn penalties_count_what_each_dialect_counts() {
     let server = Harness::start();

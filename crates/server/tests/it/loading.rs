@@ -132,7 +132,8 @@ fn steady_work_on_a_model_keeps_no_other_out() {
     let (is_over, ended) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The first text is half as long as the others: each of these begins when the one before is half done.
+            // The first text is half as long as the others: each of these begins when the one
+            // before is half done.
             let mut last = begin(address, 50);
             // If the test fails, this ends all the same.
             while !is_over.load(Ordering::SeqCst) && started.elapsed() < 4 * PATIENCE {
@@ -157,8 +158,9 @@ fn steady_work_on_a_model_keeps_no_other_out() {
     });
 }
 
-/// A server with room for one model, the long text of `main` that it is writing, and two requests that wait: one for
-/// `other`, which waits for that text's end, and one for `main`, which is leaving.
+/// A server with room for one model, the long text of `main` that it is writing, and two requests
+/// that wait: one for `other`, which waits for that text's end, and one for `main`, which is
+/// leaving.
 fn crowded() -> (Harness, BufReader<TcpStream>, [Waiting; 2]) {
     let server = Harness::with(|options| options.memory_budget = Some(150));
     server.slow_down(Duration::from_millis(100));
@@ -188,7 +190,8 @@ fn requests_for_a_leaving_model_are_answered_in_the_end() {
     }
 }
 
-/// Those who wait for room, and for a model that leaves, do not wait until the last text of a server that ends.
+/// Those who wait for room, and for a model that leaves, do not wait until the last text of a
+/// server that ends.
 #[test]
 fn requests_for_a_leaving_model_are_told_that_the_server_ends() {
     let (server, running, waiting) = crowded();
@@ -240,7 +243,8 @@ fn a_load_without_room_holds_up_no_other() {
     assert_eq!(status, 200, "{answer}");
 }
 
-/// Nobody waits for it any more: it is not loaded, and the model that was to make room for it takes requests again.
+/// Nobody waits for it any more: it is not loaded, and the model that was to make room for it takes
+/// requests again.
 #[test]
 fn a_load_that_nobody_waits_for_is_given_up() {
     let server = Harness::with(|options| options.memory_budget = Some(150));
@@ -344,8 +348,8 @@ fn code(answer: &(u16, Value)) -> (u16, &str) {
     (answer.0, answer.1["error"]["code"].as_str().unwrap_or_default())
 }
 
-/// A file that is cut or overwritten while its model is loaded: the cause is named everywhere, and when the file is good
-/// again the next request is answered.
+/// A file that is cut or overwritten while its model is loaded: the cause is named everywhere, and
+/// when the file is good again the next request is answered.
 #[test]
 fn a_model_whose_file_was_changed_is_loaded_again() {
     let server = Harness::start();

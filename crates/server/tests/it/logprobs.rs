@@ -1,5 +1,5 @@
-//! Log-probabilities: what clients are told is what the model says. The model is the embedded one on the scalar
-//! reference.
+//! Log-probabilities: what clients are told is what the model says. The model is the embedded one
+//! on the scalar reference.
 
 use serde_json::{Value, json};
 

@@ -27,7 +27,8 @@ fn begin_stream(server: &Harness, tokens: usize) -> BufReader<TcpStream> {
     reader
 }
 
-/// A bare line feed ends no line of a head: where a proxy thinks otherwise, a request could hide in another one.
+/// A bare line feed ends no line of a head: where a proxy thinks otherwise, a request could hide in
+/// another one.
 #[test]
 fn bare_line_feeds_in_heads_are_refused() {
     let server = Harness::start();
@@ -126,7 +127,8 @@ fn unanswered(slow: &[TcpStream]) -> usize {
     errors.filter(|error| error.kind() == ErrorKind::WouldBlock).count()
 }
 
-/// Row 77: large bodies that do not end take all the room for what is large, and what is small passes.
+/// Row 77: large bodies that do not end take all the room for what is large, and what is small
+/// passes.
 #[test]
 fn slow_large_bodies_leave_room_for_small_ones() {
     const PERMITS: usize = 4;
@@ -185,7 +187,8 @@ fn heads_that_are_too_large() {
         let _ = stream.write_all(head.as_bytes());
         let answer = read_to_close(stream);
         let status = String::from_utf8_lossy(&answer);
-        // The server may have closed the connection before all was sent: then there is no answer to read.
+        // The server may have closed the connection before all was sent: then there is no answer to
+        // read.
         let is_refused =
             ["431", "414"].iter().any(|code| status.starts_with(&format!("HTTP/1.1 {code}")));
         assert!(is_refused || answer.is_empty(), "{}", &status[..status.len().min(100)]);
@@ -210,7 +213,8 @@ fn bodies_whose_length_is_a_lie() {
         let answer = String::from_utf8(read_to_close(stream)).unwrap();
         assert!(answer.starts_with(&format!("HTTP/1.1 {expected}")), "{head}{answer}");
     }
-    // Where both are given the chunks count (RFC 9112, 6.3), in either order, and nothing after them is a request.
+    // Where both are given the chunks count (RFC 9112, 6.3), in either order, and nothing after
+    // them is a request.
     let (length, chunked) = (("Content-Length", "5"), ("Transfer-Encoding", "chunked"));
     for headers in [[length, chunked, json], [chunked, length, json]] {
         let mut stream = connect(server.address);
@@ -297,7 +301,8 @@ fn disconnecting_ends_the_work() {
     server.wait_idle();
 }
 
-/// Row 81: a client that goes away while its prompt is read, and one that closes only the half it sends on.
+/// Row 81: a client that goes away while its prompt is read, and one that closes only the half it
+/// sends on.
 #[test]
 fn disconnecting_within_the_prompt_ends_the_work() {
     let server = Harness::start();

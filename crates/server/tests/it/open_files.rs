@@ -1,4 +1,5 @@
-//! A process that has no more files: row 115 of the list of bad inputs. A shell of Unix sets the limit.
+//! A process that has no more files: row 115 of the list of bad inputs. A shell of Unix sets the
+//! limit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -26,8 +27,8 @@ fn child() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// Row 115: more connections than the process may have files. Open ones go on, and when some have closed others
-/// come in.
+/// Row 115: more connections than the process may have files. Open ones go on, and when some have
+/// closed others come in.
 #[test]
 fn running_out_of_files_is_survived() {
     let mut child = Command::new("sh")

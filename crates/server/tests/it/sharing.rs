@@ -6,7 +6,8 @@ use trine_server::Keys;
 use crate::client;
 use crate::harness::Harness;
 
-/// Tokens that the server says it had already, for a prompt that is sent with a key and further fields.
+/// Tokens that the server says it had already, for a prompt that is sent with a key and further
+/// fields.
 fn cached(server: &Harness, key: &str, fields: &Value) -> u64 {
     let mut body = json!({"prompt": vec![7; 100], "max_tokens": 1});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());

@@ -139,7 +139,8 @@ fn other_dialects_ask_for_structure_in_their_own_fields() {
     }
 }
 
-/// The fields of llama.cpp, vLLM and SGLang are not part of the other dialects' APIs, but nobody sends them to be ignored.
+/// The fields of llama.cpp, vLLM and SGLang are not part of the other dialects' APIs, but nobody
+/// sends them to be ignored.
 #[test]
 fn every_dialect_takes_the_fields_of_other_servers() {
     let server = Harness::start();
@@ -255,7 +256,8 @@ fn regular_expressions_that_are_none_or_cost_too_much() {
     ]);
     let server = Harness::start();
     server.reply("aaaa");
-    // Exponential where expressions are matched by trying, or huge where repetitions are written out.
+    // Exponential where expressions are matched by trying, or huge where repetitions are written
+    // out.
     for regex in ["(a+)+b", ".{1000000}{1000000}", "foo**"] {
         let started = std::time::Instant::now();
         let body =
@@ -287,7 +289,8 @@ fn grammars_that_are_none_or_cost_too_much() {
     ]);
 }
 
-/// Row 64: left recursion, which a descending parser never comes back from, is no problem for this one.
+/// Row 64: left recursion, which a descending parser never comes back from, is no problem for this
+/// one.
 #[test]
 fn grammars_may_be_left_recursive() {
     let server = Harness::start();

@@ -134,7 +134,8 @@ fn a_tool_that_cannot_be_called_is_named() {
     }
 }
 
-/// A list of calls that is cut off has the calls that are complete, whole and streamed, and no raw JSON.
+/// A list of calls that is cut off has the calls that are complete, whole and streamed, and no raw
+/// JSON.
 #[test]
 fn complete_calls_of_an_unfinished_list_are_sent() {
     let server = Harness::start();

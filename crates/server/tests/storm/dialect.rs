@@ -76,7 +76,8 @@ impl Dialect {
         text.as_str().unwrap_or_else(|| panic!("{self:?}: no text in {answer}"))
     }
 
-    /// What the model has written, in a piece of a stream; empty where the piece is about something else.
+    /// What the model has written, in a piece of a stream; empty where the piece is about something
+    /// else.
     fn piece(self, piece: &Value) -> &str {
         let text = match self {
             Self::Chat => &piece["choices"][0]["delta"]["content"],

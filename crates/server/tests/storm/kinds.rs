@@ -80,8 +80,8 @@ impl Kind {
         unreachable!("the shares are gone through")
     }
 
-    /// Makes a request and judges what becomes of it. A server that closes the connection before it has said anything does
-    /// so only where a flood takes all places: the caller judges that.
+    /// Makes a request and judges what becomes of it. A server that closes the connection before it
+    /// has said anything does so only where a flood takes all places: the caller judges that.
     pub(crate) fn run(self, address: SocketAddr, random: &mut StdRng) -> Result<End, Cut> {
         match self {
             Self::Whole => ordinary(address, random, false),

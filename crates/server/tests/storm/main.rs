@@ -1,5 +1,5 @@
-//! A storm: 10,000 requests of all kinds at once, most of them sound, many of them not. Each is answered with a status that
-//! its dialect allows, or closed; afterwards nothing is left of them.
+//! A storm: 10,000 requests of all kinds at once, most of them sound, many of them not. Each is
+//! answered with a status that its dialect allows, or closed; afterwards nothing is left of them.
 //!
 //! A program of its own, because it measures what the process takes.
 
@@ -9,7 +9,8 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod client;
 mod dialect;
-/// The other tests hold answers to the OpenAPI document. Its validators take memory, which is measured here.
+/// The other tests hold answers to the OpenAPI document. Its validators take memory, which is
+/// measured here.
 mod document {
     pub(crate) fn check(_method: &str, _path: &str, _answer: &crate::client::Answer) {}
 }
@@ -218,8 +219,9 @@ fn report(tally: &Tally, seconds: f64) {
 
 #[test]
 fn ten_thousand_requests_leave_nothing_behind() {
-    // Left alone, glibc keeps an arena for each of many threads, and in each of them whatever it once held: the process
-    // grows for long without holding more. So it is told to give back what is free.
+    // Left alone, glibc keeps an arena for each of many threads, and in each of them whatever it
+    // once held: the process grows for long without holding more. So it is told to give back what
+    // is free.
     let ended = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "storm", "--ignored", "--nocapture"])
         .env("MALLOC_ARENA_MAX", "1")

@@ -76,8 +76,8 @@ fn resident() -> Option<usize> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
 }
 
-/// Gives pages in which nothing is allocated back to the system, those between others too: glibc keeps some of them, and how
-/// many is a matter of chance.
+/// Gives pages in which nothing is allocated back to the system, those between others too: glibc
+/// keeps some of them, and how many is a matter of chance.
 fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the function may be called at any time, from any thread.

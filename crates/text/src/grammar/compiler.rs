@@ -38,7 +38,8 @@ const MAX_LEXER_STATES: usize = 32_768;
 /// addition to the lexer's states.
 const BYTES_PER_SOURCE_BYTE: usize = 64;
 
-/// Compiles grammars for one tokenizer. The trie of its tokens is built when the first grammar is compiled.
+/// Compiles grammars for one tokenizer. The trie of its tokens is built when the first grammar is
+/// compiled.
 #[derive(Clone)]
 pub struct GrammarCompiler {
     tokenizer: Arc<Tokenizer>,

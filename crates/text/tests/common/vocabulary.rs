@@ -1,4 +1,5 @@
-//! A vocabulary like Gemma's, made up: control tokens, bytes, pieces of several JSON characters, words.
+//! A vocabulary like Gemma's, made up: control tokens, bytes, pieces of several JSON characters,
+//! words.
 
 use trine_text::{GgufVocabulary, Tokenizer};
 

@@ -38,7 +38,8 @@ pub(crate) struct ExplainArgs {
     #[arg(long)]
     pub(crate) plan: bool,
 
-    /// Memory of the machine that --device names, such as 16G [default: its GPU's own; 32G where the GPU shares the CPU's and can have half of it]
+    /// Memory of the machine that --device names, such as 16G [default: its GPU's own; 32G where
+    /// the GPU shares the CPU's and can have half of it]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
 

@@ -21,7 +21,8 @@ pub(crate) struct FetchArgs {
 HF_TOKEN is sent to repositories that need it, HF_ENDPOINT names another server, TRINE_HOME another \
 folder for models. An interrupted download continues where it stopped.")]
 pub(crate) struct PullArgs {
-    /// gemma3:4b (`trine search` lists such names), owner/repo, owner/repo:Q4_K_M or owner/repo/file.gguf
+    /// gemma3:4b (`trine search` lists such names), owner/repo, owner/repo:Q4_K_M or
+    /// owner/repo/file.gguf
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
 

@@ -16,11 +16,13 @@ preset, or `demo`: the small model inside this program.";
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Device and memory")]
 pub(crate) struct Placement {
-    /// Where to run: auto (a GPU if there is one, the default), cpu, vulkan[:INDEX or :NAME], several GPUs (vulkan:0,vulkan:1), reference (slow, exact)
+    /// Where to run: auto (a GPU if there is one, the default), cpu, vulkan[:INDEX or :NAME],
+    /// several GPUs (vulkan:0,vulkan:1), reference (slow, exact)
     #[arg(long, value_name = "DEVICE", value_parser = DeviceChoice::parse)]
     pub(crate) device: Option<DeviceChoice>,
 
-    /// Layers that GPUs run, the last ones and the output; the CPU runs the others [default: all that fit]
+    /// Layers that GPUs run, the last ones and the output; the CPU runs the others [default: all
+    /// that fit]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) gpu_layers: Option<usize>,
 
@@ -28,7 +30,8 @@ pub(crate) struct Placement {
     #[arg(long, value_name = "WHEN", value_parser = Tune::parse)]
     pub(crate) tune: Option<Tune>,
 
-    /// Make results on a GPU the same bits whatever else runs at the same time, as they always are on the CPU; slower
+    /// Make results on a GPU the same bits whatever else runs at the same time, as they always are
+    /// on the CPU; slower
     #[arg(long)]
     pub(crate) batch_invariant: bool,
 

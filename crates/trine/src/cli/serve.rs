@@ -54,7 +54,8 @@ SIGHUP, stays so.";
 /// `trine serve`
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The models to serve [default: that of the settings, else demo, and all models of `trine list`]
+    /// The models to serve [default: that of the settings, else demo, and all models of
+    /// `trine list`]
     #[arg(value_name = "MODEL", long_help = MODEL_HELP)]
     pub(crate) models: Vec<String>,
 
@@ -118,7 +119,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
 
-    /// How long a model that no request uses stays loaded, such as 5m, 0 or -1 (for ever) [default: -1]
+    /// How long a model that no request uses stays loaded, such as 5m, 0 or -1 (for ever) [default:
+    /// -1]
     #[arg(long, value_name = "TIME", value_parser = KeepAlive::parse, allow_hyphen_values = true)]
     pub(crate) keep_alive: Option<KeepAlive>,
 
@@ -134,7 +136,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME=MODEL", value_parser = parse_alias)]
     pub(crate) alias: Vec<(String, String)>,
 
-    /// Let web pages of this origin use the server, beside those of this machine; `*` for all; can be repeated
+    /// Let web pages of this origin use the server, beside those of this machine; `*` for all; can
+    /// be repeated
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) origin: Vec<String>,
 
@@ -142,7 +145,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) host_name: Vec<String>,
 
-    /// Send traces of requests to the OpenTelemetry collector at this address, such as http://127.0.0.1:4318
+    /// Send traces of requests to the OpenTelemetry collector at this address, such as
+    /// http://127.0.0.1:4318
     #[arg(long, value_name = "URL", value_parser = Address::parse)]
     pub(crate) otlp_endpoint: Option<Address>,
 

@@ -84,7 +84,8 @@ pub(super) fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "give a number such as 0.7".to_owned())
 }
 
-/// Sequences and positions that a forecast takes at most, so that its sums stay within 64 bits and its time short.
+/// Sequences and positions that a forecast takes at most, so that its sums stay within 64 bits and
+/// its time short.
 const FORECAST_BATCH_MAX: usize = 4096;
 const FORECAST_CONTEXT_MAX: usize = 1 << 20;
 
@@ -100,7 +101,8 @@ pub(super) fn parse_drafts(text: &str) -> Result<usize, String> {
     whole(0..=64)(text)
 }
 
-/// A bandwidth or a rate of operations: from a microcontroller's to a thousand times the fastest device's.
+/// A bandwidth or a rate of operations: from a microcontroller's to a thousand times the fastest
+/// device's.
 pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
     parse_real(text, 1e-6, 1e7)
 }

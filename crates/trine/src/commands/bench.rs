@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use trine_engine::{Engine, Event, Finish, Request, SequenceId};
+use trine_engine::{Engine, Finish, Request, SequenceId, Update};
 use trine_model::{KvType, Workload};
 use trine_vulkan::INVARIANT_ROWS;
 
@@ -344,8 +344,8 @@ fn write_tokens(engine: &mut Engine, test: Test, watch: &Watch, profile: bool) -
 fn step(engine: &mut Engine, written: &mut HashMap<SequenceId, usize>) -> Result<()> {
     for event in engine.step()? {
         fail_on(event.finish())?;
-        if let Event::Token { sequence, .. } = event {
-            *written.entry(sequence).or_default() += 1;
+        if let Update::Token { .. } = event.update {
+            *written.entry(event.sequence).or_default() += 1;
         }
     }
     Ok(())

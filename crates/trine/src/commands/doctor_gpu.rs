@@ -34,7 +34,7 @@ pub(super) fn findings(quick: bool) -> Vec<Finding> {
         Ok(devices) => devices,
         Err(error) => return vec![unavailable(&error)],
     };
-    let best = Gpu::open(&Choice::Best, None);
+    let best = trine_vulkan::open_gpu(&Choice::Best, None);
     let mut findings = vec![chosen(&devices, best.as_deref().map(Gpu::capabilities))];
     for (index, device) in devices.iter().enumerate() {
         findings.extend(device_findings(index, device, quick));
@@ -110,7 +110,7 @@ fn device_findings(index: usize, device: &Description, quick: bool) -> Vec<Findi
     if !device.missing.0.is_empty() {
         return findings;
     }
-    let gpu = Gpu::open(&Choice::Index(index), None);
+    let gpu = trine_vulkan::open_gpu(&Choice::Index(index), None);
     let budgets = gpu.as_ref().ok().and_then(|gpu| gpu.budgets());
     findings.push(memory(index, capabilities, budgets.as_deref()));
     findings.push(abilities(index, capabilities));

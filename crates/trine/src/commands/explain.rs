@@ -41,7 +41,8 @@ struct StepCost {
     operations_per_byte: f64,
 }
 
-/// Prints memory and cost of a model, and its Plan if asked for; with a device, what it would do there.
+/// Prints memory and cost of a model, and its Plan if asked for; with a device, what it would do
+/// there.
 ///
 /// # Errors
 /// If there is no such model, it is damaged, or the numbers asked for exceed its context.

@@ -47,8 +47,8 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a process inherits about signals. Tests that send some must not depend on how they were started: `nohup` ignores one,
-/// shells without job control another.
+/// What a process inherits about signals. Tests that send some must not depend on how they were
+/// started: `nohup` ignores one, shells without job control another.
 #[cfg(target_os = "linux")]
 pub(crate) mod signals {
     use std::os::unix::process::CommandExt;

@@ -1,4 +1,5 @@
-//! `trine explain --device`: parts, memory and launches, on devices that are here and machines that are not.
+//! `trine explain --device`: parts, memory and launches, on devices that are here and machines that
+//! are not.
 
 use crate::common::{model, software_device, trine, trine_on_vulkan};
 

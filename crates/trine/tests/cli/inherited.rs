@@ -1,4 +1,5 @@
-//! What a server inherits from whoever starts it: ignored signals, closed files, a limit on open files.
+//! What a server inherits from whoever starts it: ignored signals, closed files, a limit on open
+//! files.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -46,7 +47,8 @@ fn a_server_under_nohup_can_be_ended() {
     assert_eq!(serving.wait().code(), Some(0));
 }
 
-/// Nothing that the server opens gets the number of a standard stream, where messages would be written into it.
+/// Nothing that the server opens gets the number of a standard stream, where messages would be
+/// written into it.
 #[test]
 fn closed_standard_streams_are_not_reused() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

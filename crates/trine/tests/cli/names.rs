@@ -194,7 +194,8 @@ fn short_names_mean_pulled_models() {
     assert!(!store.trine(&["list"]).ok().out.contains("gemma-3-1b"));
 }
 
-/// `owner/repo` and `owner/repo-GGUF` are two repositories: one that is here never answers for the other.
+/// `owner/repo` and `owner/repo-GGUF` are two repositories: one that is here never answers for the
+/// other.
 #[test]
 fn a_whole_name_means_its_own_repository() {
     let store = Store::new().with("org/gemma-tiny-GGUF/gemma-tiny-F32.gguf");

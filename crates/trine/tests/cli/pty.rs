@@ -124,7 +124,8 @@ impl Drop for Terminal {
 /// The path of a pseudo-terminal's other end, which can be opened from here on.
 fn slave_of(master: &File) -> String {
     let mut name = [0_u8; 64];
-    // SAFETY: the descriptor is open, and the name is written within the array whose length is given.
+    // SAFETY: the descriptor is open, and the name is written within the array whose length is
+    // given.
     let failed = unsafe {
         libc::unlockpt(master.as_raw_fd())
             | libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr().cast(), name.len())
@@ -150,7 +151,8 @@ pub(crate) fn ended(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// The page that a terminal shows after these characters: places (`CSI H`), clearing (`CSI 2J`) and plain characters.
+/// The page that a terminal shows after these characters: places (`CSI H`), clearing (`CSI 2J`) and
+/// plain characters.
 fn page(written: &str) -> String {
     let mut cells = vec![vec![' '; usize::from(COLUMNS)]; usize::from(ROWS)];
     let (mut row, mut column) = (0, 0);

@@ -173,6 +173,60 @@ fn one_server_generates_and_embeds() {
     assert!(ran.code == 2 && ran.err.contains("choose mean or last"), "{}", ran.err);
 }
 
+/// A number of `/metrics`: the sum of the series of a family whose labels have a text in them.
+fn metric(serving: &Serving, family: &str, label: &str) -> f64 {
+    let answer = serving.ask("GET", "/metrics", "");
+    let lines = answer.lines().filter(|line| line.starts_with(&format!("{family}{{")));
+    let lines = lines.filter(|line| line.contains(label));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// Sequences share a quarter of the memory that all their contexts would take; whoever finds no
+/// block waits.
+#[test]
+fn a_quarter_of_the_memory_answers_32_clients() {
+    const CLIENTS: usize = 32;
+    let sizes = ["--sequences", "32", "--context", "512"];
+    let full = metric(&Serving::start(&sizes), "trine_kv_memory_bytes", "demo");
+    let budget = (full / 4.0) as u64;
+    assert!(budget > 0, "{full} bytes");
+    let serving = Serving::start(&[&sizes[..], &["--kv-memory", &budget.to_string()]].concat());
+    let clients: Vec<TcpStream> = (0..CLIENTS)
+        .map(|client| {
+            let prompt = format!("Tell me story {client}. ").repeat(12);
+            let body = serde_json::json!({
+                "prompt": prompt, "max_tokens": 200, "ignore_eos": true, "temperature": 0
+            });
+            serving.send("POST", "/v1/completions", &body.to_string())
+        })
+        .collect();
+    let total = |state: &str| metric(&serving, "trine_kv_blocks", &format!("state=\"{state}\""));
+    let blocks = total("running") + total("kept") + total("free");
+    let mut most = 0.0_f64;
+    for mut client in clients {
+        client.set_nonblocking(true).unwrap();
+        let mut answer = Vec::new();
+        loop {
+            let mut piece = [0; 4096];
+            match client.read(&mut piece) {
+                Ok(0) => break,
+                Ok(read) => answer.extend_from_slice(&piece[..read]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    most = most.max(total("running"));
+                    let bytes = metric(&serving, "trine_kv_memory_bytes", "demo");
+                    assert!(bytes <= budget as f64, "{bytes} of {budget}");
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("\"completion_tokens\":200"), "{answer}");
+    }
+    assert!(most > blocks / 2.0 && most <= blocks, "{most} of {blocks} blocks were in use");
+}
+
 #[test]
 fn prefixes_outlive_the_server() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -31,10 +31,12 @@ fn generate(serving: &Serving, model: &str) -> (u16, String) {
     ask(serving, "POST", "/api/generate", &body)
 }
 
-/// What happens to a served file: it is cut, overwritten, or removed and cut by whoever else has it open.
+/// What happens to a served file: it is cut, overwritten, or removed and cut by whoever else has it
+/// open.
 type Damage = fn(&Path);
 
-/// The true cause is named, by all who are asked, and the next request after the file is good again is answered.
+/// The true cause is named, by all who are asked, and the next request after the file is good again
+/// is answered.
 #[test]
 fn a_served_file_that_is_damaged_is_used_again_when_it_is_good() {
     let whole = fs::read(demo()).unwrap();
@@ -111,7 +113,8 @@ fn names(serving: &Serving, path: &str) -> Vec<String> {
     items.iter().map(name).collect()
 }
 
-/// An alias is for programs that know other models: its name may be one of these, with the tag that Ollama's clients add.
+/// An alias is for programs that know other models: its name may be one of these, with the tag that
+/// Ollama's clients add.
 #[test]
 fn an_alias_may_have_any_name_and_stand_for_the_settings_model() {
     let store = store();
@@ -242,7 +245,8 @@ fn a_server_with_models_serves_these() {
     }
 }
 
-/// Whoever types a name of the catalogue goes on using it: for an alias, in requests, and to stop the model.
+/// Whoever types a name of the catalogue goes on using it: for an alias, in requests, and to stop
+/// the model.
 #[test]
 fn a_served_model_has_its_name_of_the_catalogue() {
     let store = tempfile::tempdir().unwrap();

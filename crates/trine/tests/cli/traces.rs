@@ -37,7 +37,8 @@ impl Collector {
         Self { url, requests }
     }
 
-    /// Everything that was sent, when nobody sends any more: bodies as they came, and the spans in them.
+    /// Everything that was sent, when nobody sends any more: bodies as they came, and the spans in
+    /// them.
     fn spans(&self) -> (Vec<Vec<u8>>, Vec<Sent>) {
         let mut spans = Vec::new();
         let requests: Vec<_> = self.requests.try_iter().collect();

@@ -575,7 +575,7 @@ void attend_work(
     const uint begin = max(first, begin_block * KV_BLOCK);
     const bool owner = FUSED != 0u && split == shares - 1u;
     // The row's own position is not in the cache yet.
-    const uint end = owner ? position : min(position + 1u, (begin_block + size) * KV_BLOCK);
+    const uint end = owner ? position : min(kv_end(place), (begin_block + size) * KV_BLOCK);
     const uint kv_head = group * QUERIES / (HEADS / KV_HEADS);
     const float scale = args.scale * 1.4426950408889634;
 
@@ -639,7 +639,7 @@ void attend_work(
 void attend_share(const AttendArgs args, const uvec4 place, const uint row, const uint group, const uint split) {
     const uint position = place.y;
     const uint first_block = kv_first(position, WINDOW) / KV_BLOCK;
-    const uint blocks = position / KV_BLOCK + 1u - first_block;
+    const uint blocks = (kv_end(place) - 1u) / KV_BLOCK + 1u - first_block;
     // Few blocks take less time than putting shares together does.
     const uint size = blocks <= ALONE ? blocks : max((blocks + SPLITS - 1u) / SPLITS, LEAST);
     const uint shares = (blocks + size - 1u) / size;

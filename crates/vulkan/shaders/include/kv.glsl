@@ -24,14 +24,19 @@ const uint KV_HEAD_BYTES = KV == KV_F32 ? 4u * DIM : (KV == KV_F16 ? 2u * DIM : 
 // Keys (or values) of one head in one block.
 const uint KV_PART_BYTES = (KV_BLOCK * KV_HEAD_BYTES + 15u) / 16u * 16u;
 
-// A row of the step as the host describes it: token, position, slot, first entry in the tables.
+// A row of the step as the host describes it: token, position, slot with the rows that it sees ahead, first entry in the tables.
 uvec4 kv_row(const uint64_t frame, const uint row) {
     return Quads(frame).at[1u + row];
 }
 
+// First position that a row does not see any more.
+uint kv_end(const uvec4 row) {
+    return row.y + (row.z >> 16) + 1u;
+}
+
 // Number of the cache's block that holds a sequence's block `index`. `ring`: blocks of a slot's ring, 0 for block tables.
 uint kv_block(const uvec4 row, const uint64_t tables, const uint ring, const uint index) {
-    return ring > 0u ? row.z * ring + index % ring : Words(tables).at[row.w + index];
+    return ring > 0u ? (row.z & 0xFFFFu) * ring + index % ring : Words(tables).at[row.w + index];
 }
 
 // Address of a head's keys in a block; its values are KV_PART_BYTES behind.

@@ -1,5 +1,5 @@
-//! Devices whose capabilities are known, for what is decided and asked without a device. What they lack here is what kernels are not
-//! chosen by: identities, heaps, extensions.
+//! Devices whose capabilities are known, for what is decided and asked without a device. What they
+//! lack here is what kernels are not chosen by: identities, heaps, extensions.
 
 use super::{Capabilities, CooperativeShape, DeviceKind, Element, MemoryHeap};
 
@@ -54,7 +54,8 @@ pub fn h200() -> Capabilities {
     }
 }
 
-/// A GPU with the matrix units of the H200. Nobody asked such a device: that their layout is the same is assumed.
+/// A GPU with the matrix units of the H200. Nobody asked such a device: that their layout is the
+/// same is assumed.
 pub fn rtx_4090() -> Capabilities {
     Capabilities { name: "GeForce RTX 4090".to_owned(), cores: Some(128), ..h200() }
 }

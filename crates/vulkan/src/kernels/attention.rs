@@ -1,6 +1,7 @@
 //! Attention over the KV cache.
 //!
-//! - [`DecodeLaunch`]: a few rows, the positions split over workgroups; at width 1 fused with what comes before it.
+//! - [`DecodeLaunch`]: a few rows, the positions split over workgroups; at width 1 fused with what
+//!   comes before it.
 //! - [`TileLaunch`]: many rows, in plain f32 arithmetic.
 //! - [`MatrixLaunch`]: many rows with cooperative matrices.
 
@@ -16,7 +17,7 @@ mod tests;
 
 use trine_model::{Heads, KvType};
 
-use crate::kernels::operand::{BLOCK, GROUP};
+use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
 pub(crate) use self::cache::kv_number;
 pub use self::cache::{KV_BLOCK, KvCache};
@@ -27,7 +28,8 @@ pub use self::tile::{TILE_ROWS, TileChoice, TileLaunch};
 /// Addresses of what the host writes for each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameAddresses {
-    /// u32 { rows, outputs, tiles, 0 }, then for each row u32 { token, position, slot, first entry in the tables }.
+    /// u32 { rows, outputs, tiles, 0 }, then for each row u32 { token, position, slot, first entry
+    /// in the tables }.
     pub frame: u64,
     /// Block tables of the sequences, u32.
     pub tables: u64,
@@ -52,8 +54,9 @@ impl AttentionShape {
         self.heads.query / self.heads.kv
     }
 
-    /// Whether the kernels for such a cache can give their result in halves. A mean of halves is a half, with little more lost
-    /// than in the cache. A cache in f32 is there for its exactness, and the values of an int8 cache are of any size.
+    /// Whether the kernels for such a cache can give their result in halves. A mean of halves is a
+    /// half, with little more lost than in the cache. A cache in f32 is there for its exactness,
+    /// and the values of an int8 cache are of any size.
     pub fn gives_halves(&self, kind: KvType) -> bool {
         let Heads { query, dim, .. } = self.heads;
         kind == KvType::F16 && dim.is_multiple_of(16) && (query * dim).is_multiple_of(GROUP)
@@ -61,7 +64,7 @@ impl AttentionShape {
 
     /// Whether the kernel for one row can give its result in fixed point: heads are whole blocks.
     pub fn gives_fixed(&self) -> bool {
-        self.heads.dim.is_multiple_of(BLOCK)
+        self.heads.dim.is_multiple_of(SCALE_BLOCK)
     }
 
     fn window_argument(&self) -> u32 {

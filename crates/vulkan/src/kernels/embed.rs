@@ -17,8 +17,8 @@ const LOCAL_MAX: u32 = 128;
 pub struct EmbedLaunch {
     /// The table, a row for each token. Tokens beyond it take its last row.
     pub table: Matrix,
-    /// Address of the step's frame: its first word is the number of rows, from its fifth word on each row has four, the first
-    /// of which is the token.
+    /// Address of the step's frame: its first word is the number of rows, from its fifth word on
+    /// each row has four, the first of which is the token.
     pub frame: u64,
     /// (rows, columns) f32. Rows beyond the step's are not written.
     pub target: Span,

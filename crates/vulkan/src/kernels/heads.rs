@@ -1,5 +1,5 @@
-//! Heads between their projection and the cache: norm and rotation of queries and keys, and the store of keys and values
-//! (`shaders/heads.comp`).
+//! Heads between their projection and the cache: norm and rotation of queries and keys, and the
+//! store of keys and values (`shaders/heads.comp`).
 
 use bytemuck::{Pod, Zeroable};
 use trine_model::Rope;
@@ -40,8 +40,8 @@ pub struct Turned {
     pub query_norm: Option<u64>,
 }
 
-/// A launch over the heads of a step: `Op::PrepareQkv` with everything, `Op::HeadNorm` and `Op::Rotate` with only `query`,
-/// `Op::StoreKv` with only `stored`.
+/// A launch over the heads of a step: `Op::PrepareQkv` with everything, `Op::HeadNorm` and
+/// `Op::Rotate` with only `query`, `Op::StoreKv` with only `stored`.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadsLaunch {
     /// What the host says of the step.
@@ -131,15 +131,17 @@ impl HeadsLaunch {
     }
 }
 
-/// The table of turns for a rotary embedding: for each of `dim / 2` pairs the share of a full turn by which it turns for each
-/// position, in units of 2^-64, high word first.
+/// The table of turns for a rotary embedding: for each of `dim / 2` pairs the share of a full turn
+/// by which it turns for each position, in units of 2^-64, high word first.
 ///
-/// A position times such a number is exact in integers but for whole turns, which do not matter; so the angle is right to
-/// 2^-32 of a turn at every position, where f32 arithmetic would be off by 1e-2 radians at position 131072.
+/// A position times such a number is exact in integers but for whole turns, which do not matter; so
+/// the angle is right to 2^-32 of a turn at every position, where f32 arithmetic would be off by
+/// 1e-2 radians at position 131072.
 pub fn turns(dim: usize, rope: Rope) -> Vec<[u32; 2]> {
     (0..dim / 2)
         .map(|pair| {
-            // The formula of `trine_backend::reference::ops::rotary_angle`, for position 1 and in turns.
+            // The formula of `trine_backend::reference::ops::rotary_angle`, for position 1 and in
+            // turns.
             let exponent = -2.0 * pair as f64 / dim as f64;
             let radians = f64::from(rope.theta).powf(exponent) / f64::from(rope.divisor);
             let share = (radians / std::f64::consts::TAU).fract();

@@ -15,15 +15,16 @@
 //!          f32, one row of whole blocks of 32: the first four values of each block, then the next four of each, and so on
 //! ```
 //!
-//! Rows of codes are padded with zeros to whole groups of 128. A block (Fixed16) or row (Halves) with a value that is not
-//! finite has a scale of NaN, or in halves of attention and of gated products that value as its code.
+//! Rows of codes are padded with zeros to whole groups of 128. A block (Fixed16) or row (Halves)
+//! with a value that is not finite has a scale of NaN, or in halves of attention and of gated
+//! products that value as its code.
 
 use crate::dispatch::Span;
 
 /// Elements that rows of operands and weights are padded to.
 pub const GROUP: usize = 128;
 /// Elements that share a scale.
-pub const BLOCK: usize = 32;
+pub const SCALE_BLOCK: usize = 32;
 
 /// The form of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,7 +63,7 @@ impl OperandKind {
     pub fn scale_bytes(self, columns: usize) -> usize {
         match self {
             OperandKind::Plain | OperandKind::Interleaved => 0,
-            OperandKind::Fixed16 => 8 * columns.next_multiple_of(GROUP) / BLOCK,
+            OperandKind::Fixed16 => 8 * columns.next_multiple_of(GROUP) / SCALE_BLOCK,
             OperandKind::Halves => 4,
         }
     }

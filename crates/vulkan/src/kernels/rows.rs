@@ -11,7 +11,8 @@ use crate::shaders::Shader;
 
 /// Most invocations of a workgroup.
 const LOCAL_MAX: usize = 512;
-/// Most values of a row that an invocation keeps in registers; with a norm and an addition it keeps as many factors and old values.
+/// Most values of a row that an invocation keeps in registers; with a norm and an addition it keeps
+/// as many factors and old values.
 const REGISTERS_MAX: usize = 64;
 
 /// What is done to a row before it is written.

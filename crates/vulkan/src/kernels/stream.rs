@@ -1,23 +1,28 @@
-//! Products of a quantised matrix with one row of activations, as generation needs them: `shaders/stream.comp`.
+//! Products of a quantised matrix with one row of activations, as generation needs them:
+//! `shaders/stream.comp`.
 //!
-//! Bound by the bytes of the matrix. For a block of 32 weights an invocation does 16 integer dot products and about 25 other
-//! operations; the activations are in registers, so that the nearest cache carries only the matrix. Few large workgroups,
-//! one or two for each core, because each of them norms and quantises the activations for itself.
-//! Where a workgroup is one team, each block of the activations has one invocation: an [interleaved](OperandKind::Interleaved)
-//! row gives it the block's values with eight loads beside its neighbours', and they stay in its registers.
+//! Bound by the bytes of the matrix. For a block of 32 weights an invocation does 16 integer dot
+//! products and about 25 other operations; the activations are in registers, so that the nearest
+//! cache carries only the matrix. Few large workgroups, one or two for each core, because each of
+//! them norms and quantises the activations for itself. Where a workgroup is one team, each block
+//! of the activations has one invocation: an [interleaved](OperandKind::Interleaved) row gives it
+//! the block's values with eight loads beside its neighbours', and they stay in its registers.
 
 use bytemuck::{Pod, Zeroable};
 
-use super::matvec::{MatvecInput, MatvecOutput, Segment, subgroup};
-use super::operand::{BLOCK, OperandKind};
-use super::tunable::Tunable;
+use super::operand::{OperandKind, SCALE_BLOCK};
+use super::product::{
+    Front, Layout, NormArgs, Product, ProductLaunch, ProductOutput, no_room, subgroup,
+};
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
+use crate::dispatch::{Fill, Link, Push};
 use crate::error::GpuError;
-use crate::pack::{Format, Matrix};
-use crate::raw::gpu::Gpu;
+use crate::pack::Format;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
+
+#[cfg(test)]
+mod tests;
 
 /// Rows between two meetings of the subgroups of a team: ROUND of the shader.
 const ROUND: u32 = 16;
@@ -45,30 +50,17 @@ pub struct StreamShape {
     pub turns: bool,
 }
 
-/// A product with one row of activations.
+/// A product with one row of activations. The matrix is of a quantised format; the activations are
+/// f32, interleaved or not, or normed; gated products go to one place, as f32, or interleaved in
+/// whole blocks.
 #[derive(Debug, Clone, Copy)]
-pub struct StreamLaunch<'a> {
-    /// The matrix; of a quantised format.
-    pub matrix: Matrix,
-    /// The activations: f32, interleaved or not, or with a norm.
-    pub input: MatvecInput,
-    /// Where the products go: as f32, gated ones interleaved or not.
-    pub output: MatvecOutput<'a>,
-}
+pub struct StreamLaunch<'a>(pub Product<'a>);
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 struct Args {
-    codes: u64,
-    high: u64,
-    scales: u64,
-    supers: u64,
-    source: u64,
-    added: u64,
-    outputs: [u64; 3],
-    weight: u64,
-    added_weight: u64,
-    updated: u64,
+    front: Front,
+    norm: NormArgs,
     rows: u32,
     columns: u32,
     splits: [u32; 2],
@@ -117,15 +109,17 @@ fn sizes(kind: DeviceKind) -> &'static [Sizes] {
     }
 }
 
-/// Whether the kernel can multiply with a matrix of `columns` columns, with a norm before or without.
+/// Whether the kernel can multiply with a matrix of `columns` columns, with a norm before or
+/// without.
 pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
     shader(format).is_some()
-        && columns.is_multiple_of(BLOCK)
+        && columns.is_multiple_of(SCALE_BLOCK)
         && StreamShape::suited(capabilities, format, columns, norm).is_some()
 }
 
-/// Whether the kernel is faster with interleaved activations for a product of `columns` columns: each workgroup has one
-/// team, so that each block of them has one invocation, which then quantises it without the others.
+/// Whether the kernel is faster with interleaved activations for a product of `columns` columns:
+/// each workgroup has one team, so that each block of them has one invocation, which then quantises
+/// it without the others.
 pub fn prefers_interleaved(capabilities: &Capabilities, format: Format, columns: usize) -> bool {
     StreamShape::suited(capabilities, format, columns, false).is_some_and(|shape| shape.teams == 1)
 }
@@ -165,7 +159,7 @@ impl StreamShape {
         (wanted, batch, each, banks): Sizes,
     ) -> Option<Self> {
         let subgroup = subgroup(capabilities)?;
-        let blocks = (columns / BLOCK) as u32;
+        let blocks = (columns / SCALE_BLOCK) as u32;
         let most = wanted.max(subgroup).min(capabilities.invocations);
         let span = blocks.div_ceil(most).max(1);
         let lanes = blocks.div_ceil(span).next_multiple_of(subgroup);
@@ -188,8 +182,8 @@ impl StreamShape {
     }
 }
 
-/// Blocks of the activations that are staged at a time: all where they are normed, as many as there is room for where they
-/// are not. None if that is too few.
+/// Blocks of the activations that are staged at a time: all where they are normed, as many as there
+/// is room for where they are not. None if that is too few.
 fn staged_blocks(
     format: Format,
     blocks: u32,
@@ -209,185 +203,62 @@ fn staged_blocks(
 }
 
 impl StreamLaunch<'_> {
-    /// The shape that the device's kind suggests.
-    ///
-    /// # Panics
-    /// If the device cannot [take](takes) the product.
-    pub fn shape(&self, capabilities: &Capabilities) -> StreamShape {
-        let found = StreamShape::suited(
-            capabilities,
-            self.matrix.format,
-            self.matrix.columns,
-            self.norms(),
-        );
-        found.expect("the caller asked whether the device takes the product")
-    }
-
-    fn norms(&self) -> bool {
-        !matches!(self.input, MatvecInput::Operand(_))
-    }
-
-    fn outputs(&self) -> usize {
-        match self.output {
-            MatvecOutput::Gated { .. } => self.matrix.rows / 2,
-            MatvecOutput::Segments(_) => self.matrix.rows,
-        }
-    }
-
-    /// Workgroups in a shape: no more than there are outputs for their teams, and as many as have equal shares of the outputs, if
-    /// that leaves few of them out. One team with more rows than the others keeps all waiting: with 128 workgroups instead of 132
-    /// generation with 27B on an H200 was 2.5 % faster (`docs/benchmarks/h200.md`).
+    /// Workgroups in a shape: no more than there are outputs for their teams, and as many as have
+    /// equal shares of the outputs, if that leaves few of them out. One team with more rows than
+    /// the others keeps all waiting: with 128 workgroups instead of 132 generation with 27B on an
+    /// H200 was 2.5 % faster (`docs/benchmarks/h200.md`).
     fn workgroups(&self, shape: &StreamShape) -> u32 {
-        let outputs = self.outputs() as u32;
+        let outputs = self.0.outputs() as u32;
         let most = shape.workgroups.clamp(1, outputs.div_ceil(shape.teams).max(1));
         let is_even = |workgroups: &u32| outputs.is_multiple_of(workgroups * shape.teams);
         (most - most / UNEVEN_PART..=most).rev().find(is_even).unwrap_or(most)
     }
 
-    /// The dispatch of the launch in a shape.
-    ///
-    /// # Errors
-    /// If the kernel cannot be compiled.
-    ///
-    /// # Panics
-    /// If the device cannot [take](takes) the product, or operands are not f32.
-    pub fn dispatch(
-        &self,
-        gpu: &Gpu,
-        shape: StreamShape,
-        label: &str,
-        step: usize,
-    ) -> Result<Dispatch, GpuError> {
-        let capabilities = gpu.capabilities();
-        let subgroup = subgroup(capabilities).expect("a shape has whole subgroups");
-        let blocks = (self.matrix.columns / BLOCK) as u32;
-        let local = shape.lanes * shape.teams;
-        let (mut args, mut reads, mut writes) = (self.args(), Vec::new(), Vec::new());
-        let prologue = self.read(&mut args, &mut reads, &mut writes);
-        let gated = self.write(&mut args, &mut writes);
-        let norm = self.norms();
-        let format = self.matrix.format;
-        let staged =
-            staged_blocks(format, blocks, local / subgroup, norm, capabilities.shared_bytes);
-        let staged = staged.expect("a shape fits the device");
-        let constants = vec![
-            local,
-            shape.lanes,
-            blocks.div_ceil(shape.lanes),
-            shape.batch,
-            subgroup,
-            prologue,
-            gated,
-            4 * staged,
-            (8 * staged).div_ceil(local),
-            u32::from(shape.turns),
-            shape.banks,
-        ];
-        let shader = shader(self.matrix.format).expect("the format is quantised");
-        let key = KernelKey { shader, constants, subgroup: Some(subgroup) };
-        Ok(Dispatch {
-            label: label.to_owned(),
-            step,
-            kernel: gpu.kernel(&key)?,
-            push: Push::of(&args),
-            groups: [self.workgroups(&shape), 1, 1],
-            reads,
-            writes,
-            link: Link::Able {
-                offset: std::mem::offset_of!(Args, chain),
-                early: None,
-                fill: Fill::Anywhere,
-            },
-        })
-    }
-
     fn args(&self) -> Args {
-        let planes = self.matrix.planes;
+        let product = &self.0;
+        let (_, splits) = product.split();
         Args {
-            codes: planes.codes,
-            high: planes.high,
-            scales: planes.scales,
-            supers: planes.supers,
-            rows: self.outputs() as u32,
-            columns: self.matrix.columns as u32,
+            front: product.front(),
+            norm: product.input.norm_args(),
+            rows: product.outputs() as u32,
+            columns: product.matrix.columns as u32,
+            splits,
+            epsilon: product.input.epsilon(),
             ..Args::default()
         }
     }
 
-    /// Sets where the activations come from; gives the number of the prologue.
-    fn read(&self, args: &mut Args, reads: &mut Vec<Span>, writes: &mut Vec<Span>) -> u32 {
-        match self.input {
-            MatvecInput::Operand(operand) => {
-                args.source = operand.codes.address;
-                reads.push(operand.codes);
-                match operand.kind {
-                    OperandKind::Plain => 0,
-                    OperandKind::Interleaved => 3,
-                    other => unreachable!("{other:?}: activations are f32"),
-                }
-            }
-            MatvecInput::Norm { x, weight, epsilon } => {
-                (args.source, args.weight, args.epsilon) = (x.address, weight, epsilon);
-                reads.push(x);
-                1
-            }
-            MatvecInput::NormAddNorm { x, added, added_weight, weight, epsilon, x_out } => {
-                (args.source, args.weight, args.epsilon) = (x.address, weight, epsilon);
-                (args.added, args.added_weight) = (added.address, added_weight);
-                args.updated = x_out.address;
-                reads.extend([x, added]);
-                writes.push(x_out);
-                2
-            }
+    /// Asserts that the kernel multiplies this.
+    fn check(&self) {
+        let product = &self.0;
+        assert_eq!(product.width, 1, "rows of activations");
+        if let Some(operand) = product.input.operand() {
+            let is_f32 = matches!(operand.kind, OperandKind::Plain | OperandKind::Interleaved);
+            assert!(is_f32, "{:?}: activations are f32", operand.kind);
         }
-    }
-
-    /// Sets where the products go; gives the number of what becomes of them.
-    fn write(&self, args: &mut Args, writes: &mut Vec<Span>) -> u32 {
-        let outputs = self.outputs() as u32;
-        match self.output {
-            MatvecOutput::Segments(segments) => {
-                let total: usize = segments.iter().map(|segment: &Segment| segment.rows).sum();
-                assert_eq!(total, self.matrix.rows, "rows of the segments");
-                args.splits = [outputs; 2];
-                let mut row = 0;
-                for (index, segment) in segments.iter().enumerate() {
-                    args.outputs[index] = segment.target.address;
-                    row += segment.rows as u32;
-                    if let Some(split) = args.splits.get_mut(index) {
-                        *split = row;
-                    }
-                    writes.push(segment.target);
-                }
-                0
+        match product.output {
+            ProductOutput::Segments(_) | ProductOutput::Gated { operand: None, .. } => {}
+            ProductOutput::Gated { plain: None, operand: Some(operand) } => {
+                assert_eq!(operand.kind, OperandKind::Interleaved, "products are f32");
+                assert!(product.outputs().is_multiple_of(SCALE_BLOCK), "whole blocks");
             }
-            MatvecOutput::Gated { plain, operand } => {
-                let interleaved = operand.map(|operand| {
-                    assert_eq!(operand.kind, OperandKind::Interleaved, "products are f32");
-                    assert!(outputs.is_multiple_of(BLOCK as u32), "whole blocks");
-                    operand.codes
-                });
-                let target = plain.xor(interleaved).expect("gated products go to one place");
-                args.splits = [outputs; 2];
-                args.outputs[0] = target.address;
-                writes.push(target);
-                if interleaved.is_some() { 2 } else { 1 }
-            }
+            output => panic!("gated products go to one place as f32: {output:?}"),
         }
     }
 }
 
-impl Tunable for StreamLaunch<'_> {
+impl ProductLaunch for StreamLaunch<'_> {
     type Shape = StreamShape;
 
-    fn key(&self) -> String {
-        let Matrix { format, rows, columns, .. } = self.matrix;
-        let (input, output) = (self.input.name(), self.output.name());
-        format!("stream {} {rows}x{columns} w1 {input} {output}", format.name())
+    const KERNEL: &'static str = "stream";
+
+    fn product(&self) -> &Product<'_> {
+        &self.0
     }
 
     fn offer(&self, capabilities: &Capabilities) -> Vec<StreamShape> {
-        StreamShape::candidates(capabilities, self.matrix.format, self.matrix.columns, self.norms())
+        let Product { matrix, input, .. } = &self.0;
+        StreamShape::candidates(capabilities, matrix.format, matrix.columns, input.norms())
     }
 
     fn parameters(shape: &StreamShape) -> Vec<u32> {
@@ -395,20 +266,50 @@ impl Tunable for StreamLaunch<'_> {
         vec![lanes, teams, batch, workgroups, banks, u32::from(turns)]
     }
 
-    fn cost(&self) -> (u64, u64) {
-        self.matrix.cost(1)
-    }
-
-    fn dispatch(
+    fn lay_out(
         &self,
-        gpu: &Gpu,
+        capabilities: &Capabilities,
         shape: StreamShape,
         label: &str,
-        step: usize,
-    ) -> Result<Dispatch, GpuError> {
-        StreamLaunch::dispatch(self, gpu, shape, label, step)
+    ) -> Result<Layout, GpuError> {
+        self.check();
+        let Product { matrix, input, output, .. } = &self.0;
+        let format = matrix.format;
+        let blocks = (matrix.columns / SCALE_BLOCK) as u32;
+        let local = shape.lanes * shape.teams;
+        let norms = input.norms();
+        let found = subgroup(capabilities).and_then(|subgroup| {
+            let subgroups = local / subgroup;
+            let staged =
+                staged_blocks(format, blocks, subgroups, norms, capabilities.shared_bytes)?;
+            Some((shader(format)?, subgroup, staged))
+        });
+        let Some((shader, subgroup, staged)) = found else {
+            return Err(no_room(capabilities, &shape, label));
+        };
+        let constants = vec![
+            local,
+            shape.lanes,
+            blocks.div_ceil(shape.lanes),
+            shape.batch,
+            subgroup,
+            input.number(),
+            output.number(),
+            4 * staged,
+            (8 * staged).div_ceil(local),
+            u32::from(shape.turns),
+            shape.banks,
+        ];
+        Ok(Layout {
+            kernel: KernelKey { shader, constants, subgroup: Some(subgroup) },
+            push: Push::of(&self.args()),
+            workgroups: self.workgroups(&shape),
+            scratch: None,
+            link: Link::Able {
+                offset: std::mem::offset_of!(Args, chain),
+                early: None,
+                fill: Fill::Anywhere,
+            },
+        })
     }
 }
-
-#[cfg(test)]
-mod tests;

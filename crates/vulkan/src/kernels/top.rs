@@ -9,7 +9,8 @@ use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Places for the logits of a row. More reach the threshold only where many are equal or lie in few chunks.
+/// Places for the logits of a row. More reach the threshold only where many are equal or lie in few
+/// chunks.
 pub const ROOM: usize = 1024;
 /// Most chunks of a row.
 const CHUNKS: usize = 1024;

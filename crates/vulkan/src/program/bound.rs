@@ -10,7 +10,7 @@ use trine_backend::{BLOCK, BackendError, Batch, Memory, ProgramOptions};
 use trine_model::{BufferId, Heads, Model, Op, Plan, Rows, Scratch, Width, Workload};
 
 use super::emit::Emitter;
-use super::frame::{Frame, FrameLayout};
+use super::frame::{Frame, FrameLayout, SLOT_BITS};
 use super::graph::{Graph, Home, ValueId};
 use super::inputs::Inputs;
 use super::lower::lower;
@@ -51,7 +51,8 @@ pub(super) struct Bound {
     ropes: Ropes,
     selection: Selection,
     scratch: Buffer,
-    /// Memory of products that several workgroups share; its counters are 0 between launches, unless a chain breaks.
+    /// Memory of products that several workgroups share; its counters are 0 between launches,
+    /// unless a chain breaks.
     split_scratch: Buffer,
     /// Counters of attention's parts; the same.
     counters: Buffer,
@@ -141,6 +142,14 @@ impl Binding<'_> {
                 cache.head_dim
             ));
         }
+        let ProgramOptions { sequences, width, .. } = *self.options;
+        if sequences.max(width.tokens) > 1 << SLOT_BITS {
+            return refuse(format!(
+                "{sequences} sequences in steps of {} rows are asked for, a frame has room for {} of each",
+                width.tokens,
+                1 << SLOT_BITS
+            ));
+        }
         let is_wide = |(id, buffer): &(usize, &trine_model::Buffer)| {
             buffer.columns > COLUMNS_MAX && !self.plan.outputs.contains(&BufferId(*id))
         };
@@ -218,7 +227,8 @@ impl Binding<'_> {
         Ok(Pass { key, recording, chains, reset, fetch, timed: None })
     }
 
-    /// Shows the products of all passes to a survey: those of one row first, then those of the longest prompts.
+    /// Shows the products of all passes to a survey: those of one row first, then those of the
+    /// longest prompts.
     fn survey(
         &self,
         bound: &Bound,
@@ -226,7 +236,8 @@ impl Binding<'_> {
         survey: &RefCell<Survey>,
     ) -> Result<(), GpuError> {
         let most = self.options.width.tokens;
-        // What attention does makes no difference to products: one pass of each width shows them all.
+        // What attention does makes no difference to products: one pass of each width shows them
+        // all.
         let mut graphs: Vec<&Lowered> = graphs.iter().collect();
         graphs.dedup_by_key(|(key, ..)| (key.width, key.goal));
         graphs.sort_by_key(|(key, ..)| {
@@ -403,7 +414,8 @@ impl Binding<'_> {
         Copy { from, to: bound.outputs[index].part(0, bytes), bytes }
     }
 
-    /// Indices of dispatches before which a submission ends, so that none is predicted to take too long.
+    /// Indices of dispatches before which a submission ends, so that none is predicted to take too
+    /// long.
     fn cuts(&self, key: PassKey, dispatches: &[Dispatch], gpu: &Gpu) -> Vec<usize> {
         let Width { tokens, outputs } = key.width;
         let (sequences, tokens) = match key.attended {
@@ -437,7 +449,8 @@ impl Binding<'_> {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // A step may be in flight that nobody will wait for. It uses the memory that is about to be freed.
+        // A step may be in flight that nobody will wait for. It uses the memory that is about to be
+        // freed.
         self.passes.iter_mut().for_each(|pass| pass.recording.cancel());
     }
 }
@@ -500,7 +513,8 @@ impl Bound {
         self.passes[pass].finish(stop)
     }
 
-    /// Runs a pass for a checked batch to its end, and adds the seconds of each of the Plan's steps to a profile.
+    /// Runs a pass for a checked batch to its end, and adds the seconds of each of the Plan's steps
+    /// to a profile.
     pub(super) fn run_timed(
         &mut self,
         binding: &Binding<'_>,
@@ -557,7 +571,8 @@ impl Bound {
         Ok(())
     }
 
-    /// Copies the places of `positions` positions in the local layers' rings from one slot to another: [from, to].
+    /// Copies the places of `positions` positions in the local layers' rings from one slot to
+    /// another: [from, to].
     pub(super) fn copy_rings(
         &self,
         plan: &Plan,
@@ -587,14 +602,16 @@ impl Bound {
         self.outputs[index].values(0, count)
     }
 
-    /// Number of the largest logits of an output row, and those that there was room for: bits and token.
+    /// Number of the largest logits of an output row, and those that there was room for: bits and
+    /// token.
     pub(super) fn top(&self, row: usize) -> (usize, &[[u32; 2]]) {
         let count = self.top.host_thresholds.values::<u32>(2 * row + 1, 1)[0];
         (count as usize, self.top.host_found.values(row * ROOM, ROOM))
     }
 }
 
-/// Bytes of what the largest logits of at most `outputs` rows go to: the maxima of chunks, the thresholds, what was found.
+/// Bytes of what the largest logits of at most `outputs` rows go to: the maxima of chunks, the
+/// thresholds, what was found.
 pub(super) fn top_bytes(outputs: usize) -> [u64; 3] {
     let rows = outputs.clamp(1, TOP_ROWS_MAX);
     [maxima_bytes(rows), 8 * rows, 8 * rows * ROOM].map(|bytes| bytes as u64)

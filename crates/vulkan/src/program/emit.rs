@@ -23,12 +23,12 @@ use crate::kernels::attention::{
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
 use crate::kernels::heads::{HeadsLaunch, Stored, Turned};
-use crate::kernels::matmul::{MatmulLaunch, MatmulOutput};
-use crate::kernels::matvec::{MatvecInput, MatvecLaunch, MatvecOutput, Segment};
+use crate::kernels::matmul::MatmulLaunch;
+use crate::kernels::matvec::MatvecLaunch;
 use crate::kernels::operand::{Operand, OperandKind};
+use crate::kernels::product::{Product, ProductInput, ProductLaunch, ProductOutput, Segment};
 use crate::kernels::rows::{RowWork, RowsLaunch};
 use crate::kernels::stream::StreamLaunch;
-use crate::kernels::tunable::Tunable;
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::weights::Weights;
@@ -218,22 +218,67 @@ impl Emitter<'_> {
         work: &ProductWork,
         out: &mut Vec<Dispatch>,
     ) -> Result<(), GpuError> {
-        if work.kernel == ProductKernel::Matmul {
-            self.matmul(node, work, out)
-        } else {
-            out.extend(self.matvec(node, work)?);
-            Ok(())
+        let ids = &work.joint.weights;
+        let width = self.graph.width.of(node.rows);
+        let segments: Vec<Segment>;
+        let output = match &work.output {
+            Output::Parts(values) => {
+                segments = self.segments(ids, values, width);
+                ProductOutput::Segments(&segments)
+            }
+            Output::Gated(Made::Operand(value)) if value.kind == OperandKind::Halves => {
+                let unit = self.weights.unit(ids[0]);
+                ProductOutput::GatedHalves { operand: self.operand(*value), unit }
+            }
+            Output::Gated(made) => ProductOutput::Gated {
+                plain: made.rows().map(|id| self.span(id)),
+                operand: made.operand().map(|value| self.operand(value)),
+            },
+        };
+        let (matrix, input) = (self.weights.matrix(ids), self.product_input(work.input));
+        let product = Product { matrix, width, input, output };
+        match work.kernel {
+            ProductKernel::Stream => self.shaped(&StreamLaunch(product), node, out),
+            ProductKernel::Matvec => self.shaped(&MatvecLaunch(product), node, out),
+            ProductKernel::Matmul => {
+                let scratch = Some(self.split_scratch);
+                self.pieces(&MatmulLaunch { product, scratch }, node, out)
+            }
         }
     }
 
-    /// A product in the shape that was chosen for it; `None` where it is only shown to a survey.
-    fn shaped<L: Tunable>(&self, launch: &L, node: &Node) -> Result<Option<Dispatch>, GpuError> {
+    /// A product of many rows, in as many dispatches as it takes.
+    fn pieces(
+        &self,
+        launch: &MatmulLaunch<'_>,
+        node: &Node,
+        out: &mut Vec<Dispatch>,
+    ) -> Result<(), GpuError> {
+        let width = launch.product.width;
+        let rows = launch.rows_at_once(self.gpu.capabilities(), allocated(width));
+        if rows == width {
+            return self.shaped(launch, node, out);
+        }
+        let mut segments = Vec::new();
+        for first in (0..width).step_by(rows) {
+            self.shaped(&launch.piece(first, rows, &mut segments), node, out)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a product in the shape that was chosen for it, or shows it to the survey.
+    fn shaped<L: ProductLaunch>(
+        &self,
+        launch: &L,
+        node: &Node,
+        out: &mut Vec<Dispatch>,
+    ) -> Result<(), GpuError> {
         if let Some(survey) = self.survey {
-            survey.borrow_mut().see(launch)?;
-            return Ok(None);
+            return survey.borrow_mut().see(launch);
         }
         let shape = self.selection.shape(launch);
-        launch.dispatch(self.gpu, shape, &node.label, node.step).map(Some)
+        out.push(launch.dispatch(self.gpu, shape, &node.label, node.step)?);
+        Ok(())
     }
 
     /// Where each part of a matrix sends its products.
@@ -246,55 +291,12 @@ impl Emitter<'_> {
         weights.iter().zip(values).map(segment).collect()
     }
 
-    fn matmul(
-        &self,
-        node: &Node,
-        work: &ProductWork,
-        out: &mut Vec<Dispatch>,
-    ) -> Result<(), GpuError> {
-        let ids = &work.joint.weights;
-        let (matrix, width) = (self.weights.matrix(ids), self.graph.width.of(node.rows));
-        let operand = match work.input {
-            Input::Given(form) => self.form(form),
-            Input::Norm(_) => unreachable!("a product of several rows does not norm them"),
-        };
-        let segments: Vec<Segment>;
-        let output = match &work.output {
-            Output::Parts(values) => {
-                segments = self.segments(ids, values, width);
-                MatmulOutput::Segments(&segments)
-            }
-            Output::Gated(Made::Operand(operand)) => MatmulOutput::GatedHalves {
-                operand: self.operand(*operand),
-                unit: self.weights.unit(ids[0]),
-            },
-            Output::Gated(Made::Rows(rows) | Made::Both(rows, _)) => {
-                MatmulOutput::Gated { target: self.span(*rows) }
-            }
-        };
-        let scratch = Some(self.split_scratch);
-        let launch = MatmulLaunch { matrix, width, operand, output, scratch };
-        let rows = launch.rows_at_once(self.gpu.capabilities(), allocated(width));
-        if rows == width {
-            out.extend(self.shaped(&launch, node)?);
-            return Ok(());
-        }
-        let mut segments = Vec::new();
-        for first in (0..width).step_by(rows) {
-            let piece = launch.piece(first, rows, &mut segments);
-            out.extend(self.shaped(&piece, node)?);
-        }
-        Ok(())
-    }
-
-    fn matvec(&self, node: &Node, work: &ProductWork) -> Result<Option<Dispatch>, GpuError> {
-        let ids = &work.joint.weights;
-        let (matrix, width) = (self.weights.matrix(ids), self.graph.width.of(node.rows));
+    fn product_input(&self, input: Input) -> ProductInput {
         let vector = |id| self.weights.vector(id);
-        let input = match work.input {
-            Input::Given(form) => MatvecInput::Operand(self.form(form)),
+        match input {
+            Input::Given(form) => ProductInput::Operand(self.form(form)),
             Input::Norm(NormWork::Norm { source, weight, epsilon }) => {
-                MatvecInput::Norm { x: self.span(source), weight: vector(weight), epsilon }
+                ProductInput::Norm { x: self.span(source), weight: vector(weight), epsilon }
             }
             Input::Norm(NormWork::NormAddNorm {
                 source,
@@ -303,7 +305,7 @@ impl Emitter<'_> {
                 updated,
                 next_weight,
                 epsilon,
-            }) => MatvecInput::NormAddNorm {
+            }) => ProductInput::NormAddNorm {
                 x: self.span(target),
                 added: self.span(source),
                 added_weight: vector(weight),
@@ -311,22 +313,7 @@ impl Emitter<'_> {
                 epsilon,
                 x_out: self.span(updated),
             },
-        };
-        let segments: Vec<Segment>;
-        let output = match &work.output {
-            Output::Parts(values) => {
-                segments = self.segments(ids, values, width);
-                MatvecOutput::Segments(&segments)
-            }
-            Output::Gated(made) => MatvecOutput::Gated {
-                plain: made.rows().map(|id| self.span(id)),
-                operand: made.operand().map(|value| self.operand(value)),
-            },
-        };
-        if work.kernel == ProductKernel::Stream {
-            return self.shaped(&StreamLaunch { matrix, input, output }, node);
         }
-        self.shaped(&MatvecLaunch { matrix, width, input, output }, node)
     }
 }
 

@@ -16,7 +16,8 @@ use crate::chain::ChainMemory;
 use crate::raw::memory::blocks_bytes;
 use crate::weights;
 
-/// Memory of a Plan's Program. Recordings and compiled kernels are not in it, nor what weights pass through on their way.
+/// Memory of a Plan's Program. Recordings and compiled kernels are not in it, nor what weights pass
+/// through on their way.
 pub(crate) fn memory(
     capabilities: &Capabilities,
     plan: &Plan,

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! header   rows, outputs, tiles, 0                              4 x u32
-//! rows     token, position, slot, first entry in the tables     4 x u32 each
+//! rows     token, position, slot + 2^16 x rows seen ahead,
+//!          first entry in the tables                            4 x u32 each
 //! outputs  numbers of the rows whose logits are wanted          u32 each
 //! tiles    first row, rows (consecutive rows of one sequence)   4 x u32 each, the last two 0
 //! tables   block tables of the sequences, one after the other   u32 each
@@ -14,6 +15,9 @@ use crate::raw::memory::Buffer;
 
 /// Bytes of the header, of a row and of a tile.
 const RECORD: usize = 16;
+
+/// Bits of a slot, and of the number of rows that a row sees ahead.
+pub(super) const SLOT_BITS: u32 = 16;
 
 /// Where the parts of a frame are, as byte offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +93,8 @@ impl Frame {
             image[table..table + count].copy_from_slice(&view.blocks[..count]);
             for row in span.row..span.row + span.rows {
                 let at = (RECORD + RECORD * row) / 4;
-                let record = [batch.tokens[row], batch.positions[row], view.slot, entry as u32];
+                let slot = view.slot | (batch.ahead(row) as u32) << SLOT_BITS;
+                let record = [batch.tokens[row], batch.positions[row], slot, entry as u32];
                 image[at..at + 4].copy_from_slice(&record);
             }
             for first in (0..span.rows).step_by(tile) {

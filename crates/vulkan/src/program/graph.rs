@@ -1,7 +1,8 @@
 //! What a recording consists of before it has addresses: launches over values in scratch memory.
 //!
-//! Every value is written by one launch. A launch that changes rows in place reads the old value and writes a new one with the
-//! same [`Home`]. References to values say in which form they are, so a launch can only name a form that exists.
+//! Every value is written by one launch. A launch that changes rows in place reads the old value
+//! and writes a new one with the same [`Home`]. References to values say in which form they are, so
+//! a launch can only name a form that exists.
 
 use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
@@ -93,7 +94,8 @@ pub(super) enum Home {
     Host(usize),
 }
 
-/// Rows of memory that buffers and operands of `rows` rows take: kernels read tiles of activations whole.
+/// Rows of memory that buffers and operands of `rows` rows take: kernels read tiles of activations
+/// whole.
 pub(super) fn allocated(rows: usize) -> usize {
     match rows {
         0..=2 => rows,
@@ -134,8 +136,8 @@ pub(super) enum NormWork {
 pub(super) enum Input {
     /// What another launch made.
     Given(Form),
-    /// The norm of a row, which every workgroup of the product works out for itself. All of them read the target, so the
-    /// updated one has a home of its own.
+    /// The norm of a row, which every workgroup of the product works out for itself. All of them
+    /// read the target, so the updated one has a home of its own.
     Norm(NormWork),
 }
 
@@ -467,8 +469,8 @@ impl Graph {
         }
     }
 
-    /// Places the values in scratch memory: those that do not live at the same time share it. Values are numbered by
-    /// [`Graph::piece`].
+    /// Places the values in scratch memory: those that do not live at the same time share it.
+    /// Values are numbered by [`Graph::piece`].
     pub(super) fn place(&self) -> Scratch {
         // In the order in which they are first touched, which decides between values of one size.
         let mut order: Vec<ValueId> = Vec::new();

@@ -19,7 +19,8 @@ pub(super) struct Inputs(Vec<InputRows>);
 struct InputRows {
     /// Written by the host; the device works on the rows there.
     buffer: Buffer,
-    /// What the rows are gathered from, with the factor on them; `None` where they come with the batch.
+    /// What the rows are gathered from, with the factor on them; `None` where they come with the
+    /// batch.
     table: Option<(Tensor, f32)>,
     /// The rows of the step in flight, if they are gathered or may have to be written again.
     kept: Vec<f32>,

@@ -1,7 +1,8 @@
 //! From a Plan's steps to launches: a plain translation.
 //!
-//! Every operation has a launch of its own that takes and gives f32 rows, and every product that takes an operand has a launch
-//! before it that converts its rows. [`rules`] then let neighbours take over each other's work.
+//! Every operation has a launch of its own that takes and gives f32 rows, and every product that
+//! takes an operand has a launch before it that converts its rows. [`rules`] then let neighbours
+//! take over each other's work.
 
 use trine_model::{BufferId, Op, Plan, Product, Rows, WeightId, Width};
 
@@ -159,7 +160,8 @@ impl Lowering<'_> {
             && !later
                 .filter(|(_, serves)| **serves)
                 .any(|(step, _)| step.op.touches().contains(&input));
-        // With one row, the row that is wanted is that row. It may be changed in place if nothing reads the old one.
+        // With one row, the row that is wanted is that row. It may be changed in place if nothing
+        // reads the old one.
         if self.graph.width == (Width { tokens: 1, outputs: 1 }) && is_last {
             self.current[output.0] = Some(source);
             return Ok(());
@@ -231,7 +233,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A gated product. Where the formats of gate and up differ it is a product for each and the activation by itself.
+    /// A gated product. Where the formats of gate and up differ it is a product for each and the
+    /// activation by itself.
     fn gated(&mut self, op: &Op, input: BufferId, output: BufferId) -> Result<(), GpuError> {
         let mut parts = Vec::new();
         let joints = Joint::all(self.plan, op);

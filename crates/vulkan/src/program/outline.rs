@@ -11,8 +11,8 @@ use super::selection::Selection;
 use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 
-/// Most rows in a step that suit a device whose Programs are invariant: each step takes as long as the widest, and kernels for
-/// few tokens take no more.
+/// Most rows in a step that suit a device whose Programs are invariant: each step takes as long as
+/// the widest, and kernels for few tokens take no more.
 pub const INVARIANT_ROWS: usize = 64;
 
 /// A device of which only the capabilities are known: what Programs on it would take and launch.
@@ -53,13 +53,14 @@ impl Outline {
         forecast::memory(&self.capabilities, &plan, options, &keys)
     }
 
-    /// The launches of a step, one line each, with those of equal layers once, and the scratch memory that they share. The step is of
-    /// `width.tokens` tokens, of which `width.outputs` have logits, in a Program with these options; it runs in the recording for the
-    /// next larger width. `is_lone`: each token is of another sequence, as one always is.
+    /// The launches of a step, one line each, with those of equal layers once, and the scratch
+    /// memory that they share. The step is of `width.tokens` tokens, of which `width.outputs` have
+    /// logits, in a Program with these options; it runs in the recording for the next larger width.
+    /// `is_lone`: each token is of another sequence, as one always is.
     ///
     /// # Errors
-    /// [`GpuError::Unwritten`] if the Plan reads what it has not written, [`GpuError::NoPass`] if the options have no room for
-    /// such a step.
+    /// [`GpuError::Unwritten`] if the Plan reads what it has not written, [`GpuError::NoPass`] if
+    /// the options have no room for such a step.
     pub fn explain(
         &self,
         plan: &Plan,

@@ -18,7 +18,8 @@ pub(super) fn layout(name: String, plan: &Plan, options: &ProgramOptions) -> Pag
     PageLayout::of(name, &plan.caches, bytes)
 }
 
-/// The blocks of the caches that make up pages, in their order: memory of a cache, offset and bytes.
+/// The blocks of the caches that make up pages, in their order: memory of a cache, offset and
+/// bytes.
 fn blocks<'a>(
     caches: &'a [Buffer],
     plan: &'a Plan,

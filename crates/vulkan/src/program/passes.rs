@@ -18,7 +18,8 @@ pub(crate) struct PassKey {
 /// How attention goes through the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attended {
-    /// One by one; each is of another sequence, so that attention can do a row's work on the heads on the way.
+    /// One by one; each is of another sequence, so that attention can do a row's work on the heads
+    /// on the way.
     Sequences,
     /// One by one; several may be of a sequence.
     Rows,
@@ -26,11 +27,12 @@ pub(crate) enum Attended {
     Tiles,
 }
 
-/// What a Program is recorded for: each number of rows of the ladder up to its widest step, with no logits, those of one row, of
-/// some, and of all. Passes of one width are neighbours.
+/// What a Program is recorded for: each number of rows of the ladder up to its widest step, with no
+/// logits, those of one row, of some, and of all. Passes of one width are neighbours.
 ///
-/// A Program that is to be invariant has only one rung: each kernel treats all rows of its launch alike, but kernels for other
-/// widths add in another order. For the same reason rows are attended to one by one, not with their neighbours.
+/// A Program that is to be invariant has only one rung: each kernel treats all rows of its launch
+/// alike, but kernels for other widths add in another order. For the same reason rows are attended
+/// to one by one, not with their neighbours.
 pub(crate) fn pass_keys(plan: &Plan, options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
     let keys = |goal: usize| {
         // A goal with a row for each token has no outputs.
@@ -93,8 +95,8 @@ impl Attended {
     }
 }
 
-/// Index of the smallest of some passes for a goal that these numbers of rows and outputs fit into. `lone`: each row is of
-/// another sequence.
+/// Index of the smallest of some passes for a goal that these numbers of rows and outputs fit into.
+/// `lone`: each row is of another sequence.
 pub(super) fn least(
     keys: impl Iterator<Item = PassKey>,
     rows: usize,

@@ -4,8 +4,9 @@
 //! 3  blk.0.attn_delta  stream %7 f32[1,4096] x blk.0.attn_output.weight:q4_0 -> %8 f32[1,5376]
 //! ```
 //!
-//! That is: number and label, what is launched, values that it reads, weights with their formats on the device, values that it
-//! writes. Values are numbered in the order in which they appear; `over %3` says that one takes the place of another.
+//! That is: number and label, what is launched, values that it reads, weights with their formats on
+//! the device, values that it writes. Values are numbered in the order in which they appear;
+//! `over %3` says that one takes the place of another.
 
 use std::fmt;
 

@@ -1,8 +1,10 @@
-//! Rules that let a launch take over work of its neighbours: norms, attention and gated products hand their rows on as the
-//! operand that the next product takes, a product norms its own row, attention prepares its own heads.
+//! Rules that let a launch take over work of its neighbours: norms, attention and gated products
+//! hand their rows on as the operand that the next product takes, a product norms its own row,
+//! attention prepares its own heads.
 //!
-//! A rule looks at one launch and changes the graph if the launch is what it is for. Each rule walks the whole graph before
-//! the next one does: products take over norms only after these have taken over conversions.
+//! A rule looks at one launch and changes the graph if the launch is what it is for. Each rule
+//! walks the whole graph before the next one does: products take over norms only after these have
+//! taken over conversions.
 
 use super::graph::{
     AttendKernel, AttendWork, Form, Graph, HeadsWork, Home, Input, Made, NormWork, OperandValue,
@@ -12,7 +14,8 @@ use super::passes::Attended;
 use super::selection::Selection;
 use crate::kernels::operand::OperandKind;
 
-/// A rule: whether it changed the graph at the launch of an index. A rule that did is tried there again.
+/// A rule: whether it changed the graph at the launch of an index. A rule that did is tried there
+/// again.
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
@@ -97,8 +100,9 @@ fn norm_gives_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     true
 }
 
-/// Attention gives the operand that its result is converted to: for one row with the scales that its workgroups can see, and in
-/// halves where these cannot lose anything and nothing else is wanted.
+/// Attention gives the operand that its result is converted to: for one row with the scales that
+/// its workgroups can see, and in halves where these cannot lose anything and nothing else is
+/// wanted.
 fn attention_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Some(conversion) = conversion(graph, index) else { return false };
     let one_row = graph.width.tokens == 1;
@@ -149,7 +153,8 @@ fn gated_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -
     takes
 }
 
-/// A gated product of one row gives it interleaved to the product with one matrix that is its only reader.
+/// A gated product of one row gives it interleaved to the product with one matrix that is its only
+/// reader.
 fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let node = &graph.nodes[index];
     let Work::Product(ProductWork { joint, output: Output::Gated(Made::Rows(row)), .. }) =
@@ -183,7 +188,8 @@ fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> 
     true
 }
 
-/// A product norms its row itself where it is the next launch and the only one that reads the normed row.
+/// A product norms its row itself where it is the next launch and the only one that reads the
+/// normed row.
 fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Work::Norm { norm, made } = graph.nodes[index].work else { return false };
     let Some(form) = made.only().filter(|form| graph.readers(form.id()) == 1) else {
@@ -205,7 +211,8 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
     true
 }
 
-/// Attention does the work on the heads where each row is of another sequence, so that no row sees what another one stores.
+/// Attention does the work on the heads where each row is of another sequence, so that no row sees
+/// what another one stores.
 fn attention_prepares(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Heads(HeadsWork::Prepare(work)) = graph.nodes[index].work else { return false };
     let Prepare { query, turned, cache, .. } = work;

@@ -12,8 +12,8 @@ use crate::kernels::attention::{AttentionShape, DecodeChoice, DecodeLaunch, Matr
 use crate::kernels::matmul::{LARGE, MatmulShape};
 use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
+use crate::kernels::product::ProductLaunch;
 use crate::kernels::stream;
-use crate::kernels::tunable::Tunable;
 use crate::pack::Format;
 use crate::weights::{Joint, norm_before};
 
@@ -60,13 +60,14 @@ impl Selection {
         }
     }
 
-    /// Chooses products by what was measured. Which kernel does what, and what memory it takes, does not depend on it.
+    /// Chooses products by what was measured. Which kernel does what, and what memory it takes,
+    /// does not depend on it.
     pub(super) fn tune(&mut self, shapes: Shapes) {
         self.shapes = shapes;
     }
 
     /// How a product is laid out.
-    pub(super) fn shape<L: Tunable>(&self, launch: &L) -> L::Shape {
+    pub(super) fn shape<L: ProductLaunch>(&self, launch: &L) -> L::Shape {
         self.shapes.of(launch, &self.capabilities)
     }
 
@@ -77,7 +78,8 @@ impl Selection {
         choice
     }
 
-    /// How attention by tiles uses the matrix units; `None` where it does not. A cache in f32 is there for its exactness.
+    /// How attention by tiles uses the matrix units; `None` where it does not. A cache in f32 is
+    /// there for its exactness.
     pub(super) fn attend_matrix(&self, shape: &AttentionShape) -> Option<MatrixChoice> {
         if self.kv == KvType::F32 { None } else { MatrixChoice::suited(&self.capabilities, shape) }
     }
@@ -112,14 +114,16 @@ impl Selection {
         rows <= self.narrow_rows(format)
     }
 
-    /// Whether products of two rows are quicker on matrix units, as those of large matrices are where their layout is known.
+    /// Whether products of two rows are quicker on matrix units, as those of large matrices are
+    /// where their layout is known.
     fn prefers_fragments(&self) -> bool {
         self.capabilities.fragments && self.large
     }
 
-    /// Most rows for the matrix-vector kernels. With matrix units these take over as soon as the matrix-vector kernel is no
-    /// longer bound by the bytes of the weights: two rows of Gemma 3 27B in Q4_0 take an H200 9.9 ms with it and 8.8 on matrix
-    /// units whose layout is known, those of 4B 2.6 and 2.9.
+    /// Most rows for the matrix-vector kernels. With matrix units these take over as soon as the
+    /// matrix-vector kernel is no longer bound by the bytes of the weights: two rows of Gemma 3 27B
+    /// in Q4_0 take an H200 9.9 ms with it and 8.8 on matrix units whose layout is known, those of
+    /// 4B 2.6 and 2.9.
     fn narrow_rows(&self, format: Format) -> usize {
         let units = MatmulShape::operand_for(&self.capabilities, format) == OperandKind::Halves;
         match self.capabilities.kind {
@@ -163,8 +167,8 @@ impl Selection {
         !joint.format.is_float() && self.product(joint, rows, false) == ProductKernel::Matvec
     }
 
-    /// Whether a gated product with results of `columns` columns can give them in halves: on matrix units, and where it is
-    /// known how large they can be.
+    /// Whether a gated product with results of `columns` columns can give them in halves: on matrix
+    /// units, and where it is known how large they can be.
     pub(super) fn gates_in_halves(&self, joint: &Joint, columns: usize, rows: usize) -> bool {
         self.operand(joint, rows) == OperandKind::Halves
             && columns.is_multiple_of(GROUP)

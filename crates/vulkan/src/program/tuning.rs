@@ -1,10 +1,10 @@
-//! Shapes of kernels by measurement. The static tables of the kernels say what a kind of device probably likes; when a model is
-//! loaded, the shapes that its products can have are timed on this device with the model's own weights, once, and what was
-//! found is kept in a file.
+//! Shapes of kernels by measurement. The static tables of the kernels say what a kind of device
+//! probably likes; when a model is loaded, the shapes that its products can have are timed on this
+//! device with the model's own weights, once, and what was found is kept in a file.
 //!
-//! [`survey`] finds out what there is to measure, [`measure`] does it, [`table`] keeps it. Shapes sum in different orders: the
-//! last bits of results depend on what was chosen. Within a process a choice never changes, also where time was short and
-//! nothing was measured.
+//! [`survey`] finds out what there is to measure, [`measure`] does it, [`table`] keeps it. Shapes
+//! sum in different orders: the last bits of results depend on what was chosen. Within a process a
+//! shape never changes, also where time was short and nothing was measured.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::error::GpuError;
-use crate::kernels::tunable::Tunable;
+use crate::kernels::product::ProductLaunch;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::PipelineCache;
 
@@ -21,7 +21,7 @@ mod measure;
 mod survey;
 mod table;
 
-use survey::Choices;
+use survey::ChosenShapes;
 pub(super) use survey::Survey;
 use table::{Measured, Refusal, Table, TableFile};
 
@@ -48,8 +48,8 @@ pub enum TuningMode {
     Forced(usize),
 }
 
-/// Called with the numbers of kernels that were measured and that are to be, from the start on, and with two equal numbers at
-/// the end, even if time was too short for all.
+/// Called with the numbers of kernels that were measured and that are to be, from the start on, and
+/// with two equal numbers at the end, even if time was too short for all.
 pub type TuningProgress = Arc<dyn Fn(usize, usize) + Send + Sync>;
 
 /// How shapes of kernels are chosen by measurement.
@@ -111,29 +111,29 @@ pub(super) enum Shapes {
     /// By number.
     Forced(usize),
     /// By measurement, as far as there is one.
-    Chosen(Arc<Choices>),
+    Chosen(Arc<ChosenShapes>),
 }
 
 impl Shapes {
     /// The shape of a launch. Whatever was chosen, it is one that the kernel offers for the launch.
-    pub(super) fn of<L: Tunable>(&self, launch: &L, capabilities: &Capabilities) -> L::Shape {
+    pub(super) fn of<L: ProductLaunch>(&self, launch: &L, capabilities: &Capabilities) -> L::Shape {
         let offer = launch.offer(capabilities);
-        let chosen = match self {
+        let place = match self {
             Shapes::Static => None,
             Shapes::Forced(number) => Some((*number).min(offer.len() - 1)),
-            Shapes::Chosen(choices) => choices.get(&launch.key()).and_then(|choice| {
-                let wanted = choice.as_ref()?;
+            Shapes::Chosen(chosen) => chosen.get(&launch.key()).and_then(|known| {
+                let wanted = known.as_ref()?;
                 offer.iter().position(|shape| L::parameters(shape) == *wanted)
             }),
         };
-        offer[chosen.unwrap_or(0)]
+        offer[place.unwrap_or(0)]
     }
 }
 
 /// Chooses shapes for a device, in one process.
 pub(crate) struct Tuner {
     tuning: Tuning,
-    settled: Mutex<Choices>,
+    settled: Mutex<ChosenShapes>,
 }
 
 impl Tuner {
@@ -141,7 +141,8 @@ impl Tuner {
         Self { tuning, settled: Mutex::default() }
     }
 
-    /// The shapes for a Plan. `show` lets a survey see all its launches, those first that matter most.
+    /// The shapes for a Plan. `show` lets a survey see all its launches, those first that matter
+    /// most.
     ///
     /// # Errors
     /// If the device fails.
@@ -176,14 +177,14 @@ impl Tuner {
             show(&survey)?;
             self.measure(gpu, &survey.borrow(), start + budget)?
         };
-        let Survey { mut choices, missing, .. } = survey.into_inner();
-        choices.extend(missing.into_iter().map(|key| {
+        let Survey { mut chosen, missing, .. } = survey.into_inner();
+        chosen.extend(missing.into_iter().map(|key| {
             let shape = measured.get(&key).map(|measured| measured.shape.clone());
             (key, shape)
         }));
-        *settled = choices.clone();
+        *settled = chosen.clone();
         keep(file.as_ref(), measured, total, start, capabilities);
-        Ok(Shapes::Chosen(Arc::new(choices)))
+        Ok(Shapes::Chosen(Arc::new(chosen)))
     }
 
     /// Measures what a survey has made ready: the first in any case, the others until a moment.

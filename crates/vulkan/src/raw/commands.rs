@@ -11,13 +11,14 @@ use super::memory::Buffer;
 use crate::dispatch::{Dispatch, Hazards};
 use crate::error::{During, GpuError};
 
-/// A submission that takes longer counts as hung. Submissions are cut to about 100 ms; a software device is slower.
+/// A submission that takes longer counts as hung. Submissions are cut to about 100 ms; a software
+/// device is slower.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Time between two attempts to wait for a device whose driver could not even begin to wait.
 const IDLE_RETRY: Duration = Duration::from_millis(10);
 
-/// Submissions of a recording that are on the device at once: while one runs, the next one waits there, so that the device
-/// need not wait for the host.
+/// Submissions of a recording that are on the device at once: while one runs, the next one waits
+/// there, so that the device need not wait for the host.
 const IN_FLIGHT: usize = 2;
 
 /// Commands that can be submitted again and again, in one submission or several.
@@ -70,8 +71,8 @@ pub(crate) struct Copy {
 }
 
 impl Recording {
-    /// Records dispatches with the barriers that they need, then copies. A new submission begins before each dispatch whose
-    /// index is among `cuts`, which ascend.
+    /// Records dispatches with the barriers that they need, then copies. A new submission begins
+    /// before each dispatch whose index is among `cuts`, which ascend.
     pub(crate) fn record(
         gpu: &Arc<Gpu>,
         dispatches: &[Dispatch],
@@ -111,8 +112,8 @@ impl Recording {
             begun: None,
         };
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(gpu.family);
-        // SAFETY: the structures of these calls live until they return. What was made before a failure is destroyed by
-        // drop, which ignores null handles.
+        // SAFETY: the structures of these calls live until they return. What was made before a
+        // failure is destroyed by drop, which ignores null handles.
         unsafe {
             recording.pool =
                 gpu.device.create_command_pool(&info, None).during("vkCreateCommandPool")?;
@@ -141,8 +142,8 @@ impl Recording {
         let device = &self.gpu.device;
         let commands = self.commands[submission];
         let begin = vk::CommandBufferBeginInfo::default();
-        // SAFETY: the command buffer is this value's own and is not pending; kernels and buffers outlive it by the rules of
-        // the module.
+        // SAFETY: the command buffer is this value's own and is not pending; kernels and buffers
+        // outlive it by the rules of the module.
         unsafe {
             device.begin_command_buffer(commands, &begin).during("vkBeginCommandBuffer")?;
             // What submissions before this one wrote.
@@ -238,15 +239,17 @@ impl Recording {
 
     /// Runs the commands and waits for their end. `during` is named in an error.
     ///
-    /// When it returns, with or without an error, the device has finished with the commands: whatever they use may be changed and
-    /// freed. After an error it waits for that as long as the driver leaves the device to them.
+    /// When it returns, with or without an error, the device has finished with the commands:
+    /// whatever they use may be changed and freed. After an error it waits for that as long as the
+    /// driver leaves the device to them.
     pub(crate) fn run(&mut self, during: &str) -> Result<(), GpuError> {
         self.begin(None, during)?;
         self.finish(None, during).map(|_| ())
     }
 
-    /// Begins a run: makes the first submissions, as many as may be on the device at once, and returns. Makes no further one
-    /// once `stop` is raised. [`Recording::finish`] has to follow; a recording that is dropped before waits for the device.
+    /// Begins a run: makes the first submissions, as many as may be on the device at once, and
+    /// returns. Makes no further one once `stop` is raised. [`Recording::finish`] has to follow; a
+    /// recording that is dropped before waits for the device.
     ///
     /// # Errors
     /// Any error of the driver. The device has then finished with what was submitted.
@@ -275,7 +278,8 @@ impl Recording {
         }
     }
 
-    /// Ends the run that was begun: makes the submissions that are left, unless and until `stop` is raised, and waits for all.
+    /// Ends the run that was begun: makes the submissions that are left, unless and until `stop` is
+    /// raised, and waits for all.
     ///
     /// # Errors
     /// Any error of the driver. With or without one, the device has finished with the commands.
@@ -288,7 +292,8 @@ impl Recording {
         self.submit_rest(begun, stop, during).inspect_err(|_| self.settle(during, None))
     }
 
-    /// Waits for a run that was begun and is not to be finished. The device has then finished with the commands.
+    /// Waits for a run that was begun and is not to be finished. The device has then finished with
+    /// the commands.
     pub(crate) fn cancel(&mut self) {
         if self.begun.take().is_some_and(|begun| begun.submitted > 0) {
             self.settle("dropping a step that nobody waited for", None);
@@ -307,7 +312,8 @@ impl Recording {
         Ok(Begun { submitted: first, is_stopped: false })
     }
 
-    /// Makes the other submissions, each when one of those before it has ended, and waits for the last.
+    /// Makes the other submissions, each when one of those before it has ended, and waits for the
+    /// last.
     fn submit_rest(
         &mut self,
         begun: Begun,
@@ -337,7 +343,8 @@ impl Recording {
         stop.load(Ordering::Relaxed)
     }
 
-    /// Fails on purpose, with as many submissions as may be in flight, or one less, made and held back.
+    /// Fails on purpose, with as many submissions as may be in flight, or one less, made and held
+    /// back.
     fn fail(&mut self, injected: Injected, hold: &Hold, during: &str) -> GpuError {
         let most = self.commands.len().min(IN_FLIGHT);
         let count = if injected == Injected::Refusal { most - 1 } else { most };
@@ -357,7 +364,8 @@ impl Recording {
         }
     }
 
-    /// Makes a submission, which waits for `hold` where there is one. The one that used its fence before has been waited for.
+    /// Makes a submission, which waits for `hold` where there is one. The one that used its fence
+    /// before has been waited for.
     fn submit(&mut self, index: usize, during: &str, hold: Option<&Hold>) -> Result<(), GpuError> {
         let queue = self.gpu.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let fence = self.fences[index % IN_FLIGHT];
@@ -372,8 +380,8 @@ impl Recording {
             .wait_semaphores(waits)
             .wait_dst_stage_mask(stages);
         let info = if waits.is_empty() { info } else { info.push_next(&mut timeline) };
-        // SAFETY: the commands are recorded and not pending: a run is begun when the one before it is finished. The structures
-        // live until the calls return.
+        // SAFETY: the commands are recorded and not pending: a run is begun when the one before it
+        // is finished. The structures live until the calls return.
         unsafe {
             self.gpu.device.reset_fences(&[fence]).during("vkResetFences")?;
             let submitted = self.gpu.device.queue_submit(*queue, &[info], fence);
@@ -394,7 +402,8 @@ impl Recording {
         })
     }
 
-    /// Waits until the device has finished with whatever a failed run has submitted, which is held back no longer.
+    /// Waits until the device has finished with whatever a failed run has submitted, which is held
+    /// back no longer.
     fn settle(&self, during: &str, hold: Option<Hold>) {
         if let Some(hold) = &hold {
             hold.release();
@@ -429,8 +438,8 @@ impl Drop for Recording {
     fn drop(&mut self) {
         self.cancel();
         let device = &self.gpu.device;
-        // SAFETY: the handles are this value's own, and the device has finished with all that was submitted: each run was
-        // waited for, by `finish` or just now.
+        // SAFETY: the handles are this value's own, and the device has finished with all that was
+        // submitted: each run was waited for, by `finish` or just now.
         unsafe {
             if let Some(queries) = &self.queries {
                 device.destroy_query_pool(queries.pool, None);
@@ -542,7 +551,8 @@ mod tests {
     use crate::raw::memory::Place;
     use crate::testing::{DEVICE_VARIABLE, gpu, upload};
 
-    /// The first submission is held back when the failure is noticed, so that only a run that waits for it sees what it writes.
+    /// The first submission is held back when the failure is noticed, so that only a run that waits
+    /// for it sees what it writes.
     #[test]
     fn a_run_that_fails_leaves_nothing_running() {
         // A device of its own: other tests run on theirs meanwhile.
@@ -597,7 +607,8 @@ mod tests {
         }
     }
 
-    /// Wrong on purpose: copies of a recording stand without barriers, so none may write what another one writes.
+    /// Wrong on purpose: copies of a recording stand without barriers, so none may write what
+    /// another one writes.
     #[test]
     #[ignore = "a hazard that the validation layer has to see: cargo xtask ci runs it"]
     fn copies_over_each_other_are_a_hazard() {

@@ -1,8 +1,7 @@
 //! An opened device.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ash::vk;
 
@@ -10,7 +9,6 @@ use super::instance::{Instance, Listed};
 use super::pipeline::{self, Kernel, KernelKey, PipelineCache, Pipelines};
 use crate::capabilities::{Capabilities, DeviceKind, MissingFeatures};
 use crate::error::{During, GpuError};
-use crate::kernels::matmul::probe;
 
 /// Extensions that are switched on where the device has them.
 const OPTIONAL: [&std::ffi::CStr; 3] = [
@@ -47,7 +45,10 @@ pub struct Description {
 
 /// An opened device.
 pub struct Gpu {
+    /// What the driver tells.
     capabilities: Capabilities,
+    /// The same and what running kernels told, once they have run.
+    probed: OnceLock<Capabilities>,
     physical: vk::PhysicalDevice,
     pub(super) device: ash::Device,
     pub(super) queue: Mutex<vk::Queue>,
@@ -84,11 +85,15 @@ pub fn devices() -> Result<Vec<Description>, GpuError> {
 }
 
 impl Gpu {
-    /// Opens a device. `cache` is the file that compiled pipelines are kept in.
+    /// Opens a device, of which only the driver has told anything. `cache` is the file that
+    /// compiled pipelines are kept in.
     ///
     /// # Errors
     /// [`GpuError`] if there is no such device, it lacks a feature, or the driver fails.
-    pub fn open(choice: &Choice, cache: Option<PipelineCache>) -> Result<Arc<Gpu>, GpuError> {
+    pub(crate) fn open(
+        choice: &Choice,
+        cache: Option<PipelineCache>,
+    ) -> Result<Arc<Gpu>, GpuError> {
         let instance = Instance::load()?;
         let chosen = choose(instance.devices()?, choice)?;
         if !chosen.missing.0.is_empty() {
@@ -111,8 +116,9 @@ impl Gpu {
                 return Err(error);
             }
         };
-        let mut gpu = Arc::new(Gpu {
+        Ok(Arc::new(Gpu {
             capabilities: chosen.capabilities,
+            probed: OnceLock::new(),
             physical: chosen.raw,
             device,
             queue: Mutex::new(queue),
@@ -122,19 +128,23 @@ impl Gpu {
             injected: Mutex::default(),
             short_submissions: AtomicBool::new(false),
             instance,
-        });
-        let fragments = probe::is_known(&gpu);
-        Arc::get_mut(&mut gpu).expect("nothing keeps the device yet").capabilities.fragments =
-            fragments;
-        Ok(gpu)
+        }))
     }
 
     /// What the device can do.
     pub fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        self.probed.get().unwrap_or(&self.capabilities)
     }
 
-    /// A compiled kernel, kept for whoever asks again. Threads compile at the same time; of two that ask for the same new one both may.
+    /// Adds what running kernels on the device told: whether its matrices lie as the fragment
+    /// kernel needs it. Only the first call counts.
+    pub(crate) fn set_fragments(&self, fragments: bool) {
+        let capabilities = Capabilities { fragments, ..self.capabilities.clone() };
+        self.probed.get_or_init(|| capabilities);
+    }
+
+    /// A compiled kernel, kept for whoever asks again. Threads compile at the same time; of two
+    /// that ask for the same new one both may.
     ///
     /// # Errors
     /// If the driver refuses it.
@@ -170,8 +180,8 @@ impl Gpu {
         self.pipelines().save(&self.device);
     }
 
-    /// Bytes of each heap that are in use by this and other processes, and that can be had; `None` where the driver does not
-    /// tell.
+    /// Bytes of each heap that are in use by this and other processes, and that can be had; `None`
+    /// where the driver does not tell.
     pub fn budgets(&self) -> Option<Vec<(u64, u64)>> {
         if !self.capabilities.has("VK_EXT_memory_budget") {
             return None;
@@ -186,18 +196,20 @@ impl Gpu {
         Some((0..heaps).map(|at| (budget.heap_usage[at], budget.heap_budget[at])).collect())
     }
 
-    /// Makes each step of a Plan a submission of its own in what is recorded from now on, as large models on slow devices have
-    /// them: for tests with small ones.
+    /// Makes each step of a Plan a submission of its own in what is recorded from now on, as large
+    /// models on slow devices have them: for tests with small ones.
     pub fn submit_each_step(&self) {
         self.short_submissions.store(true, Ordering::Relaxed);
     }
 
-    /// Seconds that a submission may be predicted to take: drivers reset a device that works on one for a few seconds.
+    /// Seconds that a submission may be predicted to take: drivers reset a device that works on one
+    /// for a few seconds.
     pub(crate) fn submission_seconds(&self) -> f64 {
         if self.short_submissions.load(Ordering::Relaxed) { 0.0 } else { SUBMISSION_SECONDS }
     }
 
-    /// Makes something fail as the device would, instead of what was to happen in the same place: for tests of what happens then.
+    /// Makes something fail as the device would, instead of what was to happen in the same place:
+    /// for tests of what happens then.
     pub fn inject(&self, failure: Injected) {
         let place = std::mem::discriminant(&failure.place());
         let mut injected = self.injected();
@@ -234,13 +246,15 @@ pub enum Injected {
     Loss,
     /// The next submission does not end in time.
     Timeout,
-    /// The driver refuses the second submission of the next recording, or the only one; a first one runs.
+    /// The driver refuses the second submission of the next recording, or the only one; a first one
+    /// runs.
     Refusal,
     /// The next allocation finds no memory.
     Memory,
     /// A workgroup that others wait for in the next chain of dispatches never runs.
     Stall,
-    /// Not a failure: the next run that can be stopped is, before its submission of this number, from 0.
+    /// Not a failure: the next run that can be stopped is, before its submission of this number,
+    /// from 0.
     Stop(usize),
 }
 
@@ -383,6 +397,3 @@ fn create_device(
     // SAFETY: the structures live until the call returns.
     unsafe { instance.raw.create_device(chosen.raw, &info, None) }.during("vkCreateDevice")
 }
-
-/// Kernels by their keys.
-pub(super) type KernelTable = HashMap<KernelKey, Kernel>;

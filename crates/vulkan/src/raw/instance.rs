@@ -13,9 +13,9 @@ use crate::error::{During, GpuError};
 /// Version of the interface that trine asks for.
 const API: u32 = vk::API_VERSION_1_3;
 
-/// The process's instance, kept as long as the process: the loader unmaps drivers with the last instance, and a thread that ends
-/// behind that runs what a driver has registered for its end. Under NVIDIA's a server that had dropped its device in good order
-/// died so.
+/// The process's instance, kept as long as the process: the loader unmaps drivers with the last
+/// instance, and a thread that ends behind that runs what a driver has registered for its end.
+/// Under NVIDIA's a server that had dropped its device in good order died so.
 static KEPT: OnceLock<Arc<Instance>> = OnceLock::new();
 
 /// A loaded driver interface.
@@ -49,7 +49,8 @@ impl Instance {
         if let Some(kept) = KEPT.get() {
             return Ok(Arc::clone(kept));
         }
-        // SAFETY: the library is the system's Vulkan loader; its initialisers are trusted like any library's.
+        // SAFETY: the library is the system's Vulkan loader; its initialisers are trusted like any
+        // library's.
         let entry = unsafe { ash::Entry::load() }
             .map_err(|error| GpuError::NoLoader { reason: error.to_string() })?;
         let application = vk::ApplicationInfo::default()

@@ -14,7 +14,8 @@ use crate::error::{During, GpuError};
 
 /// Alignment of every buffer in bytes.
 pub const ALIGNMENT: u64 = 256;
-/// Largest block that is made for several buffers: on systems that count each block as a whole, smaller ones move more easily.
+/// Largest block that is made for several buffers: on systems that count each block as a whole,
+/// smaller ones move more easily.
 const BLOCK_MAX: u64 = 1 << 30;
 /// Smallest block.
 const BLOCK_MIN: u64 = 1 << 20;
@@ -44,15 +45,16 @@ struct Block {
     gpu: Arc<Gpu>,
 }
 
-// SAFETY: the pointer is to memory that is the block's own, mapped until it is dropped; who writes when is the duty of
-// Buffer's users.
+// SAFETY: the pointer is to memory that is the block's own, mapped until it is dropped; who writes
+// when is the duty of Buffer's users.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: the handles are this block's own; a run that uses it has waited until the device is done, also if it failed.
+        // SAFETY: the handles are this block's own; a run that uses it has waited until the device
+        // is done, also if it failed.
         unsafe {
             self.gpu.device.destroy_buffer(self.buffer, None);
             self.gpu.device.free_memory(self.memory, None);
@@ -108,8 +110,8 @@ impl Buffer {
         (self.block.buffer, self.offset)
     }
 
-    /// Copies bytes into mapped memory. The device must not be using the range; disjoint ranges may be written by several
-    /// threads at once.
+    /// Copies bytes into mapped memory. The device must not be using the range; disjoint ranges may
+    /// be written by several threads at once.
     ///
     /// # Panics
     /// If the memory is not mapped or the range is outside the buffer.
@@ -124,8 +126,8 @@ impl Buffer {
         }
     }
 
-    /// The values of mapped memory. The device must have finished writing them, and must not write them while they are
-    /// borrowed; reading anything but [`Place::Readback`] is slow.
+    /// The values of mapped memory. The device must have finished writing them, and must not write
+    /// them while they are borrowed; reading anything but [`Place::Readback`] is slow.
     ///
     /// # Panics
     /// If the memory is not mapped, or the range is outside the buffer or not aligned.
@@ -133,7 +135,8 @@ impl Buffer {
         let end = (first + count) * size_of::<T>();
         assert!(end as u64 <= self.bytes, "a read outside its buffer");
         let base = self.block.mapped.expect("a buffer that the host reads is mapped");
-        // SAFETY: the range is inside the buffer, which is mapped and aligned to 256; any bytes are a Pod.
+        // SAFETY: the range is inside the buffer, which is mapped and aligned to 256; any bytes are
+        // a Pod.
         unsafe {
             let start = base.as_ptr().add(self.offset as usize).cast::<T>();
             assert!(start.is_aligned(), "a read of unaligned values");
@@ -203,14 +206,16 @@ impl Arena {
     }
 }
 
-/// Size of the block that a buffer of `bytes` begins where `expected` are still to come. Where less would be left in it than
-/// the `left` bytes of the block before, it has only the buffer, and the next buffers go on with that one.
+/// Size of the block that a buffer of `bytes` begins where `expected` are still to come. Where less
+/// would be left in it than the `left` bytes of the block before, it has only the buffer, and the
+/// next buffers go on with that one.
 fn block_size(expected: u64, left: u64, bytes: u64) -> u64 {
     let size = expected.clamp(BLOCK_MIN, BLOCK_MAX).max(bytes).next_multiple_of(ALIGNMENT);
     if size - bytes < left { bytes } else { size }
 }
 
-/// Bytes of the blocks of an [`Arena`] for about `expected` bytes that makes buffers of these sizes.
+/// Bytes of the blocks of an [`Arena`] for about `expected` bytes that makes buffers of these
+/// sizes.
 pub fn blocks_bytes(expected: u64, sizes: &[u64]) -> u64 {
     let (mut expected, mut left, mut all) = (expected, 0, 0);
     for bytes in sizes {
@@ -228,8 +233,8 @@ pub fn blocks_bytes(expected: u64, sizes: &[u64]) -> u64 {
 }
 
 impl Gpu {
-    /// Bytes that weights, caches and working memory can take of what is free as it is. Some is left to others: compiled
-    /// kernels and recordings, and programs that begin later.
+    /// Bytes that weights, caches and working memory can take of what is free as it is. Some is
+    /// left to others: compiled kernels and recordings, and programs that begin later.
     pub fn free_bytes(&self) -> u64 {
         free_bytes(&self.memory, self.capabilities().kind, self.budgets().as_deref())
     }
@@ -337,7 +342,8 @@ fn attach(
     Ok(NonNull::new(pointer.cast()))
 }
 
-/// What [`Gpu::free_bytes`] says, from the heaps' bytes that are in use and that can be had, where the driver tells.
+/// What [`Gpu::free_bytes`] says, from the heaps' bytes that are in use and that can be had, where
+/// the driver tells.
 fn free_bytes(
     memory: &vk::PhysicalDeviceMemoryProperties,
     kind: DeviceKind,
@@ -375,7 +381,8 @@ fn types_in_order(
         let local = has(Flags::DEVICE_LOCAL);
         let small = local && !unified && heaps[kind.heap_index as usize].size <= SMALL_WINDOW;
         match place {
-            // Shared memory is all one: what the driver calls the host's serves when its own share is used up.
+            // Shared memory is all one: what the driver calls the host's serves when its own share
+            // is used up.
             Place::Device if unified => match (local, coherent) {
                 (true, true) => Some(4),
                 (true, false) => Some(2),

@@ -1,24 +1,27 @@
 //! Compute pipelines and the file that keeps them compiled.
 
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 
 use ash::{khr, vk};
 use sha2::{Digest, Sha256};
 
-use super::gpu::KernelTable;
 use crate::capabilities::Capabilities;
-use crate::dispatch::PUSH_BYTES;
 use crate::error::{During, GpuError};
 use crate::files;
 use crate::shaders::Shader;
+
+/// Bytes of arguments that every Vulkan device takes as push constants.
+pub const PUSH_BYTES: usize = 128;
 
 /// What a pipeline is compiled from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KernelKey {
     /// The shader.
     pub shader: Shader,
-    /// Values of the specialisation constants 0, 1, 2 and so on; constant 0 is the size of a workgroup.
+    /// Values of the specialisation constants 0, 1, 2 and so on; constant 0 is the size of a
+    /// workgroup.
     pub constants: Vec<u32>,
     /// Invocations of a subgroup, where the kernel does not take what the driver prefers.
     pub subgroup: Option<u32>,
@@ -45,7 +48,8 @@ pub struct PipelineCache {
     folder: PathBuf,
 }
 
-/// First bytes of the file: what it is and the version of the layout (magic, digest of the rest, Vulkan's data).
+/// First bytes of the file: what it is and the version of the layout (magic, digest of the rest,
+/// Vulkan's data).
 const MAGIC: &[u8; 16] = b"trine pipelines1";
 /// Bytes of the digest.
 const DIGEST: usize = 32;
@@ -110,12 +114,15 @@ fn read(path: &Path) -> Vec<u8> {
     Vec::new()
 }
 
+/// Kernels by their keys.
+type KernelTable = HashMap<KernelKey, Kernel>;
+
 /// The pipelines of a device.
 pub(super) struct Pipelines {
     cache: vk::PipelineCache,
     layout: vk::PipelineLayout,
     path: Option<PathBuf>,
-    modules: std::collections::HashMap<Shader, vk::ShaderModule>,
+    modules: HashMap<Shader, vk::ShaderModule>,
     table: KernelTable,
     /// Kernels compiled since the file was read or written.
     unsaved: usize,
@@ -130,7 +137,8 @@ impl Pipelines {
         let path = cache.map(|cache| cache.path(capabilities));
         let data = path.as_deref().map(read).unwrap_or_default();
         let info = vk::PipelineCacheCreateInfo::default().initial_data(&data);
-        // SAFETY: the structures live until the call returns; the driver checks the data's header, the digest the rest.
+        // SAFETY: the structures live until the call returns; the driver checks the data's header,
+        // the digest the rest.
         let cache =
             unsafe { device.create_pipeline_cache(&info, None) }.during("vkCreatePipelineCache")?;
         let ranges = [vk::PushConstantRange {
@@ -175,7 +183,8 @@ impl Pipelines {
         Ok(Err(Source { module, layout: self.layout, cache: self.cache }))
     }
 
-    /// Keeps what [`compile`] made of a source of this value. Where another thread was quicker, its kernel is the one.
+    /// Keeps what [`compile`] made of a source of this value. Where another thread was quicker, its
+    /// kernel is the one.
     pub(super) fn keep(
         &mut self,
         device: &ash::Device,
@@ -236,8 +245,8 @@ fn create_module(device: &ash::Device, shader: Shader) -> Result<vk::ShaderModul
     unsafe { device.create_shader_module(&info, None) }.during("vkCreateShaderModule")
 }
 
-/// What pipelines of a shader are compiled from, beside their constants. The handles are those of a [`Pipelines`], which has to
-/// outlive the use of it.
+/// What pipelines of a shader are compiled from, beside their constants. The handles are those of a
+/// [`Pipelines`], which has to outlive the use of it.
 #[derive(Clone, Copy)]
 pub(super) struct Source {
     module: vk::ShaderModule,
@@ -245,7 +254,8 @@ pub(super) struct Source {
     cache: vk::PipelineCache,
 }
 
-/// Compiles a kernel. Several threads may do so at the same time with one cache: the driver orders its use.
+/// Compiles a kernel. Several threads may do so at the same time with one cache: the driver orders
+/// its use.
 pub(super) fn compile(
     device: &ash::Device,
     capabilities: &Capabilities,

@@ -10,8 +10,9 @@ use crate::error::GpuError;
 /// Bytes of the memory through which writes go where the device's own is not mapped.
 const STAGING: u64 = 64 << 20;
 
-/// Writes buffers that the device is not using: directly where they are mapped, through staging memory elsewhere. Several
-/// threads may write disjoint ranges at once; everything has arrived after [`Transfer::finish`].
+/// Writes buffers that the device is not using: directly where they are mapped, through staging
+/// memory elsewhere. Several threads may write disjoint ranges at once; everything has arrived
+/// after [`Transfer::finish`].
 pub struct Transfer {
     gpu: Arc<Gpu>,
     staging: Mutex<Option<Staging>>,

@@ -1,7 +1,8 @@
 //! Which matrices lie together on the device and are multiplied as one.
 //!
-//! Everything that depends on the format of a product's matrices asks a [`Joint`]: how they are packed, which kernel multiplies them,
-//! and which operand it takes. A file may store every matrix in another format, so that an operation of a Plan has several joints.
+//! Everything that depends on the format of a product's matrices asks a [`Joint`]: how they are
+//! packed, which kernel multiplies them, and which operand it takes. A file may store every matrix
+//! in another format, so that an operation of a Plan has several joints.
 
 use trine_model::{Op, Plan, WeightId};
 
@@ -27,8 +28,9 @@ impl Joint {
         Self { weights: vec![id], format: format_of(weight.dtype), columns: weight.columns }
     }
 
-    /// The joints of an operation's matrices: those of one format together, in the order in which each format comes first. Empty for
-    /// an operation without matrices. A gated product can be one product only where it has one joint.
+    /// The joints of an operation's matrices: those of one format together, in the order in which
+    /// each format comes first. Empty for an operation without matrices. A gated product can be one
+    /// product only where it has one joint.
     pub(crate) fn all(plan: &Plan, op: &Op) -> Vec<Self> {
         let ids = match op {
             Op::MatMul { products, .. } => products.iter().map(|product| product.weight).collect(),

@@ -1,25 +1,27 @@
 //! How large the result of a gated product can get, by its weights.
 //!
-//! Its input is a norm: x = y w, y with a mean square of at most 1 over n columns, w the norm's factors. Cauchy and Schwarz:
+//! Its input is a norm: x = y w, y with a mean square of at most 1 over n columns, w the norm's
+//! factors. Cauchy and Schwarz:
 //!
 //! ```text
 //! |gate_j| = |sum over k of G_jk w_k y_k| <= sqrt(n) |G_j w|     the same of up
 //! |gelu(gate_j) up_j| <= |gate_j| |up_j| <= n |G_j w| |U_j w|
 //! ```
 //!
-//! So a power of two is known before the first token in which every result is a half. The bound need not be close: the largest
-//! result of random weights with 5376 columns is about 2^12 below it, and halves keep all their bits down to 2^29 below it.
+//! So a power of two is known before the first token in which every result is a half. The bound
+//! need not be close: the largest result of random weights with 5376 columns is about 2^12 below
+//! it, and halves keep all their bits down to 2^29 below it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use half::f16;
 use trine_model::{BufferId, Op, Plan, WeightId};
 
-use crate::kernels::operand::BLOCK;
+use crate::kernels::operand::SCALE_BLOCK;
 use crate::pack::{Format, q4_k_scales};
 
-/// The norm whose result is the input of the gated product with this gate, wherever that is used; `None` where something else
-/// may be.
+/// The norm whose result is the input of the gated product with this gate, wherever that is used;
+/// `None` where something else may be.
 pub(crate) fn norm_before(plan: &Plan, gate: WeightId) -> Option<WeightId> {
     let uses = plan.steps.iter().enumerate().filter_map(|(index, step)| match step.op {
         Op::GatedMatMul { input, gate: found, .. } if found == gate => Some((index, input)),
@@ -52,12 +54,13 @@ impl Reach {
     /// For a norm's factors and a matrix of `rows` rows.
     pub(super) fn new(factors: &[f32], rows: usize) -> Self {
         let square = |&w: &f32| f64::from(w) * f64::from(w);
-        let squares = factors.chunks(BLOCK).map(|block| block.iter().map(square).sum()).collect();
+        let squares =
+            factors.chunks(SCALE_BLOCK).map(|block| block.iter().map(square).sum()).collect();
         Self { squares, rows: (0..rows).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Looks at whole rows in the file's format, from row `first` on. Of a block it reads the scale: no weight is larger than
-    /// its largest code makes.
+    /// Looks at whole rows in the file's format, from row `first` on. Of a block it reads the
+    /// scale: no weight is larger than its largest code makes.
     pub(super) fn see(&self, format: Format, columns: usize, first: usize, source: &[u8]) {
         let Some(bytes) = format.dtype().row_bytes(columns).filter(|&bytes| bytes > 0) else {
             return;
@@ -112,8 +115,8 @@ fn highest_of_blocks(format: Format, row: &[u8], mut each: impl FnMut(f32)) {
     }
 }
 
-/// The power of two in which results of a gated product over `columns` columns are halves: none exceeds 2^15 of it. NaN where
-/// the weights are broken.
+/// The power of two in which results of a gated product over `columns` columns are halves: none
+/// exceeds 2^15 of it. NaN where the weights are broken.
 pub(super) fn unit(columns: usize, gate: &Reach, up: &Reach) -> f32 {
     let products = gate.rows().zip(up.rows()).map(|(gate, up)| gate * up);
     // A maximum that keeps a NaN.
@@ -140,7 +143,8 @@ mod tests {
 
     use super::*;
 
-    /// Rows that are as much like the input as they can be reach the bound but for what blocks and codes leave open.
+    /// Rows that are as much like the input as they can be reach the bound but for what blocks and
+    /// codes leave open.
     #[test]
     fn no_result_exceeds_the_bound() {
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(3);
@@ -183,7 +187,8 @@ mod tests {
         reach
     }
 
-    /// A large row of one matrix beside a large row of the other, but not the same, makes no large result.
+    /// A large row of one matrix beside a large row of the other, but not the same, makes no large
+    /// result.
     #[test]
     fn large_rows_of_both_matrices_count_only_together() {
         assert_eq!(unit(64, &reach_of(&[4096.0, 1.0]), &reach_of(&[1.0, 4096.0])), 8.0);

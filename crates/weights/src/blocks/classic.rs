@@ -12,7 +12,7 @@
 //! integer range, as llama.cpp's reference does. Where its result would depend on whether the
 //! compiler fused a multiplication with an addition, the sum is taken in double precision.
 
-use super::{half_at, put_half};
+use super::halves::{half_at, put_half};
 
 const N: usize = 32;
 

@@ -8,7 +8,7 @@
 use half::f16;
 
 use super::fit::{self, weights};
-use super::{half_at, put_half};
+use super::halves::{half_at, put_half};
 
 pub(super) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let (low, rest) = block.split_at(128);

@@ -9,7 +9,7 @@
 //!
 //! In both, each 32 bytes of 2-bit integers are 128 elements: four layers of 32, lowest bits first.
 
-use super::half_at;
+use super::halves::half_at;
 
 pub(super) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     let (scales, rest) = block.split_at(16);

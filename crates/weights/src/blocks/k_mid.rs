@@ -12,7 +12,7 @@
 use half::f16;
 
 use super::fit::{self, weights};
-use super::{half_at, put_half};
+use super::halves::{half_at, put_half};
 
 /// Returns the scale and minimum of run `j`.
 fn scale_and_minimum(b: &[u8], j: usize) -> (u8, u8) {

@@ -10,7 +10,7 @@
 //! twice the E2M1 number (OCP Microscaling Formats 1.0), so the power is one lower than the E8M0
 //! scale's 2^(e - 127).
 
-use super::half_at;
+use super::halves::half_at;
 
 /// The levels of IQ4_NL and IQ4_XS.
 const LEVELS: [f32; 16] = [

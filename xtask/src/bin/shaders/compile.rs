@@ -22,7 +22,8 @@ const DEPTH_MAX: usize = 16;
 /// A shader as compiled.
 pub(crate) struct Compiled {
     pub(crate) words: Vec<u32>,
-    /// The files that it was made of, the shader first, then each included one: (path from the folder, text).
+    /// The files that it was made of, the shader first, then each included one: (path from the
+    /// folder, text).
     pub(crate) sources: Vec<(String, String)>,
 }
 
@@ -81,7 +82,8 @@ fn translate(
     builder.parse()?.compile()
 }
 
-/// The macros as text before the shader's, in their order: the compiler's own table of them has none.
+/// The macros as text before the shader's, in their order: the compiler's own table of them has
+/// none.
 fn preamble(defines: &[String]) -> String {
     let line = |define: &String| {
         let (name, value) = define.split_once('=').unwrap_or((define, "1"));

@@ -1,7 +1,8 @@
 //! Puts the bodies of functions where they are called, until the entry point is the only function.
 //!
-//! Drivers inline by limits of their own. NVIDIA's (580) keeps every array of an invocation in memory as soon as a function
-//! that uses one remains or is inlined after its loops were looked at, which makes attention of one row twice as slow.
+//! Drivers inline by limits of their own. NVIDIA's (580) keeps every array of an invocation in
+//! memory as soon as a function that uses one remains or is inlined after its loops were looked at,
+//! which makes attention of one row twice as slow.
 
 use std::collections::{HashMap, HashSet};
 
@@ -141,7 +142,8 @@ struct Target {
     variables: Vec<Instruction>,
     /// What stands for the result of a call.
     results: HashMap<Word, Word>,
-    /// The block that a block of the source ends in, and where instructions stand that mean the end.
+    /// The block that a block of the source ends in, and where instructions stand that mean the
+    /// end.
     ends: HashMap<Word, Word>,
     joins: HashSet<usize>,
 }

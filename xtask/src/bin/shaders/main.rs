@@ -1,6 +1,8 @@
-//! Compiles the Vulkan backend's shaders to the SPIR-V that is committed; `cargo xtask shaders` runs it.
+//! Compiles the Vulkan backend's shaders to the SPIR-V that is committed; `cargo xtask shaders`
+//! runs it.
 //!
-//! A program of its own, because it links glslang, which takes a C++ compiler that nothing else here needs.
+//! A program of its own, because it links glslang, which takes a C++ compiler that nothing else
+//! here needs.
 
 mod compile;
 mod inline;
@@ -85,8 +87,8 @@ fn build(folder: &Path, variant: &Variant) -> anyhow::Result<(Entry, Vec<u8>)> {
     Ok((Entry::new(variant, &compiled.sources, facts, &bytes), bytes))
 }
 
-/// Writes what differs, so that nothing is rebuilt for a file that stayed as it was, and, once everything compiles,
-/// deletes the files of shaders that are gone.
+/// Writes what differs, so that nothing is rebuilt for a file that stayed as it was, and, once
+/// everything compiles, deletes the files of shaders that are gone.
 fn write(output: &Path, files: &BTreeMap<String, Vec<u8>>, complete: bool) -> anyhow::Result<()> {
     std::fs::create_dir_all(output).with_context(|| format!("cannot make {}", output.display()))?;
     let mut written = 0_usize;

@@ -64,7 +64,8 @@ impl Entry {
     }
 }
 
-/// Each part goes in with its length, so that moving text from one part to the next gives another hash.
+/// Each part goes in with its length, so that moving text from one part to the next gives another
+/// hash.
 fn source_hash(variant: &Variant, sources: &[(String, String)]) -> String {
     let mut hash = Sha256::new();
     let mut add = |part: &str| {

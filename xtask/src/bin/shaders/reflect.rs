@@ -1,4 +1,5 @@
-//! Reads from SPIR-V what a shader asks of its caller and of the device, and holds it to the rules of the Vulkan backend.
+//! Reads from SPIR-V what a shader asks of its caller and of the device, and holds it to the rules
+//! of the Vulkan backend.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,8 @@ use rspirv::dr::{Instruction, ModuleHeader, Operand};
 use rspirv::spirv::{BuiltIn, Decoration, Op, StorageClass};
 use serde::{Deserialize, Serialize};
 
-/// What every Vulkan device offers (`maxPushConstantsSize`, "Required Limits" of the Vulkan specification).
+/// What every Vulkan device offers (`maxPushConstantsSize`, "Required Limits" of the Vulkan
+/// specification).
 const PUSH_CONSTANT_BYTES_MAX: u32 = 128;
 
 /// What a shader says of itself.
@@ -38,8 +40,8 @@ pub(crate) struct SpecConstant {
 
 /// Reads a module.
 ///
-/// The rules: the workgroup's size is specialisation constant 0, every specialisation constant has 32 bits, push
-/// constants fit every device, memory is reached only by address.
+/// The rules: the workgroup's size is specialisation constant 0, every specialisation constant has
+/// 32 bits, push constants fit every device, memory is reached only by address.
 pub(crate) fn reflect(words: &[u32]) -> anyhow::Result<Facts> {
     let module = declarations(words)?;
     let module = module.as_slice();
@@ -142,8 +144,8 @@ fn spec_constants(module: &[Instruction]) -> anyhow::Result<Vec<SpecConstant>> {
             }
         };
         let constant = SpecConstant { id, name, kind: kind.to_owned(), default };
-        // The workgroup's size is declared without a name, twice for SPIR-V 1.6, and often once more by the source, whose
-        // name and default are those that count.
+        // The workgroup's size is declared without a name, twice for SPIR-V 1.6, and often once
+        // more by the source, whose name and default are those that count.
         match constants.entry(id) {
             Entry::Vacant(place) => drop(place.insert(constant)),
             Entry::Occupied(mut place) => {

@@ -1,5 +1,5 @@
-//! The embedded model's file as a model of the server, for the tests in this crate and, included by its path, for those of the
-//! whole server.
+//! The embedded model's file as a model of the server, for the tests in this crate and, included by
+//! its path, for those of the whole server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

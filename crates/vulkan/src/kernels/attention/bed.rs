@@ -1,5 +1,6 @@
-//! What the tests of heads and attention work on: sequences with block tables and rings, their cache on the device, poisoned
-//! where nothing was stored, and beside it what the cache should give back.
+//! What the tests of heads and attention work on: sequences with block tables and rings, their
+//! cache on the device, poisoned where nothing was stored, and beside it what the cache should give
+//! back.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,11 +32,24 @@ pub(crate) struct Case {
     pub(crate) kind: KvType,
     pub(crate) window: Option<usize>,
     pub(crate) sequences: Vec<Sequence>,
+    /// Neighbouring rows of a sequence that see one another; 1 if none does.
+    pub(crate) run: usize,
     /// Rows that the step has room for beyond its own.
     pub(crate) spare: usize,
     /// Magnitudes of queries, keys and values.
     pub(crate) sizes: [f32; 3],
     pub(crate) seed: u64,
+}
+
+impl Case {
+    /// How many rows after the one at a position of a sequence it sees.
+    fn ahead(&self, sequence: usize, position: usize) -> usize {
+        let Sequence { depth, rows } = self.sequences[sequence];
+        match position.checked_sub(depth).filter(|&row| row < rows) {
+            Some(row) => ((row / self.run + 1) * self.run).min(rows) - 1 - row,
+            None => 0,
+        }
+    }
 }
 
 /// Buffers and addresses of one step.
@@ -82,8 +96,9 @@ impl ExpectedCache {
     }
 }
 
-/// A head as the cache gives it back, by the rules of `trine_backend::reference`'s cache: int8 codes are
-/// `round(x / scale)` with `scale = max|x| / 127` rounded to f16, one scale for each [`KvType::int8_group`] values.
+/// A head as the cache gives it back, by the rules of `trine_backend::reference`'s cache: int8
+/// codes are `round(x / scale)` with `scale = max|x| / 127` rounded to f16, one scale for each
+/// [`KvType::int8_group`] values.
 fn rounded(kind: KvType, head: &[f32]) -> Vec<f32> {
     match kind {
         KvType::F32 => head.to_vec(),
@@ -189,7 +204,13 @@ impl Bed {
         let mut tiles: Vec<[u32; 4]> = Vec::new();
         let mut words = vec![rows.len() as u32, 0, 0, 0];
         for (row, &(sequence, position)) in rows.iter().enumerate() {
-            words.extend([7, position as u32, self.slots[sequence], starts[sequence]]);
+            let ahead = self.case.ahead(sequence, position) as u32;
+            words.extend([
+                7,
+                position as u32,
+                self.slots[sequence] | ahead << 16,
+                starts[sequence],
+            ]);
             let follows = row > 0 && rows[row - 1].0 == sequence;
             match tiles.last_mut() {
                 Some(tile) if follows && tile[1] < TILE_ROWS as u32 => tile[1] += 1,
@@ -215,7 +236,8 @@ impl Bed {
         }
     }
 
-    /// Stores keys and values before the step in both caches; on the device only those that a ring still holds.
+    /// Stores keys and values before the step in both caches; on the device only those that a ring
+    /// still holds.
     fn remember(&mut self, source: &mut ChaCha8Rng) {
         let Heads { kv, dim, .. } = self.case.heads;
         let [_, k, v] = self.case.sizes;
@@ -312,12 +334,13 @@ impl Bed {
             let dot: f64 = pairs.map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
             dot * f64::from(self.shape.scale)
         };
-        let scores: Vec<f64> = (first..=position).map(score).collect();
+        let last = position + self.case.ahead(sequence, position);
+        let scores: Vec<f64> = (first..=last).map(score).collect();
         let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - highest).exp()).collect();
         let total: f64 = weights.iter().sum();
         let mut sum = vec![0.0_f64; dim];
-        for (position, weight) in (first..=position).zip(&weights) {
+        for (position, weight) in (first..=last).zip(&weights) {
             sum.iter_mut()
                 .zip(of(position, 1))
                 .for_each(|(s, &v)| *s += weight / total * f64::from(v));
@@ -342,7 +365,8 @@ impl Bed {
         upload(&self.gpu, &all)
     }
 
-    /// Asserts that the output is what the reference says, within `part` of its largest magnitude, and poisoned after the rows.
+    /// Asserts that the output is what the reference says, within `part` of its largest magnitude,
+    /// and poisoned after the rows.
     pub(crate) fn check(&self, found: &[f32], expected: &[f32], part: f32, what: &str) {
         let high = expected.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
         for (at, (found, wanted)) in found.iter().zip(expected).enumerate() {

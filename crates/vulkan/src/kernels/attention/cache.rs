@@ -6,8 +6,8 @@
 //!        int8: then 32 positions x (dim / group) f16 scales; padded to 16 bytes
 //! ```
 //!
-//! Position `p` of a sequence is in block `tables[row.table + p / 32]` of a global layer and, of a local one, in block
-//! `row.slot * ring_blocks + p / 32 % ring_blocks`.
+//! Position `p` of a sequence is in block `tables[row.table + p / 32]` of a global layer and, of a
+//! local one, in block `row.slot * ring_blocks + p / 32 % ring_blocks`.
 
 use trine_model::KvType;
 

@@ -9,14 +9,15 @@ use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
 use crate::kernels::heads::DIM_MAX;
-use crate::kernels::operand::{BLOCK, Operand, OperandKind};
+use crate::kernels::operand::{Operand, OperandKind, SCALE_BLOCK};
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
 /// Most workgroups of a launch: those beyond take turns.
 const GROUPS_MAX: usize = 65_535;
-/// Bytes of shared memory for the sums of the heads that are put together at the same time; where there is much of it, twice.
+/// Bytes of shared memory for the sums of the heads that are put together at the same time; where
+/// there is much of it, twice.
 const SUM_BYTES: usize = 16 << 10;
 /// Most query heads of a workgroup: each needs registers for its query and its sum.
 const QUERIES_MAX: usize = 8;
@@ -36,7 +37,8 @@ pub struct DecodeChoice {
     pub splits: u32,
     /// Most blocks that are not split.
     pub alone: u32,
-    /// Least blocks of a share where they are; it is never less than a workgroup has under way at once.
+    /// Least blocks of a share where they are; it is never less than a workgroup has under way at
+    /// once.
     pub least: u32,
 }
 
@@ -46,8 +48,8 @@ impl DecodeChoice {
         let software = capabilities.kind == DeviceKind::Processor;
         let large = !matches!(capabilities.kind, DeviceKind::Processor | DeviceKind::Integrated);
         let heads = shape.heads;
-        // Heads of one workgroup share its reads; where there are few workgroups, a second read from a cache costs less than
-        // the longer way of more heads.
+        // Heads of one workgroup share its reads; where there are few workgroups, a second read
+        // from a cache costs less than the longer way of more heads.
         let most = match rows.max(1) * heads.kv {
             1 if large => 1,
             0..8 if !software => 2,
@@ -59,7 +61,8 @@ impl DecodeChoice {
         let most = if large && queries <= 2 { 512 } else { 256 };
         let local = if software { 32 } else { local.min(most) };
         let groups = rows.max(1) * heads.query / queries;
-        // As many workgroups as keep the memory of such a device busy, and no more than run at the same time.
+        // As many workgroups as keep the memory of such a device busy, and no more than run at the
+        // same time.
         let wanted = match capabilities.kind {
             DeviceKind::Processor => 1,
             DeviceKind::Integrated => 96,
@@ -78,7 +81,8 @@ impl DecodeChoice {
     }
 }
 
-/// What a fused launch does before it attends. Each row has to be of another sequence: none sees what another stores.
+/// What a fused launch does before it attends. Each row has to be of another sequence: none sees
+/// what another stores.
 #[derive(Debug, Clone, Copy)]
 pub struct Fused {
     /// (rows, kv heads x dim) f32, as the projection left it.
@@ -110,12 +114,13 @@ pub struct DecodeLaunch {
     pub query: Span,
     /// Where the result goes as f32.
     pub plain: Option<Span>,
-    /// Where the result goes as an operand: [`OperandKind::Fixed16`], for heads of whole blocks, or [`OperandKind::Halves`],
-    /// where [`AttentionShape::gives_halves`].
+    /// Where the result goes as an operand: [`OperandKind::Fixed16`], for heads of whole blocks, or
+    /// [`OperandKind::Halves`], where [`AttentionShape::gives_halves`].
     pub operand: Option<Operand>,
     /// Memory for unfinished results, [`DecodeLaunch::scratch_bytes`]; not used with one split.
     pub scratch: Span,
-    /// Memory for counters, [`DecodeLaunch::counter_bytes`], zero before the first launch and after each.
+    /// Memory for counters, [`DecodeLaunch::counter_bytes`], zero before the first launch and after
+    /// each.
     pub counters: Span,
     /// Norm, rotation and store of the rows themselves, in the same launch.
     pub fused: Option<Fused>,
@@ -184,7 +189,10 @@ impl DecodeLaunch {
         let operand_bit = match self.operand.map(|operand| operand.kind) {
             None => 0,
             Some(OperandKind::Fixed16) => {
-                assert!(heads.dim.is_multiple_of(BLOCK) && elements >= 4, "a fixed-point operand");
+                assert!(
+                    heads.dim.is_multiple_of(SCALE_BLOCK) && elements >= 4,
+                    "a fixed-point operand"
+                );
                 2
             }
             Some(kind) => {
@@ -283,8 +291,9 @@ impl DecodeLaunch {
             writes,
             link: Link::Able {
                 offset: std::mem::offset_of!(DecodeArgs, chain),
-                // A fused launch reads keys and values of other positions before it waits. The others read what the launch
-                // before them stored, by loads that a cache of a single core may serve: a barrier has to stand between.
+                // A fused launch reads keys and values of other positions before it waits. The
+                // others read what the launch before them stored, by loads that a cache of a single
+                // core may serve: a barrier has to stand between.
                 early: Some(self.cache.span),
                 fill: Fill::Anywhere,
             },

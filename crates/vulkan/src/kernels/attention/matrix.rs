@@ -74,7 +74,8 @@ impl MatrixChoice {
                 }
             }
         }
-        // 64 to 128 vectors use each key often enough; larger workgroups leave multiprocessors without work.
+        // 64 to 128 vectors use each key often enough; larger workgroups leave multiprocessors
+        // without work.
         let vectors = |choice: &Self| (choice.subgroups * choice.product.0).abs_diff(64);
         found.sort_by_key(|choice| (std::cmp::Reverse(choice.keys), vectors(choice)));
         found.sort_by_key(|choice| std::cmp::Reverse(choice.product.1 * choice.product.2));

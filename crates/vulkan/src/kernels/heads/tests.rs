@@ -13,6 +13,7 @@ fn case(heads: (usize, usize, usize), kind: KvType, window: Option<usize>, seed:
         kind,
         window,
         sequences: vec![Sequence { depth: 37, rows: 2 }, Sequence { depth: 0, rows: 1 }],
+        run: 1,
         spare: 2,
         sizes: [2.0, 3.0, 5.0],
         seed,
@@ -66,7 +67,8 @@ fn stored_values_are_rounded_as_the_reference_does() {
         for kind in [KvType::F32, KvType::F16, KvType::Int8] {
             let window = [None, Some(8)][at % 2];
             let mut case = case((kv, kv, dim), kind, window, at as u64);
-            // Values that a narrower type loses, all that are 0, and powers of two, whose scales are exact.
+            // Values that a narrower type loses, all that are 0, and powers of two, whose scales
+            // are exact.
             case.sizes = [1.0, [1e-6, 3.0, 0.0, 4e4][at], [7e4, 1e-3, 2.0, 1e-8][at]];
             case.sequences[0].rows = 20;
             let mut bed = Bed::new(case);

@@ -1,8 +1,9 @@
 //! How the fragment kernel is laid out on a device.
 
+use super::launch::{COUNTERS, MatmulLaunch};
 use super::probe::LANES;
-use super::{COUNTERS, MatmulLaunch};
 use crate::capabilities::Capabilities;
+use crate::kernels::product::Product;
 use crate::pack::Format;
 
 /// Rows of a left factor.
@@ -25,7 +26,8 @@ pub struct FragmentShape {
     pub slices: u32,
     /// Steps of a unit of work, whose weights are under way together: 1 to 4.
     pub depth: u32,
-    /// Workgroups that share the work, if there is enough: as many as the device runs at once. 0: each tile has its own.
+    /// Workgroups that share the work, if there is enough: as many as the device runs at once. 0:
+    /// each tile has its own.
     pub workgroups: u32,
 }
 
@@ -42,19 +44,21 @@ impl FragmentShape {
 
     /// Units of work of a tile.
     fn units(&self, launch: &MatmulLaunch<'_>) -> u32 {
-        launch.groups().div_ceil(self.unit_groups())
+        launch.product.groups().div_ceil(self.unit_groups())
     }
 
-    /// Workgroups of a launch of `tiles` tiles.
-    pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>, tiles: u32) -> u32 {
+    /// Workgroups of a launch.
+    pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
+        let tiles = launch.tiles(self.tile());
         let most = tiles.saturating_mul(self.units(launch));
         if self.workgroups == 0 { tiles } else { self.workgroups.min(most) }
     }
 
-    /// Bytes of scratch memory: room for two parts of tiles of each workgroup, if any tile is shared.
-    pub(super) fn scratch_bytes(&self, launch: &MatmulLaunch<'_>, tiles: u32) -> u64 {
-        let workgroups = self.workgroups(launch, tiles);
-        if tiles.is_multiple_of(workgroups) {
+    /// Bytes of scratch memory: room for two parts of tiles of each workgroup, if any tile is
+    /// shared.
+    pub(super) fn scratch_bytes(&self, launch: &MatmulLaunch<'_>) -> u64 {
+        let workgroups = self.workgroups(launch);
+        if launch.tiles(self.tile()).is_multiple_of(workgroups) {
             return 0;
         }
         let (rows, tokens) = self.tile();
@@ -66,8 +70,8 @@ impl FragmentShape {
         self.subgroups * LANES
     }
 
-    /// Two stages of activations, the sums of subgroups that share columns, the factors of the activations, and the number of
-    /// finished workgroups.
+    /// Two stages of activations, the sums of subgroups that share columns, the factors of the
+    /// activations, and the number of finished workgroups.
     fn shared_bytes(&self) -> u32 {
         let stage = self.slices * self.groups * self.rights * RIGHT_TOKENS * 256;
         let strips = if self.slices > 1 { self.subgroups * self.lefts * LANES * 16 } else { 16 };
@@ -77,14 +81,13 @@ impl FragmentShape {
     pub(super) fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
         let sizes = [self.subgroups, self.lefts, self.rights, self.groups, self.slices, self.depth];
         let small = sizes.iter().all(|size| (1..=32).contains(size));
-        if !small || !capabilities.fragments || launch.matrix.format.is_float() {
+        if !small || !capabilities.fragments || launch.product.matrix.format.is_float() {
             return false;
         }
-        let tiles = launch.tiles(&super::MatmulShape::Fragment(*self));
-        let workgroups = self.workgroups(launch, tiles);
-        let units = u64::from(tiles) * u64::from(self.units(launch));
+        let workgroups = self.workgroups(launch);
+        let units = u64::from(launch.tiles(self.tile())) * u64::from(self.units(launch));
         self.subgroups.is_multiple_of(self.slices)
-            && (!launch.is_gated() || self.lefts.is_multiple_of(2))
+            && (!launch.product.is_gated() || self.lefts.is_multiple_of(2))
             && self.depth <= 4
             && (self.workgroups == 0 || workgroups as usize <= COUNTERS)
             && (units + 1) * u64::from(workgroups) < 1 << 32
@@ -95,7 +98,7 @@ impl FragmentShape {
 
     /// The specialisation constants, in the order of their numbers in the shader.
     pub(super) fn constants(&self, launch: &MatmulLaunch<'_>) -> Vec<u32> {
-        let ragged = !launch.groups().is_multiple_of(self.unit_groups());
+        let ragged = !launch.product.groups().is_multiple_of(self.unit_groups());
         vec![
             self.local(),
             self.lefts,
@@ -103,19 +106,21 @@ impl FragmentShape {
             self.groups,
             self.slices,
             self.depth,
-            launch.gated_number(),
+            launch.product.output.number(),
             u32::from(ragged),
         ]
     }
 }
 
-/// Subgroups, left factors, groups, slices, depth, and workgroups for each of the device's cores (0: one for each tile).
+/// Subgroups, left factors, groups, slices, depth, and workgroups for each of the device's cores
+/// (0: one for each tile).
 type Layout = [u32; 6];
 
-/// Layouts by the most rows of activations they are for: for matrices of at least [`LARGE`] weights, and for smaller ones. Of four
-/// workgroups or fewer on a core, as registers allow; the larger the matrix, the more rows of it share the activations. Small
-/// matrices with few rows of activations take less time in tiles that are not shared (no workgroups): 5376 x 4096 weights in Q4_0
-/// at 8 rows 9.9 against 13.7 us in a chain of such products.
+/// Layouts by the most rows of activations they are for: for matrices of at least [`LARGE`]
+/// weights, and for smaller ones. Of four workgroups or fewer on a core, as registers allow; the
+/// larger the matrix, the more rows of it share the activations. Small matrices with few rows of
+/// activations take less time in tiles that are not shared (no workgroups): 5376 x 4096 weights in
+/// Q4_0 at 8 rows 9.9 against 13.7 us in a chain of such products.
 type Layouts = &'static [(usize, &'static [Layout], &'static [Layout])];
 
 const Q4_0: Layouts = &[
@@ -142,8 +147,8 @@ const Q6_K: Layouts = &[
     (64, &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]], &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]]),
 ];
 
-/// Weights of a matrix that is large: `gate` and `up` of Gemma 3 27B have 231 million together, `down` 116, query, key and value
-/// 44; `gate` and `up` of 4B 52.
+/// Weights of a matrix that is large: `gate` and `up` of Gemma 3 27B have 231 million together,
+/// `down` 116, query, key and value 44; `gate` and `up` of 4B 52.
 pub(crate) const LARGE: usize = 1 << 26;
 /// Weights of a matrix that is not small: `output` of Gemma 3 27B has 22 million.
 const MEDIUM: usize = 1 << 24;
@@ -163,14 +168,16 @@ pub(super) fn candidates(
     capabilities: &Capabilities,
     launch: &MatmulLaunch<'_>,
 ) -> Vec<FragmentShape> {
-    let table = layouts(launch.matrix.format).filter(|_| capabilities.fragments);
-    let found = table.and_then(|table| table.iter().find(|(width, _, _)| launch.width <= *width));
+    let Product { matrix, width, .. } = launch.product;
+    let table = layouts(matrix.format).filter(|_| capabilities.fragments);
+    let found = table.and_then(|table| table.iter().find(|(most, _, _)| width <= *most));
     let Some((_, large, small)) = found else {
         return Vec::new();
     };
-    let is_large = launch.matrix.rows * launch.matrix.columns >= LARGE;
-    let rights = (launch.width as u32).div_ceil(RIGHT_TOKENS);
-    // Passes have 24, 32, 48 and 64 rows: an odd number above is the last rung of a ladder of its own.
+    let is_large = matrix.rows * matrix.columns >= LARGE;
+    let rights = (width as u32).div_ceil(RIGHT_TOKENS);
+    // Passes have 24, 32, 48 and 64 rows: an odd number above is the last rung of a ladder of its
+    // own.
     let rights = if rights > 4 { rights.next_multiple_of(2) } else { rights };
     let cores = capabilities.cores_or_guess();
     let shape = |&[subgroups, lefts, groups, slices, depth, share]: &Layout| FragmentShape {
@@ -185,17 +192,20 @@ pub(super) fn candidates(
     if is_large { large } else { small }.iter().map(shape).collect()
 }
 
-/// Whether these shapes come before those of the kernel with weights in shared memory: where an H200 was quicker with them, of
-/// the sizes that were measured. For 5376 x 4096 weights in Q4_0 it took 13.7 against 15.3 us at 8 rows, 16.1 against 17.0 at
-/// 16, and 27.0 against 32.0 at 64; for 8192 x 5376, 37.5 against 40.9 at 64. The four products of a layer of Gemma 3 27B in
-/// Q4_K took 148 against 216 us at 8 rows and 201 against 280 at 32, in Q8_0 155 against 183 and 206 against 279; its head of
-/// 262144 x 5376 in Q6_K 440 against 576 us at 8 rows, 490 against 729 at 16, 577 against 902 at 32, 860 against 1044 at 64.
+/// Whether these shapes come before those of the kernel with weights in shared memory: where an
+/// H200 was quicker with them, of the sizes that were measured. For 5376 x 4096 weights in Q4_0 it
+/// took 13.7 against 15.3 us at 8 rows, 16.1 against 17.0 at 16, and 27.0 against 32.0 at 64; for
+/// 8192 x 5376, 37.5 against 40.9 at 64. The four products of a layer of Gemma 3 27B in Q4_K took
+/// 148 against 216 us at 8 rows and 201 against 280 at 32, in Q8_0 155 against 183 and 206 against
+/// 279; its head of 262144 x 5376 in Q6_K 440 against 576 us at 8 rows, 490 against 729 at 16, 577
+/// against 902 at 32, 860 against 1044 at 64.
 pub(super) fn comes_first(launch: &MatmulLaunch<'_>) -> bool {
-    let least = match (launch.matrix.format, launch.width) {
+    let Product { matrix, width, .. } = launch.product;
+    let least = match (matrix.format, width) {
         (Format::Q4_0, 17..=32) => 0,
         (Format::Q4_0, _) | (Format::Q8_0 | Format::Q4K, ..=32) => MEDIUM,
         (Format::Q6K, _) => LARGE,
         _ => usize::MAX,
     };
-    launch.matrix.rows * launch.matrix.columns >= least
+    matrix.rows * matrix.columns >= least
 }

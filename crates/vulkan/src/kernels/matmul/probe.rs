@@ -1,13 +1,13 @@
 //! Which elements of cooperative matrices an invocation holds: `shaders/fragment_probe.comp`.
 //!
-//! `VK_KHR_cooperative_matrix` leaves that to the implementation, and the fragment kernel writes factors component by component.
-//! So a device is asked once, when it is opened, and the kernel is used where the answer is [`Held::known`].
+//! `VK_KHR_cooperative_matrix` leaves that to the implementation, and the fragment kernel writes
+//! factors component by component. So a device is asked once, when it is opened, and the kernel is
+//! used where the answer is [`Held::known`].
 
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::Product;
 use crate::capabilities::{Capabilities, Element};
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
@@ -17,15 +17,26 @@ use crate::raw::memory::Place;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// The product that the fragment kernel is written for.
-pub(crate) const PRODUCT: Product = Product { m: 16, n: 8, k: 16 };
+/// A product that a subgroup does in one instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Instruction {
+    /// Rows of weights.
+    pub m: u32,
+    /// Rows of activations.
+    pub n: u32,
+    /// Columns.
+    pub k: u32,
+}
+
+/// The instruction that the fragment kernel is written for.
+pub(crate) const INSTRUCTION: Instruction = Instruction { m: 16, n: 8, k: 16 };
 /// The size of its subgroups.
 pub(crate) const LANES: u32 = 32;
 /// Components of a matrix that an invocation can hold in the probe; those that it has not are -1.
 const COMPONENTS: usize = 64;
 
-/// What each invocation of a subgroup holds of the three matrices of a product, as row * columns + column, in the order of its
-/// components.
+/// What each invocation of a subgroup holds of the three matrices of a product, as row * columns +
+/// column, in the order of its components.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     /// The left factor, (m, k).
@@ -37,11 +48,11 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// What the fragment kernel relies on for [`PRODUCT`]: invocations hold what they hold for `mma.m16n8k16` with 16-bit floats in
-    /// NVIDIA's Parallel Thread Execution ISA ("Matrix Fragments for mma.m16n8k16 with floating point type"), in the order of
-    /// the rows.
+    /// What the fragment kernel relies on for [`INSTRUCTION`]: invocations hold what they hold for
+    /// `mma.m16n8k16` with 16-bit floats in NVIDIA's Parallel Thread Execution ISA ("Matrix
+    /// Fragments for mma.m16n8k16 with floating point type"), in the order of the rows.
     pub(crate) fn known() -> Self {
-        let Product { n, k, .. } = PRODUCT;
+        let Instruction { n, k, .. } = INSTRUCTION;
         let lanes = |count: u32, place: fn(u32, u32, u32) -> (u32, u32), columns: u32| {
             let lane = |lane: u32| {
                 let element = |component: u32| {
@@ -72,7 +83,7 @@ struct Args {
 ///
 /// # Errors
 /// If the kernel cannot be compiled or does not run.
-pub(crate) fn ask(gpu: &Arc<Gpu>, product: Product) -> Result<Held, GpuError> {
+pub(crate) fn ask(gpu: &Arc<Gpu>, instruction: Instruction) -> Result<Held, GpuError> {
     let capabilities = gpu.capabilities();
     let lanes = capabilities.subgroup;
     let bytes = 4 * 3 * u64::from(lanes) * COMPONENTS as u64;
@@ -82,7 +93,7 @@ pub(crate) fn ask(gpu: &Arc<Gpu>, product: Product) -> Result<Held, GpuError> {
     let host = gpu.allocate(bytes, Place::Readback, "a probe's result")?;
     let key = KernelKey {
         shader: Shader("fragment_probe"),
-        constants: vec![lanes, product.m, product.n, product.k],
+        constants: vec![lanes, instruction.m, instruction.n, instruction.k],
         subgroup: Some(lanes),
     };
     let args = Args { result: result.address(), components: COMPONENTS as u32, padding: 0 };
@@ -108,22 +119,22 @@ pub(crate) fn ask(gpu: &Arc<Gpu>, product: Product) -> Result<Held, GpuError> {
     Ok(Held { left: matrix(0), right: matrix(1), sum: matrix(2) })
 }
 
-/// Whether a device can be asked about [`PRODUCT`] at all.
-fn has_product(capabilities: &Capabilities) -> bool {
+/// Whether a device can be asked about [`INSTRUCTION`] at all.
+fn has_instruction(capabilities: &Capabilities) -> bool {
     capabilities.subgroup == LANES
         && capabilities.cooperative.iter().any(|shape| {
-            (shape.m, shape.n, shape.k) == (PRODUCT.m, PRODUCT.n, PRODUCT.k)
+            (shape.m, shape.n, shape.k) == (INSTRUCTION.m, INSTRUCTION.n, INSTRUCTION.k)
                 && (shape.input, shape.output) == (Element::F16, Element::F32)
         })
 }
 
-/// Whether invocations of a device hold what the fragment kernel relies on. A device that fails at the question has the other
-/// kernels, and fails again where it matters.
+/// Whether invocations of a device hold what the fragment kernel relies on. A device that fails at
+/// the question has the other kernels, and fails again where it matters.
 pub(crate) fn is_known(gpu: &Arc<Gpu>) -> bool {
-    if !has_product(gpu.capabilities()) {
+    if !has_instruction(gpu.capabilities()) {
         return false;
     }
-    match ask(gpu, PRODUCT) {
+    match ask(gpu, INSTRUCTION) {
         Ok(held) => held == Held::known(),
         Err(error) => {
             tracing::warn!(%error, "the layout of the device's matrices could not be read");
@@ -163,14 +174,23 @@ mod tests {
         });
         let mut count = 0;
         for shape in shapes {
-            let product = Product { m: shape.m, n: shape.n, k: shape.k };
-            let held = ask(&gpu, product).unwrap();
-            assert!(is_permutation(&held.left, product.m * product.k), "{product:?} {held:?}");
-            assert!(is_permutation(&held.right, product.k * product.n), "{product:?} {held:?}");
-            assert!(is_permutation(&held.sum, product.m * product.n), "{product:?} {held:?}");
-            if product == PRODUCT && gpu.capabilities().subgroup == LANES {
+            let instruction = Instruction { m: shape.m, n: shape.n, k: shape.k };
+            let held = ask(&gpu, instruction).unwrap();
+            assert!(
+                is_permutation(&held.left, instruction.m * instruction.k),
+                "{instruction:?} {held:?}"
+            );
+            assert!(
+                is_permutation(&held.right, instruction.k * instruction.n),
+                "{instruction:?} {held:?}"
+            );
+            assert!(
+                is_permutation(&held.sum, instruction.m * instruction.n),
+                "{instruction:?} {held:?}"
+            );
+            if instruction == INSTRUCTION && gpu.capabilities().subgroup == LANES {
                 assert_eq!(held == Held::known(), gpu.capabilities().fragments);
-                eprintln!("lanes 1 and 5 of {product:?} hold");
+                eprintln!("lanes 1 and 5 of {instruction:?} hold");
                 for lane in [1, 5] {
                     eprintln!("{:?} {:?} {:?}", held.left[lane], held.right[lane], held.sum[lane]);
                 }

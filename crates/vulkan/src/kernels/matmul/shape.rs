@@ -1,26 +1,23 @@
 //! How a matrix-matrix product is laid out on a device.
 
 use super::fragment::{self, FragmentShape};
-use super::{COUNTERS, MatmulLaunch, Rounds};
+use super::launch::{COUNTERS, MatmulLaunch};
+use super::probe::Instruction;
 use crate::capabilities::{Capabilities, DeviceKind, Element};
-use crate::kernels::operand::{BLOCK, OperandKind};
+use crate::kernels::operand::{GROUP, OperandKind, SCALE_BLOCK};
 use crate::pack::Format;
 
-/// A product that a subgroup does in one instruction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Product {
-    /// Rows of weights.
-    pub m: u32,
-    /// Rows of activations.
-    pub n: u32,
-    /// Columns.
-    pub k: u32,
-}
+/// Most rows of activations of a dispatch that may be part of a chain.
+const CHAINED_ROWS: usize = 64;
+
+/// Percent of the workgroups at once that the last tiles should fill.
+const FILLED: u32 = 80;
 
 /// Shape of the kernel for matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatrixShape {
-    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a workgroup's tile.
+    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a
+    /// workgroup's tile.
     pub tile: (u32, u32),
     /// Columns of a step: 32, 64 or 128.
     pub step: u32,
@@ -32,21 +29,23 @@ pub struct MatrixShape {
     pub stages: u32,
     /// Steps whose loads are under way: 1 to 4.
     pub depth: u32,
-    /// Workgroups that the device runs at once, if several are to share each of the tiles that would not fill it in the last
-    /// round; otherwise 0.
+    /// Workgroups that the device runs at once, if several are to share each of the tiles that
+    /// would not fill it in the last round; otherwise 0.
     pub workgroups: u32,
     /// The instruction.
-    pub product: Product,
+    pub instruction: Instruction,
 }
 
 /// Shape of the kernels for plain and integer arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TileShape {
-    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a workgroup's tile.
+    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a
+    /// workgroup's tile.
     pub tile: (u32, u32),
     /// The same of an invocation.
     pub part: (u32, u32),
-    /// Columns of a step: 32, 64 or 128 of quantised weights, a multiple of 4 that divides 128 of floats.
+    /// Columns of a step: 32, 64 or 128 of quantised weights, a multiple of 4 that divides 128 of
+    /// floats.
     pub step: u32,
 }
 
@@ -61,7 +60,59 @@ pub enum MatmulShape {
     Tile(TileShape),
 }
 
+/// How tiles are dealt out to workgroups.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rounds {
+    /// Tiles that one workgroup makes.
+    pub(super) whole: u32,
+    /// Tiles that several share.
+    pub(super) shared: u32,
+    /// How many.
+    pub(super) splits: u32,
+}
+
+impl Rounds {
+    /// One workgroup makes each tile.
+    fn whole(tiles: u32) -> Self {
+        Self { whole: tiles, shared: 0, splits: 1 }
+    }
+}
+
 impl MatrixShape {
+    /// How the tiles are dealt out to workgroups.
+    fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
+        let tiles = launch.tiles(self.tile);
+        if self.workgroups == 0 {
+            return Rounds::whole(tiles);
+        }
+        // Whole rows of tiles: a product's sum is split alike for all rows of activations.
+        let token_tiles = launch.product.width.div_ceil(self.tile.1 as usize) as u32;
+        let shared = (tiles % self.workgroups).next_multiple_of(token_tiles).min(tiles);
+        if shared == 0 {
+            return Rounds::whole(tiles);
+        }
+        // The last tiles fill one round, or two or three if one would leave too much of the device
+        // idle.
+        let most = (launch.product.groups() * GROUP as u32 / self.step / 2).max(1);
+        let fill = |rounds: u32| {
+            let splits = (rounds * self.workgroups / shared).min(most);
+            (splits, 100 * shared * splits / (rounds * self.workgroups))
+        };
+        let mut best = fill(1);
+        for rounds in 2..=3 {
+            let other = fill(rounds);
+            if best.1 < FILLED && other.1 > best.1 {
+                best = other;
+            }
+        }
+        let (splits, _) = best;
+        if splits < 2 {
+            Rounds::whole(tiles)
+        } else {
+            Rounds { whole: tiles - shared, shared, splits }
+        }
+    }
+
     fn subgroups(&self) -> u32 {
         self.tile.0 / self.part.0 * (self.tile.1 / self.part.1) * self.slices
     }
@@ -70,16 +121,16 @@ impl MatrixShape {
         self.subgroups() * subgroup
     }
 
-    /// 16-byte vectors of shared memory: rows of the tiles have one more than their halves take, and at the end each subgroup
-    /// lays out the sums of `product.n` rows of activations.
+    /// 16-byte vectors of shared memory: rows of the tiles have one more than their halves take,
+    /// and at the end each subgroup lays out the sums of `instruction.n` rows of activations.
     fn shared(&self) -> u32 {
         let tiles = self.stages * (self.tile.0 + self.tile.1) * (self.step / 8 + 1);
-        let sums = self.subgroups() * self.product.n * (self.part.0 / 4 + 1);
+        let sums = self.subgroups() * self.instruction.n * (self.part.0 / 4 + 1);
         tiles.max(sums)
     }
 
     fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
-        let Product { m, n, k } = self.product;
+        let Instruction { m, n, k } = self.instruction;
         let there = capabilities.cooperative.iter().any(|shape| {
             (shape.m, shape.n, shape.k) == (m, n, k)
                 && (shape.input, shape.output) == (Element::F16, Element::F32)
@@ -88,7 +139,7 @@ impl MatrixShape {
         if !there || sizes.contains(&0) || !matches!(self.step, 32 | 64 | 128) {
             return false;
         }
-        let rows = if launch.is_gated() { 2 * m } else { m };
+        let rows = if launch.product.is_gated() { 2 * m } else { m };
         let divide = self.tile.0.is_multiple_of(self.part.0)
             && self.tile.1.is_multiple_of(self.part.1)
             && self.part.0.is_multiple_of(rows)
@@ -97,7 +148,7 @@ impl MatrixShape {
             && k.is_multiple_of(8)
             && m.is_multiple_of(4);
         let shared = self.shared().checked_mul(16).and_then(|bytes| bytes.checked_add(16));
-        let rounds = launch.rounds(&MatmulShape::Matrix(*self));
+        let rounds = self.rounds(launch);
         divide
             && matches!(self.stages, 1 | 2)
             && matches!(self.depth, 1..=4)
@@ -125,7 +176,7 @@ impl TileShape {
         if sizes.contains(&0) {
             return false;
         }
-        let is_float = launch.matrix.format.is_float();
+        let is_float = launch.product.matrix.format.is_float();
         let step = if is_float {
             self.step.is_multiple_of(4) && 128_u32.is_multiple_of(self.step)
         } else {
@@ -133,7 +184,7 @@ impl TileShape {
         };
         step && self.tile.0.is_multiple_of(self.part.0)
             && self.tile.1.is_multiple_of(self.part.1)
-            && (!launch.is_gated() || self.part.0.is_multiple_of(2))
+            && (!launch.product.is_gated() || self.part.0.is_multiple_of(2))
             && self.local() <= capabilities.invocations
             && self.shared_bytes(is_float) <= capabilities.shared_bytes
     }
@@ -158,12 +209,12 @@ impl MatmulShape {
         }
     }
 
-    /// The operand of the kernel that a device uses for a format. Float weights are kept for their exactness and are
-    /// multiplied in f32 on every device.
+    /// The operand of the kernel that a device uses for a format. Float weights are kept for their
+    /// exactness and are multiplied in f32 on every device.
     pub fn operand_for(capabilities: &Capabilities, format: Format) -> OperandKind {
         if format.is_float() {
             OperandKind::Plain
-        } else if products(capabilities).is_empty() {
+        } else if instructions(capabilities).is_empty() {
             OperandKind::Fixed16
         } else {
             OperandKind::Halves
@@ -177,10 +228,11 @@ impl MatmulShape {
         all.first().copied().unwrap_or(fallback)
     }
 
-    /// The shapes that are worth measuring on a device for the operand of a launch, the likeliest first.
+    /// The shapes that are worth measuring on a device for the operand of a launch, the likeliest
+    /// first.
     pub fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<Self> {
-        let list = match launch.operand.kind {
-            OperandKind::Halves => {
+        let list = match launch.product.input.operand().map(|operand| operand.kind) {
+            Some(OperandKind::Halves) => {
                 let fragments = fragment::candidates(capabilities, launch);
                 let mut list: Vec<Self> = fragments.into_iter().map(Self::Fragment).collect();
                 let at = if fragment::comes_first(launch) { list.len() } else { 0 };
@@ -206,12 +258,29 @@ impl MatmulShape {
             }
     }
 
+    /// How the tiles of the kernels that count them are dealt out to workgroups.
+    pub(super) fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
+        match self {
+            MatmulShape::Matrix(shape) => shape.rounds(launch),
+            MatmulShape::Fragment(_) | MatmulShape::Tile(_) => {
+                Rounds::whole(launch.tiles(self.tile()))
+            }
+        }
+    }
+
+    /// Whether the dispatch may be part of a chain. Wide ones gain less by it than they lose: with
+    /// all of them in chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on an
+    /// H200 (`bench -p 512 -r 5` and `-r 10`).
+    pub(super) fn is_chained(&self, launch: &MatmulLaunch<'_>) -> bool {
+        !matches!(self, MatmulShape::Tile(_)) && launch.product.width <= CHAINED_ROWS
+    }
+
     /// Workgroups of a launch.
     pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
         match self {
-            MatmulShape::Fragment(shape) => shape.workgroups(launch, launch.tiles(self)),
+            MatmulShape::Fragment(shape) => shape.workgroups(launch),
             MatmulShape::Matrix(_) | MatmulShape::Tile(_) => {
-                let Rounds { whole, shared, splits } = launch.rounds(self);
+                let Rounds { whole, shared, splits } = self.rounds(launch);
                 whole + shared * splits
             }
         }
@@ -221,9 +290,17 @@ impl MatmulShape {
     pub(super) fn parameters(&self) -> Vec<u32> {
         match *self {
             MatmulShape::Matrix(shape) => {
-                let MatrixShape { tile, step, part, slices, stages, depth, workgroups, product } =
-                    shape;
-                let Product { m, n, k } = product;
+                let MatrixShape {
+                    tile,
+                    step,
+                    part,
+                    slices,
+                    stages,
+                    depth,
+                    workgroups,
+                    instruction,
+                } = shape;
+                let Instruction { m, n, k } = instruction;
                 let ((rows, columns), (part_rows, part_columns)) = (tile, part);
                 let tiles = [0, rows, columns, step, part_rows, part_columns];
                 [&tiles[..], &[slices, stages, depth, workgroups, m, n, k]].concat()
@@ -245,7 +322,7 @@ impl MatmulShape {
         capabilities: &Capabilities,
         launch: &MatmulLaunch<'_>,
     ) -> Vec<u32> {
-        let gated = launch.gated_number();
+        let gated = launch.product.output.number();
         match self {
             MatmulShape::Fragment(shape) => shape.constants(launch),
             MatmulShape::Matrix(shape) => vec![
@@ -256,20 +333,20 @@ impl MatmulShape {
                 shape.part.0,
                 shape.part.1,
                 shape.slices,
-                shape.product.m,
-                shape.product.n,
-                shape.product.k,
+                shape.instruction.m,
+                shape.instruction.n,
+                shape.instruction.k,
                 shape.stages,
                 shape.shared(),
                 gated,
-                u32::from(launch.rounds(self).shared > 0),
+                u32::from(self.rounds(launch).shared > 0),
                 shape.depth,
-                u32::from(launch.is_chained(self)),
+                u32::from(self.is_chained(launch)),
             ],
             MatmulShape::Tile(shape) => {
                 // The quantised kernel counts its steps in blocks.
-                let is_float = launch.matrix.format.is_float();
-                let step = if is_float { shape.step } else { shape.step / BLOCK as u32 };
+                let is_float = launch.product.matrix.format.is_float();
+                let step = if is_float { shape.step } else { shape.step / SCALE_BLOCK as u32 };
                 let (rows, columns) = shape.tile;
                 vec![shape.local(), rows, columns, shape.part.0, shape.part.1, step, gated]
             }
@@ -277,18 +354,21 @@ impl MatmulShape {
     }
 }
 
-/// The device's products of halves with sums in f32, the best first: as square as possible, then small.
-fn products(capabilities: &Capabilities) -> Vec<Product> {
-    let mut list: Vec<Product> = capabilities
+/// The device's products of halves with sums in f32, the best first: as square as possible, then
+/// small.
+fn instructions(capabilities: &Capabilities) -> Vec<Instruction> {
+    let mut list: Vec<Instruction> = capabilities
         .cooperative
         .iter()
         .filter(|shape| (shape.input, shape.output) == (Element::F16, Element::F32))
-        .map(|shape| Product { m: shape.m, n: shape.n, k: shape.k })
-        .filter(|product| product.k.is_multiple_of(8) && 32_u32.is_multiple_of(product.k))
+        .map(|shape| Instruction { m: shape.m, n: shape.n, k: shape.k })
+        .filter(|instruction| {
+            instruction.k.is_multiple_of(8) && 32_u32.is_multiple_of(instruction.k)
+        })
         .collect();
-    list.sort_by_key(|product| {
-        let square = product.m == product.n && product.n == product.k;
-        (!square, u32::abs_diff(product.m, 16), u32::abs_diff(product.n, 16))
+    list.sort_by_key(|instruction| {
+        let square = instruction.m == instruction.n && instruction.n == instruction.k;
+        (!square, u32::abs_diff(instruction.m, 16), u32::abs_diff(instruction.n, 16))
     });
     list.dedup();
     list
@@ -300,9 +380,10 @@ type Layout = ((u32, u32), u32, (u32, u32), u32, u32, u32);
 /// For software devices: small, as their compilation takes longer than their work.
 const SOFTWARE: &[Layout] = &[((32, 16), 32, (16, 16), 1, 1, 1), ((16, 16), 32, (16, 16), 2, 2, 1)];
 
-/// For GPUs with a memory of their own, up to 8, 16, 32 and 64 rows of activations, and more. Few rows: bound by the bytes of
-/// the matrix; subgroups that share the columns read each activation from shared memory once for 64 rows of weights. Many
-/// rows: bound by products and reads of shared memory; large parts of subgroups.
+/// For GPUs with a memory of their own, up to 8, 16, 32 and 64 rows of activations, and more. Few
+/// rows: bound by the bytes of the matrix; subgroups that share the columns read each activation
+/// from shared memory once for 64 rows of weights. Many rows: bound by products and reads of shared
+/// memory; large parts of subgroups.
 const DISCRETE: [(usize, &[Layout]); 5] = [
     (
         8,
@@ -354,8 +435,8 @@ const DISCRETE: [(usize, &[Layout]); 5] = [
     ),
 ];
 
-/// For GPUs that share the processor's memory: few compute units, subgroups of 64, 16 KiB of tiles or less so that several
-/// workgroups share a unit.
+/// For GPUs that share the processor's memory: few compute units, subgroups of 64, 16 KiB of tiles
+/// or less so that several workgroups share a unit.
 const INTEGRATED: [(usize, &[Layout]); 4] = [
     (
         16,
@@ -393,8 +474,8 @@ const INTEGRATED: [(usize, &[Layout]); 4] = [
     ),
 ];
 
-/// Groups of columns that are too few to be shared out again: with many rows of activations, one round of few workgroups
-/// wins (98 against 122 us for 5376 x 4096 and 512 rows on an H200).
+/// Groups of columns that are too few to be shared out again: with many rows of activations, one
+/// round of few workgroups wins (98 against 122 us for 5376 x 4096 and 512 rows on an H200).
 const SHORT_GROUPS: u32 = 32;
 
 /// Numbers of workgroups that may fill a device, the likeliest first.
@@ -402,7 +483,8 @@ fn workgroups(kind: DeviceKind, tokens: u32) -> &'static [u32] {
     match kind {
         DeviceKind::Processor => &[0, 4],
         DeviceKind::Integrated => &[24, 48, 0],
-        // Two for each of an H200's 132 multiprocessors, or four and more where each waits for memory.
+        // Two for each of an H200's 132 multiprocessors, or four and more where each waits for
+        // memory.
         _ if tokens > 64 => &[264, 528, 132, 396],
         _ => &[528, 792, 1056],
     }
@@ -410,7 +492,7 @@ fn workgroups(kind: DeviceKind, tokens: u32) -> &'static [u32] {
 
 fn matrix_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<MatmulShape> {
     let layouts = |table: &[(usize, &'static [Layout])]| {
-        let found = table.iter().find(|(width, _)| launch.width <= *width);
+        let found = table.iter().find(|(width, _)| launch.product.width <= *width);
         found.map_or(&[] as &[Layout], |(_, layouts)| layouts)
     };
     let layouts = match capabilities.kind {
@@ -418,23 +500,24 @@ fn matrix_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> 
         DeviceKind::Integrated => layouts(&INTEGRATED),
         _ => layouts(&DISCRETE),
     };
-    let products = products(capabilities);
+    let instructions = instructions(capabilities);
     let mut list = Vec::new();
     for &(tile, step, part, slices, stages, depth) in layouts {
-        let product = products.iter().find(|product| part.1.is_multiple_of(product.n));
-        let Some(&product) = product else { continue };
-        let base = MatrixShape { tile, step, part, slices, stages, depth, workgroups: 0, product };
+        let instruction = instructions.iter().find(|unit| part.1.is_multiple_of(unit.n));
+        let Some(&instruction) = instruction else { continue };
+        let base =
+            MatrixShape { tile, step, part, slices, stages, depth, workgroups: 0, instruction };
         let mut seen = Vec::new();
         let mut counts = workgroups(capabilities.kind, tile.1).to_vec();
-        if tile.1 > 64 && launch.groups() <= SHORT_GROUPS {
+        if tile.1 > 64 && launch.product.groups() <= SHORT_GROUPS {
             counts.sort_unstable();
         }
         for workgroups in counts {
-            let shape = MatmulShape::Matrix(MatrixShape { workgroups, ..base });
-            let Rounds { whole, splits, .. } = launch.rounds(&shape);
+            let shape = MatrixShape { workgroups, ..base };
+            let Rounds { whole, splits, .. } = shape.rounds(launch);
             if !seen.contains(&(whole, splits)) {
                 seen.push((whole, splits));
-                list.push(shape);
+                list.push(MatmulShape::Matrix(shape));
             }
         }
     }
@@ -448,7 +531,7 @@ fn tile_candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Ve
     let large = [shape((64, 64), (4, 4), 64), shape((64, 64), (4, 4), 32), small];
     match capabilities.kind {
         DeviceKind::Processor => vec![small],
-        _ if launch.width <= 16 => vec![skinny, small],
+        _ if launch.product.width <= 16 => vec![skinny, small],
         _ => large.to_vec(),
     }
 }

@@ -7,10 +7,13 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use trine_weights::blocks;
 
+use super::launch::COUNTERS;
 use super::*;
 use crate::capabilities::{DeviceKind, Element};
-use crate::kernels::operand::OperandKind;
+use crate::dispatch::Dispatch;
+use crate::kernels::operand::{GROUP, OperandKind};
 use crate::pack::{PlanesMut, pack_rows};
+use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::testing::{download, gpu, poisoned, run, takes, upload};
 
@@ -174,17 +177,17 @@ impl Case {
             .map(|index| Segment { rows: self.rows[index], target: span(index) })
             .collect();
         let output = if self.gated {
-            MatmulOutput::Gated { target: span(0) }
+            ProductOutput::Gated { plain: Some(span(0)), operand: None }
         } else {
-            MatmulOutput::Segments(&segments)
+            ProductOutput::Segments(&segments)
         };
-        let mut launch = MatmulLaunch {
+        let product = Product {
             matrix: weights.matrix,
             width: self.width,
-            operand,
+            input: ProductInput::Operand(operand),
             output,
-            scratch: None,
         };
+        let mut launch = MatmulLaunch { product, scratch: None };
         let needed = launch.scratch_bytes(&self.shape);
         let scratch = scratch(&gpu, needed as usize);
         launch.scratch = (needed > 0).then_some(scratch.span());
@@ -289,16 +292,16 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
                 .map(|(&rows, target)| Segment { rows, target: target.span() })
                 .collect();
             let output = match gated {
-                true => MatmulOutput::Gated { target: targets[0].span() },
-                false => MatmulOutput::Segments(&segments),
+                true => ProductOutput::Gated { plain: Some(targets[0].span()), operand: None },
+                false => ProductOutput::Segments(&segments),
             };
-            let launch = MatmulLaunch {
+            let product = Product {
                 matrix: weights.matrix,
                 width: WIDTH,
-                operand: operand.operand,
+                input: ProductInput::Operand(operand.operand),
                 output,
-                scratch: Some(scratch.span()),
             };
+            let launch = MatmulLaunch { product, scratch: Some(scratch.span()) };
             let real = gpu.capabilities();
             let [most, ..] = real.groups;
             let groups = [limit.unwrap_or(most); 3];
@@ -317,13 +320,13 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
         };
         let (at_once, whole) = outputs(None);
         assert_eq!(at_once, WIDTH);
-        let small = MatmulLaunch {
+        let product = Product {
             matrix: weights.matrix,
             width: PIECE_ROWS,
-            operand: operand.operand,
-            output: MatmulOutput::Gated { target: scratch.span() },
-            scratch: None,
+            input: ProductInput::Operand(operand.operand),
+            output: ProductOutput::Gated { plain: Some(scratch.span()), operand: None },
         };
+        let small = MatmulLaunch { product, scratch: None };
         let limit = MatmulShape::default_for(gpu.capabilities(), &small).workgroups(&small);
         let (at_once, pieces) = outputs(Some(2 * limit));
         assert!(at_once < WIDTH && at_once.is_multiple_of(PIECE_ROWS), "{at_once}");
@@ -332,7 +335,8 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
             let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * a.abs().max(1.0);
             assert!(whole[..own].iter().zip(&pieces[..own]).all(close), "{format:?} {gated}");
         }
-        // One row of tiles, which may be a single tile, is more than the device takes: an error that says so, with what helps.
+        // One row of tiles, which may be a single tile, is more than the device takes: an error
+        // that says so, with what helps.
         let none = Capabilities { groups: [0; 3], ..gpu.capabilities().clone() };
         assert_eq!(small.rows_at_once(&none, ALLOCATED), PIECE_ROWS);
         let error = small.misfit(&none, &MatmulShape::default_for(&none, &small), "logits");
@@ -340,7 +344,8 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
     }
 }
 
-/// Shapes for the device's matrix units, whatever their size; empty, and said so, where it has none.
+/// Shapes for the device's matrix units, whatever their size; empty, and said so, where it has
+/// none.
 fn matrix_shapes() -> Vec<MatmulShape> {
     let gpu = gpu();
     let halves = |shape: &&crate::capabilities::CooperativeShape| {
@@ -353,7 +358,7 @@ fn matrix_shapes() -> Vec<MatmulShape> {
         return Vec::new();
     };
     let (m, n, k) = (found.m, found.n, found.k);
-    let product = Product { m, n, k };
+    let instruction = Instruction { m, n, k };
     let base = MatrixShape {
         tile: (4 * m, 2 * n),
         step: 32,
@@ -362,7 +367,7 @@ fn matrix_shapes() -> Vec<MatmulShape> {
         stages: 2,
         depth: 2,
         workgroups: 0,
-        product,
+        instruction,
     };
     let shapes = [
         base,
@@ -486,8 +491,8 @@ fn kernels() -> Vec<(Format, MatmulShape)> {
     matrix.chain(fragment).chain([(Format::Q8_0, tile), (Format::F32, tile)]).collect()
 }
 
-/// Equal rows of activations give equal products, to the bit, wherever they stand: over several tiles, some of which several
-/// workgroups share.
+/// Equal rows of activations give equal products, to the bit, wherever they stand: over several
+/// tiles, some of which several workgroups share.
 #[test]
 fn matrices_treat_all_rows_alike() {
     let units = matrix_shapes().into_iter().chain(fragment::shapes_or_notice());
@@ -587,13 +592,13 @@ fn candidates_fit_and_the_first_is_right() {
             let activations = activations(kind, &rows, 512);
             let target = poisoned(&gpu, (4 * width * 48) as u64);
             let segments = [Segment { rows: 48, target: target.span() }];
-            let launch = MatmulLaunch {
+            let product = Product {
                 matrix: weights.matrix,
                 width,
-                operand: activations.operand,
-                output: MatmulOutput::Segments(&segments),
-                scratch: None,
+                input: ProductInput::Operand(activations.operand),
+                output: ProductOutput::Segments(&segments),
             };
+            let launch = MatmulLaunch { product, scratch: None };
             let all = MatmulShape::candidates(gpu.capabilities(), &launch);
             assert!(
                 !all.is_empty() && all.iter().all(|shape| shape.fits(gpu.capabilities(), &launch))
@@ -629,17 +634,15 @@ fn every_shape_of_every_kind_of_device_agrees() {
                 let (rows, columns) = (vec![70], 416);
                 let (matrix, _) = Matrix::at(4096, format, 140, columns).unwrap();
                 let segments = [Segment { rows: 140, target: span }];
-                let launch = MatmulLaunch {
-                    matrix,
-                    width,
-                    operand: Operand { kind: operand, codes: span, scales: span },
-                    output: if gated {
-                        MatmulOutput::Gated { target: span }
-                    } else {
-                        MatmulOutput::Segments(&segments)
-                    },
-                    scratch: None,
+                let operand = Operand { kind: operand, codes: span, scales: span };
+                let input = ProductInput::Operand(operand);
+                let output = if gated {
+                    ProductOutput::Gated { plain: Some(span), operand: None }
+                } else {
+                    ProductOutput::Segments(&segments)
                 };
+                let product = Product { matrix, width, input, output };
+                let launch = MatmulLaunch { product, scratch: None };
                 for shape in MatmulShape::candidates(&capabilities, &launch) {
                     let case = Case { format, shape, width, columns, rows: rows.clone(), gated };
                     if !is_too_large(&gpu, &shape) && seen.insert((format, width, shape)) {
@@ -675,13 +678,11 @@ fn every_target_device_has_shapes() {
             assert_eq!(MatmulShape::operand_for(&capabilities, format), OperandKind::Halves);
             for width in [8, 9, 16, 17, 32, 64, 128, 256, 512] {
                 let (matrix, _) = Matrix::at(4096, format, 2 * 21504, 5376).unwrap();
-                let launch = MatmulLaunch {
-                    matrix,
-                    width,
-                    operand: Operand { kind: OperandKind::Halves, codes: span, scales: span },
-                    output: MatmulOutput::Gated { target: span },
-                    scratch: None,
-                };
+                let operand = Operand { kind: OperandKind::Halves, codes: span, scales: span };
+                let input = ProductInput::Operand(operand);
+                let output = ProductOutput::Gated { plain: Some(span), operand: None };
+                let product = Product { matrix, width, input, output };
+                let launch = MatmulLaunch { product, scratch: None };
                 let all = MatmulShape::candidates(&capabilities, &launch);
                 assert!(!all.is_empty(), "{kind:?} {format:?} {width}: {all:?}");
                 let tile = all[0].tile().1 as usize;

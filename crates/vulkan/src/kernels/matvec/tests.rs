@@ -5,7 +5,11 @@ use rand_chacha::ChaCha8Rng;
 use trine_backend::reference::ops;
 
 use super::*;
+use crate::dispatch::Span;
+use crate::kernels::operand::Operand;
+use crate::kernels::product::Segment;
 use crate::pack::tests::{decoded, device_matrix, random_rows};
+use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::testing::{download, gpu, poisoned, run, takes, upload};
 
@@ -37,8 +41,9 @@ fn fixed(rows: &[f32], columns: usize) -> Fixed {
         values: vec![0.0; rows.len()],
     };
     for row in 0..count {
-        for block in 0..padded / BLOCK {
-            let range = (block * BLOCK).min(columns)..((block + 1) * BLOCK).min(columns);
+        for block in 0..padded / SCALE_BLOCK {
+            let range =
+                (block * SCALE_BLOCK).min(columns)..((block + 1) * SCALE_BLOCK).min(columns);
             let values = &rows[row * columns..][range.clone()];
             let highest = values.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
             if !values.iter().all(|x| x.is_finite()) {
@@ -74,7 +79,7 @@ fn fixed_values(codes: &[u8], scales: &[f32], columns: usize) -> Vec<f64> {
         let (row, c) = (index / padded, index % padded);
         let at = row * 2 * padded + fixed_byte(c);
         let whole = 256 * i32::from(codes[at] as i8) + i32::from(codes[at + 128] as i8);
-        f64::from(scales[2 * (row * padded / BLOCK + c / BLOCK)]) * f64::from(whole)
+        f64::from(scales[2 * (row * padded / SCALE_BLOCK + c / SCALE_BLOCK)]) * f64::from(whole)
     };
     (0..rows * padded).map(value).collect()
 }
@@ -118,7 +123,8 @@ fn products(weights: &[f32], inputs: &[f64], columns: usize) -> Vec<(f64, f64)> 
     inputs.chunks_exact(columns).flat_map(row).collect()
 }
 
-/// Size that errors of a K format's product scale with: its two parts may be larger than their difference.
+/// Size that errors of a K format's product scale with: its two parts may be larger than their
+/// difference.
 fn widened(format: Format, size: f64) -> f64 {
     if format == Format::Q4K { 4.0 * size } else { size }
 }
@@ -135,7 +141,8 @@ fn columns_of(format: Format) -> &'static [usize] {
     }
 }
 
-/// Every width of a format, in shapes that take teams smaller than, as large as and larger than a subgroup.
+/// Every width of a format, in shapes that take teams smaller than, as large as and larger than a
+/// subgroup.
 fn check_widths(format: Format) {
     let gpu = gpu();
     let subgroup = gpu.capabilities().subgroup;
@@ -173,12 +180,12 @@ fn check_widths(format: Format) {
                 .zip(&targets)
                 .map(|(&rows, target)| Segment { rows, target: target.span() })
                 .collect();
-            let launch = MatvecLaunch {
+            let launch = MatvecLaunch(Product {
                 matrix,
                 width,
-                input: MatvecInput::Operand(input.operand),
-                output: MatvecOutput::Segments(&segments),
-            };
+                input: ProductInput::Operand(input.operand),
+                output: ProductOutput::Segments(&segments),
+            });
             run(&gpu, &[launch.dispatch(&gpu, shape, "product", 0).unwrap()]);
             let weights = decoded(format, &source, rows * columns);
             let expected = products(&weights, &input.values, columns);
@@ -242,7 +249,7 @@ fn normed(x: &[f32], weight: &[f32], format: Format) -> (Vec<f64>, Vec<f64>) {
     let mut single = vec![0.0; x.len()];
     ops::norm(x, weight, EPSILON, &mut single);
     let values: Vec<f64> = single.iter().map(|&x| f64::from(x)).collect();
-    let blocks = values.chunks(BLOCK).flat_map(|block| {
+    let blocks = values.chunks(SCALE_BLOCK).flat_map(|block| {
         let high = block.iter().fold(0.0_f64, |high, x| high.max(x.abs()));
         block
             .iter()
@@ -263,7 +270,8 @@ fn check_norms(format: Format) {
     let subgroup = gpu.capabilities().subgroup;
     for (case, &columns) in columns_of(format)[1..].iter().enumerate() {
         for add in [false, true] {
-            // The two kinds of operand in every case, the other formats in one: each takes another kernel.
+            // The two kinds of operand in every case, the other formats in one: each takes another
+            // kernel.
             let main = matches!(format, Format::F32 | Format::Q4_0);
             if !main && case != format as usize % 3 {
                 continue;
@@ -287,7 +295,7 @@ fn check_norms(format: Format) {
             let x_out = poisoned(&gpu, 4 * columns as u64);
             let target = poisoned(&gpu, 4 * rows as u64);
             let input = if add {
-                MatvecInput::NormAddNorm {
+                ProductInput::NormAddNorm {
                     x: buffers[0].span(),
                     added: buffers[1].span(),
                     added_weight: buffers[2].address(),
@@ -297,11 +305,11 @@ fn check_norms(format: Format) {
                 }
             } else {
                 let weight = buffers[3].address();
-                MatvecInput::Norm { x: buffers[0].span(), weight, epsilon: EPSILON }
+                ProductInput::Norm { x: buffers[0].span(), weight, epsilon: EPSILON }
             };
             let segments = [Segment { rows, target: target.span() }];
-            let output = MatvecOutput::Segments(&segments);
-            let launch = MatvecLaunch { matrix, width: 1, input, output };
+            let output = ProductOutput::Segments(&segments);
+            let launch = MatvecLaunch(Product { matrix, width: 1, input, output });
             let shape = shape(8 * subgroup, 2 * subgroup, 2, 2, 2);
             run(&gpu, &[launch.dispatch(&gpu, shape, "normed", 0).unwrap()]);
             if add {
@@ -353,15 +361,15 @@ fn check_gate(format: Format) {
         let scales = poisoned(&gpu, (width * OperandKind::Fixed16.scale_bytes(outputs)) as u64);
         let operand =
             Operand { kind: OperandKind::Fixed16, codes: codes.span(), scales: scales.span() };
-        let launch = MatvecLaunch {
+        let launch = MatvecLaunch(Product {
             matrix,
             width,
-            input: MatvecInput::Operand(input.operand),
-            output: MatvecOutput::Gated {
+            input: ProductInput::Operand(input.operand),
+            output: ProductOutput::Gated {
                 plain: with_plain.then_some(plain.span()),
                 operand: with_operand.then_some(operand),
             },
-        };
+        });
         // Tiles of 32 and 64 outputs.
         let lanes = subgroup / 2;
         let shape = shape(16 * subgroup, lanes, if case == 1 { 4 } else { 2 }, 1, 2);
@@ -403,8 +411,8 @@ fn check_fixed(
 ) {
     let padded = outputs.next_multiple_of(GROUP);
     for row in 0..width {
-        for block in 0..padded / BLOCK {
-            let range = block * BLOCK..(block + 1) * BLOCK;
+        for block in 0..padded / SCALE_BLOCK {
+            let range = block * SCALE_BLOCK..(block + 1) * SCALE_BLOCK;
             let values: Vec<(f64, f64)> =
                 range.map(|at| if at < outputs { wanted(row, at) } else { (0.0, 0.0) }).collect();
             let high = values.iter().fold(0.0_f64, |high, (x, slack)| high.max(x.abs() + slack));
@@ -414,12 +422,12 @@ fn check_fixed(
                 continue;
             }
             for (at, &(value, slack)) in values.iter().enumerate() {
-                let found = found[row * padded + block * BLOCK + at];
+                let found = found[row * padded + block * SCALE_BLOCK + at];
                 let tolerance = slack + high / 64_000.0 + 1e-30;
                 assert!((found - value).abs() <= tolerance, "{row} {block} {at}: {found} {value}");
                 sum = (sum.0 + value, sum.1 + slack + high / 64_000.0);
             }
-            let found = f64::from(scales[2 * (row * padded / BLOCK + block) + 1]);
+            let found = f64::from(scales[2 * (row * padded / SCALE_BLOCK + block) + 1]);
             assert!(
                 (found - sum.0).abs() <= sum.1 + 1e-29,
                 "sum of {row} {block}: {found} {}",
@@ -447,15 +455,15 @@ fn a_norm_before_a_gated_product_agrees_with_its_definition() {
     let (x_memory, weight_memory) = (upload(&gpu, &x), upload(&gpu, &weight));
     let codes = poisoned(&gpu, OperandKind::Fixed16.code_bytes(outputs) as u64);
     let scales = poisoned(&gpu, OperandKind::Fixed16.scale_bytes(outputs) as u64);
-    let launch = MatvecLaunch {
+    let launch = MatvecLaunch(Product {
         matrix,
         width: 1,
-        input: MatvecInput::Norm {
+        input: ProductInput::Norm {
             x: x_memory.span(),
             weight: weight_memory.address(),
             epsilon: EPSILON,
         },
-        output: MatvecOutput::Gated {
+        output: ProductOutput::Gated {
             plain: None,
             operand: Some(Operand {
                 kind: OperandKind::Fixed16,
@@ -463,7 +471,7 @@ fn a_norm_before_a_gated_product_agrees_with_its_definition() {
                 scales: scales.span(),
             }),
         },
-    };
+    });
     let shape = shape(16 * subgroup, 8, 4, 2, 1);
     run(&gpu, &[launch.dispatch(&gpu, shape, "normed and gated", 0).unwrap()]);
     let (values, errors) = normed(&x, &weight, format);
@@ -493,12 +501,12 @@ fn a_broken_row_of_activations_breaks_no_other() {
             let input = input(&gpu, format, &values, columns);
             let target = poisoned(&gpu, (4 * width * rows) as u64);
             let segments = [Segment { rows, target: target.span() }];
-            let launch = MatvecLaunch {
+            let launch = MatvecLaunch(Product {
                 matrix,
                 width,
-                input: MatvecInput::Operand(input.operand),
-                output: MatvecOutput::Segments(&segments),
-            };
+                input: ProductInput::Operand(input.operand),
+                output: ProductOutput::Segments(&segments),
+            });
             let shape = shape(64, 8, 2, 1, 0);
             run(&gpu, &[launch.dispatch(&gpu, shape, "product", 0).unwrap()]);
             let found = download::<f32>(&gpu, &target);
@@ -531,12 +539,12 @@ fn a_broken_residual_stream_breaks_the_product() {
     let (x, weight) = (upload(&gpu, &x), upload(&gpu, &vec![1.0_f32; columns]));
     let target = poisoned(&gpu, 4 * rows as u64);
     let segments = [Segment { rows, target: target.span() }];
-    let launch = MatvecLaunch {
+    let launch = MatvecLaunch(Product {
         matrix,
         width: 1,
-        input: MatvecInput::Norm { x: x.span(), weight: weight.address(), epsilon: EPSILON },
-        output: MatvecOutput::Segments(&segments),
-    };
+        input: ProductInput::Norm { x: x.span(), weight: weight.address(), epsilon: EPSILON },
+        output: ProductOutput::Segments(&segments),
+    });
     run(&gpu, &[launch.dispatch(&gpu, shape(64, 8, 2, 1, 0), "product", 0).unwrap()]);
     assert!(download::<f32>(&gpu, &target)[..rows].iter().all(|x| x.is_nan()));
 }
@@ -551,12 +559,12 @@ fn an_input_of_zeros_gives_zeros() {
         (upload(&gpu, &vec![0.0_f32; columns]), upload(&gpu, &vec![1.0_f32; columns]));
     let target = poisoned(&gpu, 4 * rows as u64);
     let segments = [Segment { rows, target: target.span() }];
-    let launch = MatvecLaunch {
+    let launch = MatvecLaunch(Product {
         matrix,
         width: 1,
-        input: MatvecInput::Norm { x: x.span(), weight: weight.address(), epsilon: EPSILON },
-        output: MatvecOutput::Segments(&segments),
-    };
+        input: ProductInput::Norm { x: x.span(), weight: weight.address(), epsilon: EPSILON },
+        output: ProductOutput::Segments(&segments),
+    });
     run(&gpu, &[launch.dispatch(&gpu, shape(64, 8, 2, 1, 0), "product", 0).unwrap()]);
     assert!(download::<f32>(&gpu, &target)[..rows].iter().all(|x| *x == 0.0));
 }
@@ -568,9 +576,9 @@ fn shapes_that_a_device_or_a_launch_cannot_have_are_refused() {
     let matrix = Matrix { format: Format::Q4_0, rows: 64, columns: 128, planes };
     let span = Span { address: 0, bytes: 0 };
     let operand = Operand { kind: OperandKind::Fixed16, codes: span, scales: span };
-    let gated = MatvecOutput::Gated { plain: None, operand: Some(operand) };
-    let input = MatvecInput::Operand(operand);
-    let launch = MatvecLaunch { matrix, width: 1, input, output: gated };
+    let gated = ProductOutput::Gated { plain: None, operand: Some(operand) };
+    let input = ProductInput::Operand(operand);
+    let launch = MatvecLaunch(Product { matrix, width: 1, input, output: gated });
     let fits = |shape: MatvecShape| shape.fits(gpu.capabilities(), &launch);
     assert!(fits(shape(128, 4, 2, 1, 0)));
     assert!(!fits(shape(128, 8, 2, 1, 0)), "a tile of 16 outputs is not a block");
@@ -580,15 +588,34 @@ fn shapes_that_a_device_or_a_launch_cannot_have_are_refused() {
     assert!(!fits(shape(96, 12, 2, 1, 0)), "lanes are a power of two");
     assert!(launch.dispatch(&gpu, shape(128, 8, 2, 1, 0), "gated", 0).is_err());
     let huge = Matrix { columns: 1 << 20, ..matrix };
-    let norm = MatvecInput::Norm { x: span, weight: 0, epsilon: 0.0 };
-    let staged = MatvecLaunch { matrix: huge, input: norm, ..launch };
+    let norm = ProductInput::Norm { x: span, weight: 0, epsilon: 0.0 };
+    let staged = MatvecLaunch(Product { matrix: huge, input: norm, ..launch.0 });
     assert!(!shape(128, 4, 2, 1, 0).fits(gpu.capabilities(), &staged), "too large to stage");
     for kind in [Format::Q4_0, Format::F16] {
-        let launch = MatvecLaunch { matrix: Matrix { format: kind, ..matrix }, ..launch };
+        let launch =
+            MatvecLaunch(Product { matrix: Matrix { format: kind, ..matrix }, ..launch.0 });
         assert!(!MatvecShape::candidates(gpu.capabilities(), &launch).is_empty());
-        let best = MatvecShape::default_for(gpu.capabilities(), &launch);
-        assert!(best.fits(gpu.capabilities(), &launch));
+        assert!(launch.offer(gpu.capabilities())[0].fits(gpu.capabilities(), &launch));
     }
+}
+
+#[test]
+fn a_matrix_with_more_units_than_the_kernel_counts_is_an_error() {
+    let gpu = gpu();
+    let span = Span { address: 0, bytes: 0 };
+    let operand = Operand { kind: OperandKind::Plain, codes: span, scales: span };
+    let found = |rows: usize| {
+        let matrix =
+            Matrix { format: Format::F32, rows, columns: 1 << 13, planes: Default::default() };
+        let segments = [Segment { rows, target: span }];
+        let output = ProductOutput::Segments(&segments);
+        let input = ProductInput::Operand(operand);
+        let launch = MatvecLaunch(Product { matrix, width: 1, input, output });
+        launch.lay_out(gpu.capabilities(), shape(64, 8, 2, 1, 0), "logits")
+    };
+    assert!(found((1 << 20) - 1).is_ok());
+    let error = found(1 << 20).unwrap_err();
+    assert!(matches!(error, GpuError::TooWide { .. }), "{error}");
 }
 
 /// What is measured on any kind of device is right on this one, as far as it has room for it.
@@ -607,12 +634,12 @@ fn every_shape_of_every_kind_of_device_agrees() {
             let expected = products(&weights, &input.values, columns);
             let target = poisoned(&gpu, (4 * width * rows) as u64);
             let segments = [Segment { rows, target: target.span() }];
-            let launch = MatvecLaunch {
+            let launch = MatvecLaunch(Product {
                 matrix,
                 width,
-                input: MatvecInput::Operand(input.operand),
-                output: MatvecOutput::Segments(&segments),
-            };
+                input: ProductInput::Operand(input.operand),
+                output: ProductOutput::Segments(&segments),
+            });
             for shape in MatvecShape::candidates(&capabilities, &launch) {
                 if !seen.insert((width, shape)) || !takes(seen.len(), 3) {
                     continue;

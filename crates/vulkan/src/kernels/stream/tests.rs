@@ -3,7 +3,10 @@ use rand_chacha::ChaCha8Rng;
 use trine_backend::reference::ops;
 
 use super::*;
+use crate::dispatch::Span;
 use crate::kernels::operand::Operand;
+use crate::kernels::product::{ProductInput, Segment};
+use crate::pack::Matrix;
 use crate::pack::tests::{decoded, device_matrix, random_rows};
 use crate::testing::{download, gpu, poisoned, run, takes, upload};
 
@@ -23,8 +26,8 @@ fn norm(x: &[f64], weight: &[f32]) -> Vec<f64> {
 
 /// Where an element of a row stands when it is interleaved.
 fn place(at: usize, columns: usize) -> usize {
-    let (block, quad) = (at / BLOCK, at % BLOCK / 4);
-    4 * (quad * (columns / BLOCK) + block) + at % 4
+    let (block, quad) = (at / SCALE_BLOCK, at % SCALE_BLOCK / 4);
+    4 * (quad * (columns / SCALE_BLOCK) + block) + at % 4
 }
 
 fn interleaved(row: &[f32]) -> Vec<f32> {
@@ -59,13 +62,15 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
     let plain = Span { address: x_memory.address(), bytes: 4 * columns as u64 };
     let none = Span { address: 0, bytes: 0 };
     let input = match prologue {
-        0 => MatvecInput::Operand(Operand { kind: OperandKind::Plain, codes: plain, scales: none }),
+        0 => {
+            ProductInput::Operand(Operand { kind: OperandKind::Plain, codes: plain, scales: none })
+        }
         3 => {
             let kind = OperandKind::Interleaved;
-            MatvecInput::Operand(Operand { kind, codes: plain, scales: none })
+            ProductInput::Operand(Operand { kind, codes: plain, scales: none })
         }
-        1 => MatvecInput::Norm { x: plain, weight: w_memory.address(), epsilon: EPSILON },
-        _ => MatvecInput::NormAddNorm {
+        1 => ProductInput::Norm { x: plain, weight: w_memory.address(), epsilon: EPSILON },
+        _ => ProductInput::NormAddNorm {
             x: plain,
             added: added_memory.span(),
             added_weight: v_memory.address(),
@@ -87,17 +92,17 @@ fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f
             Segment { rows, target: span }
         })
         .collect();
-    let turns_over = gated && prologue == 3 && outputs.is_multiple_of(BLOCK);
+    let turns_over = gated && prologue == 3 && outputs.is_multiple_of(SCALE_BLOCK);
     let output = if turns_over {
         let (kind, codes) = (OperandKind::Interleaved, target.span());
-        MatvecOutput::Gated { plain: None, operand: Some(Operand { kind, codes, scales: none }) }
+        ProductOutput::Gated { plain: None, operand: Some(Operand { kind, codes, scales: none }) }
     } else if gated {
-        MatvecOutput::Gated { plain: Some(target.span()), operand: None }
+        ProductOutput::Gated { plain: Some(target.span()), operand: None }
     } else {
-        MatvecOutput::Segments(&segments)
+        ProductOutput::Segments(&segments)
     };
-    let launch = StreamLaunch { matrix, input, output };
-    let shape = shape.unwrap_or_else(|| launch.shape(gpu.capabilities()));
+    let launch = StreamLaunch(Product { matrix, width: 1, input, output });
+    let shape = shape.unwrap_or_else(|| launch.offer(gpu.capabilities())[0]);
     run(&gpu, &[launch.dispatch(&gpu, shape, "stream", 0).unwrap()]);
 
     let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
@@ -278,14 +283,37 @@ fn broken_activations_break(kind: OperandKind) {
     let none = Span { address: 0, bytes: 0 };
     let operand = Operand { kind, codes: Span { address: x.address(), bytes: 256 }, scales: none };
     let segments = [Segment { rows: 20, target: target.span() }];
-    let launch = StreamLaunch {
+    let launch = StreamLaunch(Product {
         matrix,
-        input: MatvecInput::Operand(operand),
-        output: MatvecOutput::Segments(&segments),
-    };
-    let shape = launch.shape(gpu.capabilities());
+        width: 1,
+        input: ProductInput::Operand(operand),
+        output: ProductOutput::Segments(&segments),
+    });
+    let shape = launch.offer(gpu.capabilities())[0];
     run(&gpu, &[launch.dispatch(&gpu, shape, "stream", 0).unwrap()]);
     assert!(download::<f32>(&gpu, &target)[..20].iter().all(|value| value.is_nan()));
+}
+
+#[test]
+fn a_shape_without_room_is_an_error() {
+    let (matrix, _) = Matrix::at(0, Format::Q4_0, 64, 5376).unwrap();
+    let span = Span { address: 0, bytes: 0 };
+    let input = ProductInput::Norm { x: span, weight: 0, epsilon: EPSILON };
+    let segments = [Segment { rows: 64, target: span }];
+    let output = ProductOutput::Segments(&segments);
+    let launch = StreamLaunch(Product { matrix, width: 1, input, output });
+    let large = Capabilities {
+        kind: DeviceKind::Discrete,
+        subgroup: 32,
+        invocations: 1024,
+        shared_bytes: 48 << 10,
+        ..gpu().capabilities().clone()
+    };
+    let shape = launch.offer(&large)[0];
+    assert!(launch.lay_out(&large, shape, "product").is_ok());
+    let small = Capabilities { shared_bytes: 8 << 10, ..large };
+    let error = launch.lay_out(&small, shape, "product").unwrap_err();
+    assert!(matches!(error, GpuError::Missing { .. }), "{error}");
 }
 
 #[test]
@@ -295,11 +323,12 @@ fn workgroups_share_outputs_evenly_where_few_are_left_out() {
         let span = Span { address: 0, bytes: 0 };
         let x = Operand { kind: OperandKind::Plain, codes: span, scales: span };
         let output = if gated {
-            MatvecOutput::Gated { plain: Some(span), operand: None }
+            ProductOutput::Gated { plain: Some(span), operand: None }
         } else {
-            MatvecOutput::Segments(&[])
+            ProductOutput::Segments(&[])
         };
-        let launch = StreamLaunch { matrix, input: MatvecInput::Operand(x), output };
+        let launch =
+            StreamLaunch(Product { matrix, width: 1, input: ProductInput::Operand(x), output });
         let shape =
             StreamShape { lanes: 192, teams, batch: 4, workgroups: 132, banks: 1, turns: true };
         launch.workgroups(&shape)

@@ -12,7 +12,8 @@ use crate::capabilities::Capabilities;
 use crate::capabilities::presets::{h200, radeon_780m, software};
 use crate::pack::format_of;
 
-/// Two layers in the shapes of Gemma 3 27B and of 4B: hidden size, feed-forward, query and key heads, their size.
+/// Two layers in the shapes of Gemma 3 27B and of 4B: hidden size, feed-forward, query and key
+/// heads, their size.
 const LARGE: [usize; 5] = [5376, 21504, 32, 16, 128];
 const MIDDLE: [usize; 5] = [2560, 10240, 8, 4, 256];
 const LAYERS: usize = 2;
@@ -83,14 +84,15 @@ fn operands(graph: &Graph) -> Vec<OperandKind> {
 fn a_layer_of_one_row_is_five_launches() {
     for shape in [LARGE, MIDDLE] {
         let graph = lowered(&plan(shape), KvType::F16, 1, Attended::Sequences);
-        // The embedding before the layers, and the product for the logits, which norms its row, after them.
+        // The embedding before the layers, and the product for the logits, which norms its row,
+        // after them.
         assert_eq!(graph.nodes.len(), 1 + 5 * LAYERS + 1, "{:#?}", graph.nodes);
     }
 }
 
-/// With a cache in f16 attention and the gated product give the halves that the products after them take. What another
-/// cache holds need not be a half: attention's rows are converted. In the last layer they always are, after the selection of
-/// the rows whose logits are wanted.
+/// With a cache in f16 attention and the gated product give the halves that the products after them
+/// take. What another cache holds need not be a half: attention's rows are converted. In the last
+/// layer they always are, after the selection of the rows whose logits are wanted.
 #[test]
 fn halves_are_handed_on() {
     let plan = plan(LARGE);
@@ -112,8 +114,8 @@ fn halves_are_handed_on() {
     }
 }
 
-/// Each matrix in a format that is drawn by its name: whatever meets in a layer, what is multiplied as one has one format, and each
-/// product gets the operand that its kernel takes.
+/// Each matrix in a format that is drawn by its name: whatever meets in a layer, what is multiplied
+/// as one has one format, and each product gets the operand that its kernel takes.
 #[test]
 fn products_of_any_formats_get_their_operands() {
     let (mut joined, mut apart) = (0, 0);

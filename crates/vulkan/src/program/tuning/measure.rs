@@ -1,4 +1,5 @@
-//! How long launches take: by the device's clock, the shapes of a key in turn, each launch on other weights.
+//! How long launches take: by the device's clock, the shapes of a key in turn, each launch on other
+//! weights.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,13 +12,13 @@ use crate::raw::gpu::Gpu;
 
 /// Named in errors, for whoever meets a driver that fails here.
 const DURING: &str = "tuning kernels, which --tune off leaves out";
-/// How much quicker a shape has to be than that of the static tables, in both halves of the measurements: medians of a shape
-/// with itself differ by up to 2 % on an H200.
+/// How much quicker a shape has to be than that of the static tables, in both halves of the
+/// measurements: medians of a shape with itself differ by up to 2 % on an H200.
 const MARGIN: f64 = 0.03;
 /// Most launches of a submission.
 const LAUNCHES_MAX: usize = 128;
-/// From this number of launches in a submission on, one more in front takes the time that the device needs to begin. With
-/// fewer, each is so long that it does not matter.
+/// From this number of launches in a submission on, one more in front takes the time that the
+/// device needs to begin. With fewer, each is so long that it does not matter.
 const LAUNCHES_WITH_LEAD: usize = 8;
 /// Shapes that are measured again, more often, after a first look at all.
 const FINALISTS: usize = 4;
@@ -26,7 +27,8 @@ const FIRST_LOOK: (f64, usize, usize) = (0.02, 2, 6);
 const FINAL: (f64, usize, usize) = (0.04, 6, 32);
 /// After its clocks have not risen for so long, a device counts as warm.
 const WARM_AFTER: Duration = Duration::from_millis(400);
-/// A device that was idle, or waited while kernels were compiled, takes about so long to raise its clocks.
+/// A device that was idle, or waited while kernels were compiled, takes about so long to raise its
+/// clocks.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
 /// By how much a launch gets quicker while clocks rise.
 const RISING: f64 = 0.98;
@@ -81,8 +83,8 @@ fn rounds((seconds, least, most): (f64, usize, usize), times: &[f64]) -> usize {
     ((seconds / round) as usize).clamp(least, most)
 }
 
-/// The best of some shapes by the times of each, in the order in which they were measured, those of the static tables' shape
-/// first. None if the times are not usable.
+/// The best of some shapes by the times of each, in the order in which they were measured, those of
+/// the static tables' shape first. None if the times are not usable.
 fn judge(samples: &[Vec<f64>]) -> Option<Verdict> {
     let halves = |times: &[f64]| {
         let (early, late) = times.split_at(times.len() / 2);
@@ -109,7 +111,8 @@ fn median(times: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Launches of a job, whose weights take turns so that no cache keeps them from one launch to the next.
+/// Launches of a job, whose weights take turns so that no cache keeps them from one launch to the
+/// next.
 struct Turns<'a> {
     job: &'a Job,
     next: usize,

@@ -11,10 +11,11 @@ use super::table::Table;
 use crate::capabilities::Capabilities;
 use crate::dispatch::Dispatch;
 use crate::error::GpuError;
-use crate::kernels::tunable::Tunable;
+use crate::kernels::product::ProductLaunch;
 use crate::raw::gpu::Gpu;
 
-/// Most shapes that are tried for a key: each may have to be compiled, which takes about a tenth of a second.
+/// Most shapes that are tried for a key: each may have to be compiled, which takes about a tenth of
+/// a second.
 const TRIALS_MAX: usize = 8;
 /// Most launches of a key, each with other weights: their measurements take turns.
 const LAUNCHES_MAX: usize = 64;
@@ -39,15 +40,15 @@ pub(super) struct Job {
     numbers: Vec<usize>,
 }
 
-/// Parameters of the shapes that are chosen, by key; `None` where the choice is the static tables'.
-pub(super) type Choices = HashMap<String, Option<Vec<u32>>>;
+/// Parameters of the shapes that are chosen, by key; `None` where it is that of the static tables.
+pub(super) type ChosenShapes = HashMap<String, Option<Vec<u32>>>;
 
-/// Sees all products that the passes of a Plan launch. What was measured before is chosen; what was not is counted, or with
-/// [`Survey::collect`] made ready to measure.
+/// Sees all products that the passes of a Plan launch. What was measured before is chosen; what was
+/// not is counted, or with [`Survey::collect`] made ready to measure.
 pub(crate) struct Survey {
     gpu: Arc<Gpu>,
     /// What has been decided; keys that the table knows are added.
-    pub(super) choices: Choices,
+    pub(super) chosen: ChosenShapes,
     table: Table,
     /// Keys that have to be measured.
     pub(super) missing: HashSet<String>,
@@ -59,12 +60,13 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    pub(super) fn new(gpu: &Arc<Gpu>, choices: Choices, table: Table) -> Self {
+    pub(super) fn new(gpu: &Arc<Gpu>, chosen: ChosenShapes, table: Table) -> Self {
         let (missing, jobs, places) = Default::default();
-        Self { gpu: gpu.clone(), choices, table, missing, deadline: None, jobs, places }
+        Self { gpu: gpu.clone(), chosen, table, missing, deadline: None, jobs, places }
     }
 
-    /// From here on keys that are missing are made ready to measure, the first in any case, the others until the deadline.
+    /// From here on keys that are missing are made ready to measure, the first in any case, the
+    /// others until the deadline.
     pub(super) fn collect(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
     }
@@ -73,9 +75,9 @@ impl Survey {
     ///
     /// # Errors
     /// If the device fails while a kernel is compiled.
-    pub(crate) fn see<L: Tunable>(&mut self, launch: &L) -> Result<(), GpuError> {
+    pub(crate) fn see<L: ProductLaunch>(&mut self, launch: &L) -> Result<(), GpuError> {
         let key = launch.key();
-        if self.choices.contains_key(&key) {
+        if self.chosen.contains_key(&key) {
             return Ok(());
         }
         match self.deadline {
@@ -89,16 +91,16 @@ impl Survey {
     }
 
     /// Chooses a shape by the table, or notes that it is missing.
-    fn decide<L: Tunable>(&mut self, key: String, launch: &L) {
+    fn decide<L: ProductLaunch>(&mut self, key: String, launch: &L) {
         let offer = offered(launch, self.gpu.capabilities());
         if offer.len() < 2 {
-            self.choices.insert(key, None);
+            self.chosen.insert(key, None);
             return;
         }
         let known = self.table.get(&key).filter(|known| known.offer == digest(&offer));
         match known.filter(|known| offer.contains(&known.shape)) {
             Some(known) => {
-                self.choices.insert(key, Some(known.shape.clone()));
+                self.chosen.insert(key, Some(known.shape.clone()));
             }
             None => {
                 self.missing.insert(key);
@@ -107,7 +109,7 @@ impl Survey {
     }
 
     /// Adds a launch to its job; makes the job if there is time.
-    fn ready<L: Tunable>(
+    fn ready<L: ProductLaunch>(
         &mut self,
         key: String,
         launch: &L,
@@ -132,8 +134,9 @@ impl Survey {
         Ok(())
     }
 
-    /// Compiles the shapes to try, all at once. One that does not compile is left out, unless it is the device that fails.
-    fn job<L: Tunable>(
+    /// Compiles the shapes to try, all at once. One that does not compile is left out, unless it is
+    /// the device that fails.
+    fn job<L: ProductLaunch>(
         &self,
         key: String,
         launch: &L,
@@ -141,7 +144,8 @@ impl Survey {
     ) -> Result<Job, GpuError> {
         let capabilities = self.gpu.capabilities();
         let speed = capabilities.cautious_speed();
-        let (bytes, operations) = launch.cost();
+        let product = launch.product();
+        let (bytes, operations) = product.matrix.cost(product.width);
         let seconds = (bytes as f64 / speed.bytes).max(operations as f64 / speed.operations);
         let offer = digest(&offered(launch, capabilities));
         let numbers = spread(shapes.len(), TRIALS_MAX);
@@ -158,7 +162,8 @@ impl Survey {
                     job.numbers.push(number);
                 }
                 Err(error @ GpuError::Lost { .. }) => return Err(error),
-                // Without the shape of the tables there is nothing to compare with, and nothing to run either.
+                // Without the shape of the tables there is nothing to compare with, and nothing to
+                // run either.
                 Err(error) if number == 0 => return Err(error),
                 Err(error) => {
                     tracing::debug!(key = job.key, ?parameters, %error, "a shape was not tried");
@@ -170,7 +175,7 @@ impl Survey {
 }
 
 /// Parameters of all shapes of a launch.
-fn offered<L: Tunable>(launch: &L, capabilities: &Capabilities) -> Vec<Vec<u32>> {
+fn offered<L: ProductLaunch>(launch: &L, capabilities: &Capabilities) -> Vec<Vec<u32>> {
     launch.offer(capabilities).iter().map(L::parameters).collect()
 }
 
@@ -184,8 +189,8 @@ pub(super) fn digest(offer: &[Vec<u32>]) -> String {
     hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// At most `most` of `count` numbers: the first, and others evenly over the rest, because neighbours in a list of shapes are
-/// alike.
+/// At most `most` of `count` numbers: the first, and others evenly over the rest, because
+/// neighbours in a list of shapes are alike.
 fn spread(count: usize, most: usize) -> Vec<usize> {
     let taken = count.min(most);
     (0..taken).map(|at| at * count / taken).collect()

@@ -12,8 +12,8 @@
 //! }
 //! ```
 //!
-//! Nothing in it is trusted: a file that is not exactly this counts as absent, and a shape is used only if the kernel offers
-//! it for the key at hand.
+//! Nothing in it is trusted: a file that is not exactly this counts as absent, and a shape is used
+//! only if the kernel offers it for the key at hand.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,8 @@ impl TableFile {
         Ok(kernels)
     }
 
-    /// Writes measurements beside those that the file holds already, which another process may have added.
+    /// Writes measurements beside those that the file holds already, which another process may have
+    /// added.
     ///
     /// # Errors
     /// If the file cannot be written.

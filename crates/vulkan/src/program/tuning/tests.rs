@@ -1,15 +1,26 @@
 use super::*;
-use crate::dispatch::Dispatch;
+use crate::dispatch::Span;
+use crate::kernels::product::{Layout, Product, ProductInput, ProductOutput};
+use crate::pack::{Format, Matrix, PlaneBytes};
 use crate::testing::gpu;
 
 /// A launch that offers these shapes and never runs.
 struct Offer(Vec<[u32; 2]>);
 
-impl Tunable for Offer {
+impl ProductLaunch for Offer {
     type Shape = [u32; 2];
 
-    fn key(&self) -> String {
-        "fake".to_owned()
+    const KERNEL: &'static str = "fake";
+
+    fn product(&self) -> &Product<'_> {
+        const NOWHERE: Span = Span { address: 0, bytes: 0 };
+        const PLANES: PlaneBytes = PlaneBytes { codes: 0, high: 0, scales: 0, supers: 0 };
+        &Product {
+            matrix: Matrix { format: Format::F32, rows: 1, columns: 2, planes: PLANES },
+            width: 3,
+            input: ProductInput::Norm { x: NOWHERE, weight: 0, epsilon: 0.0 },
+            output: ProductOutput::Segments(&[]),
+        }
     }
 
     fn offer(&self, _: &Capabilities) -> Vec<[u32; 2]> {
@@ -20,18 +31,17 @@ impl Tunable for Offer {
         shape.to_vec()
     }
 
-    fn cost(&self) -> (u64, u64) {
-        (1, 1)
-    }
-
-    fn dispatch(&self, _: &Gpu, shape: [u32; 2], _: &str, _: usize) -> Result<Dispatch, GpuError> {
+    fn lay_out(&self, _: &Capabilities, shape: [u32; 2], _: &str) -> Result<Layout, GpuError> {
         panic!("{shape:?} is not to be launched")
     }
 }
 
+/// Its key.
+const KEY: &str = "fake f32 1x2 w3 norm rows";
+
 fn chosen(parameters: &[u32]) -> Shapes {
-    let choice = (Offer(Vec::new()).key(), Some(parameters.to_vec()));
-    Shapes::Chosen(Arc::new(Choices::from([choice])))
+    let shape = (KEY.to_owned(), Some(parameters.to_vec()));
+    Shapes::Chosen(Arc::new(ChosenShapes::from([shape])))
 }
 
 #[test]
@@ -44,20 +54,20 @@ fn only_what_a_kernel_offers_is_launched() {
     for wrong in [&[4, 3][..], &[3], &[3, 4, 0], &[], &[u32::MAX, u32::MAX]] {
         assert_eq!(of(&chosen(wrong)), [1, 2], "{wrong:?}");
     }
-    let unmeasured = Choices::from([(launch.key(), None)]);
+    let unmeasured = ChosenShapes::from([(launch.key(), None)]);
     assert_eq!(of(&Shapes::Chosen(Arc::new(unmeasured))), [1, 2]);
     assert_eq!(of(&Shapes::Chosen(Arc::default())), [1, 2]);
     assert_eq!([0, 2, 9].map(|at| of(&Shapes::Forced(at))), [[1, 2], [5, 6], [5, 6]]);
 }
 
-/// What a survey makes of a table: the choice, or `None` if the key is to be measured.
+/// What a survey makes of a table: the shape, or `None` if the key is to be measured.
 fn surveyed(launch: &Offer, table: Table) -> Option<Option<Vec<u32>>> {
-    let mut survey = Survey::new(&gpu(), Choices::new(), table);
+    let mut survey = Survey::new(&gpu(), ChosenShapes::new(), table);
     survey.see(launch).unwrap();
     survey.see(launch).unwrap();
-    let choice = survey.choices.get("fake").cloned();
-    assert_eq!(choice.is_none(), survey.missing.contains("fake"));
-    choice
+    let chosen = survey.chosen.get(KEY).cloned();
+    assert_eq!(chosen.is_none(), survey.missing.contains(KEY));
+    chosen
 }
 
 #[test]
@@ -66,7 +76,7 @@ fn a_measurement_counts_for_the_shapes_that_it_compared() {
     let digest = survey::digest(&[vec![1, 2], vec![3, 4]]);
     let table = |offer: &str, shape: &[u32]| {
         let (offer, shape) = (offer.to_owned(), shape.to_vec());
-        Table::from([("fake".to_owned(), Measured { offer, shape, us: 1.0, default_us: 2.0 })])
+        Table::from([(KEY.to_owned(), Measured { offer, shape, us: 1.0, default_us: 2.0 })])
     };
     assert_eq!(surveyed(&launch, Table::new()), None);
     assert_eq!(surveyed(&launch, table(&digest, &[3, 4])), Some(Some(vec![3, 4])));
@@ -87,5 +97,5 @@ fn software_is_not_measured_and_what_is_missing_stays_missing_in_a_process() {
     let tuner = Tuner::new(Tuning { mode: TuningMode::Kept, software: true, ..Tuning::default() });
     let shapes = tuner.settle(&gpu, &show).unwrap();
     assert_eq!(shapes.of(&launch, gpu.capabilities()), [1, 2]);
-    assert!(tuner.settled.lock().unwrap().contains_key("fake"), "it stays so in this process");
+    assert!(tuner.settled.lock().unwrap().contains_key(KEY), "it stays so in this process");
 }

@@ -1,4 +1,5 @@
-//! The kernel that decodes weights into the registers of matrix units. It runs where the layout of these is known.
+//! The kernel that decodes weights into the registers of matrix units. It runs where the layout of
+//! these is known.
 
 use super::*;
 
@@ -65,8 +66,8 @@ fn fragments_agree_over_many_steps() {
     }
 }
 
-/// Without a device: where the layout is the known one, every width has shapes, and large matrices take them first where
-/// they were quicker.
+/// Without a device: where the layout is the known one, every width has shapes, and large matrices
+/// take them first where they were quicker.
 #[test]
 fn known_layouts_have_shapes() {
     let capabilities = crate::capabilities::presets::h200();
@@ -77,10 +78,16 @@ fn known_layouts_have_shapes() {
             for width in [2, 3, 8, 9, 16, 17, 24, 25, 32, 33, 48, 49, 64, 65] {
                 let (matrix, _) = Matrix::at(4096, format, rows, columns).unwrap();
                 let segments = [Segment { rows, target: span }];
-                let segments = MatmulOutput::Segments(&segments);
-                let output = if gated { MatmulOutput::Gated { target: span } } else { segments };
+                let segments = ProductOutput::Segments(&segments);
+                let output = if gated {
+                    ProductOutput::Gated { plain: Some(span), operand: None }
+                } else {
+                    segments
+                };
                 let operand = Operand { kind: OperandKind::Halves, codes: span, scales: span };
-                let launch = MatmulLaunch { matrix, width, operand, output, scratch: None };
+                let input = ProductInput::Operand(operand);
+                let product = Product { matrix, width, input, output };
+                let launch = MatmulLaunch { product, scratch: None };
                 let all = MatmulShape::candidates(&capabilities, &launch);
                 let is_fragment = |shape: &MatmulShape| matches!(shape, MatmulShape::Fragment(_));
                 assert_eq!(all.iter().any(is_fragment), width <= 64, "{rows} {width}: {all:?}");

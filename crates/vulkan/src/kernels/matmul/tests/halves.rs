@@ -2,13 +2,14 @@
 
 use super::*;
 
-/// Widths, columns and rows of the gate; sizes of rows of activations, whose results are beyond what an f16 holds.
+/// Widths, columns and rows of the gate; sizes of rows of activations, whose results are beyond
+/// what an f16 holds.
 const CASES: [(usize, usize, usize); 4] =
     [(5, 512, 128), (19, 256, 384), (8, 768, 256), (2, 256, 128)];
 const SIZES: [f32; 4] = [6.0, 3e4, 1.0, 500.0];
 
-/// How far beyond the largest result the power of two may lie that is known beforehand: not at all, and as far as the bound
-/// of random weights in the shapes of Gemma 3 27B lies.
+/// How far beyond the largest result the power of two may lie that is known beforehand: not at all,
+/// and as far as the bound of random weights in the shapes of Gemma 3 27B lies.
 const LOOSE: [f64; 2] = [1.0, 4096.0];
 
 /// A gated product on its way, and what it has to give.
@@ -49,13 +50,13 @@ impl Gated {
         let scales = poisoned(&gpu, (4 * width + GUARD) as u64);
         let kind = OperandKind::Halves;
         let operand = Operand { kind, codes: codes.span(), scales: scales.span() };
-        let mut launch = MatmulLaunch {
+        let product = Product {
             matrix: self.weights.matrix,
             width,
-            operand: self.activations.operand,
-            output: MatmulOutput::GatedHalves { operand, unit },
-            scratch: None,
+            input: ProductInput::Operand(self.activations.operand),
+            output: ProductOutput::GatedHalves { operand, unit },
         };
+        let mut launch = MatmulLaunch { product, scratch: None };
         let needed = launch.scratch_bytes(&self.case.shape);
         let scratch = scratch(&gpu, needed as usize);
         launch.scratch = (needed > 0).then_some(scratch.span());
@@ -108,7 +109,8 @@ fn gated_fragments_give_halves() {
     check_all(fragment::shapes_or_notice(), 1600);
 }
 
-/// Broken weights have no power of two that is known beforehand; what is made of them is seen to be broken.
+/// Broken weights have no power of two that is known beforehand; what is made of them is seen to be
+/// broken.
 #[test]
 fn results_without_a_unit_are_broken() {
     let shapes = matrix_shapes().into_iter().take(1).chain(fragment::shapes_or_notice().pop());

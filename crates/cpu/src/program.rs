@@ -1,7 +1,7 @@
 //! A Plan bound to the processor: packed weights, caches, scratch memory and threads.
 //!
-//! A step is one dispatch of the pool. Each operation of the Plan is a phase or two, whose units threads take one after the
-//! other. Results do not depend on which thread took a chunk.
+//! A step is one dispatch of the pool. Each operation of the Plan is a phase or two, whose units
+//! threads take one after the other. Results do not depend on which thread took a chunk.
 
 #[allow(unsafe_code, reason = "threads write disjoint parts of the activations within a phase")]
 mod frame;

@@ -1,4 +1,4 @@
-//! The kernels: for each, its arguments, its choices and the memory that it touches.
+//! The kernels: for each, its arguments, its shapes and the memory that it touches.
 
 pub mod attention;
 pub mod elements;
@@ -7,8 +7,8 @@ pub mod heads;
 pub mod matmul;
 pub mod matvec;
 pub mod operand;
+pub mod product;
 pub mod read;
 pub mod rows;
 pub mod stream;
 pub mod top;
-pub mod tunable;

@@ -1,5 +1,5 @@
-//! A Plan bound to a GPU: weights and caches in its memory, and for each of a ladder of widths the commands of a whole pass,
-//! recorded once.
+//! A Plan bound to a GPU: weights and caches in its memory, and for each of a ladder of widths the
+//! commands of a whole pass, recorded once.
 
 mod bound;
 mod emit;

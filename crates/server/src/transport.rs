@@ -28,12 +28,15 @@ use table::{Place, Table};
 
 pub use error::ServeError;
 
-/// Pause after the system refused a connection: it is out of file descriptors, and some have to be closed first.
+/// Pause after the system refused a connection: it is out of file descriptors, and some have to be
+/// closed first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Most time for error events to reach clients after requests were ended, and its share of the time to drain at most.
+/// Most time for error events to reach clients after requests were ended, and its share of the time
+/// to drain at most.
 const ABORT_GRACE: Duration = Duration::from_secs(2);
 const ABORT_SHARE: u32 = 4;
-/// Time for what was written last to reach the network: answers to those who came while the server ended.
+/// Time for what was written last to reach the network: answers to those who came while the server
+/// ended.
 const LAST_WRITES: Duration = Duration::from_millis(50);
 
 /// A server that listens and is ready to run.
@@ -58,8 +61,9 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Takes no more requests, and ends when those in flight are finished and their answers sent, or shortly before the time to
-    /// drain is over: what is left of it is for telling those whose requests have not ended.
+    /// Takes no more requests, and ends when those in flight are finished and their answers sent,
+    /// or shortly before the time to drain is over: what is left of it is for telling those whose
+    /// requests have not ended.
     pub fn drain(&self) {
         self.lifecycle.enter(Phase::Draining);
     }
@@ -74,7 +78,8 @@ impl Server {
     /// Listens. No connection is taken before [`Server::run`].
     ///
     /// # Errors
-    /// [`ServeError`] if the address cannot be used, is open to other machines without keys, or TLS cannot be set up.
+    /// [`ServeError`] if the address cannot be used, is open to other machines without keys, or TLS
+    /// cannot be set up.
     pub async fn bind(options: ServerOptions, loader: Arc<dyn Loader>) -> Result<Self, ServeError> {
         let failed = |problem: String| ServeError::Listen {
             host: options.host.clone(),
@@ -123,7 +128,8 @@ impl Server {
         self.app.models.preload().await
     }
 
-    /// Takes connections until [`Handle::drain`] or [`Handle::abort`] is called and what is in flight has ended.
+    /// Takes connections until [`Handle::drain`] or [`Handle::abort`] is called and what is in
+    /// flight has ended.
     pub async fn run(self) {
         let lifecycle = self.app.lifecycle.clone();
         let limits = &self.app.limits;
@@ -152,8 +158,9 @@ impl Server {
         let _ = tokio::task::spawn_blocking(move || models.stop()).await;
     }
 
-    /// Waits until no request is in flight and the connections have ended, or some time has passed. A request ends when its
-    /// answer is in its connection's buffer; the connection, when the client has taken that.
+    /// Waits until no request is in flight and the connections have ended, or some time has passed.
+    /// A request ends when its answer is in its connection's buffer; the connection, when the
+    /// client has taken that.
     async fn settle(&self, table: &Table, at_most: Duration) {
         let emptied = tokio::time::timeout(at_most, table.emptied());
         let _ = tokio::join!(self.app.lifecycle.idle(at_most), emptied);
@@ -191,8 +198,8 @@ impl Server {
     }
 }
 
-/// Of the time to drain what requests have to finish, and what clients have to take the errors of those that did not. What is
-/// written last comes after both.
+/// Of the time to drain what requests have to finish, and what clients have to take the errors of
+/// those that did not. What is written last comes after both.
 fn shares(drain: Duration) -> (Duration, Duration) {
     let to_tell = ABORT_GRACE.min(drain / ABORT_SHARE);
     (drain - to_tell, to_tell.saturating_sub(LAST_WRITES))
@@ -213,7 +220,8 @@ fn unusable(addresses: &[SocketAddr], error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => {
             "the system does not allow it; choose a port from 1024 on with --port".to_owned()
         }
-        // Where IPv6 is switched off, the system knows no such addresses, or no such kind of address.
+        // Where IPv6 is switched off, the system knows no such addresses, or no such kind of
+        // address.
         _ if is_ipv6 => format!("{error}; this machine may be without IPv6: try --host 127.0.0.1"),
         io::ErrorKind::AddrNotAvailable => {
             "this machine has no such address; choose one that it has with --host".to_owned()

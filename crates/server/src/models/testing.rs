@@ -12,8 +12,8 @@ use super::{
 };
 use crate::structure::grammar_cache;
 
-/// The embedded model, to write texts (`demo`) and to embed them (`embedder`), and a library that does everything that it is
-/// asked at once.
+/// The embedded model, to write texts (`demo`) and to embed them (`embedder`), and a library that
+/// does everything that it is asked at once.
 pub(crate) struct Demo;
 
 impl Loader for Demo {

@@ -38,11 +38,12 @@ use crate::prompts::Prompt;
 pub(crate) const TEXTS_MAX: usize = 2048;
 const TOKENS_MAX: usize = 300_000;
 
-/// Texts of a request that are in the engine at once, in sequences that it runs at once: enough that no sequence
-/// is idle, few enough that the queue has room for others.
+/// Texts of a request that are in the engine at once, in sequences that it runs at once: enough
+/// that no sequence is idle, few enough that the queue has room for others.
 const AHEAD: usize = 2;
 
-/// Pause before a text is tried again that found the queue full, where others of its request have their vectors.
+/// Pause before a text is tried again that found the queue full, where others of its request have
+/// their vectors.
 const PLACE_PAUSE: Duration = Duration::from_millis(10);
 /// How often it is tried before the request is refused after all: for a minute.
 const PLACE_TRIES: usize = 6000;
@@ -66,11 +67,12 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// The texts as token ids, within bounds. All are looked at before the first one is cut into tokens.
+    /// The texts as token ids, within bounds. All are looked at before the first one is cut into
+    /// tokens.
     ///
     /// # Errors
-    /// 501 for a model that gives no embeddings, 503 where its queue is full or other answers take all the memory for answers, and
-    /// 400 naming the field that it cannot do.
+    /// 501 for a model that gives no embeddings, 503 where its queue is full or other answers take
+    /// all the memory for answers, and 400 naming the field that it cannot do.
     fn encode(self, app: &App, lease: &Lease) -> Result<Ready, ApiError> {
         let dimensions = dimensions(lease)?;
         check_dimensions(self.dimensions, dimensions)?;
@@ -128,7 +130,8 @@ fn read_dimensions(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
     fields.count("dimensions", 1, u32::MAX as usize)
 }
 
-/// Refuses another number of dimensions than the model has: Gemma 3 is not trained so that the beginning of a vector is one.
+/// Refuses another number of dimensions than the model has: Gemma 3 is not trained so that the
+/// beginning of a vector is one.
 ///
 /// # Errors
 /// 400 naming the field.
@@ -154,8 +157,8 @@ pub(crate) struct Vectors {
 /// The embeddings of texts, in their order. Dropping the future cancels what is left.
 ///
 /// # Errors
-/// 503 where the queue has no room for the first of them, or for long no room for another; 408 where the request's time is over;
-/// and what ends a generation without a text.
+/// 503 where the queue has no room for the first of them, or for long no room for another; 408
+/// where the request's time is over; and what ends a generation without a text.
 async fn embed(app: &App, lease: &Lease, ready: Ready, priority: i32) -> Result<Vectors, ApiError> {
     let (model, Ready { prompts, room }) = (&lease.model, ready);
     let tokens = prompts.iter().map(Vec::len).sum();
@@ -293,8 +296,8 @@ impl Drop for Running {
     }
 }
 
-/// A JSON object: the fields of `envelope`, which has some, and after them a list of vectors as `item` writes each with its
-/// index.
+/// A JSON object: the fields of `envelope`, which has some, and after them a list of vectors as
+/// `item` writes each with its index.
 fn respond(
     envelope: &Value,
     list: &str,
@@ -329,7 +332,8 @@ fn numbers(row: &[f32]) -> String {
     serde_json::to_string(row).expect("numbers are written to memory")
 }
 
-/// A body that is made piece by piece while it is sent: text takes several times the memory of the numbers.
+/// A body that is made piece by piece while it is sent: text takes several times the memory of the
+/// numbers.
 struct Pieces<I> {
     pieces: I,
 }

@@ -217,8 +217,9 @@ fn refuse_images(messages: &[Value]) -> Result<(), ApiError> {
 
 /// The messages with an id for each call, and for each result the id of its call.
 ///
-/// Calls have no ids in answers of this dialect, so that clients make up ids, or none, for the results. A result belongs to
-/// the call that it names, to the first open call of the function that it names, or to the first open call.
+/// Calls have no ids in answers of this dialect, so that clients make up ids, or none, for the
+/// results. A result belongs to the call that it names, to the first open call of the function that
+/// it names, or to the first open call.
 fn with_ids(messages: &[Value]) -> Vec<Value> {
     let mut messages = messages.to_vec();
     let mut open = OpenCalls::default();
@@ -247,7 +248,8 @@ fn with_ids(messages: &[Value]) -> Vec<Value> {
     messages
 }
 
-/// Calls without a result, in order, found by id and by function without looking at the others: a client may send many.
+/// Calls without a result, in order, found by id and by function without looking at the others: a
+/// client may send many.
 #[derive(Default)]
 struct OpenCalls {
     /// Id of each call; `None` once it has its result.
@@ -396,8 +398,8 @@ impl Writer for Lines {
 
 /// A time in RFC 3339, from seconds since 1970.
 ///
-/// The date is Howard Hinnant's `civil_from_days` (chrono-compatible low-level date algorithms, 2013), for days from
-/// 1970 on.
+/// The date is Howard Hinnant's `civil_from_days` (chrono-compatible low-level date algorithms,
+/// 2013), for days from 1970 on.
 fn rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;

@@ -16,12 +16,11 @@
 mod classic;
 mod fit;
 mod floats;
+mod halves;
 mod k_high;
 mod k_low;
 mod k_mid;
 mod tables;
-
-use half::f16;
 
 use crate::{DType, WeightsError};
 
@@ -168,14 +167,4 @@ fn encode_each<const BYTES: usize, const ELEMENTS: usize>(
     for (input, block) in inputs.iter().zip(blocks) {
         encode(input, block);
     }
-}
-
-/// Returns the half-precision number at byte `at` of a block, widened.
-fn half_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-/// Stores `value` as half precision at byte `at` of a block.
-fn put_half(block: &mut [u8], at: usize, value: f32) {
-    block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }

@@ -11,8 +11,8 @@ use crate::error::ApiError;
 use crate::generate::{Ended, Reason, Whole};
 use crate::json::Fields;
 
-/// `system_fingerprint`: what the texts of a seed depend on beside the request, as far as it is the program. OpenAI's document
-/// does not allow null.
+/// `system_fingerprint`: what the texts of a seed depend on beside the request, as far as it is the
+/// program. OpenAI's document does not allow null.
 pub(crate) const FINGERPRINT: &str = concat!("trine-", env!("CARGO_PKG_VERSION"));
 
 /// How an answer is sent.
@@ -120,7 +120,8 @@ pub(crate) fn finish_reason(reason: &Reason) -> &'static str {
     }
 }
 
-/// vLLM's `stop_reason`: the stop text that was reached, or the id of `stop_token_ids` that ended the text.
+/// vLLM's `stop_reason`: the stop text that was reached, or the id of `stop_token_ids` that ended
+/// the text.
 pub(crate) fn stop_reason(reason: &Reason) -> Value {
     match reason {
         Reason::StopText(text) => text.clone().into(),

@@ -1,6 +1,9 @@
-//! The loop: schedule, run, sample.
+//! The engine's loop: schedule, run, sample.
 
 mod admission;
+mod flight;
+mod precision;
+mod prefixes;
 mod rows;
 mod sequence;
 mod spill;
@@ -17,35 +20,37 @@ use trine_backend::{
 use trine_model::{Model, Plan};
 
 use crate::error::EngineError;
+use crate::events::{Event, Finish, SequenceId, Statistics};
 use crate::kv::{KvCache, KvShape};
 use crate::options::EngineOptions;
 use crate::pace::Pace;
 use crate::pooling::Pool;
 use crate::queue::{Queue, Rank};
-use crate::request::{Event, Finish, Job, Limits, Request, SequenceId, Statistics};
+use crate::request::{Job, Limits, Request};
 use crate::sampling::Workspace;
 use crate::scheduler::{Pick, Scheduler};
 use crate::scope::Scope;
 use crate::status::Status;
 use crate::traffic::Traffic;
+use flight::{Flight, Outcome};
+use precision::{Computed, Precision};
+use prefixes::Prefixes;
 use rows::{RowLogits, Rows};
 use sequence::Sequence;
-use spill::Prefixes;
-use step::{Flight, Outcome};
 
-/// Most requests in the queue by default.
+/// The default for the most requests in the queue.
 const QUEUE: usize = 1024;
-/// Most prompt tokens in the queue by default, in contexts.
+/// The default for the most prompt tokens in the queue, in contexts.
 const QUEUE_CONTEXTS: usize = 256;
 
-/// Generates text for many sequences at once on one device, up to a fixed number of them side by side.
+/// Generates text for many sequences at the same time on one device.
 ///
-/// Requests wait in a queue until there is a slot and memory for their prompts. Prompts are run in pieces beside decoding
-/// sequences. A sequence that finds no memory makes the lowest in rank give way, which is queued again and later recomputed
-/// from its tokens.
+/// Requests wait in a queue until there is a slot and memory for their prompts. Prompts are run in
+/// pieces beside decoding sequences. If a sequence finds no memory, the one that is last in rank
+/// gives way: it is queued again and later recomputed from its tokens.
 ///
-/// After it is made, [`Engine::step_into`] allocates nothing for a token but what log-probabilities and constraints ask for;
-/// requests that begin and end do.
+/// [`Engine::step_into`] allocates nothing for a token except for log-probabilities and
+/// constraints. Requests that begin and end do allocate.
 pub struct Engine {
     program: Box<dyn Program>,
     limits: Limits,
@@ -53,49 +58,49 @@ pub struct Engine {
     scheduler: Scheduler,
     pace: Pace,
     is_paced: bool,
-    /// What steps are timed by: the time since some moment.
+    /// The clock that times steps: the time since some fixed moment.
     clock: Box<dyn Fn() -> Duration + Send>,
     queue: Queue<Box<Sequence>>,
-    /// By slot: who is there.
+    /// The contents of each slot.
     places: Vec<Place>,
-    /// Ends that [`Engine::step_into`] has not reported yet.
+    /// Last events that [`Engine::step_into`] has not reported yet.
     ended: Vec<Event>,
     /// Steps in flight, the oldest first.
     flights: VecDeque<Flight>,
-    /// When the last step had run.
+    /// When the last step ended.
     landed: Duration,
-    /// Of the step at hand.
+    /// The picks of the current step.
     picks: Vec<Pick>,
-    /// Lists of picks that no step needs, kept for their memory.
+    /// Unused lists of picks, kept for their memory.
     spare_picks: Vec<Vec<Pick>>,
-    /// One for each pick.
+    /// The outcome for each pick of the current step.
     outcomes: Vec<Outcome>,
     rows: Rows,
     workspace: Workspace,
-    /// What a request shares with each slot; kept for its memory.
+    /// The number of tokens that a request shares with each slot; kept for its memory.
     common: Vec<usize>,
     traffic: Traffic,
     status: Status,
-    /// What keeps prefixes beyond the cache.
+    /// The store that keeps prefixes beyond the cache.
     prefixes: Option<Prefixes>,
 }
 
-/// What the engine knows of a slot.
+/// What the engine knows about a slot.
 enum Place {
-    /// A sequence at work.
+    /// A running sequence.
     Running(Rank, Box<Sequence>),
     /// A sequence that ended.
     Kept(Kept),
 }
 
-/// What is known of a sequence that ended.
+/// What is known about a sequence that ended.
 #[derive(Default)]
 struct Kept {
-    /// Of these the first [`KvCache::length`] are in the cache.
+    /// The tokens. The first [`KvCache::length`] of them are in the cache.
     tokens: Vec<u32>,
-    /// Tokens of its prompt.
-    prompt: usize,
-    /// Who may use it.
+    /// How its positions were computed.
+    computed: Computed,
+    /// The requests that may use it.
     scope: Scope,
 }
 
@@ -114,20 +119,21 @@ impl Place {
         }
     }
 
-    /// Tokens at the beginning of a prompt that it shares and that were computed as the prompt's own would be. Sequences of
-    /// different scopes share nothing. Where one of both prompts has bulk rows and the other has not, they were not; what
-    /// continues a short prompt's answer may still use them, which are the more exact ones.
+    fn computed(&self) -> Computed {
+        match self {
+            Place::Running(_, sequence) => sequence.computed(),
+            Place::Kept(kept) => kept.computed,
+        }
+    }
+
+    /// Returns the number of leading tokens that it shares with a sequence and whose positions the
+    /// sequence may use ([`Computed::serves`]). Sequences of different scopes share nothing.
     fn common(&self, sequence: &Sequence) -> usize {
         if self.scope() != sequence.scope {
             return 0;
         }
-        let (tokens, prompt) = match self {
-            Place::Running(_, other) => (&other.tokens, other.prompt),
-            Place::Kept(kept) => (&kept.tokens, kept.prompt),
-        };
-        let common = common_length(tokens, &sequence.tokens);
-        let is_alike = sequence::has_bulk_rows(prompt) == sequence::has_bulk_rows(sequence.prompt);
-        if is_alike || common > prompt { common } else { 0 }
+        let common = common_length(self.tokens(), &sequence.tokens);
+        self.computed().serves(sequence.computed(), common)
     }
 
     fn running(&self) -> Option<&Sequence> {
@@ -145,8 +151,8 @@ impl Place {
     }
 }
 
-/// How many leading tokens two lists share. Compared in pieces, which the compiler turns into vector code: requests that wait
-/// are compared before each step.
+/// Returns the number of leading tokens that two lists share. Compares in pieces, which the
+/// compiler vectorises, because waiting requests are compared before each step.
 fn common_length(a: &[u32], b: &[u32]) -> usize {
     const PIECE: usize = 64;
     let pieces = a.chunks_exact(PIECE).zip(b.chunks_exact(PIECE));
@@ -159,7 +165,7 @@ fn system_clock() -> Box<dyn Fn() -> Duration + Send> {
     Box::new(move || start.elapsed())
 }
 
-/// Loads a Plan of a model where placement says.
+/// Loads a model's Plan as placement decides.
 fn load(
     model: &Model,
     device: &dyn Device,
@@ -180,12 +186,12 @@ fn load(
 }
 
 impl Engine {
-    /// Binds a model to a device. Where the options leave the context open, it is reduced until the caches fit into
-    /// memory.
+    /// Loads a model on a device. If the options set no context, it is reduced until the caches fit
+    /// into memory.
     ///
     /// # Errors
-    /// [`EngineError::BadOption`] for a number out of range, [`EngineError::Backend`] if the device cannot run the model
-    /// or has not enough memory.
+    /// Returns [`EngineError::BadOption`] for a number out of range, and [`EngineError::Backend`]
+    /// if the device cannot run the model or has too little memory.
     pub fn new(
         model: &Model,
         device: &dyn Device,
@@ -196,13 +202,14 @@ impl Engine {
         Ok(Self::with_running(program, placement.running))
     }
 
-    /// An engine for a Program that is loaded already, with as many sequences at once as that has slots.
+    /// Creates an engine for a loaded Program that runs as many sequences as the Program has slots.
     pub fn from_program(program: Box<dyn Program>) -> Engine {
         let sequences = program.facts().options.sequences;
         Self::with_running(program, sequences)
     }
 
-    /// An engine with at most `running` sequences at once (at least one); the Program's other slots keep ended ones.
+    /// Creates an engine that runs at most `running` sequences (at least one) at the same time. The
+    /// Program's other slots keep sequences that ended.
     pub fn with_running(program: Box<dyn Program>, running: usize) -> Engine {
         let Facts { plan, options, depth, .. } = program.facts();
         let depth = *depth;
@@ -251,48 +258,49 @@ impl Engine {
         }
     }
 
-    /// Sets how many requests and prompt tokens may wait.
+    /// Sets the most requests and the most prompt tokens that may wait.
     pub fn set_queue(&mut self, requests: usize, tokens: usize) {
         self.limits.queue = requests;
         self.limits.queue_tokens = tokens;
     }
 
-    /// Whether a prompt is run in such pieces that the gaps between the tokens of decoding sequences stay below twice
-    /// their length without it ([`Pace`]; several prompts add more). It is so unless this says otherwise; without, pieces are as large as a
-    /// step can be.
+    /// Sets whether prompts are run in pieces that keep the gaps between the tokens of decoding
+    /// sequences below twice their length without a prompt ([`Pace`]; several prompts add more).
+    /// This is the default. Without it, pieces are as large as a step allows.
     pub fn set_pacing(&mut self, paced: bool) {
         self.is_paced = paced;
     }
 
-    /// Lets whoever waits stop a step on the way: one that finds the flag raised ends soon, and all running sequences end as
-    /// cancelled. What was in the cache before it stays reusable. On a device that cannot stop on the way
-    /// ([`Program::heed`]) the step runs to its end.
+    /// Sets a flag that stops steps on the way. A step that finds it raised ends soon, and all
+    /// running sequences end as cancelled. What was in the cache before the step stays reusable. On
+    /// a device that cannot stop on the way ([`Program::heed`]) the step runs to its end.
     pub fn heed(&mut self, stop: Arc<AtomicBool>) {
         self.program.heed(stop);
     }
 
-    /// Times steps by another clock than the system's, which gives the time since some moment: a simulator's, for a device
-    /// that only says what it would take. Deadlines stay the system's.
+    /// Sets the clock that times steps: a function that returns the time since some fixed moment. A
+    /// simulator sets one for a device that only computes what it would take. Deadlines use the
+    /// system's clock.
     pub fn set_clock(&mut self, clock: impl Fn() -> Duration + Send + 'static) {
         self.clock = Box::new(clock);
     }
 
-    /// Positions per sequence.
+    /// Returns the number of positions per sequence.
     pub fn context(&self) -> usize {
         self.limits.context
     }
 
-    /// Number of token ids.
+    /// Returns the number of token ids.
     pub fn vocabulary(&self) -> usize {
         self.limits.vocabulary
     }
 
-    /// What requests are checked against.
+    /// Returns the limits for requests.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// What the engine is doing.
+    /// Returns the present status.
     pub fn status(&self) -> Status {
         let running = self.kv.running_blocks();
         Status {
@@ -307,22 +315,24 @@ impl Engine {
         }
     }
 
-    /// What runs on the device: plan, memory and options, for reports.
+    /// Returns the Program, for reports about its Plan, memory and options.
     pub fn program(&self) -> &dyn Program {
         self.program.as_ref()
     }
 
-    /// The same, for profiling. Running it directly would write over sequences' caches.
+    /// Returns the Program for profiling. Running it directly overwrites the caches of sequences.
     pub fn program_mut(&mut self) -> &mut dyn Program {
         self.program.as_mut()
     }
 
-    /// Queues a request. The whole token list is given every time: what it shares with the beginning of a sequence
-    /// that is in the cache is not run again, except for its last token. Where the local layers' rings have forgotten what
-    /// is needed to go on there, it is recomputed (see [`crate::kv::Ring::keeps`]).
+    /// Queues a request. The prompt is always the whole list of tokens: the part that a sequence in
+    /// the cache shares is not run again, except for the last token. If the rings of local layers
+    /// have lost positions that are needed to go on there, the part is recomputed (see
+    /// [`crate::kv::Ring::keeps`]).
     ///
     /// # Errors
-    /// What [`Limits::check`] finds, and [`EngineError::QueueFull`]. Nothing is changed then.
+    /// Returns the errors of [`Limits::check`], and [`EngineError::QueueFull`]. Nothing is changed
+    /// then.
     pub fn submit(&mut self, request: Request) -> Result<SequenceId, EngineError> {
         self.limits.check(&request)?;
         let (waiting, tokens) = (self.queue.len(), self.queue.tokens());
@@ -330,7 +340,7 @@ impl Engine {
         let rank = Rank { priority: request.priority, arrival: self.status.requests };
         self.status.requests += 1;
         let id = SequenceId(self.status.requests);
-        // One more than the context can be sampled: the token that follows the last position.
+        // One more than the context: the token after the last position can be sampled too.
         let most = self.context() + 1 - request.prompt.len();
         let mut sequence = Box::new(Sequence::new(id, request, most));
         if let (Job::Embed(pooling), Some(dimensions)) = (sequence.job, self.limits.dimensions) {
@@ -340,27 +350,28 @@ impl Engine {
         Ok(id)
     }
 
-    /// One pass: admit, schedule, run, sample. Empty when there is nothing to do.
+    /// Makes one pass: admits, schedules, runs and samples. Returns no events if there is nothing
+    /// to do.
     ///
     /// # Errors
-    /// As [`Engine::step_into`].
+    /// Same as [`Engine::step_into`].
     pub fn step(&mut self) -> Result<Vec<Event>, EngineError> {
         let mut events = Vec::new();
         let result = self.step_into(&mut events);
         if let Err(error) = result {
-            // They are for the next step to report.
+            // The next step reports them.
             self.ended.splice(..0, events);
             return Err(error);
         }
         Ok(events)
     }
 
-    /// [`Engine::step`] that adds the events to a list of the caller's.
+    /// Does the same as [`Engine::step`] and appends the events to a list.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] if the device failed, which a [stopped](Engine::heed) step is not. Nothing in the cache is used
-    /// again then. Sequences without any
-    /// generated token are queued again, once; the others have ended, and the next step reports it
+    /// Returns [`EngineError::Backend`] if the device failed; a [stopped](Engine::heed) step is not
+    /// a failure. Nothing in the cache is used again. Sequences without any generated token are
+    /// queued again, once. The others have ended, which the next step reports
     /// ([`Finish::DeviceFailed`]).
     pub fn step_into(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         events.append(&mut self.ended);
@@ -384,14 +395,15 @@ impl Engine {
         self.land(events)
     }
 
-    /// Ends a request at any moment, waiting or running. What it has in the cache stays reusable until it is needed; the
-    /// next step reports [`Finish::Cancelled`]. Gives what it has cost; `None` if it has ended.
+    /// Ends a waiting or running request. What it has in the cache stays reusable until the memory
+    /// is needed, and the next step reports [`Finish::Cancelled`]. Returns what the request cost;
+    /// `None` if it has already ended.
     pub fn cancel(&mut self, id: SequenceId) -> Option<Statistics> {
         let slot = (0..self.places.len())
             .find(|&slot| self.places[slot].running().is_some_and(|sequence| sequence.has_id(id)));
         let ended = match slot {
             Some(slot) if self.scheduler.is_flying(slot) => {
-                // It ends when its step has run.
+                // The sequence ends when its step has run.
                 let sequence = self.places[slot].running_mut()?;
                 sequence.is_cancelled = true;
                 return Some(sequence.statistics);
@@ -407,7 +419,7 @@ impl Engine {
         Some(ended.statistics)
     }
 
-    /// Whether there is nothing to run and nothing to report.
+    /// Returns whether there is nothing to run and nothing to report.
     pub fn is_idle(&self) -> bool {
         self.ended.is_empty() && self.scheduler.is_idle() && self.queue.is_empty()
     }
@@ -418,10 +430,10 @@ impl Engine {
     }
 
     /// Checks the books: blocks and slots ([`KvCache::check_integrity`]), rows to run
-    /// ([`Scheduler::check_integrity`]), the queue, and that they and the sequences agree.
+    /// ([`Scheduler::check_integrity`]), the queue, and that they agree with the sequences.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Returns what is wrong.
     pub fn check_integrity(&self) -> Result<(), String> {
         self.kv.check_integrity()?;
         self.scheduler.check_integrity()?;
@@ -451,12 +463,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Logits of every position of `ids`, computed in steps of at most `chunk` rows (fewer if the engine was made for
-    /// fewer rows or outputs): calls `each(position, logits)` in order.
+    /// Computes the logits of every position of `ids`, in steps of at most `chunk` rows (fewer if
+    /// the engine was made for fewer rows or outputs), and calls `each(position, logits)` in order.
     ///
     /// # Errors
-    /// As [`Engine::submit`] for the ids, [`EngineError::BadOption`] if `chunk` is 0, [`EngineError::NoFreeSequence`],
-    /// [`EngineError::Backend`] if the device failed.
+    /// Returns the errors of [`Engine::submit`] for the ids, [`EngineError::BadOption`] if `chunk`
+    /// is 0, [`EngineError::NoFreeSequence`], and [`EngineError::Backend`] if the device failed.
     pub fn logits(
         &mut self,
         ids: &[u32],
@@ -496,7 +508,7 @@ impl Engine {
             self.kv.reserve(slot, first + piece.len())?;
             self.spill_lost()?;
             self.rows.clear();
-            self.rows.push(0, piece, first, piece.len(), sequence::has_bulk_rows(rows));
+            self.rows.push(0, piece, first, piece.len(), Precision::of_prompt(rows));
             let view = SequenceView { slot: slot as u32, blocks: self.kv.blocks(slot) };
             let step = self.rows.submit(self.program.as_mut(), std::iter::once(view), 0)?;
             let logits = rows::wait(self.program.as_mut(), step, false)?;

@@ -1,7 +1,8 @@
 //! The page at `/`: chats, and a live picture of the engines. Its files are part of the program.
 //!
-//! The page is public, as it holds no secret: it asks for a key when the server wants one and keeps it in the tab.
-//! Nothing in it comes from a request or a model, and it may load nothing from elsewhere: [`POLICY`].
+//! The page is public, as it holds no secret: it asks for a key when the server wants one and keeps
+//! it in the tab. Nothing in it comes from a request or a model, and it may load nothing from
+//! elsewhere: [`POLICY`].
 
 use std::sync::LazyLock;
 
@@ -15,7 +16,8 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{ApiError, Code};
 
-/// What a browser lets the page do: only scripts, styles and requests of this server, and no HTML out of strings.
+/// What a browser lets the page do: only scripts, styles and requests of this server, and no HTML
+/// out of strings.
 const POLICY: &str = "default-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
@@ -36,14 +38,14 @@ struct File {
     tag: LazyLock<HeaderValue>,
 }
 
-/// A file by its path, its media type and its name in this folder.
+/// A file by its path, its media type and its name in the folder `page`.
 macro_rules! file {
     ($path:literal, $kind:ident, $name:literal) => {
         File {
             path: $path,
             kind: $kind,
-            text: include_str!($name),
-            tag: LazyLock::new(|| tag(include_str!($name))),
+            text: include_str!(concat!("page/", $name)),
+            tag: LazyLock::new(|| tag(include_str!(concat!("page/", $name)))),
         }
     };
 }

@@ -35,7 +35,7 @@ use turns::Ways;
 const STACK_BYTES: usize = 256 << 20;
 
 /// Gemma 3's turn format, equal to the template that its checkpoints carry.
-const GEMMA: &str = include_str!("gemma.jinja");
+const GEMMA: &str = include_str!("template/gemma.jinja");
 
 /// Names that a template finds defined already, which `extra` must not replace.
 const RESERVED: [&str; 16] = [

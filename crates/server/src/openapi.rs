@@ -1,8 +1,9 @@
 //! `GET /openapi.json`: all routes, described for programs (OpenAPI 3.1).
 //!
-//! Requests are read field by field and answers are written as JSON, so there are no types that a description could be
-//! derived from; types beside the readers would only claim to be what is read. The document is therefore a file,
-//! `docs/openapi.json`, which the program contains and a test writes. What it is made of is compiled only for tests:
+//! Requests are read field by field and answers are written as JSON, so there are no types that a
+//! description could be derived from; types beside the readers would only claim to be what is read.
+//! The document is therefore a file, `docs/openapi.json`, which the program contains and a test
+//! writes. What it is made of is compiled only for tests:
 //!
 //! | module | holds |
 //! |---|---|
@@ -12,9 +13,9 @@
 //! | `paths` | the routes, their errors, and the whole document |
 //! | `reads` | notes which fields the readers ask for, and as what |
 //!
-//! Tests hold it to the truth: its paths are those of `app::routes`, its fields with their types and bounds are those that the readers
-//! ask for (`tests`), and each answer of the integration tests satisfies its schema with no field beyond it
-//! (`tests/it/document.rs`).
+//! Tests hold it to the truth: its paths are those of `app::routes`, its fields with their types
+//! and bounds are those that the readers ask for (`tests`), and each answer of the integration
+//! tests satisfies its schema with no field beyond it (`tests/it/document.rs`).
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -40,7 +41,7 @@ mod schema;
 mod tests;
 
 /// The document as JSON.
-const DOCUMENT: &str = include_str!("../../../../docs/openapi.json");
+const DOCUMENT: &str = include_str!("../../../docs/openapi.json");
 
 /// `GET /openapi.json`
 pub(crate) async fn document() -> Response<Body> {

@@ -1,8 +1,9 @@
-//! Several models by name: loaded when a request wants them, unloaded when their time is over, and the least recently used
-//! ones to stay within a budget of memory.
+//! Several models by name: loaded when a request wants them, unloaded when their time is over, and
+//! the least recently used ones to stay within a budget of memory.
 //!
-//! Where all models are in use, a load marks as many as have to go as leaving. Their requests go on, further ones wait
-//! until the model is gone and then ask for it in turn: no model is kept out by steady work on others.
+//! Where all models are in use, a load marks as many as have to go as leaving. Their requests go
+//! on, further ones wait until the model is gone and then ask for it in turn: no model is kept out
+//! by steady work on others.
 //!
 //! | module | holds |
 //! |---|---|
@@ -45,8 +46,8 @@ use table::{Outcome, Problem, Ready, Slot, Table};
 
 /// A list of names is asked for again after this time, where it may change.
 const LIST_AGE: Duration = Duration::from_secs(1);
-/// After this time a model that has failed for another reason than its files may be tried again, for who asks whether the
-/// server is ready. A request tries it at any time.
+/// After this time a model that has failed for another reason than its files may be tried again,
+/// for who asks whether the server is ready. A request tries it at any time.
 const PROBLEM_PAUSE: Duration = Duration::from_secs(30);
 /// Most names in the message about one that does not exist.
 const NAMES_SHOWN: usize = 20;
@@ -66,7 +67,8 @@ pub(crate) struct Entry {
     /// Present while it is loaded.
     pub(crate) model: Option<Arc<LoadedModel>>,
     pub(crate) bytes: u64,
-    /// When it is unloaded if nobody uses it any more; `None` for never, and where it is not loaded.
+    /// When it is unloaded if nobody uses it any more; `None` for never, and where it is not
+    /// loaded.
     pub(crate) expires: Option<u64>,
     /// Why it cannot be used.
     pub(crate) problem: Option<String>,
@@ -183,8 +185,8 @@ impl Models {
         }
     }
 
-    /// A model that stays loaded while the lease lives; loads it if need be. `keep` says how long it stays loaded after that,
-    /// where the request says so.
+    /// A model that stays loaded while the lease lives; loads it if need be. `keep` says how long
+    /// it stays loaded after that, where the request says so.
     ///
     /// # Errors
     /// 503 if it cannot be loaded, or too many requests are waiting for loads.
@@ -277,8 +279,8 @@ impl Models {
         names.iter().map(|listed| entry(&table, listed)).collect()
     }
 
-    /// All models that names stand for, each once and under its own name, the default one first; then those that are still
-    /// loaded though no name stands for them any more.
+    /// All models that names stand for, each once and under its own name, the default one first;
+    /// then those that are still loaded though no name stands for them any more.
     pub(crate) fn engines(&self) -> Vec<Entry> {
         let names = self.known();
         let table = self.shared.table();
@@ -367,7 +369,8 @@ impl Models {
         Err(ApiError::forbidden(Code::LibraryClosed, message))
     }
 
-    /// Runs work on the models on disk, on a thread that may wait; the list of names may be another one then.
+    /// Runs work on the models on disk, on a thread that may wait; the list of names may be another
+    /// one then.
     ///
     /// # Errors
     /// As [`Models::check_library`], and what the work gives.
@@ -433,8 +436,8 @@ impl Models {
         self.shared.expire().await;
     }
 
-    /// Gives no more leases, and ends the waits for them. Requests that have one go on: they may give their engine as
-    /// much work as they need.
+    /// Gives no more leases, and ends the waits for them. Requests that have one go on: they may
+    /// give their engine as much work as they need.
     pub(crate) fn drain(&self) {
         self.shared.table().is_closed = true;
         self.shared.settled.notify_waiters();

@@ -1,0 +1,43 @@
+//! A product with many rows of activations, and how its results are divided into tiles.
+
+use crate::dispatch::Span;
+use crate::kernels::operand::GROUP;
+use crate::kernels::product::Product;
+use crate::pack::Matrix;
+
+/// Counters at the front of the scratch memory: one for each tile that several workgroups share.
+pub(super) const COUNTERS: usize = 4096;
+
+/// A product with many rows of activations. These are an operand, of the kind that
+/// [`MatmulShape::operand`](super::MatmulShape::operand) names.
+#[derive(Debug, Clone, Copy)]
+pub struct MatmulLaunch<'a> {
+    /// What is multiplied.
+    pub product: Product<'a>,
+    /// Memory for the parts of tiles that several workgroups share, at least
+    /// [`MatmulLaunch::scratch_bytes`]. Its counters (the first [`MatmulLaunch::COUNTER_BYTES`])
+    /// must be 0 before the first launch that uses it; each launch leaves them so.
+    pub scratch: Option<Span>,
+}
+
+impl MatmulLaunch<'_> {
+    /// Bytes at the front of the scratch memory that must be 0 before its first use.
+    pub const COUNTER_BYTES: usize = 4 * COUNTERS;
+
+    /// Tiles of the output, where a tile has so many rows of weights and rows of activations.
+    pub(super) fn tiles(&self, (features, tokens): (u32, u32)) -> u32 {
+        let features = if self.product.is_gated() { features / 2 } else { features };
+        let (outputs, width) = (self.product.outputs() as u32, self.product.width as u32);
+        outputs.div_ceil(features) * width.div_ceil(tokens)
+    }
+
+    /// Whether kernels can count its parts. They do so in 32 bits, of which the driver takes one as
+    /// a sign: pieces of 8 bytes of weights, of 16 bytes of activations, and outputs.
+    pub(super) fn is_countable(&self) -> bool {
+        let Product { matrix, width, .. } = self.product;
+        let Matrix { format, rows, columns, .. } = matrix;
+        let padded = columns.next_multiple_of(GROUP);
+        let least = if format.is_float() { 2 } else { 8 };
+        (rows * padded / least).max(width * padded).max(width * rows) < 1 << 31
+    }
+}

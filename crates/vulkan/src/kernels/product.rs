@@ -1,0 +1,551 @@
+//! Products of a matrix with rows of activations: what they read and write, whichever kernel
+//! multiplies, and how they are launched.
+//!
+//! The kernels are [`super::stream`] for one row, [`super::matvec`] for few, [`super::matmul`] for
+//! more. The arguments of all three begin with [`Front`].
+
+use std::fmt::Debug;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::operand::{GROUP, Operand, OperandKind};
+use crate::capabilities::Capabilities;
+use crate::dispatch::{Dispatch, Link, Push, Span};
+use crate::error::GpuError;
+use crate::pack::Matrix;
+use crate::raw::gpu::Gpu;
+use crate::raw::pipeline::KernelKey;
+
+/// Most pieces of memory that a product goes to.
+const OUTPUTS_MAX: usize = 3;
+/// Least invocations of a subgroup: those that quantise a block together.
+const SUBGROUP_MIN: u32 = 8;
+
+/// Where the activations come from.
+#[derive(Debug, Clone, Copy)]
+pub enum ProductInput {
+    /// An operand. Which kinds there are depends on the kernel.
+    Operand(Operand),
+    /// The norm of the residual stream; one row.
+    Norm {
+        /// The residual stream, (columns) f32.
+        x: Span,
+        /// Address of the norm's factors, (columns) f32.
+        weight: u64,
+        /// Added to the mean square.
+        epsilon: f32,
+    },
+    /// The norm of the residual stream after the norm of something was added to it; one row.
+    NormAddNorm {
+        /// The residual stream, (columns) f32.
+        x: Span,
+        /// What is normed and added, (columns) f32.
+        added: Span,
+        /// Address of the factors of that norm, (columns) f32.
+        added_weight: u64,
+        /// Address of the factors of the second norm, (columns) f32.
+        weight: u64,
+        /// Added to the mean squares of both.
+        epsilon: f32,
+        /// Where the new residual stream goes; other memory than `x`, which all workgroups read.
+        x_out: Span,
+    },
+}
+
+/// Consecutive rows of the matrix and where their products go.
+#[derive(Debug, Clone, Copy)]
+pub struct Segment {
+    /// Rows of the matrix.
+    pub rows: usize,
+    /// (width, rows) f32.
+    pub target: Span,
+}
+
+/// What becomes of the products.
+#[derive(Debug, Clone, Copy)]
+pub enum ProductOutput<'a> {
+    /// They are written, the segments' rows one after the other: at most three, together the
+    /// matrix.
+    Segments(&'a [Segment]),
+    /// `gelu(gate) * up` is written; the matrix is the rows of the gate and then those of `up`.
+    Gated {
+        /// (width, rows / 2) f32.
+        plain: Option<Span>,
+        /// The same as another product's operand. Which kinds there are depends on the kernel.
+        operand: Option<Operand>,
+    },
+    /// The same as an operand in halves.
+    GatedHalves {
+        /// (width, rows / 2) [`OperandKind::Halves`], whole groups of columns.
+        operand: Operand,
+        /// The power of two that all rows are counted in. No result may exceed 65504 of it; what is
+        /// below 2^-14 of it loses bits.
+        unit: f32,
+    },
+}
+
+/// A product of a matrix with rows of activations.
+#[derive(Debug, Clone, Copy)]
+pub struct Product<'a> {
+    /// The matrix.
+    pub matrix: Matrix,
+    /// Rows of activations; 1 with a norm.
+    pub width: usize,
+    /// The activations.
+    pub input: ProductInput,
+    /// Where the products go.
+    pub output: ProductOutput<'a>,
+}
+
+/// The arguments that every kernel's begin with.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+pub(super) struct Front {
+    codes: u64,
+    high: u64,
+    scales: u64,
+    supers: u64,
+    /// Codes of the activations; with a norm the residual stream.
+    source: u64,
+    /// Scales of the activations; with two norms what is added.
+    beside: u64,
+    /// Where the products go, from the first on.
+    pub(super) outputs: [u64; OUTPUTS_MAX],
+}
+
+/// The arguments of the norms before a product.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+pub(super) struct NormArgs {
+    weight: u64,
+    added_weight: u64,
+    x_out: u64,
+}
+
+/// A launch in one of its shapes.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// What the kernel is compiled from.
+    pub kernel: KernelKey,
+    /// Its arguments.
+    pub push: Push,
+    /// Workgroups.
+    pub workgroups: u32,
+    /// Memory that it reads and writes beside activations and products.
+    pub scratch: Option<Span>,
+    /// Its part in a chain.
+    pub link: Link,
+}
+
+/// The launch of a product with one of the kernels. It has several shapes, which differ in speed
+/// and in the last bits of their sums; the best is found by measuring.
+pub trait ProductLaunch: Sync {
+    /// A way to lay it out on the device.
+    type Shape: Copy + Send + Sync;
+
+    /// The kernel's part of [`ProductLaunch::key`].
+    const KERNEL: &'static str;
+
+    /// What is multiplied.
+    fn product(&self) -> &Product<'_>;
+
+    /// The shapes that the device can run, at least one if it can multiply this with the kernel at
+    /// all; the first is the one to take before anything is measured.
+    fn offer(&self, capabilities: &Capabilities) -> Vec<Self::Shape>;
+
+    /// The numbers that tell a shape from the others.
+    fn parameters(shape: &Self::Shape) -> Vec<u32>;
+
+    /// The launch in a shape. `label` names it in errors.
+    ///
+    /// # Errors
+    /// If the device cannot run the shape.
+    ///
+    /// # Panics
+    /// If the product is none that the kernel multiplies: operands of the wrong kind, too little
+    /// scratch memory.
+    fn lay_out(
+        &self,
+        capabilities: &Capabilities,
+        shape: Self::Shape,
+        label: &str,
+    ) -> Result<Layout, GpuError>;
+
+    /// What the best shape depends on: kernel, format, rows x columns of the matrix, rows of
+    /// activations (w), where they come from and where the products go. Launches with one key take
+    /// the same time in the same shape.
+    fn key(&self) -> String {
+        let Product { matrix, width, input, output } = self.product();
+        let Matrix { format, rows, columns, .. } = matrix;
+        let [kernel, format, input, output] =
+            [Self::KERNEL, format.name(), input.name(), output.name()];
+        format!("{kernel} {format} {rows}x{columns} w{width} {input} {output}")
+    }
+
+    /// The dispatch of the launch in a shape.
+    ///
+    /// # Errors
+    /// If the device cannot run the shape or the kernel cannot be compiled.
+    ///
+    /// # Panics
+    /// If the product contradicts itself, for example by segments that are not the matrix, or is
+    /// none that the kernel multiplies.
+    fn dispatch(
+        &self,
+        gpu: &Gpu,
+        shape: Self::Shape,
+        label: &str,
+        step: usize,
+    ) -> Result<Dispatch, GpuError> {
+        self.product().check();
+        let Layout { kernel, push, workgroups, scratch, link } =
+            self.lay_out(gpu.capabilities(), shape, label)?;
+        let (mut reads, mut writes) = self.product().spans();
+        reads.extend(scratch);
+        writes.extend(scratch);
+        Ok(Dispatch {
+            label: label.to_owned(),
+            step,
+            kernel: gpu.kernel(&kernel)?,
+            push,
+            groups: [workgroups, 1, 1],
+            reads,
+            writes,
+            link,
+        })
+    }
+}
+
+impl ProductInput {
+    /// Its part of a key of measurements.
+    fn name(&self) -> &'static str {
+        match self {
+            ProductInput::Operand(operand) => operand.kind.name(),
+            ProductInput::Norm { .. } => "norm",
+            ProductInput::NormAddNorm { .. } => "norm-add-norm",
+        }
+    }
+
+    /// The operand, where it is one.
+    pub(super) fn operand(&self) -> Option<Operand> {
+        match self {
+            ProductInput::Operand(operand) => Some(*operand),
+            ProductInput::Norm { .. } | ProductInput::NormAddNorm { .. } => None,
+        }
+    }
+
+    /// Whether the product begins with a norm.
+    pub(super) fn norms(&self) -> bool {
+        self.operand().is_none()
+    }
+
+    /// The shaders' number of it.
+    pub(super) fn number(&self) -> u32 {
+        match self {
+            ProductInput::Operand(Operand { kind: OperandKind::Interleaved, .. }) => 3,
+            ProductInput::Operand(_) => 0,
+            ProductInput::Norm { .. } => 1,
+            ProductInput::NormAddNorm { .. } => 2,
+        }
+    }
+
+    /// What is added to the mean square of a norm.
+    pub(super) fn epsilon(&self) -> f32 {
+        match self {
+            ProductInput::Operand(_) => 0.0,
+            ProductInput::Norm { epsilon, .. } | ProductInput::NormAddNorm { epsilon, .. } => {
+                *epsilon
+            }
+        }
+    }
+
+    /// Addresses of the norms' factors and of the new residual stream.
+    pub(super) fn norm_args(&self) -> NormArgs {
+        match *self {
+            ProductInput::Operand(_) => NormArgs::default(),
+            ProductInput::Norm { weight, .. } => NormArgs { weight, ..NormArgs::default() },
+            ProductInput::NormAddNorm { weight, added_weight, x_out, .. } => {
+                NormArgs { weight, added_weight, x_out: x_out.address }
+            }
+        }
+    }
+
+    /// Addresses of the activations and of what stands beside them.
+    fn addresses(&self) -> [u64; 2] {
+        match self {
+            ProductInput::Operand(operand) => [operand.codes.address, operand.scales.address],
+            ProductInput::Norm { x, .. } => [x.address, 0],
+            ProductInput::NormAddNorm { x, added, .. } => [x.address, added.address],
+        }
+    }
+}
+
+impl ProductOutput<'_> {
+    /// Its part of a key of measurements.
+    fn name(&self) -> &'static str {
+        match self {
+            ProductOutput::Segments(_) => "rows",
+            ProductOutput::Gated { operand: None, .. } => "gated",
+            ProductOutput::Gated { plain: None, .. } => "gated-operand",
+            ProductOutput::Gated { .. } => "gated-both",
+            ProductOutput::GatedHalves { .. } => "gated halves",
+        }
+    }
+
+    /// The number of it that shaders have which give gated products in one form.
+    pub(super) fn number(&self) -> u32 {
+        match self {
+            ProductOutput::Segments(_) => 0,
+            ProductOutput::Gated { operand: None, .. } => 1,
+            ProductOutput::Gated { .. } | ProductOutput::GatedHalves { .. } => 2,
+        }
+    }
+
+    /// The memory it takes, in the order of the kernels' arguments.
+    fn spans(&self) -> Vec<Span> {
+        match self {
+            ProductOutput::Segments(segments) => {
+                segments.iter().map(|segment| segment.target).collect()
+            }
+            ProductOutput::Gated { plain, operand } => {
+                plain.iter().copied().chain(operand.iter().flat_map(Operand::spans)).collect()
+            }
+            ProductOutput::GatedHalves { operand, .. } => operand.spans().collect(),
+        }
+    }
+}
+
+impl Product<'_> {
+    /// Bytes of the weights and of the products: what a launch moves at least.
+    pub fn bytes(&self) -> u64 {
+        let is_half = matches!(self.output, ProductOutput::GatedHalves { .. });
+        let size = if is_half { 2 } else { 4 };
+        self.matrix.cost(self.width).0 + (size * self.width * self.outputs()) as u64
+    }
+
+    /// Whether gate and up are multiplied.
+    pub(super) fn is_gated(&self) -> bool {
+        !matches!(self.output, ProductOutput::Segments(_))
+    }
+
+    /// Results for a row of activations.
+    pub(super) fn outputs(&self) -> usize {
+        if self.is_gated() { self.matrix.rows / 2 } else { self.matrix.rows }
+    }
+
+    /// Groups of columns.
+    pub(super) fn groups(&self) -> u32 {
+        self.matrix.columns.div_ceil(GROUP) as u32
+    }
+
+    /// The front of the arguments.
+    pub(super) fn front(&self) -> Front {
+        let planes = self.matrix.planes;
+        let [source, beside] = self.input.addresses();
+        let mut outputs = [0; OUTPUTS_MAX];
+        outputs.iter_mut().zip(self.output.spans()).for_each(|(to, span)| *to = span.address);
+        Front {
+            codes: planes.codes,
+            high: planes.high,
+            scales: planes.scales,
+            supers: planes.supers,
+            source,
+            beside,
+            outputs,
+        }
+    }
+
+    /// Rows of each segment, and where the second and the third begin; of a gated product the rows
+    /// of each half, and where the second begins.
+    pub(super) fn split(&self) -> ([u32; OUTPUTS_MAX], [u32; OUTPUTS_MAX - 1]) {
+        let outputs = self.outputs() as u32;
+        let (mut rows, mut begins) = ([0; OUTPUTS_MAX], [outputs; OUTPUTS_MAX - 1]);
+        match self.output {
+            ProductOutput::Segments(segments) => {
+                let mut row = 0;
+                for (index, segment) in segments.iter().take(OUTPUTS_MAX).enumerate() {
+                    rows[index] = segment.rows as u32;
+                    row += rows[index];
+                    if let Some(begin) = begins.get_mut(index) {
+                        *begin = row;
+                    }
+                }
+            }
+            ProductOutput::Gated { .. } | ProductOutput::GatedHalves { .. } => rows[0] = outputs,
+        }
+        (rows, begins)
+    }
+
+    /// The memory that it reads, apart from weights, and the memory that it writes.
+    fn spans(&self) -> (Vec<Span>, Vec<Span>) {
+        let mut writes = self.output.spans();
+        let reads = match self.input {
+            ProductInput::Operand(operand) => operand.spans().collect(),
+            ProductInput::Norm { x, .. } => vec![x],
+            ProductInput::NormAddNorm { x, added, x_out, .. } => {
+                writes.push(x_out);
+                vec![x, added]
+            }
+        };
+        (reads, writes)
+    }
+
+    /// Asserts that the product does not contradict itself.
+    fn check(&self) {
+        let Matrix { rows, columns, .. } = self.matrix;
+        assert!(self.width > 0 && rows > 0 && columns > 0, "an empty product");
+        assert!(self.width == 1 || !self.input.norms(), "a norm is of one row");
+        if let ProductInput::NormAddNorm { x, x_out, .. } = self.input {
+            assert!(!x.overlaps(x_out), "all workgroups read the old residual stream");
+        }
+        match self.output {
+            ProductOutput::Segments(segments) => {
+                assert!((1..=OUTPUTS_MAX).contains(&segments.len()), "{} segments", segments.len());
+                let all: usize = segments.iter().map(|segment| segment.rows).sum();
+                assert_eq!(all, rows, "rows of the segments");
+            }
+            ProductOutput::Gated { plain, operand } => {
+                assert!(rows.is_multiple_of(2), "gate and up have as many rows");
+                assert!(plain.is_some() || operand.is_some(), "gated products go somewhere");
+            }
+            ProductOutput::GatedHalves { operand, .. } => {
+                assert!(rows.is_multiple_of(2 * GROUP), "whole groups of results");
+                assert_eq!(operand.kind, OperandKind::Halves, "the result of a gated product");
+            }
+        }
+    }
+}
+
+/// The error of a launch in a shape that a device has no room for.
+pub(super) fn no_room(capabilities: &Capabilities, shape: &impl Debug, label: &str) -> GpuError {
+    let device = capabilities.name.clone();
+    GpuError::Missing { device, what: format!("room for {shape:?} of {label}") }
+}
+
+/// Invocations of a subgroup in kernels that quantise; `None` if the device has too few.
+pub(super) fn subgroup(capabilities: &Capabilities) -> Option<u32> {
+    let (_, most) = capabilities.subgroup_range;
+    let size = capabilities.subgroup.max(SUBGROUP_MIN);
+    (size == capabilities.subgroup || size <= most).then_some(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::matmul::MatmulLaunch;
+    use crate::kernels::matvec::MatvecLaunch;
+    use crate::kernels::stream::StreamLaunch;
+    use crate::pack::{Format, PlaneBytes};
+
+    const MATRIX: Matrix = Matrix {
+        format: Format::Q4_0,
+        rows: 512,
+        columns: 256,
+        planes: PlaneBytes { codes: 1, high: 2, scales: 3, supers: 4 },
+    };
+
+    fn span(address: u64) -> Span {
+        Span { address, bytes: 8 }
+    }
+
+    fn operand(kind: OperandKind, address: u64) -> Operand {
+        let is_f32 = matches!(kind, OperandKind::Plain | OperandKind::Interleaved);
+        let scales = if is_f32 { Span { address: 0, bytes: 0 } } else { span(address + 1000) };
+        Operand { kind, codes: span(address), scales }
+    }
+
+    fn double_norm() -> ProductInput {
+        ProductInput::NormAddNorm {
+            x: span(100),
+            added: span(200),
+            added_weight: 300,
+            weight: 400,
+            epsilon: 0.5,
+            x_out: span(500),
+        }
+    }
+
+    /// Files of measurements hold these: other keys would have everything measured again.
+    #[test]
+    fn keys_stay_as_files_have_them() {
+        let rows = ProductOutput::Segments(&[]);
+        let plain = ProductOutput::Gated { plain: Some(span(0)), operand: None };
+        let gated = |kind| ProductOutput::Gated { plain: None, operand: Some(operand(kind, 0)) };
+        let fixed = operand(OperandKind::Fixed16, 0);
+        let both = ProductOutput::Gated { plain: Some(span(0)), operand: Some(fixed) };
+        let halves = operand(OperandKind::Halves, 0);
+        let halves = ProductOutput::GatedHalves { operand: halves, unit: 1.0 };
+        let given = |kind| ProductInput::Operand(operand(kind, 0));
+        let norm = ProductInput::Norm { x: span(0), weight: 0, epsilon: 0.0 };
+        let stream =
+            |input, output| StreamLaunch(Product { matrix: MATRIX, width: 1, input, output }).key();
+        let matvec = |width, input, output| {
+            MatvecLaunch(Product { matrix: MATRIX, width, input, output }).key()
+        };
+        let matmul = |width, input, output| {
+            let product = Product { matrix: MATRIX, width, input, output };
+            MatmulLaunch { product, scratch: None }.key()
+        };
+        let interleaved = OperandKind::Interleaved;
+        let keys = [
+            stream(given(OperandKind::Plain), rows),
+            stream(given(interleaved), plain),
+            stream(norm, gated(interleaved)),
+            stream(double_norm(), rows),
+            matvec(1, norm, rows),
+            matvec(2, given(OperandKind::Fixed16), gated(OperandKind::Fixed16)),
+            matvec(8, given(OperandKind::Plain), both),
+            matmul(16, given(OperandKind::Halves), halves),
+            matmul(64, given(OperandKind::Fixed16), plain),
+            matmul(512, given(OperandKind::Plain), rows),
+        ];
+        let known = [
+            "stream q4_0 512x256 w1 f32 rows",
+            "stream q4_0 512x256 w1 interleaved gated",
+            "stream q4_0 512x256 w1 norm gated-operand",
+            "stream q4_0 512x256 w1 norm-add-norm rows",
+            "matvec q4_0 512x256 w1 norm rows",
+            "matvec q4_0 512x256 w2 fixed16 gated-operand",
+            "matvec q4_0 512x256 w8 f32 gated-both",
+            "matmul q4_0 512x256 w16 halves gated halves",
+            "matmul q4_0 512x256 w64 fixed16 gated",
+            "matmul q4_0 512x256 w512 f32 rows",
+        ];
+        assert_eq!(keys, known);
+    }
+
+    #[test]
+    fn arguments_say_where_everything_is() {
+        let segments = [(300, 10), (200, 20), (12, 30)]
+            .map(|(rows, address)| Segment { rows, target: span(address) });
+        let output = ProductOutput::Segments(&segments);
+        let product = Product { matrix: MATRIX, width: 1, input: double_norm(), output };
+        product.check();
+        let words = bytemuck::cast::<_, [u64; 9]>(product.front());
+        assert_eq!(words, [1, 2, 3, 4, 100, 200, 10, 20, 30]);
+        assert_eq!(bytemuck::cast::<_, [u64; 3]>(product.input.norm_args()), [400, 300, 500]);
+        assert_eq!(product.split(), ([300, 200, 12], [300, 500]));
+        let (reads, writes) = product.spans();
+        assert_eq!(reads, [span(100), span(200)]);
+        assert_eq!(writes, [10, 20, 30, 500].map(span));
+
+        let input = ProductInput::Operand(operand(OperandKind::Halves, 100));
+        let output =
+            ProductOutput::GatedHalves { operand: operand(OperandKind::Halves, 10), unit: 2.0 };
+        let product = Product { input, output, width: 7, ..product };
+        product.check();
+        let words = bytemuck::cast::<_, [u64; 9]>(product.front());
+        assert_eq!(words, [1, 2, 3, 4, 100, 1100, 10, 1010, 0]);
+        assert_eq!(product.split(), ([256, 0, 0], [256, 256]));
+        let (reads, writes) = product.spans();
+        assert_eq!((reads, writes), (vec![span(100), span(1100)], vec![span(10), span(1010)]));
+    }
+
+    #[test]
+    #[should_panic(expected = "rows of the segments")]
+    fn segments_that_are_not_the_matrix_are_refused() {
+        let segments = [Segment { rows: 500, target: span(0) }];
+        let output = ProductOutput::Segments(&segments);
+        Product { matrix: MATRIX, width: 1, input: double_norm(), output }.check();
+    }
+}
