@@ -1,19 +1,25 @@
 //! Checks that everything the documents name exists: files, folders, and names of the code.
 //!
-//! Reads the text between backticks in README, ARCHITECTURE, CONTRIBUTING and the pages of `docs`,
-//! without code blocks:
+//! Reads the text between backticks in all Markdown files, without code blocks:
 //!
 //! - A path (`map/`, `config.rs`, `cpu/src/pool`) is one of the repository, or the end of one. In
 //!   a section whose heading is a folder, like those of ARCHITECTURE's code map, it is one of that
 //!   folder, unless it is whole or lacks only `crates/`.
 //! - Each part of a path of Rust (`Engine::step`) and a function with parentheses is an
-//!   identifier of the sources.
+//!   identifier of the sources, and a type of the sources has the member.
+//! - A name with a file after it (`KvCache::lease` in `engine/src/kv.rs`) is a word of that file.
 //! - Any other word that is spelled like a name of Rust (`KvCache`, `check_integrity`,
 //!   `BULK_ROWS`) is a word of some text file that is not a document. This includes fields of JSON
 //!   and environment variables.
 //!
+//! Links between documents lead to a file and, after `#`, to one of its headings.
+//!
 //! Text that could be something else is skipped: routes, addresses, options, users' files, and
 //! everything with a placeholder.
+
+mod links;
+mod members;
+mod page;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,18 +27,17 @@ use std::path::Path;
 use anyhow::Context;
 use proc_macro2::{TokenStream, TokenTree};
 
+use self::links::Links;
+use self::members::Members;
+use self::page::{is_markdown, lines_of_text};
 use crate::sources::{Source, files, shown};
-
-/// The documents in addition to those in [`FOLDER`].
-const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"];
-const FOLDER: &str = "docs";
 
 /// This file, whose words prove nothing.
 const OWN_PATH: &str = "xtask/src/documents.rs";
 
 /// Names in documents that the repository does not have: files, fields and variables of other
 /// programs.
-const NAMES_OF_OTHERS: [&str; 6] = [
+const NAMES_OF_OTHERS: [&str; 7] = [
     // A room that `tidy` knows and that does not exist.
     "crates/npu",
     // llm-d's router has these pages.
@@ -41,6 +46,8 @@ const NAMES_OF_OTHERS: [&str; 6] = [
     // Envoy and Kubernetes.
     "InferencePool",
     "ext_proc",
+    // A tensor of the goldens, whose files are no texts.
+    "final_hidden",
     // A field of llama.cpp's server.
     "return_tokens",
 ];
@@ -65,11 +72,15 @@ pub(crate) fn check(root: &Path, sources: &[Source]) -> anyhow::Result<Vec<Strin
     let paths = paths(root)?;
     let texts = texts(root, &paths)?;
     let known = Known::new(&paths, &texts, sources);
-    let is_document = |path: &str| {
-        DOCUMENTS.contains(&path) || path.starts_with(&format!("{FOLDER}/")) && is_markdown(path)
-    };
-    let documents = texts.iter().filter(|(path, _)| is_document(path));
-    Ok(documents.flat_map(|(path, text)| complaints(path, text, &known)).collect())
+    let pages = || texts.iter().map(|(path, text)| (*path, text.as_str()));
+    let is_there = |path: &str| known.paths.contains(path);
+    let links = Links::new(pages().filter(|(path, _)| is_markdown(path)), &is_there);
+    let mut found = Vec::new();
+    for (path, text) in pages().filter(|(path, _)| is_markdown(path)) {
+        found.extend(complaints(path, text, &known));
+        found.extend(links.complaints(path, text));
+    }
+    Ok(found)
 }
 
 /// Returns the repository's files from its root, without hidden ones and the products of cargo.
@@ -106,10 +117,6 @@ fn texts<'a>(root: &Path, paths: &'a [String]) -> anyhow::Result<Vec<(&'a str, S
     Ok(texts)
 }
 
-fn is_markdown(path: &str) -> bool {
-    path.ends_with(".md")
-}
-
 /// The names that a document may use.
 struct Known<'a> {
     /// Files and folders from the root.
@@ -118,12 +125,20 @@ struct Known<'a> {
     identifiers: BTreeSet<String>,
     /// The words of all texts except documents.
     words: BTreeSet<&'a str>,
+    members: Members,
+    /// All texts by their paths.
+    texts: &'a [(&'a str, String)],
 }
 
 impl<'a> Known<'a> {
     fn new(paths: &'a [String], texts: &'a [(&'a str, String)], sources: &[Source]) -> Self {
-        let mut known =
-            Self { paths: BTreeSet::new(), identifiers: BTreeSet::new(), words: BTreeSet::new() };
+        let mut known = Self {
+            paths: BTreeSet::new(),
+            identifiers: BTreeSet::new(),
+            words: BTreeSet::new(),
+            members: Members::of(sources),
+            texts,
+        };
         for path in paths {
             known.paths.insert(path);
             known.paths.extend(path.match_indices('/').map(|(end, _)| &path[..end]));
@@ -145,15 +160,25 @@ impl<'a> Known<'a> {
     /// Returns whether the repository has the path, or has one in the folder `scope` that ends with
     /// it.
     fn has_path(&self, path: &str, scope: &str) -> bool {
-        let path = path.trim_end_matches('/');
-        let is_end_of = |whole: &str| {
-            whole.starts_with(scope)
-                && whole.strip_suffix(path).is_some_and(|before| before.ends_with('/'))
-        };
-        self.paths.contains(path)
-            || self.paths.contains(format!("crates/{path}").as_str())
-            || self.paths.iter().any(|whole| is_end_of(whole))
+        self.paths.iter().any(|whole| is_meant(whole, path, scope))
     }
+
+    /// Returns whether a file that the path may mean has the words of a name, without modules.
+    fn has_words(&self, path: &str, scope: &str, name: &str) -> bool {
+        let is_word = |part: &&str| !part.starts_with(char::is_lowercase) || name.ends_with(*part);
+        let words = || name.split("::").filter(is_word);
+        let has = |text: &str, word: &str| text.split(|c: char| !is_of_word(c)).any(|w| w == word);
+        let mut meant = self.texts.iter().filter(|(whole, _)| is_meant(whole, path, scope));
+        meant.any(|(_, text)| words().all(|word| has(text, word)))
+    }
+}
+
+/// Returns whether a document can mean the path `whole` by `path`: itself, without `crates/`, or
+/// its end if it is in the folder `scope`.
+fn is_meant(whole: &str, path: &str, scope: &str) -> bool {
+    let path = path.trim_end_matches('/');
+    let Some(before) = whole.strip_suffix(path) else { return false };
+    before.is_empty() || before == "crates/" || (before.ends_with('/') && whole.starts_with(scope))
 }
 
 fn collect_identifiers(tokens: TokenStream, identifiers: &mut BTreeSet<String>) {
@@ -176,6 +201,8 @@ fn is_of_word(c: char) -> bool {
 struct Span<'a> {
     line: usize,
     text: &'a str,
+    /// The text between backticks after it if only ` in ` or ` (` is between the two.
+    place: Option<&'a str>,
     /// The heading above it if that is a folder, with a slash at its end; otherwise empty.
     scope: String,
 }
@@ -184,15 +211,8 @@ struct Span<'a> {
 fn spans<'a>(text: &'a str, known: &Known<'_>) -> Vec<Span<'a>> {
     let mut spans = Vec::new();
     let mut scope = String::new();
-    let (mut is_block, mut is_code) = (false, false);
-    for (index, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("```") {
-            is_block = !is_block;
-            continue;
-        }
-        if is_block {
-            continue;
-        }
+    let mut is_code = false;
+    for (number, line) in lines_of_text(text) {
         if line.trim().is_empty() {
             is_code = false;
         }
@@ -202,10 +222,12 @@ fn spans<'a>(text: &'a str, known: &Known<'_>) -> Vec<Span<'a>> {
             scope = if is_folder { format!("{heading}/") } else { String::new() };
         }
         let parts: Vec<_> = line.split('`').collect();
-        for (place, text) in parts.iter().enumerate() {
-            let is_last = place + 1 == parts.len();
-            if is_code && place > 0 && !is_last {
-                spans.push(Span { line: index + 1, text, scope: scope.clone() });
+        for (index, &text) in parts.iter().enumerate() {
+            let is_last = index + 1 == parts.len();
+            if is_code && index > 0 && !is_last {
+                let is_placed = matches!(parts[index + 1], " in " | " (");
+                let place = parts.get(index + 2).filter(|_| is_placed).copied();
+                spans.push(Span { line: number, text, place, scope: scope.clone() });
             }
             is_code ^= !is_last;
         }
@@ -244,6 +266,12 @@ fn missing(span: &Span<'_>, known: &Known<'_>) -> Option<String> {
     if !name.split("::").all(is_identifier) || ROOTS_OF_OTHERS.contains(&first) {
         return None;
     }
+    if let Some(path) = span.place.filter(|path| path.ends_with(".rs") && is_path(path, known))
+        && known.has_path(path, &span.scope)
+        && !known.has_words(path, &span.scope, name)
+    {
+        return Some(format!("{path} does not have it"));
+    }
     if has_parentheses || name.contains("::") {
         return missing_identifier(name, known);
     }
@@ -255,7 +283,12 @@ fn missing(span: &Span<'_>, known: &Known<'_>) -> Option<String> {
 fn missing_identifier(path: &str, known: &Known<'_>) -> Option<String> {
     let missing =
         path.split("::").find(|part| !part.is_empty() && !known.identifiers.contains(*part));
-    missing.map(|part| format!("the sources have no identifier {part}"))
+    if let Some(part) = missing {
+        return Some(format!("the sources have no identifier {part}"));
+    }
+    let parts: Vec<_> = path.split("::").collect();
+    let lacks = parts.windows(2).find(|pair| known.members.lack(pair[0], pair[1]));
+    lacks.map(|pair| format!("{} has no member {}", pair[0], pair[1]))
 }
 
 /// Returns whether the span can only mean a path of the repository.
@@ -329,6 +362,8 @@ mod tests {
         OWN_PATH,
     ];
     const CODE: &str = "const BULK_ROWS: u8 = 64; impl Engine { fn step() { log!(other::name) } }
+        struct Place { slot: u8 } enum Kind { Ring } trait Rows { fn count(); const MOST: u8; }
+        impl<T> Rows for Place { type Item = T; } mod rows { fn slot() {} }
         // Reads `HF_TOKEN` and `top_k` for a KvCache.";
 
     /// Returns the missing names of an invented document, as `1 span: what`.
@@ -411,6 +446,42 @@ mod tests {
             let expected = format!("1: `{span}`: the sources have no identifier {part}");
             assert_eq!(missing_in(&format!("`{span}`")), [expected]);
         }
+    }
+
+    #[test]
+    fn types_of_the_sources_have_their_members() {
+        assert_nothing_missing(
+            "Place::slot Kind::Ring Rows::count() Rows::MOST Place::Item rows::slot Engine::step",
+        );
+        for (span, what) in [
+            ("Place::count", "Place has no member count"),
+            ("Kind::slot", "Kind has no member slot"),
+            ("Rows::Ring", "Rows has no member Ring"),
+            ("Engine::count()", "Engine has no member count"),
+            ("rows::Kind::slot", "Kind has no member slot"),
+        ] {
+            assert_eq!(missing_in(&format!("`{span}`")), [format!("1: `{span}`: {what}")]);
+        }
+    }
+
+    #[test]
+    fn a_name_is_in_the_file_that_stands_after_it() {
+        for text in [
+            "`BULK_ROWS` in `engine/src/engine/step.rs`",
+            "`Engine::step` (`step.rs`)",
+            "`step()` (`crates/engine/src/engine/step.rs`) and `BULK_ROWS`, not in `gaps.rs`",
+            "`gaps` in `docs/openapi.json`",
+        ] {
+            assert_eq!(missing_in(text), Vec::<String>::new(), "{text}");
+        }
+        assert_eq!(
+            missing_in("`BULK_ROWS` in `engine/tests/gaps.rs`"),
+            ["1: `BULK_ROWS`: engine/tests/gaps.rs does not have it"]
+        );
+        assert_eq!(
+            missing_in("See `Engine::step` (`vulkan/src/lib.rs`)."),
+            ["1: `Engine::step`: vulkan/src/lib.rs does not have it"]
+        );
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! - Every row of the list of bad input has tests that exist.
 //! - The wall clock, which may jump, is read only in the named places.
 //! - The files of a crate do not import one another in circles.
-//! - The paths and the names of code that the documents have between backticks exist.
+//! - The paths and the names of code that the documents have between backticks exist, and links
+//!   between documents lead to a file and a heading.
 
 use std::path::Path;
 
