@@ -23,8 +23,8 @@ use trine_vulkan::Gpu;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::attention::{
-    AttentionShape, DecodeChoice, DecodeLaunch, FrameAddresses, Fused, KV_BLOCK, KvCache,
-    MatrixChoice, MatrixLaunch, MatrixOutput, TILE_ROWS, TileChoice, TileLaunch,
+    AttendDecodeShape, AttendMatrixShape, AttendTileShape, Attention, DecodeLaunch, FrameAddresses,
+    Fused, KV_BLOCK, KvCache, MatrixLaunch, MatrixOutput, TILE_ROWS, TileLaunch,
 };
 use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
 use trine_vulkan::raw::memory::{Buffer, Place};
@@ -49,7 +49,7 @@ struct Options {
     heads: Heads,
     case: String,
     /// Measured instead of those that are searched.
-    layouts: Vec<DecodeChoice>,
+    layouts: Vec<AttendDecodeShape>,
     report: bool,
     /// No launches but fused ones.
     fused: bool,
@@ -82,9 +82,11 @@ fn options() -> Result<Options, String> {
                 let text = value();
                 let numbers: Vec<u32> = text.split(',').flat_map(str::parse).collect();
                 let [local, lanes, unroll, queries, splits, alone, least] = numbers[..] else {
-                    return Err("--layout is seven numbers, as DecodeChoice lists them".to_owned());
+                    return Err(
+                        "--layout is seven numbers, as AttendDecodeShape lists them".to_owned()
+                    );
                 };
-                options.layouts.push(DecodeChoice {
+                options.layouts.push(AttendDecodeShape {
                     local,
                     lanes,
                     unroll,
@@ -147,7 +149,7 @@ fn cases(small: bool) -> Vec<Case> {
 /// Everything of a case in device memory.
 struct Bed {
     gpu: Arc<Gpu>,
-    shape: AttentionShape,
+    attention: Attention,
     caches: Vec<(KvCache, Buffer)>,
     frame: FrameAddresses,
     rows: usize,
@@ -200,10 +202,10 @@ impl Bed {
             Ok((cache, memory))
         });
         let caches: Vec<_> = caches.collect::<Result<_, String>>()?;
-        let shape = AttentionShape { heads, scale: 0.08, window: case.window };
+        let attention = Attention { heads, scale: 0.08, window: case.window };
         let values =
             |count: usize| -> Vec<f32> { (0..count).map(|at| (at as f32 * 0.7).sin()).collect() };
-        let most = DecodeChoice {
+        let most = AttendDecodeShape {
             local: 32,
             lanes: 1,
             unroll: 1,
@@ -224,7 +226,7 @@ impl Bed {
         let table = turns(heads.dim, Rope { theta: 1e6, divisor: 8.0 });
         Ok(Some(Self {
             gpu: gpu.clone(),
-            shape,
+            attention,
             caches,
             frame: FrameAddresses { frame: first, tables: second, tiles: third },
             rows,
@@ -234,8 +236,8 @@ impl Bed {
             target: zero((4 * rows * heads.query * heads.dim) as u64),
             weights: upload(gpu, &values(heads.dim)),
             rope: upload(gpu, &table),
-            scratch: zero(DecodeLaunch::scratch_bytes(&shape, rows.min(32), &most)),
-            counters: zero(DecodeLaunch::counter_bytes(&shape, rows)),
+            scratch: zero(DecodeLaunch::scratch_bytes(&attention, rows.min(32), &most)),
+            counters: zero(DecodeLaunch::counter_bytes(&attention, rows)),
             _frame: frame,
             bytes: (case.sequences * read * position) as f64,
             operations: (4 * case.sequences * seen * heads.query * heads.dim) as f64,
@@ -254,7 +256,7 @@ impl Bed {
         Ok((chain(2 * DISPATCHES)? - chain(DISPATCHES)?) / DISPATCHES as f64)
     }
 
-    fn launch(&self, choice: DecodeChoice, is_fused: bool, cache: KvCache) -> DecodeLaunch {
+    fn launch(&self, shape: AttendDecodeShape, is_fused: bool, cache: KvCache) -> DecodeLaunch {
         let fused = Fused {
             key: self.key.span(),
             value: self.key.span(),
@@ -264,7 +266,7 @@ impl Bed {
             epsilon: 1e-6,
         };
         DecodeLaunch {
-            shape: self.shape,
+            attention: self.attention,
             cache,
             frame: self.frame,
             rows: self.rows,
@@ -274,20 +276,20 @@ impl Bed {
             scratch: self.scratch.span(),
             counters: self.counters.span(),
             fused: is_fused.then_some(fused),
-            choice,
+            shape,
         }
     }
 
-    fn decode(&self, choice: DecodeChoice, is_fused: bool) -> Result<f64, String> {
+    fn decode(&self, shape: AttendDecodeShape, is_fused: bool) -> Result<f64, String> {
         self.time(|cache| {
-            let launch = self.launch(choice, is_fused, cache);
+            let launch = self.launch(shape, is_fused, cache);
             launch.dispatch(&self.gpu, "attend", 0).map_err(|error| error.to_string())
         })
     }
 
     /// What the driver says of a layout.
-    fn report(&self, choice: DecodeChoice, is_fused: bool) -> Result<String, String> {
-        let launch = self.launch(choice, is_fused, self.caches[0].0);
+    fn report(&self, shape: AttendDecodeShape, is_fused: bool) -> Result<String, String> {
+        let launch = self.launch(shape, is_fused, self.caches[0].0);
         let key = KernelKey {
             shader: Shader("attend"),
             constants: launch.constants(self.gpu.capabilities()),
@@ -299,18 +301,19 @@ impl Bed {
     }
 
     /// Layouts that differ from one in a single respect.
-    fn neighbours(&self, from: DecodeChoice) -> Vec<DecodeChoice> {
-        let locals = [128, 256, 512].map(|local| DecodeChoice { local, ..from });
-        let unrolls = [1, 2, 4, 8].map(|unroll| DecodeChoice { unroll, ..from });
-        let lanes = [8, 16, 32].map(|lanes| DecodeChoice { lanes, ..from });
-        let queries = [1, 2, 4, 8].map(|queries| DecodeChoice { queries, ..from });
-        let splits = [1, 2, 4, 8, 16, 32, 64].map(|splits| DecodeChoice { splits, ..from });
-        let alone = [1, 4, 8, 16, 32].map(|alone| DecodeChoice { alone, ..from });
-        let least = [1, 2, 4, 8].map(|least| DecodeChoice { least, ..from });
+    fn neighbours(&self, from: AttendDecodeShape) -> Vec<AttendDecodeShape> {
+        let locals = [128, 256, 512].map(|local| AttendDecodeShape { local, ..from });
+        let unrolls = [1, 2, 4, 8].map(|unroll| AttendDecodeShape { unroll, ..from });
+        let lanes = [8, 16, 32].map(|lanes| AttendDecodeShape { lanes, ..from });
+        let queries = [1, 2, 4, 8].map(|queries| AttendDecodeShape { queries, ..from });
+        let splits = [1, 2, 4, 8, 16, 32, 64].map(|splits| AttendDecodeShape { splits, ..from });
+        let alone = [1, 4, 8, 16, 32].map(|alone| AttendDecodeShape { alone, ..from });
+        let least = [1, 2, 4, 8].map(|least| AttendDecodeShape { least, ..from });
         let all = locals.into_iter().chain(unrolls).chain(lanes).chain(queries);
         let all = all.chain(splits).chain(alone).chain(least);
-        let divides =
-            |choice: &DecodeChoice| self.shape.shared().is_multiple_of(choice.queries as usize);
+        let divides = |shape: &AttendDecodeShape| {
+            self.attention.shared().is_multiple_of(shape.queries as usize)
+        };
         all.filter(divides).collect()
     }
 
@@ -320,35 +323,35 @@ impl Bed {
         &self,
         is_fused: bool,
         options: &Options,
-    ) -> Result<Vec<(f64, DecodeChoice)>, String> {
-        let suited = DecodeChoice::suited(self.gpu.capabilities(), &self.shape, self.rows);
+    ) -> Result<Vec<(f64, AttendDecodeShape)>, String> {
+        let suited = AttendDecodeShape::suited(self.gpu.capabilities(), &self.attention, self.rows);
         let mut times = vec![(self.decode(suited, is_fused)?, suited)];
-        for &choice in &options.layouts {
-            times.push((self.decode(choice, is_fused)?, choice));
+        for &shape in &options.layouts {
+            times.push((self.decode(shape, is_fused)?, shape));
         }
         let searches = !options.quick && options.layouts.is_empty();
         for _ in 0..if searches { 2 } else { 0 } {
             let (_, best) = times.iter().copied().min_by(|a, b| a.0.total_cmp(&b.0)).expect("one");
-            for choice in self.neighbours(best) {
-                if !times.iter().any(|(_, known)| *known == choice) {
-                    times.push((self.decode(choice, is_fused)?, choice));
+            for shape in self.neighbours(best) {
+                if !times.iter().any(|(_, known)| *known == shape) {
+                    times.push((self.decode(shape, is_fused)?, shape));
                 }
             }
         }
         // Again, and one after the other: clocks fall while kernels are compiled.
         times.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let is_shown = |at: usize, choice: DecodeChoice| {
-            at < SHOWN || choice == suited || options.layouts.contains(&choice)
+        let is_shown = |at: usize, shape: AttendDecodeShape| {
+            at < SHOWN || shape == suited || options.layouts.contains(&shape)
         };
-        let shown: Vec<DecodeChoice> = times
+        let shown: Vec<AttendDecodeShape> = times
             .into_iter()
             .enumerate()
-            .filter_map(|(at, (_, choice))| is_shown(at, choice).then_some(choice))
+            .filter_map(|(at, (_, shape))| is_shown(at, shape).then_some(shape))
             .collect();
         let mut rounds = vec![Vec::new(); shown.len()];
         for _ in 0..ROUNDS {
-            for (choice, times) in shown.iter().zip(&mut rounds) {
-                times.push(self.decode(*choice, is_fused)?);
+            for (shape, times) in shown.iter().zip(&mut rounds) {
+                times.push(self.decode(*shape, is_fused)?);
             }
         }
         let median = |mut times: Vec<f64>| {
@@ -356,7 +359,7 @@ impl Bed {
             times[ROUNDS / 2]
         };
         let mut found: Vec<_> = rounds.into_iter().map(median).zip(shown).collect();
-        let place = found.iter().position(|(_, choice)| *choice == suited).expect("it is shown");
+        let place = found.iter().position(|(_, shape)| *shape == suited).expect("it is shown");
         found.swap(0, place);
         Ok(found)
     }
@@ -383,8 +386,8 @@ fn spread(at: usize, count: usize) -> usize {
     at * step.unwrap_or(1) % count
 }
 
-fn layout(choice: DecodeChoice, is_fused: bool) -> String {
-    let DecodeChoice { local, lanes, unroll, queries, splits, alone, least } = choice;
+fn layout(shape: AttendDecodeShape, is_fused: bool) -> String {
+    let AttendDecodeShape { local, lanes, unroll, queries, splits, alone, least } = shape;
     let kind = if is_fused { "fused " } else { "" };
     format!(
         "{kind}local {local} lanes {lanes} unroll {unroll} queries {queries} splits {splits} alone {alone} least {least}"
@@ -397,13 +400,13 @@ fn bench_decode(bed: &Bed, options: &Options) -> Result<(), String> {
             continue;
         }
         if options.report {
-            for &choice in &options.layouts {
-                println!("{}: {}", layout(choice, is_fused), bed.report(choice, is_fused)?);
+            for &shape in &options.layouts {
+                println!("{}: {}", layout(shape, is_fused), bed.report(shape, is_fused)?);
             }
             continue;
         }
         let times = bed.decode_times(is_fused, options)?.into_iter();
-        let lines = times.map(|(seconds, choice)| (seconds, layout(choice, is_fused))).collect();
+        let lines = times.map(|(seconds, shape)| (seconds, layout(shape, is_fused))).collect();
         bed.print(lines);
     }
     Ok(())
@@ -411,26 +414,26 @@ fn bench_decode(bed: &Bed, options: &Options) -> Result<(), String> {
 
 fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
     let capabilities = bed.gpu.capabilities();
-    let mut choices = MatrixChoice::candidates(capabilities, &bed.shape);
-    choices.truncate(if options.quick { 1 } else { 24 });
-    let (shape, frame, tiles) = (bed.shape, bed.frame, bed.tiles);
+    let mut shapes = AttendMatrixShape::candidates(capabilities, &bed.attention);
+    shapes.truncate(if options.quick { 1 } else { 24 });
+    let (attention, frame, tiles) = (bed.attention, bed.frame, bed.tiles);
     let (query, target) = (bed.query.span(), bed.target.span());
     let mut lines = Vec::new();
-    for choice in choices {
+    for shape in shapes {
         let seconds = bed.time(|cache| {
             let output = MatrixOutput::Plain(target);
-            let launch = MatrixLaunch { shape, cache, frame, tiles, query, output, choice };
+            let launch = MatrixLaunch { attention, cache, frame, tiles, query, output, shape };
             launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
         })?;
-        let MatrixChoice { product, subgroups, queries, keys, .. } = choice;
+        let AttendMatrixShape { product, subgroups, queries, keys, .. } = shape;
         lines.push((
             seconds,
             format!("matrix {product:?} subgroups {subgroups} queries {queries} keys {keys}"),
         ));
     }
-    let choice = TileChoice::suited(capabilities);
+    let shape = AttendTileShape::suited(capabilities);
     let seconds = bed.time(|cache| {
-        let launch = TileLaunch { shape, cache, frame, tiles, query, target, choice };
+        let launch = TileLaunch { attention, cache, frame, tiles, query, target, shape };
         launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
     })?;
     lines.push((seconds, "tiles".to_owned()));
@@ -444,10 +447,10 @@ fn bench_heads(bed: &Bed) -> Result<f64, String> {
         let launch = HeadsLaunch {
             frame: bed.frame,
             rows: bed.rows,
-            dim: bed.shape.heads.dim,
+            dim: bed.attention.heads.dim,
             query: Some(Turned {
                 query: bed.query.span(),
-                heads: bed.shape.heads.query,
+                heads: bed.attention.heads.query,
                 query_norm: Some(bed.weights.address()),
             }),
             stored: Some(Stored {

@@ -21,9 +21,9 @@ use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
 pub(crate) use self::cache::kv_number;
 pub use self::cache::{KV_BLOCK, KvCache};
-pub use self::decode::{DecodeChoice, DecodeLaunch, Fused};
-pub use self::matrix::{MatrixChoice, MatrixLaunch, MatrixOutput};
-pub use self::tile::{TILE_ROWS, TileChoice, TileLaunch};
+pub use self::decode::{AttendDecodeShape, DecodeLaunch, Fused};
+pub use self::matrix::{AttendMatrixShape, MatrixLaunch, MatrixOutput};
+pub use self::tile::{AttendTileShape, TILE_ROWS, TileLaunch};
 
 /// Addresses of what the host writes for each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct FrameAddresses {
 
 /// What is attended to, and how.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionShape {
+pub struct Attention {
     /// Head counts and size.
     pub heads: Heads,
     /// Factor on the scores.
@@ -48,7 +48,7 @@ pub struct AttentionShape {
     pub window: Option<usize>,
 }
 
-impl AttentionShape {
+impl Attention {
     /// Query heads that share a key head.
     pub fn shared(&self) -> usize {
         self.heads.query / self.heads.kv

@@ -486,7 +486,7 @@ impl Bound {
         // A run changes its inputs, and a chain that fails is run again.
         self.inputs.write(batch, chains.is_some());
         if let Some(chains) = chains
-            && self.gpu.injected_at(gpu::Place::Chain).is_some()
+            && self.gpu.injected_at(gpu::FailurePoint::Chain).is_some()
         {
             chains.stall(&self.gpu)?;
         }

@@ -17,8 +17,8 @@ use super::tuning::Survey;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{
-    DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixLaunch, MatrixOutput, TILE_ROWS,
-    TileChoice, TileLaunch,
+    AttendTileShape, DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixLaunch, MatrixOutput,
+    TILE_ROWS, TileLaunch,
 };
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
@@ -387,7 +387,7 @@ impl Emitter<'_> {
     }
 
     fn attend(&self, node: &Node, work: &AttendWork) -> Result<Dispatch, GpuError> {
-        let AttendWork { shape, .. } = *work;
+        let AttendWork { attention, .. } = *work;
         let (frame, cache, query) =
             (self.attention_frame(), self.cache(work.cache), self.span(work.query));
         let rows = self.graph.width.tokens;
@@ -395,7 +395,7 @@ impl Emitter<'_> {
         let tiles = rows.min(rows.div_ceil(TILE_ROWS) + self.options.sequences);
         match &work.kernel {
             AttendKernel::Rows { prepare, made, partials } => DecodeLaunch {
-                shape,
+                attention,
                 cache,
                 frame,
                 rows,
@@ -405,25 +405,25 @@ impl Emitter<'_> {
                 scratch: partials.map_or(NOWHERE, |id| self.span(id)),
                 counters: self.counters,
                 fused: prepare.as_ref().map(|work| self.fused(work)),
-                choice: self.selection.decode(&shape, rows),
+                shape: self.selection.decode(&attention, rows),
             }
             .dispatch(self.gpu, &node.label, node.step),
-            AttendKernel::Matrix { output, choice } => {
+            AttendKernel::Matrix { output, shape } => {
                 let output = match *output {
                     Form::Rows(rows) => MatrixOutput::Plain(self.span(rows)),
                     Form::Operand(operand) => MatrixOutput::Operand(self.operand(operand)),
                 };
-                let choice = *choice;
-                MatrixLaunch { shape, cache, frame, tiles, query, output, choice }.dispatch(
+                let shape = *shape;
+                MatrixLaunch { attention, cache, frame, tiles, query, output, shape }.dispatch(
                     self.gpu,
                     &node.label,
                     node.step,
                 )
             }
             AttendKernel::Tiles { output } => {
-                let (target, choice) =
-                    (self.span(*output), TileChoice::suited(self.gpu.capabilities()));
-                TileLaunch { shape, cache, frame, tiles, query, target, choice }.dispatch(
+                let (target, shape) =
+                    (self.span(*output), AttendTileShape::suited(self.gpu.capabilities()));
+                TileLaunch { attention, cache, frame, tiles, query, target, shape }.dispatch(
                     self.gpu,
                     &node.label,
                     node.step,

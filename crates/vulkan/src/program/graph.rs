@@ -7,7 +7,7 @@
 use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
 use super::passes::Attended;
-use crate::kernels::attention::{AttentionShape, MatrixChoice};
+use crate::kernels::attention::{AttendMatrixShape, Attention};
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
@@ -214,7 +214,7 @@ pub(super) enum AttendKernel {
         partials: Option<ValueId>,
     },
     /// Tiles of rows on matrix units.
-    Matrix { output: Form, choice: MatrixChoice },
+    Matrix { output: Form, shape: AttendMatrixShape },
     /// Tiles of rows without them.
     Tiles { output: ValueId },
 }
@@ -224,7 +224,7 @@ pub(super) enum AttendKernel {
 pub(super) struct AttendWork {
     pub(super) query: ValueId,
     pub(super) cache: CacheId,
-    pub(super) shape: AttentionShape,
+    pub(super) attention: Attention,
     pub(super) kernel: AttendKernel,
 }
 

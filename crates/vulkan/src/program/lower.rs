@@ -14,7 +14,7 @@ use super::passes::{Attended, PassKey};
 use super::rules;
 use super::selection::Selection;
 use crate::error::GpuError;
-use crate::kernels::attention::AttentionShape;
+use crate::kernels::attention::Attention;
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
@@ -86,9 +86,12 @@ impl Lowering<'_> {
             | Op::PrepareQkv { .. } => self.heads(op)?,
             Op::Attend { query, cache, heads, scale, window, output } => {
                 let query = self.rows(query)?;
-                let shape = AttentionShape { heads, scale, window };
-                let kernel = self.attend(&shape, output);
-                self.push(Rows::Tokens, Work::Attend(AttendWork { query, cache, shape, kernel }));
+                let attention = Attention { heads, scale, window };
+                let kernel = self.attend(&attention, output);
+                self.push(
+                    Rows::Tokens,
+                    Work::Attend(AttendWork { query, cache, attention, kernel }),
+                );
             }
             Op::Geglu { gate, up, output } => {
                 let kind = ElementsKind::Geglu { gate: self.rows(gate)?, up: self.rows(up)? };
@@ -300,17 +303,17 @@ impl Lowering<'_> {
     }
 
     /// The kernel that attends, and the rows that it gives.
-    fn attend(&mut self, shape: &AttentionShape, output: BufferId) -> AttendKernel {
+    fn attend(&mut self, attention: &Attention, output: BufferId) -> AttendKernel {
         let rows = self.fresh(output);
         let Width { tokens, .. } = self.graph.width;
         match self.graph.attended {
             Attended::Sequences | Attended::Rows => {
-                let bytes = self.selection.partial_bytes(shape, tokens);
+                let bytes = self.selection.partial_bytes(attention, tokens);
                 let partials = (bytes > 0).then(|| self.graph.fresh_bytes(bytes));
                 AttendKernel::Rows { prepare: None, made: Made::Rows(rows), partials }
             }
-            Attended::Tiles => match self.selection.attend_matrix(shape) {
-                Some(choice) => AttendKernel::Matrix { output: Form::Rows(rows), choice },
+            Attended::Tiles => match self.selection.attend_matrix(attention) {
+                Some(shape) => AttendKernel::Matrix { output: Form::Rows(rows), shape },
                 None => AttendKernel::Tiles { output: rows },
             },
         }

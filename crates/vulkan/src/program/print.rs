@@ -90,8 +90,8 @@ impl<'a> Printed<'a> {
                 line.push_str(&format!(" {mark}{}", parts.join(", ")));
             }
         }
-        if let Work::Attend(AttendWork { shape, .. }) = &node.work
-            && let Some(window) = shape.window
+        if let Work::Attend(AttendWork { attention, .. }) = &node.work
+            && let Some(window) = attention.window
         {
             line.push_str(&format!(" (window {window})"));
         }

@@ -106,13 +106,14 @@ fn norm_gives_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
 fn attention_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Some(conversion) = conversion(graph, index) else { return false };
     let one_row = graph.width.tokens == 1;
-    let Work::Attend(AttendWork { shape, kernel, .. }) = &mut graph.nodes[conversion.maker].work
+    let Work::Attend(AttendWork { attention, kernel, .. }) =
+        &mut graph.nodes[conversion.maker].work
     else {
         return false;
     };
     let takes = match conversion.operand.kind {
-        OperandKind::Fixed16 => one_row && shape.gives_fixed(),
-        OperandKind::Halves => conversion.is_only && selection.attends_in_halves(shape),
+        OperandKind::Fixed16 => one_row && attention.gives_fixed(),
+        OperandKind::Halves => conversion.is_only && selection.attends_in_halves(attention),
         OperandKind::Plain | OperandKind::Interleaved => false,
     };
     match kernel {

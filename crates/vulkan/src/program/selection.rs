@@ -8,7 +8,7 @@ use trine_model::{KvType, Op, Plan, WeightId};
 use super::graph::ProductKernel;
 use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::kernels::attention::{AttentionShape, DecodeChoice, DecodeLaunch, MatrixChoice};
+use crate::kernels::attention::{AttendDecodeShape, AttendMatrixShape, Attention, DecodeLaunch};
 use crate::kernels::matmul::{LARGE, MatmulShape};
 use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
@@ -72,16 +72,20 @@ impl Selection {
     }
 
     /// How attention of some rows is split.
-    pub(super) fn decode(&self, shape: &AttentionShape, rows: usize) -> DecodeChoice {
-        let mut choice = DecodeChoice::suited(&self.capabilities, shape, rows);
-        choice.splits = choice.splits.min(DecodeLaunch::useful_splits(shape, self.context));
-        choice
+    pub(super) fn decode(&self, attention: &Attention, rows: usize) -> AttendDecodeShape {
+        let mut shape = AttendDecodeShape::suited(&self.capabilities, attention, rows);
+        shape.splits = shape.splits.min(DecodeLaunch::useful_splits(attention, self.context));
+        shape
     }
 
     /// How attention by tiles uses the matrix units; `None` where it does not. A cache in f32 is
     /// there for its exactness.
-    pub(super) fn attend_matrix(&self, shape: &AttentionShape) -> Option<MatrixChoice> {
-        if self.kv == KvType::F32 { None } else { MatrixChoice::suited(&self.capabilities, shape) }
+    pub(super) fn attend_matrix(&self, attention: &Attention) -> Option<AttendMatrixShape> {
+        if self.kv == KvType::F32 {
+            None
+        } else {
+            AttendMatrixShape::suited(&self.capabilities, attention)
+        }
     }
 
     /// Bytes of the memory of products that several workgroups share.
@@ -184,15 +188,15 @@ impl Selection {
     }
 
     /// Whether attention by a kernel that can may give its result in halves.
-    pub(super) fn attends_in_halves(&self, shape: &AttentionShape) -> bool {
-        shape.gives_halves(self.kv)
+    pub(super) fn attends_in_halves(&self, attention: &Attention) -> bool {
+        attention.gives_halves(self.kv)
     }
 
     /// Bytes of attention's partial results.
-    pub(super) fn partial_bytes(&self, shape: &AttentionShape, rows: usize) -> usize {
-        let choice = self.decode(shape, rows);
-        if choice.splits > 1 {
-            DecodeLaunch::scratch_bytes(shape, rows, &choice) as usize
+    pub(super) fn partial_bytes(&self, attention: &Attention, rows: usize) -> usize {
+        let shape = self.decode(attention, rows);
+        if shape.splits > 1 {
+            DecodeLaunch::scratch_bytes(attention, rows, &shape) as usize
         } else {
             0
         }

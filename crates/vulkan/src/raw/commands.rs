@@ -259,7 +259,7 @@ impl Recording {
         during: &str,
     ) -> Result<(), GpuError> {
         debug_assert!(self.begun.is_none(), "the run before was finished");
-        let (result, hold) = match self.gpu.injected_at(super::gpu::Place::Submission) {
+        let (result, hold) = match self.gpu.injected_at(super::gpu::FailurePoint::Submission) {
             None => (self.submit_first(stop, during), None),
             Some(injected) => {
                 let hold = Hold::new(&self.gpu)?;
@@ -337,7 +337,7 @@ impl Recording {
 
     /// Whether the run shall end before the submission `next`.
     fn is_stopped(&self, stop: &AtomicBool, next: usize) -> bool {
-        if self.gpu.injected_at(super::gpu::Place::Before(next)).is_some() {
+        if self.gpu.injected_at(super::gpu::FailurePoint::Before(next)).is_some() {
             stop.store(true, Ordering::Relaxed);
         }
         stop.load(Ordering::Relaxed)

@@ -211,9 +211,9 @@ impl Gpu {
     /// Makes something fail as the device would, instead of what was to happen in the same place:
     /// for tests of what happens then.
     pub fn inject(&self, failure: Injected) {
-        let place = std::mem::discriminant(&failure.place());
+        let point = std::mem::discriminant(&failure.point());
         let mut injected = self.injected();
-        injected.retain(|other| std::mem::discriminant(&other.place()) != place);
+        injected.retain(|other| std::mem::discriminant(&other.point()) != point);
         injected.push(failure);
     }
 
@@ -228,9 +228,9 @@ impl Gpu {
     }
 
     /// The failure on purpose that is due, if one is.
-    pub(crate) fn injected_at(&self, place: Place) -> Option<Injected> {
+    pub(crate) fn injected_at(&self, point: FailurePoint) -> Option<Injected> {
         let mut injected = self.injected();
-        let due = injected.iter().position(|failure| failure.place() == place)?;
+        let due = injected.iter().position(|failure| failure.point() == point)?;
         Some(injected.swap_remove(due))
     }
 
@@ -259,19 +259,19 @@ pub enum Injected {
 }
 
 impl Injected {
-    fn place(self) -> Place {
+    fn point(self) -> FailurePoint {
         match self {
-            Self::Loss | Self::Timeout | Self::Refusal => Place::Submission,
-            Self::Memory => Place::Allocation,
-            Self::Stall => Place::Chain,
-            Self::Stop(next) => Place::Before(next),
+            Self::Loss | Self::Timeout | Self::Refusal => FailurePoint::Submission,
+            Self::Memory => FailurePoint::Allocation,
+            Self::Stall => FailurePoint::Chain,
+            Self::Stop(next) => FailurePoint::Before(next),
         }
     }
 }
 
 /// Where a failure on purpose is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FailurePoint {
     Submission,
     Allocation,
     Chain,

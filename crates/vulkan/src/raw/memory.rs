@@ -172,7 +172,7 @@ impl Arena {
     /// [`GpuError::OutOfMemory`].
     pub fn allocate(&mut self, bytes: u64, what: &str) -> Result<Buffer, GpuError> {
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
-        if self.gpu.injected_at(super::gpu::Place::Allocation).is_some() {
+        if self.gpu.injected_at(super::gpu::FailurePoint::Allocation).is_some() {
             return Err(GpuError::OutOfMemory { what: what.to_owned(), bytes });
         }
         let left = self.current.as_ref().map_or(0, |(block, used)| block.bytes - used);

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use trine_backend::ProgramOptions;
 use trine_model::{Heads, KvType, Width};
 
-use super::{AttentionShape, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS};
+use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS};
 use crate::kernels::heads::{HeadsLaunch, Stored};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
@@ -62,7 +62,7 @@ pub(crate) struct Frame {
 pub(crate) struct Bed {
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) case: Case,
-    pub(crate) shape: AttentionShape,
+    pub(crate) attention: Attention,
     pub(crate) cache: KvCache,
     pub(crate) memory: Buffer,
     pub(crate) expected_cache: ExpectedCache,
@@ -164,7 +164,7 @@ impl Bed {
         let placed: Vec<(usize, usize)> = placed.collect();
         let [q, k, v] = case.sizes;
         let mut bed = Self {
-            shape: AttentionShape {
+            attention: Attention {
                 heads: case.heads,
                 scale: 1.0 / (dim as f32).sqrt(),
                 window: case.window,
@@ -316,7 +316,7 @@ impl Bed {
         for (row, place) in self.places().into_iter().enumerate() {
             for head in 0..heads {
                 let query = &query[(row * heads + head) * dim..][..dim];
-                output.extend(self.expected_head(query, place, head / self.shape.shared()));
+                output.extend(self.expected_head(query, place, head / self.attention.shared()));
             }
         }
         output
@@ -332,7 +332,7 @@ impl Bed {
         let score = |position: usize| {
             let pairs = query.iter().zip(of(position, 0));
             let dot: f64 = pairs.map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
-            dot * f64::from(self.shape.scale)
+            dot * f64::from(self.attention.scale)
         };
         let last = position + self.case.ahead(sequence, position);
         let scores: Vec<f64> = (first..=last).map(score).collect();

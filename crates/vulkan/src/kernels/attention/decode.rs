@@ -2,9 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{
-    AttentionShape, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to,
-};
+use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
@@ -24,7 +22,7 @@ const QUERIES_MAX: usize = 8;
 
 /// How the work is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct DecodeChoice {
+pub struct AttendDecodeShape {
     /// Invocations of a workgroup: a multiple of the subgroup.
     pub local: u32,
     /// Most invocations that share a position: a power of two, at most a subgroup.
@@ -42,12 +40,12 @@ pub struct DecodeChoice {
     pub least: u32,
 }
 
-impl DecodeChoice {
+impl AttendDecodeShape {
     /// What suits a device for steps of `rows` rows.
-    pub fn suited(capabilities: &Capabilities, shape: &AttentionShape, rows: usize) -> Self {
+    pub fn suited(capabilities: &Capabilities, attention: &Attention, rows: usize) -> Self {
         let software = capabilities.kind == DeviceKind::Processor;
         let large = !matches!(capabilities.kind, DeviceKind::Processor | DeviceKind::Integrated);
-        let heads = shape.heads;
+        let heads = attention.heads;
         // Heads of one workgroup share its reads; where there are few workgroups, a second read
         // from a cache costs less than the longer way of more heads.
         let most = match rows.max(1) * heads.kv {
@@ -55,7 +53,7 @@ impl DecodeChoice {
             0..8 if !software => 2,
             _ => QUERIES_MAX,
         };
-        let queries = divisor_up_to(shape.shared(), most);
+        let queries = divisor_up_to(attention.shared(), most);
         // 16 positions of an f16 cache at a time.
         let local = (2 * heads.dim as u32).next_power_of_two().clamp(64, 512);
         let most = if large && queries <= 2 { 512 } else { 256 };
@@ -103,7 +101,7 @@ pub struct Fused {
 #[derive(Debug, Clone, Copy)]
 pub struct DecodeLaunch {
     /// What is attended to.
-    pub shape: AttentionShape,
+    pub attention: Attention,
     /// Keys and values.
     pub cache: KvCache,
     /// What the host says of the step.
@@ -115,7 +113,7 @@ pub struct DecodeLaunch {
     /// Where the result goes as f32.
     pub plain: Option<Span>,
     /// Where the result goes as an operand: [`OperandKind::Fixed16`], for heads of whole blocks, or
-    /// [`OperandKind::Halves`], where [`AttentionShape::gives_halves`].
+    /// [`OperandKind::Halves`], where [`Attention::gives_halves`].
     pub operand: Option<Operand>,
     /// Memory for unfinished results, [`DecodeLaunch::scratch_bytes`]; not used with one split.
     pub scratch: Span,
@@ -125,7 +123,7 @@ pub struct DecodeLaunch {
     /// Norm, rotation and store of the rows themselves, in the same launch.
     pub fused: Option<Fused>,
     /// How the work is laid out.
-    pub choice: DecodeChoice,
+    pub shape: AttendDecodeShape,
 }
 
 /// The arguments, as the shader's `AttendArgs`.
@@ -152,20 +150,20 @@ pub struct DecodeArgs {
 }
 
 impl DecodeLaunch {
-    fn queries(shape: &AttentionShape, choice: &DecodeChoice) -> usize {
-        divisor_up_to(shape.shared(), choice.queries as usize)
+    fn queries(attention: &Attention, shape: &AttendDecodeShape) -> usize {
+        divisor_up_to(attention.shared(), shape.queries as usize)
     }
 
     /// Bytes of scratch memory that a launch of `rows` rows needs.
-    pub fn scratch_bytes(shape: &AttentionShape, rows: usize, choice: &DecodeChoice) -> u64 {
+    pub fn scratch_bytes(attention: &Attention, rows: usize, shape: &AttendDecodeShape) -> u64 {
         // Head sizes that are not loaded 16 bytes at a time take a slot of four for two elements.
-        let slots = shape.heads.dim / 2;
-        (rows * shape.heads.query * choice.splits as usize * (1 + slots) * 16) as u64
+        let slots = attention.heads.dim / 2;
+        (rows * attention.heads.query * shape.splits as usize * (1 + slots) * 16) as u64
     }
 
     /// Bytes of counters that a launch of `rows` rows needs.
-    pub fn counter_bytes(shape: &AttentionShape, rows: usize) -> u64 {
-        (4 * rows * shape.heads.query) as u64
+    pub fn counter_bytes(attention: &Attention, rows: usize) -> u64 {
+        (4 * rows * attention.heads.query) as u64
     }
 
     /// The specialisation constants from 0 on.
@@ -173,15 +171,15 @@ impl DecodeLaunch {
     /// # Panics
     /// If the shape is one that the kernel is not for.
     pub fn constants(&self, capabilities: &Capabilities) -> Vec<u32> {
-        let heads = self.shape.heads;
+        let heads = self.attention.heads;
         assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
-        assert!(self.choice.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
+        assert!(self.shape.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
         let elements = self.cache.wide_elements().unwrap_or(2);
-        let most = capabilities.subgroup.min(self.choice.lanes) as usize;
+        let most = capabilities.subgroup.min(self.shape.lanes) as usize;
         let lanes = power_up_to(heads.dim / elements, most);
-        let queries = Self::queries(&self.shape, &self.choice);
+        let queries = Self::queries(&self.attention, &self.shape);
         let slots = heads.dim / elements.min(4);
-        let bytes_of_head = 16 * slots * (self.choice.local / capabilities.subgroup) as usize;
+        let bytes_of_head = 16 * slots * (self.shape.local / capabilities.subgroup) as usize;
         let much =
             capabilities.kind == DeviceKind::Discrete && capabilities.shared_bytes >= 48 << 10;
         let sum_bytes = if much { 2 * SUM_BYTES } else { SUM_BYTES };
@@ -196,16 +194,16 @@ impl DecodeLaunch {
                 2
             }
             Some(kind) => {
-                let able = self.shape.gives_halves(self.cache.kind);
+                let able = self.attention.gives_halves(self.cache.kind);
                 assert!(kind == OperandKind::Halves && able, "an operand in halves");
                 4
             }
         };
-        let stride = self.choice.local / lanes as u32 * self.choice.unroll;
-        let least = self.choice.least.max(stride / KV_BLOCK as u32);
+        let stride = self.shape.local / lanes as u32 * self.shape.unroll;
+        let least = self.shape.least.max(stride / KV_BLOCK as u32);
         let output = u32::from(self.plain.is_some()) | operand_bit;
         vec![
-            self.choice.local,
+            self.shape.local,
             heads.dim as u32,
             heads.query as u32,
             heads.kv as u32,
@@ -213,15 +211,15 @@ impl DecodeLaunch {
             queries as u32,
             lanes as u32,
             elements as u32,
-            self.choice.unroll,
+            self.shape.unroll,
             merged as u32,
-            self.choice.splits,
+            self.shape.splits,
             u32::from(self.fused.is_some()),
             output,
             capabilities.subgroup,
             self.cache.ring_blocks,
-            self.shape.window_argument(),
-            self.choice.alone,
+            self.attention.window_argument(),
+            self.shape.alone,
             least,
         ]
     }
@@ -245,7 +243,7 @@ impl DecodeLaunch {
             query_norm: fused.and_then(|fused| fused.query_norm).unwrap_or(0),
             key_norm: fused.and_then(|fused| fused.key_norm).unwrap_or(0),
             rope: fused.and_then(|fused| fused.rope).unwrap_or(0),
-            scale: self.shape.scale,
+            scale: self.attention.scale,
             epsilon: fused.map_or(0.0, |fused| fused.epsilon),
             chain: 0,
         }
@@ -260,7 +258,7 @@ impl DecodeLaunch {
             reads.extend([fused.key, fused.value]);
             writes.push(self.cache.span);
         }
-        if self.choice.splits > 1 {
+        if self.shape.splits > 1 {
             reads.push(self.counters);
             writes.extend([self.scratch, self.counters]);
         }
@@ -276,8 +274,9 @@ impl DecodeLaunch {
     /// If the kernel is not for the shape.
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
         let constants = self.constants(gpu.capabilities());
-        let groups_of_row = self.shape.heads.query / Self::queries(&self.shape, &self.choice);
-        let groups = self.rows * groups_of_row * self.choice.splits as usize;
+        let groups_of_row =
+            self.attention.heads.query / Self::queries(&self.attention, &self.shape);
+        let groups = self.rows * groups_of_row * self.shape.splits as usize;
         let subgroup = Some(gpu.capabilities().subgroup);
         let key = KernelKey { shader: Shader("attend"), constants, subgroup };
         let (reads, writes) = self.spans();
@@ -301,8 +300,8 @@ impl DecodeLaunch {
     }
 
     /// Splits that can have work at most: shares are whole blocks.
-    pub fn useful_splits(shape: &AttentionShape, context: usize) -> u32 {
-        let seen = shape.window.map_or(context, |window| context.min(window + KV_BLOCK - 1));
+    pub fn useful_splits(attention: &Attention, context: usize) -> u32 {
+        let seen = attention.window.map_or(context, |window| context.min(window + KV_BLOCK - 1));
         seen.div_ceil(KV_BLOCK).max(1) as u32
     }
 }
