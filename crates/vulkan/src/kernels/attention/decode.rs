@@ -12,10 +12,10 @@ use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Most workgroups of a launch: those beyond take turns.
+/// Most workgroups of a launch. If there is more work, each workgroup takes several shares in turn.
 const GROUPS_MAX: usize = 65_535;
-/// Bytes of shared memory for the sums of the heads that are put together at the same time; where
-/// there is much of it, twice.
+/// Bytes of shared memory for the sums of the heads that are merged at the same time; twice as many
+/// if there is plenty of it.
 const SUM_BYTES: usize = 16 << 10;
 /// Most query heads of a workgroup: each needs registers for its query and its sum.
 const QUERIES_MAX: usize = 8;
@@ -27,27 +27,27 @@ pub struct AttendDecodeShape {
     pub local: u32,
     /// Most invocations that share a position: a power of two, at most a subgroup.
     pub lanes: u32,
-    /// Positions under way for each team of lanes.
+    /// Positions in flight for each team of lanes.
     pub unroll: u32,
     /// Most query heads of a workgroup.
     pub queries: u32,
     /// Most shares that the positions of a row are split into.
     pub splits: u32,
-    /// Most blocks that are not split.
+    /// Most blocks of a row whose positions are not split.
     pub alone: u32,
-    /// Least blocks of a share where they are; it is never less than a workgroup has under way at
-    /// once.
+    /// Least blocks of a share, if positions are split; a share is never smaller than what a
+    /// workgroup has in flight.
     pub least: u32,
 }
 
 impl AttendDecodeShape {
-    /// What suits a device for steps of `rows` rows.
+    /// Returns what suits a device for steps of `rows` rows.
     pub fn suited(capabilities: &Capabilities, attention: &Attention, rows: usize) -> Self {
         let software = capabilities.kind == DeviceKind::Processor;
         let large = !matches!(capabilities.kind, DeviceKind::Processor | DeviceKind::Integrated);
         let heads = attention.heads;
-        // Heads of one workgroup share its reads; where there are few workgroups, a second read
-        // from a cache costs less than the longer way of more heads.
+        // Heads of one workgroup share its reads. With few workgroups, a second read from a cache
+        // costs less than the longer work of more heads.
         let most = match rows.max(1) * heads.kv {
             1 if large => 1,
             0..8 if !software => 2,
@@ -59,7 +59,7 @@ impl AttendDecodeShape {
         let most = if large && queries <= 2 { 512 } else { 256 };
         let local = if software { 32 } else { local.min(most) };
         let groups = rows.max(1) * heads.query / queries;
-        // As many workgroups as keep the memory of such a device busy, and no more than run at the
+        // As many workgroups as keep the memory of such a device busy, but no more than run at the
         // same time.
         let wanted = match capabilities.kind {
             DeviceKind::Processor => 1,
@@ -69,7 +69,7 @@ impl AttendDecodeShape {
         Self {
             local,
             lanes: capabilities.subgroup.clamp(1, 32),
-            // Workgroups of 512 invocations have 128 registers for each.
+            // Workgroups of 512 invocations have 128 registers for each invocation.
             unroll: if queries > 4 || local > 256 { 2 } else { 4 },
             queries: queries as u32,
             splits: (wanted / groups).clamp(1, 64) as u32,
@@ -79,8 +79,8 @@ impl AttendDecodeShape {
     }
 }
 
-/// What a fused launch does before it attends. Each row has to be of another sequence: none sees
-/// what another stores.
+/// What a fused launch does before it attends. Each row has to be of another sequence, so that none
+/// sees what another stores.
 #[derive(Debug, Clone, Copy)]
 pub struct Fused {
     /// (rows, kv heads x dim) f32, as the projection left it.
@@ -104,21 +104,22 @@ pub struct DecodeLaunch {
     pub attention: Attention,
     /// Keys and values.
     pub cache: KvCache,
-    /// What the host says of the step.
+    /// What the host writes for the step.
     pub frame: FrameAddresses,
     /// Most rows.
     pub rows: usize,
-    /// (rows, heads x dim) f32; of a fused launch as the projection left it.
+    /// (rows, heads x dim) f32; in a fused launch as the projection left it.
     pub query: Span,
     /// Where the result goes as f32.
     pub plain: Option<Span>,
     /// Where the result goes as an operand: [`OperandKind::Fixed16`], for heads of whole blocks, or
     /// [`OperandKind::Halves`], where [`Attention::gives_halves`].
     pub operand: Option<Operand>,
-    /// Memory for unfinished results, [`DecodeLaunch::scratch_bytes`]; not used with one split.
+    /// Memory for unfinished results, [`DecodeLaunch::scratch_bytes`]; not used with a single
+    /// split.
     pub scratch: Span,
-    /// Memory for counters, [`DecodeLaunch::counter_bytes`], zero before the first launch and after
-    /// each.
+    /// Memory for counters, [`DecodeLaunch::counter_bytes`]. They are zero before the first launch
+    /// and after each.
     pub counters: Span,
     /// Norm, rotation and store of the rows themselves, in the same launch.
     pub fused: Option<Fused>,
@@ -154,22 +155,22 @@ impl DecodeLaunch {
         divisor_up_to(attention.shared(), shape.queries as usize)
     }
 
-    /// Bytes of scratch memory that a launch of `rows` rows needs.
+    /// Returns the bytes of scratch memory that a launch of `rows` rows needs.
     pub fn scratch_bytes(attention: &Attention, rows: usize, shape: &AttendDecodeShape) -> u64 {
-        // Head sizes that are not loaded 16 bytes at a time take a slot of four for two elements.
+        // Heads whose size does not allow loads of 16 bytes use a slot of four for two elements.
         let slots = attention.heads.dim / 2;
         (rows * attention.heads.query * shape.splits as usize * (1 + slots) * 16) as u64
     }
 
-    /// Bytes of counters that a launch of `rows` rows needs.
+    /// Returns the bytes of counters that a launch of `rows` rows needs.
     pub fn counter_bytes(attention: &Attention, rows: usize) -> u64 {
         (4 * rows * attention.heads.query) as u64
     }
 
-    /// The specialisation constants from 0 on.
+    /// Returns the specialisation constants, from 0 on.
     ///
     /// # Panics
-    /// If the shape is one that the kernel is not for.
+    /// If the kernel does not support these heads or this operand.
     pub fn constants(&self, capabilities: &Capabilities) -> Vec<u32> {
         let heads = self.attention.heads;
         assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
@@ -224,7 +225,7 @@ impl DecodeLaunch {
         ]
     }
 
-    /// The arguments.
+    /// Returns the arguments.
     pub fn args(&self) -> DecodeArgs {
         let address = |span: Option<Span>| span.map_or(0, |span| span.address);
         let fused = self.fused;
@@ -249,7 +250,7 @@ impl DecodeLaunch {
         }
     }
 
-    /// Memory whose values the launch uses, and memory that it sets.
+    /// Returns the memory whose values the launch uses, and the memory that it sets.
     pub fn spans(&self) -> (Vec<Span>, Vec<Span>) {
         let mut reads = vec![self.query, self.cache.span];
         let mut writes: Vec<Span> = self.plain.into_iter().collect();
@@ -265,13 +266,13 @@ impl DecodeLaunch {
         (reads, writes)
     }
 
-    /// The dispatch of the launch.
+    /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the kernel is not for the shape.
+    /// If the kernel does not support these heads or this operand.
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
         let constants = self.constants(gpu.capabilities());
         let groups_of_row =
@@ -291,15 +292,15 @@ impl DecodeLaunch {
             link: Link::Able {
                 offset: std::mem::offset_of!(DecodeArgs, chain),
                 // A fused launch reads keys and values of other positions before it waits. The
-                // others read what the launch before them stored, by loads that a cache of a single
-                // core may serve: a barrier has to stand between.
+                // others read what the launch before them stored, by loads that the cache of a
+                // single core may serve, so a barrier has to stand between.
                 early: Some(self.cache.span),
                 fill: Fill::Anywhere,
             },
         })
     }
 
-    /// Splits that can have work at most: shares are whole blocks.
+    /// Returns the most splits that can have work: shares are whole blocks.
     pub fn useful_splits(attention: &Attention, context: usize) -> u32 {
         let seen = attention.window.map_or(context, |window| context.min(window + KV_BLOCK - 1));
         seen.div_ceil(KV_BLOCK).max(1) as u32

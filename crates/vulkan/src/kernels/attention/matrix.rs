@@ -23,7 +23,7 @@ pub struct AttendMatrixShape {
     pub subgroup: u32,
     /// Subgroups of a workgroup.
     pub subgroups: u32,
-    /// Query heads of a workgroup; divides those that share a key head.
+    /// Query heads of a workgroup; a divisor of the number that share a key head.
     pub queries: u32,
     /// Keys in shared memory at a time; divides 32.
     pub keys: u32,
@@ -32,12 +32,12 @@ pub struct AttendMatrixShape {
 }
 
 impl AttendMatrixShape {
-    /// What suits a device, if it has the matrices for heads of this size.
+    /// Returns what suits a device, or `None` if it lacks the matrices for heads of this size.
     pub fn suited(capabilities: &Capabilities, attention: &Attention) -> Option<Self> {
         Self::candidates(capabilities, attention).into_iter().next()
     }
 
-    /// What a device can run, the likely best first.
+    /// Returns what a device can run, the shape that is probably best first.
     pub fn candidates(capabilities: &Capabilities, attention: &Attention) -> Vec<Self> {
         let (subgroup, dim) = (capabilities.subgroup, attention.heads.dim as u32);
         // Matrices of AMD's wide subgroups hold each factor twice.
@@ -91,7 +91,7 @@ impl AttendMatrixShape {
             && self.shared_bytes(dim) <= capabilities.shared_bytes
     }
 
-    /// Bytes of shared memory.
+    /// Returns the bytes of shared memory.
     fn shared_bytes(&self, dim: u32) -> u32 {
         let vectors = self.subgroups * self.product.0;
         let staged = self.keys * (2 * dim + 16) + dim * (2 * self.keys + 16);
@@ -109,7 +109,7 @@ impl AttendMatrixShape {
 pub enum MatrixOutput {
     /// (rows, heads x dim) f32.
     Plain(Span),
-    /// The same as [`OperandKind::Halves`], where [`Attention::gives_halves`].
+    /// The same as an operand of [`OperandKind::Halves`], if [`Attention::gives_halves`].
     Operand(Operand),
 }
 
@@ -120,7 +120,7 @@ pub struct MatrixLaunch {
     pub attention: Attention,
     /// Keys and values, those of the step's own rows included.
     pub cache: KvCache,
-    /// What the host says of the step.
+    /// What the host writes for the step.
     pub frame: FrameAddresses,
     /// Most tiles.
     pub tiles: usize,
@@ -133,7 +133,7 @@ pub struct MatrixLaunch {
 }
 
 impl MatrixLaunch {
-    /// The dispatch of the launch.
+    /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.

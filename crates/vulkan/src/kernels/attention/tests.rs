@@ -17,7 +17,7 @@ fn heads(query: usize, kv: usize, dim: usize) -> Heads {
     Heads { query, kv, dim }
 }
 
-/// A case with random sequences: `rows` in all.
+/// Returns a case with random sequences of `rows` rows in all.
 fn traffic(
     heads: Heads,
     kind: KvType,
@@ -108,7 +108,7 @@ impl Halves {
         Operand { kind: OperandKind::Halves, codes, scales }
     }
 
-    /// Asserts that the operand is what the launch gives in f32, rounded, and that nothing is
+    /// Asserts that the operand is what the launch writes in f32, rounded, and that nothing is
     /// written after the rows.
     fn check(&self, bed: &Bed, plain: &[f32]) {
         let columns = bed.columns();
@@ -132,7 +132,7 @@ fn shape(bed: &Bed, splits: u32, unroll: u32) -> AttendDecodeShape {
     AttendDecodeShape { splits, unroll, ..suited }
 }
 
-/// Values of a row of the fixed-point operand, padding included.
+/// Returns the values of a row of the fixed-point operand, padding included.
 fn fixed(codes: &[i8], scales: &[f32], columns: usize) -> Vec<f32> {
     let value = |c: usize| {
         let (group, block, within) = (c / 128, c % 128 / 32, c % 32);
@@ -227,8 +227,8 @@ fn every_type_of_cache_agrees_in_wide_and_odd_heads() {
 
 #[test]
 fn layouts_of_every_kind_agree() {
-    // Several loads of a lane and sums that teams share out, some that they cannot, and more blocks
-    // under way than a narrow subgroup can hold the numbers of.
+    // Several loads of a lane, sums that teams can share out and sums that they cannot, and more
+    // blocks in flight than a narrow subgroup can hold the numbers of.
     let cases = [
         (heads(4, 2, 64), KvType::F16, 64, 2, 1, 3, 1, 1),
         (heads(3, 1, 32), KvType::Int8, 16, 1, 2, 2, 2, 3),
@@ -248,7 +248,7 @@ fn layouts_of_every_kind_agree() {
 #[test]
 fn any_number_of_splits_gives_the_same() {
     for splits in (1..=16).filter(|&splits| splits == 16 || takes(splits - 1, 2)) {
-        // The smallest kernel, because each number is a kernel of its own.
+        // The smallest kernel, because each number of splits is a kernel of its own.
         let mut case = traffic(heads(1, 1, 4), KvType::F32, [None, Some(100)][splits % 2], 0, 1, 5);
         case.sequences = [3, 31, 32, 260].map(|depth| Sequence { depth, rows: 1 }).to_vec();
         let bed = Bed::new(case);
@@ -386,7 +386,7 @@ fn tile_dispatch(bed: &Bed, query: Span, target: Span) -> Dispatch {
         attention: bed.attention,
         cache: bed.cache,
         frame: bed.frame.addresses,
-        // The step has room for more tiles than it has.
+        // The step has room for more tiles than it uses.
         tiles: bed.frame.tiles + 1,
         query,
         target,
@@ -414,14 +414,14 @@ fn many_rows_agree_with_the_reference() {
     }
 }
 
-/// Every shape of [`AttendMatrixShape::candidates`] that the device has, at most `most`.
+/// Returns the shapes of [`AttendMatrixShape::candidates`] that the device has, at most `most`.
 fn matrix_shapes(bed: &Bed, most: usize) -> Vec<AttendMatrixShape> {
     let all = AttendMatrixShape::candidates(bed.gpu.capabilities(), &bed.attention);
     let step = all.len().div_ceil(most).max(1);
     if all.is_empty() {
         println!("{} has no matrix units: their test is skipped", bed.gpu.capabilities().name);
     }
-    // Queries in registers and in shared memory take turns.
+    // Alternates between queries in registers and in shared memory.
     let turn =
         |(at, shape): (usize, AttendMatrixShape)| AttendMatrixShape { kept: at % 2 == 0, ..shape };
     let fits =
@@ -447,10 +447,9 @@ fn matrix_dispatch(
     launch.dispatch(&bed.gpu, "matrices", 0).unwrap()
 }
 
-/// Checks a launch with cooperative matrices, and what it gives in halves against what it gives in
-/// f32.
+/// Checks a launch with cooperative matrices, and its result in halves against its result in f32.
 fn check_matrices(bed: &Bed, shape: AttendMatrixShape, what: &str) {
-    // Queries, weights and, of some caches, keys and values are rounded to 11 bits.
+    // Queries, weights and, for some caches, keys and values are rounded to 11 bits.
     check_rows(bed, 3e-3, what, |bed, query, target| {
         matrix_dispatch(bed, shape, query, MatrixOutput::Plain(target))
     });
@@ -483,12 +482,13 @@ fn matrices_agree_with_the_reference() {
 
 #[test]
 fn large_activations_neither_overflow_nor_vanish_in_matrices() {
-    // Scores of a few units whatever the sizes are; values beyond f16, or all of them far below it.
+    // Scores are a few units whatever the sizes; values are beyond the range of f16, or all far
+    // below it.
     let sizes = [[1e-3, 1e3, 1e5], [1e5, 1e-5, 1e-7], [1e-3, 1e3, 6e4]];
     for (at, sizes) in sizes.into_iter().enumerate() {
         for kind in KINDS {
             let mut case = traffic(heads(2, 1, 32), kind, None, 70, 20, 90 + at as u64);
-            // What the cache itself cannot hold is not for the kernel to mend.
+            // The kernel cannot restore what the cache itself cannot hold.
             if kind == KvType::F16 && at < 2 || kind == KvType::Int8 && at == 1 {
                 continue;
             }

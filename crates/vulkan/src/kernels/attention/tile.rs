@@ -25,12 +25,12 @@ pub struct AttendTileShape {
     pub lanes: u32,
     /// Rows of a team of lanes.
     pub rows: u32,
-    /// Most keys between two looks at the highest score.
+    /// Most keys between two checks of the highest score.
     pub batch: u32,
 }
 
 impl AttendTileShape {
-    /// What suits a device.
+    /// Returns what suits a device.
     pub fn suited(capabilities: &Capabilities) -> Self {
         let software = capabilities.kind == DeviceKind::Processor;
         Self { local: if software { 64 } else { 128 }, lanes: 8, rows: 2, batch: 4 }
@@ -44,7 +44,7 @@ pub struct TileLaunch {
     pub attention: Attention,
     /// Keys and values, those of the step's own rows included.
     pub cache: KvCache,
-    /// What the host says of the step.
+    /// What the host writes for the step.
     pub frame: FrameAddresses,
     /// Most tiles.
     pub tiles: usize,
@@ -56,7 +56,7 @@ pub struct TileLaunch {
     pub shape: AttendTileShape,
 }
 
-/// Arguments of both kernels for many rows; the one in plain arithmetic has no use for the last.
+/// Arguments of both kernels for many rows; the one in plain arithmetic does not use the last.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub(super) struct Args {
@@ -99,13 +99,13 @@ impl Args {
 }
 
 impl TileLaunch {
-    /// The dispatch of the launch.
+    /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the kernel is not for the shape.
+    /// If the kernel does not support these heads.
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
         let heads = self.attention.heads;
         assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
