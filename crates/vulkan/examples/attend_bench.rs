@@ -5,16 +5,17 @@
 //!              [--case TEXT] [--layout LOCAL,LANES,UNROLL,QUERIES,SPLITS,ALONE,LEAST]...
 //! ```
 //!
-//! Layouts around the default ones are searched. With `--layout` the named ones are measured beside
-//! the default, with `--quick` only the default. With `--report` the driver's report on the kernels
-//! is printed and nothing is measured. `--fused` leaves out launches that are not fused, `--small`
-//! takes short contexts (for software devices), `--case` the cases whose names contain a text. The
-//! device is the best one, or the one that `TRINE_TEST_VULKAN` names.
+//! Shapes around the default one are searched. With `--layout` the named ones are measured together
+//! with the default, with `--quick` only the default. With `--report` the driver's report on the
+//! kernels is printed and nothing is measured. `--fused` leaves out launches that are not fused,
+//! `--small` uses short contexts (for software devices), `--case` only the cases whose names
+//! contain a text. The device is the best one, or the one that `TRINE_TEST_VULKAN` names.
 //!
-//! Each time is the median of ten runs of a chain of dispatches with a barrier between all, over
-//! several caches, so that none stays in the device's caches; less that of a chain of half the
-//! length, so that launch and drain count, submission does not. GB/s counts keys and values that
-//! the rows see, TFLOP/s four operations for each of their elements and query head.
+//! Each time is the median of ten runs of a chain of dispatches with a barrier between any two,
+//! over several caches, so that none stays in the device's caches. The time of a chain of half the
+//! length is subtracted, so that launch and drain count and submission does not. GB/s counts the
+//! keys and values that the rows see, TFLOP/s four operations for each of their elements and each
+//! query head.
 
 use std::sync::Arc;
 
@@ -32,13 +33,13 @@ use trine_vulkan::raw::pipeline::KernelKey;
 use trine_vulkan::shaders::Shader;
 use trine_vulkan::testing::{gpu, upload, wall};
 
-/// More than any cache holds.
+/// More than the size of any cache.
 const DISTINCT_BYTES: u64 = 256 << 20;
-/// Largest cache that is made.
+/// Largest cache that is allocated.
 const CACHE_BYTES_MAX: u64 = 4 << 30;
 const RUNS: usize = 10;
 const DISPATCHES: usize = 32;
-/// Layouts of a search that are shown, and how often these are measured again.
+/// Layouts of a search that are printed, and how often they are measured again.
 const SHOWN: usize = 6;
 const ROUNDS: usize = 3;
 
@@ -48,10 +49,10 @@ struct Options {
     kv: KvType,
     heads: Heads,
     case: String,
-    /// Measured instead of those that are searched.
+    /// Measured instead of the layouts that a search would try.
     layouts: Vec<AttendDecodeShape>,
     report: bool,
-    /// No launches but fused ones.
+    /// Whether only fused launches are measured.
     fused: bool,
 }
 
@@ -189,7 +190,7 @@ impl Bed {
             }
         }
         words[2] = tiles.len() as u32;
-        // Neighbouring blocks of a sequence lie apart, as they do after a while.
+        // Neighbouring blocks of a sequence are apart, as they are after some time of use.
         let tables: Vec<u32> = (0..blocks).map(|at| spread(at, blocks) as u32).collect();
         let frame = [upload(gpu, &words), upload(gpu, &tables), upload(gpu, &tiles)];
         let [first, second, third] = frame.each_ref().map(Buffer::address);
@@ -218,7 +219,7 @@ impl Bed {
         let seen: usize = (0..case.rows)
             .map(|row| case.window.map_or(case.depth + row + 1, |w| w.min(case.depth + row + 1)))
             .sum();
-        // A row alone reads everything it sees; rows of a sequence share it.
+        // A single row reads everything it sees; rows of a sequence share the reads.
         let read = case.window.map_or(case.depth + case.rows, |window| {
             (window - 1 + case.rows).min(case.depth + case.rows)
         });
@@ -244,7 +245,7 @@ impl Bed {
         }))
     }
 
-    /// Median seconds of a dispatch that `make` makes for a cache.
+    /// Returns the median seconds of a dispatch that `make` creates for a cache.
     fn time(&self, make: impl Fn(KvCache) -> Result<Dispatch, String>) -> Result<f64, String> {
         let chain = |count: usize| -> Result<f64, String> {
             let caches = self.caches.iter().cycle().take(count);
@@ -287,7 +288,7 @@ impl Bed {
         })
     }
 
-    /// What the driver says of a layout.
+    /// Returns the driver's report on a layout.
     fn report(&self, shape: AttendDecodeShape, is_fused: bool) -> Result<String, String> {
         let launch = self.launch(shape, is_fused, self.caches[0].0);
         let key = KernelKey {
@@ -300,7 +301,7 @@ impl Bed {
         Ok(shown.collect::<Vec<_>>().join(", "))
     }
 
-    /// Layouts that differ from one in a single respect.
+    /// Returns the layouts that differ from one in a single respect.
     fn neighbours(&self, from: AttendDecodeShape) -> Vec<AttendDecodeShape> {
         let locals = [128, 256, 512].map(|local| AttendDecodeShape { local, ..from });
         let unrolls = [1, 2, 4, 8].map(|unroll| AttendDecodeShape { unroll, ..from });
@@ -317,8 +318,8 @@ impl Bed {
         all.filter(divides).collect()
     }
 
-    /// The default layout and, unless `quick`, those around it and around the best of them, with
-    /// their times.
+    /// Returns the default layout and, unless `quick`, those around it and around the best of them,
+    /// with their times.
     fn decode_times(
         &self,
         is_fused: bool,
@@ -338,7 +339,7 @@ impl Bed {
                 }
             }
         }
-        // Again, and one after the other: clocks fall while kernels are compiled.
+        // Measured again, one after another: clocks fall while kernels are compiled.
         times.sort_by(|a, b| a.0.total_cmp(&b.0));
         let is_shown = |at: usize, shape: AttendDecodeShape| {
             at < SHOWN || shape == suited || options.layouts.contains(&shape)

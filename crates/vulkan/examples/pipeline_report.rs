@@ -1,7 +1,7 @@
-//! Compiles the kernels that Gemma 3 takes on the device at hand and prints what its driver tells
-//! of each, as JSON: `cargo xtask radv` makes its report of it.
+//! Compiles the kernels that Gemma 3 needs on this machine's device and prints what its driver
+//! reports of each, as JSON. `cargo xtask radv` makes its report from this.
 //!
-//! Nothing runs: launches are laid out over addresses that are not there.
+//! Nothing runs: launches are laid out over addresses without memory.
 
 use std::collections::{BTreeMap, HashSet};
 use std::process::ExitCode;
@@ -119,12 +119,12 @@ struct Report {
     /// The kernels that were reported.
     known: HashSet<KernelKey>,
     kernels: Vec<Value>,
-    /// The next address that nothing was laid out at.
+    /// The next address at which nothing has been laid out.
     next: u64,
 }
 
 impl Report {
-    /// Memory that is not there.
+    /// Returns addresses without memory.
     fn span(&mut self, bytes: usize) -> Span {
         let span = Span { address: self.next, bytes: bytes as u64 };
         self.next += (bytes as u64).next_multiple_of(256);
@@ -167,7 +167,7 @@ impl Report {
         self.add_any(name, &[], false, |gpu| dispatch(gpu).map(drop))
     }
 
-    /// Lays out a launch and reports the kernels that it takes, but for those that another took.
+    /// Lays out a launch and reports the kernels that it needs, except those already reported.
     fn add_any(
         &mut self,
         name: &str,
@@ -457,7 +457,7 @@ impl Report {
         self.add(&title, |gpu| launch.dispatch(gpu, &title, 0))
     }
 
-    /// What does not depend on the model's sizes.
+    /// Lays out the launches that do not depend on the model's sizes.
     fn others(&mut self, sizes: &Sizes) -> Result<(), GpuError> {
         let (rows, columns) = (16, sizes.hidden);
         for format in FORMATS {
