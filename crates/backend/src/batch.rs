@@ -1,4 +1,4 @@
-//! The rows of a step, and the sizes that they have to keep to.
+//! The rows of a step, and the sizes that they must not exceed.
 
 use trine_model::{Buffer, Cache, KvType, Plan, Rows, Width};
 
@@ -7,10 +7,10 @@ use crate::error::BackendError;
 /// Positions in one block of a global layer's KV cache.
 pub const BLOCK: usize = 32;
 
-/// Prompts of more rows are run as bulk rows ([`Batch::bulk_from`]).
+/// Prompts of more rows than this are run as bulk rows ([`Batch::bulk_from`]).
 pub const BULK_ROWS: usize = 64;
 
-/// Sizes that are fixed when a Program is made.
+/// Sizes that are fixed when a Program is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProgramOptions {
     /// Most rows in a step, and most rows with logits.
@@ -26,8 +26,8 @@ pub struct ProgramOptions {
 }
 
 impl ProgramOptions {
-    /// Positions in a slot's ring for a local layer. A step writes all its rows before it attends,
-    /// so the ring holds the window of the first row and all rows after it.
+    /// Returns the positions in a slot's ring for a local layer. A step writes all its rows before
+    /// it attends, so the ring holds the window of the first row and all rows after it.
     pub fn ring_length(&self, window: usize) -> usize {
         (window - 1 + self.width.tokens).min(self.context).next_multiple_of(BLOCK)
     }
@@ -45,7 +45,7 @@ impl ProgramOptions {
         Err(BackendError::BadBatch { what })
     }
 
-    /// Bytes of one KV cache.
+    /// Returns the bytes of one KV cache.
     pub fn cache_bytes(&self, cache: &Cache) -> u64 {
         let positions = match cache.window {
             Some(window) => self.sequences * self.ring_length(window),
@@ -57,12 +57,12 @@ impl ProgramOptions {
 
 /// The rows of one step. Row `r` is `tokens[r]` at `positions[r]` of sequence `sequence_of[r]`.
 ///
-/// Rules, checked by [`Batch::check`]: all three have one entry for each row and at least one row;
-/// the rows of a sequence stand together at consecutive positions; a sequence's blocks cover its
-/// positions; no two sequences share a slot; rows see ahead within their sequence's rows, and no
-/// less far than the row before; outputs ascend; the inputs have the number and sizes of the
+/// Rules, checked by [`Batch::check`]: all three have one entry for each row, and at least one row;
+/// the rows of a sequence are adjacent and at consecutive positions; a sequence's blocks cover its
+/// positions; no two sequences share a slot; rows see ahead only within their sequence's rows, and
+/// no less far than the row before; outputs ascend; the inputs have the number and sizes of the
 /// Plan's; the goal is one of the Plan's, and a goal with a row for each token has no outputs. Not
-/// checked: no row's block that a row of another sequence reads is written in the same step, so
+/// checked: no block that a row reads is written in the same step by a row of another sequence, so
 /// sequences share only full blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
@@ -73,21 +73,21 @@ pub struct Batch<'a> {
     /// Indices into `sequences`.
     pub sequence_of: &'a [u32],
     /// How many of its sequence's rows after each row the row sees as well. Empty if each row sees
-    /// only what is before it and itself. The rows of a picture that see one another have `n - 1`,
-    /// `n - 2`, ... 0. A window ends what a row sees before it, not after it
+    /// only itself and what is before it. The rows of a picture that see one another have `n - 1`,
+    /// `n - 2`, ... 0. A window limits what a row sees before it, not after it
     /// (`docs/decisions/028-rows-that-see-ahead.md`).
     pub ahead: &'a [u32],
     /// Where the sequences keep their keys and values.
     pub sequences: &'a [SequenceView<'a>],
     /// Rows whose logits are wanted.
     pub outputs: &'a [u32],
-    /// First of the *bulk rows*, which are all rows from there on; the number of rows or more where
+    /// First of the *bulk rows*, which are all rows from there on; the number of rows or more if
     /// there are none. Bulk rows are those of long prompts: a device may compute their products
-    /// less exactly (`docs/decisions/001-two-term-activations.md`). What a device does with a row
-    /// may depend on its kind, and must not depend on the number of rows of each kind where the
-    /// device says that it is [invariant](crate::Facts::is_invariant).
+    /// less exactly (`docs/decisions/001-two-term-activations.md`). How a device treats a row may
+    /// depend on its kind. It must not depend on the number of rows of each kind if the device says
+    /// that it is [invariant](crate::Facts::is_invariant).
     pub bulk_from: usize,
-    /// Rows of those of the Plan's inputs that [come with the batch](trine_model::Input::is_given),
+    /// Rows of those inputs of the Plan that [come with the batch](trine_model::Input::is_given),
     /// in their order: (rows, columns) row-major each. Empty for a Plan that begins with token ids.
     pub inputs: &'a [&'a [f32]],
     /// Which of the Plan's outputs is computed, if they are
@@ -118,7 +118,7 @@ pub struct Span {
 }
 
 impl Batch<'_> {
-    /// Each sequence's rows, in order.
+    /// Returns each sequence's rows, in order.
     pub fn spans(&self) -> impl Iterator<Item = Span> + '_ {
         let mut row = 0;
         std::iter::from_fn(move || {
@@ -132,12 +132,12 @@ impl Batch<'_> {
         })
     }
 
-    /// The number of rows after a row that it sees.
+    /// Returns the number of rows after a row that it sees.
     pub fn ahead(&self, row: usize) -> usize {
         self.ahead.get(row).map_or(0, |&ahead| ahead as usize)
     }
 
-    /// Rows of a kind.
+    /// Returns the number of rows of a kind.
     pub fn rows(&self, rows: Rows) -> usize {
         match rows {
             Rows::Tokens => self.tokens.len(),
@@ -182,7 +182,7 @@ impl Batch<'_> {
             if view.slot as usize >= options.sequences {
                 return fail(format!("slot {} of {}", view.slot, options.sequences));
             }
-            // Against each earlier one rather than with a table of all: a step allocates nothing.
+            // Compared with each earlier one instead of a table of all: a step allocates nothing.
             for earlier in self.spans().take(index) {
                 if earlier.sequence == span.sequence {
                     let sequence = span.sequence;
@@ -234,8 +234,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Checks what the rows of a sequence see ahead. That no row sees less far than the one before
-    /// lets a device look at the last of several rows only.
+    /// Checks what the rows of a sequence see ahead. Because no row sees less far than the one
+    /// before, a device may look at only the last of several rows.
     fn check_ahead(&self, span: Span) -> Result<(), BackendError> {
         let fail = |what: String| Err(BackendError::BadBatch { what });
         let mut furthest = 0;
@@ -314,7 +314,7 @@ mod tests {
         blocks: 4,
     };
 
-    /// What is wrong with a batch of rows (token, position, sequence).
+    /// Returns what is wrong with a batch of rows (token, position, sequence).
     fn complaint(rows: &[(u32, u32, u32)], slots: [u32; 2], outputs: &[u32]) -> Option<String> {
         let (tokens, rest): (Vec<u32>, Vec<(u32, u32)>) =
             rows.iter().map(|&(token, position, sequence)| (token, (position, sequence))).unzip();
@@ -338,8 +338,8 @@ mod tests {
         batch.check(&OPTIONS, &plan(&[]), 10).err().map(|error| error.to_string())
     }
 
-    /// A Plan without steps, with inputs of these rows and 3 columns. Before each there is one that
-    /// is gathered.
+    /// Returns a Plan without steps, with inputs of these rows and 3 columns, each of which is
+    /// preceded by one that is gathered.
     fn plan(inputs: &[Rows]) -> Plan {
         let table = Source::Table { table: WeightId(0), scale: 1.0 };
         let sources = [table, Source::Part, table, Source::Plan];

@@ -7,13 +7,13 @@ use crate::device_memory::{DeviceMemory, MemoryKind};
 use crate::error::BackendError;
 use crate::program::{Memory, Program};
 
-/// How many layers go to the devices that are not the processor.
+/// How many layers go to the devices other than the processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerChoice {
-    /// As many as fit into their free memory, fewer where they turn out to have less.
+    /// As many as fit into their free memory, or fewer if they turn out to have less.
     Fitting,
-    /// This number, or all where the model has fewer; if they do not fit, that is an error. Without
-    /// the processor the first device takes the others.
+    /// This number, or all if the model has fewer; it is an error if they do not fit. Without the
+    /// processor the first device takes the others.
     Exactly(usize),
 }
 
@@ -21,13 +21,13 @@ pub enum LayerChoice {
 pub struct Members<'a> {
     /// In the order in which they run layers; the processor comes first, if it takes part.
     pub devices: Vec<&'a dyn Device>,
-    /// How many layers those after the processor take together.
+    /// How many layers the devices after the processor take together.
     pub layers: LayerChoice,
 }
 
 /// Something that runs Plans.
 pub trait Device {
-    /// Name and kind, for people: `cpu (avx2, 2 threads)`.
+    /// Returns its name and kind, for people: `cpu (avx2, 2 threads)`.
     fn name(&self) -> String;
 
     /// Binds a Plan of a model to this device: uploads or repacks weights, allocates caches and
@@ -54,8 +54,8 @@ pub trait Device {
         self.load_plan(model, model.plan(), options)
     }
 
-    /// Returns the device's memory as it is. The processor's, of which nobody knows how much is
-    /// free, unless a device says otherwise.
+    /// Returns the device's present memory. Unless a device overrides this, it is the processor's
+    /// memory, with an unknown amount free.
     fn memory(&self) -> DeviceMemory {
         DeviceMemory { kind: MemoryKind::Host, free: None }
     }
@@ -70,7 +70,7 @@ pub trait Device {
         None
     }
 
-    /// Memory that a Program of the Plan would hold. Nothing is allocated.
+    /// Returns the memory that a Program of the Plan would hold. Nothing is allocated.
     fn forecast(&self, plan: &Plan, options: &ProgramOptions) -> Memory {
         Memory::of_plan(plan, options)
     }

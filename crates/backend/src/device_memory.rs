@@ -1,14 +1,14 @@
-//! What memory a device has.
+//! The memory of a device.
 
 /// Where a device's memory comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// The processor's own. Weights may be mapped and pages swapped, so that no model is refused
-    /// for want of it.
+    /// Memory of the processor. Weights may be mapped and pages swapped, so no model is refused for
+    /// lack of it.
     Host,
-    /// A part of the processor's that a GPU takes.
+    /// Memory of the processor that a GPU uses.
     Shared,
-    /// The device's own.
+    /// Memory of the device itself.
     Own,
 }
 
@@ -17,6 +17,6 @@ pub enum MemoryKind {
 pub struct DeviceMemory {
     /// Where it comes from.
     pub kind: MemoryKind,
-    /// Bytes that Programs can take: what is free, less a reserve. `None` where nobody tells.
+    /// Bytes that Programs can take: what is free, less a reserve. `None` if it is unknown.
     pub free: Option<u64>,
 }

@@ -7,13 +7,13 @@ use trine_weights::WeightsError;
 /// Why a device could not do what was asked.
 #[derive(Debug, Error)]
 pub enum BackendError {
-    /// The batch breaks a rule; the engine is at fault, and nothing was run.
+    /// The batch breaks a rule. The engine is at fault, and nothing was run.
     #[error("bad batch: {what}")]
     BadBatch {
-        /// Which rule.
+        /// The rule.
         what: String,
     },
-    /// The device has not enough memory.
+    /// The device does not have enough memory.
     #[error(
         "{what} needs {needed} bytes, which {device} could not allocate; use a shorter --context or a smaller model"
     )]
@@ -41,7 +41,7 @@ pub enum BackendError {
         /// What happened.
         what: String,
     },
-    /// The step was [stopped](crate::Program::heed) by whoever waits for it.
+    /// The step was [stopped](crate::Program::heed) by the caller that waits for it.
     #[error("the step was stopped")]
     Stopped,
     /// The model file was cut short or replaced while it was in use.

@@ -4,11 +4,11 @@ use trine_weights::{Tensor, blocks};
 
 /// Writes `table[token] * scale` for each token: (tokens, columns) f32, row-major.
 ///
-/// The table has one of the formats of [`blocks`], and is read where the file is mapped: whether
-/// the file was intact is for the caller to check afterwards.
+/// The table has one of the formats of [`blocks`], and is read where the file is mapped. The caller
+/// has to check afterwards whether the file was intact.
 ///
 /// # Panics
-/// If the table has no row for a token, or `rows` has another length.
+/// If the table has no row for a token, or the length of `rows` is wrong.
 /// [`Batch::check`](crate::Batch::check) refuses such tokens.
 pub fn gather(table: &Tensor, scale: f32, tokens: &[u32], rows: &mut [f32]) {
     let columns = table.columns();

@@ -1,19 +1,19 @@
-//! Memory of the machine, as Linux tells it.
+//! Memory of the machine, as Linux reports it.
 
 use std::path::Path;
 
-/// Memory of the machine in bytes.
+/// Returns the memory of the machine in bytes.
 pub fn total_memory() -> Option<u64> {
     meminfo("MemTotal")
 }
 
-/// Memory that can be taken without swapping, within this process's limit.
+/// Returns the memory that can be taken without swapping, within this process's limit.
 pub fn available_memory() -> Option<u64> {
     let free = meminfo("MemAvailable")?;
     Some(memory_limit().map_or(free, |(limit, used)| free.min(limit.saturating_sub(used))))
 }
 
-/// A line of `/proc/meminfo`, in bytes.
+/// Returns the value of a line of `/proc/meminfo`, in bytes.
 pub fn meminfo(key: &str) -> Option<u64> {
     meminfo_of(&read(Path::new("/proc/meminfo"))?, key)
 }
@@ -23,9 +23,9 @@ fn meminfo_of(text: &str, key: &str) -> Option<u64> {
     rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Memory limit of this process's control group and what the group uses, in bytes; `None` where
-/// there is no limit. Control groups of version 2 (`memory.max`) and 1 (`memory.limit_in_bytes`),
-/// up to the root.
+/// Returns the memory limit of this process's control group and what the group uses, in bytes, or
+/// `None` if there is no limit. Reads control groups of version 2 (`memory.max`) and 1
+/// (`memory.limit_in_bytes`), up to the root.
 pub fn memory_limit() -> Option<(u64, u64)> {
     let groups = read(Path::new("/proc/self/cgroup"))?;
     let unified = group_folders()?.into_iter();
@@ -44,8 +44,8 @@ pub fn memory_limit() -> Option<(u64, u64)> {
     unified.chain(memory).filter(|(limit, _)| *limit < total).min()
 }
 
-/// Path of this process's group for a controller, from `/proc/self/cgroup`; the empty name is
-/// version 2's.
+/// Returns the path of this process's group for a controller, from `/proc/self/cgroup`. The empty
+/// name is that of version 2.
 fn group_path(groups: &str, controller: &str) -> Option<String> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -54,7 +54,7 @@ fn group_path(groups: &str, controller: &str) -> Option<String> {
     })
 }
 
-/// A group's folder and those above it.
+/// Returns a group's folder and those above it.
 fn ancestors(root: &str, path: &str) -> Vec<String> {
     let parts: Vec<&str> =
         path.split('/').filter(|part| !part.is_empty() && *part != "..").collect();
@@ -69,8 +69,8 @@ fn ancestors(root: &str, path: &str) -> Vec<String> {
         .collect()
 }
 
-/// Folders of this process's control group of version 2 and of those above it, the innermost first.
-/// `None` where the system has none.
+/// Returns the folders of this process's control group of version 2 and of those above it, the
+/// innermost first, or `None` if the system has none.
 pub fn group_folders() -> Option<Vec<String>> {
     let groups = read(Path::new("/proc/self/cgroup"))?;
     Some(group_path(&groups, "").map(|path| ancestors("/sys/fs/cgroup", &path)).unwrap_or_default())

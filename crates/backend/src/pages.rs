@@ -5,7 +5,8 @@ use trine_model::Cache;
 use crate::batch::{BLOCK, ProgramOptions, SequenceView};
 use crate::error::BackendError;
 
-/// Layers whose keys and values a page holds: they are kept for different lengths of time.
+/// The layers whose keys and values a page holds. The two kinds keep them for different lengths of
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KvPart {
     /// Global layers, which keep all positions in blocks.
@@ -15,7 +16,7 @@ pub enum KvPart {
 }
 
 impl KvPart {
-    /// The part of a layer with this window.
+    /// Returns the part of a layer with this window.
     pub fn of(window: Option<usize>) -> Self {
         if window.is_some() { Self::Local } else { Self::Global }
     }
@@ -25,24 +26,24 @@ impl KvPart {
 /// one part.
 ///
 /// Its bytes are those that the device keeps, in the order of the Plan's caches. What they mean is
-/// the device's own matter and depends on the [`PageLayout`] and on nothing else: neither on slot,
-/// blocks and position, nor on the sizes that the Program was made with.
+/// up to the device and depends on nothing but the [`PageLayout`]: neither on slot, blocks and
+/// position, nor on the sizes that the Program was created with.
 #[derive(Debug, Clone, Copy)]
 pub struct KvPage<'a> {
-    /// Whose.
+    /// The sequence that it belongs to.
     pub sequence: SequenceView<'a>,
     /// Positions `index * BLOCK .. (index + 1) * BLOCK`.
     pub index: usize,
-    /// Of which layers.
+    /// The layers that it holds.
     pub part: KvPart,
 }
 
 /// What the pages of a Program look like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageLayout {
-    /// Names everything that decides what the bytes of a page mean and how they were computed,
+    /// A name for everything that decides what the bytes of a page mean and how they were computed,
     /// except the model: kind of device and of its arithmetic, storage of keys and values, byte
-    /// order. Pages of one Program can be put into another if both have the same name here.
+    /// order. Pages of one Program can be written to another if both have the same name here.
     pub name: String,
     /// Bytes of a page of the global layers; 0 without such layers.
     pub global_bytes: usize,
@@ -51,7 +52,8 @@ pub struct PageLayout {
 }
 
 impl PageLayout {
-    /// The layout of a Program that keeps `bytes` for a block of positions in each of its caches.
+    /// Returns the layout of a Program that keeps `bytes` for a block of positions in each of its
+    /// caches.
     pub fn of(name: String, caches: &[Cache], bytes: impl Fn(usize) -> usize) -> Self {
         let sum = |part| {
             let of_part = |(_, cache): &(usize, &Cache)| KvPart::of(cache.window) == part;
@@ -60,7 +62,7 @@ impl PageLayout {
         Self { name, global_bytes: sum(KvPart::Global), local_bytes: sum(KvPart::Local) }
     }
 
-    /// Bytes of a page of a part; 0 where there are no such layers.
+    /// Returns the bytes of a page of a part; 0 if there are no such layers.
     pub fn page_bytes(&self, part: KvPart) -> usize {
         match part {
             KvPart::Global => self.global_bytes,
@@ -71,18 +73,18 @@ impl PageLayout {
 
 /// Reads and writes the keys and values of a Program.
 pub trait Pages {
-    /// Adds the bytes of pages to `bytes`, one page after the other. What is read for positions
+    /// Appends the bytes of pages to `bytes`, one page after another. What is read for positions
     /// that were not written, or that a ring has overwritten, is undefined.
     ///
     /// # Errors
-    /// [`BackendError::BadBatch`] for a page that does not exist or while a step is in flight,
-    /// [`BackendError::OutOfMemory`] if there is no room for the transfer (the caches keep their
-    /// contents then), any other error if the device failed; the contents of the caches are
-    /// undefined then.
+    /// [`BackendError::BadBatch`] for a page that does not exist or while a step is in flight.
+    /// [`BackendError::OutOfMemory`] if there is no room for the transfer, in which case the caches
+    /// keep their contents. Any other error if the device failed, after which the contents of the
+    /// caches are undefined.
     fn read(&mut self, pages: &[KvPage<'_>], bytes: &mut Vec<u8>) -> Result<(), BackendError>;
 
-    /// Puts bytes that [`Pages::read`] gave, of a Program with the same [layout](PageLayout::name)
-    /// and model, into the places of these pages.
+    /// Writes bytes that [`Pages::read`] returned, from a Program with the same
+    /// [layout](PageLayout::name) and model, to these pages.
     ///
     /// # Errors
     /// As [`Pages::read`]; [`BackendError::BadBatch`] also for another number of bytes.
@@ -113,7 +115,7 @@ impl ProgramOptions {
         Err(BackendError::BadBatch { what })
     }
 
-    /// Checks what is to be written to pages of a layout; without one they have no bytes.
+    /// Checks what is to be written to pages of a layout. Without a layout pages have no bytes.
     ///
     /// # Errors
     /// As [`ProgramOptions::check_pages`], and if there are more or fewer bytes than the pages
@@ -135,8 +137,8 @@ impl ProgramOptions {
         Err(BackendError::BadBatch { what })
     }
 
-    /// First position of a page among those of a cache: of all blocks for a global layer, of all
-    /// slots' rings for a local one. None for a cache of the other part.
+    /// Returns the first position of a page among those of a cache: of all blocks for a global
+    /// layer, of all slots' rings for a local one. Returns `None` for a cache of the other part.
     ///
     /// # Panics
     /// If the page does not pass [`ProgramOptions::check_pages`].
@@ -152,9 +154,9 @@ impl ProgramOptions {
         }
     }
 
-    /// Where pages that pass [`ProgramOptions::check_pages`] lie, in the order of their bytes: the
-    /// number of a cache of the Plan and the first position in it, as
-    /// [`ProgramOptions::page_start`] has it.
+    /// Returns where pages that pass [`ProgramOptions::check_pages`] lie, in the order of their
+    /// bytes: the number of a cache of the Plan and the first position in it, as
+    /// [`ProgramOptions::page_start`] returns it.
     pub fn page_places<'a>(
         &'a self,
         caches: &'a [Cache],

@@ -1,5 +1,5 @@
-//! A Program of several: each runs some layers of a model on a device of its own, and hands its
-//! rows to the next.
+//! A Program of several parts: each runs some layers of a model on a device of its own, and hands
+//! its rows to the next.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,10 +12,10 @@ use crate::pages::{KvPage, KvPart, PageLayout, Pages};
 use crate::placement::terms::Placement;
 use crate::program::{Facts, Flights, InFlight, Memory, Program, Results, Share};
 
-/// Programs that run a Plan one after the other.
+/// Programs that run a Plan, one after another.
 ///
 /// As many steps may be in flight as there are parts, each in another part: while the second part
-/// runs a step, the first one runs the next. Nothing here starts a thread. A step moves on when
+/// runs a step, the first one runs the next. No thread is started for this. A step moves on when
 /// another one is submitted or when it is waited for.
 pub(crate) struct Parts {
     /// At least one.
@@ -48,8 +48,8 @@ struct Travel {
 }
 
 impl Parts {
-    /// Puts parts together that [`cut`](mod@cut) made of the Plan `whole`, in their order, loaded
-    /// as `placement` says.
+    /// Joins parts that [`cut`](mod@cut) made of the Plan `whole`, in their order, loaded as
+    /// `placement` says.
     pub(crate) fn new(
         whole: &Plan,
         parts: Vec<Box<dyn Program>>,
@@ -79,14 +79,14 @@ impl Parts {
         Self { parts, facts, routes, vocabulary, flights, spare: Vec::new() }
     }
 
-    /// Starts a checked step in the first part, from which those before it move on.
+    /// Starts a checked step in the first part, after the steps in the way have moved on.
     fn start(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
         let Self { parts, routes, flights, .. } = self;
-        // The youngest steps, which stand in a row from the first part on.
+        // The youngest steps, which occupy consecutive parts from the first on.
         let in_row =
             flights.iter_mut().rev().zip(0..).take_while(|(travel, at)| travel.part == *at);
         let row = in_row.count();
-        // The oldest of them has a free part before it.
+        // The part after the oldest of them is free.
         for travel in flights.iter_mut().rev().take(row).rev() {
             move_on(parts, routes, travel)?;
         }
@@ -103,7 +103,7 @@ impl Parts {
         Ok(self.flights.begin(Travel { batch: own, part: 0, step: Some(step) }))
     }
 
-    /// Takes the oldest step to the last part.
+    /// Moves the oldest step to the last part.
     fn advance(&mut self, mut travel: Travel) -> Result<Option<InFlight>, BackendError> {
         while travel.part + 1 < self.parts.len() {
             move_on(&mut self.parts, &self.routes, &mut travel)?;
@@ -113,11 +113,11 @@ impl Parts {
     }
 }
 
-/// Leaves no step in flight after an error: waits for the devices that still work.
+/// Leaves no step in flight after an error: waits for the devices that are still working.
 fn drain(parts: &mut [Box<dyn Program>], flights: &mut Flights<Travel>) {
     for travel in flights.iter_mut() {
         if let Some((step, part)) = travel.step.take().zip(parts.get_mut(travel.part)) {
-            // The first error is the one that is reported.
+            // Only the first error is reported.
             let _ = part.wait(step);
         }
     }
@@ -142,7 +142,7 @@ fn move_on(
     Ok(())
 }
 
-/// Where the inputs of each part of a joined Plan come from.
+/// Returns where the inputs of each part of a joined Plan come from.
 fn routes(joined: &Plan, parts: &[Box<dyn Program>]) -> Vec<Vec<Route>> {
     let of_part = |(index, plan): (usize, &Plan)| {
         let mut handed_over = 0..;
@@ -170,7 +170,7 @@ impl Program for Parts {
     }
 
     fn submit(&mut self, batch: &Batch<'_>) -> Result<InFlight, BackendError> {
-        // The last part's rules too, before the first one runs.
+        // Also checks the last part's rules before the first one runs.
         batch.check(&self.facts.options, &self.facts.plan, self.vocabulary)?;
         self.flights.check_room()?;
         self.start(batch).inspect_err(|_| drain(&mut self.parts, &mut self.flights))
@@ -239,7 +239,7 @@ impl Pages for Parts {
     }
 }
 
-/// Bytes of a page in one part.
+/// Returns the bytes of a page in one part.
 fn page_bytes(program: &dyn Program, part: KvPart) -> usize {
     program.facts().pages.as_ref().map_or(0, |layout| layout.page_bytes(part))
 }
@@ -249,8 +249,8 @@ fn no_pages() -> BackendError {
     BackendError::Unsupported { device: "one of the devices".to_owned(), what }
 }
 
-/// The layout of pages that hold those of all parts, one after the other. `None` if a part has
-/// none.
+/// Returns the layout of pages that hold those of all parts, one after another, or `None` if a part
+/// has none.
 fn joint_layout(parts: &[Box<dyn Program>]) -> Option<PageLayout> {
     let mut joint = PageLayout { name: String::new(), global_bytes: 0, local_bytes: 0 };
     for part in parts {
@@ -263,7 +263,8 @@ fn joint_layout(parts: &[Box<dyn Program>]) -> Option<PageLayout> {
     Some(joint)
 }
 
-/// Names the devices, the one with the last layers first: it is the one that was asked for.
+/// Returns the names of the devices, the one with the last layers first: it is the one that was
+/// asked for.
 fn name(shares: &[Share]) -> String {
     let all: usize = shares.iter().map(|share| share.layers).sum();
     let mut names = Vec::new();
@@ -289,12 +290,12 @@ struct OwnedBatch {
     goal: usize,
     /// [`Batch::inputs`]; empty for those that no part after the first reads.
     inputs: Vec<Vec<f32>>,
-    /// Rows of the outputs of the part before, but for the last output.
+    /// Rows of the outputs of the part before, except the last output.
     handed_over: Vec<Vec<f32>>,
 }
 
 impl OwnedBatch {
-    /// Takes over what parts after the first one read, whose inputs come from `routes`.
+    /// Copies what parts after the first one read, whose inputs come from `routes`.
     fn copy(&mut self, batch: &Batch<'_>, routes: &[Vec<Route>]) {
         let replace = |own: &mut Vec<u32>, values: &[u32]| {
             own.clear();
@@ -322,7 +323,7 @@ impl OwnedBatch {
         }
     }
 
-    /// Takes over the rows of a part's outputs, but for those of the last one, which it returns.
+    /// Copies the rows of a part's outputs except those of the last one, which it returns.
     fn handed_over<'r>(
         &mut self,
         results: &'r mut dyn Results,
@@ -393,7 +394,7 @@ mod tests {
         blocks: 2,
     };
 
-    /// What was asked of the parts: the part, `submit` or `wait`, and the first token of the step.
+    /// The calls to the parts: the part, `submit` or `wait`, and the first token of the step.
     type Log = Arc<Mutex<Vec<(usize, &'static str, u32)>>>;
 
     /// A part that adds 1 to each row of its input, or begins with the tokens.
@@ -403,7 +404,7 @@ mod tests {
         flights: Flights<(u32, Vec<f32>)>,
         rows: Vec<f32>,
         log: Log,
-        /// The first token of the step that fails, while it is waited for.
+        /// The first token of the step that fails when it is waited for.
         fails: Option<u32>,
     }
 

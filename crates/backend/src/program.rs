@@ -1,4 +1,4 @@
-//! A Plan on a device: what it is, and how its steps run.
+//! A Plan on a device: its facts, and how its steps run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::pages::{PageLayout, Pages};
 /// The most of a row's largest logits that [`Results::top`] returns.
 pub const TOP: usize = 256;
 
-/// A Plan bound to a device, weights and a width: everything is in place, and a step only runs it.
+/// A Plan bound to a device, weights and a width: everything is in place, and a step only has to
+/// run it.
 ///
 /// A step has two halves. [`Program::submit`] hands it to the device and returns a token,
 /// [`Program::wait`] takes the token and returns the step's results. Between the two the caller is
@@ -63,15 +64,15 @@ pub trait Program: Send {
     /// other error if the device failed; the contents of the caches are undefined then.
     fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), BackendError>;
 
-    /// Returns access to keys and values as bytes, or `None` where they cannot leave the device.
+    /// Returns access to keys and values as bytes, or `None` if they cannot leave the device.
     fn pages(&mut self) -> Option<&mut dyn Pages> {
         None
     }
 
-    /// Lets a step be stopped on the way: one that finds the flag raised may end with
-    /// [`BackendError::Stopped`]. What the caches hold at the positions of its rows, and what a
-    /// ring had in their places, is undefined then; all else stays. A device that cannot stop on
-    /// the way ignores the flag.
+    /// Lets a step be stopped while it runs: one that finds the flag raised may end with
+    /// [`BackendError::Stopped`]. The contents of the caches at the positions of its rows, and what
+    /// a ring had in their places, are then undefined; everything else is unchanged. A device that
+    /// cannot stop a running step ignores the flag.
     fn heed(&mut self, stop: Arc<AtomicBool>) {
         let _ = stop;
     }
@@ -93,7 +94,7 @@ pub trait Results {
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] if the step's [goal](Batch::goal) was another output; any other
-    /// error if the device failed on the way; the contents of the caches are undefined then.
+    /// error if the device failed, after which the contents of the caches are undefined.
     fn output(&mut self, index: usize) -> Result<&[f32], BackendError>;
 
     /// Returns for each row of the first output its largest logits: all that are not below the
@@ -117,12 +118,12 @@ pub struct Facts {
     pub plan: Plan,
     /// The sizes that the Program was made for.
     pub options: ProgramOptions,
-    /// What each device does, in the order of the Plan, where several share it; empty where one
-    /// does all.
+    /// What each device does, in the order of the Plan, if several share it; empty if one device
+    /// does everything.
     pub shares: Vec<Share>,
     /// Whether the logits of a row are the same bits whatever other rows are in its step.
     pub is_invariant: bool,
-    /// Whether the device finds the largest logits itself: whether [`Results::top`] may be called.
+    /// Whether the device finds the largest logits itself, so that [`Results::top`] may be called.
     pub finds_top: bool,
     /// The most steps that may be in flight.
     pub depth: usize,
@@ -131,8 +132,8 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Facts of a Program on one device that is invariant, runs one step at a time and gives
-    /// neither pages nor the largest logits.
+    /// Returns the facts of a Program on one device that is invariant, runs one step at a time and
+    /// provides neither pages nor the largest logits.
     pub fn new(device: String, plan: Plan, options: ProgramOptions) -> Self {
         Self {
             device,
@@ -161,15 +162,15 @@ impl Facts {
     }
 }
 
-/// A step that was submitted and has not been waited for. It cannot be copied: a step is waited
-/// for once, and has no results before.
+/// A step that was submitted and has not been waited for. It cannot be copied: a step is waited for
+/// once, and has no results before that.
 #[derive(Debug)]
 #[must_use = "a step in flight has to be waited for"]
 pub struct InFlight {
     number: u64,
 }
 
-/// The steps of a Program that are in flight, the oldest first, with what the Program keeps of
+/// The steps of a Program that are in flight, the oldest first, with what the Program keeps for
 /// each.
 #[derive(Debug)]
 pub struct Flights<T> {
@@ -179,7 +180,7 @@ pub struct Flights<T> {
 }
 
 impl<T> Flights<T> {
-    /// No steps, and room for `depth`.
+    /// Creates a list without steps that has room for `depth`.
     pub fn new(depth: usize) -> Self {
         Self { flying: VecDeque::with_capacity(depth), depth, next: 0 }
     }
@@ -187,7 +188,7 @@ impl<T> Flights<T> {
     /// Checks that one more step may be submitted.
     ///
     /// # Errors
-    /// [`BackendError::BadBatch`] if as many are in flight as may be.
+    /// [`BackendError::BadBatch`] if no more may be in flight.
     pub fn check_room(&self) -> Result<(), BackendError> {
         if self.flying.len() < self.depth {
             return Ok(());
@@ -216,7 +217,7 @@ impl<T> Flights<T> {
         InFlight { number }
     }
 
-    /// Removes the oldest step, which has to be this one, and returns what was kept of it.
+    /// Removes the oldest step, which has to be this one, and returns what was kept for it.
     ///
     /// # Errors
     /// [`BackendError::BadBatch`] for any other step.
@@ -233,7 +234,7 @@ impl<T> Flights<T> {
         }
     }
 
-    /// What is kept of the steps in flight, the oldest first.
+    /// Returns what is kept for the steps in flight, the oldest first.
     pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut T> + ExactSizeIterator {
         self.flying.iter_mut().map(|(_, kept)| kept)
     }
@@ -244,7 +245,7 @@ impl<T> Flights<T> {
     }
 }
 
-/// What one of several devices does of a Plan.
+/// What one of several devices does for a Plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
     /// Name of the device.
@@ -280,8 +281,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The memory of a Plan whose weights are kept as they are stored and whose activations need
-    /// what the Plan says.
+    /// Returns the memory of a Plan whose weights are kept as they are stored and whose activations
+    /// need what the Plan says.
     pub fn of_plan(plan: &Plan, options: &ProgramOptions) -> Self {
         Self {
             weights: plan.bytes_at(WeightPlace::Device),
@@ -291,7 +292,7 @@ impl Memory {
         }
     }
 
-    /// What it takes of the device's memory: all but what is mapped.
+    /// Returns what it takes of the device's memory: everything except what is mapped.
     pub fn total(&self) -> u64 {
         self.weights + self.caches + self.scratch
     }

@@ -1,8 +1,8 @@
-//! The scalar reference: what every operation of a Plan means.
+//! The scalar reference: the definition of every operation of a Plan.
 //!
-//! [`ops`] holds one plain function for each operation, [`ReferenceDevice`] a device made of them.
-//! Nothing here is fast; products accumulate in f64, so that a difference to another backend is
-//! that backend's.
+//! [`ops`] has one plain function for each operation, and [`ReferenceDevice`] is a device made of
+//! them. Nothing here is fast. Products accumulate in f64, so that a difference from another
+//! backend is due to that backend.
 
 mod cache;
 mod device;

@@ -5,16 +5,17 @@
 //!              [--case TEXT] [--layout LOCAL,LANES,UNROLL,QUERIES,SPLITS,ALONE,LEAST]...
 //! ```
 //!
-//! Layouts around the default ones are searched. With `--layout` the named ones are measured beside
-//! the default, with `--quick` only the default. With `--report` the driver's report on the kernels
-//! is printed and nothing is measured. `--fused` leaves out launches that are not fused, `--small`
-//! takes short contexts (for software devices), `--case` the cases whose names contain a text. The
-//! device is the best one, or the one that `TRINE_TEST_VULKAN` names.
+//! Shapes around the default one are searched. With `--layout` the named ones are measured together
+//! with the default, with `--quick` only the default. With `--report` the driver's report on the
+//! kernels is printed and nothing is measured. `--fused` leaves out launches that are not fused,
+//! `--small` uses short contexts (for software devices), `--case` only the cases whose names
+//! contain a text. The device is the best one, or the one that `TRINE_TEST_VULKAN` names.
 //!
-//! Each time is the median of ten runs of a chain of dispatches with a barrier between all, over
-//! several caches, so that none stays in the device's caches; less that of a chain of half the
-//! length, so that launch and drain count, submission does not. GB/s counts keys and values that
-//! the rows see, TFLOP/s four operations for each of their elements and query head.
+//! Each time is the median of ten runs of a chain of dispatches with a barrier between any two,
+//! over several caches, so that none stays in the device's caches. The time of a chain of half the
+//! length is subtracted, so that launch and drain count and submission does not. GB/s counts the
+//! keys and values that the rows see, TFLOP/s four operations for each of their elements and each
+//! query head.
 
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ use trine_vulkan::Gpu;
 use trine_vulkan::capabilities::DeviceKind;
 use trine_vulkan::dispatch::Dispatch;
 use trine_vulkan::kernels::attention::{
-    AttentionShape, DecodeChoice, DecodeLaunch, FrameAddresses, Fused, KV_BLOCK, KvCache,
-    MatrixChoice, MatrixLaunch, MatrixOutput, TILE_ROWS, TileChoice, TileLaunch,
+    AttendDecodeShape, AttendMatrixShape, AttendTileShape, Attention, DecodeLaunch, FrameAddresses,
+    Fused, KV_BLOCK, KvCache, MatrixLaunch, MatrixOutput, TILE_ROWS, TileLaunch,
 };
 use trine_vulkan::kernels::heads::{HeadsLaunch, Stored, Turned, turns};
 use trine_vulkan::raw::memory::{Buffer, Place};
@@ -32,13 +33,13 @@ use trine_vulkan::raw::pipeline::KernelKey;
 use trine_vulkan::shaders::Shader;
 use trine_vulkan::testing::{gpu, upload, wall};
 
-/// More than any cache holds.
+/// More than the size of any cache.
 const DISTINCT_BYTES: u64 = 256 << 20;
-/// Largest cache that is made.
+/// Largest cache that is allocated.
 const CACHE_BYTES_MAX: u64 = 4 << 30;
 const RUNS: usize = 10;
 const DISPATCHES: usize = 32;
-/// Layouts of a search that are shown, and how often these are measured again.
+/// Layouts of a search that are printed, and how often they are measured again.
 const SHOWN: usize = 6;
 const ROUNDS: usize = 3;
 
@@ -48,10 +49,10 @@ struct Options {
     kv: KvType,
     heads: Heads,
     case: String,
-    /// Measured instead of those that are searched.
-    layouts: Vec<DecodeChoice>,
+    /// Measured instead of the layouts that a search would try.
+    layouts: Vec<AttendDecodeShape>,
     report: bool,
-    /// No launches but fused ones.
+    /// Whether only fused launches are measured.
     fused: bool,
 }
 
@@ -82,9 +83,11 @@ fn options() -> Result<Options, String> {
                 let text = value();
                 let numbers: Vec<u32> = text.split(',').flat_map(str::parse).collect();
                 let [local, lanes, unroll, queries, splits, alone, least] = numbers[..] else {
-                    return Err("--layout is seven numbers, as DecodeChoice lists them".to_owned());
+                    return Err(
+                        "--layout is seven numbers, as AttendDecodeShape lists them".to_owned()
+                    );
                 };
-                options.layouts.push(DecodeChoice {
+                options.layouts.push(AttendDecodeShape {
                     local,
                     lanes,
                     unroll,
@@ -147,7 +150,7 @@ fn cases(small: bool) -> Vec<Case> {
 /// Everything of a case in device memory.
 struct Bed {
     gpu: Arc<Gpu>,
-    shape: AttentionShape,
+    attention: Attention,
     caches: Vec<(KvCache, Buffer)>,
     frame: FrameAddresses,
     rows: usize,
@@ -187,7 +190,7 @@ impl Bed {
             }
         }
         words[2] = tiles.len() as u32;
-        // Neighbouring blocks of a sequence lie apart, as they do after a while.
+        // Neighbouring blocks of a sequence are apart, as they are after some time of use.
         let tables: Vec<u32> = (0..blocks).map(|at| spread(at, blocks) as u32).collect();
         let frame = [upload(gpu, &words), upload(gpu, &tables), upload(gpu, &tiles)];
         let [first, second, third] = frame.each_ref().map(Buffer::address);
@@ -200,10 +203,10 @@ impl Bed {
             Ok((cache, memory))
         });
         let caches: Vec<_> = caches.collect::<Result<_, String>>()?;
-        let shape = AttentionShape { heads, scale: 0.08, window: case.window };
+        let attention = Attention { heads, scale: 0.08, window: case.window };
         let values =
             |count: usize| -> Vec<f32> { (0..count).map(|at| (at as f32 * 0.7).sin()).collect() };
-        let most = DecodeChoice {
+        let most = AttendDecodeShape {
             local: 32,
             lanes: 1,
             unroll: 1,
@@ -216,7 +219,7 @@ impl Bed {
         let seen: usize = (0..case.rows)
             .map(|row| case.window.map_or(case.depth + row + 1, |w| w.min(case.depth + row + 1)))
             .sum();
-        // A row alone reads everything it sees; rows of a sequence share it.
+        // A single row reads everything it sees; rows of a sequence share the reads.
         let read = case.window.map_or(case.depth + case.rows, |window| {
             (window - 1 + case.rows).min(case.depth + case.rows)
         });
@@ -224,7 +227,7 @@ impl Bed {
         let table = turns(heads.dim, Rope { theta: 1e6, divisor: 8.0 });
         Ok(Some(Self {
             gpu: gpu.clone(),
-            shape,
+            attention,
             caches,
             frame: FrameAddresses { frame: first, tables: second, tiles: third },
             rows,
@@ -234,15 +237,15 @@ impl Bed {
             target: zero((4 * rows * heads.query * heads.dim) as u64),
             weights: upload(gpu, &values(heads.dim)),
             rope: upload(gpu, &table),
-            scratch: zero(DecodeLaunch::scratch_bytes(&shape, rows.min(32), &most)),
-            counters: zero(DecodeLaunch::counter_bytes(&shape, rows)),
+            scratch: zero(DecodeLaunch::scratch_bytes(&attention, rows.min(32), &most)),
+            counters: zero(DecodeLaunch::counter_bytes(&attention, rows)),
             _frame: frame,
             bytes: (case.sequences * read * position) as f64,
             operations: (4 * case.sequences * seen * heads.query * heads.dim) as f64,
         }))
     }
 
-    /// Median seconds of a dispatch that `make` makes for a cache.
+    /// Returns the median seconds of a dispatch that `make` creates for a cache.
     fn time(&self, make: impl Fn(KvCache) -> Result<Dispatch, String>) -> Result<f64, String> {
         let chain = |count: usize| -> Result<f64, String> {
             let caches = self.caches.iter().cycle().take(count);
@@ -254,7 +257,7 @@ impl Bed {
         Ok((chain(2 * DISPATCHES)? - chain(DISPATCHES)?) / DISPATCHES as f64)
     }
 
-    fn launch(&self, choice: DecodeChoice, is_fused: bool, cache: KvCache) -> DecodeLaunch {
+    fn launch(&self, shape: AttendDecodeShape, is_fused: bool, cache: KvCache) -> DecodeLaunch {
         let fused = Fused {
             key: self.key.span(),
             value: self.key.span(),
@@ -264,7 +267,7 @@ impl Bed {
             epsilon: 1e-6,
         };
         DecodeLaunch {
-            shape: self.shape,
+            attention: self.attention,
             cache,
             frame: self.frame,
             rows: self.rows,
@@ -274,20 +277,20 @@ impl Bed {
             scratch: self.scratch.span(),
             counters: self.counters.span(),
             fused: is_fused.then_some(fused),
-            choice,
+            shape,
         }
     }
 
-    fn decode(&self, choice: DecodeChoice, is_fused: bool) -> Result<f64, String> {
+    fn decode(&self, shape: AttendDecodeShape, is_fused: bool) -> Result<f64, String> {
         self.time(|cache| {
-            let launch = self.launch(choice, is_fused, cache);
+            let launch = self.launch(shape, is_fused, cache);
             launch.dispatch(&self.gpu, "attend", 0).map_err(|error| error.to_string())
         })
     }
 
-    /// What the driver says of a layout.
-    fn report(&self, choice: DecodeChoice, is_fused: bool) -> Result<String, String> {
-        let launch = self.launch(choice, is_fused, self.caches[0].0);
+    /// Returns the driver's report on a layout.
+    fn report(&self, shape: AttendDecodeShape, is_fused: bool) -> Result<String, String> {
+        let launch = self.launch(shape, is_fused, self.caches[0].0);
         let key = KernelKey {
             shader: Shader("attend"),
             constants: launch.constants(self.gpu.capabilities()),
@@ -298,57 +301,58 @@ impl Bed {
         Ok(shown.collect::<Vec<_>>().join(", "))
     }
 
-    /// Layouts that differ from one in a single respect.
-    fn neighbours(&self, from: DecodeChoice) -> Vec<DecodeChoice> {
-        let locals = [128, 256, 512].map(|local| DecodeChoice { local, ..from });
-        let unrolls = [1, 2, 4, 8].map(|unroll| DecodeChoice { unroll, ..from });
-        let lanes = [8, 16, 32].map(|lanes| DecodeChoice { lanes, ..from });
-        let queries = [1, 2, 4, 8].map(|queries| DecodeChoice { queries, ..from });
-        let splits = [1, 2, 4, 8, 16, 32, 64].map(|splits| DecodeChoice { splits, ..from });
-        let alone = [1, 4, 8, 16, 32].map(|alone| DecodeChoice { alone, ..from });
-        let least = [1, 2, 4, 8].map(|least| DecodeChoice { least, ..from });
+    /// Returns the layouts that differ from one in a single respect.
+    fn neighbours(&self, from: AttendDecodeShape) -> Vec<AttendDecodeShape> {
+        let locals = [128, 256, 512].map(|local| AttendDecodeShape { local, ..from });
+        let unrolls = [1, 2, 4, 8].map(|unroll| AttendDecodeShape { unroll, ..from });
+        let lanes = [8, 16, 32].map(|lanes| AttendDecodeShape { lanes, ..from });
+        let queries = [1, 2, 4, 8].map(|queries| AttendDecodeShape { queries, ..from });
+        let splits = [1, 2, 4, 8, 16, 32, 64].map(|splits| AttendDecodeShape { splits, ..from });
+        let alone = [1, 4, 8, 16, 32].map(|alone| AttendDecodeShape { alone, ..from });
+        let least = [1, 2, 4, 8].map(|least| AttendDecodeShape { least, ..from });
         let all = locals.into_iter().chain(unrolls).chain(lanes).chain(queries);
         let all = all.chain(splits).chain(alone).chain(least);
-        let divides =
-            |choice: &DecodeChoice| self.shape.shared().is_multiple_of(choice.queries as usize);
+        let divides = |shape: &AttendDecodeShape| {
+            self.attention.shared().is_multiple_of(shape.queries as usize)
+        };
         all.filter(divides).collect()
     }
 
-    /// The default layout and, unless `quick`, those around it and around the best of them, with
-    /// their times.
+    /// Returns the default layout and, unless `quick`, those around it and around the best of them,
+    /// with their times.
     fn decode_times(
         &self,
         is_fused: bool,
         options: &Options,
-    ) -> Result<Vec<(f64, DecodeChoice)>, String> {
-        let suited = DecodeChoice::suited(self.gpu.capabilities(), &self.shape, self.rows);
+    ) -> Result<Vec<(f64, AttendDecodeShape)>, String> {
+        let suited = AttendDecodeShape::suited(self.gpu.capabilities(), &self.attention, self.rows);
         let mut times = vec![(self.decode(suited, is_fused)?, suited)];
-        for &choice in &options.layouts {
-            times.push((self.decode(choice, is_fused)?, choice));
+        for &shape in &options.layouts {
+            times.push((self.decode(shape, is_fused)?, shape));
         }
         let searches = !options.quick && options.layouts.is_empty();
         for _ in 0..if searches { 2 } else { 0 } {
             let (_, best) = times.iter().copied().min_by(|a, b| a.0.total_cmp(&b.0)).expect("one");
-            for choice in self.neighbours(best) {
-                if !times.iter().any(|(_, known)| *known == choice) {
-                    times.push((self.decode(choice, is_fused)?, choice));
+            for shape in self.neighbours(best) {
+                if !times.iter().any(|(_, known)| *known == shape) {
+                    times.push((self.decode(shape, is_fused)?, shape));
                 }
             }
         }
-        // Again, and one after the other: clocks fall while kernels are compiled.
+        // Measured again, one after another: clocks fall while kernels are compiled.
         times.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let is_shown = |at: usize, choice: DecodeChoice| {
-            at < SHOWN || choice == suited || options.layouts.contains(&choice)
+        let is_shown = |at: usize, shape: AttendDecodeShape| {
+            at < SHOWN || shape == suited || options.layouts.contains(&shape)
         };
-        let shown: Vec<DecodeChoice> = times
+        let shown: Vec<AttendDecodeShape> = times
             .into_iter()
             .enumerate()
-            .filter_map(|(at, (_, choice))| is_shown(at, choice).then_some(choice))
+            .filter_map(|(at, (_, shape))| is_shown(at, shape).then_some(shape))
             .collect();
         let mut rounds = vec![Vec::new(); shown.len()];
         for _ in 0..ROUNDS {
-            for (choice, times) in shown.iter().zip(&mut rounds) {
-                times.push(self.decode(*choice, is_fused)?);
+            for (shape, times) in shown.iter().zip(&mut rounds) {
+                times.push(self.decode(*shape, is_fused)?);
             }
         }
         let median = |mut times: Vec<f64>| {
@@ -356,7 +360,7 @@ impl Bed {
             times[ROUNDS / 2]
         };
         let mut found: Vec<_> = rounds.into_iter().map(median).zip(shown).collect();
-        let place = found.iter().position(|(_, choice)| *choice == suited).expect("it is shown");
+        let place = found.iter().position(|(_, shape)| *shape == suited).expect("it is shown");
         found.swap(0, place);
         Ok(found)
     }
@@ -383,8 +387,8 @@ fn spread(at: usize, count: usize) -> usize {
     at * step.unwrap_or(1) % count
 }
 
-fn layout(choice: DecodeChoice, is_fused: bool) -> String {
-    let DecodeChoice { local, lanes, unroll, queries, splits, alone, least } = choice;
+fn layout(shape: AttendDecodeShape, is_fused: bool) -> String {
+    let AttendDecodeShape { local, lanes, unroll, queries, splits, alone, least } = shape;
     let kind = if is_fused { "fused " } else { "" };
     format!(
         "{kind}local {local} lanes {lanes} unroll {unroll} queries {queries} splits {splits} alone {alone} least {least}"
@@ -397,13 +401,13 @@ fn bench_decode(bed: &Bed, options: &Options) -> Result<(), String> {
             continue;
         }
         if options.report {
-            for &choice in &options.layouts {
-                println!("{}: {}", layout(choice, is_fused), bed.report(choice, is_fused)?);
+            for &shape in &options.layouts {
+                println!("{}: {}", layout(shape, is_fused), bed.report(shape, is_fused)?);
             }
             continue;
         }
         let times = bed.decode_times(is_fused, options)?.into_iter();
-        let lines = times.map(|(seconds, choice)| (seconds, layout(choice, is_fused))).collect();
+        let lines = times.map(|(seconds, shape)| (seconds, layout(shape, is_fused))).collect();
         bed.print(lines);
     }
     Ok(())
@@ -411,26 +415,26 @@ fn bench_decode(bed: &Bed, options: &Options) -> Result<(), String> {
 
 fn bench_rows(bed: &Bed, options: &Options) -> Result<(), String> {
     let capabilities = bed.gpu.capabilities();
-    let mut choices = MatrixChoice::candidates(capabilities, &bed.shape);
-    choices.truncate(if options.quick { 1 } else { 24 });
-    let (shape, frame, tiles) = (bed.shape, bed.frame, bed.tiles);
+    let mut shapes = AttendMatrixShape::candidates(capabilities, &bed.attention);
+    shapes.truncate(if options.quick { 1 } else { 24 });
+    let (attention, frame, tiles) = (bed.attention, bed.frame, bed.tiles);
     let (query, target) = (bed.query.span(), bed.target.span());
     let mut lines = Vec::new();
-    for choice in choices {
+    for shape in shapes {
         let seconds = bed.time(|cache| {
             let output = MatrixOutput::Plain(target);
-            let launch = MatrixLaunch { shape, cache, frame, tiles, query, output, choice };
+            let launch = MatrixLaunch { attention, cache, frame, tiles, query, output, shape };
             launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
         })?;
-        let MatrixChoice { product, subgroups, queries, keys, .. } = choice;
+        let AttendMatrixShape { product, subgroups, queries, keys, .. } = shape;
         lines.push((
             seconds,
             format!("matrix {product:?} subgroups {subgroups} queries {queries} keys {keys}"),
         ));
     }
-    let choice = TileChoice::suited(capabilities);
+    let shape = AttendTileShape::suited(capabilities);
     let seconds = bed.time(|cache| {
-        let launch = TileLaunch { shape, cache, frame, tiles, query, target, choice };
+        let launch = TileLaunch { attention, cache, frame, tiles, query, target, shape };
         launch.dispatch(&bed.gpu, "rows", 0).map_err(|error| error.to_string())
     })?;
     lines.push((seconds, "tiles".to_owned()));
@@ -444,10 +448,10 @@ fn bench_heads(bed: &Bed) -> Result<f64, String> {
         let launch = HeadsLaunch {
             frame: bed.frame,
             rows: bed.rows,
-            dim: bed.shape.heads.dim,
+            dim: bed.attention.heads.dim,
             query: Some(Turned {
                 query: bed.query.span(),
-                heads: bed.shape.heads.query,
+                heads: bed.attention.heads.query,
                 query_norm: Some(bed.weights.address()),
             }),
             stored: Some(Stored {

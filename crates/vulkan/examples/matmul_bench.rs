@@ -1,4 +1,4 @@
-//! Times the matrix-matrix products of Gemma 3 27B on the device at hand over the shapes that it
+//! Times the matrix-matrix products of Gemma 3 27B on this machine's device in the shapes that it
 //! could use.
 //!
 //! ```text
@@ -9,9 +9,9 @@
 //! With `--quick` only the default shapes are measured, with `--all` every candidate instead of the
 //! three best. Each `--fragment` adds a shape of the fragment kernel (subgroups, left factors,
 //! groups, slices, depth, workgroups). Times are medians of ten launches over ten different
-//! matrices, so that no cache keeps weights from one to the next; each includes a barrier. Gate and
-//! up give halves where they do in a model. With `--report` the driver's report on the kernels
-//! follows.
+//! matrices, so that no cache keeps weights from one launch to the next; each includes a barrier.
+//! Gate and up write halves if they do so in a model. With `--report` the driver's report on the
+//! kernels follows.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ use trine_vulkan::{Choice, Gpu, GpuError, testing};
 
 /// Launches of a measurement.
 const LAUNCHES: usize = 10;
-/// While kernels are compiled the device lowers its clocks; it takes about this long to raise them.
+/// The device lowers its clocks while kernels are compiled; it takes about this long to raise them.
 const WARM_UP: Duration = Duration::from_millis(2000);
-/// Measurements of a shape until one is at full clocks.
+/// Most measurements of a shape until one is at full clocks.
 const TRIES: usize = 12;
 
 /// A product of a layer of Gemma 3 27B.
@@ -56,8 +56,8 @@ struct Options {
     report: bool,
     format: Format,
     widths: Vec<usize>,
-    /// Subgroups, lefts, groups, slices, depth and workgroups of fragment shapes to measure beside
-    /// the candidates.
+    /// Subgroups, lefts, groups, slices, depth and workgroups of fragment shapes to measure in
+    /// addition to the candidates.
     fragments: Vec<[u32; 6]>,
     device: Choice,
 }
@@ -112,7 +112,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Numbers without a pattern.
+/// Returns numbers without a pattern.
 fn noise(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -120,7 +120,8 @@ fn noise(state: &mut u64) -> u64 {
     *state
 }
 
-/// Random 16-bit patterns: any, or positive halves from 2^-10 to 2^-8, which scales may be.
+/// Returns random 16-bit patterns: any, or positive halves from 2^-10 to 2^-8, which are valid
+/// scales.
 fn pattern(bytes: usize, scales: bool) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15;
     let words = (0..bytes.div_ceil(8)).map(|_| {
@@ -130,7 +131,7 @@ fn pattern(bytes: usize, scales: bool) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// Random matrices of a format.
+/// Returns random matrices of a format.
 fn matrices(
     gpu: &Arc<Gpu>,
     format: Format,
@@ -164,8 +165,9 @@ fn matrices(
     Ok(made)
 }
 
-/// Memory of a job's activations. It comes in large blocks as the engine's does: products with
-/// operands in small allocations of their own took up to five times as long on an H200.
+/// Returns memory of a job's activations. It is allocated in large blocks, as the engine's is:
+/// products with operands in small allocations of their own took up to five times as long on an
+/// H200.
 fn filled(gpu: &Arc<Gpu>, arena: &mut Arena, bytes: &[u8]) -> Result<Buffer, GpuError> {
     let buffer = arena.allocate(bytes.len() as u64, "activations")?;
     let transfer = Transfer::new(gpu);
@@ -288,7 +290,7 @@ fn prepare<'a>(
 }
 
 /// Measures at the device's full clocks: a reference launch runs before and after what is measured,
-/// and the measurement is repeated until the reference is as quick as it ever was.
+/// and the measurement is repeated until the reference is as quick as its quickest run.
 struct Clock<'a> {
     gpu: &'a Arc<Gpu>,
     reference: &'a [Dispatch],
@@ -305,7 +307,8 @@ impl Clock<'_> {
         }
     }
 
-    /// Seconds of a launch, and the reference's over its quickest: 1 at full clocks.
+    /// Returns the seconds of a launch, and the reference's seconds over its quickest: 1 at full
+    /// clocks.
     fn measure(&mut self, dispatches: &[Dispatch]) -> (f64, f64) {
         let mut best = (f64::NAN, f64::INFINITY);
         for _ in 0..TRIES {
@@ -328,7 +331,7 @@ impl Clock<'_> {
 }
 
 trait RepeatTo {
-    /// As many items, over and over.
+    /// Returns `count` items by repeating the given ones.
     fn repeat_to(&self, count: usize) -> Vec<Dispatch>;
 }
 
@@ -338,7 +341,7 @@ impl RepeatTo for [Dispatch] {
     }
 }
 
-/// Prints a job's shapes, the quickest first; gives the best's seconds.
+/// Prints a job's shapes, the quickest first. Returns the seconds of the best.
 fn print(options: &Options, job: &Job<'_>, mut measured: Vec<(f64, f64, MatmulShape)>) -> f64 {
     let default = measured.first().map(|(_, _, shape)| *shape);
     measured.sort_by(|a, b| a.0.total_cmp(&b.0));

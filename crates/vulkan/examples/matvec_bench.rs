@@ -1,13 +1,14 @@
 //! Times the matrix-vector kernels on the matrices of Gemma 3 27B in several shapes.
 //!
 //! `matvec_bench [--quick] [--stream] [--small] [--format NAME] [--case TEXT]`: `--quick` tries
-//! only the shapes that the tuner would, `--small` takes matrices of an eighth of the rows and
-//! columns (software devices), `--format` is q4_0 unless given, `--case` takes the products whose
-//! names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
+//! only the shapes that the tuner would, `--small` uses matrices of an eighth of the rows and
+//! columns (for software devices), `--format` is q4_0 unless given, `--case` selects the products
+//! whose names contain a text. The device is the best one, or the one that TRINE_TEST_VULKAN names.
 //!
-//! Each time is the median of ten runs of a chain of dispatches over distinct matrices, a barrier
-//! between all, less that of a chain of half the length: launch and drain count, submission does
-//! not. At the end stands what the products of one token take together, which leaves out attention.
+//! Each time is the median of ten runs of a chain of dispatches over distinct matrices, with a
+//! barrier between any two, less that of a chain of half the length, so that launch and drain count
+//! and submission does not. The last line is the time of all products of one token together,
+//! without attention.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use trine_vulkan::raw::gpu::Gpu;
 use trine_vulkan::raw::memory::{Buffer, Place};
 use trine_vulkan::testing::{gpu, wall};
 
-/// More than any cache holds.
+/// More than the size of any cache.
 const DISTINCT_BYTES: u64 = 400 << 20;
 const RUNS: usize = 10;
 
@@ -51,7 +52,7 @@ struct Case {
 struct Options {
     quick: bool,
     small: bool,
-    /// Only the kernel for one row.
+    /// Whether only the kernel for one row is measured.
     stream: bool,
     format: Format,
     case: String,
@@ -88,7 +89,7 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// The products of a layer at one row, and its widest two at more.
+/// Returns the products of a layer at one row, and its widest two at more rows.
 fn cases(small: bool) -> Vec<Case> {
     let part = if small { 8 } else { 1 };
     let [hidden, heads, gate] =
@@ -119,7 +120,7 @@ fn cases(small: bool) -> Vec<Case> {
     cases
 }
 
-/// A buffer of arbitrary bytes that make no NaN of f16 or f32.
+/// Returns a buffer of arbitrary bytes that contain no NaN in f16 or f32.
 fn filled(gpu: &Arc<Gpu>, bytes: u64) -> Result<Buffer, String> {
     let buffer =
         gpu.allocate(bytes, Place::Upload, "a matrix").map_err(|error| error.to_string())?;
@@ -140,7 +141,7 @@ fn filled(gpu: &Arc<Gpu>, bytes: u64) -> Result<Buffer, String> {
     Ok(buffer)
 }
 
-/// Everything that the launches of a case touch.
+/// All memory that the launches of a case touch.
 struct Bench {
     case: Case,
     format: Format,
@@ -235,21 +236,21 @@ impl Bench {
         MatvecLaunch(Product { matrix, width: self.case.width, input: self.input(), output })
     }
 
-    /// Seconds of one dispatch.
+    /// Returns the seconds of one dispatch.
     fn time(&self, gpu: &Arc<Gpu>, shape: MatvecShape) -> Result<f64, String> {
         self.time_of(gpu, |index, segments| {
             self.launch(index, segments).dispatch(gpu, shape, "bench", 0)
         })
     }
 
-    /// Seconds of one dispatch of the kernel for one row.
+    /// Returns the seconds of one dispatch of the kernel for one row.
     fn time_stream(&self, gpu: &Arc<Gpu>, shape: StreamShape) -> Result<f64, String> {
         self.time_of(gpu, |index, segments| {
             self.stream(index, segments).dispatch(gpu, shape, "bench", 0)
         })
     }
 
-    /// The same product for the kernel for one row.
+    /// Returns the same product for the kernel for one row.
     fn stream<'a>(&self, index: usize, segments: &'a [Segment]) -> StreamLaunch<'a> {
         let input = match self.input() {
             ProductInput::Operand(_) => ProductInput::Operand(Operand {
@@ -312,7 +313,7 @@ impl Bench {
         Ok((long - short).max(1e-9) / count as f64)
     }
 
-    /// The shapes to try.
+    /// Returns the shapes to try.
     fn shapes(&self, gpu: &Gpu, quick: bool) -> Vec<MatvecShape> {
         let segments = self.segments();
         let launch = self.launch(0, &segments);
@@ -329,7 +330,7 @@ impl Bench {
             for lanes in [8, 16, 32] {
                 for rows in [1, 2, 4] {
                     for &unroll in unrolls {
-                        // More registers than any device gives without spilling.
+                        // More registers than any device offers without spilling.
                         if rows * unroll > 8 || rows * self.case.width as u32 > 32 {
                             continue;
                         }
@@ -354,7 +355,7 @@ impl Bench {
     }
 }
 
-/// Registers and spills, where the driver tells.
+/// Returns registers and spills, if the driver reports them.
 fn registers(gpu: &Gpu, launch: &MatvecLaunch<'_>, shape: MatvecShape) -> String {
     let layout = launch.lay_out(gpu.capabilities(), shape, "bench");
     let Ok(layout) = layout else { return String::new() };
@@ -365,7 +366,7 @@ fn registers(gpu: &Gpu, launch: &MatvecLaunch<'_>, shape: MatvecShape) -> String
     told.map(|(name, value)| format!(" {name} {value}")).collect()
 }
 
-/// Seconds in the default shape and in the best one.
+/// Returns the seconds in the default shape and in the best one.
 fn bench(gpu: &Arc<Gpu>, case: &Case, options: &Options) -> Result<[f64; 2], String> {
     let bench = Bench::new(gpu, case, options.format)?;
     let segments = bench.segments();

@@ -1,7 +1,7 @@
-//! Compiles the kernels that Gemma 3 takes on the device at hand and prints what its driver tells
-//! of each, as JSON: `cargo xtask radv` makes its report of it.
+//! Compiles the kernels that Gemma 3 needs on this machine's device and prints what its driver
+//! reports of each, as JSON. `cargo xtask radv` makes its report from this.
 //!
-//! Nothing runs: launches are laid out over addresses that are not there.
+//! Nothing runs: launches are laid out over addresses without memory.
 
 use std::collections::{BTreeMap, HashSet};
 use std::process::ExitCode;
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use trine_model::{Heads, KvType};
 use trine_vulkan::dispatch::{Dispatch, Span};
 use trine_vulkan::kernels::attention::{
-    AttentionShape, DecodeChoice, DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixChoice,
-    MatrixLaunch, MatrixOutput, TileChoice, TileLaunch,
+    AttendDecodeShape, AttendMatrixShape, AttendTileShape, Attention, DecodeLaunch, FrameAddresses,
+    Fused, KvCache, MatrixLaunch, MatrixOutput, TileLaunch,
 };
 use trine_vulkan::kernels::elements::{ElementWork, ElementsLaunch};
 use trine_vulkan::kernels::embed::EmbedLaunch;
@@ -119,12 +119,12 @@ struct Report {
     /// The kernels that were reported.
     known: HashSet<KernelKey>,
     kernels: Vec<Value>,
-    /// The next address that nothing was laid out at.
+    /// The next address at which nothing has been laid out.
     next: u64,
 }
 
 impl Report {
-    /// Memory that is not there.
+    /// Returns addresses without memory.
     fn span(&mut self, bytes: usize) -> Span {
         let span = Span { address: self.next, bytes: bytes as u64 };
         self.next += (bytes as u64).next_multiple_of(256);
@@ -167,7 +167,7 @@ impl Report {
         self.add_any(name, &[], false, |gpu| dispatch(gpu).map(drop))
     }
 
-    /// Lays out a launch and reports the kernels that it takes, but for those that another took.
+    /// Lays out a launch and reports the kernels that it needs, except those already reported.
     fn add_any(
         &mut self,
         name: &str,
@@ -386,7 +386,7 @@ impl Report {
         let Sizes { name, heads, .. } = sizes;
         let [query_columns, kv_columns, _] = sizes.parts();
         let stored = if kind == KvType::Int8 { "int8" } else { "f16" };
-        let shape = AttentionShape { heads: *heads, scale: 1.0, window: None };
+        let attention = Attention { heads: *heads, scale: 1.0, window: None };
         let frame = FrameAddresses {
             frame: self.span(1 << 16).address,
             tables: self.span(1 << 16).address,
@@ -399,7 +399,7 @@ impl Report {
         let rope = self.floats(1, heads.dim).address;
 
         for rows in NARROW {
-            let choice = DecodeChoice::suited(self.gpu.capabilities(), &shape, rows);
+            let shape = AttendDecodeShape::suited(self.gpu.capabilities(), &attention, rows);
             let fused = Fused {
                 key: self.floats(1, kv_columns),
                 value: self.floats(1, kv_columns),
@@ -409,17 +409,17 @@ impl Report {
                 epsilon: EPSILON,
             };
             let launch = DecodeLaunch {
-                shape,
+                attention,
                 cache,
                 frame,
                 rows,
                 query: self.floats(rows, query_columns),
                 plain: None,
                 operand: Some(self.operand(OperandKind::Fixed16, rows, query_columns)),
-                scratch: self.span(DecodeLaunch::scratch_bytes(&shape, rows, &choice) as usize),
-                counters: self.span(DecodeLaunch::counter_bytes(&shape, rows) as usize),
+                scratch: self.span(DecodeLaunch::scratch_bytes(&attention, rows, &shape) as usize),
+                counters: self.span(DecodeLaunch::counter_bytes(&attention, rows) as usize),
                 fused: (rows == 1).then_some(fused),
-                choice,
+                shape,
             };
             let unit = if rows == 1 { "row" } else { "rows" };
             let title = format!("{name} attention, {rows} {unit}, {stored} cache");
@@ -429,17 +429,17 @@ impl Report {
         let rows = 512;
         let (query, target) = (self.floats(rows, query_columns), self.floats(rows, query_columns));
         let title = format!("{name} attention, many rows, {stored} cache");
-        if let Some(choice) = MatrixChoice::suited(self.gpu.capabilities(), &shape) {
-            let output = if shape.gives_halves(kind) {
+        if let Some(shape) = AttendMatrixShape::suited(self.gpu.capabilities(), &attention) {
+            let output = if attention.gives_halves(kind) {
                 MatrixOutput::Operand(self.operand(OperandKind::Halves, rows, query_columns))
             } else {
                 MatrixOutput::Plain(target)
             };
-            let launch = MatrixLaunch { shape, cache, frame, tiles: 16, query, output, choice };
+            let launch = MatrixLaunch { attention, cache, frame, tiles: 16, query, output, shape };
             self.add_wide(&title, &["v_wmma"], |gpu| launch.dispatch(gpu, &title, 0))?;
         }
-        let choice = TileChoice::suited(self.gpu.capabilities());
-        let launch = TileLaunch { shape, cache, frame, tiles: 16, query, target, choice };
+        let shape = AttendTileShape::suited(self.gpu.capabilities());
+        let launch = TileLaunch { attention, cache, frame, tiles: 16, query, target, shape };
         self.add_wide(&title, &[], |gpu| launch.dispatch(gpu, &title, 0))?;
 
         let turned = Turned { query, heads: heads.query, query_norm: Some(norm) };
@@ -457,7 +457,7 @@ impl Report {
         self.add(&title, |gpu| launch.dispatch(gpu, &title, 0))
     }
 
-    /// What does not depend on the model's sizes.
+    /// Lays out the launches that do not depend on the model's sizes.
     fn others(&mut self, sizes: &Sizes) -> Result<(), GpuError> {
         let (rows, columns) = (16, sizes.hidden);
         for format in FORMATS {

@@ -30,7 +30,7 @@ impl DeviceKind {
         }
     }
 
-    /// Name for people.
+    /// A name for people to read.
     pub fn name(self) -> &'static str {
         match self {
             DeviceKind::Discrete => "discrete",
@@ -74,7 +74,7 @@ pub struct CooperativeShape {
     pub m: u32,
     /// Columns of the right matrix.
     pub n: u32,
-    /// What is summed over.
+    /// The dimension that is summed over.
     pub k: u32,
     /// Elements of the factors.
     pub input: Element,
@@ -87,7 +87,7 @@ pub struct CooperativeShape {
 pub struct MemoryHeap {
     /// Size in bytes.
     pub bytes: u64,
-    /// Whether it is the device's own.
+    /// Whether it is memory of the device itself.
     pub device_local: bool,
     /// Whether the processor can map some of it.
     pub host_visible: bool,
@@ -118,9 +118,9 @@ pub struct Capabilities {
     pub pipeline_cache_uuid: [u8; 16],
     /// Major and minor version of Vulkan.
     pub api: (u32, u32),
-    /// Invocations of a subgroup unless a pipeline asks for another number.
+    /// Invocations of a subgroup, unless a pipeline asks for another number.
     pub subgroup: u32,
-    /// Least and most invocations of a subgroup that a pipeline can ask for.
+    /// The least and the most invocations of a subgroup that a pipeline can ask for.
     pub subgroup_range: (u32, u32),
     /// Bytes of shared memory of a workgroup.
     pub shared_bytes: u32,
@@ -136,10 +136,11 @@ pub struct Capabilities {
     pub integer_dot_accelerated: bool,
     /// Matrix products in one instruction, at subgroup scope.
     pub cooperative: Vec<CooperativeShape>,
-    /// Whether invocations hold the elements of matrices that `kernels/matmul/probe.rs` knows;
-    /// found out when a device is opened, false in a list of devices.
+    /// Whether the invocations of a subgroup hold the elements of matrices in the layout that
+    /// `kernels/matmul/probe.rs` knows. Opening a device finds this out; in a list of devices it is
+    /// false.
     pub fragments: bool,
-    /// Compute units or multiprocessors, where the driver tells.
+    /// Compute units or multiprocessors, if the driver reports them.
     pub cores: Option<u32>,
     /// Memory heaps.
     pub heaps: Vec<MemoryHeap>,
@@ -148,18 +149,18 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// What the device is called among others: its name, and what kind it is.
+    /// Returns what tells the device from others: its name and its kind.
     pub fn label(&self) -> String {
         format!("{} (vulkan, {})", self.name, self.kind.name())
     }
 
-    /// Whether the device has an extension.
+    /// Returns whether the device has an extension.
     pub fn has(&self, extension: &str) -> bool {
         self.extensions.binary_search_by(|name| name.as_str().cmp(extension)).is_ok()
     }
 
-    /// Compute units or multiprocessors; where the driver does not tell, a usual number for the
-    /// kind of device.
+    /// Returns the number of compute units or multiprocessors; if the driver does not report it, a
+    /// usual number for the kind of device.
     pub fn cores_or_guess(&self) -> u32 {
         self.cores.unwrap_or(match self.kind {
             DeviceKind::Discrete | DeviceKind::Virtual => 80,
@@ -168,13 +169,13 @@ impl Capabilities {
         })
     }
 
-    /// Whether processor and device share one memory.
+    /// Returns whether the processor and the device share one memory.
     pub fn is_unified(&self) -> bool {
         matches!(self.kind, DeviceKind::Integrated | DeviceKind::Processor)
     }
 
-    /// What the device does at least: for predictions that must not be too short. Measured devices
-    /// do two to ten times as much.
+    /// Returns the speed that the device reaches at least, for predictions that must not be too
+    /// short. Measured devices are two to ten times as fast.
     pub fn cautious_speed(&self) -> Speed {
         let (bytes, operations) = match self.kind {
             DeviceKind::Discrete | DeviceKind::Virtual => (200e9, 10e12),
@@ -184,7 +185,7 @@ impl Capabilities {
         Speed { bytes, operations }
     }
 
-    /// The UUID as people write it.
+    /// Returns the UUID in its usual notation.
     pub fn uuid_text(&self) -> String {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let id = &self.uuid;

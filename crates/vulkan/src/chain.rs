@@ -1,23 +1,23 @@
 //! Chains: dispatches that follow one another without a barrier.
 //!
-//! A barrier makes a device drain before it launches the next dispatch: 2 to 3 us of an H200's
-//! memory time each. In a chain workgroups of the next dispatch start as soon as there is room,
-//! load what does not depend on the one before (weights), and wait for a counter. They wait only
-//! for the dispatch directly before their own. Of that, at least one workgroup waited for its own
-//! predecessor, so that all that the chain did before is done and visible.
+//! A barrier makes a device drain before it launches the next dispatch: each costs 2 to 3 us of an
+//! H200's memory time. In a chain, workgroups of the next dispatch start as soon as there is room,
+//! load what does not depend on the dispatch before (weights), and wait for a counter. They wait
+//! only for the dispatch directly before their own. At least one of its workgroups waited for its
+//! own predecessor, so everything that the chain did before is done and visible.
 //!
 //! ```text
 //! link: workgroups of the dispatch before that are not done, patience, address of `failed`   u32, u32, u64; 256 bytes apart
 //! ```
 //!
-//! What a kernel reads before it waits, or not past all caches (`early` of its link), must not be
-//! written in the same chain, which ends before it otherwise. A chain ends as well where workgroups
-//! have to be spread evenly over the cores ([`Fill`]).
+//! What a kernel reads before it waits, or by loads that do not bypass all caches (`early` of its
+//! link),, must not be written in the same chain: the chain ends before such a dispatch. A chain
+//! also ends where workgroups have to be spread evenly over the cores ([`Fill`]).
 //!
-//! Vulkan promises no progress between workgroups. It works on devices that start workgroups in the
-//! order of their dispatches, so that whoever is waited for has a place already; [`probe`] looks
-//! whether a device seems to. The wait is bounded: a workgroup that gives up says so in `failed`
-//! and goes on, its results do not count, and the program goes back to barriers.
+//! Vulkan promises no progress between workgroups. Chains work on devices that start workgroups in
+//! the order of their dispatches, so that a workgroup that others wait for already has its place;
+//! [`probe`] finds out whether a device seems to do so. The wait is bounded: a workgroup that gives
+//! up sets `failed` and continues, its results are discarded, and the program returns to barriers.
 
 use std::sync::Arc;
 
@@ -36,30 +36,30 @@ use crate::shaders::Shader;
 /// Words from one link to the next: CHAIN_LINK_BYTES of the shader.
 const LINK_WORDS: usize = 64;
 
-/// Where the chains of recordings that never run at the same time have their memory.
+/// The memory of the chains of recordings that never run at the same time.
 pub(crate) struct ChainMemory {
     links: Arena,
     failed: Buffer,
 }
 
 impl ChainMemory {
-    /// Memory for recordings that take about `expected` bytes together.
+    /// Creates the memory for recordings that take about `expected` bytes together.
     ///
     /// # Errors
-    /// If it cannot be had.
+    /// If the memory cannot be allocated.
     pub(crate) fn new(gpu: &Arc<Gpu>, expected: u64) -> Result<Self, GpuError> {
         let failed = gpu.allocate(4, Place::Readback, "the chains' state")?;
         failed.write(0, &[0; 4]);
         Ok(Self { links: Arena::new(gpu, Place::Device, expected), failed })
     }
 
-    /// The most bytes that a recording of `dispatches` dispatches takes: a link for each, one after
-    /// each chain, all of it twice.
+    /// Returns the most bytes that a recording of `dispatches` dispatches takes: a link for each
+    /// dispatch and one after each chain, all of it twice.
     pub(crate) fn most_bytes(dispatches: usize) -> u64 {
         (2 * 4 * LINK_WORDS * dispatches.div_ceil(2) * 3) as u64
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(crate) fn bytes(&self) -> u64 {
         self.links.allocated() + self.failed.bytes()
     }
@@ -73,11 +73,11 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
-    /// Chains neighbours whose kernels can be chained; `None` if no neighbours can. What it writes
-    /// to the device is there when the transfer is finished.
+    /// Chains neighbours whose kernels can be chained. Returns `None` if no neighbours can. What it
+    /// writes to the device is in place once the transfer is finished.
     ///
     /// # Errors
-    /// If memory cannot be had or the device fails.
+    /// If memory cannot be allocated or the device fails.
     pub(crate) fn link(
         gpu: &Gpu,
         memory: &mut ChainMemory,
@@ -110,13 +110,13 @@ impl Chains {
         Ok(Some(Self { links, initial: image, failed }))
     }
 
-    /// Makes the links ready for the next run.
+    /// Returns the copy that makes the links ready for the next run.
     pub(crate) fn reset(&self) -> Copy {
         Copy { from: self.initial.clone(), to: self.links.clone(), bytes: self.links.bytes() }
     }
 
-    /// Whether a workgroup gave up waiting in a run that has ended: what that run computed does not
-    /// count.
+    /// Returns whether a workgroup gave up waiting in a run that has ended. The results of such a
+    /// run are not valid.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.values::<u32>(0, 1)[0] != 0
     }
@@ -134,14 +134,15 @@ impl Chains {
 }
 
 /// Rounds of 1024 looks at a counter before a workgroup gives up: some tenths of a second on a GPU.
-/// A software driver ends loops after 65,535 turns by itself, and there nobody waits.
+/// A software driver ends loops by itself after 65,535 turns, and there no workgroup ever waits.
 fn patience(kind: DeviceKind) -> u32 {
     if kind == DeviceKind::Processor { 32 } else { 512 }
 }
 
-/// How many dispatches from the first on make a chain: those whose kernels can, until one reads
-/// early what another of them writes, or has to be spread evenly although another one fills the
-/// device: what comes after that other one makes a chain of its own.
+/// Returns how many dispatches, from the first on, make a chain: those whose kernels can be
+/// chained, up to one that reads early what another of them writes, or up to one that has to be
+/// spread evenly although another one fills the device. In that case the chain ends after that
+/// other one, and what follows it makes a chain of its own.
 fn length(dispatches: &[Dispatch]) -> usize {
     let mut full = None;
     for (index, dispatch) in dispatches.iter().enumerate() {
@@ -159,8 +160,8 @@ fn length(dispatches: &[Dispatch]) -> usize {
     dispatches.len()
 }
 
-/// Which dispatches get which link (its first word), and the links' words: how many workgroups each
-/// waits for.
+/// Returns which dispatches get which link (the index of its first word), and the words of the
+/// links: how many workgroups each waits for.
 fn place(dispatches: &[Dispatch]) -> (Vec<(usize, usize)>, Vec<u32>) {
     let (mut placed, mut words) = (Vec::new(), Vec::new());
     let push = |words: &mut Vec<u32>, left: u32| {
@@ -187,7 +188,7 @@ fn place(dispatches: &[Dispatch]) -> (Vec<(usize, usize)>, Vec<u32>) {
     (placed, words)
 }
 
-/// Workgroups of each probing dispatch, per core: more than run at the same time.
+/// Workgroups of each probing dispatch per core: more than run at the same time.
 const PROBE_GROUPS_PER_CORE: u32 = 24;
 /// Probing dispatches.
 const PROBE_LENGTH: u32 = 48;
@@ -203,8 +204,8 @@ struct ProbeArgs {
     groups: u32,
 }
 
-/// Whether chains work on a device: whether a long one comes to its end, and each dispatch sees
-/// what the one before wrote.
+/// Returns whether chains work on a device: whether a long one comes to its end, and whether each
+/// dispatch sees what the one before it wrote.
 ///
 /// # Errors
 /// If the device fails.
@@ -330,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_device_of_the_tests_can_be_probed() {
-        // A device that runs its dispatches one after the other has nothing to wait for.
+        // A device that runs its dispatches one after the other never has to wait.
         assert!(probe(&gpu()).unwrap_or_else(|error| panic!("{error}")));
     }
 }

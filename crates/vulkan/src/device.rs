@@ -1,4 +1,4 @@
-//! A Vulkan device and how Programs on it are made.
+//! A Vulkan device and how it makes Programs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,7 +26,7 @@ struct Shared {
     gpu: Mutex<Arc<Gpu>>,
 }
 
-/// Opens a device and finds out what only kernels that run on it tell. `cache` keeps compiled
+/// Opens a device and finds out what only kernels that run on it can tell. `cache` keeps compiled
 /// pipelines.
 ///
 /// # Errors
@@ -56,16 +56,17 @@ impl VulkanDevice {
         Ok(Self { shared, tuner, is_invariant: false })
     }
 
-    /// The same device, with shapes of kernels chosen in this way. Without this they are those of
-    /// the static tables.
+    /// Returns the same device, which chooses the shapes of its kernels in this way. Without this
+    /// call they come from the static tables.
     pub fn tuned(self, tuning: Tuning) -> Self {
         Self { tuner: Arc::new(Tuner::new(tuning)), ..self }
     }
 
-    /// The same device, whose Programs give a row the same bits whatever other rows are in its step
-    /// ([`Program::is_invariant`]): every step runs the kernels of the widest one. A row takes as
-    /// long alone as that does, so the width should be as small as the rows of a usual step; from
-    /// 65 rows on prompts are not quicker for each of their rows.
+    /// Returns the same device, whose Programs compute the same bits for a row whatever other rows
+    /// are in its step ([`Facts::is_invariant`](trine_backend::Facts::is_invariant)): every step
+    /// runs the kernels of the widest one. A step of a single row takes as long as the widest step,
+    /// so the width should be as small as the number of rows in a usual step; from 65 rows on,
+    /// prompts are not quicker per row.
     pub fn batch_invariant(self) -> Self {
         Self { is_invariant: true, ..self }
     }
@@ -74,12 +75,12 @@ impl VulkanDevice {
         self.is_invariant
     }
 
-    /// The opened device.
+    /// Returns the opened device.
     pub fn gpu(&self) -> Arc<Gpu> {
         self.shared.gpu.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is decided of it without loading anything.
+    /// Returns what can be decided about the device without loading anything.
     pub fn outline(&self) -> Outline {
         Outline::new(self.gpu().capabilities().clone(), self.is_invariant)
     }

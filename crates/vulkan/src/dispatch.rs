@@ -1,4 +1,5 @@
-//! Dispatches as data: what runs, with which arguments, and which memory it reads and writes.
+//! Dispatches as data: which kernel runs, with which arguments, and which memory it reads and
+//! writes.
 
 use bytemuck::Pod;
 
@@ -12,10 +13,10 @@ pub struct Push {
 }
 
 impl Push {
-    /// The arguments as the shader's push-constant block lays them out.
+    /// Lays the arguments out as the shader's push-constant block has them.
     ///
     /// # Panics
-    /// If they are larger than [`PUSH_BYTES`] or no multiple of 4 bytes.
+    /// If they are larger than [`PUSH_BYTES`] or not a multiple of 4 bytes.
     pub fn of<T: Pod>(args: &T) -> Self {
         let source = bytemuck::bytes_of(args);
         assert!(source.len() <= PUSH_BYTES && source.len().is_multiple_of(4), "push constants");
@@ -24,15 +25,15 @@ impl Push {
         Self { bytes, length: source.len() }
     }
 
-    /// Sets a device address among the arguments.
+    /// Writes a device address into the arguments.
     ///
     /// # Panics
-    /// If it is outside of them.
+    /// If the offset is outside the arguments.
     pub fn set_address(&mut self, offset: usize, address: u64) {
         self.bytes[..self.length][offset..offset + 8].copy_from_slice(&address.to_ne_bytes());
     }
 
-    /// The bytes in use.
+    /// Returns the bytes in use.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -48,7 +49,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Whether the ranges share a byte.
+    /// Returns whether the ranges share a byte.
     pub fn overlaps(self, other: Span) -> bool {
         self.address < other.address + other.bytes && other.address < self.address + self.bytes
     }
@@ -61,25 +62,26 @@ pub enum Fill {
     Little,
     /// Wherever there is room.
     Anywhere,
-    /// Evenly: they have equal shares of the work and are small enough for several of them to share
-    /// a core. If they started while others are at work, they would crowd the cores that are done
-    /// first. The large workgroups of products of one row cannot.
+    /// Evenly: the workgroups have equal shares of the work, and are small enough for several of
+    /// them to share a core. If they started while others are at work, they would crowd onto the
+    /// cores that are done first. The large workgroups of products of one row are too large to do
+    /// so.
     Evenly,
 }
 
-/// A dispatch's part in a chain: dispatches that wait for one another themselves
-/// ([`crate::chain`]).
+/// A dispatch's part in a chain: in a chain (module `chain`) dispatches wait for one another by
+/// themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// It is ordered only by barriers.
     Outside,
     /// Its kernel can be part of a chain.
     Able {
-        /// Where its arguments have the link's address, in bytes from the first argument.
+        /// Where its arguments hold the link's address, in bytes from the first argument.
         offset: usize,
-        /// Memory that no dispatch before it in its chain may have written: it is read before the
-        /// wait, or by loads that a cache of a single core may serve. Weights and what the host
-        /// writes do not count.
+        /// Memory that no earlier dispatch of its chain may have written, because it is read before
+        /// the wait, or by loads that the cache of a single core may serve. Weights and what the
+        /// host writes do not count.
         early: Option<Span>,
         /// How its workgroups fill the device.
         fill: Fill,
@@ -111,9 +113,10 @@ pub struct Dispatch {
     pub link: Link,
 }
 
-/// Decides where barriers stand: before a dispatch that touches what one since the last barrier
-/// wrote, or writes what one since then reads. Within a chain there are none; before it there is
-/// one, because those that follow in it wait only for it.
+/// Decides where barriers stand: before a dispatch that touches what another has written since the
+/// last barrier, or that writes what another has read since then. Within a chain there are none.
+/// Before a chain there is always one, because the dispatches that follow in it wait only for their
+/// predecessors in it.
 #[derive(Debug, Default)]
 pub struct Hazards {
     reads: Vec<Span>,
@@ -121,7 +124,7 @@ pub struct Hazards {
 }
 
 impl Hazards {
-    /// Whether a barrier has to stand before this dispatch. The dispatch is remembered.
+    /// Returns whether a barrier has to stand before this dispatch, and remembers the dispatch.
     pub fn needs_barrier(&mut self, dispatch: &Dispatch) -> bool {
         let meets = |spans: &[Span], others: &[Span]| {
             spans.iter().any(|span| others.iter().any(|other| span.overlaps(*other)))

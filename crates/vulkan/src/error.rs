@@ -15,7 +15,7 @@ pub enum GpuError {
         /// What the system's linker said.
         reason: String,
     },
-    /// No device answers to what was asked for.
+    /// No device matches what was asked for.
     #[error("no Vulkan device {wanted}; {found}")]
     NoDevice {
         /// What was asked for.
@@ -41,10 +41,10 @@ pub enum GpuError {
         /// What was to be launched.
         what: String,
     },
-    /// A Plan reads what it has not written.
+    /// A Plan reads a buffer that it has not written.
     #[error("the Plan reads {buffer} before anything has written it")]
     Unwritten {
-        /// The Plan's name of it.
+        /// The Plan's name of the buffer.
         buffer: String,
     },
     /// No recording has room for a step.
@@ -63,7 +63,7 @@ pub enum GpuError {
         /// Bytes asked for.
         bytes: u64,
     },
-    /// The driver gave the device up: a crash, a hang, a reset or an unplugged device.
+    /// The driver gave up the device: a crash, a hang, a reset or an unplugged device.
     #[error("the GPU was lost while {during}")]
     Lost {
         /// What was being done.
@@ -88,7 +88,7 @@ pub enum GpuError {
 }
 
 impl GpuError {
-    /// The same as an error of a backend, on the device of this name.
+    /// Converts to an error of a backend, on the device of this name.
     pub(crate) fn on(self, device: &str) -> BackendError {
         let device = device.to_owned();
         match self {
@@ -99,7 +99,7 @@ impl GpuError {
         }
     }
 
-    /// The error of a call whose result is not success.
+    /// Returns the error of a call whose result is not success.
     pub(crate) fn of(call: &str, result: vk::Result) -> Self {
         match result {
             vk::Result::ERROR_DEVICE_LOST => GpuError::Lost { during: call.to_owned() },
@@ -113,7 +113,7 @@ impl GpuError {
 
 /// Names the call in an error.
 pub(crate) trait During<T> {
-    /// The value, or the error of the named call.
+    /// Returns the value, or the error of the named call.
     fn during(self, call: &str) -> Result<T, GpuError>;
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) fn read_at_most(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     let file = std::fs::metadata(path)?;
     let refuse = |what: &str| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
-    // Not opened before: that would wait for somebody to write to a pipe.
+    // Checked before the file is opened: opening a pipe would wait for a writer.
     if !file.is_file() {
         return refuse("it is not a regular file");
     }
@@ -25,11 +25,11 @@ pub(crate) fn read_at_most(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// Writes a file beside its place and renames it, so that no reader sees half of it. Makes the
-/// folder if it is not there.
+/// Writes a file beside its place and renames it, so that no reader sees half of it. Creates the
+/// folder if it does not exist.
 ///
 /// # Errors
-/// If the folder or the file cannot be written; a file that was there is left as it was.
+/// If the folder or the file cannot be written. A file that existed before is left as it was.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let Some(folder) = path.parent() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! The backend's seam: what a device holds and loads.
+//! What the backend asks of a device: its facts, its memory, and loading.
 
 use trine_backend::{BackendError, Device, DeviceMemory, Memory, Program, ProgramOptions};
 use trine_model::{Model, Plan};

@@ -27,7 +27,7 @@ use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// Rows that a matrix is padded to, so that a tile of as many rows can be read whole.
+/// Rows that a matrix is padded to, so that a tile of that many rows can be read whole.
 pub const ROWS_PADDED: usize = 16;
 /// Elements of a K format's block.
 const SUPER: usize = 256;
@@ -53,7 +53,8 @@ pub enum Format {
     Q6K,
 }
 
-/// The device's format for a file's; `None` for formats that are converted to Q8_0 first.
+/// Returns the device's format for a file's format, or `None` for formats that are converted to
+/// Q8_0 first.
 pub fn device_format(dtype: DType) -> Option<Format> {
     Some(match dtype {
         DType::F32 => Format::F32,
@@ -67,13 +68,13 @@ pub fn device_format(dtype: DType) -> Option<Format> {
     })
 }
 
-/// The format in which the device holds a file's.
+/// Returns the format in which the device holds a file's format.
 pub(crate) fn format_of(dtype: DType) -> Format {
     device_format(dtype).unwrap_or(Format::Q8_0)
 }
 
-/// One number for each plane: its bytes in a row, in some rows or in a matrix, or its place. Absent
-/// planes have 0.
+/// One number for each plane: its bytes in a row, in several rows or in a matrix, or its place.
+/// Absent planes have 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PlaneBytes {
     /// Codes.
@@ -87,7 +88,7 @@ pub struct PlaneBytes {
 }
 
 impl PlaneBytes {
-    /// The planes of `rows` rows, where these are one row's.
+    /// Returns the planes of `rows` rows, if `self` is the planes of one row.
     fn times(self, rows: u64) -> Option<Self> {
         Some(Self {
             codes: self.codes.checked_mul(rows)?,
@@ -97,8 +98,8 @@ impl PlaneBytes {
         })
     }
 
-    /// Where each plane begins in one allocation, codes first, each aligned to 256 bytes; and the
-    /// bytes of all. None where that overflows.
+    /// Returns where each plane begins in one allocation (codes first, each aligned to 256 bytes)
+    /// and the bytes of all planes. Returns `None` if that overflows.
     pub fn layout(self) -> Option<(PlaneBytes, u64)> {
         let after = |start: u64, bytes: u64| {
             start.checked_add(bytes)?.checked_next_multiple_of(PLANE_ALIGNMENT)
@@ -112,7 +113,7 @@ impl PlaneBytes {
 }
 
 impl Format {
-    /// Its part of the names of shaders.
+    /// Returns the format's part of the names of shaders.
     pub fn name(self) -> &'static str {
         match self {
             Format::F32 => "f32",
@@ -136,7 +137,7 @@ impl Format {
         Format::Q6K,
     ];
 
-    /// The file's format.
+    /// Returns the file's format.
     pub fn dtype(self) -> DType {
         match self {
             Format::F32 => DType::F32,
@@ -149,13 +150,13 @@ impl Format {
         }
     }
 
-    /// Whether the elements are floats, whose products take plain operands; the others take
-    /// fixed-point ones.
+    /// Returns whether the elements are floats. Products of floats take plain operands, those of
+    /// other formats fixed-point operands.
     pub fn is_float(self) -> bool {
         !self.dtype().is_quantized()
     }
 
-    /// Bytes of each plane of one row of `columns` elements.
+    /// Returns the bytes of each plane in one row of `columns` elements.
     pub fn row_bytes(self, columns: usize) -> PlaneBytes {
         let groups = columns.div_ceil(GROUP) as u64;
         let blocks = 4 * groups;
@@ -176,7 +177,8 @@ impl Format {
         }
     }
 
-    /// Bytes of each plane of a matrix, its padding rows included; `None` where that overflows.
+    /// Returns the bytes of each plane of a matrix, its padding rows included, or `None` if that
+    /// overflows.
     pub fn plane_bytes(self, rows: usize, columns: usize) -> Option<PlaneBytes> {
         let rows = rows.checked_next_multiple_of(ROWS_PADDED)?;
         self.row_bytes(columns).times(rows as u64)
@@ -188,17 +190,17 @@ impl Format {
 pub struct Matrix {
     /// Its format.
     pub format: Format,
-    /// Rows, padding not counted.
+    /// Rows without padding.
     pub rows: usize,
-    /// Elements of a row, padding not counted.
+    /// Elements of a row without padding.
     pub columns: usize,
     /// Device addresses of the planes; 0 for absent ones.
     pub planes: PlaneBytes,
 }
 
 impl Matrix {
-    /// A matrix whose planes lie in one allocation as [`PlaneBytes::layout`] says, and the bytes
-    /// that it takes; `None` where the sizes overflow.
+    /// Returns a matrix whose planes lie in one allocation as [`PlaneBytes::layout`] says, and the
+    /// bytes that it takes. Returns `None` if the sizes overflow.
     pub fn at(address: u64, format: Format, rows: usize, columns: usize) -> Option<(Matrix, u64)> {
         let sizes = format.plane_bytes(rows, columns)?;
         let (starts, total) = sizes.layout()?;
@@ -213,8 +215,8 @@ impl Matrix {
         Some((Matrix { format, rows, columns, planes }, total))
     }
 
-    /// Bytes of the weights, and additions and multiplications of a product with `width` rows of
-    /// activations.
+    /// Returns the bytes of the weights, and the additions and multiplications of a product with
+    /// `width` rows of activations.
     pub(crate) fn cost(&self, width: usize) -> (u64, u64) {
         let row = self.format.row_bytes(self.columns);
         let bytes = row.codes + row.high + row.scales + row.supers;
@@ -238,7 +240,7 @@ pub enum PackError {
         /// Bytes of the source.
         bytes: usize,
     },
-    /// A plane has not as many bytes as the rows take.
+    /// A plane does not have as many bytes as the rows take.
     #[error("the {plane} plane of {rows} rows takes {expected} bytes, not {found}")]
     Plane {
         /// Name of the plane.
@@ -252,8 +254,8 @@ pub enum PackError {
     },
 }
 
-/// The bytes of some rows in each plane. They are written from front to back and never read: device
-/// memory will do.
+/// The bytes of some rows in each plane. They are written from front to back and never read, so
+/// they may be device memory.
 #[derive(Debug, Default)]
 pub struct PlanesMut<'a> {
     /// Codes.
@@ -267,8 +269,8 @@ pub struct PlanesMut<'a> {
 }
 
 impl<'a> PlanesMut<'a> {
-    /// The planes of a matrix in one allocation laid out by [`PlaneBytes::layout`]; `None` where it
-    /// is too short.
+    /// Returns the planes of a matrix in one allocation laid out by [`PlaneBytes::layout`], or
+    /// `None` if the allocation is too short.
     pub fn of_allocation(bytes: &'a mut [u8], planes: PlaneBytes) -> Option<Self> {
         let (starts, total) = planes.layout()?;
         let rest = bytes.get_mut(..usize::try_from(total).ok()?)?;
@@ -283,7 +285,7 @@ impl<'a> PlanesMut<'a> {
         })
     }
 
-    /// The first `rows` rows and the rest, for other threads.
+    /// Splits the planes into the first `rows` rows and the rest, for different threads.
     ///
     /// # Panics
     /// If there are fewer rows.
@@ -299,7 +301,7 @@ impl<'a> PlanesMut<'a> {
         )
     }
 
-    /// Zeros: rows of padding.
+    /// Writes zeros: rows of padding.
     pub fn clear(&mut self) {
         self.codes.fill(0);
         self.high.fill(0);
@@ -323,11 +325,11 @@ impl<'a> PlanesMut<'a> {
     }
 }
 
-/// Packs whole rows: `source` holds them in the file's format, `planes` exactly their bytes in each
-/// plane.
+/// Packs whole rows. `source` holds them in the file's format, and `planes` is exactly as long as
+/// the rows are in each plane.
 ///
 /// # Errors
-/// [`PackError`] where the lengths do not fit.
+/// [`PackError`] if the lengths do not fit.
 pub fn pack_rows(
     format: Format,
     columns: usize,
@@ -365,8 +367,8 @@ pub fn pack_rows(
     Ok(())
 }
 
-/// Q4_0 and Q8_0: blocks of a scale and `BYTES` - 2 bytes of codes, four to a group; `group` orders
-/// the codes of one.
+/// Packs Q4_0 and Q8_0: a block is a scale and `BYTES` - 2 bytes of codes, a group is four blocks.
+/// `group` orders the codes of a group.
 fn pack_classic<const BYTES: usize, const CODES: usize>(
     source: &[u8],
     codes: &mut [u8],
@@ -393,14 +395,14 @@ fn pack_classic<const BYTES: usize, const CODES: usize>(
     }
 }
 
-/// 16 bytes at `at` as a number.
+/// Returns the 16 bytes at `at` as a number.
 fn sixteen(bytes: &[u8], at: usize) -> u128 {
     let mut array = [0; 16];
     array.copy_from_slice(&bytes[at..at + 16]);
     u128::from_le_bytes(array)
 }
 
-/// A byte in all sixteen.
+/// Returns a number whose sixteen bytes are all this one.
 const fn everywhere(byte: u8) -> u128 {
     u128::from_le_bytes([byte; 16])
 }
@@ -427,8 +429,8 @@ fn q8_0_group(blocks: &[[u8; 34]; 4], out: &mut [u8; 128]) {
     }
 }
 
-/// 16 bytes whose nibbles are the low (shift 0) or high (shift 4) nibbles of 16 and of 16 other
-/// bytes.
+/// Returns 16 bytes whose nibbles are the low (shift 0) or high (shift 4) nibbles of 16 bytes and
+/// of 16 other bytes.
 fn nibbles(low: u128, high: u128, shift: u32) -> u128 {
     let mask = everywhere(0x0F);
     ((low >> shift) & mask) | (((high >> shift) & mask) << 4)
@@ -454,7 +456,7 @@ fn pack_q4_k(source: &[u8], codes: &mut [u8], scales: &mut [u8], supers: &mut [u
     }
 }
 
-/// The 6-bit scale and minimum of each of the eight runs, from the twelve bytes that
+/// Returns the 6-bit scale and minimum of each of the eight runs, from the twelve bytes that
 /// `trine_weights::blocks` describes.
 pub(crate) fn q4_k_scales(packed: &[u8]) -> [u8; 16] {
     let mut out = [0; 16];
@@ -505,8 +507,8 @@ fn pack_q6_k(
     }
 }
 
-/// The high pairs of 16 elements, which are the lowest two bits of 16 bytes, in one word. Turning
-/// the upper bit over turns q into q - 32 in two's complement.
+/// Returns the high pairs of 16 elements, which are the lowest two bits of 16 bytes, in one word.
+/// Inverting the upper bit turns q into q - 32 in two's complement.
 fn q6_k_pairs(bytes: u128) -> u32 {
     let pairs = (bytes & everywhere(3)) ^ everywhere(2);
     (0..4).fold(0, |word, k| word | ((pairs >> (32 * k)) as u32) << (2 * k))

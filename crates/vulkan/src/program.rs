@@ -1,5 +1,5 @@
-//! A Plan bound to a GPU: weights and caches in its memory, and for each of a ladder of widths the
-//! commands of a whole pass, recorded once.
+//! A Plan bound to a GPU: weights and caches in its memory, and, for each of a ladder of widths,
+//! the commands of a whole pass, recorded once.
 
 mod bound;
 mod emit;
@@ -38,10 +38,10 @@ pub(crate) struct VulkanProgram {
     device: VulkanDevice,
     model: Model,
     facts: Facts,
-    /// `None` after the device failed: the next step starts over.
+    /// `None` after the device failed: the next step sets it up again.
     bound: Option<Bound>,
     profile: Option<Vec<f64>>,
-    /// Raised by whoever wants a step to end early.
+    /// Raised to end a step early.
     stop: Option<Arc<AtomicBool>>,
     flights: Flights<Step>,
     /// The step that was waited for last.
@@ -50,7 +50,7 @@ pub(crate) struct VulkanProgram {
     top: Vec<Vec<TopLogit>>,
 }
 
-/// What is kept of a step.
+/// What is remembered of a step.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     /// Index of its pass.
@@ -58,7 +58,7 @@ struct Step {
     goal: usize,
     /// Rows of each kind.
     rows: Width,
-    /// Whether it ran when it was submitted.
+    /// Whether it already ran, with timestamps, when it was submitted.
     is_timed: bool,
 }
 
@@ -115,7 +115,8 @@ impl VulkanProgram {
         Ok(())
     }
 
-    /// A transfer's failure. Where memory for it is missing, the device has not failed.
+    /// Converts a transfer's failure. If only memory for the transfer was missing, the device has
+    /// not failed.
     fn not_transferred(&mut self, error: GpuError) -> BackendError {
         match error {
             GpuError::OutOfMemory { .. } => error.on(&self.facts.device),
@@ -123,7 +124,7 @@ impl VulkanProgram {
         }
     }
 
-    /// Begins a checked step. A step with a profile runs to its end.
+    /// Begins a checked step. A step with a profile runs to its end here.
     fn begin(&mut self, batch: &Batch<'_>) -> Result<Step, GpuError> {
         let Facts { plan, options, .. } = &self.facts;
         let binding = Binding { model: &self.model, plan, options };
@@ -149,7 +150,7 @@ impl VulkanProgram {
     }
 }
 
-/// What is known of a Program before it is loaded.
+/// Returns what is known of a Program before it is loaded.
 fn facts(device: &VulkanDevice, plan: Plan, options: ProgramOptions) -> Facts {
     let order = if cfg!(target_endian = "little") { "little" } else { "big" };
     let kernels = if device.is_invariant() { "invariant" } else { "fastest" };
@@ -198,7 +199,8 @@ impl Program for VulkanProgram {
         self.flights.check_idle()?;
         let Facts { plan, options, .. } = &self.facts;
         options.check_slots(from, to)?;
-        // Without memory on the device there is nothing to copy: what the caches held is lost.
+        // Without memory on the device there is nothing to copy: the contents of the caches are
+        // lost.
         let Some(bound) = &self.bound else { return Ok(()) };
         let result = bound.copy_rings(plan, options, [from, to], positions);
         result.map_err(|error| self.failed(error))
@@ -275,7 +277,7 @@ impl Pages for VulkanProgram {
 }
 
 impl VulkanProgram {
-    /// Finds the largest logits on the host, where too many are equal for the device's room.
+    /// Finds the largest logits on the host, if more are equal than the device has room for.
     fn find_top(&mut self) -> Result<(), BackendError> {
         let mut found = std::mem::take(&mut self.top);
         let vocabulary = self.facts.plan.output(0).columns;
@@ -296,7 +298,7 @@ impl VulkanProgram {
     }
 }
 
-/// Index of the least pass that a batch fits into.
+/// Returns the index of the least pass that a batch fits into.
 fn pass_of(passes: &[Pass], batch: &Batch<'_>) -> usize {
     let keys = passes.iter().map(|pass| pass.key);
     let lone = batch.spans().all(|span| span.rows == 1);

@@ -1,12 +1,13 @@
 //! Raw Vulkan: the only module of this crate that calls the driver.
 //!
 //! The unsafe calls rest on these rules. Every handle is owned by exactly one Rust value, which
-//! destroys it when it is dropped and keeps what it was made from alive by an [`std::sync::Arc`]. A
-//! queue is used under its mutex. Command buffers are recorded by one thread before they are
-//! shared. A run returns only when the device has finished with its commands, also where it fails
-//! ([`commands::Recording::run`]): between runs nothing is in use, in whichever order values are
-//! dropped. Memory that the device may be using is written by the host only between submissions,
-//! which is why the functions that hand out mapped memory say who has to wait for whom.
+//! destroys it when it is dropped, and which keeps alive what the handle was made from by an
+//! [`std::sync::Arc`]. A queue is used under its mutex. Command buffers are recorded by one thread
+//! before they are shared. A run returns only when the device has finished with its commands, even
+//! if it fails (`Recording::run` in `commands.rs`): between runs nothing is in use, whatever the
+//! order in which values are dropped. The host writes memory that the device may be using only
+//! between submissions, which is why the functions that hand out mapped memory say who has to wait
+//! for whom.
 
 pub(crate) mod commands;
 pub mod gpu;

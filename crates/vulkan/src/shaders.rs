@@ -5,7 +5,7 @@
 pub struct Shader(pub &'static str);
 
 impl Shader {
-    /// Its SPIR-V.
+    /// Returns its SPIR-V.
     ///
     /// # Panics
     /// If there is no shader of this name, which is a mistake in this crate.
@@ -14,7 +14,7 @@ impl Shader {
         found.map_or_else(|| panic!("no shader {}", self.0), |(_, code)| *code)
     }
 
-    /// All shaders.
+    /// Returns all shaders.
     pub fn all() -> impl Iterator<Item = Shader> {
         SHADERS.iter().map(|(name, _)| Shader(name))
     }

@@ -11,11 +11,11 @@ use crate::raw::commands::{Copy, Recording};
 use crate::raw::gpu::{Choice, Gpu};
 use crate::raw::memory::{Buffer, Place};
 
-/// Names the device that the tests run on, by a part of its name.
+/// Environment variable with a part of the name of the device that the tests run on.
 pub const DEVICE_VARIABLE: &str = "TRINE_TEST_VULKAN";
 
-/// The device of the tests: the one that the environment names, otherwise the best one, software
-/// included.
+/// Returns the device of the tests: the one that the environment names, otherwise the best one,
+/// software included.
 ///
 /// # Panics
 /// If there is none: the tests need one, and `cargo xtask drivers` installs a software one.
@@ -31,9 +31,9 @@ pub fn gpu() -> Arc<Gpu> {
     .clone()
 }
 
-/// Whether the tests' device gets the case of this number: a GPU gets all, software one of `share`,
-/// because it compiles a kernel for seconds. Where `share` has no divisor in common with the counts
-/// of what is varied, every value of each is seen.
+/// Returns whether the tests' device runs the case of this number: a GPU runs all, software one in
+/// `share`, because it takes seconds to compile a kernel. If `share` has no divisor in common with
+/// the counts of what is varied, every value of each is tested.
 ///
 /// # Panics
 /// If there is no device.
@@ -51,7 +51,7 @@ pub fn run(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) {
     result.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Seconds of each dispatch, from timestamps with a barrier between all.
+/// Returns the seconds of each dispatch, from timestamps with a barrier between any two.
 ///
 /// # Panics
 /// If the device fails.
@@ -64,8 +64,8 @@ pub fn timed(gpu: &Arc<Gpu>, dispatches: &[Dispatch]) -> Vec<f64> {
     times.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Wall seconds of each of `runs` runs of a recording, after one that is not counted: what a chain
-/// of dispatches takes with the barriers that it needs and no others.
+/// Returns the wall-clock seconds of each of `runs` runs of a recording, after one that is not
+/// counted: the time of a chain of dispatches with the barriers that it needs and no others.
 ///
 /// # Panics
 /// If the device fails.
@@ -84,7 +84,7 @@ pub fn wall(gpu: &Arc<Gpu>, dispatches: &[Dispatch], runs: usize) -> Vec<f64> {
     measure().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A device buffer with these values.
+/// Returns a device buffer with these values.
 ///
 /// # Panics
 /// If memory runs out.
@@ -96,7 +96,7 @@ pub fn upload<T: Pod>(gpu: &Arc<Gpu>, values: &[T]) -> Buffer {
     host
 }
 
-/// A device buffer whose every f32 is a NaN and every f16 too.
+/// Returns a device buffer in which every f32, and every f16, is a NaN.
 ///
 /// # Panics
 /// If memory runs out.
@@ -104,7 +104,7 @@ pub fn poisoned(gpu: &Arc<Gpu>, bytes: u64) -> Buffer {
     upload(gpu, &vec![0xFF_u8; bytes.next_multiple_of(4) as usize])
 }
 
-/// The values of a buffer.
+/// Returns the values of a buffer.
 ///
 /// # Panics
 /// If the device fails.
@@ -120,7 +120,7 @@ pub fn download<T: Pod>(gpu: &Arc<Gpu>, buffer: &Buffer) -> Vec<T> {
     host.values::<T>(0, buffer.bytes() as usize / size_of::<T>()).to_vec()
 }
 
-/// The device of the tests, as the engine sees it.
+/// Returns the device of the tests, as the engine uses it.
 ///
 /// # Panics
 /// If there is none.

@@ -1,5 +1,5 @@
-//! The model's weights on the device: packed by all threads, straight into device memory where it
-//! is mapped.
+//! The model's weights on the device: packed by all threads, directly into device memory if it is
+//! mapped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,18 +27,19 @@ use reach::{Reach, unit};
 /// Bytes of a file that one thread packs at a time.
 const PIECE: usize = 1 << 20;
 
-/// Called with bytes done and bytes in all while weights are loaded; from several threads.
+/// Called with the bytes done and the bytes in all while weights are loaded, by several threads.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// All weights of a Plan.
 pub(crate) struct Weights {
-    /// (the Plan's weights in it, rows after rows; the matrix).
+    /// (the Plan's weights in it, one after another; the matrix).
     matrices: Vec<(Vec<WeightId>, Matrix)>,
     /// Address of each vector, by weight.
     vectors: Vec<Option<u64>>,
-    /// Powers of two in which the results of gated products are halves, by the gate's weight.
+    /// The power of two in whose units the results of each gated product fit into halves, by the
+    /// gate's weight.
     units: Vec<(WeightId, f32)>,
-    /// What the addresses are in.
+    /// The memory that the addresses are in.
     _memory: Vec<Buffer>,
     /// The tables that stay in the file.
     tables: Vec<(WeightId, Tensor)>,
@@ -49,7 +50,7 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// The matrix of exactly these weights.
+    /// Returns the matrix of exactly these weights.
     ///
     /// # Panics
     /// If the Plan has no product with them.
@@ -58,7 +59,7 @@ impl Weights {
         found.expect("every product's matrices were loaded").1
     }
 
-    /// Address of a vector's f32 values.
+    /// Returns the address of a vector's f32 values.
     ///
     /// # Panics
     /// If it is not a vector.
@@ -66,17 +67,17 @@ impl Weights {
         self.vectors[id.0].expect("norms have vectors")
     }
 
-    /// A table that stays in the file.
+    /// Returns a table that stays in the file.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it does not stay there.
     pub(crate) fn table(&self, id: WeightId) -> &Tensor {
         let found = self.tables.iter().find(|(of, _)| *of == id);
         &found.expect("gathered rows come from tables in the file").1
     }
 
-    /// The power of two in which the results of the gated product with this gate are halves; NaN
-    /// where its weights are broken.
+    /// Returns the power of two in whose units the results of the gated product with this gate fit
+    /// into halves, or NaN if its weights are broken.
     ///
     /// # Panics
     /// If its input is not a norm ([`norm_before`]).
@@ -130,7 +131,7 @@ impl Weights {
     }
 }
 
-/// Matrices that are packed together; each once.
+/// Returns the matrices that are packed together, each once.
 fn joints(plan: &Plan) -> Vec<Joint> {
     let mut all: Vec<Joint> = Vec::new();
     for joint in plan.steps.iter().flat_map(|step| Joint::all(plan, &step.op)) {
@@ -141,7 +142,7 @@ fn joints(plan: &Plan) -> Vec<Joint> {
     all
 }
 
-/// The tables that stay in the file.
+/// Returns the tables that stay in the file.
 fn tables(model: &Model, plan: &Plan) -> Result<Vec<(WeightId, Tensor)>, BackendError> {
     let ids = (0..plan.weights.len()).map(WeightId);
     let in_file = ids.filter(|id| plan.weight(*id).place == WeightPlace::File);
@@ -154,7 +155,7 @@ fn planned_bytes(plan: &Plan, joint: &Joint) -> u64 {
     planes.and_then(|planes| planes.layout()).map_or(0, |(_, bytes)| bytes)
 }
 
-/// Bytes of device memory that the weights of a Plan take.
+/// Returns the bytes of device memory that the weights of a Plan take.
 pub(crate) fn forecast(plan: &Plan) -> u64 {
     let mut sizes: Vec<u64> = joints(plan).iter().map(|joint| planned_bytes(plan, joint)).collect();
     let matrices = sizes.iter().sum();
@@ -162,7 +163,7 @@ pub(crate) fn forecast(plan: &Plan) -> u64 {
     blocks_bytes(matrices, &sizes)
 }
 
-/// Where rows go, and what looks at them on their way.
+/// Where rows go, and what examines them on their way.
 #[derive(Clone, Copy)]
 struct Packed<'a> {
     format: Format,
@@ -182,8 +183,8 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// What finds out how large the results of matrices can get: one for each of a gated product
-    /// after a norm where products take halves, otherwise none.
+    /// Returns what determines how large the results of matrices can get: one for each matrix of a
+    /// gated product after a norm, if products take halves, otherwise none.
     fn reaches(&self, joint: &Joint) -> Vec<Reach> {
         let ids = &joint.weights;
         let [gate, _] = &ids[..] else { return Vec::new() };
@@ -241,7 +242,7 @@ impl Load<'_> {
         Ok((Matrix { format, rows, columns, planes }, buffer))
     }
 
-    /// Packs a tensor's rows to row `first` and on.
+    /// Packs a tensor's rows, beginning at row `first`.
     fn rows(&self, tensor: &Tensor, place: Packed<'_>, first: usize) -> Result<(), GpuError> {
         let Packed { format, buffer, starts, reach } = place;
         let row = format.row_bytes(tensor.columns());
@@ -265,7 +266,7 @@ impl Load<'_> {
         )
     }
 
-    /// Zeros after the last row.
+    /// Writes zeros after the last row.
     fn padding(
         &self,
         planes: PlaneBytes,
@@ -336,7 +337,7 @@ impl Planes {
     }
 }
 
-/// Bytes of a vector's place.
+/// Returns the bytes that a vector takes.
 fn vector_size(weight: &trine_model::Weight) -> u64 {
     (4 * weight.columns as u64).next_multiple_of(256)
 }
@@ -366,7 +367,7 @@ fn load_vectors(
     Ok((vectors, memory))
 }
 
-/// Says which formats the device has no kernels for.
+/// Warns of the formats that the device has no kernels for.
 fn say_converted(converted: &[(DType, u64)]) {
     let mut formats: Vec<DType> = converted.iter().map(|(dtype, _)| *dtype).collect();
     formats.sort_by_key(|dtype| dtype.name());

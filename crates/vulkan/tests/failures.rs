@@ -1,5 +1,5 @@
-//! What happens when the device fails: an error that says so, and a device that works again
-//! afterwards.
+//! What happens when the device fails: it is reported as an error, and afterwards the device works
+//! again.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -14,7 +14,7 @@ use trine_cpu::CpuDevice;
 use trine_model::{KvType, Width, cut};
 use trine_vulkan::{Choice, Injected, VulkanDevice, testing};
 
-/// A device of the test's own: others run on theirs meanwhile.
+/// Opens a device of the test's own: other tests run on theirs at the same time.
 fn device() -> VulkanDevice {
     let choice = std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
     VulkanDevice::open(choice, None, None).unwrap()
@@ -75,7 +75,7 @@ fn more_sequences_than_a_frame_holds_are_refused() {
 
 #[test]
 fn a_chain_that_does_not_move_is_given_up() {
-    // The one with quantised weights: its products of one row are chained.
+    // The model with quantised weights: its products of one row are chained.
     let model = Golden::load("gguf/gemma3-qat").model;
     let device = device();
     let mut program = device.load(&model, &OPTIONS).unwrap();
@@ -91,7 +91,7 @@ fn a_chain_that_does_not_move_is_given_up() {
     assert!(program.run(&next).unwrap().iter().all(|logit| logit.is_finite()));
 }
 
-/// The rows of a table that the host gathers are an input, which a step of several rows changes.
+/// Rows of a table that the host gathers are an input, which a step of several rows changes.
 #[test]
 fn a_step_of_gathered_rows_is_done_again() {
     let model = Golden::load("gguf/gemma3-qat").model;
@@ -112,8 +112,8 @@ fn a_step_of_gathered_rows_is_done_again() {
     }
 }
 
-/// Norms, heads and residuals are changed in place there: what a broken step left must not be built
-/// on.
+/// Norms, heads and residuals are changed in place: nothing may build on what a broken step left
+/// there.
 #[test]
 fn a_chain_of_several_rows_that_does_not_move_is_given_up() {
     let model = Golden::load("gguf/gemma3-qat").model;
@@ -145,7 +145,7 @@ fn a_batch_that_breaks_a_rule_costs_nothing() {
     assert_eq!(program.run(&BATCH).unwrap(), before);
 }
 
-/// The processor with a device of the test's own, which gets what fits.
+/// Returns the processor together with a device of the test's own, which gets what fits.
 fn beside_the_processor(gpu: &VulkanDevice, choice: LayerChoice) -> DeviceGroup {
     let processor = CpuDevice::new(Some(2), None).unwrap();
     DeviceGroup::pair(Box::new(processor), Box::new(gpu.clone()), choice)
@@ -160,8 +160,8 @@ fn missing_memory_means_another_attempt() {
     gpu.gpu().inject(Injected::Memory);
     let mut program =
         beside_the_processor(&gpu, LayerChoice::Fitting).load(&model, &OPTIONS).unwrap();
-    // What so small a model takes depends little on its layers: they may all be on either device in
-    // the end.
+    // The memory of so small a model depends little on its layers: in the end all may be on either
+    // device.
     let shares = &program.facts().shares;
     let taken: usize = shares.iter().map(|share| share.layers).sum();
     assert!(shares.is_empty() || (shares.len() == 2 && taken == layers), "{shares:?}");
@@ -216,7 +216,7 @@ fn the_forecast_of_memory_holds() {
                 assert_eq!(expected.weights, found.weights, "{name}");
                 assert!(expected.caches >= found.caches, "{name}: {expected:?}, {found:?}");
                 assert!(expected.scratch >= found.scratch, "{name}: {expected:?}, {found:?}");
-                // Each of a handful of small pieces fills a block.
+                // Each of a few small pieces fills a block.
                 let most = found.total() + (10 << 20);
                 assert!(expected.total() <= most, "{name}: {expected:?}, {found:?}");
             }

@@ -1,4 +1,4 @@
-//! A row's logits are the same bits alone and among others, where a device is asked for that.
+//! A row's logits are the same bits by itself and among others, on a device that is asked for that.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -14,7 +14,7 @@ use trine_model::{KvType, Model, Width};
 use trine_vulkan::testing::{device, takes};
 use trine_weights::DType;
 
-/// Sequences that run alone and in company.
+/// Sequences that run by themselves and together.
 struct Crowd {
     /// Positions of each.
     lengths: &'static [usize],
@@ -22,7 +22,7 @@ struct Crowd {
     rows: usize,
 }
 
-/// Few of several blocks.
+/// A few, each of several blocks.
 const FEW: Crowd = Crowd { lengths: &[37, 50, 9], rows: 20 };
 /// As many as a server has by default.
 const MANY: Crowd = Crowd {
@@ -37,7 +37,7 @@ const MANY: Crowd = Crowd {
 type Step = Vec<(usize, usize)>;
 
 impl Crowd {
-    /// Each sequence by itself in pieces of `rows` rows.
+    /// Returns steps of each sequence by itself, in pieces of `rows` rows.
     fn apart(&self, rows: usize) -> Vec<Step> {
         let pieces = |(sequence, &length): (usize, &usize)| {
             let starts = (0..length).step_by(rows);
@@ -46,7 +46,7 @@ impl Crowd {
         self.lengths.iter().enumerate().flat_map(pieces).collect()
     }
 
-    /// All together, in pieces of random sizes up to `most` and in a random order.
+    /// Returns steps of all together, in pieces of random sizes up to `most` and in a random order.
     fn together(&self, seed: u64, most: usize) -> Vec<Step> {
         let mut random = Random(seed);
         let mut left = self.lengths.to_vec();
@@ -67,7 +67,7 @@ impl Crowd {
         steps
     }
 
-    /// Bits of the logits of every position of every sequence.
+    /// Returns the bits of the logits of every position of every sequence.
     fn run(&self, model: &Model, steps: &[Step]) -> Vec<Vec<u32>> {
         let vocabulary = model.config().vocabulary;
         let sequences = self.lengths.len();
@@ -127,7 +127,7 @@ impl Crowd {
     }
 }
 
-/// A random model with heads that the kernels take.
+/// Returns a random model with heads that the kernels support.
 fn supported(seed: u64, dtype: DType, folder: &Path) -> Model {
     let fits = |model: &Model| model.plan().caches.iter().all(|cache| cache.head_dim <= 256);
     let drawn = (seed..).step_by(100).map(|seed| model(&mut Random(seed), dtype, folder));
@@ -147,8 +147,8 @@ fn logits_do_not_depend_on_company() {
     }
 }
 
-/// Each of 32 sequences has the same bits by itself, beside 31 others in their next token, and
-/// among prompts.
+/// Each of 32 sequences has the same bits by itself, together with 31 others in their next token,
+/// and among prompts.
 #[test]
 fn logits_do_not_depend_on_31_others() {
     assert_eq!(MANY.lengths.len(), 32);

@@ -22,8 +22,9 @@ use trine_model::{KvType, Model, Op, WeightPlace, Width, fusion, gather, narrow}
 use trine_vulkan::testing::{device, takes};
 use trine_weights::DType;
 
-/// Largest difference of a logit, relative to the largest. Products of quantised weights with more
-/// than a few rows take activations of 11 bits where there are matrix units.
+/// Returns the largest allowed difference of a logit, relative to the largest logit. Products of
+/// quantised weights with more than a few rows take activations of 11 bits if there are matrix
+/// units.
 fn tolerance(dtype: DType) -> f32 {
     if dtype.is_quantized() { 4e-3 } else { 2e-4 }
 }
@@ -31,16 +32,16 @@ fn tolerance(dtype: DType) -> f32 {
 const DTYPES: [DType; 7] =
     [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
 
-/// Types with the seeds of their models. The kernels of each type are tested by themselves, so
-/// software gets every other one.
+/// Returns types with the seeds of their models. The kernels of each type have their own tests, so
+/// software devices run only every other one.
 fn types() -> impl Iterator<Item = (u64, DType)> {
     (0..).zip(DTYPES).filter(|&(seed, _)| takes(seed as usize, 2))
 }
 
-/// How many operations there are.
+/// The number of operations.
 const OPERATIONS: usize = 15;
 
-/// Numbers the operations, so that one that is added does not compile here before it is counted.
+/// Numbers the operations. An added one does not compile here before it is counted.
 fn number(op: &Op) -> usize {
     match op {
         Op::Embed { .. } => 0,
@@ -61,8 +62,8 @@ fn number(op: &Op) -> usize {
     }
 }
 
-/// A random model of several layers with heads that the kernels take. Tests use the same models:
-/// software compiles their kernels once.
+/// Returns a random model of several layers with heads that the kernels support. Tests use the same
+/// models, so that software devices compile their kernels once.
 fn supported(seed: u64, dtype: DType, folder: &Path) -> Model {
     let models = (seed..).step_by(DTYPES.len()).map(|seed| model(&mut Random(seed), dtype, folder));
     let fits = |model: &Model| {
@@ -104,13 +105,13 @@ fn every_form_of_the_plan_agrees_with_the_reference() {
     assert_eq!(seen.len(), OPERATIONS, "only {seen:?} were run");
 }
 
-/// Files may store each matrix in a format of its own. What the device has no kernels for it
-/// converts to Q8_0.
+/// Files may store each matrix in a different format. Formats that the device has no kernels for
+/// are converted to Q8_0.
 #[test]
 fn every_matrix_may_have_a_format_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let mut mixture = Mixture::default();
-    // All of one size: software compiles their kernels once.
+    // All of one size: software devices compile their kernels once.
     let sizes = Sizes {
         hidden: 256,
         ffn: 256,
@@ -137,7 +138,7 @@ fn every_matrix_may_have_a_format_of_its_own() {
     mixture.check();
 }
 
-/// On the GPU alone, and of a cut on both sides of the border, which two buffers cross.
+/// On the GPU only, and on both sides of a cut that two buffers cross.
 #[test]
 fn plans_with_more_inputs_and_outputs_agree_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();
@@ -162,7 +163,7 @@ fn plans_with_more_inputs_and_outputs_agree_with_the_reference() {
     }
 }
 
-/// An embedding table that is not the output matrix is no memory of the device.
+/// An embedding table that is not the output matrix takes no device memory.
 #[test]
 fn a_table_that_is_only_looked_up_stays_in_the_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -214,7 +215,7 @@ fn matrices_of_one_row_agree_with_the_reference() {
     assert!(worst <= tolerance(DType::F32), "{worst}");
 }
 
-/// Rows between the products of a feed-forward are interleaved where they are long.
+/// Rows between the products of a feed-forward are interleaved if they are long.
 #[test]
 fn long_feed_forwards_agree_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,8 +228,8 @@ fn long_feed_forwards_agree_with_the_reference() {
     }
 }
 
-/// Attention and gated products hand on halves where there are matrix units, caches are small and
-/// rows are whole groups.
+/// Attention and gated products write halves for the next product if there are matrix units, caches
+/// are small and rows are whole groups.
 #[test]
 fn quantised_models_with_small_caches_agree_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();
@@ -275,7 +276,7 @@ fn a_step_gives_the_same_bits_again() {
     assert_eq!(run(), run());
 }
 
-/// A GPU gives rows to another device, takes them from one, and both.
+/// A GPU passes rows to another device, takes them from one, and both.
 #[test]
 fn a_model_cut_anywhere_agrees_with_the_reference() {
     let folder = tempfile::tempdir().unwrap();

@@ -27,8 +27,8 @@ const OPTIONS: ProgramOptions = ProgramOptions {
 const FIRST: SequenceView<'_> = SequenceView { slot: 0, blocks: &[0] };
 const SECOND: SequenceView<'_> = SequenceView { slot: 1, blocks: &[1] };
 
-/// A device of the test's own, on which each step of the Plan is a submission: others run on theirs
-/// meanwhile.
+/// Opens a device of the test's own, on which each step of the Plan is a submission: other tests
+/// run on theirs at the same time.
 fn device() -> VulkanDevice {
     let choice = std::env::var(testing::DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
     let device = VulkanDevice::open(choice, None, None).unwrap();
@@ -36,7 +36,7 @@ fn device() -> VulkanDevice {
     device
 }
 
-/// A prompt of three tokens, one of one token, and a step with a token of each sequence.
+/// Returns a prompt of three tokens, one of one token, and a step with a token of each sequence.
 fn steps() -> [Batch<'static>; 3] {
     let prompt = Batch { sequences: &[FIRST], ..BATCH };
     let single = Batch {
@@ -66,8 +66,8 @@ fn bits(program: &mut dyn Program, batch: &Batch<'_>) -> Vec<u32> {
     program.run(batch).unwrap().iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// Stops each step before each of its submissions, then runs it again: it and those after it give
-/// what they give without stops. Gives the submissions of each step.
+/// Stops each step before each of its submissions, then runs it again: its results and those of the
+/// steps after it are the same as without stops. Returns the number of submissions of each step.
 fn stop_everywhere(program: &mut dyn Program, device: &VulkanDevice) -> Vec<usize> {
     let steps = steps();
     let expected = steps.each_ref().map(|batch| bits(program, batch));
@@ -101,8 +101,8 @@ fn stop_everywhere(program: &mut dyn Program, device: &VulkanDevice) -> Vec<usiz
 
 #[test]
 fn a_stopped_step_leaves_everything_as_if_it_had_not_run() {
-    // The second one has quantised weights: its products of one row are chained, across submissions
-    // too.
+    // The second model has quantised weights: its products of one row are chained, also across
+    // submissions.
     for (name, has_chains) in [("gemma3-a", false), ("gguf/gemma3-qat", true)] {
         let model = Golden::load(name).model;
         let device = device();
@@ -136,8 +136,8 @@ fn a_raised_flag_stops_before_the_first_submission() {
     assert_eq!(bits(&mut *program, &steps[2]), expected[2], "the caches hold what they held");
 }
 
-/// What a broken chain leaves in counters must not reach a later step, which need not have a chain
-/// that would notice.
+/// What a broken chain leaves in counters must not reach a later step, which may have no chain that
+/// would notice.
 #[test]
 fn a_chain_that_fails_in_a_stopped_step_is_given_up() {
     let model = Golden::load("gguf/gemma3-qat").model;

@@ -1,5 +1,5 @@
-//! Shapes of kernels by measurement: what is kept of it, and that every shape gives the same
-//! results.
+//! Choosing shapes of kernels by measurement: what is kept of the measurements, and that every
+//! shape gives the same results.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -47,7 +47,7 @@ impl Store {
         PipelineCache::in_folder(self.folder.path())
     }
 
-    /// Loads a model as a process of its own would; gives how many kernels it measured.
+    /// Loads a model as a process of its own would. Returns how many kernels it measured.
     fn load(&self, model: &Model, mode: TuningMode, budget: Duration) -> usize {
         let told = Arc::new(Mutex::new(Vec::new()));
         let teller = told.clone();
@@ -61,7 +61,7 @@ impl Store {
         });
         device.load(model, &OPTIONS).unwrap();
         let first = told.lock().unwrap().clone();
-        // What the process has settled is not measured again.
+        // What the process has already decided is not measured again.
         device.load(model, &OPTIONS).unwrap();
         assert_eq!(*told.lock().unwrap(), first);
         let Some(&(last, total)) = first.last() else { return 0 };
@@ -73,7 +73,7 @@ impl Store {
         tuning_state(&self.cache(), testing::gpu().capabilities()).path
     }
 
-    /// Kernels in the file.
+    /// Returns the number of kernels in the file.
     fn kernels(&self) -> Option<usize> {
         let state = tuning_state(&self.cache(), testing::gpu().capabilities());
         assert_eq!(state.damage, None);
@@ -161,14 +161,14 @@ fn whole_kernel() -> serde_json::Value {
 fn a_device_that_fails_meanwhile_is_reported() {
     let model = Golden::load(QUANTISED).model;
     let mode = TuningMode::Missing;
-    // The first submission of a load brings the weights to the device where they are not mapped.
+    // The first submission of a load brings the weights to the device if they are not mapped.
     let device = device(Tuning { mode, software: true, ..Tuning::default() });
     for failure in [Injected::Loss, Injected::Timeout, Injected::Refusal] {
         let progress_device = device.clone();
         let tuned = device.clone().tuned(Tuning {
             mode,
             software: true,
-            // On a busy machine what comes after the first measurement would not be one.
+            // On a busy machine what comes after the first measurement would not be measured.
             budget: LONG,
             progress: Some(Arc::new(move |done, _| {
                 if done == 1 {
@@ -183,7 +183,7 @@ fn a_device_that_fails_meanwhile_is_reported() {
     device.load(&model, &OPTIONS).unwrap();
 }
 
-/// Shapes of the longest list of a kind of device.
+/// Returns the number of shapes in the longest list for a kind of device.
 fn shapes() -> usize {
     match testing::gpu().capabilities().kind {
         DeviceKind::Processor => 3,

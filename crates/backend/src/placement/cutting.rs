@@ -21,7 +21,7 @@ pub(super) fn distribute(
         LayerChoice::Exactly(layers) => layers.min(all),
     };
     let host = sites.iter().position(|site| site.memory.kind == MemoryKind::Host);
-    // Somebody has to take the rest.
+    // One site has to take the rest.
     let host = host.or_else(|| (wanted < all && sites.len() > 1).then_some(0));
     let others: Vec<usize> = (0..sites.len()).filter(|&site| Some(site) != host).collect();
     if let Some(host) = host
@@ -42,7 +42,7 @@ pub(super) fn distribute(
     if is_given {
         return Err(uncuttable(sites, &others, all - wanted));
     }
-    // With fewer sequences at once everything may still fit.
+    // With fewer sequences at a time everything may still fit.
     let alone = sizes.of_one_sequence();
     whole.sizes = &alone;
     for shares in [even, whole.filled()] {
@@ -64,8 +64,8 @@ pub(super) fn distribute(
     Err(whole.too_little())
 }
 
-/// Layers for each of `count` sites, as even as possible, the last one not more than others: it has
-/// the output matrix.
+/// Returns the layers for each of `count` sites, as even as possible. The last one has no more than
+/// the others, because it also has the output matrix.
 fn even_shares(layers: usize, count: usize) -> Vec<usize> {
     (0..count).map(|site| layers / count + usize::from(site < layers % count)).collect()
 }
@@ -80,8 +80,8 @@ struct Distribution<'a> {
 }
 
 impl Distribution<'_> {
-    /// The parts where each of the other sites has so many layers and the host the rest. `None`
-    /// where the Plan cannot be cut so.
+    /// Returns the parts if each of the other sites has as many layers as `shares` says and the
+    /// host has the rest, or `None` if the Plan cannot be cut like that.
     fn cut(&self, shares: &[usize]) -> Option<Cuts> {
         let mut rest = self.plan.clone();
         let mut parts = Vec::new();
@@ -119,7 +119,7 @@ impl Distribution<'_> {
         (site.forecast)(part, &self.sizes.least(is_last)).total() <= free
     }
 
-    /// As many layers for each site as fit, the last site first.
+    /// Returns as many layers for each site as fit, filling the last site first.
     fn filled(&self) -> Vec<usize> {
         let mut shares = vec![0; self.others.len()];
         let mut rest = self.plan.clone();
@@ -139,7 +139,7 @@ impl Distribution<'_> {
         shares
     }
 
-    /// What is missing where there is no host to take what does not fit.
+    /// Returns the error that says what is missing, if there is no host to take what does not fit.
     fn too_little(&self) -> BackendError {
         let least = self.sizes.least(true);
         let needed = self.others.iter().map(|&site| {

@@ -1,4 +1,4 @@
-//! Loads a model where placement says, and places it again where memory turns out to be short.
+//! Loads a model as placement decides, and places it again if memory turns out to be short.
 
 use trine_model::{Model, Plan, cut};
 
@@ -11,8 +11,8 @@ use crate::error::BackendError;
 use crate::parts::Parts;
 use crate::program::Program;
 
-/// What is tried where a device has less memory than it said, in eighths of the layers that it was
-/// to hold.
+/// Attempts for a device that has less memory than it reported, in eighths of the layers that it
+/// was to hold.
 const ATTEMPTS: [usize; 5] = [7, 6, 4, 2, 0];
 
 /// Devices that share a model, in the order in which they run its layers: the processor first, if
@@ -23,13 +23,13 @@ pub struct DeviceGroup {
 }
 
 impl DeviceGroup {
-    /// A group of at least one device. The processor takes the layers that the others have no room
-    /// for; `choice` is how many those take together.
+    /// Creates a group of at least one device. The processor takes the layers that the others have
+    /// no room for; `choice` is how many the others take together.
     pub fn new(devices: Vec<Box<dyn Device>>, choice: LayerChoice) -> Self {
         Self { devices, choice }
     }
 
-    /// The processor, or what stands for it, and one other device.
+    /// Creates a group of the processor, or what stands for it, and one other device.
     pub fn pair(first: Box<dyn Device>, second: Box<dyn Device>, choice: LayerChoice) -> Self {
         Self::new(vec![first, second], choice)
     }
@@ -88,7 +88,7 @@ pub fn load(
     }
 }
 
-/// Decides where [`load`] would put a Plan first, with the memory that is free as it is. Nothing is
+/// Decides where [`load`] would first put a Plan, with the memory that is free now. Nothing is
 /// loaded. Sites are the members of the device, in their order.
 ///
 /// # Errors
@@ -103,7 +103,7 @@ pub fn decide(
     place(plan, &sites, choice, demand)
 }
 
-/// The devices that a device stands for, or itself.
+/// Returns the devices that a device stands for, or the device itself.
 fn members(device: &dyn Device) -> Members<'_> {
     let alone = || Members { devices: vec![device], layers: LayerChoice::Fitting };
     device.members().unwrap_or_else(alone)
@@ -120,8 +120,8 @@ fn site(device: &dyn Device) -> Site<'_> {
     }
 }
 
-/// Loads the parts; on a failure, which one it was. The last part first: it is on the device that
-/// may have too little memory, and the others' work would be for nothing.
+/// Loads the parts. On a failure, returns which one failed. The last part is loaded first: it is on
+/// the device that may have too little memory, in which case the others' work would be wasted.
 fn load_parts(
     model: &Model,
     plan: &Plan,
@@ -142,9 +142,9 @@ fn load_parts(
     Ok(Box::new(Parts::new(plan, programs, placement, vocabulary)))
 }
 
-/// What went wrong so far.
+/// The failures so far.
 struct Shortages {
-    /// The first error, which says most.
+    /// The first error, which is the most informative.
     first: Option<BackendError>,
     /// For each site, the part that it was to hold at first, and the attempts since.
     tried: Vec<Option<(Part, usize)>>,
@@ -155,7 +155,7 @@ impl Shortages {
         Self { first: None, tried: vec![None; sites] }
     }
 
-    /// Assumes less memory where a part did not fit, for another attempt.
+    /// Assumes less memory for a part that did not fit, for another attempt.
     fn note(
         &mut self,
         placement: &Placement,
@@ -168,7 +168,7 @@ impl Shortages {
         let part = &placement.parts[part];
         let site = &mut sites[part.site];
         if site.memory.kind == MemoryKind::Host {
-            // Nothing takes layers off the processor; a shorter context may help.
+            // Layers cannot be taken off the processor, but a shorter context may help.
             let Demand::Within(bounds) = demand else { return Err(error) };
             let shorter = (placement.options.context / 2).max(CONTEXT_LEAST);
             if !bounds.is_context_open || shorter >= placement.options.context {
@@ -178,7 +178,7 @@ impl Shortages {
             return Ok(());
         }
         if let LayerChoice::Exactly(_) = choice {
-            // Not as missing memory: somebody asked for just this.
+            // Not reported as missing memory: exactly this was asked for.
             let what = format!("{} of its layers do not fit: {error}", part.plan.layers());
             return Err(BackendError::Unsupported { device: part.device.clone(), what });
         }
@@ -199,7 +199,7 @@ impl Shortages {
     }
 }
 
-/// Memory that the last layers of a part take, so many eighths of all.
+/// Returns the memory that the last layers of a part take, `eighths` eighths of all its layers.
 fn fraction(site: &Site<'_>, part: &Part, eighths: usize) -> u64 {
     let all = part.plan.layers();
     match cut::cut(&part.plan, all - all * eighths / 8) {
@@ -208,7 +208,7 @@ fn fraction(site: &Site<'_>, part: &Part, eighths: usize) -> u64 {
     }
 }
 
-/// Says what is less than was asked for.
+/// Logs what is less than was asked for.
 fn tell(placement: &Placement, sites: &[Site<'_>]) {
     let is_host = |site: usize| sites[site].memory.kind == MemoryKind::Host;
     if sites.iter().any(|site| site.memory.kind != MemoryKind::Host)

@@ -1,4 +1,4 @@
-//! The decision: sizes from the largest on, layers for each, and what there is room for.
+//! The decision: sizes, the largest first, the layers of each site, and what there is room for.
 
 use trine_model::Plan;
 

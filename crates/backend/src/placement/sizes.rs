@@ -1,4 +1,4 @@
-//! How many sequences of what length there is memory for.
+//! How many sequences, of what length, there is memory for.
 
 use trine_model::{Plan, Rows, Width};
 
@@ -11,20 +11,21 @@ use crate::program::Memory;
 /// The sizes of a Program with one context.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
-    /// Sequences at once.
+    /// Sequences that run at the same time.
     sequences: usize,
-    /// Slots beside those.
+    /// Further slots.
     kept: usize,
-    /// The whole, with a full context of blocks for each sequence.
+    /// The sizes of the whole, with a full context of blocks for each sequence.
     full: ProgramOptions,
     kv_memory: Option<u64>,
-    /// Nothing may be less than asked for.
+    /// Whether nothing may be less than was asked for.
     is_exact: bool,
-    /// A shorter context may be tried.
+    /// Whether a shorter context may be tried.
     may_shrink: bool,
 }
 
-/// Sizes with the context that was asked for, then with shorter ones where that is open.
+/// Returns the sizes with the context that was asked for, then those with shorter ones if they are
+/// allowed.
 pub(super) fn contexts(
     plan: &Plan,
     sites: &[Site<'_>],
@@ -71,12 +72,12 @@ impl Sizes {
         Self { sequences, kept, full, kv_memory, is_exact: false, may_shrink }
     }
 
-    /// Blocks of one whole context.
+    /// Returns the blocks of one whole context.
     fn context_blocks(&self) -> usize {
         self.full.context.div_ceil(BLOCK)
     }
 
-    /// The same for one sequence at a time.
+    /// Returns the same sizes for one sequence at a time.
     pub(super) fn of_one_sequence(&self) -> Self {
         if self.is_exact {
             return self.clone();
@@ -84,8 +85,8 @@ impl Sizes {
         Self { sequences: 1, kept: 0, ..self.clone() }
     }
 
-    /// The least sizes of a part that all these sequences can run in one after the other. Only the
-    /// last part gives logits.
+    /// Returns the least sizes of a part in which all these sequences can run one after another.
+    /// Only the last part computes logits.
     pub(super) fn least(&self, is_last: bool) -> ProgramOptions {
         if self.is_exact {
             return part_of(self.full, is_last);
@@ -100,7 +101,7 @@ impl Sizes {
     /// Chooses slots and blocks for parts that are cut.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`] if one sequence's keys and values do not fit.
+    /// [`BackendError::OutOfMemory`] if the keys and values of one sequence do not fit.
     pub(super) fn settle(&self, sites: &[Site<'_>], cuts: Cuts) -> Result<Placement, BackendError> {
         let parts = Cut { sites, cuts };
         if self.is_exact {
@@ -109,7 +110,7 @@ impl Sizes {
         for slots in self.slots() {
             let running = slots.min(self.sequences);
             let full = self.context_blocks() * running;
-            // Slots are worth their rings if sequences have blocks to go with them.
+            // More slots are worth their rings only if sequences have blocks to go with them.
             let wanted = if slots > self.sequences { full / 2 } else { full / 4 };
             let found = self.most_blocks(&parts, slots, full);
             if let Some(blocks) = found.filter(|&blocks| blocks >= wanted) {
@@ -117,7 +118,7 @@ impl Sizes {
             }
         }
         let least = self.with(1, self.context_blocks());
-        // The host's memory bounds what is taken, and refuses nothing that was asked for.
+        // The host's memory limits what is taken, but refuses nothing that was asked for.
         let memory = parts.memory(least);
         if !self.may_shrink && self.budget_holds(&memory) && parts.fit_hard(&memory) {
             return Ok(parts.placement(least, 1, least.blocks));
@@ -125,7 +126,7 @@ impl Sizes {
         Err(self.no_room(&parts, least.context, &memory))
     }
 
-    /// Numbers of slots to try, the most first.
+    /// Returns the numbers of slots to try, the largest first.
     fn slots(&self) -> impl Iterator<Item = usize> + use<> {
         let (all, sequences) = (self.sequences + self.kept, self.sequences);
         let kept = std::iter::once(all).filter(move |&all| all > sequences);
@@ -134,8 +135,8 @@ impl Sizes {
         }))
     }
 
-    /// The most blocks, up to `full`, with which all parts fit. `None` where not even one context
-    /// fits.
+    /// Returns the most blocks, up to `full`, with which all parts fit, or `None` if not even one
+    /// context fits.
     fn most_blocks(&self, parts: &Cut<'_>, slots: usize, full: usize) -> Option<usize> {
         let least = self.context_blocks();
         let fits = |blocks: usize| {
@@ -148,7 +149,7 @@ impl Sizes {
         if !fits(least) {
             return None;
         }
-        // Memory grows evenly with blocks, but for rounding.
+        // Memory grows linearly with blocks, except for rounding.
         let (mut low, mut high) = (least, full);
         while high - low > (full / 256).max(1) {
             let middle = low + (high - low) / 2;
@@ -184,13 +185,13 @@ impl Sizes {
     }
 }
 
-/// Bytes of keys and values of all parts.
+/// Returns the bytes of keys and values of all parts.
 fn cache_bytes(memory: &[Memory]) -> u64 {
     memory.iter().map(|memory| memory.caches).sum()
 }
 
-/// The sizes of a part: its rows go on to the next, and only the last one knows whose logits are
-/// wanted.
+/// Returns the sizes of a part: its rows go on to the next part, and only the last one knows whose
+/// logits are wanted.
 fn part_of(mut options: ProgramOptions, is_last: bool) -> ProgramOptions {
     if !is_last {
         options.width.outputs = 0;
@@ -198,14 +199,14 @@ fn part_of(mut options: ProgramOptions, is_last: bool) -> ProgramOptions {
     options
 }
 
-/// Parts with their sites.
+/// Parts and their sites.
 struct Cut<'a> {
     sites: &'a [Site<'a>],
     cuts: Cuts,
 }
 
 impl Cut<'_> {
-    /// What each part would hold.
+    /// Returns the memory that each part would hold.
     fn memory(&self, options: ProgramOptions) -> Vec<Memory> {
         let last = self.cuts.len() - 1;
         let forecast = |(at, (site, plan)): (usize, &(usize, Plan))| {
@@ -221,7 +222,7 @@ impl Cut<'_> {
         self.cuts.iter().map(|(site, _)| &self.sites[*site]).zip(memory)
     }
 
-    /// Whether no device has to hold more than it has.
+    /// Returns whether no device has to hold more than it has room for.
     fn fit_hard(&self, memory: &[Memory]) -> bool {
         self.with_sites(memory).all(|(site, memory)| match site.memory.kind {
             MemoryKind::Host => true,
@@ -231,8 +232,8 @@ impl Cut<'_> {
         })
     }
 
-    /// Whether half of the host's memory that weights leave is left to other programs and the file
-    /// cache.
+    /// Returns whether keys and values take at most half of what weights and working memory leave
+    /// of the host's memory. The other half is for other programs and the file cache.
     fn fit_soft(&self, memory: &[Memory]) -> bool {
         self.with_sites(memory).all(|(site, memory)| match site.memory.kind {
             MemoryKind::Own => true,

@@ -1,4 +1,4 @@
-//! What placement is given, and what it decides.
+//! The input of placement, and its decision.
 
 use std::fmt;
 
@@ -15,17 +15,17 @@ pub type Forecast<'a> = Box<dyn Fn(&Plan, &ProgramOptions) -> Memory + 'a>;
 pub struct Site<'a> {
     /// Name for people.
     pub name: String,
-    /// Its memory, as it says.
+    /// Its memory, as it reports it.
     pub memory: DeviceMemory,
-    /// Bytes to count on: what is free, or less where that was wrong. `None` for no limit.
+    /// Bytes to count on: what is free, or less if that proved wrong. `None` for no limit.
     pub free: Option<u64>,
     /// Most rows in a step that suit it, if that matters.
     pub most_rows: Option<usize>,
-    /// Memory that a Program of a Plan would hold.
+    /// Forecasts the memory that a Program of a Plan would hold.
     pub forecast: Forecast<'a>,
 }
 
-/// What a Program is asked for.
+/// The sizes that a Program is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
     /// These sizes and no others.
@@ -39,23 +39,23 @@ pub enum Demand {
 pub struct Bounds {
     /// Positions of a sequence.
     pub context: usize,
-    /// Whether the context may be shorter, for want of memory.
+    /// Whether the context may be shortened for lack of memory.
     pub is_context_open: bool,
     /// How keys and values are stored.
     pub kv: KvType,
-    /// Most sequences at once.
+    /// Most sequences that run at the same time.
     pub sequences: usize,
-    /// Slots beside those, for sequences that ended and for beginnings that others share.
+    /// Further slots, for sequences that ended and for beginnings that others share.
     pub kept: usize,
     /// Most rows in a step.
     pub rows: usize,
     /// Most rows with logits in a step; never fewer than sequences.
     pub outputs: usize,
-    /// Most bytes of keys and values on all devices together. `None`: what is free.
+    /// Most bytes of keys and values on all devices together; `None` for what is free.
     pub kv_memory: Option<u64>,
 }
 
-/// The context is not reduced below this for want of memory.
+/// The context is not shortened below this for lack of memory.
 pub const CONTEXT_LEAST: usize = 512;
 
 /// Where a model runs.
@@ -65,12 +65,12 @@ pub struct Placement {
     pub parts: Vec<Part>,
     /// The sizes of the whole.
     pub options: ProgramOptions,
-    /// Sequences that run at once.
+    /// Sequences that run at the same time.
     pub running: usize,
     /// Blocks that would hold the whole context of each of these sequences.
     pub full_blocks: usize,
-    /// Steps in flight that are worth having: one for each part, or one where the processor has a
-    /// part. Its part takes the longest, and would read its weights once for each step.
+    /// Steps in flight that are worth having: one for each part, or only one if the processor has a
+    /// part. The processor's part takes the longest, and would read its weights once for each step.
     pub depth: usize,
 }
 
@@ -92,13 +92,13 @@ pub struct Part {
 }
 
 impl Placement {
-    /// Bytes of keys and values on all devices.
+    /// Returns the bytes of keys and values on all devices.
     pub fn cache_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.memory.caches).sum()
     }
 }
 
-/// A table of parts, a line each, and lines on the sizes of the whole.
+/// Writes a table of parts, a line each, and lines on the sizes of the whole.
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = Unit::of(self);
@@ -144,7 +144,7 @@ impl fmt::Display for Placement {
     }
 }
 
-/// A number of things.
+/// Returns a number of things as text.
 fn counted(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
@@ -158,7 +158,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// The one that suits the largest part.
+    /// Returns the unit that suits the largest part.
     fn of(placement: &Placement) -> Self {
         let most = placement.parts.iter().map(|part| part.memory.total()).max().unwrap_or(0);
         match most >= 1_000_000_000 {
@@ -173,7 +173,7 @@ impl Unit {
 }
 
 impl Part {
-    /// The columns on its memory and its device.
+    /// Returns the columns on its memory and its device.
     fn columns(&self, unit: Unit) -> String {
         let Memory { weights, caches, scratch, .. } = self.memory;
         let [weights, caches, scratch, total] =

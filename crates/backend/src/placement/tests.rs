@@ -19,8 +19,8 @@ const RING_BYTES: u64 = 10;
 /// Working memory of each part.
 const SCRATCH: u64 = 7;
 
-/// A model whose layers add to the residual stream; layer 1 and every second one after it are
-/// global, the others local.
+/// Returns a model whose layers add to the residual stream. Layer 1 and every second one after it
+/// are global, the others local.
 fn plan(layers: usize) -> Plan {
     let buffer = |name: &str, rows| Buffer { name: name.to_owned(), rows, columns: 1 };
     let [stream, attended, wanted] = [0, 1, 2].map(BufferId);
@@ -104,13 +104,14 @@ const BOUNDS: Bounds = Bounds {
     kv_memory: None,
 };
 
-/// Memory of the last `layers` of 4 layers with the output matrix.
+/// Returns the memory of the last `layers` of 4 layers with the output matrix.
 fn needed(layers: u64, slots: u64, blocks: u64) -> u64 {
     let (global, local) = (layers.div_ceil(2), layers / 2);
     LAYER * layers + HEAD + SCRATCH + global * BLOCK_BYTES * blocks + local * RING_BYTES * slots
 }
 
-/// For each part its site and layers; slots, blocks and sequences at once.
+/// For each part its site and layers; slots, blocks and the number of sequences that run at the
+/// same time.
 type Found = (Vec<(usize, usize)>, usize, usize, usize);
 
 fn placed(sites: &[Site<'_>], layers: LayerChoice, bounds: Bounds) -> Result<Found, String> {
@@ -138,16 +139,16 @@ fn layers_come_before_slots_and_blocks() {
     let whole = vec![(1, 4)];
     assert_eq!(fitting(full), (whole.clone(), 10, 128, 8));
     assert_eq!(fitting(u64::MAX), (whole.clone(), 10, 128, 8));
-    // Fewer blocks, but slots for kept sequences while half of the blocks are left.
+    // Fewer blocks, but slots for kept sequences as long as half of the blocks are left.
     assert_eq!(fitting(full - 1), (whole.clone(), 10, 127, 8));
     assert_eq!(fitting(needed(4, 10, 64)), (whole.clone(), 10, 64, 8));
-    // Then the slots for kept sequences go.
+    // Next, the slots for kept sequences are given up.
     assert_eq!(fitting(needed(4, 8, 64)), (whole.clone(), 8, 64, 8));
     assert_eq!(fitting(needed(4, 8, 32)), (whole.clone(), 8, 32, 8));
-    // Then fewer sequences run at once, each with a quarter of its context or more.
+    // Next, fewer sequences run at the same time, each with a quarter of its context or more.
     assert_eq!(fitting(needed(4, 4, 16)), (whole.clone(), 4, 16, 4));
     assert_eq!(fitting(needed(4, 1, 16)), (whole, 1, 16, 1));
-    // At last layers go to the processor, and there is room again.
+    // Finally, layers go to the processor, and there is room again.
     assert_eq!(fitting(needed(4, 1, 16) - 1), (vec![(0, 1), (1, 3)], 4, 25, 4));
     assert_eq!(fitting(0), (vec![(0, 4)], 10, 128, 8));
 }
@@ -170,7 +171,7 @@ fn several_gpus_share_evenly_where_all_fit() {
     let one = needed(1, 1, 16);
     assert_eq!(place(&[much, one], true, Fitting).unwrap(), [(1, 3), (2, 1)]);
     assert_eq!(place(&[one, much], true, Fitting).unwrap(), [(2, 4)]);
-    // What neither has room for goes to the processor; without one that is an error that says what
+    // What neither has room for goes to the processor. Without one, that is an error that says what
     // is missing.
     assert_eq!(place(&[180, needed(1, 8, 16)], true, Fitting).unwrap(), [(0, 3), (2, 1)]);
     let error = place(&[180, one], false, Fitting).unwrap_err();

@@ -1,4 +1,5 @@
-//! The reference KV cache: values as a cache of the chosen type would give them back, kept as f32.
+//! The reference KV cache: values as they would be read back from a cache of the chosen type, kept
+//! as f32.
 
 use half::f16;
 use trine_model::{Cache, KvType};
@@ -28,7 +29,7 @@ pub struct RowPlace<'a> {
 }
 
 impl ReferenceCache {
-    /// An empty cache; unwritten positions hold NaN.
+    /// Creates an empty cache; unwritten positions hold NaN.
     pub fn new(cache: &Cache, options: &ProgramOptions) -> Self {
         let ring = cache.window.map(|window| options.ring_length(window));
         let positions = ring.map_or(options.blocks * BLOCK, |ring| options.sequences * ring);
@@ -44,8 +45,8 @@ impl ReferenceCache {
         }
     }
 
-    /// Copies the first `positions` places of slot `from`'s ring to that of slot `to`; does nothing
-    /// to paged blocks.
+    /// Copies the first `positions` places of slot `from`'s ring to that of slot `to`. Paged blocks
+    /// are not affected.
     pub fn copy_slot(&mut self, from: u32, to: u32, positions: usize) {
         let Some(ring) = self.ring else { return };
         let (size, copied) = (ring * self.width, ring.min(positions) * self.width);
@@ -55,13 +56,13 @@ impl ReferenceCache {
         }
     }
 
-    /// Bytes of [`BLOCK`] positions: keys, then values, each (BLOCK, kv heads x head_dim) as
-    /// little-endian f32.
+    /// Returns the bytes of [`BLOCK`] positions: keys, then values, each (BLOCK, kv heads x
+    /// head_dim) as little-endian f32.
     pub fn page_bytes(&self) -> usize {
         2 * BLOCK * self.width * size_of::<f32>()
     }
 
-    /// Adds the bytes of the [`BLOCK`] positions from place `start` of the cache on.
+    /// Appends the bytes of the [`BLOCK`] positions from place `start` of the cache on.
     pub fn read_page(&self, start: usize, bytes: &mut Vec<u8>) {
         let range = start * self.width..(start + BLOCK) * self.width;
         for cache in [&self.keys, &self.values] {
@@ -69,7 +70,7 @@ impl ReferenceCache {
         }
     }
 
-    /// Puts what [`Self::read_page`] gave to place `start`.
+    /// Writes what [`Self::read_page`] returned to place `start`.
     pub fn write_page(&mut self, start: usize, bytes: &[u8]) {
         let range = start * self.width..(start + BLOCK) * self.width;
         let halves = bytes.chunks_exact(bytes.len() / 2);
@@ -93,13 +94,13 @@ impl ReferenceCache {
         }
     }
 
-    /// The key that the row at `place` sees at `position`.
+    /// Returns the key that the row at `place` sees at `position`.
     pub fn key(&self, place: RowPlace<'_>, position: usize, head: usize) -> &[f32] {
         let start = self.index(place.sequence, position) * self.width + head * self.head_dim;
         &self.keys[start..start + self.head_dim]
     }
 
-    /// The value that the row at `place` sees at `position`.
+    /// Returns the value that the row at `place` sees at `position`.
     pub fn value(&self, place: RowPlace<'_>, position: usize, head: usize) -> &[f32] {
         let start = self.index(place.sequence, position) * self.width + head * self.head_dim;
         &self.values[start..start + self.head_dim]
@@ -113,8 +114,9 @@ impl ReferenceCache {
     }
 }
 
-/// A head's key or value as the cache gives it back. Int8: codes `round(x / scale)` with
-/// `scale = max|x| / 127` rounded to f16, one scale for each [`KvType::int8_group`] values.
+/// Writes a head's key or value as it would be read back from the cache. Int8: codes `round(x /
+/// scale)` with `scale = max|x| / 127` rounded to f16, one scale for each [`KvType::int8_group`]
+/// values.
 fn round_trip(kv: KvType, source: &[f32], target: &mut [f32]) {
     match kv {
         KvType::F32 => target.copy_from_slice(source),

@@ -21,7 +21,7 @@ use crate::program::{Facts, Flights, InFlight, Memory, Program, Results};
 pub struct ReferenceDevice;
 
 impl ReferenceDevice {
-    /// The device.
+    /// Creates the device.
     pub fn new() -> Self {
         Self
     }
@@ -211,8 +211,7 @@ impl ReferenceProgram {
         self.model.vector(self.facts.plan.weight(id))
     }
 
-    /// Runs one operation. Fused operations are the composition of the plain ones that they
-    /// replace.
+    /// Runs one operation. A fused operation runs as the plain ones that it replaces.
     fn execute(&mut self, op: &Op, batch: &Batch<'_>) {
         match op {
             Op::Embed { table, scale, output } => {

@@ -4,8 +4,8 @@ use trine_model::{Heads, Rope};
 
 use super::cache::{ReferenceCache, RowPlace};
 
-/// `x / sqrt(mean(x^2) + epsilon) * weight` over each run of `weight.len()` elements: a row, or
-/// each head of a row.
+/// Computes `x / sqrt(mean(x^2) + epsilon) * weight` over each run of `weight.len()` elements: a
+/// row, or each head of a row.
 pub fn norm(input: &[f32], weight: &[f32], epsilon: f32, output: &mut [f32]) {
     let width = weight.len();
     for (x, y) in input.chunks_exact(width).zip(output.chunks_exact_mut(width)) {
@@ -17,9 +17,9 @@ pub fn norm(input: &[f32], weight: &[f32], epsilon: f32, output: &mut [f32]) {
     }
 }
 
-/// Half-split rotary embedding, in place: element `j` of a head and element `j + d/2` turn together
-/// by `position * theta^(-2j/d) / divisor`. `buffer` is (rows, heads x head_dim), `positions` one
-/// for each row.
+/// Applies half-split rotary embedding in place: elements `j` and `j + d/2` of a head rotate
+/// together by `position * theta^(-2j/d) / divisor`. `buffer` is (rows, heads x head_dim),
+/// `positions` has one entry for each row.
 pub fn rotate(buffer: &mut [f32], positions: &[u32], heads: usize, head_dim: usize, rope: Rope) {
     let half = head_dim / 2;
     for (row, &position) in buffer.chunks_exact_mut(heads * head_dim).zip(positions) {
@@ -35,14 +35,14 @@ pub fn rotate(buffer: &mut [f32], positions: &[u32], heads: usize, head_dim: usi
     }
 }
 
-/// Angle by which pair `pair` of a head turns at a position, in radians.
+/// Returns the angle, in radians, by which pair `pair` of a head rotates at a position.
 pub fn rotary_angle(position: u32, pair: usize, head_dim: usize, rope: Rope) -> f64 {
     let exponent = -2.0 * pair as f64 / head_dim as f64;
     f64::from(position) / f64::from(rope.divisor) * f64::from(rope.theta).powf(exponent)
 }
 
-/// `output[r][o] = sum_i input[r][i] * weight[o][i]` for one out-feature: `weight` is one row of
-/// the matrix, `output` column `column` of (rows, out_features).
+/// Computes `output[r][o] = sum_i input[r][i] * weight[o][i]` for one out-feature: `weight` is one
+/// row of the matrix, and the result is column `column` of `output`, which is (rows, out_features).
 pub fn matmul_column(
     input: &[f32],
     weight: &[f32],
@@ -56,25 +56,25 @@ pub fn matmul_column(
     }
 }
 
-/// `gelu(x) = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+/// Returns `gelu(x) = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
 pub fn gelu(x: f64) -> f64 {
     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
     0.5 * x * (1.0 + inner.tanh())
 }
 
-/// `output = gelu(gate) * up`.
+/// Computes `output = gelu(gate) * up`.
 pub fn geglu(gate: &[f32], up: &[f32], output: &mut [f32]) {
     for ((y, &g), &u) in output.iter_mut().zip(gate).zip(up) {
         *y = (gelu(f64::from(g)) * f64::from(u)) as f32;
     }
 }
 
-/// `target += source`.
+/// Computes `target += source`.
 pub fn add(source: &[f32], target: &mut [f32]) {
     target.iter_mut().zip(source).for_each(|(t, s)| *t += s);
 }
 
-/// `x = cap * tanh(x / cap)`.
+/// Computes `x = cap * tanh(x / cap)`.
 pub fn softcap(buffer: &mut [f32], cap: f32) {
     let cap = f64::from(cap);
     buffer.iter_mut().for_each(|x| *x = (cap * (f64::from(*x) / cap).tanh()) as f32);
@@ -91,7 +91,7 @@ pub struct Attention {
     pub window: Option<usize>,
 }
 
-/// Attention of one row: `query` and `output` are (heads, head_dim).
+/// Computes attention of one row: `query` and `output` are (heads, head_dim).
 pub fn attend(
     query: &[f32],
     cache: &ReferenceCache,
@@ -131,8 +131,8 @@ mod tests {
     use super::*;
     use crate::{ProgramOptions, SequenceView};
 
-    /// Keys of 0 weigh all positions alike, so that the result is the mean of the values that a row
-    /// sees.
+    /// Keys of 0 give all positions equal weight, so the result is the mean of the values that a
+    /// row sees.
     #[test]
     fn a_row_sees_its_window_itself_and_what_is_ahead() {
         let sequence = SequenceView { slot: 0, blocks: &[0] };

@@ -1,9 +1,9 @@
-//! Devices whose capabilities are known, for what is decided and asked without a device. What they
-//! lack here is what kernels are not chosen by: identities, heaps, extensions.
+//! Devices whose capabilities are known, for decisions and questions that need no device. The
+//! presets lack only what the choice of kernels does not depend on: identities, heaps, extensions.
 
 use super::{Capabilities, CooperativeShape, DeviceKind, Element, MemoryHeap};
 
-/// Nothing but what every device has.
+/// A device with only what every device has.
 fn plain(name: &str, kind: DeviceKind) -> Capabilities {
     Capabilities {
         name: name.to_owned(),
@@ -54,8 +54,8 @@ pub fn h200() -> Capabilities {
     }
 }
 
-/// A GPU with the matrix units of the H200. Nobody asked such a device: that their layout is the
-/// same is assumed.
+/// A GPU with the matrix units of the H200. That their layout is the same is an assumption: no such
+/// device was queried.
 pub fn rtx_4090() -> Capabilities {
     Capabilities { name: "GeForce RTX 4090".to_owned(), cores: Some(128), ..h200() }
 }
@@ -73,7 +73,7 @@ pub fn radeon_780m() -> Capabilities {
     }
 }
 
-/// The next one of its kind: RDNA 3.5, which is taken for RDNA 3.
+/// Its successor: RDNA 3.5, which is treated as RDNA 3.
 pub fn radeon_890m() -> Capabilities {
     Capabilities { name: "Radeon 890M".to_owned(), cores: Some(16), ..radeon_780m() }
 }

@@ -1,7 +1,7 @@
 //! Attention over the KV cache.
 //!
-//! - [`DecodeLaunch`]: a few rows, the positions split over workgroups; at width 1 fused with what
-//!   comes before it.
+//! - [`DecodeLaunch`]: a few rows, with the positions split over workgroups; for rows of different
+//!   sequences it can be fused with what comes before it.
 //! - [`TileLaunch`]: many rows, in plain f32 arithmetic.
 //! - [`MatrixLaunch`]: many rows with cooperative matrices.
 
@@ -21,9 +21,9 @@ use crate::kernels::operand::{GROUP, SCALE_BLOCK};
 
 pub(crate) use self::cache::kv_number;
 pub use self::cache::{KV_BLOCK, KvCache};
-pub use self::decode::{DecodeChoice, DecodeLaunch, Fused};
-pub use self::matrix::{MatrixChoice, MatrixLaunch, MatrixOutput};
-pub use self::tile::{TILE_ROWS, TileChoice, TileLaunch};
+pub use self::decode::{AttendDecodeShape, DecodeLaunch, Fused};
+pub use self::matrix::{AttendMatrixShape, MatrixLaunch, MatrixOutput};
+pub use self::tile::{AttendTileShape, TILE_ROWS, TileLaunch};
 
 /// Addresses of what the host writes for each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct FrameAddresses {
 
 /// What is attended to, and how.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionShape {
+pub struct Attention {
     /// Head counts and size.
     pub heads: Heads,
     /// Factor on the scores.
@@ -48,21 +48,22 @@ pub struct AttentionShape {
     pub window: Option<usize>,
 }
 
-impl AttentionShape {
-    /// Query heads that share a key head.
+impl Attention {
+    /// Returns the number of query heads that share a key head.
     pub fn shared(&self) -> usize {
         self.heads.query / self.heads.kv
     }
 
-    /// Whether the kernels for such a cache can give their result in halves. A mean of halves is a
-    /// half, with little more lost than in the cache. A cache in f32 is there for its exactness,
-    /// and the values of an int8 cache are of any size.
+    /// Returns whether the kernels for such a cache can write their result in halves. A mean of
+    /// halves is a half, with little more lost than in the cache. A cache in f32 is chosen for its
+    /// exactness, and the values of an int8 cache are of any size.
     pub fn gives_halves(&self, kind: KvType) -> bool {
         let Heads { query, dim, .. } = self.heads;
         kind == KvType::F16 && dim.is_multiple_of(16) && (query * dim).is_multiple_of(GROUP)
     }
 
-    /// Whether the kernel for one row can give its result in fixed point: heads are whole blocks.
+    /// Returns whether the kernel for a few rows can write its result in fixed point: heads have to
+    /// be whole blocks.
     pub fn gives_fixed(&self) -> bool {
         self.heads.dim.is_multiple_of(SCALE_BLOCK)
     }
@@ -72,12 +73,12 @@ impl AttentionShape {
     }
 }
 
-/// The largest divisor of `number` that is at most `limit`.
+/// Returns the largest divisor of `number` that is at most `limit`.
 fn divisor_up_to(number: usize, limit: usize) -> usize {
     (1..=limit.min(number)).rev().find(|&divisor| number.is_multiple_of(divisor)).unwrap_or(1)
 }
 
-/// The largest power of two that divides `number` and is at most `limit`.
+/// Returns the largest power of two that divides `number` and is at most `limit`.
 fn power_up_to(number: usize, limit: usize) -> usize {
     let power = 1 << number.trailing_zeros().min(16);
     let most = if limit.is_power_of_two() { limit } else { limit.next_power_of_two() / 2 };

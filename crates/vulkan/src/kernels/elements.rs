@@ -68,7 +68,7 @@ struct Args {
 }
 
 impl ElementsLaunch {
-    /// The dispatch of the launch.
+    /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.

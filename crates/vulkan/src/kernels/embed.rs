@@ -12,13 +12,13 @@ use crate::shaders::Shader;
 /// Most invocations of a workgroup.
 const LOCAL_MAX: u32 = 128;
 
-/// Values of the step's tokens: `target[row] = table[token of row] * factor`.
+/// Writes the values of the step's tokens: `target[row] = table[token of row] * factor`.
 #[derive(Debug, Clone, Copy)]
 pub struct EmbedLaunch {
-    /// The table, a row for each token. Tokens beyond it take its last row.
+    /// The table, with a row for each token. Tokens beyond it take its last row.
     pub table: Matrix,
-    /// Address of the step's frame: its first word is the number of rows, from its fifth word on
-    /// each row has four, the first of which is the token.
+    /// Address of the step's frame. Its first word is the number of rows. From its fifth word on
+    /// each row has four words, the first of which is the token.
     pub frame: u64,
     /// (rows, columns) f32. Rows beyond the step's are not written.
     pub target: Span,
@@ -56,7 +56,7 @@ fn shader(format: Format) -> Shader {
 }
 
 impl EmbedLaunch {
-    /// The dispatch of the launch.
+    /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
@@ -130,7 +130,8 @@ mod tests {
                     for c in 0..columns {
                         let value = values[token * columns + c];
                         let (wanted, found) = (value * 33.94, found[row * columns + c]);
-                        // Only the difference of Q4_K may round otherwise: the device may fuse it.
+                        // Only the difference of Q4_K may be rounded differently: the device may
+                        // fuse it.
                         let slack =
                             if format == Format::Q4K { 2e-6 * wanted.abs() + 1e-6 } else { 0.0 };
                         assert!(

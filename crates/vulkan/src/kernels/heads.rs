@@ -1,5 +1,5 @@
-//! Heads between their projection and the cache: norm and rotation of queries and keys, and the
-//! store of keys and values (`shaders/heads.comp`).
+//! Work on heads between their projection and the cache: norm and rotation of queries and keys, and
+//! the store of keys and values (`shaders/heads.comp`).
 
 use bytemuck::{Pod, Zeroable};
 use trine_model::Rope;
@@ -29,7 +29,7 @@ pub struct Stored {
     pub key_norm: Option<u64>,
 }
 
-/// Queries, worked on in place. Keys that do not go to the cache count as queries too.
+/// Queries, which are changed in place. Keys that do not go to the cache count as queries too.
 #[derive(Debug, Clone, Copy)]
 pub struct Turned {
     /// (rows, heads x dim) f32.
@@ -44,7 +44,7 @@ pub struct Turned {
 /// `Op::Rotate` with only `query`, `Op::StoreKv` with only `stored`.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadsLaunch {
-    /// What the host says of the step.
+    /// What the host writes for the step.
     pub frame: FrameAddresses,
     /// Most rows.
     pub rows: usize,
@@ -78,7 +78,7 @@ struct Args {
 }
 
 impl HeadsLaunch {
-    /// The dispatch of the launch.
+    /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
@@ -131,12 +131,12 @@ impl HeadsLaunch {
     }
 }
 
-/// The table of turns for a rotary embedding: for each of `dim / 2` pairs the share of a full turn
-/// by which it turns for each position, in units of 2^-64, high word first.
+/// Returns the table of turns for a rotary embedding: for each of `dim / 2` pairs, the part of a
+/// full turn by which it rotates per position, in units of 2^-64, high word first.
 ///
-/// A position times such a number is exact in integers but for whole turns, which do not matter; so
-/// the angle is right to 2^-32 of a turn at every position, where f32 arithmetic would be off by
-/// 1e-2 radians at position 131072.
+/// A position times such a number is exact in integers except for whole turns, which do not matter.
+/// So the angle is right to 2^-32 of a turn at every position, whereas f32 arithmetic would be off
+/// by 1e-2 radians at position 131072.
 pub fn turns(dim: usize, rope: Rope) -> Vec<[u32; 2]> {
     (0..dim / 2)
         .map(|pair| {

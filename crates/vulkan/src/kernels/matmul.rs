@@ -11,28 +11,28 @@
 //! | float | float weights kept as they are | [`super::operand::OperandKind::Plain`] | 2mnk over the rate of plain f32 |
 //!
 //! The matrix kernel decodes each tile of weights into shared memory: 2 bytes written and 2 * BN /
-//! WN bytes read for each weight, BM / WM times as much for each activation. With small n that, and
-//! 2 to 4 instructions to decode a weight, come second after the bytes of the matrix; with large n
-//! the reads of shared memory come close to the products, which is why a subgroup's part of the
-//! tile is as large as its registers allow. On an H200 the four products of a layer of Gemma 3 27B
-//! in Q4_0 reach 1.5 TB/s of weights at 8 and 16 rows and 300 TFLOP/s at 512
-//! (`examples/matmul_bench.rs`): decoding, barriers and shared memory, not the bytes or the matrix
-//! units, are what they wait for.
+//! WN bytes read for each weight, BM / WM times as much for each activation. With small n these,
+//! and 2 to 4 instructions to decode a weight, are second to the bytes of the matrix. With large n
+//! the reads of shared memory take nearly as long as the products, which is why a subgroup's part
+//! of the tile is as large as its registers allow. On an H200 the four products of a layer of Gemma
+//! 3 27B in Q4_0 reach 1.5 TB/s of weights at 8 and 16 rows and 300 TFLOP/s at 512
+//! (`examples/matmul_bench.rs`): they wait for decoding, barriers and shared memory, not for the
+//! bytes or the matrix units.
 //!
-//! The fragment kernel decodes weights in the registers that the matrix units read, and shares out
-//! equal parts of all tiles. Of a weight in Q4_0 it reads 0.56 bytes (4.7 TB/s on an H200: 0.12
-//! ps), spends 3 instructions in each lane, of which 528 units issue one a cycle (0.1 ps), and
-//! reads for N rows of activations 2 N / 32 or, with 64 rows of weights in a subgroup, 2 N / 64
-//! bytes of shared memory (0.03 and 0.015 ps for 16 rows). The four products of a layer of Gemma 3
-//! 27B take an H200 106 us at 8 rows (151 without it), 164 at 32 (222) and 243 at 64 (315): about
-//! 10 us of each launch are its beginning and its end, the rest is 1.25 times the time of the bytes
-//! at 8 rows. With 32 rows, gate and up take 78 us: the loads without decoding and with a quarter
+//! The fragment kernel decodes weights in the registers that the matrix units read, and divides all
+//! tiles into equal parts. For a weight in Q4_0 it reads 0.56 bytes (4.7 TB/s on an H200: 0.12 ps),
+//! spends 3 instructions in each lane, which 528 units issue at one per cycle (0.1 ps), and, for N
+//! rows of activations, reads 2 N / 32 bytes of shared memory, or 2 N / 64 with 64 rows of weights
+//! in a subgroup (0.03 and 0.015 ps for 16 rows). The four products of a layer of Gemma 3 27B take
+//! an H200 106 us at 8 rows (151 without this kernel), 164 at 32 (222) and 243 at 64 (315). About
+//! 10 us of each launch are its beginning and its end; at 8 rows the rest is 1.25 times the time of
+//! the bytes. With 32 rows, gate and up take 78 us: the loads without decoding and with a quarter
 //! of the products 62, the products without loads and decoding 48, decoding without loads and with
 //! a quarter of the products 44. None of them is the bound by itself; with two subgroups for each
 //! unit that issues, they overlap in part.
 //!
-//! Decoded weights are rounded to f16 once: relative error 2^-11. Weights beyond 65504 become
-//! infinite, and bf16 weights below 2^-24 zero.
+//! Decoded weights are rounded to f16 once, with a relative error of 2^-11. Weights beyond 65504
+//! become infinite, and bf16 weights below 2^-24 become zero.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -61,8 +61,8 @@ pub use probe::Instruction;
 use shape::Rounds;
 pub use shape::{MatmulShape, MatrixShape, TileShape};
 
-/// What the rows of a piece of a product that is too large for one dispatch are a multiple of: no
-/// tile has more rows of activations, so that none reads beyond the memory of its piece.
+/// If a product is too large for one dispatch, its pieces have a multiple of this many rows. No
+/// tile has more rows of activations, so none reads beyond the memory of its piece.
 const PIECE_ROWS: usize = 128;
 
 #[repr(C)]
@@ -82,7 +82,7 @@ struct Args {
     unit: f32,
 }
 
-/// Name of the shader for a kernel and a format; `None` where there is no such kernel.
+/// Returns the shader of a kernel and a format, or `None` if there is no such kernel.
 fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
     Some(Shader(match (shape, format) {
         (MatmulShape::Matrix(_), Format::F16) => "matmul_matrix_f16",
@@ -108,7 +108,7 @@ fn shader(shape: &MatmulShape, format: Format) -> Option<Shader> {
 }
 
 impl MatmulLaunch<'_> {
-    /// Bytes of scratch memory that the launch needs in a shape; 0 if none.
+    /// Returns the bytes of scratch memory that the launch needs in a shape; 0 if it needs none.
     pub fn scratch_bytes(&self, shape: &MatmulShape) -> u64 {
         if let MatmulShape::Fragment(fragment) = shape {
             return fragment.scratch_bytes(self);
@@ -122,9 +122,9 @@ impl MatmulLaunch<'_> {
         Self::COUNTER_BYTES as u64 + 4 * parts * u64::from(rows) * u64::from(columns)
     }
 
-    /// How many rows of activations a device multiplies in one dispatch: all; or, where all would
-    /// be more workgroups than a dispatch may have, a part of the `allocated` rows (those with
-    /// memory) such that pieces of this size fill them.
+    /// Returns how many rows of activations a device multiplies in one dispatch: all of them, or,
+    /// if all would be more workgroups than a dispatch may have, a part of the `allocated` rows
+    /// (those with memory) such that pieces of this size fill them.
     pub fn rows_at_once(&self, capabilities: &Capabilities, allocated: usize) -> usize {
         let whole = self.product.width;
         let fits = |width: &usize| {
@@ -137,9 +137,9 @@ impl MatmulLaunch<'_> {
         sizes.find(fits).unwrap_or(whole)
     }
 
-    /// The part of the launch for `rows` rows from `first` on. `segments` holds where their
-    /// products go. There has to be memory for all of these rows, though it may be of rows beyond
-    /// the launch's.
+    /// Returns the part of the launch for `rows` rows from `first` on, whose products go to
+    /// `segments`. There has to be memory for all of these rows, even for those beyond the
+    /// launch's.
     pub fn piece<'b>(
         &self,
         first: usize,
@@ -210,7 +210,7 @@ impl MatmulLaunch<'_> {
         }
     }
 
-    /// Asserts that the kernel multiplies this.
+    /// Asserts that the kernel can multiply this.
     fn check(&self, shape: &MatmulShape) {
         let Product { matrix, input, output, .. } = self.product;
         let kind = input.operand().map(|operand| operand.kind);

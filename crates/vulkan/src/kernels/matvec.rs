@@ -1,6 +1,6 @@
 //! Products of a matrix with 1 to 8 rows of activations: `shaders/matvec.comp`.
 //!
-//! What bounds each variant, for one row of the matrix of k elements and w rows of activations:
+//! What bounds each variant, for one row of the matrix with k elements and w rows of activations:
 //!
 //! | format | bytes of the matrix | instructions per element (w = 1; for each further row) |
 //! |---|---|---|
@@ -10,13 +10,14 @@
 //! | Q4_K | 0.578k | the same and 8 for scale and minimum: 1.4; 0.7 |
 //! | Q6_K | 0.828k | 36 to unpack, 8 for the scales: 2.1; 0.7 |
 //!
-//! At w = 1 all are bound by the bytes of the matrix. The operand comes from a cache: 2.25 bytes an
-//! element (4 for float formats) for each row of activations and each team of invocations, so that
-//! from w = 4 on, with few rows of the matrix in a team, the nearest cache is the bound; more rows
-//! in a team or fewer lanes (teams of a subgroup read the same addresses) lower that. The prologues
-//! with a norm read the residual stream (4 bytes a column for each of their two to four vectors) in
-//! every workgroup and wait two times for a whole workgroup: latency, about 1 to 2 us, hidden by
-//! the first weights that are under way meanwhile. The gated epilogue and the split of QKV cost
+//! At w = 1 all are bound by the bytes of the matrix. The operand comes from a cache: 2.25 bytes
+//! per element (4 for float formats) for each row of activations and each team of invocations, so
+//! from w = 4 on, with few rows of the matrix in a team, the nearest cache is the bound. More rows
+//! in a team or fewer lanes lower that (teams of a subgroup read the same addresses). The prologues
+//! with a norm read the residual stream (4 bytes per column for each of their two to four vectors)
+//! in every workgroup and wait twice for a whole workgroup: about 1 to 2 us of latency, hidden by
+//! the first weights, which are in flight meanwhile. The gated epilogue and the split of QKV cost
+//! nothing that matters.
 //! nothing that counts.
 
 use bytemuck::{Pod, Zeroable};
@@ -37,10 +38,10 @@ mod tests;
 
 /// Most rows of activations.
 pub const WIDTH_MAX: usize = 8;
-/// Most pieces of four values of the residual stream in an invocation's registers: with more they
-/// would spill.
+/// Most pieces of four values of the residual stream in an invocation's registers: more would
+/// spill.
 const KEPT_MAX: u32 = 16;
-/// More than these make a kernel large and its first loads late.
+/// More pieces than this make a kernel large and its first loads late.
 const KEPT_WELL: u32 = 6;
 
 /// How the work is laid out on the device.
@@ -50,15 +51,15 @@ pub struct MatvecShape {
     pub local: u32,
     /// Invocations that share the rows of a team: a power of two from 4 to `local`.
     pub lanes: u32,
-    /// Rows of the matrix in a team: 1, 2, 4 or 8; of a gated product both matrices' together, at
-    /// least 2.
+    /// Rows of the matrix in a team: 1, 2, 4 or 8; for a gated product those of both matrices
+    /// together, at least 2.
     pub rows: u32,
-    /// Units (16 bytes of codes; 32 in Q8_0) of each row that an invocation has under way.
+    /// Units (16 bytes of codes; 32 in Q8_0) of each row that an invocation has in flight.
     pub unroll: u32,
-    /// Whether each unit is loaded again as soon as it is used, not all of them together: more
-    /// loads under way in an invocation, for more registers.
+    /// Whether each unit is loaded again as soon as it is used, instead of all of them together:
+    /// this keeps more loads of an invocation in flight, but takes more registers.
     pub ahead: bool,
-    /// Most workgroups; each takes tiles in turn. 0 for one for each tile.
+    /// Most workgroups, each of which takes tiles in turn. 0: one workgroup for each tile.
     pub workgroups: u32,
 }
 
@@ -120,7 +121,7 @@ impl Constants {
     }
 }
 
-/// Name of the shader for a format.
+/// Returns the shader for a format.
 fn shader(format: Format) -> Shader {
     Shader(match format {
         Format::F32 => "matvec_f32",
@@ -133,7 +134,7 @@ fn shader(format: Format) -> Shader {
     })
 }
 
-/// Elements of a unit: what one load of codes of an invocation holds.
+/// Returns the elements of a unit: what one load of codes of an invocation holds.
 fn unit(format: Format) -> u32 {
     match format {
         Format::F32 => 4,
@@ -143,11 +144,11 @@ fn unit(format: Format) -> u32 {
 }
 
 impl MatvecShape {
-    /// A shape for where no other fits, for the error that says so.
+    /// A shape to name in the error if none fits.
     const USUAL: Self =
         Self { local: 256, lanes: 8, rows: 2, unroll: 1, ahead: false, workgroups: 0 };
 
-    /// The shapes that are worth measuring on a device, the likeliest first.
+    /// Returns the shapes that are worth measuring on a device, the likeliest first.
     pub fn candidates(capabilities: &Capabilities, launch: &MatvecLaunch<'_>) -> Vec<Self> {
         let shape = |local, lanes, rows, unroll| Self {
             local,
@@ -196,7 +197,7 @@ impl MatvecShape {
             ],
         };
         let counts: &[u32] = match (launch.0.input, capabilities.kind) {
-            // Every workgroup repeats the norm: few that stay.
+            // Every workgroup repeats the norm, so there are few, which take several tiles.
             (ProductInput::Operand(_), _) | (_, DeviceKind::Processor) => &[0],
             (_, DeviceKind::Integrated) => &[48, 96, 0],
             _ => &[264, 224, 132, 0],
@@ -216,7 +217,7 @@ impl MatvecShape {
         shapes
     }
 
-    /// Whether a device can run a launch in this shape.
+    /// Returns whether a device can run a launch in this shape.
     pub fn fits(&self, capabilities: &Capabilities, launch: &MatvecLaunch<'_>) -> bool {
         let Some(subgroup) = subgroup(capabilities) else { return false };
         let gated = launch.0.is_gated();
@@ -236,24 +237,24 @@ impl MatvecShape {
             && launch.shared_bytes(*self, subgroup) <= capabilities.shared_bytes
     }
 
-    /// Outputs of a workgroup's tile.
+    /// Returns the outputs of a workgroup's tile.
     fn tile_outputs(&self, gated: bool) -> u32 {
         self.local / self.lanes * if gated { self.rows / 2 } else { self.rows }
     }
 }
 
 impl MatvecLaunch<'_> {
-    /// Whether gated products become an operand.
+    /// Returns whether gated products become an operand.
     fn gives_fixed(&self) -> bool {
         matches!(self.0.output, ProductOutput::Gated { operand: Some(_), .. })
     }
 
-    /// Outputs of a workgroup's tile that it gathers to quantise them.
+    /// Returns the outputs of a workgroup's tile that it gathers to quantise them.
     fn gathered(&self, shape: MatvecShape) -> u32 {
         if self.gives_fixed() { shape.tile_outputs(true) * self.0.width as u32 } else { 0 }
     }
 
-    /// 16-byte pieces of the operand that a norm leaves in shared memory.
+    /// Returns the 16-byte pieces of the operand that a norm leaves in shared memory.
     fn staged(&self) -> u32 {
         match self.0.input {
             ProductInput::Operand(_) => 0,
@@ -262,7 +263,7 @@ impl MatvecLaunch<'_> {
         }
     }
 
-    /// Pieces of four values that an invocation of a norm keeps in registers.
+    /// Returns the pieces of four values that an invocation of a norm keeps in registers.
     fn kept(&self, local: u32) -> u32 {
         if self.0.input.norms() { (32 * self.0.groups()).div_ceil(local) } else { 1 }
     }
@@ -290,7 +291,7 @@ impl MatvecLaunch<'_> {
             local: shape.local,
             lanes: shape.lanes,
             rows: shape.rows,
-            // More than a row holds would only be thrown away.
+            // More units than a row has would only be thrown away.
             unroll: shape.unroll.min(units.div_ceil(shape.lanes)),
             columns: width as u32,
             subgroup,
@@ -318,13 +319,13 @@ impl MatvecLaunch<'_> {
             epsilon: product.input.epsilon(),
         };
         if let ProductOutput::Gated { plain: None, .. } = product.output {
-            // The operand comes after the rows, also where there are none.
+            // The address of the operand comes after those of the rows, even if there are no rows.
             args.front.outputs.rotate_right(1);
         }
         args
     }
 
-    /// Asserts that the kernel multiplies this.
+    /// Asserts that the kernel can multiply this.
     fn check(&self) {
         let Product { matrix, width, input, output } = self.0;
         assert!((1..=WIDTH_MAX).contains(&width), "{width} rows of activations");
@@ -342,14 +343,14 @@ impl MatvecLaunch<'_> {
         }
     }
 
-    /// Whether the kernel can count its parts: units and outputs in 32 bits, of which the driver
-    /// takes one as a sign.
+    /// Returns whether the kernel can count its parts, units and outputs, in 32 bits, one of which
+    /// the driver takes as a sign.
     fn is_countable(&self) -> bool {
         let Matrix { format, rows, columns, .. } = self.0.matrix;
         rows * columns.next_multiple_of(GROUP) / (unit(format) as usize) < 1 << 31
     }
 
-    /// Workgroups in a shape on a device that takes at most so many.
+    /// Returns the workgroups of a launch in a shape, on a device that takes at most `most`.
     fn workgroups(&self, shape: MatvecShape, most: u32) -> u32 {
         let outputs = self.0.outputs();
         let padded = if self.gives_fixed() { outputs.next_multiple_of(GROUP) } else { outputs };

@@ -1,4 +1,4 @@
-//! Operands: activations in the form that a product takes them.
+//! Operands: activations in the form in which a product takes them.
 //!
 //! ```text
 //! Plain    f32, row-major, as the Plan's buffers hold them
@@ -15,9 +15,9 @@
 //!          f32, one row of whole blocks of 32: the first four values of each block, then the next four of each, and so on
 //! ```
 //!
-//! Rows of codes are padded with zeros to whole groups of 128. A block (Fixed16) or row (Halves)
-//! with a value that is not finite has a scale of NaN, or in halves of attention and of gated
-//! products that value as its code.
+//! Rows of codes are padded with zeros to whole groups of 128. If a value is not finite, its block
+//! (Fixed16) or row (Halves) has a scale of NaN; in halves of attention and of gated products the
+//! value itself is the code instead.
 
 use crate::dispatch::Span;
 
@@ -35,12 +35,12 @@ pub enum OperandKind {
     Fixed16,
     /// f16 with a factor for each row.
     Halves,
-    /// f32, one row: an invocation that takes a whole block reads beside its neighbours.
+    /// f32, one row: an invocation that takes a whole block reads next to its neighbours.
     Interleaved,
 }
 
 impl OperandKind {
-    /// Its name in texts, and its part of a key of measurements.
+    /// Returns its name in texts, which is also its part of a key of measurements.
     pub(crate) fn name(self) -> &'static str {
         match self {
             OperandKind::Plain => "f32",
@@ -50,7 +50,7 @@ impl OperandKind {
         }
     }
 
-    /// Bytes of the codes of a row.
+    /// Returns the bytes of the codes of a row.
     pub fn code_bytes(self, columns: usize) -> usize {
         let padded = columns.next_multiple_of(GROUP);
         match self {
@@ -59,7 +59,7 @@ impl OperandKind {
         }
     }
 
-    /// Bytes of the scales of a row.
+    /// Returns the bytes of the scales of a row.
     pub fn scale_bytes(self, columns: usize) -> usize {
         match self {
             OperandKind::Plain | OperandKind::Interleaved => 0,
@@ -74,14 +74,14 @@ impl OperandKind {
 pub struct Operand {
     /// Its form.
     pub kind: OperandKind,
-    /// Codes; the values themselves where they stay f32.
+    /// Codes; the values themselves if they stay f32.
     pub codes: Span,
-    /// Scales; empty where the values stay f32.
+    /// Scales; empty if the values stay f32.
     pub scales: Span,
 }
 
 impl Operand {
-    /// The memory it takes.
+    /// Returns the memory that it takes.
     pub fn spans(&self) -> impl Iterator<Item = Span> {
         [self.codes, self.scales].into_iter().filter(|span| span.bytes > 0)
     }

@@ -2,7 +2,7 @@
 //! multiplies, and how they are launched.
 //!
 //! The kernels are [`super::stream`] for one row, [`super::matvec`] for few, [`super::matmul`] for
-//! more. The arguments of all three begin with [`Front`].
+//! more. The arguments of all three begin with the same `Front`.
 
 use std::fmt::Debug;
 
@@ -16,15 +16,15 @@ use crate::pack::Matrix;
 use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 
-/// Most pieces of memory that a product goes to.
+/// Most pieces of memory that the results of a product go to.
 const OUTPUTS_MAX: usize = 3;
-/// Least invocations of a subgroup: those that quantise a block together.
+/// Least invocations of a subgroup: this many quantise a block together.
 const SUBGROUP_MIN: u32 = 8;
 
 /// Where the activations come from.
 #[derive(Debug, Clone, Copy)]
 pub enum ProductInput {
-    /// An operand. Which kinds there are depends on the kernel.
+    /// An operand. Which kinds are possible depends on the kernel.
     Operand(Operand),
     /// The norm of the residual stream; one row.
     Norm {
@@ -61,25 +61,26 @@ pub struct Segment {
     pub target: Span,
 }
 
-/// What becomes of the products.
+/// What is done with the products.
 #[derive(Debug, Clone, Copy)]
 pub enum ProductOutput<'a> {
-    /// They are written, the segments' rows one after the other: at most three, together the
-    /// matrix.
+    /// They are written, the segments' rows one after another: at most three segments, which
+    /// together are the matrix.
     Segments(&'a [Segment]),
-    /// `gelu(gate) * up` is written; the matrix is the rows of the gate and then those of `up`.
+    /// `gelu(gate) * up` is written; the matrix consists of the rows of the gate followed by those
+    /// of `up`.
     Gated {
         /// (width, rows / 2) f32.
         plain: Option<Span>,
-        /// The same as another product's operand. Which kinds there are depends on the kernel.
+        /// The same as another product's operand. Which kinds are possible depends on the kernel.
         operand: Option<Operand>,
     },
     /// The same as an operand in halves.
     GatedHalves {
         /// (width, rows / 2) [`OperandKind::Halves`], whole groups of columns.
         operand: Operand,
-        /// The power of two that all rows are counted in. No result may exceed 65504 of it; what is
-        /// below 2^-14 of it loses bits.
+        /// The power of two in whose units all rows are counted. No result may exceed 65504 units;
+        /// results below 2^-14 of a unit lose bits.
         unit: f32,
     },
 }
@@ -97,7 +98,7 @@ pub struct Product<'a> {
     pub output: ProductOutput<'a>,
 }
 
-/// The arguments that every kernel's begin with.
+/// The arguments with which those of every kernel begin.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 pub(super) struct Front {
@@ -105,11 +106,11 @@ pub(super) struct Front {
     high: u64,
     scales: u64,
     supers: u64,
-    /// Codes of the activations; with a norm the residual stream.
+    /// Codes of the activations, or with a norm the residual stream.
     source: u64,
-    /// Scales of the activations; with two norms what is added.
+    /// Scales of the activations, or with two norms what is added.
     beside: u64,
-    /// Where the products go, from the first on.
+    /// Where the products go, beginning with the first.
     pub(super) outputs: [u64; OUTPUTS_MAX],
 }
 
@@ -131,14 +132,14 @@ pub struct Layout {
     pub push: Push,
     /// Workgroups.
     pub workgroups: u32,
-    /// Memory that it reads and writes beside activations and products.
+    /// Memory that it reads and writes besides activations and products.
     pub scratch: Option<Span>,
     /// Its part in a chain.
     pub link: Link,
 }
 
-/// The launch of a product with one of the kernels. It has several shapes, which differ in speed
-/// and in the last bits of their sums; the best is found by measuring.
+/// A product to be launched with one of the kernels. It has several shapes, which differ in speed
+/// and in the last bits of their sums; measurements find the best.
 pub trait ProductLaunch: Sync {
     /// A way to lay it out on the device.
     type Shape: Copy + Send + Sync;
@@ -149,20 +150,20 @@ pub trait ProductLaunch: Sync {
     /// What is multiplied.
     fn product(&self) -> &Product<'_>;
 
-    /// The shapes that the device can run, at least one if it can multiply this with the kernel at
-    /// all; the first is the one to take before anything is measured.
+    /// Returns the shapes that the device can run: at least one, if the kernel can multiply this on
+    /// the device at all. The first is the one to use before anything is measured.
     fn offer(&self, capabilities: &Capabilities) -> Vec<Self::Shape>;
 
-    /// The numbers that tell a shape from the others.
+    /// Returns the numbers that distinguish a shape from the others.
     fn parameters(shape: &Self::Shape) -> Vec<u32>;
 
-    /// The launch in a shape. `label` names it in errors.
+    /// Returns the launch in a shape. `label` names it in errors.
     ///
     /// # Errors
     /// If the device cannot run the shape.
     ///
     /// # Panics
-    /// If the product is none that the kernel multiplies: operands of the wrong kind, too little
+    /// If the kernel cannot multiply the product: an operand of the wrong kind, or too little
     /// scratch memory.
     fn lay_out(
         &self,
@@ -171,9 +172,9 @@ pub trait ProductLaunch: Sync {
         label: &str,
     ) -> Result<Layout, GpuError>;
 
-    /// What the best shape depends on: kernel, format, rows x columns of the matrix, rows of
-    /// activations (w), where they come from and where the products go. Launches with one key take
-    /// the same time in the same shape.
+    /// Returns what the best shape depends on: kernel, format, rows x columns of the matrix, rows
+    /// of activations (w), where they come from and where the products go. Launches with one key
+    /// take the same time in the same shape.
     fn key(&self) -> String {
         let Product { matrix, width, input, output } = self.product();
         let Matrix { format, rows, columns, .. } = matrix;
@@ -182,14 +183,14 @@ pub trait ProductLaunch: Sync {
         format!("{kernel} {format} {rows}x{columns} w{width} {input} {output}")
     }
 
-    /// The dispatch of the launch in a shape.
+    /// Returns the dispatch of the launch in a shape.
     ///
     /// # Errors
     /// If the device cannot run the shape or the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the product contradicts itself, for example by segments that are not the matrix, or is
-    /// none that the kernel multiplies.
+    /// If the product contradicts itself, for example by segments that are not the matrix, or if
+    /// the kernel cannot multiply it.
     fn dispatch(
         &self,
         gpu: &Gpu,
@@ -217,7 +218,7 @@ pub trait ProductLaunch: Sync {
 }
 
 impl ProductInput {
-    /// Its part of a key of measurements.
+    /// Returns its part of a key of measurements.
     fn name(&self) -> &'static str {
         match self {
             ProductInput::Operand(operand) => operand.kind.name(),
@@ -226,7 +227,7 @@ impl ProductInput {
         }
     }
 
-    /// The operand, where it is one.
+    /// Returns the operand, if the input is one.
     pub(super) fn operand(&self) -> Option<Operand> {
         match self {
             ProductInput::Operand(operand) => Some(*operand),
@@ -234,12 +235,12 @@ impl ProductInput {
         }
     }
 
-    /// Whether the product begins with a norm.
+    /// Returns whether the product begins with a norm.
     pub(super) fn norms(&self) -> bool {
         self.operand().is_none()
     }
 
-    /// The shaders' number of it.
+    /// Returns the shaders' number for it.
     pub(super) fn number(&self) -> u32 {
         match self {
             ProductInput::Operand(Operand { kind: OperandKind::Interleaved, .. }) => 3,
@@ -249,7 +250,7 @@ impl ProductInput {
         }
     }
 
-    /// What is added to the mean square of a norm.
+    /// Returns what is added to the mean square of a norm.
     pub(super) fn epsilon(&self) -> f32 {
         match self {
             ProductInput::Operand(_) => 0.0,
@@ -259,7 +260,7 @@ impl ProductInput {
         }
     }
 
-    /// Addresses of the norms' factors and of the new residual stream.
+    /// Returns the addresses of the norms' factors and of the new residual stream.
     pub(super) fn norm_args(&self) -> NormArgs {
         match *self {
             ProductInput::Operand(_) => NormArgs::default(),
@@ -270,7 +271,7 @@ impl ProductInput {
         }
     }
 
-    /// Addresses of the activations and of what stands beside them.
+    /// Returns the addresses of the activations and of what goes with them.
     fn addresses(&self) -> [u64; 2] {
         match self {
             ProductInput::Operand(operand) => [operand.codes.address, operand.scales.address],
@@ -281,7 +282,7 @@ impl ProductInput {
 }
 
 impl ProductOutput<'_> {
-    /// Its part of a key of measurements.
+    /// Returns its part of a key of measurements.
     fn name(&self) -> &'static str {
         match self {
             ProductOutput::Segments(_) => "rows",
@@ -292,7 +293,7 @@ impl ProductOutput<'_> {
         }
     }
 
-    /// The number of it that shaders have which give gated products in one form.
+    /// Returns its number in shaders that write gated products in only one form.
     pub(super) fn number(&self) -> u32 {
         match self {
             ProductOutput::Segments(_) => 0,
@@ -301,7 +302,7 @@ impl ProductOutput<'_> {
         }
     }
 
-    /// The memory it takes, in the order of the kernels' arguments.
+    /// Returns the memory that it takes, in the order of the kernels' arguments.
     fn spans(&self) -> Vec<Span> {
         match self {
             ProductOutput::Segments(segments) => {
@@ -316,29 +317,29 @@ impl ProductOutput<'_> {
 }
 
 impl Product<'_> {
-    /// Bytes of the weights and of the products: what a launch moves at least.
+    /// Returns the bytes of the weights and of the products: what a launch moves at least.
     pub fn bytes(&self) -> u64 {
         let is_half = matches!(self.output, ProductOutput::GatedHalves { .. });
         let size = if is_half { 2 } else { 4 };
         self.matrix.cost(self.width).0 + (size * self.width * self.outputs()) as u64
     }
 
-    /// Whether gate and up are multiplied.
+    /// Returns whether gate and up are multiplied.
     pub(super) fn is_gated(&self) -> bool {
         !matches!(self.output, ProductOutput::Segments(_))
     }
 
-    /// Results for a row of activations.
+    /// Returns the number of results for a row of activations.
     pub(super) fn outputs(&self) -> usize {
         if self.is_gated() { self.matrix.rows / 2 } else { self.matrix.rows }
     }
 
-    /// Groups of columns.
+    /// Returns the number of groups of columns.
     pub(super) fn groups(&self) -> u32 {
         self.matrix.columns.div_ceil(GROUP) as u32
     }
 
-    /// The front of the arguments.
+    /// Returns the front of the arguments.
     pub(super) fn front(&self) -> Front {
         let planes = self.matrix.planes;
         let [source, beside] = self.input.addresses();
@@ -355,8 +356,8 @@ impl Product<'_> {
         }
     }
 
-    /// Rows of each segment, and where the second and the third begin; of a gated product the rows
-    /// of each half, and where the second begins.
+    /// Returns the rows of each segment, and where the second and the third begin; for a gated
+    /// product the rows of each half, and where the second begins.
     pub(super) fn split(&self) -> ([u32; OUTPUTS_MAX], [u32; OUTPUTS_MAX - 1]) {
         let outputs = self.outputs() as u32;
         let (mut rows, mut begins) = ([0; OUTPUTS_MAX], [outputs; OUTPUTS_MAX - 1]);
@@ -376,7 +377,7 @@ impl Product<'_> {
         (rows, begins)
     }
 
-    /// The memory that it reads, apart from weights, and the memory that it writes.
+    /// Returns the memory that it reads, apart from weights, and the memory that it writes.
     fn spans(&self) -> (Vec<Span>, Vec<Span>) {
         let mut writes = self.output.spans();
         let reads = match self.input {
@@ -416,13 +417,14 @@ impl Product<'_> {
     }
 }
 
-/// The error of a launch in a shape that a device has no room for.
+/// Returns the error of a launch in a shape that a device has no room for.
 pub(super) fn no_room(capabilities: &Capabilities, shape: &impl Debug, label: &str) -> GpuError {
     let device = capabilities.name.clone();
     GpuError::Missing { device, what: format!("room for {shape:?} of {label}") }
 }
 
-/// Invocations of a subgroup in kernels that quantise; `None` if the device has too few.
+/// Returns the invocations of a subgroup in kernels that quantise, or `None` if the device has too
+/// few.
 pub(super) fn subgroup(capabilities: &Capabilities) -> Option<u32> {
     let (_, most) = capabilities.subgroup_range;
     let size = capabilities.subgroup.max(SUBGROUP_MIN);
@@ -465,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Files of measurements hold these: other keys would have everything measured again.
+    /// Files of measurements hold these: with other keys everything would be measured again.
     #[test]
     fn keys_stay_as_files_have_them() {
         let rows = ProductOutput::Segments(&[]);

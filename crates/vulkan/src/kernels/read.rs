@@ -1,4 +1,4 @@
-//! Streaming reads, for the device's bandwidth: `shaders/read.comp`.
+//! Streaming reads that measure the device's bandwidth: `shaders/read.comp`.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ struct Args {
     _padding: u32,
 }
 
-/// A buffer that no cache holds, and the commands that read it once.
+/// A buffer that is too large for any cache, and the commands that read it once.
 pub struct ReadSpeed {
     recording: Recording,
     bytes: u64,
@@ -41,7 +41,7 @@ impl ReadSpeed {
     /// Allocates the buffer: 1 GiB, on a discrete GPU 2, in software 64 MiB.
     ///
     /// # Errors
-    /// If the device has not that much memory, or fails.
+    /// If the device does not have that much memory, or fails.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
         let bytes: u64 = match gpu.capabilities().kind {
             DeviceKind::Discrete | DeviceKind::Virtual => 2 << 30,
@@ -51,7 +51,7 @@ impl ReadSpeed {
         let what = "measuring the memory bandwidth";
         let source = gpu.allocate(bytes, Place::Device, what)?;
         let result = gpu.allocate(4, Place::Device, what)?;
-        // Written once, so that pages back it and no value is special.
+        // Written once, so that the pages are backed by memory and no value is special.
         let transfer = Transfer::new(gpu);
         let ones = vec![1_u8; 16 << 20];
         for offset in (0..bytes).step_by(ones.len()) {
@@ -80,7 +80,7 @@ impl ReadSpeed {
         Ok(Self { recording, bytes, _memory: [source, result] })
     }
 
-    /// Reads the buffer once; bytes per second by the device's own clock.
+    /// Reads the buffer once. Returns the bytes per second by the device's own clock.
     ///
     /// # Errors
     /// If the device fails.

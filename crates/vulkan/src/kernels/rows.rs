@@ -12,7 +12,7 @@ use crate::shaders::Shader;
 /// Most invocations of a workgroup.
 const LOCAL_MAX: usize = 512;
 /// Most values of a row that an invocation keeps in registers; with a norm and an addition it keeps
-/// as many factors and old values.
+/// that many factors and old values as well.
 const REGISTERS_MAX: usize = 64;
 
 /// What is done to a row before it is written.
@@ -84,7 +84,7 @@ struct Args {
 pub const COLUMNS_MAX: usize = LOCAL_MAX * REGISTERS_MAX;
 
 impl RowsLaunch {
-    /// The dispatch of the launch.
+    /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
@@ -167,7 +167,7 @@ mod tests {
     use crate::testing::{download, gpu, poisoned, run, upload};
     use half::f16;
 
-    /// Values of a row as a Fixed16 operand holds them, and the sums of its blocks.
+    /// Returns the values of a row as a Fixed16 operand holds them, and the sums of its blocks.
     fn fixed(codes: &[i8], scales: &[f32], columns: usize) -> (Vec<f64>, Vec<f32>) {
         let value = |c: usize| {
             let (group, block, within) = (c / 128, c % 128 / 32, c % 32);
@@ -193,7 +193,7 @@ mod tests {
         scales: Vec<f32>,
     }
 
-    /// Runs `rows` of `width` rows.
+    /// Runs a launch of `rows` of `width` rows.
     fn launch(
         kind: OperandKind,
         mode: u32,

@@ -1,12 +1,13 @@
 //! Products of a quantised matrix with one row of activations, as generation needs them:
 //! `shaders/stream.comp`.
 //!
-//! Bound by the bytes of the matrix. For a block of 32 weights an invocation does 16 integer dot
-//! products and about 25 other operations; the activations are in registers, so that the nearest
-//! cache carries only the matrix. Few large workgroups, one or two for each core, because each of
-//! them norms and quantises the activations for itself. Where a workgroup is one team, each block
-//! of the activations has one invocation: an [interleaved](OperandKind::Interleaved) row gives it
-//! the block's values with eight loads beside its neighbours', and they stay in its registers.
+//! It is bound by the bytes of the matrix. For a block of 32 weights an invocation does 16 integer
+//! dot products and about 25 other operations. The activations are in registers, so the nearest
+//! cache carries only the matrix. There are few large workgroups, one or two for each core, because
+//! each of them norms and quantises the activations for itself. If a workgroup is one team, each
+//! block of the activations belongs to one invocation: an [interleaved](OperandKind::Interleaved)
+//! row gives it the block's values with eight loads next to those of its neighbours, and they stay
+//! in its registers.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -24,9 +25,9 @@ use crate::shaders::Shader;
 #[cfg(test)]
 mod tests;
 
-/// Rows between two meetings of the subgroups of a team: ROUND of the shader.
+/// Rows between two points at which the subgroups of a team meet: ROUND of the shader.
 const ROUND: u32 = 16;
-/// Most pieces of four that an invocation keeps of the residual stream.
+/// Most pieces of four values of the residual stream that an invocation keeps.
 const KEPT_MAX: u32 = 16;
 /// One workgroup in this many may be left out so that the others have equal shares.
 const UNEVEN_PART: u32 = 8;
@@ -40,18 +41,18 @@ pub struct StreamShape {
     pub lanes: u32,
     /// Teams of a workgroup.
     pub teams: u32,
-    /// Rows of the matrix under way: 1, 2, 4 or 8.
+    /// Rows of the matrix in flight: 1, 2, 4 or 8.
     pub batch: u32,
     /// Workgroups.
     pub workgroups: u32,
-    /// Batches in registers: 1, or 2 where one is loaded while the other is used.
+    /// Batches in registers: 1, or 2 if one is loaded while the other is used.
     pub banks: u32,
-    /// Whether teams take turns at the rows; otherwise each has a run of rows.
+    /// Whether teams take rows in turn; otherwise each has a contiguous run of rows.
     pub turns: bool,
 }
 
-/// A product with one row of activations. The matrix is of a quantised format; the activations are
-/// f32, interleaved or not, or normed; gated products go to one place, as f32, or interleaved in
+/// A product with one row of activations. The matrix is of a quantised format. The activations are
+/// f32, interleaved or not, or normed. Gated products go to one place, as f32, or interleaved in
 /// whole blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamLaunch<'a>(pub Product<'a>);
@@ -82,7 +83,7 @@ fn shader(format: Format) -> Option<Shader> {
 /// Invocations of a workgroup, rows of a batch, workgroups for each core, batches in registers.
 type Sizes = (u32, u32, u32, u32);
 
-/// The sizes that are worth measuring on a kind of device, the likeliest first.
+/// Returns the sizes that are worth measuring on a kind of device, the likeliest first.
 fn sizes(kind: DeviceKind) -> &'static [Sizes] {
     match kind {
         DeviceKind::Discrete | DeviceKind::Virtual => &[
@@ -109,23 +110,23 @@ fn sizes(kind: DeviceKind) -> &'static [Sizes] {
     }
 }
 
-/// Whether the kernel can multiply with a matrix of `columns` columns, with a norm before or
-/// without.
+/// Returns whether the kernel can multiply with a matrix of `columns` columns, with a norm before
+/// or without.
 pub fn takes(capabilities: &Capabilities, format: Format, columns: usize, norm: bool) -> bool {
     shader(format).is_some()
         && columns.is_multiple_of(SCALE_BLOCK)
         && StreamShape::suited(capabilities, format, columns, norm).is_some()
 }
 
-/// Whether the kernel is faster with interleaved activations for a product of `columns` columns:
-/// each workgroup has one team, so that each block of them has one invocation, which then quantises
-/// it without the others.
+/// Returns whether the kernel is faster with interleaved activations for a product of `columns`
+/// columns. It is if each workgroup has one team: then each block of the activations has one
+/// invocation, which quantises it without the others.
 pub fn prefers_interleaved(capabilities: &Capabilities, format: Format, columns: usize) -> bool {
     StreamShape::suited(capabilities, format, columns, false).is_some_and(|shape| shape.teams == 1)
 }
 
 impl StreamShape {
-    /// The shape for a device and a number of columns; `None` if a row does not fit.
+    /// Returns the shape for a device and a number of columns, or `None` if a row does not fit.
     fn suited(
         capabilities: &Capabilities,
         format: Format,
@@ -135,7 +136,7 @@ impl StreamShape {
         Self::of(capabilities, format, columns, norm, sizes(capabilities.kind)[0])
     }
 
-    /// The shapes that are worth measuring on a device, the likeliest first.
+    /// Returns the shapes that are worth measuring on a device, the likeliest first.
     pub fn candidates(
         capabilities: &Capabilities,
         format: Format,
@@ -150,7 +151,8 @@ impl StreamShape {
         shapes
     }
 
-    /// A shape with about `wanted` invocations in a workgroup, and `each` workgroups for each core.
+    /// Returns a shape with about `wanted` invocations in a workgroup and `each` workgroups for
+    /// each core.
     pub fn of(
         capabilities: &Capabilities,
         format: Format,
@@ -182,8 +184,8 @@ impl StreamShape {
     }
 }
 
-/// Blocks of the activations that are staged at a time: all where they are normed, as many as there
-/// is room for where they are not. None if that is too few.
+/// Returns how many blocks of the activations are staged at a time: all if they are normed,
+/// otherwise as many as there is room for. Returns `None` if that is too few.
 fn staged_blocks(
     format: Format,
     blocks: u32,
@@ -191,7 +193,7 @@ fn staged_blocks(
     norm: bool,
     shared_bytes: u32,
 ) -> Option<u32> {
-    // Codes and scale, in one format with the sum of the block.
+    // Codes and scale; in one format also the sum of the block.
     let block_bytes = if format == Format::Q4K { 64 + 8 } else { 64 + 4 };
     let others = 8 * subgroups + 2 * 4 * subgroups * ROUND + 16;
     let room = shared_bytes.checked_sub(others)? / block_bytes;
@@ -203,10 +205,10 @@ fn staged_blocks(
 }
 
 impl StreamLaunch<'_> {
-    /// Workgroups in a shape: no more than there are outputs for their teams, and as many as have
-    /// equal shares of the outputs, if that leaves few of them out. One team with more rows than
-    /// the others keeps all waiting: with 128 workgroups instead of 132 generation with 27B on an
-    /// H200 was 2.5 % faster (`docs/benchmarks/h200.md`).
+    /// Returns the workgroups in a shape: no more than there are outputs for their teams, and as
+    /// many as have equal shares of the outputs, if that leaves few of them out. One team with more
+    /// rows than the others keeps all of them waiting: with 128 workgroups instead of 132,
+    /// generation with 27B on an H200 was 2.5 % faster (`docs/benchmarks/h200.md`).
     fn workgroups(&self, shape: &StreamShape) -> u32 {
         let outputs = self.0.outputs() as u32;
         let most = shape.workgroups.clamp(1, outputs.div_ceil(shape.teams).max(1));
@@ -228,7 +230,7 @@ impl StreamLaunch<'_> {
         }
     }
 
-    /// Asserts that the kernel multiplies this.
+    /// Asserts that the kernel can multiply this.
     fn check(&self) {
         let product = &self.0;
         assert_eq!(product.width, 1, "rows of activations");

@@ -9,8 +9,8 @@ use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Places for the logits of a row. More reach the threshold only where many are equal or lie in few
-/// chunks.
+/// Places for the logits of a row. More than this reach the threshold only if many are equal or lie
+/// in few chunks.
 pub const ROOM: usize = 1024;
 /// Most chunks of a row.
 const CHUNKS: usize = 1024;
@@ -48,13 +48,13 @@ struct Args {
     rows: u64,
 }
 
-/// Bytes of working memory.
+/// Returns the bytes of working memory.
 pub fn maxima_bytes(rows: usize) -> usize {
     4 * rows * CHUNKS
 }
 
 impl TopLaunch {
-    /// The dispatches of the launch.
+    /// Returns the dispatches of the launch.
     ///
     /// # Errors
     /// If a kernel cannot be compiled.
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::testing::{download, gpu, poisoned, run, upload};
 
-    /// For each row what was found, as (logit bits, token), and how many there were.
+    /// Returns for each row what was found, as (logit bits, token), and how many there were.
     fn found(logits: &[f32], vocabulary: usize) -> Vec<(usize, Vec<(u32, u32)>)> {
         let gpu = gpu();
         let rows = logits.len() / vocabulary;
@@ -148,7 +148,7 @@ mod tests {
             for (row, (count, pairs)) in found(&logits, vocabulary).into_iter().enumerate() {
                 assert!(count <= ROOM && count >= TOP.min(vocabulary), "{vocabulary}: {count}");
                 let logits = &logits[row * vocabulary..][..vocabulary];
-                // Some random logits are equal, and a device may find these in any order.
+                // Some random logits are equal, and a device may find them in any order.
                 let by_size = |a: &u32, b: &u32| {
                     logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
                 };

@@ -12,11 +12,11 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// A matrix with its padding rows.
+    /// Packs a matrix with its padding rows.
     pub(crate) fn matrix(format: Format, columns: usize, source: &[u8]) -> Self {
         let rows = source.len() / format.dtype().row_bytes(columns).unwrap();
         let bytes = format.plane_bytes(rows, columns).unwrap();
-        // Anything that is left unwritten shows.
+        // Makes anything that is left unwritten visible.
         let plane = |bytes: u64| vec![0xA5; bytes as usize];
         let mut packed = Self {
             codes: plane(bytes.codes),
@@ -44,7 +44,7 @@ impl Packed {
         f16::from_le_bytes([plane[2 * index], plane[2 * index + 1]]).to_f32()
     }
 
-    /// One element, read one bit field at a time.
+    /// Returns one element, read one bit field at a time.
     pub(crate) fn element(&self, format: Format, columns: usize, row: usize, c: usize) -> f32 {
         let groups = columns.div_ceil(128);
         let (block, i) = (row * groups * 4 + c / 32, c % 32);
@@ -85,7 +85,7 @@ impl Packed {
     }
 }
 
-/// Rows as a matrix in device memory, and that memory.
+/// Packs rows as a matrix in device memory, and returns it and that memory.
 pub(crate) fn device_matrix(
     gpu: &std::sync::Arc<crate::raw::gpu::Gpu>,
     format: Format,
@@ -111,7 +111,7 @@ pub(crate) fn device_matrix(
     (Matrix::at(memory.address(), format, rows, columns).unwrap().0, memory)
 }
 
-/// Random rows in the file's format, every code possible, scales moderate.
+/// Returns random rows in the file's format: every code is possible, scales are moderate.
 pub(crate) fn random_rows(format: Format, rows: usize, columns: usize, seed: u64) -> Vec<u8> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let dtype = format.dtype();
@@ -138,7 +138,7 @@ pub(crate) fn random_rows(format: Format, rows: usize, columns: usize, seed: u64
     bytes
 }
 
-/// The values of rows in the file's format.
+/// Returns the values of rows in the file's format.
 pub(crate) fn decoded(format: Format, source: &[u8], elements: usize) -> Vec<f32> {
     let mut values = vec![f32::NAN; elements];
     trine_weights::blocks::decode(format.dtype(), source, &mut values).unwrap();

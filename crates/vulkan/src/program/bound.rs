@@ -1,4 +1,4 @@
-//! What a Program has on the device.
+//! What a Program holds on the device.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -32,7 +32,7 @@ use crate::raw::memory::{Arena, Buffer, Place};
 use crate::raw::transfer::Transfer;
 use crate::weights::{Progress, Weights};
 
-/// Most output rows whose largest logits are looked for on the device.
+/// Most output rows whose largest logits the device finds.
 pub(super) const TOP_ROWS_MAX: usize = 64;
 
 /// What is bound to a device.
@@ -51,10 +51,10 @@ pub(super) struct Bound {
     ropes: Ropes,
     selection: Selection,
     scratch: Buffer,
-    /// Memory of products that several workgroups share; its counters are 0 between launches,
+    /// Memory of products that several workgroups share. Its counters are 0 between launches,
     /// unless a chain breaks.
     split_scratch: Buffer,
-    /// Counters of attention's parts; the same.
+    /// Counters of attention's parts, also 0 between launches.
     counters: Buffer,
     frame: Frame,
     /// Written by the host.
@@ -71,7 +71,7 @@ struct TopMemory {
     maxima: Buffer,
     thresholds: Buffer,
     found: Buffer,
-    /// The same for the host.
+    /// The thresholds, for the host.
     host_thresholds: Buffer,
     host_found: Buffer,
 }
@@ -84,9 +84,10 @@ pub(super) struct Pass {
     chains: Option<Chains>,
     /// Makes the chains ready again after a run that was stopped between two submissions.
     reset: Option<Recording>,
-    /// Fetches each of the Plan's outputs, where not every step does: the logits.
+    /// Fetches each of the Plan's outputs that is not copied by every step: the logits.
     fetch: Vec<Option<Recording>>,
-    /// With timestamps, made when profiling asks for it; with the Plan's step of each dispatch.
+    /// The recording with timestamps, made when profiling needs it, and the Plan's step of each
+    /// dispatch.
     timed: Option<(Recording, Vec<usize>)>,
 }
 
@@ -104,7 +105,7 @@ pub(super) fn cache_bytes(options: &ProgramOptions, cache: &trine_model::Cache) 
     KvCache::bytes(options.kv, cache.kv_heads, cache.head_dim, blocks)
 }
 
-/// A pass's launches and where their values go.
+/// A pass's launches and the memory of their values.
 type Lowered = (PassKey, Graph, Scratch);
 
 /// A pass before it is recorded.
@@ -200,7 +201,7 @@ impl Binding<'_> {
         Ok(bound)
     }
 
-    /// Records a pass, with chains where there is memory for them.
+    /// Records a pass, with chains if there is memory for them.
     fn record(
         &self,
         bound: &Bound,
@@ -236,7 +237,7 @@ impl Binding<'_> {
         survey: &RefCell<Survey>,
     ) -> Result<(), GpuError> {
         let most = self.options.width.tokens;
-        // What attention does makes no difference to products: one pass of each width shows them
+        // How attention works makes no difference to products: one pass of each width shows them
         // all.
         let mut graphs: Vec<&Lowered> = graphs.iter().collect();
         graphs.dedup_by_key(|(key, ..)| (key.width, key.goal));
@@ -311,7 +312,7 @@ impl Binding<'_> {
         let bytes = |cache| cache_bytes(self.options, cache);
         let total = self.plan.caches.iter().map(bytes).sum();
         let mut arena = Arena::new(gpu, Place::Device, total);
-        // The largest first: rings fill what global layers' caches leave of a block.
+        // The largest first: rings fill what the caches of global layers leave of a block.
         let mut order: Vec<usize> = (0..self.plan.caches.len()).collect();
         order.sort_by_key(|&at| Reverse(bytes(&self.plan.caches[at])));
         let mut caches = BTreeMap::new();
@@ -369,7 +370,7 @@ impl Binding<'_> {
         for (index, value) in graph.outputs.iter().enumerate() {
             let mut copy = value.map(|value| self.output_copy(bound, &emitter, index, value));
             if self.plan.output(index).rows == Rows::Tokens {
-                // The device after this one needs them in every step.
+                // The next device needs them in every step.
                 draft.copies.extend(copy.take());
             }
             draft.fetch.push(copy);
@@ -394,7 +395,7 @@ impl Binding<'_> {
         Ok(draft)
     }
 
-    /// Copies the rows of an output of the Plan, which are this value, to the host.
+    /// Returns the copy of the rows of an output of the Plan, held by this value, to the host.
     fn output_copy(
         &self,
         bound: &Bound,
@@ -414,8 +415,8 @@ impl Binding<'_> {
         Copy { from, to: bound.outputs[index].part(0, bytes), bytes }
     }
 
-    /// Indices of dispatches before which a submission ends, so that none is predicted to take too
-    /// long.
+    /// Returns the indices of the dispatches before which a submission ends, so that none is
+    /// predicted to take too long.
     fn cuts(&self, key: PassKey, dispatches: &[Dispatch], gpu: &Gpu) -> Vec<usize> {
         let Width { tokens, outputs } = key.width;
         let (sequences, tokens) = match key.attended {
@@ -430,7 +431,7 @@ impl Binding<'_> {
         let mut seconds = 0.0;
         let mut last_step = None;
         for (index, dispatch) in dispatches.iter().enumerate() {
-            // A step's launches are predicted together.
+            // The launches of a step are predicted together.
             if last_step.replace(dispatch.step) == Some(dispatch.step) {
                 continue;
             }
@@ -449,7 +450,7 @@ impl Binding<'_> {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // A step may be in flight that nobody will wait for. It uses the memory that is about to be
+        // A step that nobody will wait for may be in flight. It uses the memory that is about to be
         // freed.
         self.passes.iter_mut().for_each(|pass| pass.recording.cancel());
     }
@@ -461,7 +462,8 @@ impl Pass {
         self.recording.begin(stop, "a step")
     }
 
-    /// Ends the run, unless and until `stop` is raised; leaves everything ready for the next one.
+    /// Ends the run, or stops it once `stop` is raised, and leaves everything ready for the next
+    /// one.
     fn finish(&mut self, stop: Option<&AtomicBool>) -> Result<Ended, GpuError> {
         let ended = self.recording.finish(stop, "a step")?;
         if ended == Ended::Stopped
@@ -474,7 +476,7 @@ impl Pass {
 }
 
 impl Bound {
-    /// Begins to run a pass for a checked batch, unless and until `stop` is raised.
+    /// Begins to run a pass for a checked batch, until `stop` is raised.
     pub(super) fn begin(
         &mut self,
         batch: &Batch<'_>,
@@ -486,7 +488,7 @@ impl Bound {
         // A run changes its inputs, and a chain that fails is run again.
         self.inputs.write(batch, chains.is_some());
         if let Some(chains) = chains
-            && self.gpu.injected_at(gpu::Place::Chain).is_some()
+            && self.gpu.injected_at(gpu::FailurePoint::Chain).is_some()
         {
             chains.stall(&self.gpu)?;
         }
@@ -534,14 +536,15 @@ impl Bound {
         Ok(())
     }
 
-    /// Records all passes that have chains without them.
+    /// Records all passes that have chains again, without them.
     fn unchain(&mut self, binding: &Binding<'_>) -> Result<(), GpuError> {
         let device = self.gpu.capabilities().name.as_str();
         tracing::warn!(
             device,
             "workgroups waited for others that did not run: going on with barriers, which is slower"
         );
-        // What counted while others of the chain did has left counts that are not 0.
+        // Dispatches of the broken chain that counted at the same time have left counts that are
+        // not 0.
         let zeros = Transfer::new(&self.gpu);
         zeros.write(&self.split_scratch, 0, &[0; MatmulLaunch::COUNTER_BYTES])?;
         zeros.write(&self.counters, 0, &vec![0; self.counters.bytes() as usize])?;
@@ -556,7 +559,7 @@ impl Bound {
         Ok(())
     }
 
-    /// Records a pass with timestamps, if that is not done.
+    /// Records a pass with timestamps, if that has not been done.
     fn record_timed(&mut self, binding: &Binding<'_>, pass: usize) -> Result<(), GpuError> {
         if self.passes[pass].timed.is_some() {
             return Ok(());
@@ -591,34 +594,34 @@ impl Bound {
         Recording::record(&self.gpu, &[], &copies, &[])?.run("copying the rings of a sequence")
     }
 
-    /// Copies an output of the pass that ran last to the host, if it is not there.
+    /// Copies an output of the pass that ran last to the host, if it is not there yet.
     pub(super) fn fetch_output(&mut self, pass: usize, index: usize) -> Result<(), GpuError> {
         let fetch = self.passes[pass].fetch[index].as_mut();
         fetch.map_or(Ok(()), |recording| recording.run("fetching logits"))
     }
 
-    /// The first values of an output that was fetched.
+    /// Returns the first values of an output that was fetched.
     pub(super) fn output(&self, index: usize, count: usize) -> &[f32] {
         self.outputs[index].values(0, count)
     }
 
-    /// Number of the largest logits of an output row, and those that there was room for: bits and
-    /// token.
+    /// Returns the number of the largest logits of an output row, and those of them that there was
+    /// room for: bits and token.
     pub(super) fn top(&self, row: usize) -> (usize, &[[u32; 2]]) {
         let count = self.top.host_thresholds.values::<u32>(2 * row + 1, 1)[0];
         (count as usize, self.top.host_found.values(row * ROOM, ROOM))
     }
 }
 
-/// Bytes of what the largest logits of at most `outputs` rows go to: the maxima of chunks, the
-/// thresholds, what was found.
+/// Returns the bytes of the memory for the largest logits of at most `outputs` rows: the maxima of
+/// chunks, the thresholds, and the logits found.
 pub(super) fn top_bytes(outputs: usize) -> [u64; 3] {
     let rows = outputs.clamp(1, TOP_ROWS_MAX);
     [maxima_bytes(rows), 8 * rows, 8 * rows * ROOM].map(|bytes| bytes as u64)
 }
 
 impl TopMemory {
-    /// Memory for a Program with at most `outputs` output rows.
+    /// Allocates the memory for a Program with at most `outputs` output rows.
     fn new(gpu: &Arc<Gpu>, outputs: usize) -> Result<Self, GpuError> {
         let [maxima, pair, found] = top_bytes(outputs);
         let device = |bytes| gpu.allocate(bytes, Place::Device, "working memory");

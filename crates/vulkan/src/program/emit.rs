@@ -17,8 +17,8 @@ use super::tuning::Survey;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::GpuError;
 use crate::kernels::attention::{
-    DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixLaunch, MatrixOutput, TILE_ROWS,
-    TileChoice, TileLaunch,
+    AttendTileShape, DecodeLaunch, FrameAddresses, Fused, KvCache, MatrixLaunch, MatrixOutput,
+    TILE_ROWS, TileLaunch,
 };
 use crate::kernels::elements::{ElementWork, ElementsLaunch};
 use crate::kernels::embed::EmbedLaunch;
@@ -33,7 +33,7 @@ use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
 use crate::weights::Weights;
 
-/// What is not there.
+/// The span of something absent.
 const NOWHERE: Span = Span { address: 0, bytes: 0 };
 
 /// What addresses are taken from.
@@ -56,7 +56,7 @@ pub(super) struct Emitter<'a> {
     pub(super) ropes: &'a Ropes,
     /// Counters of attention's parts; 0 between launches.
     pub(super) counters: Span,
-    /// Sees the products, where their shapes are yet to be chosen.
+    /// Sees the products, if their shapes are still to be chosen.
     pub(super) survey: Option<&'a RefCell<Survey>>,
 }
 
@@ -81,7 +81,7 @@ impl Emitter<'_> {
             .try_for_each(|node| self.node(node, &mut dispatches))
     }
 
-    /// Where a piece of a value is; an empty one is nowhere.
+    /// Returns where a piece of a value is; an empty piece is nowhere.
     fn piece(&self, id: ValueId, piece: usize) -> Span {
         let bytes = self.graph.value(id).bytes[piece] as u64;
         let (home, place) = self.graph.home(id);
@@ -96,7 +96,7 @@ impl Emitter<'_> {
         Span { address: self.base + offset as u64, bytes }
     }
 
-    /// Where f32 rows are.
+    /// Returns where f32 rows are.
     pub(super) fn span(&self, id: ValueId) -> Span {
         self.piece(id, 0)
     }
@@ -106,7 +106,7 @@ impl Emitter<'_> {
         Operand { kind: value.kind, codes, scales }
     }
 
-    /// A value as a product takes it.
+    /// Returns a value as a product takes it.
     fn form(&self, form: Form) -> Operand {
         match form {
             Form::Rows(rows) => {
@@ -116,7 +116,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Address of the number of rows of a kind in the step.
+    /// Returns the address of the number of rows of a kind in the step.
     fn row_count(&self, rows: Rows) -> u64 {
         match rows {
             Rows::Tokens => self.frame.rows,
@@ -247,7 +247,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// A product of many rows, in as many dispatches as it takes.
+    /// Adds a product of many rows, in as many dispatches as it takes.
     fn pieces(
         &self,
         launch: &MatmulLaunch<'_>,
@@ -281,7 +281,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Where each part of a matrix sends its products.
+    /// Returns where each part of a matrix sends its products.
     fn segments(&self, weights: &[WeightId], values: &[ValueId], width: usize) -> Vec<Segment> {
         let segment = |(id, value): (&WeightId, &ValueId)| {
             let rows = self.plan.weight(*id).rows;
@@ -387,15 +387,15 @@ impl Emitter<'_> {
     }
 
     fn attend(&self, node: &Node, work: &AttendWork) -> Result<Dispatch, GpuError> {
-        let AttendWork { shape, .. } = *work;
+        let AttendWork { attention, .. } = *work;
         let (frame, cache, query) =
             (self.attention_frame(), self.cache(work.cache), self.span(work.query));
         let rows = self.graph.width.tokens;
-        // Each sequence may end with a tile that is not full.
+        // The last tile of each sequence may not be full.
         let tiles = rows.min(rows.div_ceil(TILE_ROWS) + self.options.sequences);
         match &work.kernel {
             AttendKernel::Rows { prepare, made, partials } => DecodeLaunch {
-                shape,
+                attention,
                 cache,
                 frame,
                 rows,
@@ -405,25 +405,25 @@ impl Emitter<'_> {
                 scratch: partials.map_or(NOWHERE, |id| self.span(id)),
                 counters: self.counters,
                 fused: prepare.as_ref().map(|work| self.fused(work)),
-                choice: self.selection.decode(&shape, rows),
+                shape: self.selection.decode(&attention, rows),
             }
             .dispatch(self.gpu, &node.label, node.step),
-            AttendKernel::Matrix { output, choice } => {
+            AttendKernel::Matrix { output, shape } => {
                 let output = match *output {
                     Form::Rows(rows) => MatrixOutput::Plain(self.span(rows)),
                     Form::Operand(operand) => MatrixOutput::Operand(self.operand(operand)),
                 };
-                let choice = *choice;
-                MatrixLaunch { shape, cache, frame, tiles, query, output, choice }.dispatch(
+                let shape = *shape;
+                MatrixLaunch { attention, cache, frame, tiles, query, output, shape }.dispatch(
                     self.gpu,
                     &node.label,
                     node.step,
                 )
             }
             AttendKernel::Tiles { output } => {
-                let (target, choice) =
-                    (self.span(*output), TileChoice::suited(self.gpu.capabilities()));
-                TileLaunch { shape, cache, frame, tiles, query, target, choice }.dispatch(
+                let (target, shape) =
+                    (self.span(*output), AttendTileShape::suited(self.gpu.capabilities()));
+                TileLaunch { attention, cache, frame, tiles, query, target, shape }.dispatch(
                     self.gpu,
                     &node.label,
                     node.step,

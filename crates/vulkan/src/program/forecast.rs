@@ -16,8 +16,8 @@ use crate::chain::ChainMemory;
 use crate::raw::memory::blocks_bytes;
 use crate::weights;
 
-/// Memory of a Plan's Program. Recordings and compiled kernels are not in it, nor what weights pass
-/// through on their way.
+/// Returns the memory of a Plan's Program. Recordings and compiled kernels are not included, nor
+/// the memory that weights pass through on their way.
 pub(crate) fn memory(
     capabilities: &Capabilities,
     plan: &Plan,
@@ -35,7 +35,7 @@ pub(crate) fn memory(
     }
 }
 
-/// Working memory: of the widest pass, and what the host reads and writes.
+/// Returns the working memory: that of the widest pass, and what the host reads and writes.
 fn scratch(
     capabilities: &Capabilities,
     plan: &Plan,
@@ -45,7 +45,7 @@ fn scratch(
     let selection = Selection::new(capabilities, plan, options);
     let Width { tokens, outputs } = options.width;
     let widest = Width { tokens, outputs: outputs.min(tokens) };
-    // The widest of each way to attend, for each goal.
+    // The widest of each kind of attention, for each goal.
     let last =
         |goal, attended| keys.iter().rfind(|key| (key.goal, key.attended) == (goal, attended));
     let ways = [Attended::Sequences, Attended::Rows, Attended::Tiles];

@@ -40,7 +40,7 @@ impl FrameLayout {
     }
 }
 
-/// Addresses that kernels take.
+/// The addresses that kernels take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepAddresses {
     /// The header, and after it the rows.
@@ -87,7 +87,7 @@ impl Frame {
         let mut entry = 0;
         for span in batch.spans() {
             let view = &batch.sequences[span.sequence];
-            // Tables may be longer than what the step can look at.
+            // Tables may be longer than what the step can read.
             let count = (span.position + span.rows).div_ceil(BLOCK);
             let table = layout.tables / 4 + entry;
             image[table..table + count].copy_from_slice(&view.blocks[..count]);

@@ -7,7 +7,7 @@
 use trine_model::{CacheId, Claim, Heads, Rope, Rows, Scratch, WeightId, Width};
 
 use super::passes::Attended;
-use crate::kernels::attention::{AttentionShape, MatrixChoice};
+use crate::kernels::attention::{AttendMatrixShape, Attention};
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
@@ -16,7 +16,7 @@ const ALIGNMENT: usize = 256;
 /// Pieces of memory that a value may consist of: the codes and the scales of an operand.
 const PIECES: usize = 2;
 
-/// Index of a value in [`Graph::values`]. A launch that holds one by itself takes f32 rows there.
+/// Index of a value in [`Graph::values`]. A launch that holds a bare one takes f32 rows there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ValueId(pub(super) usize);
 
@@ -37,7 +37,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// The value, whatever its form.
+    /// Returns the value, whatever its form.
     pub(super) fn id(self) -> ValueId {
         match self {
             Form::Rows(id) | Form::Operand(OperandValue { id, .. }) => id,
@@ -57,7 +57,7 @@ pub(super) enum Made {
 }
 
 impl Made {
-    /// The f32 rows, if they are made.
+    /// Returns the f32 rows, if they are made.
     pub(super) fn rows(self) -> Option<ValueId> {
         match self {
             Made::Rows(rows) | Made::Both(rows, _) => Some(rows),
@@ -65,7 +65,7 @@ impl Made {
         }
     }
 
-    /// The operand, if one is made.
+    /// Returns the operand, if one is made.
     pub(super) fn operand(self) -> Option<OperandValue> {
         match self {
             Made::Operand(operand) | Made::Both(_, operand) => Some(operand),
@@ -73,7 +73,7 @@ impl Made {
         }
     }
 
-    /// The only form, if it is the only one.
+    /// Returns the form, if it is the only one.
     pub(super) fn only(self) -> Option<Form> {
         match self {
             Made::Rows(rows) => Some(Form::Rows(rows)),
@@ -88,14 +88,14 @@ impl Made {
 pub(super) enum Home {
     /// In scratch memory of its own.
     Own,
-    /// Where the value is that it replaces.
+    /// In the memory of the value that it replaces.
     Of(ValueId),
-    /// In the memory that the host writes the Plan's input of this index to.
+    /// In the memory where the host writes the Plan's input of this index.
     Host(usize),
 }
 
-/// Rows of memory that buffers and operands of `rows` rows take: kernels read tiles of activations
-/// whole.
+/// Returns the rows of memory that buffers and operands of `rows` rows take: kernels read whole
+/// tiles of activations.
 pub(super) fn allocated(rows: usize) -> usize {
     match rows {
         0..=2 => rows,
@@ -134,14 +134,14 @@ pub(super) enum NormWork {
 /// What a product multiplies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Input {
-    /// What another launch made.
+    /// The result of another launch.
     Given(Form),
-    /// The norm of a row, which every workgroup of the product works out for itself. All of them
+    /// The norm of a row, which every workgroup of the product computes for itself. All of them
     /// read the target, so the updated one has a home of its own.
     Norm(NormWork),
 }
 
-/// What becomes of a product.
+/// What happens to the results of a product.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Output {
     /// (rows, rows of a matrix) f32 for each matrix.
@@ -202,19 +202,19 @@ pub(super) enum HeadsWork {
     Prepare(Prepare),
 }
 
-/// The kernel of attention, and what it gives.
+/// The kernel of attention, and its results.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum AttendKernel {
     /// One row after the other.
     Rows {
-        /// What the launch does before it attends.
+        /// The work on heads that the launch does before it attends.
         prepare: Option<Prepare>,
         made: Made,
-        /// Results of parts of the cache before they are joined, where there are several.
+        /// Results of parts of the cache before they are joined, if there are several.
         partials: Option<ValueId>,
     },
     /// Tiles of rows on matrix units.
-    Matrix { output: Form, choice: MatrixChoice },
+    Matrix { output: Form, shape: AttendMatrixShape },
     /// Tiles of rows without them.
     Tiles { output: ValueId },
 }
@@ -224,7 +224,7 @@ pub(super) enum AttendKernel {
 pub(super) struct AttendWork {
     pub(super) query: ValueId,
     pub(super) cache: CacheId,
-    pub(super) shape: AttentionShape,
+    pub(super) attention: Attention,
     pub(super) kernel: AttendKernel,
 }
 
@@ -260,7 +260,7 @@ pub(super) enum Touch {
 }
 
 impl Touch {
-    /// The value, whatever its form.
+    /// Returns the value, whatever its form.
     pub(super) fn id(self) -> ValueId {
         match self {
             Touch::Read(form) | Touch::Write(form) => form.id(),
@@ -314,7 +314,7 @@ impl AttendWork {
         see(read(self.query));
         match &self.kernel {
             AttendKernel::Rows { prepare, made, partials } => {
-                // The query is read as it is before the norm: nothing writes the turned one.
+                // The query is read as it is before the norm: nothing writes the rotated one.
                 if let Some(prepare) = prepare {
                     [prepare.key, prepare.value].map(read).into_iter().for_each(&mut *see);
                 }
@@ -341,7 +341,7 @@ impl ProductWork {
 }
 
 impl Work {
-    /// Shows each value that the launch reads or writes, those that it reads first.
+    /// Passes each value that the launch reads or writes to `see`, those that it reads first.
     pub(super) fn touches(&self, see: &mut dyn FnMut(Touch)) {
         match self {
             Work::Embed { output, .. } => see(write(*output)),
@@ -381,12 +381,12 @@ impl Work {
         found
     }
 
-    /// Whether it reads a value.
+    /// Returns whether it reads a value.
     pub(super) fn reads(&self, id: ValueId) -> bool {
         self.has(|touch| matches!(touch, Touch::Read(form) if form.id() == id))
     }
 
-    /// Whether it writes a value.
+    /// Returns whether it writes a value.
     pub(super) fn writes(&self, id: ValueId) -> bool {
         self.has(|touch| matches!(touch, Touch::Write(form) if form.id() == id))
     }
@@ -408,7 +408,7 @@ pub(super) struct Node {
 pub(super) struct Graph {
     /// Rows of the pass.
     pub(super) width: Width,
-    /// How attention goes through them.
+    /// How attention goes through these rows.
     pub(super) attended: Attended,
     pub(super) nodes: Vec<Node>,
     pub(super) values: Vec<Value>,
@@ -450,18 +450,18 @@ impl Graph {
         &self.values[id.0]
     }
 
-    /// Launches that read a value. Whoever fetches an output of the Plan counts too.
+    /// Returns how many launches read a value. A fetch of an output of the Plan counts too.
     pub(super) fn readers(&self, id: ValueId) -> usize {
         let launches = self.nodes.iter().filter(|node| node.work.reads(id)).count();
         launches + self.outputs.iter().filter(|output| **output == Some(id)).count()
     }
 
-    /// The launch before `index` that writes a value.
+    /// Returns the launch before `index` that writes a value.
     pub(super) fn maker(&self, index: usize, id: ValueId) -> Option<usize> {
         self.nodes[..index].iter().rposition(|node| node.work.writes(id))
     }
 
-    /// The value whose home a value has, and that home, which is never [`Home::Of`].
+    /// Returns the value whose home a value has, and that home, which is never [`Home::Of`].
     pub(super) fn home(&self, id: ValueId) -> (ValueId, Home) {
         match self.value(id).home {
             Home::Of(before) => self.home(before),
@@ -472,7 +472,7 @@ impl Graph {
     /// Places the values in scratch memory: those that do not live at the same time share it.
     /// Values are numbered by [`Graph::piece`].
     pub(super) fn place(&self) -> Scratch {
-        // In the order in which they are first touched, which decides between values of one size.
+        // In the order in which they are first touched, which decides between values of equal size.
         let mut order: Vec<ValueId> = Vec::new();
         let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; self.values.len()];
         for (at, node) in self.nodes.iter().enumerate() {

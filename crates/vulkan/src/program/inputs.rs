@@ -19,8 +19,7 @@ pub(super) struct Inputs(Vec<InputRows>);
 struct InputRows {
     /// Written by the host; the device works on the rows there.
     buffer: Buffer,
-    /// What the rows are gathered from, with the factor on them; `None` where they come with the
-    /// batch.
+    /// What the rows are gathered from, and the factor on them; `None` if they come with the batch.
     table: Option<(Tensor, f32)>,
     /// The rows of the step in flight, if they are gathered or may have to be written again.
     kept: Vec<f32>,
@@ -51,12 +50,12 @@ impl Inputs {
         plan.inputs.iter().map(input).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The memory of each.
+    /// Returns the memory of each input.
     pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.0.iter().map(|input| &input.buffer)
     }
 
-    /// The memory of the input of an index.
+    /// Returns the memory of the input with an index.
     pub(super) fn buffer(&self, index: usize) -> &Buffer {
         &self.0[index].buffer
     }

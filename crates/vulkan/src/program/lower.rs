@@ -1,8 +1,8 @@
 //! From a Plan's steps to launches: a plain translation.
 //!
-//! Every operation has a launch of its own that takes and gives f32 rows, and every product that
-//! takes an operand has a launch before it that converts its rows. [`rules`] then let neighbours
-//! take over each other's work.
+//! Every operation becomes a launch of its own that reads and writes f32 rows, and every product
+//! that takes an operand is preceded by a launch that converts its rows. [`rules`] then let
+//! neighbours take over each other's work.
 
 use trine_model::{BufferId, Op, Plan, Product, Rows, WeightId, Width};
 
@@ -14,21 +14,21 @@ use super::passes::{Attended, PassKey};
 use super::rules;
 use super::selection::Selection;
 use crate::error::GpuError;
-use crate::kernels::attention::AttentionShape;
+use crate::kernels::attention::Attention;
 use crate::kernels::operand::OperandKind;
 use crate::weights::Joint;
 
-/// The launches of a Plan for a pass.
+/// Returns the launches of a Plan for a pass.
 ///
 /// # Errors
-/// [`GpuError::Unwritten`] if the Plan reads what it has not written.
+/// [`GpuError::Unwritten`] if the Plan reads a buffer that it has not written.
 pub(super) fn lower(plan: &Plan, key: PassKey, selection: &Selection) -> Result<Graph, GpuError> {
     let mut graph = translate(plan, key, selection)?;
     rules::apply(&mut graph, selection);
     Ok(graph)
 }
 
-/// The launches before any rule.
+/// Returns the launches before any rule is applied.
 pub(super) fn translate(
     plan: &Plan,
     key: PassKey,
@@ -86,9 +86,12 @@ impl Lowering<'_> {
             | Op::PrepareQkv { .. } => self.heads(op)?,
             Op::Attend { query, cache, heads, scale, window, output } => {
                 let query = self.rows(query)?;
-                let shape = AttentionShape { heads, scale, window };
-                let kernel = self.attend(&shape, output);
-                self.push(Rows::Tokens, Work::Attend(AttendWork { query, cache, shape, kernel }));
+                let attention = Attention { heads, scale, window };
+                let kernel = self.attend(&attention, output);
+                self.push(
+                    Rows::Tokens,
+                    Work::Attend(AttendWork { query, cache, attention, kernel }),
+                );
             }
             Op::Geglu { gate, up, output } => {
                 let kind = ElementsKind::Geglu { gate: self.rows(gate)?, up: self.rows(up)? };
@@ -128,20 +131,20 @@ impl Lowering<'_> {
         self.graph.fresh_rows(self.count(id), self.plan.buffer(id).columns, home)
     }
 
-    /// What a buffer holds.
+    /// Returns the value that a buffer holds.
     fn rows(&self, id: BufferId) -> Result<ValueId, GpuError> {
         let unwritten = || GpuError::Unwritten { buffer: self.plan.buffer(id).name.clone() };
         self.current[id.0].ok_or_else(unwritten)
     }
 
-    /// What a buffer holds from here on.
+    /// Gives a buffer a new value, which it holds from here on.
     fn fresh(&mut self, id: BufferId) -> ValueId {
         let value = self.like(id, Home::Own);
         self.current[id.0] = Some(value);
         value
     }
 
-    /// What a buffer holds before and after a change in place.
+    /// Returns the values that a buffer holds before and after a change in place.
     fn changed(&mut self, id: BufferId) -> Result<(ValueId, ValueId), GpuError> {
         let before = self.rows(id)?;
         let after = self.like(id, Home::Of(before));
@@ -233,8 +236,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A gated product. Where the formats of gate and up differ it is a product for each and the
-    /// activation by itself.
+    /// Adds a gated product. If the formats of gate and up differ, it is a product for each and a
+    /// separate activation.
     fn gated(&mut self, op: &Op, input: BufferId, output: BufferId) -> Result<(), GpuError> {
         let mut parts = Vec::new();
         let joints = Joint::all(self.plan, op);
@@ -299,18 +302,18 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The kernel that attends, and the rows that it gives.
-    fn attend(&mut self, shape: &AttentionShape, output: BufferId) -> AttendKernel {
+    /// Returns the kernel that attends, and the rows that it writes.
+    fn attend(&mut self, attention: &Attention, output: BufferId) -> AttendKernel {
         let rows = self.fresh(output);
         let Width { tokens, .. } = self.graph.width;
         match self.graph.attended {
             Attended::Sequences | Attended::Rows => {
-                let bytes = self.selection.partial_bytes(shape, tokens);
+                let bytes = self.selection.partial_bytes(attention, tokens);
                 let partials = (bytes > 0).then(|| self.graph.fresh_bytes(bytes));
                 AttendKernel::Rows { prepare: None, made: Made::Rows(rows), partials }
             }
-            Attended::Tiles => match self.selection.attend_matrix(shape) {
-                Some(choice) => AttendKernel::Matrix { output: Form::Rows(rows), choice },
+            Attended::Tiles => match self.selection.attend_matrix(attention) {
+                Some(shape) => AttendKernel::Matrix { output: Form::Rows(rows), shape },
                 None => AttendKernel::Tiles { output: rows },
             },
         }

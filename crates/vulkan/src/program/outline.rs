@@ -1,4 +1,4 @@
-//! What is decided of a device without loading anything on it, and without the device.
+//! What can be decided about a device without loading anything on it, and without the device.
 
 use trine_backend::{DeviceMemory, Memory, MemoryKind, ProgramOptions};
 use trine_model::{Plan, Width, gather};
@@ -12,7 +12,7 @@ use crate::capabilities::Capabilities;
 use crate::error::GpuError;
 
 /// Most rows in a step that suit a device whose Programs are invariant: each step takes as long as
-/// the widest, and kernels for few tokens take no more.
+/// the widest one, and kernels for few tokens take no more rows than this.
 pub const INVARIANT_ROWS: usize = 64;
 
 /// A device of which only the capabilities are known: what Programs on it would take and launch.
@@ -34,14 +34,14 @@ impl Outline {
         &self.capabilities
     }
 
-    /// The device's memory when so many bytes are free.
+    /// Returns the device's memory if this many bytes are free.
     pub fn memory(&self, free_bytes: u64) -> DeviceMemory {
         let is_shared = self.capabilities.is_unified();
         let kind = if is_shared { MemoryKind::Shared } else { MemoryKind::Own };
         DeviceMemory { kind, free: Some(free_bytes) }
     }
 
-    /// The most rows in a step that suit the device, if that matters for its speed.
+    /// Returns the most rows in a step that suit the device, if that matters for its speed.
     pub fn most_rows(&self) -> Option<usize> {
         self.is_invariant.then_some(INVARIANT_ROWS)
     }
@@ -53,14 +53,15 @@ impl Outline {
         forecast::memory(&self.capabilities, &plan, options, &keys)
     }
 
-    /// The launches of a step, one line each, with those of equal layers once, and the scratch
-    /// memory that they share. The step is of `width.tokens` tokens, of which `width.outputs` have
-    /// logits, in a Program with these options; it runs in the recording for the next larger width.
-    /// `is_lone`: each token is of another sequence, as one always is.
+    /// Returns the launches of a step, one line each, listing those of equal layers once, and the
+    /// scratch memory that they share. The step has `width.tokens` tokens, of which `width.outputs`
+    /// have logits, in a Program with these options; it runs in the recording for the next larger
+    /// width. `is_lone` says that each token is of another sequence, which is always true of a
+    /// single one.
     ///
     /// # Errors
-    /// [`GpuError::Unwritten`] if the Plan reads what it has not written, [`GpuError::NoPass`] if
-    /// the options have no room for such a step.
+    /// [`GpuError::Unwritten`] if the Plan reads a buffer that it has not written,
+    /// [`GpuError::NoPass`] if the options have no room for such a step.
     pub fn explain(
         &self,
         plan: &Plan,

@@ -9,17 +9,17 @@ use crate::raw::commands::{Copy, Recording};
 use crate::raw::memory::{Buffer, Place};
 use crate::raw::transfer::Transfer;
 
-/// Most bytes of the memory through which pages are read.
+/// Most bytes of the staging memory through which pages are read.
 const STAGING: u64 = 32 << 20;
 
-/// What the pages of a Program look like.
+/// Returns what the pages of a Program look like.
 pub(super) fn layout(name: String, plan: &Plan, options: &ProgramOptions) -> PageLayout {
     let bytes = |cache: usize| block_bytes(options, &plan.caches[cache]) as usize;
     PageLayout::of(name, &plan.caches, bytes)
 }
 
-/// The blocks of the caches that make up pages, in their order: memory of a cache, offset and
-/// bytes.
+/// Returns the blocks of the caches that make up pages, in their order: memory of a cache, offset
+/// and bytes.
 fn blocks<'a>(
     caches: &'a [Buffer],
     plan: &'a Plan,
@@ -33,7 +33,7 @@ fn blocks<'a>(
 }
 
 impl Bound {
-    /// Adds the bytes of checked pages.
+    /// Appends the bytes of checked pages.
     pub(super) fn read_pages(
         &self,
         plan: &Plan,
@@ -65,7 +65,7 @@ impl Bound {
         flush(&mut copies, &mut used)
     }
 
-    /// Puts the bytes of checked pages into their places.
+    /// Writes the bytes of checked pages into their places.
     pub(super) fn write_pages(
         &self,
         plan: &Plan,

@@ -1,9 +1,9 @@
-//! What a Program is recorded for: widths, and how attention goes through the rows.
+//! The passes that a Program records: widths, and how attention goes through the rows.
 
 use trine_backend::ProgramOptions;
 use trine_model::{Plan, Rows, Width};
 
-/// Widths that passes are recorded for; a step takes the next one up.
+/// Widths that passes are recorded for. A step takes the smallest that is large enough.
 const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
 
 /// What a recording is made for.
@@ -11,28 +11,28 @@ const LADDER: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 
 pub(crate) struct PassKey {
     pub(crate) width: Width,
     pub(crate) attended: Attended,
-    /// The Plan's output that is computed, if they are alternatives.
+    /// The Plan's output that is computed, if its outputs are alternatives.
     pub(crate) goal: usize,
 }
 
 /// How attention goes through the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attended {
-    /// One by one; each is of another sequence, so that attention can do a row's work on the heads
-    /// on the way.
+    /// One by one; each is of another sequence, so attention can do a row's work on the heads
+    /// itself.
     Sequences,
-    /// One by one; several may be of a sequence.
+    /// One by one; several may be of one sequence.
     Rows,
-    /// In tiles of neighbours.
+    /// In tiles of neighbouring rows.
     Tiles,
 }
 
-/// What a Program is recorded for: each number of rows of the ladder up to its widest step, with no
-/// logits, those of one row, of some, and of all. Passes of one width are neighbours.
+/// Returns what a Program is recorded for: each number of rows of the ladder up to its widest step,
+/// with no logits, with those of one row, of some, and of all. Passes of one width are neighbours.
 ///
-/// A Program that is to be invariant has only one rung: each kernel treats all rows of its launch
+/// A Program that has to be invariant has only one rung: each kernel treats all rows of its launch
 /// alike, but kernels for other widths add in another order. For the same reason rows are attended
-/// to one by one, not with their neighbours.
+/// to one by one, not together with their neighbours.
 pub(crate) fn pass_keys(plan: &Plan, options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
     let keys = |goal: usize| {
         // A goal with a row for each token has no outputs.
@@ -63,7 +63,7 @@ fn keys_of_goal(options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
         let above = (LADDER[LADDER.len() - 1]..most).step_by(256).skip(1);
         below.chain(above).chain([most])
     };
-    // No step has more rows of different sequences than there are sequences.
+    // No step has more rows of different sequences than the Program has sequences.
     let lone = rungs(widest).find(|&rung| rung >= options.sequences).unwrap_or(widest);
     let mut keys = Vec::new();
     for tokens in rungs(widest) {
@@ -85,18 +85,18 @@ fn keys_of_goal(options: &ProgramOptions, is_invariant: bool) -> Vec<PassKey> {
     keys
 }
 
-/// So few rows are always attended one by one.
+/// This few rows are always attended to one by one.
 const BY_ROWS_ALWAYS: usize = 8;
 
 impl Attended {
-    /// What suits `rows` rows of which several may be of a sequence.
+    /// Returns what suits `rows` rows of which several may be of one sequence.
     fn of_mixed(rows: usize) -> Self {
         if rows <= BY_ROWS_ALWAYS { Attended::Rows } else { Attended::Tiles }
     }
 }
 
-/// Index of the smallest of some passes for a goal that these numbers of rows and outputs fit into.
-/// `lone`: each row is of another sequence.
+/// Returns the index of the smallest of some passes for a goal that these numbers of rows and
+/// outputs fit into. `lone` says that each row is of another sequence.
 pub(super) fn least(
     keys: impl Iterator<Item = PassKey>,
     rows: usize,

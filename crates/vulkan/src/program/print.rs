@@ -19,7 +19,7 @@ use super::graph::{
 };
 use crate::pack::format_of;
 
-/// A graph that prints itself.
+/// A graph to be printed.
 pub(super) struct Printed<'a> {
     graph: &'a Graph,
     plan: &'a Plan,
@@ -40,7 +40,7 @@ impl<'a> Printed<'a> {
         Self { graph, plan, order }
     }
 
-    /// The values that the host brings, and the launches.
+    /// Returns the values that the host brings, and the launches.
     pub(super) fn listing(&self) -> Listing {
         Listing(self.inputs().chain(self.launches()).collect())
     }
@@ -68,7 +68,7 @@ impl<'a> Printed<'a> {
         })
     }
 
-    /// A line for each launch, without its number and label.
+    /// Returns a line for each launch, without its number and label.
     #[cfg(test)]
     pub(super) fn lines(&self) -> Vec<String> {
         self.graph.nodes.iter().map(|node| self.launch(node)).collect()
@@ -90,8 +90,8 @@ impl<'a> Printed<'a> {
                 line.push_str(&format!(" {mark}{}", parts.join(", ")));
             }
         }
-        if let Work::Attend(AttendWork { shape, .. }) = &node.work
-            && let Some(window) = shape.window
+        if let Work::Attend(AttendWork { attention, .. }) = &node.work
+            && let Some(window) = attention.window
         {
             line.push_str(&format!(" (window {window})"));
         }
@@ -130,7 +130,7 @@ impl<'a> Printed<'a> {
     }
 }
 
-/// All launches, those of equal layers too.
+/// Prints all launches, also those of equal layers.
 impl fmt::Display for Printed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.launches().try_for_each(|line| writeln!(f, "{line}"))
@@ -173,7 +173,7 @@ impl ProductWork {
 }
 
 impl Work {
-    /// What is launched.
+    /// Returns what is launched.
     fn name(&self) -> String {
         let name = match self {
             Work::Embed { .. } => "embed",
@@ -199,7 +199,7 @@ impl Work {
         name.to_owned()
     }
 
-    /// The weights that it reads.
+    /// Returns the weights that it reads.
     fn weights(&self) -> Vec<WeightId> {
         match self {
             Work::Convert { .. } | Work::Elements { .. } => Vec::new(),

@@ -36,7 +36,7 @@ impl Ropes {
         Ok(Self(tables))
     }
 
-    /// Address of a table.
+    /// Returns the address of a table.
     ///
     /// # Panics
     /// If the Plan has no such rotary embedding.

@@ -2,9 +2,9 @@
 //! hand their rows on as the operand that the next product takes, a product norms its own row,
 //! attention prepares its own heads.
 //!
-//! A rule looks at one launch and changes the graph if the launch is what it is for. Each rule
-//! walks the whole graph before the next one does: products take over norms only after these have
-//! taken over conversions.
+//! A rule looks at one launch and changes the graph if it applies there. Each rule walks the whole
+//! graph before the next one does: products take over norms only after these have taken over
+//! conversions.
 
 use super::graph::{
     AttendKernel, AttendWork, Form, Graph, HeadsWork, Home, Input, Made, NormWork, OperandValue,
@@ -14,8 +14,8 @@ use super::passes::Attended;
 use super::selection::Selection;
 use crate::kernels::operand::OperandKind;
 
-/// A rule: whether it changed the graph at the launch of an index. A rule that did is tried there
-/// again.
+/// A rule, which returns whether it changed the graph at the launch of an index. A rule that did is
+/// tried there again.
 type Rule = fn(&mut Graph, usize, &Selection) -> bool;
 
 /// The rules, in the order in which they walk the graph.
@@ -59,13 +59,13 @@ fn conversion(graph: &Graph, index: usize) -> Option<Conversion> {
 }
 
 impl Conversion {
-    /// What the maker makes where it converts the rows itself.
+    /// Returns what the maker writes if it converts the rows itself.
     fn made(&self) -> Made {
         if self.is_only { Made::Operand(self.operand) } else { Made::Both(self.rows, self.operand) }
     }
 }
 
-/// Products of the same rows that take the same kind of operand share one conversion.
+/// Lets products of the same rows that take the same kind of operand share one conversion.
 fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Convert { source, operand } = graph.nodes[index].work else { return false };
     let same = |work: &Work| match *work {
@@ -88,7 +88,7 @@ fn convert_once(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     true
 }
 
-/// A norm gives the operand that its result is converted to.
+/// Lets a norm write the operand that its result is converted to.
 fn norm_gives_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Some(conversion) = conversion(graph, index) else { return false };
     let Work::Norm { made: made @ Made::Rows(_), .. } = &mut graph.nodes[conversion.maker].work
@@ -100,19 +100,20 @@ fn norm_gives_operand(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     true
 }
 
-/// Attention gives the operand that its result is converted to: for one row with the scales that
-/// its workgroups can see, and in halves where these cannot lose anything and nothing else is
-/// wanted.
+/// Lets attention write the operand that its result is converted to: for one row in fixed point, if
+/// its workgroups see whole blocks, and in halves if these cannot lose anything and nothing else
+/// reads the rows.
 fn attention_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Some(conversion) = conversion(graph, index) else { return false };
     let one_row = graph.width.tokens == 1;
-    let Work::Attend(AttendWork { shape, kernel, .. }) = &mut graph.nodes[conversion.maker].work
+    let Work::Attend(AttendWork { attention, kernel, .. }) =
+        &mut graph.nodes[conversion.maker].work
     else {
         return false;
     };
     let takes = match conversion.operand.kind {
-        OperandKind::Fixed16 => one_row && shape.gives_fixed(),
-        OperandKind::Halves => conversion.is_only && selection.attends_in_halves(shape),
+        OperandKind::Fixed16 => one_row && attention.gives_fixed(),
+        OperandKind::Halves => conversion.is_only && selection.attends_in_halves(attention),
         OperandKind::Plain | OperandKind::Interleaved => false,
     };
     match kernel {
@@ -128,7 +129,7 @@ fn attention_gives_operand(graph: &mut Graph, index: usize, selection: &Selectio
     true
 }
 
-/// A gated product gives the operand that its result is converted to.
+/// Lets a gated product write the operand that its result is converted to.
 fn gated_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Some(conversion) = conversion(graph, index) else { return false };
     let columns = graph.value(conversion.rows).columns;
@@ -153,8 +154,8 @@ fn gated_gives_operand(graph: &mut Graph, index: usize, selection: &Selection) -
     takes
 }
 
-/// A gated product of one row gives it interleaved to the product with one matrix that is its only
-/// reader.
+/// Lets a gated product of one row write it interleaved, for the product with one matrix that is
+/// its only reader.
 fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let node = &graph.nodes[index];
     let Work::Product(ProductWork { joint, output: Output::Gated(Made::Rows(row)), .. }) =
@@ -188,7 +189,7 @@ fn gated_interleaves(graph: &mut Graph, index: usize, selection: &Selection) -> 
     true
 }
 
-/// A product norms its row itself where it is the next launch and the only one that reads the
+/// Lets a product norm its row itself, if it is the next launch and the only one that reads the
 /// normed row.
 fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool {
     let Work::Norm { norm, made } = graph.nodes[index].work else { return false };
@@ -211,7 +212,7 @@ fn product_norms(graph: &mut Graph, index: usize, selection: &Selection) -> bool
     true
 }
 
-/// Attention does the work on the heads where each row is of another sequence, so that no row sees
+/// Lets attention do the work on the heads, if each row is of another sequence, so that no row sees
 /// what another one stores.
 fn attention_prepares(graph: &mut Graph, index: usize, _: &Selection) -> bool {
     let Work::Heads(HeadsWork::Prepare(work)) = graph.nodes[index].work else { return false };

@@ -1,4 +1,4 @@
-//! Which kernel does what, by the device's capabilities and by measurement.
+//! Which kernel does which work, by the device's capabilities and by measurements.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use trine_model::{KvType, Op, Plan, WeightId};
 use super::graph::ProductKernel;
 use super::tuning::Shapes;
 use crate::capabilities::{Capabilities, DeviceKind};
-use crate::kernels::attention::{AttentionShape, DecodeChoice, DecodeLaunch, MatrixChoice};
+use crate::kernels::attention::{AttendDecodeShape, AttendMatrixShape, Attention, DecodeLaunch};
 use crate::kernels::matmul::{LARGE, MatmulShape};
 use crate::kernels::matvec::WIDTH_MAX;
 use crate::kernels::operand::{GROUP, OperandKind};
@@ -33,7 +33,7 @@ pub(super) struct Selection {
     kv: KvType,
     /// Whether gate and up are large.
     large: bool,
-    /// Gates of gated products after a norm, from which follows how large a result can be.
+    /// Gates of gated products after a norm, which bounds how large their results can be.
     bounded: BTreeSet<WeightId>,
 }
 
@@ -60,28 +60,32 @@ impl Selection {
         }
     }
 
-    /// Chooses products by what was measured. Which kernel does what, and what memory it takes,
-    /// does not depend on it.
+    /// Chooses the shapes of products by measurements. Which kernel does what, and how much memory
+    /// it takes, does not depend on them.
     pub(super) fn tune(&mut self, shapes: Shapes) {
         self.shapes = shapes;
     }
 
-    /// How a product is laid out.
+    /// Returns how a product is laid out.
     pub(super) fn shape<L: ProductLaunch>(&self, launch: &L) -> L::Shape {
         self.shapes.of(launch, &self.capabilities)
     }
 
-    /// How attention of some rows is split.
-    pub(super) fn decode(&self, shape: &AttentionShape, rows: usize) -> DecodeChoice {
-        let mut choice = DecodeChoice::suited(&self.capabilities, shape, rows);
-        choice.splits = choice.splits.min(DecodeLaunch::useful_splits(shape, self.context));
-        choice
+    /// Returns how attention of some rows is split.
+    pub(super) fn decode(&self, attention: &Attention, rows: usize) -> AttendDecodeShape {
+        let mut shape = AttendDecodeShape::suited(&self.capabilities, attention, rows);
+        shape.splits = shape.splits.min(DecodeLaunch::useful_splits(attention, self.context));
+        shape
     }
 
-    /// How attention by tiles uses the matrix units; `None` where it does not. A cache in f32 is
-    /// there for its exactness.
-    pub(super) fn attend_matrix(&self, shape: &AttentionShape) -> Option<MatrixChoice> {
-        if self.kv == KvType::F32 { None } else { MatrixChoice::suited(&self.capabilities, shape) }
+    /// Returns how attention by tiles uses the matrix units, or `None` if it does not. A cache in
+    /// f32 is chosen for its exactness.
+    pub(super) fn attend_matrix(&self, attention: &Attention) -> Option<AttendMatrixShape> {
+        if self.kv == KvType::F32 {
+            None
+        } else {
+            AttendMatrixShape::suited(&self.capabilities, attention)
+        }
     }
 
     /// Bytes of the memory of products that several workgroups share.
@@ -104,26 +108,26 @@ impl Selection {
         }
     }
 
-    /// Whether a product goes to the kernel for one row.
+    /// Returns whether a product goes to the kernel for one row.
     fn streams(&self, joint: &Joint, rows: usize, norms: bool) -> bool {
         rows == 1 && stream::takes(&self.capabilities, joint.format, joint.columns, norms)
     }
 
-    /// Whether a product of `rows` rows goes to the matrix-vector kernels.
+    /// Returns whether a product of `rows` rows goes to the matrix-vector kernels.
     fn is_narrow(&self, format: Format, rows: usize) -> bool {
         rows <= self.narrow_rows(format)
     }
 
-    /// Whether products of two rows are quicker on matrix units, as those of large matrices are
-    /// where their layout is known.
+    /// Returns whether products of two rows are quicker on matrix units: those of large matrices
+    /// are, if the layout of the matrix units is known.
     fn prefers_fragments(&self) -> bool {
         self.capabilities.fragments && self.large
     }
 
-    /// Most rows for the matrix-vector kernels. With matrix units these take over as soon as the
+    /// Returns the most rows for the matrix-vector kernels. Matrix units take over as soon as the
     /// matrix-vector kernel is no longer bound by the bytes of the weights: two rows of Gemma 3 27B
-    /// in Q4_0 take an H200 9.9 ms with it and 8.8 on matrix units whose layout is known, those of
-    /// 4B 2.6 and 2.9.
+    /// in Q4_0 take an H200 9.9 ms with it and 8.8 ms on matrix units whose layout is known, those
+    /// of 4B 2.6 ms and 2.9 ms.
     fn narrow_rows(&self, format: Format) -> usize {
         let units = MatmulShape::operand_for(&self.capabilities, format) == OperandKind::Halves;
         match self.capabilities.kind {
@@ -133,7 +137,7 @@ impl Selection {
         }
     }
 
-    /// The operand of a product of `rows` rows.
+    /// Returns the operand of a product of `rows` rows.
     pub(super) fn operand(&self, joint: &Joint, rows: usize) -> OperandKind {
         let format = joint.format;
         if format.is_float() || self.streams(joint, rows, false) {
@@ -145,7 +149,7 @@ impl Selection {
         }
     }
 
-    /// Whether a product can norm its input itself.
+    /// Returns whether a product can norm its input itself.
     pub(super) fn can_norm(&self, joint: &Joint, rows: usize) -> bool {
         let Joint { format, columns, .. } = *joint;
         let bytes = if format.is_float() {
@@ -162,37 +166,38 @@ impl Selection {
             && bytes + SHARED_RESERVE <= self.capabilities.shared_bytes as usize
     }
 
-    /// Whether a gated product can give its result in fixed point.
+    /// Returns whether a gated product can give its result in fixed point.
     pub(super) fn gates_in_fixed(&self, joint: &Joint, rows: usize) -> bool {
         !joint.format.is_float() && self.product(joint, rows, false) == ProductKernel::Matvec
     }
 
-    /// Whether a gated product with results of `columns` columns can give them in halves: on matrix
-    /// units, and where it is known how large they can be.
+    /// Returns whether a gated product with results of `columns` columns can write them in halves:
+    /// on matrix units, and if it is known how large they can be.
     pub(super) fn gates_in_halves(&self, joint: &Joint, columns: usize, rows: usize) -> bool {
         self.operand(joint, rows) == OperandKind::Halves
             && columns.is_multiple_of(GROUP)
             && self.bounded.contains(&joint.weights[0])
     }
 
-    /// Whether a gated product gives its result interleaved to the product `next`, its only reader.
+    /// Returns whether a gated product writes its result interleaved for the product `next`, its
+    /// only reader.
     pub(super) fn interleaves(&self, gated: &Joint, next: &Joint, rows: usize) -> bool {
-        // The gated product goes to the same kernel whether it norms or not.
+        // The gated product goes to the same kernel with and without a norm.
         self.streams(gated, rows, true)
             && self.streams(next, rows, false)
             && stream::prefers_interleaved(&self.capabilities, next.format, next.columns)
     }
 
-    /// Whether attention by a kernel that can may give its result in halves.
-    pub(super) fn attends_in_halves(&self, shape: &AttentionShape) -> bool {
-        shape.gives_halves(self.kv)
+    /// Returns whether attention by a kernel that can may give its result in halves.
+    pub(super) fn attends_in_halves(&self, attention: &Attention) -> bool {
+        attention.gives_halves(self.kv)
     }
 
     /// Bytes of attention's partial results.
-    pub(super) fn partial_bytes(&self, shape: &AttentionShape, rows: usize) -> usize {
-        let choice = self.decode(shape, rows);
-        if choice.splits > 1 {
-            DecodeLaunch::scratch_bytes(shape, rows, &choice) as usize
+    pub(super) fn partial_bytes(&self, attention: &Attention, rows: usize) -> usize {
+        let shape = self.decode(attention, rows);
+        if shape.splits > 1 {
+            DecodeLaunch::scratch_bytes(attention, rows, &shape) as usize
         } else {
             0
         }

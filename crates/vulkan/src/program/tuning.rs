@@ -1,10 +1,10 @@
-//! Shapes of kernels by measurement. The static tables of the kernels say what a kind of device
-//! probably likes; when a model is loaded, the shapes that its products can have are timed on this
-//! device with the model's own weights, once, and what was found is kept in a file.
+//! Choosing shapes of kernels by measurement. The static tables of the kernels say what a kind of
+//! device probably likes. When a model is loaded, the shapes that its products can have are timed
+//! once on this device with the model's own weights, and the results are kept in a file.
 //!
-//! [`survey`] finds out what there is to measure, [`measure`] does it, [`table`] keeps it. Shapes
-//! sum in different orders: the last bits of results depend on what was chosen. Within a process a
-//! shape never changes, also where time was short and nothing was measured.
+//! [`survey`] finds out what has to be measured, [`measure`] measures it, [`table`] keeps it.
+//! Shapes sum in different orders: the last bits of results depend on the choice. Within a process
+//! a shape never changes, even if time was short and nothing was measured.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -25,11 +25,11 @@ use survey::ChosenShapes;
 pub(super) use survey::Survey;
 use table::{Measured, Refusal, Table, TableFile};
 
-/// Time that a load may take longer for measuring, by default.
+/// How much longer a load may take for measuring, by default.
 const BUDGET: Duration = Duration::from_secs(5);
-/// The longest budget that is taken.
+/// The longest budget that is accepted.
 const BUDGET_MAX: Duration = Duration::from_secs(3600);
-/// Percent of it after which no further kernel is made ready to measure.
+/// Percent of the budget after which no further kernel is prepared for measuring.
 const COMPILING: u32 = 60;
 
 /// Which shapes kernels get.
@@ -38,18 +38,18 @@ pub enum TuningMode {
     /// Those of the static tables.
     #[default]
     Off,
-    /// Those that were measured at an earlier time.
+    /// Those that were measured earlier.
     Kept,
     /// Those that were measured; what was not is measured when a model is loaded.
     Missing,
-    /// All that a model needs is measured when it is loaded, whatever was found at an earlier time.
+    /// All that a model needs is measured when it is loaded, even if it was measured earlier.
     Again,
-    /// The shape of this number among those that a kernel offers, or its last: for tests.
+    /// The shape of this number among those that a kernel offers, or the last of them: for tests.
     Forced(usize),
 }
 
-/// Called with the numbers of kernels that were measured and that are to be, from the start on, and
-/// with two equal numbers at the end, even if time was too short for all.
+/// Called with the number of kernels that were measured and the number that are to be: from the
+/// start on, and with two equal numbers at the end, even if there was too little time for all.
 pub type TuningProgress = Arc<dyn Fn(usize, usize) + Send + Sync>;
 
 /// How shapes of kernels are chosen by measurement.
@@ -57,13 +57,13 @@ pub type TuningProgress = Arc<dyn Fn(usize, usize) + Send + Sync>;
 pub struct Tuning {
     /// Which shapes kernels get.
     pub mode: TuningMode,
-    /// Where measurements are kept; without it each process measures again.
+    /// Where measurements are kept; without it, each process measures again.
     pub cache: Option<PipelineCache>,
     /// How much longer a load may take. What was not reached is measured by the next process.
     pub budget: Duration,
     /// Whether software devices are measured too: for tests.
     pub software: bool,
-    /// Told while kernels are measured.
+    /// Called while kernels are measured.
     pub progress: Option<TuningProgress>,
 }
 
@@ -81,13 +81,13 @@ pub struct TuningState {
     pub path: PathBuf,
     /// Kernels that were measured; `None` without a file.
     pub kernels: Option<usize>,
-    /// Those among them that another shape suits better than that of the static tables.
+    /// How many of them another shape suits better than that of the static tables.
     pub improved: usize,
     /// What is wrong with the file; it is replaced.
     pub damage: Option<String>,
 }
 
-/// Looks at a device's file of measurements.
+/// Reads a device's file of measurements and returns what is known of it.
 pub fn tuning_state(cache: &PipelineCache, capabilities: &Capabilities) -> TuningState {
     let file = TableFile::of(cache, capabilities);
     let path = file.path().to_owned();
@@ -110,12 +110,13 @@ pub(super) enum Shapes {
     Static,
     /// By number.
     Forced(usize),
-    /// By measurement, as far as there is one.
+    /// By measurement, for what has been measured.
     Chosen(Arc<ChosenShapes>),
 }
 
 impl Shapes {
-    /// The shape of a launch. Whatever was chosen, it is one that the kernel offers for the launch.
+    /// Returns the shape of a launch. Whatever was chosen, it is one that the kernel offers for the
+    /// launch.
     pub(super) fn of<L: ProductLaunch>(&self, launch: &L, capabilities: &Capabilities) -> L::Shape {
         let offer = launch.offer(capabilities);
         let place = match self {
@@ -141,8 +142,8 @@ impl Tuner {
         Self { tuning, settled: Mutex::default() }
     }
 
-    /// The shapes for a Plan. `show` lets a survey see all its launches, those first that matter
-    /// most.
+    /// Returns the shapes for a Plan. `show` lets a survey see all its launches, those that matter
+    /// most first.
     ///
     /// # Errors
     /// If the device fails.
@@ -187,7 +188,7 @@ impl Tuner {
         Ok(Shapes::Chosen(Arc::new(chosen)))
     }
 
-    /// Measures what a survey has made ready: the first in any case, the others until a moment.
+    /// Measures what a survey has prepared: the first job in any case, the others until a moment.
     fn measure(
         &self,
         gpu: &Arc<Gpu>,
@@ -239,7 +240,7 @@ fn read(file: &TableFile) -> Table {
     }
 }
 
-/// Writes what was measured to the file and says so.
+/// Writes what was measured to the file and logs it.
 fn keep(
     file: Option<&TableFile>,
     measured: Table,

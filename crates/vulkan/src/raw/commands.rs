@@ -11,26 +11,26 @@ use super::memory::Buffer;
 use crate::dispatch::{Dispatch, Hazards};
 use crate::error::{During, GpuError};
 
-/// A submission that takes longer counts as hung. Submissions are cut to about 100 ms; a software
+/// Time after which a submission counts as hung. Submissions are cut to about 100 ms; a software
 /// device is slower.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Time between two attempts to wait for a device whose driver could not even begin to wait.
 const IDLE_RETRY: Duration = Duration::from_millis(10);
 
-/// Submissions of a recording that are on the device at once: while one runs, the next one waits
-/// there, so that the device need not wait for the host.
+/// Submissions of a recording that are on the device at the same time: while one runs, the next one
+/// waits there, so that the device need not wait for the host.
 const IN_FLIGHT: usize = 2;
 
-/// Commands that can be submitted again and again, in one submission or several.
+/// Commands that can be submitted any number of times, in one submission or several.
 pub(crate) struct Recording {
     gpu: Arc<Gpu>,
     pool: vk::CommandPool,
-    /// One for each submission.
+    /// A command buffer for each submission.
     commands: Vec<vk::CommandBuffer>,
     /// Signalled by the submissions in turn.
     fences: Vec<vk::Fence>,
     queries: Option<Queries>,
-    /// The run that was begun and not finished.
+    /// The run that was begun and is not finished.
     begun: Option<Begun>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Recording {
 struct Begun {
     /// Submissions made.
     submitted: usize,
-    /// Whether it was stopped, and makes no further one.
+    /// Whether it was stopped and makes no further submission.
     is_stopped: bool,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Copy {
 
 impl Recording {
     /// Records dispatches with the barriers that they need, then copies. A new submission begins
-    /// before each dispatch whose index is among `cuts`, which ascend.
+    /// before each dispatch whose index is in `cuts`, which is in ascending order.
     pub(crate) fn record(
         gpu: &Arc<Gpu>,
         dispatches: &[Dispatch],
@@ -146,7 +146,7 @@ impl Recording {
         // outlive it by the rules of the module.
         unsafe {
             device.begin_command_buffer(commands, &begin).during("vkBeginCommandBuffer")?;
-            // What submissions before this one wrote.
+            // Makes visible what earlier submissions wrote.
             self.barrier(commands, EVERYTHING, EVERYTHING);
             if let Some(queries) = &self.queries {
                 device.cmd_reset_query_pool(commands, queries.pool, 0, queries.count);
@@ -232,7 +232,7 @@ impl Recording {
         unsafe { self.gpu.device.cmd_write_timestamp2(commands, stage, queries.pool, index) };
     }
 
-    /// Number of submissions.
+    /// Returns the number of submissions.
     pub(crate) fn submissions(&self) -> usize {
         self.commands.len()
     }
@@ -241,15 +241,15 @@ impl Recording {
     ///
     /// When it returns, with or without an error, the device has finished with the commands:
     /// whatever they use may be changed and freed. After an error it waits for that as long as the
-    /// driver leaves the device to them.
+    /// driver keeps the device for them.
     pub(crate) fn run(&mut self, during: &str) -> Result<(), GpuError> {
         self.begin(None, during)?;
         self.finish(None, during).map(|_| ())
     }
 
-    /// Begins a run: makes the first submissions, as many as may be on the device at once, and
-    /// returns. Makes no further one once `stop` is raised. [`Recording::finish`] has to follow; a
-    /// recording that is dropped before waits for the device.
+    /// Begins a run: makes the first submissions, as many as may be on the device at the same time,
+    /// and returns. Makes no further submission once `stop` is raised. [`Recording::finish`] has to
+    /// follow; a recording that is dropped before that waits for the device.
     ///
     /// # Errors
     /// Any error of the driver. The device has then finished with what was submitted.
@@ -259,7 +259,7 @@ impl Recording {
         during: &str,
     ) -> Result<(), GpuError> {
         debug_assert!(self.begun.is_none(), "the run before was finished");
-        let (result, hold) = match self.gpu.injected_at(super::gpu::Place::Submission) {
+        let (result, hold) = match self.gpu.injected_at(super::gpu::FailurePoint::Submission) {
             None => (self.submit_first(stop, during), None),
             Some(injected) => {
                 let hold = Hold::new(&self.gpu)?;
@@ -278,8 +278,8 @@ impl Recording {
         }
     }
 
-    /// Ends the run that was begun: makes the submissions that are left, unless and until `stop` is
-    /// raised, and waits for all.
+    /// Ends the run that was begun: makes the remaining submissions, until `stop` is raised, and
+    /// waits for all of them.
     ///
     /// # Errors
     /// Any error of the driver. With or without one, the device has finished with the commands.
@@ -292,7 +292,7 @@ impl Recording {
         self.submit_rest(begun, stop, during).inspect_err(|_| self.settle(during, None))
     }
 
-    /// Waits for a run that was begun and is not to be finished. The device has then finished with
+    /// Waits for a run that was begun and will not be finished. The device has then finished with
     /// the commands.
     pub(crate) fn cancel(&mut self) {
         if self.begun.take().is_some_and(|begun| begun.submitted > 0) {
@@ -312,8 +312,7 @@ impl Recording {
         Ok(Begun { submitted: first, is_stopped: false })
     }
 
-    /// Makes the other submissions, each when one of those before it has ended, and waits for the
-    /// last.
+    /// Makes the other submissions, each once an earlier one has ended, and waits for the last.
     fn submit_rest(
         &mut self,
         begun: Begun,
@@ -335,16 +334,16 @@ impl Recording {
         Ok(if next == self.commands.len() { Ended::Whole } else { Ended::Stopped })
     }
 
-    /// Whether the run shall end before the submission `next`.
+    /// Returns whether the run is to end before the submission `next`.
     fn is_stopped(&self, stop: &AtomicBool, next: usize) -> bool {
-        if self.gpu.injected_at(super::gpu::Place::Before(next)).is_some() {
+        if self.gpu.injected_at(super::gpu::FailurePoint::Before(next)).is_some() {
             stop.store(true, Ordering::Relaxed);
         }
         stop.load(Ordering::Relaxed)
     }
 
-    /// Fails on purpose, with as many submissions as may be in flight, or one less, made and held
-    /// back.
+    /// Fails on purpose, after making as many submissions as may be in flight, or one fewer, and
+    /// holding them back.
     fn fail(&mut self, injected: Injected, hold: &Hold, during: &str) -> GpuError {
         let most = self.commands.len().min(IN_FLIGHT);
         let count = if injected == Injected::Refusal { most - 1 } else { most };
@@ -364,8 +363,8 @@ impl Recording {
         }
     }
 
-    /// Makes a submission, which waits for `hold` where there is one. The one that used its fence
-    /// before has been waited for.
+    /// Makes a submission, which waits for `hold` if there is one. The submission that used its
+    /// fence before has already been waited for.
     fn submit(&mut self, index: usize, during: &str, hold: Option<&Hold>) -> Result<(), GpuError> {
         let queue = self.gpu.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let fence = self.fences[index % IN_FLIGHT];
@@ -402,8 +401,8 @@ impl Recording {
         })
     }
 
-    /// Waits until the device has finished with whatever a failed run has submitted, which is held
-    /// back no longer.
+    /// Waits until the device has finished with everything that a failed run has submitted, after
+    /// releasing what was held back.
     fn settle(&self, during: &str, hold: Option<Hold>) {
         if let Some(hold) = &hold {
             hold.release();
@@ -413,7 +412,8 @@ impl Recording {
         let queue = self.gpu.queue.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the queue is the device's and used under its mutex.
         while let Err(result) = unsafe { self.gpu.device.queue_wait_idle(*queue) } {
-            // A lost device runs nothing any more. Any other failure says nothing of what runs.
+            // A lost device runs nothing any more. Any other failure says nothing about what still
+            // runs.
             if result == vk::Result::ERROR_DEVICE_LOST {
                 break;
             }
@@ -421,7 +421,7 @@ impl Recording {
         }
     }
 
-    /// Seconds of each dispatch in the last run, for a recording with timestamps.
+    /// Returns the seconds of each dispatch in the last run, for a recording with timestamps.
     pub(crate) fn times(&self) -> Result<Vec<f64>, GpuError> {
         let Some(queries) = &self.queries else { return Ok(Vec::new()) };
         let mut ticks = vec![0_u64; queries.count as usize];
@@ -464,10 +464,10 @@ impl Queries {
     }
 }
 
-/// Holds a submission back on purpose, as a device that hangs does, until it is released.
+/// Holds a submission back on purpose until it is released, as a device that hangs does.
 struct Hold {
     gpu: Arc<Gpu>,
-    /// A timeline: submissions wait for its value 1.
+    /// A timeline semaphore: submissions wait for its value 1.
     semaphore: vk::Semaphore,
 }
 
@@ -498,7 +498,7 @@ impl Drop for Hold {
     }
 }
 
-/// The driver takes no submission.
+/// Returns the error of a driver that takes no submission.
 fn refused(during: &str, result: vk::Result) -> GpuError {
     match result {
         vk::Result::ERROR_DEVICE_LOST => GpuError::Lost { during: during.to_owned() },
@@ -510,7 +510,7 @@ fn timeout(during: &str) -> GpuError {
     GpuError::Timeout { seconds: PATIENCE.as_secs(), during: during.to_owned() }
 }
 
-/// Stages and what they do with memory.
+/// Stages, and how they access memory.
 type Access = (vk::PipelineStageFlags2, vk::AccessFlags2);
 
 const COMPUTE: Access = (
@@ -551,11 +551,11 @@ mod tests {
     use crate::raw::memory::Place;
     use crate::testing::{DEVICE_VARIABLE, gpu, upload};
 
-    /// The first submission is held back when the failure is noticed, so that only a run that waits
-    /// for it sees what it writes.
+    /// The first submission is still held back when the failure is noticed, so that only a run that
+    /// waits for it sees what it writes.
     #[test]
     fn a_run_that_fails_leaves_nothing_running() {
-        // A device of its own: other tests run on theirs meanwhile.
+        // A device of its own: other tests run on theirs at the same time.
         let choice = std::env::var(DEVICE_VARIABLE).map_or(Choice::Any, Choice::Named);
         let gpu = Gpu::open(&choice, None).unwrap();
         let [result, source] = [1.0_f32, 2.0].map(|value| upload(&gpu, &[value; 64]));
@@ -607,8 +607,8 @@ mod tests {
         }
     }
 
-    /// Wrong on purpose: copies of a recording stand without barriers, so none may write what
-    /// another one writes.
+    /// Wrong on purpose: there are no barriers between the copies of a recording, so none may write
+    /// what another one writes.
     #[test]
     #[ignore = "a hazard that the validation layer has to see: cargo xtask ci runs it"]
     fn copies_over_each_other_are_a_hazard() {

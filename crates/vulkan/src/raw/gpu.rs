@@ -10,7 +10,7 @@ use super::pipeline::{self, Kernel, KernelKey, PipelineCache, Pipelines};
 use crate::capabilities::{Capabilities, DeviceKind, MissingFeatures};
 use crate::error::{During, GpuError};
 
-/// Extensions that are switched on where the device has them.
+/// Extensions that are enabled if the device has them.
 const OPTIONAL: [&std::ffi::CStr; 3] = [
     c"VK_KHR_cooperative_matrix",
     c"VK_KHR_pipeline_executable_properties",
@@ -28,9 +28,9 @@ pub enum Choice {
     Best,
     /// The most capable device, software included.
     Any,
-    /// By place in the list of devices.
+    /// By its index in the list of devices.
     Index(usize),
-    /// By a part of its name, or its UUID; letter case does not matter.
+    /// By a part of its name, or by its UUID; letter case does not matter.
     Named(String),
 }
 
@@ -39,15 +39,15 @@ pub enum Choice {
 pub struct Description {
     /// What it can do.
     pub capabilities: Capabilities,
-    /// What it lacks of what trine needs.
+    /// What it lacks of the features that trine needs.
     pub missing: MissingFeatures,
 }
 
 /// An opened device.
 pub struct Gpu {
-    /// What the driver tells.
+    /// What the driver reports.
     capabilities: Capabilities,
-    /// The same and what running kernels told, once they have run.
+    /// The same, and what running kernels have shown, once they have run.
     probed: OnceLock<Capabilities>,
     physical: vk::PhysicalDevice,
     pub(super) device: ash::Device,
@@ -55,7 +55,7 @@ pub struct Gpu {
     pub(super) family: u32,
     pub(super) memory: vk::PhysicalDeviceMemoryProperties,
     pipelines: Mutex<Pipelines>,
-    /// What fails on purpose; see [`Gpu::inject`].
+    /// What is to fail on purpose; see [`Gpu::inject`].
     injected: Mutex<Vec<Injected>>,
     /// See [`Gpu::submit_each_step`].
     short_submissions: AtomicBool,
@@ -73,10 +73,10 @@ impl Drop for Gpu {
     }
 }
 
-/// The devices of this machine, in the driver's order.
+/// Returns the devices of this machine, in the driver's order.
 ///
 /// # Errors
-/// [`GpuError::NoLoader`] where there is no Vulkan, or a failed call.
+/// [`GpuError::NoLoader`] if there is no Vulkan, or the error of a failed call.
 pub fn devices() -> Result<Vec<Description>, GpuError> {
     let listed = Instance::load()?.devices()?;
     let describe =
@@ -85,8 +85,8 @@ pub fn devices() -> Result<Vec<Description>, GpuError> {
 }
 
 impl Gpu {
-    /// Opens a device, of which only the driver has told anything. `cache` is the file that
-    /// compiled pipelines are kept in.
+    /// Opens a device. Its capabilities are so far only what the driver reports. `cache` is the
+    /// file that compiled pipelines are kept in.
     ///
     /// # Errors
     /// [`GpuError`] if there is no such device, it lacks a feature, or the driver fails.
@@ -131,20 +131,20 @@ impl Gpu {
         }))
     }
 
-    /// What the device can do.
+    /// Returns what the device can do.
     pub fn capabilities(&self) -> &Capabilities {
         self.probed.get().unwrap_or(&self.capabilities)
     }
 
-    /// Adds what running kernels on the device told: whether its matrices lie as the fragment
-    /// kernel needs it. Only the first call counts.
+    /// Adds what kernels that ran on the device have shown: whether its matrices are laid out as
+    /// the fragment kernel needs it. Only the first call has an effect.
     pub(crate) fn set_fragments(&self, fragments: bool) {
         let capabilities = Capabilities { fragments, ..self.capabilities.clone() };
         self.probed.get_or_init(|| capabilities);
     }
 
-    /// A compiled kernel, kept for whoever asks again. Threads compile at the same time; of two
-    /// that ask for the same new one both may.
+    /// Returns a compiled kernel, which is kept for later calls. Threads compile at the same time;
+    /// if two ask for the same new kernel, both may compile it.
     ///
     /// # Errors
     /// If the driver refuses it.
@@ -162,12 +162,12 @@ impl Gpu {
         self.pipelines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has been compiled so far, in no order.
+    /// Returns the keys of the kernels compiled so far, in no particular order.
     pub fn kernels(&self) -> Vec<KernelKey> {
         self.pipelines().keys().cloned().collect()
     }
 
-    /// Statistics and machine code of a kernel, where the driver tells.
+    /// Returns statistics and machine code of a kernel, as far as the driver reports them.
     ///
     /// # Errors
     /// If the driver refuses it.
@@ -175,13 +175,13 @@ impl Gpu {
         pipeline::report(&self.instance.raw, &self.device, &self.capabilities, key)
     }
 
-    /// Writes the compiled pipelines to their file, if there are any that it does not hold.
+    /// Writes the compiled pipelines to their file, if it lacks any of them.
     pub fn save_pipelines(&self) {
         self.pipelines().save(&self.device);
     }
 
-    /// Bytes of each heap that are in use by this and other processes, and that can be had; `None`
-    /// where the driver does not tell.
+    /// Returns for each heap the bytes in use by this and other processes, and the bytes that can
+    /// be had; `None` if the driver does not report them.
     pub fn budgets(&self) -> Option<Vec<(u64, u64)>> {
         if !self.capabilities.has("VK_EXT_memory_budget") {
             return None;
@@ -196,41 +196,42 @@ impl Gpu {
         Some((0..heaps).map(|at| (budget.heap_usage[at], budget.heap_budget[at])).collect())
     }
 
-    /// Makes each step of a Plan a submission of its own in what is recorded from now on, as large
-    /// models on slow devices have them: for tests with small ones.
+    /// Makes each step of a Plan a submission of its own in everything recorded from now on, as
+    /// happens with large models on slow devices: for tests with small models.
     pub fn submit_each_step(&self) {
         self.short_submissions.store(true, Ordering::Relaxed);
     }
 
-    /// Seconds that a submission may be predicted to take: drivers reset a device that works on one
-    /// for a few seconds.
+    /// Returns the seconds that a submission may be predicted to take: drivers reset a device that
+    /// works on a single one for a few seconds.
     pub(crate) fn submission_seconds(&self) -> f64 {
         if self.short_submissions.load(Ordering::Relaxed) { 0.0 } else { SUBMISSION_SECONDS }
     }
 
-    /// Makes something fail as the device would, instead of what was to happen in the same place:
+    /// Makes something fail as the device would, replacing an earlier failure at the same point:
     /// for tests of what happens then.
     pub fn inject(&self, failure: Injected) {
-        let place = std::mem::discriminant(&failure.place());
+        let point = std::mem::discriminant(&failure.point());
         let mut injected = self.injected();
-        injected.retain(|other| std::mem::discriminant(&other.place()) != place);
+        injected.retain(|other| std::mem::discriminant(&other.point()) != point);
         injected.push(failure);
     }
 
-    /// Whether a failure on purpose has not happened yet.
+    /// Returns whether a failure on purpose has not happened yet.
     pub fn has_injected(&self) -> bool {
         !self.injected().is_empty()
     }
 
-    /// Takes back what was to fail on purpose and has not happened yet; whether there was anything.
+    /// Withdraws the failures on purpose that have not happened yet. Returns whether there were
+    /// any.
     pub fn withdraw(&self) -> bool {
         !std::mem::take(&mut *self.injected()).is_empty()
     }
 
-    /// The failure on purpose that is due, if one is.
-    pub(crate) fn injected_at(&self, place: Place) -> Option<Injected> {
+    /// Takes the failure on purpose that is due at a point, if there is one.
+    pub(crate) fn injected_at(&self, point: FailurePoint) -> Option<Injected> {
         let mut injected = self.injected();
-        let due = injected.iter().position(|failure| failure.place() == place)?;
+        let due = injected.iter().position(|failure| failure.point() == point)?;
         Some(injected.swap_remove(due))
     }
 
@@ -246,36 +247,36 @@ pub enum Injected {
     Loss,
     /// The next submission does not end in time.
     Timeout,
-    /// The driver refuses the second submission of the next recording, or the only one; a first one
-    /// runs.
+    /// The driver refuses the second submission of the next recording, whose first one runs, or the
+    /// only one.
     Refusal,
     /// The next allocation finds no memory.
     Memory,
     /// A workgroup that others wait for in the next chain of dispatches never runs.
     Stall,
-    /// Not a failure: the next run that can be stopped is, before its submission of this number,
-    /// from 0.
+    /// Not a failure: the next run that can be stopped is stopped before the submission of this
+    /// number, counted from 0.
     Stop(usize),
 }
 
 impl Injected {
-    fn place(self) -> Place {
+    fn point(self) -> FailurePoint {
         match self {
-            Self::Loss | Self::Timeout | Self::Refusal => Place::Submission,
-            Self::Memory => Place::Allocation,
-            Self::Stall => Place::Chain,
-            Self::Stop(next) => Place::Before(next),
+            Self::Loss | Self::Timeout | Self::Refusal => FailurePoint::Submission,
+            Self::Memory => FailurePoint::Allocation,
+            Self::Stall => FailurePoint::Chain,
+            Self::Stop(next) => FailurePoint::Before(next),
         }
     }
 }
 
-/// Where a failure on purpose is due.
+/// The point at which a failure on purpose is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FailurePoint {
     Submission,
     Allocation,
     Chain,
-    /// Before the submission of this number of a run that can be stopped.
+    /// Before the submission of this number, in a run that can be stopped.
     Before(usize),
 }
 
@@ -285,7 +286,7 @@ impl std::fmt::Debug for Gpu {
     }
 }
 
-/// How good a kind of device is: higher is better.
+/// Returns how good a kind of device is: higher is better.
 fn rank(kind: DeviceKind) -> u32 {
     match kind {
         DeviceKind::Discrete => 4,
@@ -330,7 +331,7 @@ fn choose(devices: Vec<Listed>, choice: &Choice) -> Result<Listed, GpuError> {
     chosen.ok_or(GpuError::NoDevice { wanted, found })
 }
 
-/// The queue family for compute: one without graphics if there is one.
+/// Returns the queue family for compute: one without graphics, if there is one.
 fn compute_family(instance: &Instance, chosen: &Listed) -> Result<u32, GpuError> {
     // SAFETY: the device is the instance's.
     let families = unsafe { instance.raw.get_physical_device_queue_family_properties(chosen.raw) };

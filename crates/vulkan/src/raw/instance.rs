@@ -10,12 +10,13 @@ use crate::capabilities::{
 };
 use crate::error::{During, GpuError};
 
-/// Version of the interface that trine asks for.
+/// The Vulkan version that trine asks for.
 const API: u32 = vk::API_VERSION_1_3;
 
-/// The process's instance, kept as long as the process: the loader unmaps drivers with the last
-/// instance, and a thread that ends behind that runs what a driver has registered for its end.
-/// Under NVIDIA's a server that had dropped its device in good order died so.
+/// The instance of this process, kept until the process ends. The loader unmaps drivers with the
+/// last instance, and a thread that ends after that runs code that a driver has registered for its
+/// end. With NVIDIA's driver, a server that had dropped its device properly crashed because of
+/// this.
 static KEPT: OnceLock<Arc<Instance>> = OnceLock::new();
 
 /// A loaded driver interface.
@@ -41,7 +42,7 @@ pub(crate) struct Listed {
 }
 
 impl Instance {
-    /// The process's instance.
+    /// Returns the instance of this process.
     ///
     /// # Errors
     /// If there is no loader or no driver.
@@ -69,7 +70,7 @@ impl Instance {
         Ok(Arc::clone(KEPT.get_or_init(|| instance)))
     }
 
-    /// All devices, in the driver's order.
+    /// Returns all devices, in the driver's order.
     pub(crate) fn devices(&self) -> Result<Vec<Listed>, GpuError> {
         // SAFETY: the instance is alive.
         let devices = unsafe { self.raw.enumerate_physical_devices() }
@@ -145,7 +146,7 @@ impl Instance {
         maintenance.max_memory_allocation_size
     }
 
-    /// Compute units, as the vendors' extensions tell.
+    /// Returns the number of compute units, as the vendors' extensions report it.
     fn cores(&self, device: vk::PhysicalDevice, extensions: &[String]) -> Option<u32> {
         let has = |name: &str| extensions.iter().any(|extension| extension == name);
         let mut nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
@@ -209,7 +210,7 @@ impl Instance {
         Ok(found.iter().filter_map(shape).collect())
     }
 
-    /// What the device lacks of what every kernel may use.
+    /// Returns which of the features that every kernel may use the device lacks.
     fn missing(&self, device: vk::PhysicalDevice, version: u32) -> MissingFeatures {
         if version < API {
             return MissingFeatures(vec!["Vulkan 1.3"]);
@@ -248,7 +249,7 @@ impl Instance {
     }
 }
 
-/// The text of a fixed-size C string, up to its end or the array's.
+/// Returns the text of a fixed-size C string, up to its terminator or the end of the array.
 fn text(raw: &[c_char]) -> String {
     let bytes: &[u8] = bytemuck::cast_slice(raw);
     match CStr::from_bytes_until_nul(bytes) {

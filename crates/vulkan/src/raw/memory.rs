@@ -1,4 +1,4 @@
-//! Device memory: blocks that are filled from the front and freed whole.
+//! Device memory: blocks that are filled from the front and freed as a whole.
 
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
@@ -14,12 +14,12 @@ use crate::error::{During, GpuError};
 
 /// Alignment of every buffer in bytes.
 pub const ALIGNMENT: u64 = 256;
-/// Largest block that is made for several buffers: on systems that count each block as a whole,
-/// smaller ones move more easily.
+/// Largest block that is made for several buffers: on systems that account for each block as a
+/// whole, smaller ones are easier to move.
 const BLOCK_MAX: u64 = 1 << 30;
 /// Smallest block.
 const BLOCK_MIN: u64 = 1 << 20;
-/// A window of a discrete GPU's memory of at most this size is not for weights.
+/// Largest window of a discrete GPU's memory that is not used for weights.
 const SMALL_WINDOW: u64 = 256 << 20;
 /// Most free memory that is left to others.
 const RESERVE_MAX: u64 = 256 << 20;
@@ -87,21 +87,21 @@ impl Buffer {
         self.bytes
     }
 
-    /// The whole range.
+    /// Returns the whole range.
     pub fn span(&self) -> Span {
         Span { address: self.address(), bytes: self.bytes }
     }
 
-    /// A part of the range.
+    /// Returns a part of the range.
     ///
     /// # Panics
-    /// If it is outside.
+    /// If the part is outside the range.
     pub fn part(&self, offset: u64, bytes: u64) -> Buffer {
         assert!(offset + bytes <= self.bytes, "a part outside its buffer");
         Buffer { block: self.block.clone(), offset: self.offset + offset, bytes }
     }
 
-    /// Whether the host can reach it directly.
+    /// Returns whether the host can access it directly.
     pub fn is_mapped(&self) -> bool {
         self.block.mapped.is_some()
     }
@@ -110,8 +110,8 @@ impl Buffer {
         (self.block.buffer, self.offset)
     }
 
-    /// Copies bytes into mapped memory. The device must not be using the range; disjoint ranges may
-    /// be written by several threads at once.
+    /// Copies bytes into mapped memory. The device must not be using the range. Several threads may
+    /// write disjoint ranges at the same time.
     ///
     /// # Panics
     /// If the memory is not mapped or the range is outside the buffer.
@@ -126,8 +126,8 @@ impl Buffer {
         }
     }
 
-    /// The values of mapped memory. The device must have finished writing them, and must not write
-    /// them while they are borrowed; reading anything but [`Place::Readback`] is slow.
+    /// Returns the values of mapped memory. The device must have finished writing them, and must
+    /// not write them while they are borrowed. Reading anything but [`Place::Readback`] is slow.
     ///
     /// # Panics
     /// If the memory is not mapped, or the range is outside the buffer or not aligned.
@@ -149,30 +149,31 @@ impl Buffer {
 pub struct Arena {
     gpu: Arc<Gpu>,
     place: Place,
-    /// Bytes that are still to come, as far as is known: what a block is sized by.
+    /// Bytes that are still to come, as far as is known; the size of a block depends on it.
     expected: u64,
     current: Option<(Arc<Block>, u64)>,
     allocated: u64,
 }
 
 impl Arena {
-    /// An arena for about `expected` bytes.
+    /// Creates an arena for about `expected` bytes.
     pub fn new(gpu: &Arc<Gpu>, place: Place, expected: u64) -> Self {
         Self { gpu: gpu.clone(), place, expected, current: None, allocated: 0 }
     }
 
-    /// Bytes of all blocks.
+    /// Returns the bytes of all blocks.
     pub fn allocated(&self) -> u64 {
         self.allocated
     }
 
-    /// A buffer of at least one byte. `what` is named in an error. Its contents are undefined.
+    /// Returns a buffer of at least one byte. `what` is named in an error. The contents are
+    /// undefined.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`].
     pub fn allocate(&mut self, bytes: u64, what: &str) -> Result<Buffer, GpuError> {
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
-        if self.gpu.injected_at(super::gpu::Place::Allocation).is_some() {
+        if self.gpu.injected_at(super::gpu::FailurePoint::Allocation).is_some() {
             return Err(GpuError::OutOfMemory { what: what.to_owned(), bytes });
         }
         let left = self.current.as_ref().map_or(0, |(block, used)| block.bytes - used);
@@ -186,7 +187,8 @@ impl Arena {
         }
         let size = block_size(self.expected, left, bytes);
         let block = match allocate_block(&self.gpu, size, self.place) {
-            // There may be no room for what is to come and still for what is needed.
+            // There may be too little room for everything still to come, but enough for this
+            // buffer.
             Err(GpuError::OutOfMemory { .. }) if size > bytes => {
                 allocate_block(&self.gpu, bytes, self.place)
             }
@@ -206,16 +208,16 @@ impl Arena {
     }
 }
 
-/// Size of the block that a buffer of `bytes` begins where `expected` are still to come. Where less
-/// would be left in it than the `left` bytes of the block before, it has only the buffer, and the
-/// next buffers go on with that one.
+/// Returns the size of the block that begins with a buffer of `bytes`, while `expected` bytes are
+/// still to come. If the block would have less left than the `left` bytes of the block before, it
+/// holds only this buffer, and the next buffers continue in the block before.
 fn block_size(expected: u64, left: u64, bytes: u64) -> u64 {
     let size = expected.clamp(BLOCK_MIN, BLOCK_MAX).max(bytes).next_multiple_of(ALIGNMENT);
     if size - bytes < left { bytes } else { size }
 }
 
-/// Bytes of the blocks of an [`Arena`] for about `expected` bytes that makes buffers of these
-/// sizes.
+/// Returns the bytes of the blocks of an [`Arena`] for about `expected` bytes that makes buffers of
+/// these sizes.
 pub fn blocks_bytes(expected: u64, sizes: &[u64]) -> u64 {
     let (mut expected, mut left, mut all) = (expected, 0, 0);
     for bytes in sizes {
@@ -233,13 +235,13 @@ pub fn blocks_bytes(expected: u64, sizes: &[u64]) -> u64 {
 }
 
 impl Gpu {
-    /// Bytes that weights, caches and working memory can take of what is free as it is. Some is
-    /// left to others: compiled kernels and recordings, and programs that begin later.
+    /// Returns the bytes that weights, caches and working memory can take of what is free now. Some
+    /// is left to others: compiled kernels and recordings, and programs that begin later.
     pub fn free_bytes(&self) -> u64 {
         free_bytes(&self.memory, self.capabilities().kind, self.budgets().as_deref())
     }
 
-    /// A buffer with a block of its own.
+    /// Returns a buffer with a block of its own.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`].
@@ -283,7 +285,7 @@ fn allocate_block(gpu: &Arc<Gpu>, bytes: u64, place: Place) -> Result<Block, Gpu
     }
 }
 
-/// Gives memory to a buffer. The error is `None` where no type of memory had enough.
+/// Binds memory to a buffer. The error is `None` if no type of memory had enough.
 fn bind(
     gpu: &Gpu,
     buffer: vk::Buffer,
@@ -342,8 +344,8 @@ fn attach(
     Ok(NonNull::new(pointer.cast()))
 }
 
-/// What [`Gpu::free_bytes`] says, from the heaps' bytes that are in use and that can be had, where
-/// the driver tells.
+/// Returns what [`Gpu::free_bytes`] does, from the bytes of the heaps that are in use and that can
+/// be had, if the driver reports them.
 fn free_bytes(
     memory: &vk::PhysicalDeviceMemoryProperties,
     kind: DeviceKind,
@@ -361,7 +363,7 @@ fn free_bytes(
     free - (free / 16).min(RESERVE_MAX)
 }
 
-/// Types of memory that serve a purpose, the best first.
+/// Returns the types of memory that serve a purpose, the best first.
 fn types_in_order(
     memory: &vk::PhysicalDeviceMemoryProperties,
     kind: DeviceKind,
@@ -381,8 +383,8 @@ fn types_in_order(
         let local = has(Flags::DEVICE_LOCAL);
         let small = local && !unified && heaps[kind.heap_index as usize].size <= SMALL_WINDOW;
         match place {
-            // Shared memory is all one: what the driver calls the host's serves when its own share
-            // is used up.
+            // Shared memory is all the same: what the driver calls the host's serves when the
+            // device's share is used up.
             Place::Device if unified => match (local, coherent) {
                 (true, true) => Some(4),
                 (true, false) => Some(2),
@@ -390,7 +392,7 @@ fn types_in_order(
                 (false, true) => Some(1),
                 (false, false) => None,
             },
-            // A discrete GPU would read host memory through the bus: rather no memory than that.
+            // A discrete GPU would read host memory through the bus: having no memory is better.
             Place::Device => (local && !small).then_some(if coherent { 2 } else { 1 }),
             Place::Upload => coherent.then_some(match (local, has(Flags::HOST_CACHED)) {
                 (true, _) => 3,
@@ -464,7 +466,7 @@ mod tests {
         assert_eq!(discrete(None), (14 << 30) - RESERVE_MAX);
         let unified = free_bytes(&heaps, DeviceKind::Integrated, Some(&budgets));
         assert_eq!(unified, (44 << 30) + (256 << 20) - RESERVE_MAX);
-        // Others have taken more than the driver would give.
+        // Other programs have taken more than the driver would give.
         assert_eq!(discrete(Some(&[(2 << 30, 1 << 30)])), 0);
         assert_eq!(discrete(Some(&[(0, 1600 << 20)])), 1500 << 20);
     }

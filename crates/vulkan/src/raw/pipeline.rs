@@ -12,7 +12,7 @@ use crate::error::{During, GpuError};
 use crate::files;
 use crate::shaders::Shader;
 
-/// Bytes of arguments that every Vulkan device takes as push constants.
+/// Bytes of push constants that every Vulkan device accepts.
 pub const PUSH_BYTES: usize = 128;
 
 /// What a pipeline is compiled from.
@@ -23,7 +23,7 @@ pub struct KernelKey {
     /// Values of the specialisation constants 0, 1, 2 and so on; constant 0 is the size of a
     /// workgroup.
     pub constants: Vec<u32>,
-    /// Invocations of a subgroup, where the kernel does not take what the driver prefers.
+    /// Invocations of a subgroup, if the kernel does not take what the driver prefers.
     pub subgroup: Option<u32>,
 }
 
@@ -35,45 +35,46 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// No kernel, for tests of what stands around one.
+    /// Returns no kernel, for tests of the code around one.
     #[cfg(test)]
     pub(crate) fn null() -> Self {
         Self { pipeline: vk::Pipeline::null(), layout: vk::PipelineLayout::null() }
     }
 }
 
-/// The folder of compiled pipelines, and of what was measured of them.
+/// The folder of compiled pipelines and of measurements of them.
 #[derive(Debug, Clone)]
 pub struct PipelineCache {
     folder: PathBuf,
 }
 
-/// First bytes of the file: what it is and the version of the layout (magic, digest of the rest,
-/// Vulkan's data).
+/// First bytes of the file, which identify it and the version of its layout (magic, digest of the
+/// rest, Vulkan's data).
 const MAGIC: &[u8; 16] = b"trine pipelines1";
 /// Bytes of the digest.
 const DIGEST: usize = 32;
-/// Larger files are not trine's.
+/// Larger files were not written by trine.
 const CACHE_BYTES_MAX: u64 = 256 << 20;
 
 impl PipelineCache {
-    /// Pipelines and measurements kept in a folder, a file of each for each device and driver.
+    /// Keeps pipelines and measurements in a folder, a file of each kind for each device and
+    /// driver.
     pub fn in_folder(folder: &Path) -> Self {
         Self { folder: folder.to_owned() }
     }
 
-    /// The file for a device, its driver and these shaders.
+    /// Returns the file for a device, its driver and these shaders.
     fn path(&self, capabilities: &Capabilities) -> PathBuf {
         self.file(&fingerprint(capabilities), "pipelines")
     }
 
-    /// The file of a kind for a device of this [`fingerprint`].
+    /// Returns the file of a kind for a device of this [`fingerprint`].
     pub(crate) fn file(&self, fingerprint: &str, kind: &str) -> PathBuf {
         self.folder.join(format!("{fingerprint}.{kind}"))
     }
 }
 
-/// 32 hexadecimal digits that change with the device, its driver and the shaders.
+/// Returns 32 hexadecimal digits that change with the device, its driver and the shaders.
 pub(crate) fn fingerprint(capabilities: &Capabilities) -> String {
     let mut hash = Sha256::new();
     hash.update(capabilities.uuid);
@@ -88,19 +89,19 @@ pub(crate) fn fingerprint(capabilities: &Capabilities) -> String {
     digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Vulkan's data in a file's bytes, if they are whole.
+/// Returns Vulkan's data in a file's bytes, if they are complete.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (digest, data) = rest.split_at_checked(DIGEST)?;
     (Sha256::digest(data).as_slice() == digest).then_some(data)
 }
 
-/// A file's bytes for Vulkan's data.
+/// Returns a file's bytes for Vulkan's data.
 fn sealed(data: &[u8]) -> Vec<u8> {
     [MAGIC.as_slice(), Sha256::digest(data).as_slice(), data].concat()
 }
 
-/// Reads the file; anything that is not whole counts as absent.
+/// Reads the file. One that is not complete counts as absent.
 fn read(path: &Path) -> Vec<u8> {
     let reason = match files::read_at_most(path, CACHE_BYTES_MAX) {
         Ok(bytes) => match checked(&bytes) {
@@ -163,7 +164,7 @@ impl Pipelines {
         })
     }
 
-    /// A kernel that was compiled, or else what it is compiled from.
+    /// Returns a kernel that was compiled already, or else what it is to be compiled from.
     pub(super) fn find(
         &mut self,
         device: &ash::Device,
@@ -183,8 +184,8 @@ impl Pipelines {
         Ok(Err(Source { module, layout: self.layout, cache: self.cache }))
     }
 
-    /// Keeps what [`compile`] made of a source of this value. Where another thread was quicker, its
-    /// kernel is the one.
+    /// Keeps what [`compile`] made of a source of this value, and returns the kernel to use: if
+    /// another thread was quicker, that thread's.
     pub(super) fn keep(
         &mut self,
         device: &ash::Device,
@@ -245,8 +246,8 @@ fn create_module(device: &ash::Device, shader: Shader) -> Result<vk::ShaderModul
     unsafe { device.create_shader_module(&info, None) }.during("vkCreateShaderModule")
 }
 
-/// What pipelines of a shader are compiled from, beside their constants. The handles are those of a
-/// [`Pipelines`], which has to outlive the use of it.
+/// What the pipelines of a shader are compiled from, apart from their constants. The handles are
+/// those of a [`Pipelines`], which has to outlive their use.
 #[derive(Clone, Copy)]
 pub(super) struct Source {
     module: vk::ShaderModule,
@@ -254,8 +255,8 @@ pub(super) struct Source {
     cache: vk::PipelineCache,
 }
 
-/// Compiles a kernel. Several threads may do so at the same time with one cache: the driver orders
-/// its use.
+/// Compiles a kernel. Several threads may do so at the same time with one cache: the driver
+/// synchronises its use.
 pub(super) fn compile(
     device: &ash::Device,
     capabilities: &Capabilities,
@@ -277,7 +278,7 @@ pub(super) fn compile(
         .name(c"main")
         .specialization_info(&specialization);
     let (least, most) = capabilities.subgroup_range;
-    // Where there is only one size, asking for it gains nothing and limits the size of a workgroup.
+    // If there is only one size, asking for it gains nothing and limits the size of a workgroup.
     let is_choice = |wanted: &u32| least < most && (least..=most).contains(wanted);
     if let Some(wanted) = key.subgroup.filter(is_choice) {
         size = size.required_subgroup_size(wanted);
@@ -295,14 +296,14 @@ pub(super) fn compile(
     })
 }
 
-/// What a driver tells of a compiled kernel.
+/// What a driver reports of a compiled kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Invocations of a subgroup.
     pub subgroup: u32,
     /// (name, value) as the driver names them.
     pub statistics: Vec<(String, f64)>,
-    /// Machine code as text, where the driver gives it.
+    /// Machine code as text, if the driver reports it.
     pub assembly: String,
 }
 
@@ -346,7 +347,7 @@ pub(super) fn report(
     Ok(Report { subgroup, statistics, assembly })
 }
 
-/// The last representation, which is the machine code.
+/// Returns the last representation, which is the machine code.
 fn last_text(
     loader: &khr::pipeline_executable_properties::Device,
     pipeline: vk::Pipeline,

@@ -1,4 +1,4 @@
-//! Bytes from the host into device memory.
+//! Writing bytes from the host into device memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,16 +7,16 @@ use super::gpu::Gpu;
 use super::memory::{Buffer, Place};
 use crate::error::GpuError;
 
-/// Bytes of the memory through which writes go where the device's own is not mapped.
+/// Bytes of the staging memory, which writes go through if the device's own memory is not mapped.
 const STAGING: u64 = 64 << 20;
 
-/// Writes buffers that the device is not using: directly where they are mapped, through staging
-/// memory elsewhere. Several threads may write disjoint ranges at once; everything has arrived
-/// after [`Transfer::finish`].
+/// Writes buffers that the device is not using: directly if they are mapped, otherwise through
+/// staging memory. Several threads may write disjoint ranges at the same time. Everything is in
+/// place after [`Transfer::finish`].
 pub struct Transfer {
     gpu: Arc<Gpu>,
     staging: Mutex<Option<Staging>>,
-    /// Whether mapped memory is written through staging memory too: for tests of that way.
+    /// Whether mapped memory is also written through staging memory, for tests of that path.
     always_staged: bool,
 }
 
@@ -27,12 +27,12 @@ struct Staging {
 }
 
 impl Transfer {
-    /// Writes to a device's buffers.
+    /// Creates a transfer to a device's buffers.
     pub fn new(gpu: &Arc<Gpu>) -> Self {
         Self { gpu: gpu.clone(), staging: Mutex::new(None), always_staged: false }
     }
 
-    /// The same, never directly.
+    /// Creates a transfer that never writes directly.
     #[cfg(test)]
     pub(crate) fn staged(gpu: &Arc<Gpu>) -> Self {
         Self { always_staged: true, ..Self::new(gpu) }
@@ -41,7 +41,7 @@ impl Transfer {
     /// Writes bytes at an offset of a buffer; offsets and lengths are multiples of 4.
     ///
     /// # Errors
-    /// If the device fails or staging memory cannot be had.
+    /// If the device fails or staging memory cannot be allocated.
     pub fn write(&self, target: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
         if target.is_mapped() && !self.always_staged {
             target.write(offset, bytes);

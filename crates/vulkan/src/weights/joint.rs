@@ -1,24 +1,24 @@
 //! Which matrices lie together on the device and are multiplied as one.
 //!
-//! Everything that depends on the format of a product's matrices asks a [`Joint`]: how they are
-//! packed, which kernel multiplies them, and which operand it takes. A file may store every matrix
-//! in another format, so that an operation of a Plan has several joints.
+//! Everything that depends on the format of a product's matrices goes through a [`Joint`]: how they
+//! are packed, which kernel multiplies them, and which operand it takes. A file may store every
+//! matrix in a different format, so an operation of a Plan can have several joints.
 
 use trine_model::{Op, Plan, WeightId};
 
 use crate::pack::{Format, format_of};
 
-/// Most matrices of a joint: a product writes to that many places.
+/// Most matrices of a joint: a product writes to at most this many places.
 const PARTS_MAX: usize = 3;
 
-/// Matrices with one format and as many columns, rows after rows.
+/// Matrices of one format with equally many columns, one after another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Joint {
-    /// In their order.
+    /// Its weights, in their order.
     pub(crate) weights: Vec<WeightId>,
-    /// On the device.
+    /// Their format on the device.
     pub(crate) format: Format,
-    /// Of each.
+    /// Columns of each.
     pub(crate) columns: usize,
 }
 
@@ -28,9 +28,9 @@ impl Joint {
         Self { weights: vec![id], format: format_of(weight.dtype), columns: weight.columns }
     }
 
-    /// The joints of an operation's matrices: those of one format together, in the order in which
-    /// each format comes first. Empty for an operation without matrices. A gated product can be one
-    /// product only where it has one joint.
+    /// Returns the joints of an operation's matrices: those of one format together, ordered by
+    /// where each format appears first. Empty for an operation without matrices. A gated product
+    /// can be computed as one product only if it has one joint.
     pub(crate) fn all(plan: &Plan, op: &Op) -> Vec<Self> {
         let ids = match op {
             Op::MatMul { products, .. } => products.iter().map(|product| product.weight).collect(),

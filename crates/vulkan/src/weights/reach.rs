@@ -1,16 +1,16 @@
-//! How large the result of a gated product can get, by its weights.
+//! A bound on the result of a gated product, from its weights.
 //!
-//! Its input is a norm: x = y w, y with a mean square of at most 1 over n columns, w the norm's
-//! factors. Cauchy and Schwarz:
+//! Its input is a norm: x = y w, where y has a mean square of at most 1 over n columns and w is the
+//! norm's factors. By the Cauchy-Schwarz inequality:
 //!
 //! ```text
 //! |gate_j| = |sum over k of G_jk w_k y_k| <= sqrt(n) |G_j w|     the same of up
 //! |gelu(gate_j) up_j| <= |gate_j| |up_j| <= n |G_j w| |U_j w|
 //! ```
 //!
-//! So a power of two is known before the first token in which every result is a half. The bound
-//! need not be close: the largest result of random weights with 5376 columns is about 2^12 below
-//! it, and halves keep all their bits down to 2^29 below it.
+//! So a power of two is known before the first token in whose units every result fits into a half.
+//! The bound need not be close: the largest result of random weights with 5376 columns is about
+//! 2^12 below it, and halves keep all their bits down to 2^29 below it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,8 +20,8 @@ use trine_model::{BufferId, Op, Plan, WeightId};
 use crate::kernels::operand::SCALE_BLOCK;
 use crate::pack::{Format, q4_k_scales};
 
-/// The norm whose result is the input of the gated product with this gate, wherever that is used;
-/// `None` where something else may be.
+/// Returns the norm whose result is the input of the gated product with this gate, wherever that is
+/// used, or `None` if something else may be.
 pub(crate) fn norm_before(plan: &Plan, gate: WeightId) -> Option<WeightId> {
     let uses = plan.steps.iter().enumerate().filter_map(|(index, step)| match step.op {
         Op::GatedMatMul { input, gate: found, .. } if found == gate => Some((index, input)),
@@ -32,7 +32,7 @@ pub(crate) fn norm_before(plan: &Plan, gate: WeightId) -> Option<WeightId> {
     norms.all(|norm| norm == Some(first)).then_some(first)
 }
 
-/// The factors of the norm that wrote a buffer last before a step.
+/// Returns the factors of the norm that was the last to write a buffer before a step.
 fn norm_that_wrote(plan: &Plan, step: usize, buffer: BufferId) -> Option<WeightId> {
     let last = plan.steps[..step].iter().rev().find(|step| step.op.writes().contains(&buffer))?;
     match last.op {
@@ -44,14 +44,14 @@ fn norm_that_wrote(plan: &Plan, step: usize, buffer: BufferId) -> Option<WeightI
 
 /// Finds |W_j w| for each row of a matrix W.
 pub(super) struct Reach {
-    /// Of each block of columns the sum of the squares of w.
+    /// The sum of the squares of w for each block of columns.
     squares: Vec<f64>,
-    /// One for each row: the bits of an f32.
+    /// The bits of an f32 for each row.
     rows: Vec<AtomicU32>,
 }
 
 impl Reach {
-    /// For a norm's factors and a matrix of `rows` rows.
+    /// Creates it for a norm's factors and a matrix of `rows` rows.
     pub(super) fn new(factors: &[f32], rows: usize) -> Self {
         let square = |&w: &f32| f64::from(w) * f64::from(w);
         let squares =
@@ -59,8 +59,8 @@ impl Reach {
         Self { squares, rows: (0..rows).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Looks at whole rows in the file's format, from row `first` on. Of a block it reads the
-    /// scale: no weight is larger than its largest code makes.
+    /// Examines whole rows in the file's format, from row `first` on. It reads only the scale of a
+    /// block: no weight is larger than the largest code with that scale.
     pub(super) fn see(&self, format: Format, columns: usize, first: usize, source: &[u8]) {
         let Some(bytes) = format.dtype().row_bytes(columns).filter(|&bytes| bytes > 0) else {
             return;
@@ -75,7 +75,7 @@ impl Reach {
         }
     }
 
-    /// |W_j w| of each row.
+    /// Returns |W_j w| for each row.
     fn rows(&self) -> impl Iterator<Item = f64> {
         self.rows.iter().map(|bits| f64::from(f32::from_bits(bits.load(Ordering::Relaxed))))
     }
@@ -115,8 +115,8 @@ fn highest_of_blocks(format: Format, row: &[u8], mut each: impl FnMut(f32)) {
     }
 }
 
-/// The power of two in which results of a gated product over `columns` columns are halves: none
-/// exceeds 2^15 of it. NaN where the weights are broken.
+/// Returns the power of two in whose units results of a gated product over `columns` columns fit
+/// into halves: none exceeds 2^15 units. Returns NaN if the weights are broken.
 pub(super) fn unit(columns: usize, gate: &Reach, up: &Reach) -> f32 {
     let products = gate.rows().zip(up.rows()).map(|(gate, up)| gate * up);
     // A maximum that keeps a NaN.
@@ -126,7 +126,7 @@ pub(super) fn unit(columns: usize, gate: &Reach, up: &Reach) -> f32 {
     unit_of(columns as f64 * largest)
 }
 
-/// The power of two of which a bound is at most 2^15.
+/// Returns the power of two of which a bound is at most 2^15 times as large.
 fn unit_of(most: f64) -> f32 {
     if !most.is_finite() {
         return f32::NAN;
@@ -143,8 +143,8 @@ mod tests {
 
     use super::*;
 
-    /// Rows that are as much like the input as they can be reach the bound but for what blocks and
-    /// codes leave open.
+    /// Rows that are as much like the input as possible reach the bound, but for the slack of
+    /// blocks and codes.
     #[test]
     fn no_result_exceeds_the_bound() {
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(3);
@@ -187,8 +187,8 @@ mod tests {
         reach
     }
 
-    /// A large row of one matrix beside a large row of the other, but not the same, makes no large
-    /// result.
+    /// A large row of one matrix and a large row of the other do not make a large result unless
+    /// they are the same row.
     #[test]
     fn large_rows_of_both_matrices_count_only_together() {
         assert_eq!(unit(64, &reach_of(&[4096.0, 1.0]), &reach_of(&[1.0, 4096.0])), 8.0);

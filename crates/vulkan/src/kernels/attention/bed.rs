@@ -1,6 +1,5 @@
-//! What the tests of heads and attention work on: sequences with block tables and rings, their
-//! cache on the device, poisoned where nothing was stored, and beside it what the cache should give
-//! back.
+//! The test bed of heads and attention: sequences with block tables and rings, their cache on the
+//! device, poisoned where nothing was stored, and the values that reading the cache should return.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use trine_backend::ProgramOptions;
 use trine_model::{Heads, KvType, Width};
 
-use super::{AttentionShape, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS};
+use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS};
 use crate::kernels::heads::{HeadsLaunch, Stored};
 use crate::raw::gpu::Gpu;
 use crate::raw::memory::Buffer;
@@ -25,7 +24,7 @@ pub(crate) struct Sequence {
     pub(crate) rows: usize,
 }
 
-/// What a bed is made for.
+/// The case that a bed is made for.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) heads: Heads,
@@ -42,7 +41,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// How many rows after the one at a position of a sequence it sees.
+    /// Returns how many rows after the one at a position of a sequence it sees.
     fn ahead(&self, sequence: usize, position: usize) -> usize {
         let Sequence { depth, rows } = self.sequences[sequence];
         match position.checked_sub(depth).filter(|&row| row < rows) {
@@ -62,7 +61,7 @@ pub(crate) struct Frame {
 pub(crate) struct Bed {
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) case: Case,
-    pub(crate) shape: AttentionShape,
+    pub(crate) attention: Attention,
     pub(crate) cache: KvCache,
     pub(crate) memory: Buffer,
     pub(crate) expected_cache: ExpectedCache,
@@ -79,7 +78,8 @@ pub(crate) struct Bed {
     pub(crate) blocks: Vec<Vec<u32>>,
 }
 
-/// What a cache gives back, for each sequence and position: keys and values of all heads.
+/// The values that reading a cache returns, for each sequence and position: keys and values of all
+/// heads.
 #[derive(Default)]
 pub(crate) struct ExpectedCache(HashMap<(usize, usize), [Vec<f32>; 2]>);
 
@@ -90,15 +90,15 @@ impl ExpectedCache {
         self.0.insert(place, rounded);
     }
 
-    /// Keys and values of all heads.
+    /// Returns the keys and values of all heads.
     pub(crate) fn at(&self, place: (usize, usize)) -> &[Vec<f32>; 2] {
         &self.0[&place]
     }
 }
 
-/// A head as the cache gives it back, by the rules of `trine_backend::reference`'s cache: int8
-/// codes are `round(x / scale)` with `scale = max|x| / 127` rounded to f16, one scale for each
-/// [`KvType::int8_group`] values.
+/// Returns a head as it is read back from the cache, by the rules of `trine_backend::reference`'s
+/// cache: int8 codes are `round(x / scale)` with `scale = max|x| / 127` rounded to f16, one scale
+/// for each [`KvType::int8_group`] values.
 fn rounded(kind: KvType, head: &[f32]) -> Vec<f32> {
     match kind {
         KvType::F32 => head.to_vec(),
@@ -122,7 +122,7 @@ pub(crate) fn random(count: usize, size: f32, random: &mut ChaCha8Rng) -> Vec<f3
 }
 
 impl Bed {
-    /// A bed whose sequences have keys and values for all positions before the step.
+    /// Creates a bed whose sequences have keys and values for all positions before the step.
     pub(crate) fn new(case: Case) -> Self {
         let gpu = gpu();
         let mut source = ChaCha8Rng::seed_from_u64(case.seed);
@@ -164,7 +164,7 @@ impl Bed {
         let placed: Vec<(usize, usize)> = placed.collect();
         let [q, k, v] = case.sizes;
         let mut bed = Self {
-            shape: AttentionShape {
+            attention: Attention {
                 heads: case.heads,
                 scale: 1.0 / (dim as f32).sqrt(),
                 window: case.window,
@@ -193,7 +193,7 @@ impl Bed {
         bed
     }
 
-    /// What the host writes for rows of (sequence, position).
+    /// Returns what the host writes for rows of (sequence, position).
     pub(crate) fn frame_of(&self, rows: &[(usize, usize)]) -> Frame {
         let mut starts = Vec::new();
         let mut tables = Vec::new();
@@ -228,7 +228,7 @@ impl Bed {
         }
     }
 
-    /// Block of the cache that holds a position.
+    /// Returns the block of the cache that holds a position.
     pub(crate) fn block(&self, sequence: usize, position: usize) -> usize {
         match self.cache.ring_blocks as usize {
             0 => self.blocks[sequence][position / KV_BLOCK] as usize,
@@ -236,8 +236,8 @@ impl Bed {
         }
     }
 
-    /// Stores keys and values before the step in both caches; on the device only those that a ring
-    /// still holds.
+    /// Stores keys and values from before the step in both caches; on the device only those that a
+    /// ring still holds.
     fn remember(&mut self, source: &mut ChaCha8Rng) {
         let Heads { kv, dim, .. } = self.case.heads;
         let [_, k, v] = self.case.sizes;
@@ -281,7 +281,7 @@ impl Bed {
         run(&self.gpu, &[launch.dispatch(&self.gpu, "store", 0).unwrap()]);
     }
 
-    /// Each row's sequence and position.
+    /// Returns each row's sequence and position.
     pub(crate) fn places(&self) -> Vec<(usize, usize)> {
         let sequences = self.case.sequences.iter().enumerate();
         sequences
@@ -299,7 +299,7 @@ impl Bed {
         self.expect(&keys, &values);
     }
 
-    /// Keys and values that the step's rows are to have in the cache.
+    /// Sets the keys and values that the step's rows are to have in the cache.
     pub(crate) fn expect(&mut self, keys: &[f32], values: &[f32]) {
         let Heads { kv, dim, .. } = self.case.heads;
         for (row, place) in self.places().into_iter().enumerate() {
@@ -309,14 +309,14 @@ impl Bed {
         }
     }
 
-    /// Attention of these queries over the expected cache, in f64.
+    /// Returns the attention of these queries over the expected cache, in f64.
     pub(crate) fn expected(&self, query: &[f32]) -> Vec<f32> {
         let Heads { query: heads, dim, .. } = self.case.heads;
         let mut output = Vec::new();
         for (row, place) in self.places().into_iter().enumerate() {
             for head in 0..heads {
                 let query = &query[(row * heads + head) * dim..][..dim];
-                output.extend(self.expected_head(query, place, head / self.shape.shared()));
+                output.extend(self.expected_head(query, place, head / self.attention.shared()));
             }
         }
         output
@@ -332,7 +332,7 @@ impl Bed {
         let score = |position: usize| {
             let pairs = query.iter().zip(of(position, 0));
             let dot: f64 = pairs.map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
-            dot * f64::from(self.shape.scale)
+            dot * f64::from(self.attention.scale)
         };
         let last = position + self.case.ahead(sequence, position);
         let scores: Vec<f64> = (first..=last).map(score).collect();
@@ -348,25 +348,25 @@ impl Bed {
         sum.into_iter().map(|x| x as f32).collect()
     }
 
-    /// Columns of a row of queries.
+    /// Returns the columns of a row of queries.
     pub(crate) fn columns(&self) -> usize {
         self.case.heads.query * self.case.heads.dim
     }
 
-    /// A poisoned output of the step.
+    /// Returns a poisoned output of the step.
     pub(crate) fn output(&self) -> Buffer {
         poisoned(&self.gpu, (4 * self.width * self.columns()) as u64)
     }
 
-    /// Activations of the step's rows with room for the spare ones, poisoned.
+    /// Returns the activations of the step's rows, with poisoned room for the spare ones.
     pub(crate) fn rows_of(&self, values: &[f32]) -> Buffer {
         let mut all = values.to_vec();
         all.resize(values.len() / self.rows * self.width, f32::NAN);
         upload(&self.gpu, &all)
     }
 
-    /// Asserts that the output is what the reference says, within `part` of its largest magnitude,
-    /// and poisoned after the rows.
+    /// Asserts that the output is what the reference computes, within `part` of its largest
+    /// magnitude, and still poisoned after the rows.
     pub(crate) fn check(&self, found: &[f32], expected: &[f32], part: f32, what: &str) {
         let high = expected.iter().fold(0.0_f32, |high, x| high.max(x.abs()));
         for (at, (found, wanted)) in found.iter().zip(expected).enumerate() {

@@ -1,4 +1,4 @@
-//! How keys and values lie in device memory.
+//! The layout of keys and values in device memory.
 //!
 //! ```text
 //! cache: block, kv head, [keys, values], part
@@ -6,8 +6,8 @@
 //!        int8: then 32 positions x (dim / group) f16 scales; padded to 16 bytes
 //! ```
 //!
-//! Position `p` of a sequence is in block `tables[row.table + p / 32]` of a global layer and, of a
-//! local one, in block `row.slot * ring_blocks + p / 32 % ring_blocks`.
+//! Position `p` of a sequence is in block `tables[row.table + p / 32]` of a global layer, and in
+//! block `row.slot * ring_blocks + p / 32 % ring_blocks` of a local one.
 
 use trine_model::KvType;
 
@@ -27,22 +27,22 @@ pub struct KvCache {
     pub heads: usize,
     /// Elements of a head.
     pub dim: usize,
-    /// Blocks of a slot's ring in a local layer; 0 where the blocks are in tables.
+    /// Blocks of a slot's ring in a local layer; 0 if the blocks are in tables.
     pub ring_blocks: u32,
 }
 
 impl KvCache {
-    /// Bytes of one head's keys (or values) in one block.
+    /// Returns the bytes of one head's keys (or values) in one block.
     pub fn part_bytes(kind: KvType, dim: usize) -> usize {
         (KV_BLOCK * kind.head_bytes(dim)).next_multiple_of(16)
     }
 
-    /// Bytes of a cache of `blocks` blocks.
+    /// Returns the bytes of a cache of `blocks` blocks.
     pub fn bytes(kind: KvType, heads: usize, dim: usize, blocks: usize) -> u64 {
         (blocks * heads * 2 * Self::part_bytes(kind, dim)) as u64
     }
 
-    /// Elements that 16 bytes of the cache hold, if heads consist of whole such pieces.
+    /// Returns how many elements 16 bytes of the cache hold, if heads consist of whole such pieces.
     pub(super) fn wide_elements(&self) -> Option<usize> {
         let elements = match self.kind {
             KvType::F32 => 4,
@@ -53,7 +53,7 @@ impl KvCache {
     }
 }
 
-/// The shaders' number of a type.
+/// Returns the shaders' number of a type.
 pub(crate) fn kv_number(kind: KvType) -> u32 {
     match kind {
         KvType::F32 => 0,

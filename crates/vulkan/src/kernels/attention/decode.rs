@@ -2,9 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{
-    AttentionShape, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to,
-};
+use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, divisor_up_to, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Dispatch, Fill, Link, Push, Span};
 use crate::error::GpuError;
@@ -14,54 +12,54 @@ use crate::raw::gpu::Gpu;
 use crate::raw::pipeline::KernelKey;
 use crate::shaders::Shader;
 
-/// Most workgroups of a launch: those beyond take turns.
+/// Most workgroups of a launch. If there is more work, each workgroup takes several shares in turn.
 const GROUPS_MAX: usize = 65_535;
-/// Bytes of shared memory for the sums of the heads that are put together at the same time; where
-/// there is much of it, twice.
+/// Bytes of shared memory for the sums of the heads that are merged at the same time; twice as many
+/// if there is plenty of it.
 const SUM_BYTES: usize = 16 << 10;
 /// Most query heads of a workgroup: each needs registers for its query and its sum.
 const QUERIES_MAX: usize = 8;
 
 /// How the work is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct DecodeChoice {
+pub struct AttendDecodeShape {
     /// Invocations of a workgroup: a multiple of the subgroup.
     pub local: u32,
     /// Most invocations that share a position: a power of two, at most a subgroup.
     pub lanes: u32,
-    /// Positions under way for each team of lanes.
+    /// Positions in flight for each team of lanes.
     pub unroll: u32,
     /// Most query heads of a workgroup.
     pub queries: u32,
     /// Most shares that the positions of a row are split into.
     pub splits: u32,
-    /// Most blocks that are not split.
+    /// Most blocks of a row whose positions are not split.
     pub alone: u32,
-    /// Least blocks of a share where they are; it is never less than a workgroup has under way at
-    /// once.
+    /// Least blocks of a share, if positions are split; a share is never smaller than what a
+    /// workgroup has in flight.
     pub least: u32,
 }
 
-impl DecodeChoice {
-    /// What suits a device for steps of `rows` rows.
-    pub fn suited(capabilities: &Capabilities, shape: &AttentionShape, rows: usize) -> Self {
+impl AttendDecodeShape {
+    /// Returns what suits a device for steps of `rows` rows.
+    pub fn suited(capabilities: &Capabilities, attention: &Attention, rows: usize) -> Self {
         let software = capabilities.kind == DeviceKind::Processor;
         let large = !matches!(capabilities.kind, DeviceKind::Processor | DeviceKind::Integrated);
-        let heads = shape.heads;
-        // Heads of one workgroup share its reads; where there are few workgroups, a second read
-        // from a cache costs less than the longer way of more heads.
+        let heads = attention.heads;
+        // Heads of one workgroup share its reads. With few workgroups, a second read from a cache
+        // costs less than the longer work of more heads.
         let most = match rows.max(1) * heads.kv {
             1 if large => 1,
             0..8 if !software => 2,
             _ => QUERIES_MAX,
         };
-        let queries = divisor_up_to(shape.shared(), most);
+        let queries = divisor_up_to(attention.shared(), most);
         // 16 positions of an f16 cache at a time.
         let local = (2 * heads.dim as u32).next_power_of_two().clamp(64, 512);
         let most = if large && queries <= 2 { 512 } else { 256 };
         let local = if software { 32 } else { local.min(most) };
         let groups = rows.max(1) * heads.query / queries;
-        // As many workgroups as keep the memory of such a device busy, and no more than run at the
+        // As many workgroups as keep the memory of such a device busy, but no more than run at the
         // same time.
         let wanted = match capabilities.kind {
             DeviceKind::Processor => 1,
@@ -71,7 +69,7 @@ impl DecodeChoice {
         Self {
             local,
             lanes: capabilities.subgroup.clamp(1, 32),
-            // Workgroups of 512 invocations have 128 registers for each.
+            // Workgroups of 512 invocations have 128 registers for each invocation.
             unroll: if queries > 4 || local > 256 { 2 } else { 4 },
             queries: queries as u32,
             splits: (wanted / groups).clamp(1, 64) as u32,
@@ -81,8 +79,8 @@ impl DecodeChoice {
     }
 }
 
-/// What a fused launch does before it attends. Each row has to be of another sequence: none sees
-/// what another stores.
+/// What a fused launch does before it attends. Each row has to be of another sequence, so that none
+/// sees what another stores.
 #[derive(Debug, Clone, Copy)]
 pub struct Fused {
     /// (rows, kv heads x dim) f32, as the projection left it.
@@ -103,29 +101,30 @@ pub struct Fused {
 #[derive(Debug, Clone, Copy)]
 pub struct DecodeLaunch {
     /// What is attended to.
-    pub shape: AttentionShape,
+    pub attention: Attention,
     /// Keys and values.
     pub cache: KvCache,
-    /// What the host says of the step.
+    /// What the host writes for the step.
     pub frame: FrameAddresses,
     /// Most rows.
     pub rows: usize,
-    /// (rows, heads x dim) f32; of a fused launch as the projection left it.
+    /// (rows, heads x dim) f32; in a fused launch as the projection left it.
     pub query: Span,
     /// Where the result goes as f32.
     pub plain: Option<Span>,
     /// Where the result goes as an operand: [`OperandKind::Fixed16`], for heads of whole blocks, or
-    /// [`OperandKind::Halves`], where [`AttentionShape::gives_halves`].
+    /// [`OperandKind::Halves`], where [`Attention::gives_halves`].
     pub operand: Option<Operand>,
-    /// Memory for unfinished results, [`DecodeLaunch::scratch_bytes`]; not used with one split.
+    /// Memory for unfinished results, [`DecodeLaunch::scratch_bytes`]; not used with a single
+    /// split.
     pub scratch: Span,
-    /// Memory for counters, [`DecodeLaunch::counter_bytes`], zero before the first launch and after
-    /// each.
+    /// Memory for counters, [`DecodeLaunch::counter_bytes`]. They are zero before the first launch
+    /// and after each.
     pub counters: Span,
     /// Norm, rotation and store of the rows themselves, in the same launch.
     pub fused: Option<Fused>,
     /// How the work is laid out.
-    pub choice: DecodeChoice,
+    pub shape: AttendDecodeShape,
 }
 
 /// The arguments, as the shader's `AttendArgs`.
@@ -152,36 +151,36 @@ pub struct DecodeArgs {
 }
 
 impl DecodeLaunch {
-    fn queries(shape: &AttentionShape, choice: &DecodeChoice) -> usize {
-        divisor_up_to(shape.shared(), choice.queries as usize)
+    fn queries(attention: &Attention, shape: &AttendDecodeShape) -> usize {
+        divisor_up_to(attention.shared(), shape.queries as usize)
     }
 
-    /// Bytes of scratch memory that a launch of `rows` rows needs.
-    pub fn scratch_bytes(shape: &AttentionShape, rows: usize, choice: &DecodeChoice) -> u64 {
-        // Head sizes that are not loaded 16 bytes at a time take a slot of four for two elements.
-        let slots = shape.heads.dim / 2;
-        (rows * shape.heads.query * choice.splits as usize * (1 + slots) * 16) as u64
+    /// Returns the bytes of scratch memory that a launch of `rows` rows needs.
+    pub fn scratch_bytes(attention: &Attention, rows: usize, shape: &AttendDecodeShape) -> u64 {
+        // Heads whose size does not allow loads of 16 bytes use a slot of four for two elements.
+        let slots = attention.heads.dim / 2;
+        (rows * attention.heads.query * shape.splits as usize * (1 + slots) * 16) as u64
     }
 
-    /// Bytes of counters that a launch of `rows` rows needs.
-    pub fn counter_bytes(shape: &AttentionShape, rows: usize) -> u64 {
-        (4 * rows * shape.heads.query) as u64
+    /// Returns the bytes of counters that a launch of `rows` rows needs.
+    pub fn counter_bytes(attention: &Attention, rows: usize) -> u64 {
+        (4 * rows * attention.heads.query) as u64
     }
 
-    /// The specialisation constants from 0 on.
+    /// Returns the specialisation constants, from 0 on.
     ///
     /// # Panics
-    /// If the shape is one that the kernel is not for.
+    /// If the kernel does not support these heads or this operand.
     pub fn constants(&self, capabilities: &Capabilities) -> Vec<u32> {
-        let heads = self.shape.heads;
+        let heads = self.attention.heads;
         assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
-        assert!(self.choice.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
+        assert!(self.shape.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
         let elements = self.cache.wide_elements().unwrap_or(2);
-        let most = capabilities.subgroup.min(self.choice.lanes) as usize;
+        let most = capabilities.subgroup.min(self.shape.lanes) as usize;
         let lanes = power_up_to(heads.dim / elements, most);
-        let queries = Self::queries(&self.shape, &self.choice);
+        let queries = Self::queries(&self.attention, &self.shape);
         let slots = heads.dim / elements.min(4);
-        let bytes_of_head = 16 * slots * (self.choice.local / capabilities.subgroup) as usize;
+        let bytes_of_head = 16 * slots * (self.shape.local / capabilities.subgroup) as usize;
         let much =
             capabilities.kind == DeviceKind::Discrete && capabilities.shared_bytes >= 48 << 10;
         let sum_bytes = if much { 2 * SUM_BYTES } else { SUM_BYTES };
@@ -196,16 +195,16 @@ impl DecodeLaunch {
                 2
             }
             Some(kind) => {
-                let able = self.shape.gives_halves(self.cache.kind);
+                let able = self.attention.gives_halves(self.cache.kind);
                 assert!(kind == OperandKind::Halves && able, "an operand in halves");
                 4
             }
         };
-        let stride = self.choice.local / lanes as u32 * self.choice.unroll;
-        let least = self.choice.least.max(stride / KV_BLOCK as u32);
+        let stride = self.shape.local / lanes as u32 * self.shape.unroll;
+        let least = self.shape.least.max(stride / KV_BLOCK as u32);
         let output = u32::from(self.plain.is_some()) | operand_bit;
         vec![
-            self.choice.local,
+            self.shape.local,
             heads.dim as u32,
             heads.query as u32,
             heads.kv as u32,
@@ -213,20 +212,20 @@ impl DecodeLaunch {
             queries as u32,
             lanes as u32,
             elements as u32,
-            self.choice.unroll,
+            self.shape.unroll,
             merged as u32,
-            self.choice.splits,
+            self.shape.splits,
             u32::from(self.fused.is_some()),
             output,
             capabilities.subgroup,
             self.cache.ring_blocks,
-            self.shape.window_argument(),
-            self.choice.alone,
+            self.attention.window_argument(),
+            self.shape.alone,
             least,
         ]
     }
 
-    /// The arguments.
+    /// Returns the arguments.
     pub fn args(&self) -> DecodeArgs {
         let address = |span: Option<Span>| span.map_or(0, |span| span.address);
         let fused = self.fused;
@@ -245,13 +244,13 @@ impl DecodeLaunch {
             query_norm: fused.and_then(|fused| fused.query_norm).unwrap_or(0),
             key_norm: fused.and_then(|fused| fused.key_norm).unwrap_or(0),
             rope: fused.and_then(|fused| fused.rope).unwrap_or(0),
-            scale: self.shape.scale,
+            scale: self.attention.scale,
             epsilon: fused.map_or(0.0, |fused| fused.epsilon),
             chain: 0,
         }
     }
 
-    /// Memory whose values the launch uses, and memory that it sets.
+    /// Returns the memory whose values the launch uses, and the memory that it sets.
     pub fn spans(&self) -> (Vec<Span>, Vec<Span>) {
         let mut reads = vec![self.query, self.cache.span];
         let mut writes: Vec<Span> = self.plain.into_iter().collect();
@@ -260,24 +259,25 @@ impl DecodeLaunch {
             reads.extend([fused.key, fused.value]);
             writes.push(self.cache.span);
         }
-        if self.choice.splits > 1 {
+        if self.shape.splits > 1 {
             reads.push(self.counters);
             writes.extend([self.scratch, self.counters]);
         }
         (reads, writes)
     }
 
-    /// The dispatch of the launch.
+    /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the kernel is not for the shape.
+    /// If the kernel does not support these heads or this operand.
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
         let constants = self.constants(gpu.capabilities());
-        let groups_of_row = self.shape.heads.query / Self::queries(&self.shape, &self.choice);
-        let groups = self.rows * groups_of_row * self.choice.splits as usize;
+        let groups_of_row =
+            self.attention.heads.query / Self::queries(&self.attention, &self.shape);
+        let groups = self.rows * groups_of_row * self.shape.splits as usize;
         let subgroup = Some(gpu.capabilities().subgroup);
         let key = KernelKey { shader: Shader("attend"), constants, subgroup };
         let (reads, writes) = self.spans();
@@ -292,17 +292,17 @@ impl DecodeLaunch {
             link: Link::Able {
                 offset: std::mem::offset_of!(DecodeArgs, chain),
                 // A fused launch reads keys and values of other positions before it waits. The
-                // others read what the launch before them stored, by loads that a cache of a single
-                // core may serve: a barrier has to stand between.
+                // others read what the launch before them stored, by loads that the cache of a
+                // single core may serve, so a barrier has to stand between.
                 early: Some(self.cache.span),
                 fill: Fill::Anywhere,
             },
         })
     }
 
-    /// Splits that can have work at most: shares are whole blocks.
-    pub fn useful_splits(shape: &AttentionShape, context: usize) -> u32 {
-        let seen = shape.window.map_or(context, |window| context.min(window + KV_BLOCK - 1));
+    /// Returns the most splits that can have work: shares are whole blocks.
+    pub fn useful_splits(attention: &Attention, context: usize) -> u32 {
+        let seen = attention.window.map_or(context, |window| context.min(window + KV_BLOCK - 1));
         seen.div_ceil(KV_BLOCK).max(1) as u32
     }
 }

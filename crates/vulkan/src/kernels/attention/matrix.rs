@@ -1,7 +1,7 @@
 //! Attention of many rows with cooperative matrices: `shaders/attend_matrix.comp`.
 
 use super::tile::Args;
-use super::{AttentionShape, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS, kv_number};
+use super::{Attention, FrameAddresses, KV_BLOCK, KvCache, TILE_ROWS, kv_number};
 use crate::capabilities::{Capabilities, CooperativeShape, Element};
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
@@ -16,14 +16,14 @@ const LOCAL_MAX: u32 = 256;
 
 /// How the work is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct MatrixChoice {
+pub struct AttendMatrixShape {
     /// Shape of a matrix product: (m, n, k).
     pub product: (u32, u32, u32),
     /// Invocations of a subgroup: a multiple of m.
     pub subgroup: u32,
     /// Subgroups of a workgroup.
     pub subgroups: u32,
-    /// Query heads of a workgroup; divides those that share a key head.
+    /// Query heads of a workgroup; a divisor of the number that share a key head.
     pub queries: u32,
     /// Keys in shared memory at a time; divides 32.
     pub keys: u32,
@@ -31,15 +31,15 @@ pub struct MatrixChoice {
     pub kept: bool,
 }
 
-impl MatrixChoice {
-    /// What suits a device, if it has the matrices for heads of this size.
-    pub fn suited(capabilities: &Capabilities, shape: &AttentionShape) -> Option<Self> {
-        Self::candidates(capabilities, shape).into_iter().next()
+impl AttendMatrixShape {
+    /// Returns what suits a device, or `None` if it lacks the matrices for heads of this size.
+    pub fn suited(capabilities: &Capabilities, attention: &Attention) -> Option<Self> {
+        Self::candidates(capabilities, attention).into_iter().next()
     }
 
-    /// What a device can run, the likely best first.
-    pub fn candidates(capabilities: &Capabilities, shape: &AttentionShape) -> Vec<Self> {
-        let (subgroup, dim) = (capabilities.subgroup, shape.heads.dim as u32);
+    /// Returns what a device can run, the shape that is probably best first.
+    pub fn candidates(capabilities: &Capabilities, attention: &Attention) -> Vec<Self> {
+        let (subgroup, dim) = (capabilities.subgroup, attention.heads.dim as u32);
         // Matrices of AMD's wide subgroups hold each factor twice.
         let kept = dim <= 128 || subgroup <= 32;
         let fits = |product: &&CooperativeShape| {
@@ -55,8 +55,8 @@ impl MatrixChoice {
         let mut found = Vec::new();
         for &&CooperativeShape { m, n, k, .. } in &products {
             for keys in [32, 16, 8] {
-                for queries in (1..=shape.shared() as u32).rev() {
-                    if !shape.shared().is_multiple_of(queries as usize) {
+                for queries in (1..=attention.shared() as u32).rev() {
+                    if !attention.shared().is_multiple_of(queries as usize) {
                         continue;
                     }
                     // All rows of a tile, or a whole fraction of them.
@@ -66,9 +66,9 @@ impl MatrixChoice {
                             continue;
                         }
                         let (product, subgroups) = ((m, n, k), vectors / m);
-                        let choice = Self { product, subgroup, subgroups, queries, keys, kept };
-                        if choice.runs(capabilities, dim) {
-                            found.push(choice);
+                        let shape = Self { product, subgroup, subgroups, queries, keys, kept };
+                        if shape.runs(capabilities, dim) {
+                            found.push(shape);
                         }
                     }
                 }
@@ -76,9 +76,9 @@ impl MatrixChoice {
         }
         // 64 to 128 vectors use each key often enough; larger workgroups leave multiprocessors
         // without work.
-        let vectors = |choice: &Self| (choice.subgroups * choice.product.0).abs_diff(64);
-        found.sort_by_key(|choice| (std::cmp::Reverse(choice.keys), vectors(choice)));
-        found.sort_by_key(|choice| std::cmp::Reverse(choice.product.1 * choice.product.2));
+        let vectors = |shape: &Self| (shape.subgroups * shape.product.0).abs_diff(64);
+        found.sort_by_key(|shape| (std::cmp::Reverse(shape.keys), vectors(shape)));
+        found.sort_by_key(|shape| std::cmp::Reverse(shape.product.1 * shape.product.2));
         found
     }
 
@@ -91,7 +91,7 @@ impl MatrixChoice {
             && self.shared_bytes(dim) <= capabilities.shared_bytes
     }
 
-    /// Bytes of shared memory.
+    /// Returns the bytes of shared memory.
     fn shared_bytes(&self, dim: u32) -> u32 {
         let vectors = self.subgroups * self.product.0;
         let staged = self.keys * (2 * dim + 16) + dim * (2 * self.keys + 16);
@@ -109,7 +109,7 @@ impl MatrixChoice {
 pub enum MatrixOutput {
     /// (rows, heads x dim) f32.
     Plain(Span),
-    /// The same as [`OperandKind::Halves`], where [`AttentionShape::gives_halves`].
+    /// The same as an operand of [`OperandKind::Halves`], if [`Attention::gives_halves`].
     Operand(Operand),
 }
 
@@ -117,10 +117,10 @@ pub enum MatrixOutput {
 #[derive(Debug, Clone, Copy)]
 pub struct MatrixLaunch {
     /// What is attended to.
-    pub shape: AttentionShape,
+    pub attention: Attention,
     /// Keys and values, those of the step's own rows included.
     pub cache: KvCache,
-    /// What the host says of the step.
+    /// What the host writes for the step.
     pub frame: FrameAddresses,
     /// Most tiles.
     pub tiles: usize,
@@ -129,31 +129,31 @@ pub struct MatrixLaunch {
     /// Where the result goes.
     pub output: MatrixOutput,
     /// How the work is laid out.
-    pub choice: MatrixChoice,
+    pub shape: AttendMatrixShape,
 }
 
 impl MatrixLaunch {
-    /// The dispatch of the launch.
+    /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the choice is none of [`MatrixChoice::candidates`].
+    /// If the shape is none of [`AttendMatrixShape::candidates`].
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
-        let heads = self.shape.heads;
-        let MatrixChoice { product: (m, n, k), subgroup, subgroups, queries, keys, kept } =
-            self.choice;
+        let heads = self.attention.heads;
+        let AttendMatrixShape { product: (m, n, k), subgroup, subgroups, queries, keys, kept } =
+            self.shape;
         let dim = heads.dim as u32;
         assert!(
             heads.dim <= DIM_MAX
-                && self.choice.runs(gpu.capabilities(), dim)
+                && self.shape.runs(gpu.capabilities(), dim)
                 && dim.is_multiple_of(n)
                 && dim.is_multiple_of(k)
                 && (KV_BLOCK as u32).is_multiple_of(keys)
-                && (self.shape.shared() as u32).is_multiple_of(queries),
+                && (self.attention.shared() as u32).is_multiple_of(queries),
             "{:?} for heads of {dim}",
-            self.choice
+            self.shape
         );
         let constants = vec![
             subgroup * subgroups,
@@ -174,14 +174,14 @@ impl MatrixLaunch {
         let (target, scales) = match self.output {
             MatrixOutput::Plain(target) => (target, 0),
             MatrixOutput::Operand(Operand { kind, codes, scales }) => {
-                let able = self.shape.gives_halves(self.cache.kind);
+                let able = self.attention.gives_halves(self.cache.kind);
                 assert!(kind == OperandKind::Halves && able, "an operand in halves");
                 (codes, scales.address)
             }
         };
         let key =
             KernelKey { shader: Shader("attend_matrix"), constants, subgroup: Some(subgroup) };
-        let args = Args::new(&self.shape, &self.cache, &self.frame, self.query, target, scales);
+        let args = Args::new(&self.attention, &self.cache, &self.frame, self.query, target, scales);
         let rows_of_group = subgroups * m / queries;
         Ok(Dispatch {
             label: label.to_owned(),

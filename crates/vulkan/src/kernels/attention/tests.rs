@@ -17,7 +17,7 @@ fn heads(query: usize, kv: usize, dim: usize) -> Heads {
     Heads { query, kv, dim }
 }
 
-/// A case with random sequences: `rows` in all.
+/// Returns a case with random sequences of `rows` rows in all.
 fn traffic(
     heads: Heads,
     kind: KvType,
@@ -50,23 +50,26 @@ struct Decode {
 }
 
 impl Decode {
-    fn new(bed: &Bed, choice: &DecodeChoice, query: &[f32]) -> Self {
+    fn new(bed: &Bed, shape: &AttendDecodeShape, query: &[f32]) -> Self {
         let kind = OperandKind::Fixed16;
         let columns = bed.columns();
-        let counters = DecodeLaunch::counter_bytes(&bed.shape, bed.width) as usize / 4;
+        let counters = DecodeLaunch::counter_bytes(&bed.attention, bed.width) as usize / 4;
         Self {
             output: bed.output(),
             codes: poisoned(&bed.gpu, (bed.width * kind.code_bytes(columns)) as u64),
             scales: poisoned(&bed.gpu, (bed.width * kind.scale_bytes(columns)) as u64),
-            scratch: poisoned(&bed.gpu, DecodeLaunch::scratch_bytes(&bed.shape, bed.width, choice)),
+            scratch: poisoned(
+                &bed.gpu,
+                DecodeLaunch::scratch_bytes(&bed.attention, bed.width, shape),
+            ),
             counters: upload(&bed.gpu, &vec![0_u32; counters]),
             query: bed.rows_of(query),
         }
     }
 
-    fn launch(&self, bed: &Bed, choice: DecodeChoice, operand: bool) -> DecodeLaunch {
+    fn launch(&self, bed: &Bed, shape: AttendDecodeShape, operand: bool) -> DecodeLaunch {
         DecodeLaunch {
-            shape: bed.shape,
+            attention: bed.attention,
             cache: bed.cache,
             frame: bed.frame.addresses,
             rows: bed.width,
@@ -80,7 +83,7 @@ impl Decode {
             scratch: self.scratch.span(),
             counters: self.counters.span(),
             fused: None,
-            choice,
+            shape,
         }
     }
 }
@@ -105,7 +108,7 @@ impl Halves {
         Operand { kind: OperandKind::Halves, codes, scales }
     }
 
-    /// Asserts that the operand is what the launch gives in f32, rounded, and that nothing is
+    /// Asserts that the operand is what the launch writes in f32, rounded, and that nothing is
     /// written after the rows.
     fn check(&self, bed: &Bed, plain: &[f32]) {
         let columns = bed.columns();
@@ -124,12 +127,12 @@ impl Halves {
     }
 }
 
-fn choice(bed: &Bed, splits: u32, unroll: u32) -> DecodeChoice {
-    let suited = DecodeChoice::suited(bed.gpu.capabilities(), &bed.shape, bed.width);
-    DecodeChoice { splits, unroll, ..suited }
+fn shape(bed: &Bed, splits: u32, unroll: u32) -> AttendDecodeShape {
+    let suited = AttendDecodeShape::suited(bed.gpu.capabilities(), &bed.attention, bed.width);
+    AttendDecodeShape { splits, unroll, ..suited }
 }
 
-/// Values of a row of the fixed-point operand, padding included.
+/// Returns the values of a row of the fixed-point operand, padding included.
 fn fixed(codes: &[i8], scales: &[f32], columns: usize) -> Vec<f32> {
     let value = |c: usize| {
         let (group, block, within) = (c / 128, c % 128 / 32, c % 32);
@@ -140,19 +143,19 @@ fn fixed(codes: &[i8], scales: &[f32], columns: usize) -> Vec<f32> {
 }
 
 /// Decodes the bed's rows twice and checks both results.
-fn decode(mut bed: Bed, choice: DecodeChoice) {
+fn decode(mut bed: Bed, shape: AttendDecodeShape) {
     bed.store_rows();
     let expected = bed.expected(&bed.query);
-    let memory = Decode::new(&bed, &choice, &bed.query);
+    let memory = Decode::new(&bed, &shape, &bed.query);
     let dim = bed.case.heads.dim;
     let operand = dim.is_multiple_of(32);
-    let launch = memory.launch(&bed, choice, operand);
+    let launch = memory.launch(&bed, shape, operand);
     let dispatch = launch.dispatch(&bed.gpu, "attend", 0).unwrap();
     run(&bed.gpu, std::slice::from_ref(&dispatch));
     let found: Vec<f32> = download(&bed.gpu, &memory.output);
-    bed.check(&found, &expected, 1e-5, &format!("{choice:?}"));
+    bed.check(&found, &expected, 1e-5, &format!("{shape:?}"));
     let counters: Vec<u32> = download(&bed.gpu, &memory.counters);
-    let used = DecodeLaunch::counter_bytes(&bed.shape, bed.width) as usize / 4;
+    let used = DecodeLaunch::counter_bytes(&bed.attention, bed.width) as usize / 4;
     assert!(counters[..used].iter().all(|&count| count == 0), "counters are left at 0");
     if operand {
         let columns = bed.columns();
@@ -177,8 +180,8 @@ fn decode(mut bed: Bed, choice: DecodeChoice) {
             }
         }
     }
-    if bed.shape.gives_halves(bed.case.kind) {
-        let launch = memory.launch(&bed, choice, false);
+    if bed.attention.gives_halves(bed.case.kind) {
+        let launch = memory.launch(&bed, shape, false);
         let halves = Halves::new(&bed);
         let launch = DecodeLaunch { plain: None, operand: Some(halves.operand()), ..launch };
         run(&bed.gpu, &[launch.dispatch(&bed.gpu, "attend", 0).unwrap()]);
@@ -187,7 +190,7 @@ fn decode(mut bed: Bed, choice: DecodeChoice) {
     run(&bed.gpu, &[dispatch]);
     let again: Vec<f32> = download(&bed.gpu, &memory.output);
     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-    assert_eq!(bits(&found), bits(&again), "{choice:?} {:?}", bed.case);
+    assert_eq!(bits(&found), bits(&again), "{shape:?} {:?}", bed.case);
 }
 
 #[test]
@@ -205,8 +208,8 @@ fn few_rows_agree_with_the_reference() {
     for (at, (heads, window, depth, rows, splits)) in cases.into_iter().enumerate() {
         let kind = KINDS[at % 3];
         let bed = Bed::new(traffic(heads, kind, window, depth, rows, at as u64));
-        let choice = choice(&bed, splits, [1, 2, 4][at % 3]);
-        decode(bed, choice);
+        let shape = shape(&bed, splits, [1, 2, 4][at % 3]);
+        decode(bed, shape);
     }
 }
 
@@ -216,16 +219,16 @@ fn every_type_of_cache_agrees_in_wide_and_odd_heads() {
         for (dim, splits) in [(64, 5), (6, 3)] {
             let case = traffic(heads(2, 1, dim), kind, None, 200, 2, 20 + at as u64);
             let bed = Bed::new(case);
-            let choice = choice(&bed, splits, 2);
-            decode(bed, choice);
+            let shape = shape(&bed, splits, 2);
+            decode(bed, shape);
         }
     }
 }
 
 #[test]
 fn layouts_of_every_kind_agree() {
-    // Several loads of a lane and sums that teams share out, some that they cannot, and more blocks
-    // under way than a narrow subgroup can hold the numbers of.
+    // Several loads of a lane, sums that teams can share out and sums that they cannot, and more
+    // blocks in flight than a narrow subgroup can hold the numbers of.
     let cases = [
         (heads(4, 2, 64), KvType::F16, 64, 2, 1, 3, 1, 1),
         (heads(3, 1, 32), KvType::Int8, 16, 1, 2, 2, 2, 3),
@@ -237,20 +240,20 @@ fn layouts_of_every_kind_agree() {
         let subgroup = bed.gpu.capabilities().subgroup;
         let local = local.max(2 * subgroup);
         let queries = heads.query as u32 / heads.kv as u32;
-        let choice = DecodeChoice { local, lanes, unroll, queries, splits, alone, least };
-        decode(bed, choice);
+        let shape = AttendDecodeShape { local, lanes, unroll, queries, splits, alone, least };
+        decode(bed, shape);
     }
 }
 
 #[test]
 fn any_number_of_splits_gives_the_same() {
     for splits in (1..=16).filter(|&splits| splits == 16 || takes(splits - 1, 2)) {
-        // The smallest kernel, because each number is a kernel of its own.
+        // The smallest kernel, because each number of splits is a kernel of its own.
         let mut case = traffic(heads(1, 1, 4), KvType::F32, [None, Some(100)][splits % 2], 0, 1, 5);
         case.sequences = [3, 31, 32, 260].map(|depth| Sequence { depth, rows: 1 }).to_vec();
         let bed = Bed::new(case);
-        let choice = choice(&bed, splits as u32, 1);
-        decode(bed, choice);
+        let shape = shape(&bed, splits as u32, 1);
+        decode(bed, shape);
     }
 }
 
@@ -259,9 +262,9 @@ fn more_work_than_workgroups_takes_turns() {
     let mut bed = Bed::new(traffic(heads(4, 2, 32), KvType::F16, None, 100, 4, 8));
     bed.store_rows();
     let expected = bed.expected(&bed.query);
-    let choice = choice(&bed, 3, 1);
-    let memory = Decode::new(&bed, &choice, &bed.query);
-    let mut dispatch = memory.launch(&bed, choice, false).dispatch(&bed.gpu, "attend", 0).unwrap();
+    let shape = shape(&bed, 3, 1);
+    let memory = Decode::new(&bed, &shape, &bed.query);
+    let mut dispatch = memory.launch(&bed, shape, false).dispatch(&bed.gpu, "attend", 0).unwrap();
     // Not a divisor of the work, and fewer than the shares of one row.
     dispatch.groups = [2, 1, 1];
     run(&bed.gpu, &[dispatch]);
@@ -307,15 +310,15 @@ fn a_fused_launch_does_what_two_do() {
             let (apart, together) = (make(), make());
             // As many subgroups as there are heads to prepare, fewer, and more.
             let local = [32, 64, 16, 128, 256, 64][at].max(apart.gpu.capabilities().subgroup);
-            let choice = DecodeChoice { local, ..choice(&apart, splits, 2) };
-            let found = [apart_launches(&apart, choice), fused_launch(&together, choice)];
+            let shape = AttendDecodeShape { local, ..shape(&apart, splits, 2) };
+            let found = [apart_launches(&apart, shape), fused_launch(&together, shape)];
             let [plain, fused] = found.map(|(memory, dispatches, kept)| {
                 run(&apart.gpu, &dispatches);
                 drop(kept);
                 download::<f32>(&apart.gpu, &memory.output)
             });
             let plain = &plain[..apart.rows * apart.columns()];
-            apart.check(&fused, plain, 1e-5, &format!("fused {choice:?}"));
+            apart.check(&fused, plain, 1e-5, &format!("fused {shape:?}"));
             let caches = [&apart, &together].map(|bed| download::<u8>(&bed.gpu, &bed.memory));
             assert!(caches[0] == caches[1], "the caches differ: {:?}", apart.case);
         }
@@ -324,9 +327,9 @@ fn a_fused_launch_does_what_two_do() {
 
 type Launches = (Decode, Vec<Dispatch>, (Parameters, [Buffer; 2]));
 
-fn apart_launches(bed: &Bed, choice: DecodeChoice) -> Launches {
+fn apart_launches(bed: &Bed, shape: AttendDecodeShape) -> Launches {
     let parameters = Parameters::new(bed);
-    let memory = Decode::new(bed, &choice, &bed.query);
+    let memory = Decode::new(bed, &shape, &bed.query);
     let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
     let heads = HeadsLaunch {
         frame: bed.frame.addresses,
@@ -348,16 +351,16 @@ fn apart_launches(bed: &Bed, choice: DecodeChoice) -> Launches {
     };
     let dispatches = vec![
         heads.dispatch(&bed.gpu, "heads", 0).unwrap(),
-        memory.launch(bed, choice, false).dispatch(&bed.gpu, "attend", 0).unwrap(),
+        memory.launch(bed, shape, false).dispatch(&bed.gpu, "attend", 0).unwrap(),
     ];
     (memory, dispatches, (parameters, [key, value]))
 }
 
-fn fused_launch(bed: &Bed, choice: DecodeChoice) -> Launches {
+fn fused_launch(bed: &Bed, shape: AttendDecodeShape) -> Launches {
     let parameters = Parameters::new(bed);
-    let memory = Decode::new(bed, &choice, &bed.query);
+    let memory = Decode::new(bed, &shape, &bed.query);
     let [key, value] = [&bed.key, &bed.value].map(|values| bed.rows_of(values));
-    let mut launch = memory.launch(bed, choice, false);
+    let mut launch = memory.launch(bed, shape, false);
     launch.fused = Some(Fused {
         key: key.span(),
         value: value.span(),
@@ -380,14 +383,14 @@ fn check_rows(bed: &Bed, part: f32, what: &str, make: impl Fn(&Bed, Span, Span) 
 
 fn tile_dispatch(bed: &Bed, query: Span, target: Span) -> Dispatch {
     let launch = TileLaunch {
-        shape: bed.shape,
+        attention: bed.attention,
         cache: bed.cache,
         frame: bed.frame.addresses,
-        // The step has room for more tiles than it has.
+        // The step has room for more tiles than it uses.
         tiles: bed.frame.tiles + 1,
         query,
         target,
-        choice: TileChoice::suited(bed.gpu.capabilities()),
+        shape: AttendTileShape::suited(bed.gpu.capabilities()),
     };
     launch.dispatch(&bed.gpu, "tiles", 0).unwrap()
 }
@@ -411,44 +414,49 @@ fn many_rows_agree_with_the_reference() {
     }
 }
 
-/// Every choice of [`MatrixChoice::candidates`] that the device has, at most `most`.
-fn matrix_choices(bed: &Bed, most: usize) -> Vec<MatrixChoice> {
-    let all = MatrixChoice::candidates(bed.gpu.capabilities(), &bed.shape);
+/// Returns the shapes of [`AttendMatrixShape::candidates`] that the device has, at most `most`.
+fn matrix_shapes(bed: &Bed, most: usize) -> Vec<AttendMatrixShape> {
+    let all = AttendMatrixShape::candidates(bed.gpu.capabilities(), &bed.attention);
     let step = all.len().div_ceil(most).max(1);
     if all.is_empty() {
         println!("{} has no matrix units: their test is skipped", bed.gpu.capabilities().name);
     }
-    // Queries in registers and in shared memory take turns.
-    let turn = |(at, choice): (usize, MatrixChoice)| MatrixChoice { kept: at % 2 == 0, ..choice };
+    // Alternates between queries in registers and in shared memory.
+    let turn =
+        |(at, shape): (usize, AttendMatrixShape)| AttendMatrixShape { kept: at % 2 == 0, ..shape };
     let fits =
-        |choice: &MatrixChoice| choice.runs(bed.gpu.capabilities(), bed.case.heads.dim as u32);
+        |shape: &AttendMatrixShape| shape.runs(bed.gpu.capabilities(), bed.case.heads.dim as u32);
     all.into_iter().step_by(step).enumerate().map(turn).filter(fits).collect()
 }
 
-fn matrix_dispatch(bed: &Bed, choice: MatrixChoice, query: Span, output: MatrixOutput) -> Dispatch {
+fn matrix_dispatch(
+    bed: &Bed,
+    shape: AttendMatrixShape,
+    query: Span,
+    output: MatrixOutput,
+) -> Dispatch {
     let launch = MatrixLaunch {
-        shape: bed.shape,
+        attention: bed.attention,
         cache: bed.cache,
         frame: bed.frame.addresses,
         tiles: bed.frame.tiles + 1,
         query,
         output,
-        choice,
+        shape,
     };
     launch.dispatch(&bed.gpu, "matrices", 0).unwrap()
 }
 
-/// Checks a launch with cooperative matrices, and what it gives in halves against what it gives in
-/// f32.
-fn check_matrices(bed: &Bed, choice: MatrixChoice, what: &str) {
-    // Queries, weights and, of some caches, keys and values are rounded to 11 bits.
+/// Checks a launch with cooperative matrices, and its result in halves against its result in f32.
+fn check_matrices(bed: &Bed, shape: AttendMatrixShape, what: &str) {
+    // Queries, weights and, for some caches, keys and values are rounded to 11 bits.
     check_rows(bed, 3e-3, what, |bed, query, target| {
-        matrix_dispatch(bed, choice, query, MatrixOutput::Plain(target))
+        matrix_dispatch(bed, shape, query, MatrixOutput::Plain(target))
     });
-    if bed.shape.gives_halves(bed.case.kind) {
+    if bed.attention.gives_halves(bed.case.kind) {
         let (query, plain, halves) = (bed.rows_of(&bed.query), bed.output(), Halves::new(bed));
         let outputs = [MatrixOutput::Plain(plain.span()), MatrixOutput::Operand(halves.operand())];
-        let make = |output| matrix_dispatch(bed, choice, query.span(), output);
+        let make = |output| matrix_dispatch(bed, shape, query.span(), output);
         run(&bed.gpu, &outputs.map(make));
         halves.check(bed, &download::<f32>(&bed.gpu, &plain));
     }
@@ -466,20 +474,21 @@ fn matrices_agree_with_the_reference() {
         let kind = KINDS[(at + 1) % 3];
         let mut bed = Bed::new(traffic(heads, kind, window, depth, rows, 80 + at as u64));
         bed.store_rows();
-        for choice in matrix_choices(&bed, 2) {
-            check_matrices(&bed, choice, &format!("{choice:?}"));
+        for shape in matrix_shapes(&bed, 2) {
+            check_matrices(&bed, shape, &format!("{shape:?}"));
         }
     }
 }
 
 #[test]
 fn large_activations_neither_overflow_nor_vanish_in_matrices() {
-    // Scores of a few units whatever the sizes are; values beyond f16, or all of them far below it.
+    // Scores are a few units whatever the sizes; values are beyond the range of f16, or all far
+    // below it.
     let sizes = [[1e-3, 1e3, 1e5], [1e5, 1e-5, 1e-7], [1e-3, 1e3, 6e4]];
     for (at, sizes) in sizes.into_iter().enumerate() {
         for kind in KINDS {
             let mut case = traffic(heads(2, 1, 32), kind, None, 70, 20, 90 + at as u64);
-            // What the cache itself cannot hold is not for the kernel to mend.
+            // The kernel cannot restore what the cache itself cannot hold.
             if kind == KvType::F16 && at < 2 || kind == KvType::Int8 && at == 1 {
                 continue;
             }
@@ -489,8 +498,8 @@ fn large_activations_neither_overflow_nor_vanish_in_matrices() {
             let last = bed.value.len() - 1;
             bed.value[last] = 3.0 * sizes[2].min(2e4) * if at == 1 { 100.0 } else { 1.0 };
             bed.store_rows();
-            for choice in matrix_choices(&bed, 1) {
-                check_matrices(&bed, choice, &format!("sizes {sizes:?}"));
+            for shape in matrix_shapes(&bed, 1) {
+                check_matrices(&bed, shape, &format!("sizes {sizes:?}"));
             }
             check_rows(&bed, 2e-5, "sizes in tiles", tile_dispatch);
         }
@@ -498,7 +507,7 @@ fn large_activations_neither_overflow_nor_vanish_in_matrices() {
 }
 
 #[test]
-fn choices_exist_for_the_shapes_of_real_models() {
+fn shapes_exist_for_the_heads_of_real_models() {
     use crate::capabilities::{CooperativeShape, Element};
     let mut capabilities = crate::testing::gpu().capabilities().clone();
     let product = |m, n, k| CooperativeShape { m, n, k, input: Element::F16, output: Element::F32 };
@@ -512,12 +521,12 @@ fn choices_exist_for_the_shapes_of_real_models() {
         capabilities.shared_bytes = shared;
         capabilities.cooperative = products;
         for heads in [heads(32, 16, 128), heads(8, 4, 256), heads(4, 1, 256)] {
-            let shape = AttentionShape { heads, scale: 1.0, window: None };
-            let choice = MatrixChoice::suited(&capabilities, &shape);
-            assert!(choice.is_some(), "{subgroup} {heads:?}");
+            let attention = Attention { heads, scale: 1.0, window: None };
+            let shape = AttendMatrixShape::suited(&capabilities, &attention);
+            assert!(shape.is_some(), "{subgroup} {heads:?}");
         }
     }
     capabilities.cooperative.clear();
-    let shape = AttentionShape { heads: heads(2, 1, 64), scale: 1.0, window: None };
-    assert_eq!(MatrixChoice::suited(&capabilities, &shape), None);
+    let attention = Attention { heads: heads(2, 1, 64), scale: 1.0, window: None };
+    assert_eq!(AttendMatrixShape::suited(&capabilities, &attention), None);
 }

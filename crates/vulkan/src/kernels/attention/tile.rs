@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{AttentionShape, FrameAddresses, KvCache, kv_number, power_up_to};
+use super::{Attention, FrameAddresses, KvCache, kv_number, power_up_to};
 use crate::capabilities::{Capabilities, DeviceKind};
 use crate::dispatch::{Dispatch, Link, Push, Span};
 use crate::error::GpuError;
@@ -18,19 +18,19 @@ const STAGED_BYTES: usize = 28 << 10;
 
 /// How the work is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TileChoice {
+pub struct AttendTileShape {
     /// Invocations of a workgroup: a multiple of the subgroup.
     pub local: u32,
     /// Most invocations that share a row: a power of two, at most a subgroup.
     pub lanes: u32,
     /// Rows of a team of lanes.
     pub rows: u32,
-    /// Most keys between two looks at the highest score.
+    /// Most keys between two checks of the highest score.
     pub batch: u32,
 }
 
-impl TileChoice {
-    /// What suits a device.
+impl AttendTileShape {
+    /// Returns what suits a device.
     pub fn suited(capabilities: &Capabilities) -> Self {
         let software = capabilities.kind == DeviceKind::Processor;
         Self { local: if software { 64 } else { 128 }, lanes: 8, rows: 2, batch: 4 }
@@ -41,10 +41,10 @@ impl TileChoice {
 #[derive(Debug, Clone, Copy)]
 pub struct TileLaunch {
     /// What is attended to.
-    pub shape: AttentionShape,
+    pub attention: Attention,
     /// Keys and values, those of the step's own rows included.
     pub cache: KvCache,
-    /// What the host says of the step.
+    /// What the host writes for the step.
     pub frame: FrameAddresses,
     /// Most tiles.
     pub tiles: usize,
@@ -53,10 +53,10 @@ pub struct TileLaunch {
     /// (rows, heads x dim) f32.
     pub target: Span,
     /// How the work is laid out.
-    pub choice: TileChoice,
+    pub shape: AttendTileShape,
 }
 
-/// Arguments of both kernels for many rows; the one in plain arithmetic has no use for the last.
+/// Arguments of both kernels for many rows; the one in plain arithmetic does not use the last.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub(super) struct Args {
@@ -75,7 +75,7 @@ pub(super) struct Args {
 
 impl Args {
     pub(super) fn new(
-        shape: &AttentionShape,
+        attention: &Attention,
         cache: &KvCache,
         frame: &FrameAddresses,
         query: Span,
@@ -90,8 +90,8 @@ impl Args {
             query: query.address,
             target: target.address,
             ring: cache.ring_blocks,
-            window: shape.window_argument(),
-            scale: shape.scale,
+            window: attention.window_argument(),
+            scale: attention.scale,
             _padding: 0,
             scales,
         }
@@ -99,38 +99,38 @@ impl Args {
 }
 
 impl TileLaunch {
-    /// The dispatch of the launch.
+    /// Returns the dispatch of the launch.
     ///
     /// # Errors
     /// If the kernel cannot be compiled.
     ///
     /// # Panics
-    /// If the kernel is not for the shape.
+    /// If the kernel does not support these heads.
     pub fn dispatch(&self, gpu: &Gpu, label: &str, step: usize) -> Result<Dispatch, GpuError> {
-        let heads = self.shape.heads;
+        let heads = self.attention.heads;
         assert!(heads.dim.is_multiple_of(2) && heads.dim <= DIM_MAX, "heads of {}", heads.dim);
         let capabilities = gpu.capabilities();
-        assert!(self.choice.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
+        assert!(self.shape.local.is_multiple_of(capabilities.subgroup), "whole subgroups");
         let slots = heads.dim.div_ceil(4);
         let least = capabilities.subgroup_range.0.max(1).min(capabilities.subgroup) as usize;
-        let lanes = power_up_to(slots, least.min(self.choice.lanes as usize));
+        let lanes = power_up_to(slots, least.min(self.shape.lanes as usize));
         let fitting = STAGED_BYTES / (2 * 16 * slots);
         let keys = (1 << fitting.ilog2()).min(super::KV_BLOCK);
-        let rows_of_group = self.choice.local as usize / lanes * self.choice.rows as usize;
+        let rows_of_group = self.shape.local as usize / lanes * self.shape.rows as usize;
         let constants = vec![
-            self.choice.local,
+            self.shape.local,
             heads.dim as u32,
             heads.query as u32,
             heads.kv as u32,
             kv_number(self.cache.kind),
             u32::from(self.cache.wide_elements().is_some()),
             lanes as u32,
-            self.choice.rows,
+            self.shape.rows,
             keys as u32,
-            self.choice.batch.min(keys as u32),
+            self.shape.batch.min(keys as u32),
         ];
         let key = KernelKey { shader: Shader("attend_tile"), constants, subgroup: None };
-        let args = Args::new(&self.shape, &self.cache, &self.frame, self.query, self.target, 0);
+        let args = Args::new(&self.attention, &self.cache, &self.frame, self.query, self.target, 0);
         Ok(Dispatch {
             label: label.to_owned(),
             step,

@@ -20,7 +20,7 @@ fn case(heads: (usize, usize, usize), kind: KvType, window: Option<usize>, seed:
     }
 }
 
-/// A position of a part, as floats.
+/// Returns a position of a part as floats.
 fn decoded(bytes: &[u8], kind: KvType, dim: usize, at: usize) -> Vec<f32> {
     let element = |e: usize| match kind {
         KvType::F32 => {
@@ -41,7 +41,7 @@ fn decoded(bytes: &[u8], kind: KvType, dim: usize, at: usize) -> Vec<f32> {
     (0..dim).map(element).collect()
 }
 
-/// The key and value of each row as they lie in the device's cache: (rows, kv heads, dim).
+/// Returns the key and value of each row as they are in the device's cache: (rows, kv heads, dim).
 fn stored(bed: &Bed) -> [Vec<f32>; 2] {
     let bytes: Vec<u8> = download(&bed.gpu, &bed.memory);
     let Heads { kv, dim, .. } = bed.case.heads;
@@ -67,8 +67,8 @@ fn stored_values_are_rounded_as_the_reference_does() {
         for kind in [KvType::F32, KvType::F16, KvType::Int8] {
             let window = [None, Some(8)][at % 2];
             let mut case = case((kv, kv, dim), kind, window, at as u64);
-            // Values that a narrower type loses, all that are 0, and powers of two, whose scales
-            // are exact.
+            // Values that a narrower type loses, values that are all 0, and powers of two, whose
+            // scales are exact.
             case.sizes = [1.0, [1e-6, 3.0, 0.0, 4e4][at], [7e4, 1e-3, 2.0, 1e-8][at]];
             case.sequences[0].rows = 20;
             let mut bed = Bed::new(case);
@@ -99,7 +99,7 @@ fn broken_values_stay_broken() {
     }
 }
 
-/// Runs everything on the bed's rows; gives queries, and what is in the cache.
+/// Runs everything on the bed's rows. Returns the queries and the contents of the cache.
 fn prepare(
     bed: &Bed,
     weights: Option<[&[f32]; 2]>,
@@ -168,7 +168,7 @@ fn queries_and_keys_are_normed_and_turned() {
             let slack = match kind {
                 KvType::F32 => 2e-6,
                 KvType::F16 => 1e-3,
-                // A key that lies between two codes may go to either.
+                // A key between two codes may be rounded to either.
                 KvType::Int8 => 1.0 / 126.0,
             };
             let width = heads.1 * dim;
@@ -193,7 +193,7 @@ fn rotations_are_right_at_every_position() {
         case.sequences = vec![Sequence { depth: 3, rows: 6 }];
         let mut bed = Bed::new(case);
         let positions = [0, 1, 1000, 65_535, 131_000, (1 << 24) - 1];
-        // Only the positions of the frame count here: nothing is stored.
+        // Only the positions of the frame matter here: nothing is stored.
         let rows: Vec<(usize, usize)> = positions.iter().map(|&position| (0, position)).collect();
         bed.frame = bed.frame_of(&rows);
         bed.positions = positions.iter().map(|&position| position as u32).collect();

@@ -16,7 +16,8 @@ const RIGHT_TOKENS: u32 = 8;
 pub struct FragmentShape {
     /// Subgroups of a workgroup.
     pub subgroups: u32,
-    /// Left factors of 16 rows of weights of a subgroup: of a gated product half from each matrix.
+    /// Left factors of 16 rows of weights in a subgroup; in a gated product half of them from each
+    /// matrix.
     pub lefts: u32,
     /// Right factors of 8 rows of activations.
     pub rights: u32,
@@ -24,38 +25,38 @@ pub struct FragmentShape {
     pub groups: u32,
     /// Subgroups that share the columns of a step; the others have rows of their own.
     pub slices: u32,
-    /// Steps of a unit of work, whose weights are under way together: 1 to 4.
+    /// Steps of a unit of work, whose weights are in flight together: 1 to 4.
     pub depth: u32,
-    /// Workgroups that share the work, if there is enough: as many as the device runs at once. 0:
-    /// each tile has its own.
+    /// Workgroups that share the work, if there is enough: as many as the device runs at the same
+    /// time. 0: each tile has a workgroup of its own.
     pub workgroups: u32,
 }
 
 impl FragmentShape {
-    /// The tile of a workgroup: rows of weights, rows of activations.
+    /// Returns the tile of a workgroup: rows of weights, rows of activations.
     pub(super) fn tile(&self) -> (u32, u32) {
         (self.subgroups / self.slices.max(1) * self.lefts * LEFT_ROWS, self.rights * RIGHT_TOKENS)
     }
 
-    /// Groups of 128 columns of a unit of work.
+    /// Returns the groups of 128 columns of a unit of work.
     fn unit_groups(&self) -> u32 {
         self.groups * self.slices * self.depth
     }
 
-    /// Units of work of a tile.
+    /// Returns the units of work of a tile.
     fn units(&self, launch: &MatmulLaunch<'_>) -> u32 {
         launch.product.groups().div_ceil(self.unit_groups())
     }
 
-    /// Workgroups of a launch.
+    /// Returns the workgroups of a launch.
     pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
         let tiles = launch.tiles(self.tile());
         let most = tiles.saturating_mul(self.units(launch));
         if self.workgroups == 0 { tiles } else { self.workgroups.min(most) }
     }
 
-    /// Bytes of scratch memory: room for two parts of tiles of each workgroup, if any tile is
-    /// shared.
+    /// Returns the bytes of scratch memory: room for two parts of tiles of each workgroup, if any
+    /// tile is shared.
     pub(super) fn scratch_bytes(&self, launch: &MatmulLaunch<'_>) -> u64 {
         let workgroups = self.workgroups(launch);
         if launch.tiles(self.tile()).is_multiple_of(workgroups) {
@@ -70,8 +71,8 @@ impl FragmentShape {
         self.subgroups * LANES
     }
 
-    /// Two stages of activations, the sums of subgroups that share columns, the factors of the
-    /// activations, and the number of finished workgroups.
+    /// Returns the bytes of shared memory: two stages of activations, the sums of subgroups that
+    /// share columns, the factors of the activations, and the number of finished workgroups.
     fn shared_bytes(&self) -> u32 {
         let stage = self.slices * self.groups * self.rights * RIGHT_TOKENS * 256;
         let strips = if self.slices > 1 { self.subgroups * self.lefts * LANES * 16 } else { 16 };
@@ -96,7 +97,7 @@ impl FragmentShape {
             && self.shared_bytes() <= capabilities.shared_bytes
     }
 
-    /// The specialisation constants, in the order of their numbers in the shader.
+    /// Returns the specialisation constants, in the order of their numbers in the shader.
     pub(super) fn constants(&self, launch: &MatmulLaunch<'_>) -> Vec<u32> {
         let ragged = !launch.product.groups().is_multiple_of(self.unit_groups());
         vec![
@@ -116,11 +117,12 @@ impl FragmentShape {
 /// (0: one for each tile).
 type Layout = [u32; 6];
 
-/// Layouts by the most rows of activations they are for: for matrices of at least [`LARGE`]
-/// weights, and for smaller ones. Of four workgroups or fewer on a core, as registers allow; the
-/// larger the matrix, the more rows of it share the activations. Small matrices with few rows of
-/// activations take less time in tiles that are not shared (no workgroups): 5376 x 4096 weights in
-/// Q4_0 at 8 rows 9.9 against 13.7 us in a chain of such products.
+/// Layouts by the most rows of activations that they are for: first for matrices of at least
+/// [`LARGE`] weights, then for smaller ones. They let at most four workgroups run on a core, as
+/// registers allow. The larger the matrix, the more of its rows share the activations. Small
+/// matrices with few rows of activations take less time in tiles that are not shared (no
+/// workgroups): 5376 x 4096 weights in Q4_0 at 8 rows take 9.9 instead of 13.7 us in a chain of
+/// such products.
 type Layouts = &'static [(usize, &'static [Layout], &'static [Layout])];
 
 const Q4_0: Layouts = &[
@@ -134,7 +136,7 @@ const Q4_0: Layouts = &[
     (64, &[[8, 2, 1, 1, 2, 1], [4, 2, 1, 1, 2, 2]], &[[8, 2, 1, 1, 1, 1], [8, 2, 1, 1, 2, 1]]),
 ];
 
-/// For formats of as many bytes or more and scales of smaller blocks.
+/// For formats with as many bytes or more, and scales of smaller blocks.
 const Q8_0_AND_Q4_K: Layouts = &[
     (8, &[[4, 4, 1, 2, 1, 2], [4, 2, 2, 1, 1, 3]], &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]]),
     (16, &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]], &[[4, 4, 1, 2, 1, 2], [4, 2, 1, 1, 1, 2]]),
@@ -147,13 +149,13 @@ const Q6_K: Layouts = &[
     (64, &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]], &[[4, 2, 1, 1, 1, 4], [8, 2, 1, 1, 1, 1]]),
 ];
 
-/// Weights of a matrix that is large: `gate` and `up` of Gemma 3 27B have 231 million together,
-/// `down` 116, query, key and value 44; `gate` and `up` of 4B 52.
+/// Least weights of a large matrix: `gate` and `up` of Gemma 3 27B have 231 million together,
+/// `down` 116, query, key and value 44; `gate` and `up` of 4B have 52.
 pub(crate) const LARGE: usize = 1 << 26;
-/// Weights of a matrix that is not small: `output` of Gemma 3 27B has 22 million.
+/// Least weights of a matrix that is not small: `output` of Gemma 3 27B has 22 million.
 const MEDIUM: usize = 1 << 24;
 
-/// The layouts for a format that the kernel decodes.
+/// Returns the layouts for a format that the kernel decodes.
 fn layouts(format: Format) -> Option<Layouts> {
     match format {
         Format::Q4_0 => Some(Q4_0),
@@ -163,7 +165,7 @@ fn layouts(format: Format) -> Option<Layouts> {
     }
 }
 
-/// The shapes that are worth measuring, the likeliest first.
+/// Returns the shapes that are worth measuring, the likeliest first.
 pub(super) fn candidates(
     capabilities: &Capabilities,
     launch: &MatmulLaunch<'_>,
@@ -176,8 +178,8 @@ pub(super) fn candidates(
     };
     let is_large = matrix.rows * matrix.columns >= LARGE;
     let rights = (width as u32).div_ceil(RIGHT_TOKENS);
-    // Passes have 24, 32, 48 and 64 rows: an odd number above is the last rung of a ladder of its
-    // own.
+    // Passes have 24, 32, 48 and 64 rows; an odd number above that is the last rung of a ladder of
+    // its own.
     let rights = if rights > 4 { rights.next_multiple_of(2) } else { rights };
     let cores = capabilities.cores_or_guess();
     let shape = |&[subgroups, lefts, groups, slices, depth, share]: &Layout| FragmentShape {
@@ -192,13 +194,14 @@ pub(super) fn candidates(
     if is_large { large } else { small }.iter().map(shape).collect()
 }
 
-/// Whether these shapes come before those of the kernel with weights in shared memory: where an
-/// H200 was quicker with them, of the sizes that were measured. For 5376 x 4096 weights in Q4_0 it
-/// took 13.7 against 15.3 us at 8 rows, 16.1 against 17.0 at 16, and 27.0 against 32.0 at 64; for
-/// 8192 x 5376, 37.5 against 40.9 at 64. The four products of a layer of Gemma 3 27B in Q4_K took
-/// 148 against 216 us at 8 rows and 201 against 280 at 32, in Q8_0 155 against 183 and 206 against
-/// 279; its head of 262144 x 5376 in Q6_K 440 against 576 us at 8 rows, 490 against 729 at 16, 577
-/// against 902 at 32, 860 against 1044 at 64.
+/// Returns whether these shapes come before those of the kernel with weights in shared memory. They
+/// do where an H200 was quicker with them, for the sizes that were measured. For 5376 x 4096
+/// weights in Q4_0 it took 13.7 instead of 15.3 us at 8 rows, 16.1 instead of 17.0 at 16, and 27.0
+/// instead of 32.0 at 64; for 8192 x 5376, 37.5 instead of 40.9 at 64. The four products of a layer
+/// of Gemma 3 27B in Q4_K took 148 instead of 216 us at 8 rows and 201 instead of 280 at 32, in
+/// Q8_0 155 instead of 183 and 206 instead of 279; its head of 262144 x 5376 in Q6_K took 440
+/// instead of 576 us at 8 rows, 490 instead of 729 at 16, 577 instead of 902 at 32, 860 instead of
+/// 1044 at 64.
 pub(super) fn comes_first(launch: &MatmulLaunch<'_>) -> bool {
     let Product { matrix, width, .. } = launch.product;
     let least = match (matrix.format, width) {

@@ -5,7 +5,8 @@ use crate::kernels::operand::GROUP;
 use crate::kernels::product::Product;
 use crate::pack::Matrix;
 
-/// Counters at the front of the scratch memory: one for each tile that several workgroups share.
+/// Counters at the beginning of the scratch memory: one for each tile that several workgroups
+/// share.
 pub(super) const COUNTERS: usize = 4096;
 
 /// A product with many rows of activations. These are an operand, of the kind that
@@ -16,23 +17,24 @@ pub struct MatmulLaunch<'a> {
     pub product: Product<'a>,
     /// Memory for the parts of tiles that several workgroups share, at least
     /// [`MatmulLaunch::scratch_bytes`]. Its counters (the first [`MatmulLaunch::COUNTER_BYTES`])
-    /// must be 0 before the first launch that uses it; each launch leaves them so.
+    /// must be 0 before the first launch that uses it; each launch leaves them at 0.
     pub scratch: Option<Span>,
 }
 
 impl MatmulLaunch<'_> {
-    /// Bytes at the front of the scratch memory that must be 0 before its first use.
+    /// Bytes at the beginning of the scratch memory that must be 0 before its first use.
     pub const COUNTER_BYTES: usize = 4 * COUNTERS;
 
-    /// Tiles of the output, where a tile has so many rows of weights and rows of activations.
+    /// Returns the tiles of the output, if a tile has `features` rows of weights and `tokens` rows
+    /// of activations.
     pub(super) fn tiles(&self, (features, tokens): (u32, u32)) -> u32 {
         let features = if self.product.is_gated() { features / 2 } else { features };
         let (outputs, width) = (self.product.outputs() as u32, self.product.width as u32);
         outputs.div_ceil(features) * width.div_ceil(tokens)
     }
 
-    /// Whether kernels can count its parts. They do so in 32 bits, of which the driver takes one as
-    /// a sign: pieces of 8 bytes of weights, of 16 bytes of activations, and outputs.
+    /// Returns whether kernels can count its parts: pieces of 8 bytes of weights, of 16 bytes of
+    /// activations, and outputs. They count in 32 bits, one of which the driver takes as a sign.
     pub(super) fn is_countable(&self) -> bool {
         let Product { matrix, width, .. } = self.product;
         let Matrix { format, rows, columns, .. } = matrix;

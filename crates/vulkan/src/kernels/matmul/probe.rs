@@ -2,7 +2,7 @@
 //!
 //! `VK_KHR_cooperative_matrix` leaves that to the implementation, and the fragment kernel writes
 //! factors component by component. So a device is asked once, when it is opened, and the kernel is
-//! used where the answer is [`Held::known`].
+//! used if the answer is [`Held::known`].
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ pub struct Instruction {
 pub(crate) const INSTRUCTION: Instruction = Instruction { m: 16, n: 8, k: 16 };
 /// The size of its subgroups.
 pub(crate) const LANES: u32 = 32;
-/// Components of a matrix that an invocation can hold in the probe; those that it has not are -1.
+/// Components of a matrix that an invocation can hold in the probe; those that it does not have are
+/// -1.
 const COMPONENTS: usize = 64;
 
 /// What each invocation of a subgroup holds of the three matrices of a product, as row * columns +
@@ -48,9 +49,9 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// What the fragment kernel relies on for [`INSTRUCTION`]: invocations hold what they hold for
-    /// `mma.m16n8k16` with 16-bit floats in NVIDIA's Parallel Thread Execution ISA ("Matrix
-    /// Fragments for mma.m16n8k16 with floating point type"), in the order of the rows.
+    /// Returns what the fragment kernel relies on for [`INSTRUCTION`]: invocations hold what they
+    /// hold for `mma.m16n8k16` with 16-bit floats in NVIDIA's Parallel Thread Execution ISA
+    /// ("Matrix Fragments for mma.m16n8k16 with floating point type"), in the order of the rows.
     pub(crate) fn known() -> Self {
         let Instruction { n, k, .. } = INSTRUCTION;
         let lanes = |count: u32, place: fn(u32, u32, u32) -> (u32, u32), columns: u32| {
@@ -119,7 +120,7 @@ pub(crate) fn ask(gpu: &Arc<Gpu>, instruction: Instruction) -> Result<Held, GpuE
     Ok(Held { left: matrix(0), right: matrix(1), sum: matrix(2) })
 }
 
-/// Whether a device can be asked about [`INSTRUCTION`] at all.
+/// Returns whether a device can be asked about [`INSTRUCTION`] at all.
 fn has_instruction(capabilities: &Capabilities) -> bool {
     capabilities.subgroup == LANES
         && capabilities.cooperative.iter().any(|shape| {
@@ -128,8 +129,8 @@ fn has_instruction(capabilities: &Capabilities) -> bool {
         })
 }
 
-/// Whether invocations of a device hold what the fragment kernel relies on. A device that fails at
-/// the question has the other kernels, and fails again where it matters.
+/// Returns whether invocations of a device hold what the fragment kernel relies on. A device that
+/// fails the probe uses the other kernels; if it is broken, it fails again where that matters.
 pub(crate) fn is_known(gpu: &Arc<Gpu>) -> bool {
     if !has_instruction(gpu.capabilities()) {
         return false;

@@ -10,13 +10,13 @@ use crate::pack::Format;
 /// Most rows of activations of a dispatch that may be part of a chain.
 const CHAINED_ROWS: usize = 64;
 
-/// Percent of the workgroups at once that the last tiles should fill.
+/// Percent of the workgroups that run at the same time which the last tiles should fill.
 const FILLED: u32 = 80;
 
 /// Shape of the kernel for matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatrixShape {
-    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a
+    /// Rows of weights (in a gated product half from each matrix) and rows of activations of a
     /// workgroup's tile.
     pub tile: (u32, u32),
     /// Columns of a step: 32, 64 or 128.
@@ -27,10 +27,10 @@ pub struct MatrixShape {
     pub slices: u32,
     /// Copies of the tiles in shared memory: 1 or 2.
     pub stages: u32,
-    /// Steps whose loads are under way: 1 to 4.
+    /// Steps whose loads are in flight: 1 to 4.
     pub depth: u32,
-    /// Workgroups that the device runs at once, if several are to share each of the tiles that
-    /// would not fill it in the last round; otherwise 0.
+    /// Workgroups that the device runs at the same time, if several are to share each of the tiles
+    /// that would not fill it in the last round; otherwise 0.
     pub workgroups: u32,
     /// The instruction.
     pub instruction: Instruction,
@@ -39,13 +39,13 @@ pub struct MatrixShape {
 /// Shape of the kernels for plain and integer arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TileShape {
-    /// Rows of weights (of a gated product half from each matrix) and rows of activations of a
+    /// Rows of weights (in a gated product half from each matrix) and rows of activations of a
     /// workgroup's tile.
     pub tile: (u32, u32),
-    /// The same of an invocation.
+    /// The same for an invocation.
     pub part: (u32, u32),
-    /// Columns of a step: 32, 64 or 128 of quantised weights, a multiple of 4 that divides 128 of
-    /// floats.
+    /// Columns of a step: 32, 64 or 128 with quantised weights; with floats a multiple of 4 that
+    /// divides 128.
     pub step: u32,
 }
 
@@ -60,26 +60,26 @@ pub enum MatmulShape {
     Tile(TileShape),
 }
 
-/// How tiles are dealt out to workgroups.
+/// How tiles are distributed over workgroups.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rounds {
-    /// Tiles that one workgroup makes.
+    /// Tiles that one workgroup computes.
     pub(super) whole: u32,
-    /// Tiles that several share.
+    /// Tiles that several workgroups share.
     pub(super) shared: u32,
-    /// How many.
+    /// How many workgroups share each of those.
     pub(super) splits: u32,
 }
 
 impl Rounds {
-    /// One workgroup makes each tile.
+    /// Lets one workgroup compute each tile.
     fn whole(tiles: u32) -> Self {
         Self { whole: tiles, shared: 0, splits: 1 }
     }
 }
 
 impl MatrixShape {
-    /// How the tiles are dealt out to workgroups.
+    /// Returns how the tiles are distributed over workgroups.
     fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
         let tiles = launch.tiles(self.tile);
         if self.workgroups == 0 {
@@ -121,8 +121,9 @@ impl MatrixShape {
         self.subgroups() * subgroup
     }
 
-    /// 16-byte vectors of shared memory: rows of the tiles have one more than their halves take,
-    /// and at the end each subgroup lays out the sums of `instruction.n` rows of activations.
+    /// Returns the 16-byte vectors of shared memory: rows of the tiles have one more than their
+    /// halves need, and at the end each subgroup lays out the sums of `instruction.n` rows of
+    /// activations.
     fn shared(&self) -> u32 {
         let tiles = self.stages * (self.tile.0 + self.tile.1) * (self.step / 8 + 1);
         let sums = self.subgroups() * self.instruction.n * (self.part.0 / 4 + 1);
@@ -191,7 +192,7 @@ impl TileShape {
 }
 
 impl MatmulShape {
-    /// The tile of a workgroup: rows of weights, rows of activations.
+    /// Returns the tile of a workgroup: rows of weights, rows of activations.
     pub fn tile(&self) -> (u32, u32) {
         match self {
             MatmulShape::Matrix(shape) => shape.tile,
@@ -200,7 +201,7 @@ impl MatmulShape {
         }
     }
 
-    /// The operand that the kernel takes.
+    /// Returns the operand that the kernel takes.
     pub fn operand(&self, format: Format) -> OperandKind {
         match self {
             MatmulShape::Matrix(_) | MatmulShape::Fragment(_) => OperandKind::Halves,
@@ -209,8 +210,8 @@ impl MatmulShape {
         }
     }
 
-    /// The operand of the kernel that a device uses for a format. Float weights are kept for their
-    /// exactness and are multiplied in f32 on every device.
+    /// Returns the operand of the kernel that a device uses for a format. Float weights are kept
+    /// for their exactness and are multiplied in f32 on every device.
     pub fn operand_for(capabilities: &Capabilities, format: Format) -> OperandKind {
         if format.is_float() {
             OperandKind::Plain
@@ -221,15 +222,15 @@ impl MatmulShape {
         }
     }
 
-    /// A shape that does well on a device, before anything is measured.
+    /// Returns a shape that does well on a device, before anything is measured.
     pub fn default_for(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Self {
         let all = Self::candidates(capabilities, launch);
         let fallback = Self::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 });
         all.first().copied().unwrap_or(fallback)
     }
 
-    /// The shapes that are worth measuring on a device for the operand of a launch, the likeliest
-    /// first.
+    /// Returns the shapes that are worth measuring on a device for the operand of a launch, the
+    /// likeliest first.
     pub fn candidates(capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> Vec<Self> {
         let list = match launch.product.input.operand().map(|operand| operand.kind) {
             Some(OperandKind::Halves) => {
@@ -244,7 +245,7 @@ impl MatmulShape {
         list.into_iter().filter(|shape| shape.fits(capabilities, launch)).collect()
     }
 
-    /// Whether a device can run a launch in this shape.
+    /// Returns whether a device can run a launch in this shape.
     pub fn fits(&self, capabilities: &Capabilities, launch: &MatmulLaunch<'_>) -> bool {
         let (rows, columns) = self.tile();
         rows > 1
@@ -258,7 +259,7 @@ impl MatmulShape {
             }
     }
 
-    /// How the tiles of the kernels that count them are dealt out to workgroups.
+    /// Returns how the tiles of the kernels that count them are distributed over workgroups.
     pub(super) fn rounds(&self, launch: &MatmulLaunch<'_>) -> Rounds {
         match self {
             MatmulShape::Matrix(shape) => shape.rounds(launch),
@@ -268,14 +269,14 @@ impl MatmulShape {
         }
     }
 
-    /// Whether the dispatch may be part of a chain. Wide ones gain less by it than they lose: with
-    /// all of them in chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on an
-    /// H200 (`bench -p 512 -r 5` and `-r 10`).
+    /// Returns whether the dispatch may be part of a chain. Wide ones lose more than they gain:
+    /// with all of them in chains a prompt of 512 on 27B ran at 5,107 instead of 5,432 tokens/s on
+    /// an H200 (`bench -p 512 -r 5` and `-r 10`).
     pub(super) fn is_chained(&self, launch: &MatmulLaunch<'_>) -> bool {
         !matches!(self, MatmulShape::Tile(_)) && launch.product.width <= CHAINED_ROWS
     }
 
-    /// Workgroups of a launch.
+    /// Returns the workgroups of a launch.
     pub(super) fn workgroups(&self, launch: &MatmulLaunch<'_>) -> u32 {
         match self {
             MatmulShape::Fragment(shape) => shape.workgroups(launch),
@@ -286,7 +287,7 @@ impl MatmulShape {
         }
     }
 
-    /// The numbers that tell the shape from others, the kernel's first.
+    /// Returns the numbers that distinguish the shape from others, the kernel's first.
     pub(super) fn parameters(&self) -> Vec<u32> {
         match *self {
             MatmulShape::Matrix(shape) => {
@@ -316,7 +317,7 @@ impl MatmulShape {
         }
     }
 
-    /// The specialisation constants, in the order of their numbers in the shader.
+    /// Returns the specialisation constants, in the order of their numbers in the shader.
     pub(super) fn constants(
         &self,
         capabilities: &Capabilities,
@@ -354,8 +355,8 @@ impl MatmulShape {
     }
 }
 
-/// The device's products of halves with sums in f32, the best first: as square as possible, then
-/// small.
+/// Returns the device's products of halves with sums in f32, the best first: as square as possible,
+/// then small.
 fn instructions(capabilities: &Capabilities) -> Vec<Instruction> {
     let mut list: Vec<Instruction> = capabilities
         .cooperative
@@ -377,13 +378,13 @@ fn instructions(capabilities: &Capabilities) -> Vec<Instruction> {
 /// Tile, columns of a step, a subgroup's part, slices, stages, depth.
 type Layout = ((u32, u32), u32, (u32, u32), u32, u32, u32);
 
-/// For software devices: small, as their compilation takes longer than their work.
+/// For software devices: small, because compiling them takes longer than running them.
 const SOFTWARE: &[Layout] = &[((32, 16), 32, (16, 16), 1, 1, 1), ((16, 16), 32, (16, 16), 2, 2, 1)];
 
-/// For GPUs with a memory of their own, up to 8, 16, 32 and 64 rows of activations, and more. Few
-/// rows: bound by the bytes of the matrix; subgroups that share the columns read each activation
-/// from shared memory once for 64 rows of weights. Many rows: bound by products and reads of shared
-/// memory; large parts of subgroups.
+/// For GPUs with a memory of their own: up to 8, 16, 32 and 64 rows of activations, and more. Few
+/// rows are bound by the bytes of the matrix; subgroups that share the columns read each activation
+/// from shared memory once for 64 rows of weights. Many rows are bound by products and reads of
+/// shared memory, so subgroups have large parts.
 const DISCRETE: [(usize, &[Layout]); 5] = [
     (
         8,
@@ -435,8 +436,8 @@ const DISCRETE: [(usize, &[Layout]); 5] = [
     ),
 ];
 
-/// For GPUs that share the processor's memory: few compute units, subgroups of 64, 16 KiB of tiles
-/// or less so that several workgroups share a unit.
+/// For GPUs that share the processor's memory: few compute units, subgroups of 64, at most 16 KiB
+/// of tiles so that several workgroups share a unit.
 const INTEGRATED: [(usize, &[Layout]); 4] = [
     (
         16,
@@ -474,17 +475,17 @@ const INTEGRATED: [(usize, &[Layout]); 4] = [
     ),
 ];
 
-/// Groups of columns that are too few to be shared out again: with many rows of activations, one
-/// round of few workgroups wins (98 against 122 us for 5376 x 4096 and 512 rows on an H200).
+/// Most groups of columns that are too few to be shared out again: with many rows of activations,
+/// one round of few workgroups is quicker (98 instead of 122 us for 5376 x 4096 and 512 rows on an
+/// H200).
 const SHORT_GROUPS: u32 = 32;
 
-/// Numbers of workgroups that may fill a device, the likeliest first.
+/// Returns numbers of workgroups that may fill a device, the likeliest first.
 fn workgroups(kind: DeviceKind, tokens: u32) -> &'static [u32] {
     match kind {
         DeviceKind::Processor => &[0, 4],
         DeviceKind::Integrated => &[24, 48, 0],
-        // Two for each of an H200's 132 multiprocessors, or four and more where each waits for
-        // memory.
+        // Two for each of an H200's 132 multiprocessors, or four and more if each waits for memory.
         _ if tokens > 64 => &[264, 528, 132, 396],
         _ => &[528, 792, 1056],
     }

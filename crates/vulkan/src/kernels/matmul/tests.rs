@@ -1,4 +1,4 @@
-//! The products against f64 sums over the very values that weights and operands hold.
+//! The products against f64 sums over the exact values that weights and operands hold.
 
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ fn gelu(x: f64) -> f64 {
     0.5 * x * (1.0 + (root * (x + 0.044715 * x.powi(3))).tanh())
 }
 
-/// A weight as the kernel multiplies with it.
+/// Returns a weight as the kernel multiplies with it.
 fn rounded(shape: &MatmulShape, weight: f32) -> f64 {
     match shape {
         MatmulShape::Matrix(_) | MatmulShape::Fragment(_) => {
@@ -137,7 +137,7 @@ fn rounded(shape: &MatmulShape, weight: f32) -> f64 {
     }
 }
 
-/// (product, sum of magnitudes) of a row of weights and one of activations.
+/// Returns (product, sum of magnitudes) of a row of weights and a row of activations.
 fn product(shape: &MatmulShape, w: &[f32], x: &[f64]) -> (f64, f64) {
     w.iter().zip(x).fold((0.0, 0.0), |(sum, size), (&w, x)| {
         let term = rounded(shape, w) * x;
@@ -145,7 +145,7 @@ fn product(shape: &MatmulShape, w: &[f32], x: &[f64]) -> (f64, f64) {
     })
 }
 
-/// How an output may differ, as a share of the sum of magnitudes.
+/// How much an output may differ, as a share of the sum of magnitudes.
 const SHARE: f64 = 4e-5;
 
 struct Case {
@@ -163,7 +163,7 @@ impl Case {
         if self.gated { 2 * self.rows[0] } else { self.rows.iter().sum() }
     }
 
-    /// Runs the product twice and checks that it does the same; gives the outputs of the segments.
+    /// Runs the product twice and checks that both runs agree. Returns the outputs of the segments.
     fn outputs(&self, weights: &Weights, operand: Operand) -> Vec<Vec<f32>> {
         let gpu = gpu();
         let size = |rows: &usize| 4 * rows * self.width;
@@ -282,7 +282,7 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
         let operand = activations(kind, &rows, columns);
         let parts: &[usize] = if gated { &[48] } else { &[50, 46] };
         let scratch = scratch(&gpu, 1 << 20);
-        // What a run of the pieces, or of the whole, leaves in the targets.
+        // Returns what a run of the pieces, or of the whole, leaves in the targets.
         let outputs = |limit: Option<u32>| -> (usize, Vec<Vec<f32>>) {
             let targets: Vec<Buffer> =
                 parts.iter().map(|rows| poisoned(&gpu, (4 * rows * ALLOCATED) as u64)).collect();
@@ -335,8 +335,8 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
             let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * a.abs().max(1.0);
             assert!(whole[..own].iter().zip(&pieces[..own]).all(close), "{format:?} {gated}");
         }
-        // One row of tiles, which may be a single tile, is more than the device takes: an error
-        // that says so, with what helps.
+        // One row of tiles, which may be a single tile, is more than the device can launch: an
+        // error that says so and what helps.
         let none = Capabilities { groups: [0; 3], ..gpu.capabilities().clone() };
         assert_eq!(small.rows_at_once(&none, ALLOCATED), PIECE_ROWS);
         let error = small.misfit(&none, &MatmulShape::default_for(&none, &small), "logits");
@@ -344,8 +344,8 @@ fn a_product_of_too_many_tiles_is_done_in_pieces() {
     }
 }
 
-/// Shapes for the device's matrix units, whatever their size; empty, and said so, where it has
-/// none.
+/// Returns shapes for the device's matrix units, whatever their size; if it has none, prints a
+/// notice and returns none.
 fn matrix_shapes() -> Vec<MatmulShape> {
     let gpu = gpu();
     let halves = |shape: &&crate::capabilities::CooperativeShape| {
@@ -393,7 +393,7 @@ fn matrix_shapes() -> Vec<MatmulShape> {
     shapes.map(MatmulShape::Matrix).to_vec()
 }
 
-/// All of them on a GPU, one on a software device: another for each `number`.
+/// Returns all of them on a GPU, one on a software device: another one for each `number`.
 fn some_matrix_shapes(number: usize) -> Vec<MatmulShape> {
     let mut shapes = matrix_shapes();
     let count = shapes.len();
@@ -404,7 +404,7 @@ fn some_matrix_shapes(number: usize) -> Vec<MatmulShape> {
 
 const QUANTISED: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q6K];
 
-/// Columns that a format can have, among them such that are not whole groups.
+/// Returns column counts that a format can have, some of them not whole groups.
 fn columns(format: Format) -> [usize; 3] {
     match format {
         Format::Q8_0 | Format::Q4_0 => [288, 416, 160],
@@ -482,7 +482,7 @@ fn plain_products_agree() {
     }
 }
 
-/// One shape of each kernel that the device has, with its format.
+/// Returns one shape of each kernel that the device has, with its format.
 fn kernels() -> Vec<(Format, MatmulShape)> {
     let tile = MatmulShape::Tile(TileShape { tile: (32, 32), part: (4, 4), step: 32 });
     let matrix = matrix_shapes().into_iter().take(2).map(|shape| (Format::Q4_0, shape));
@@ -491,7 +491,7 @@ fn kernels() -> Vec<(Format, MatmulShape)> {
     matrix.chain(fragment).chain([(Format::Q8_0, tile), (Format::F32, tile)]).collect()
 }
 
-/// Equal rows of activations give equal products, to the bit, wherever they stand: over several
+/// Equal rows of activations give equal products, to the bit, wherever they are: over several
 /// tiles, some of which several workgroups share.
 #[test]
 fn matrices_treat_all_rows_alike() {
@@ -617,7 +617,8 @@ fn is_too_large(gpu: &Gpu, shape: &MatmulShape) -> bool {
     gpu.capabilities().kind == DeviceKind::Processor && part.0 * part.1 > 16 * 16
 }
 
-/// What is measured on any kind of device is right on this one, as far as it has room for it.
+/// A shape that was measured on any kind of device computes the right result on this one, as far as
+/// it has room for it.
 #[test]
 fn every_shape_of_every_kind_of_device_agrees() {
     let gpu = gpu();
@@ -655,7 +656,7 @@ fn every_shape_of_every_kind_of_device_agrees() {
     assert!(seen.len() >= 20, "{}", seen.len());
 }
 
-/// Capabilities of the devices that trine aims at, as far as shapes depend on them.
+/// Returns the capabilities of the devices that trine targets, as far as shapes depend on them.
 #[test]
 fn every_target_device_has_shapes() {
     use crate::capabilities::CooperativeShape;

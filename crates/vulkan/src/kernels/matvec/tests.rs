@@ -27,7 +27,8 @@ struct Fixed {
     values: Vec<f64>,
 }
 
-/// Byte of the high part of column `c` in a row's codes; the low part is 128 further.
+/// Returns the byte of the high part of column `c` in a row's codes; the low part is 128 bytes
+/// later.
 fn fixed_byte(c: usize) -> usize {
     c / 128 * 256 + c % 32 / 16 * 64 + c % 128 / 32 * 16 + c % 16
 }
@@ -71,7 +72,7 @@ fn fixed(rows: &[f32], columns: usize) -> Fixed {
     found
 }
 
-/// Values of a fixed-point operand on the device.
+/// Returns the values of a fixed-point operand on the device.
 fn fixed_values(codes: &[u8], scales: &[f32], columns: usize) -> Vec<f64> {
     let padded = columns.next_multiple_of(GROUP);
     let rows = codes.len() / (2 * padded);
@@ -84,7 +85,7 @@ fn fixed_values(codes: &[u8], scales: &[f32], columns: usize) -> Vec<f64> {
     (0..rows * padded).map(value).collect()
 }
 
-/// An operand on the device, and the values that it stands for.
+/// An operand on the device, and the values that it represents.
 struct Input {
     operand: Operand,
     values: Vec<f64>,
@@ -107,7 +108,7 @@ fn input(gpu: &Arc<Gpu>, format: Format, rows: &[f32], columns: usize) -> Input 
     Input { operand, values: fixed.values, _memory: [codes, scales] }
 }
 
-/// Products of f64 and what a relative error of one part in each term makes of them.
+/// Returns products in f64, and the effect of a relative error of one part in each term on them.
 fn products(weights: &[f32], inputs: &[f64], columns: usize) -> Vec<(f64, f64)> {
     let row = |x: &[f64]| {
         weights
@@ -123,8 +124,8 @@ fn products(weights: &[f32], inputs: &[f64], columns: usize) -> Vec<(f64, f64)> 
     inputs.chunks_exact(columns).flat_map(row).collect()
 }
 
-/// Size that errors of a K format's product scale with: its two parts may be larger than their
-/// difference.
+/// Returns the size that errors of a K format's product scale with: its two parts may be larger
+/// than their difference.
 fn widened(format: Format, size: f64) -> f64 {
     if format == Format::Q4K { 4.0 * size } else { size }
 }
@@ -141,7 +142,7 @@ fn columns_of(format: Format) -> &'static [usize] {
     }
 }
 
-/// Every width of a format, in shapes that take teams smaller than, as large as and larger than a
+/// Checks every width of a format, in shapes with teams smaller than, as large as and larger than a
 /// subgroup.
 fn check_widths(format: Format) {
     let gpu = gpu();
@@ -160,7 +161,7 @@ fn check_widths(format: Format) {
             let rows = [1, 3, 17, 50][(case + width) % 4];
             let mut shape = shapes[width % 4];
             if width > 2 {
-                // Large kernels take long to compile where the processor runs them.
+                // Large kernels take long to compile if the processor runs them.
                 shape = MatvecShape { unroll: 1, rows: shape.rows.min(2), ..shape };
             }
             let seed = 100 * columns as u64 + width as u64;
@@ -244,7 +245,7 @@ fn every_width_of_q6_k_agrees_with_its_definition() {
     check_widths(Format::Q6K);
 }
 
-/// What a norm leaves of a row, and how far each element may be off when it becomes fixed point.
+/// Returns a row after a norm, and how far each element may be off when it becomes fixed point.
 fn normed(x: &[f32], weight: &[f32], format: Format) -> (Vec<f64>, Vec<f64>) {
     let mut single = vec![0.0; x.len()];
     ops::norm(x, weight, EPSILON, &mut single);
@@ -259,18 +260,19 @@ fn normed(x: &[f32], weight: &[f32], format: Format) -> (Vec<f64>, Vec<f64>) {
     (values, errors)
 }
 
-/// Error of a product whose inputs are off by `errors`.
+/// Returns the error of a product whose inputs are off by `errors`.
 fn slack(weights: &[f32], errors: &[f64]) -> f64 {
     weights.iter().zip(errors).map(|(&w, &error)| f64::from(w).abs() * error).sum()
 }
 
-/// One row through a norm, or an addition and a norm; large values of the residual stream included.
+/// Checks one row through a norm, or an addition and a norm, including large values of the residual
+/// stream.
 fn check_norms(format: Format) {
     let gpu = gpu();
     let subgroup = gpu.capabilities().subgroup;
     for (case, &columns) in columns_of(format)[1..].iter().enumerate() {
         for add in [false, true] {
-            // The two kinds of operand in every case, the other formats in one: each takes another
+            // Both kinds of operand in every case, the other formats in one: each needs another
             // kernel.
             let main = matches!(format, Format::F32 | Format::Q4_0);
             if !main && case != format as usize % 3 {
@@ -340,7 +342,8 @@ fn norms_before_a_product_agree_with_their_definition() {
     Format::ALL.into_iter().for_each(check_norms);
 }
 
-/// gelu(gate) * up as f32 and in fixed point, in tiles that do and do not divide the outputs.
+/// Checks gelu(gate) * up as f32 and in fixed point, in tiles that divide the outputs and in tiles
+/// that do not.
 fn check_gate(format: Format) {
     let gpu = gpu();
     let subgroup = gpu.capabilities().subgroup;
@@ -402,7 +405,7 @@ fn check_gate(format: Format) {
     }
 }
 
-/// Values and sums of a fixed-point operand against (value, error) of each output.
+/// Checks values and sums of a fixed-point operand against (value, error) of each output.
 fn check_fixed(
     found: &[f64],
     scales: &[f32],
@@ -417,7 +420,7 @@ fn check_fixed(
                 range.map(|at| if at < outputs { wanted(row, at) } else { (0.0, 0.0) }).collect();
             let high = values.iter().fold(0.0_f64, |high, (x, slack)| high.max(x.abs() + slack));
             let mut sum = (0.0, 0.0);
-            // A block that is too large for f32 is NaN, as its values are beyond any use.
+            // A block that is too large for f32 is NaN, because its values are of no use.
             if high > f64::from(f32::MAX) {
                 continue;
             }
@@ -618,7 +621,8 @@ fn a_matrix_with_more_units_than_the_kernel_counts_is_an_error() {
     assert!(matches!(error, GpuError::TooWide { .. }), "{error}");
 }
 
-/// What is measured on any kind of device is right on this one, as far as it has room for it.
+/// A shape that was measured on any kind of device computes the right result on this one, as far as
+/// it has room for it.
 #[test]
 fn every_shape_of_every_kind_of_device_agrees() {
     let gpu = gpu();

@@ -24,7 +24,7 @@ fn norm(x: &[f64], weight: &[f32]) -> Vec<f64> {
     x.iter().zip(weight).map(|(x, &w)| x * factor * f64::from(w)).collect()
 }
 
-/// Where an element of a row stands when it is interleaved.
+/// Returns the place of an element of a row that is interleaved.
 fn place(at: usize, columns: usize) -> usize {
     let (block, quad) = (at / SCALE_BLOCK, at % SCALE_BLOCK / 4);
     4 * (quad * (columns / SCALE_BLOCK) + block) + at % 4
@@ -46,7 +46,7 @@ struct Case {
     size: f32,
 }
 
-/// What the launch gives, the residual stream after an addition last.
+/// Returns the results of the launch and, after an addition, the residual stream as the last.
 fn found(case: &Case, shape: Option<StreamShape>) -> (Vec<f32>, Vec<f32>, Vec<(f64, f64)>) {
     let gpu = gpu();
     let Case { format, rows, columns, prologue, gated, size } = *case;
@@ -226,7 +226,8 @@ fn every_shape_gives_the_same() {
     }
 }
 
-/// What is measured on any kind of device is right on this one, as far as it has room for it.
+/// A shape that was measured on any kind of device computes the right result on this one, as far as
+/// it has room for it.
 #[test]
 fn every_shape_of_every_kind_of_device_agrees() {
     let mut shapes = Vec::new();

@@ -1,4 +1,5 @@
-//! What becomes of a Plan on a device with matrix units of the known layout, without one.
+//! The launches of a Plan for a device with matrix units of the known layout, without such a
+//! device.
 
 use trine_backend::ProgramOptions;
 use trine_model::{
@@ -12,8 +13,8 @@ use crate::capabilities::Capabilities;
 use crate::capabilities::presets::{h200, radeon_780m, software};
 use crate::pack::format_of;
 
-/// Two layers in the shapes of Gemma 3 27B and of 4B: hidden size, feed-forward, query and key
-/// heads, their size.
+/// Two layers in the shapes of Gemma 3 27B and of 4B: hidden size, feed-forward size, query heads
+/// and key heads, size of a head.
 const LARGE: [usize; 5] = [5376, 21504, 32, 16, 128];
 const MIDDLE: [usize; 5] = [2560, 10240, 8, 4, 256];
 const LAYERS: usize = 2;
@@ -22,7 +23,7 @@ fn plan(shape: [usize; 5]) -> Plan {
     stored(shape, &|_| DType::Q4_0)
 }
 
-/// A Plan whose matrices are stored as `dtype_of` says.
+/// Returns a Plan whose matrices are stored as `dtype_of` says.
 fn stored(
     [hidden, feed_forward, heads, kv_heads, head_dim]: [usize; 5],
     dtype_of: &dyn Fn(&str) -> DType,
@@ -51,7 +52,7 @@ fn stored(
     fusion::fuse(narrow::narrow(base_plan(&config, true, &dtype)))
 }
 
-/// What a Program for `rows` rows chooses on a device.
+/// Returns what a Program for `rows` rows chooses on a device.
 fn selection(capabilities: &Capabilities, plan: &Plan, kv: KvType, rows: usize) -> Selection {
     let width = Width { tokens: rows, outputs: rows };
     let options = ProgramOptions { width, kv, context: 8192, sequences: rows, blocks: 1024 };
@@ -68,7 +69,7 @@ fn conversions(graph: &Graph) -> usize {
     graph.nodes.iter().filter(converts).count()
 }
 
-/// Kinds of the operands that products take, except for those that norm their input.
+/// Returns the kinds of the operands that products take, except for those that norm their input.
 fn operands(graph: &Graph) -> Vec<OperandKind> {
     let kind = |node: &Node| match &node.work {
         Work::Product(ProductWork { input: Input::Given(form), .. }) => Some(match form {
@@ -84,15 +85,16 @@ fn operands(graph: &Graph) -> Vec<OperandKind> {
 fn a_layer_of_one_row_is_five_launches() {
     for shape in [LARGE, MIDDLE] {
         let graph = lowered(&plan(shape), KvType::F16, 1, Attended::Sequences);
-        // The embedding before the layers, and the product for the logits, which norms its row,
-        // after them.
+        // The embedding before the layers, and after them the product for the logits, which norms
+        // its row.
         assert_eq!(graph.nodes.len(), 1 + 5 * LAYERS + 1, "{:#?}", graph.nodes);
     }
 }
 
-/// With a cache in f16 attention and the gated product give the halves that the products after them
-/// take. What another cache holds need not be a half: attention's rows are converted. In the last
-/// layer they always are, after the selection of the rows whose logits are wanted.
+/// With a cache in f16, attention and the gated product write the halves that the products after
+/// them take. The values of another cache need not fit into halves, so attention's rows are
+/// converted. In the last layer they always are, after the selection of the rows whose logits are
+/// wanted.
 #[test]
 fn halves_are_handed_on() {
     let plan = plan(LARGE);
@@ -114,8 +116,8 @@ fn halves_are_handed_on() {
     }
 }
 
-/// Each matrix in a format that is drawn by its name: whatever meets in a layer, what is multiplied
-/// as one has one format, and each product gets the operand that its kernel takes.
+/// Each matrix has a format that is drawn by its name. Whatever meets in a layer, matrices that are
+/// multiplied as one have one format, and each product gets the operand that its kernel takes.
 #[test]
 fn products_of_any_formats_get_their_operands() {
     let (mut joined, mut apart) = (0, 0);
@@ -168,7 +170,8 @@ fn products_of_any_formats_get_their_operands() {
     assert!(joined > 50 && apart > 50, "{joined} gated products, {apart} in two");
 }
 
-/// Of two rows the products of a large model go to the matrix units, those of a smaller one do not.
+/// With two rows the products of a large model go to the matrix units, those of a smaller one do
+/// not.
 #[test]
 fn two_rows_of_a_large_model_take_the_matrix_units() {
     let kinds = |shape, rows| operands(&lowered(&plan(shape), KvType::F16, rows, Attended::Rows));
@@ -177,7 +180,7 @@ fn two_rows_of_a_large_model_take_the_matrix_units() {
     assert!(kinds(MIDDLE, 3).iter().all(|&kind| kind == OperandKind::Halves));
 }
 
-/// The launches of a device, as text.
+/// Returns the launches of a device, as text.
 fn text(capabilities: &Capabilities, plan: &Plan, rows: usize, attended: Attended) -> String {
     let width = Width { tokens: rows, outputs: rows.min(32) };
     let selection = selection(capabilities, plan, KvType::F16, 32);
@@ -186,7 +189,7 @@ fn text(capabilities: &Capabilities, plan: &Plan, rows: usize, attended: Attende
     format!("{bytes} bytes of scratch memory\n{}", Printed::new(&graph, plan))
 }
 
-/// What a device makes of a Plan at some widths.
+/// The launches of a Plan on a device at some widths.
 #[test]
 fn launches() {
     let mixed = |name: &str| match name {

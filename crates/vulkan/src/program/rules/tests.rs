@@ -1,4 +1,4 @@
-//! For each rule what it changes and what it must not.
+//! For each rule, what it changes and what it must not change.
 
 use trine_backend::ProgramOptions;
 use trine_model::{
@@ -76,7 +76,7 @@ fn eight() -> Case {
     Case { capabilities: h200(), kv: KvType::F16, rows: 8, attended: Attended::Sequences }
 }
 
-/// One row, on a device of a kind.
+/// Returns the case of one row, on this device.
 fn one(capabilities: Capabilities) -> Case {
     Case { capabilities, kv: KvType::F16, rows: 1, attended: Attended::Sequences }
 }
@@ -100,13 +100,13 @@ impl Case {
         [before, Printed::new(&graph, plan).lines()]
     }
 
-    /// The launches after some rules.
+    /// Asserts the launches after some rules.
     #[track_caller]
     fn expect(&self, plan: &Plan, rules: &[Rule], expected: &[&str]) {
         assert_eq!(self.walked(plan, rules)[1], expected);
     }
 
-    /// The last of some rules must change nothing.
+    /// Asserts that the last of some rules changes nothing.
     #[track_caller]
     fn refuses(&self, plan: &Plan, rules: &[Rule]) {
         let [_, before] = self.walked(plan, &rules[..rules.len() - 1]);
@@ -177,7 +177,7 @@ fn a_norm_gives_the_operand_that_it_is_converted_to() {
             "matmul %1 halves[8,256] x v:q4_0 -> %2 f32[8,256]",
         ],
     );
-    // A product with floats and the Plan's output want the rows too.
+    // A product with floats and the Plan's output need the rows too.
     let rows_too = "norm %0 f32[8,256] x n -> %1 f32[8,256], %2 halves[8,256]";
     for plan in [
         plan(&[norm(A, B), matmul(B, V, C), matmul(B, F, D)], D),
@@ -185,7 +185,7 @@ fn a_norm_gives_the_operand_that_it_is_converted_to() {
     ] {
         assert_eq!(eight().walked(&plan, &[norm_gives_operand])[1][0], rows_too);
     }
-    // What is not a norm's result stays converted.
+    // What is not the result of a norm stays converted.
     eight().refuses(&plan(&[matmul(A, F, B), matmul(B, V, C)], C), &[norm_gives_operand]);
     let added = [norm(A, B), Op::Add { source: A, target: B }, matmul(B, V, C)];
     eight().refuses(&plan(&added, C), &[norm_gives_operand]);
@@ -210,10 +210,10 @@ fn attention_gives_halves_where_its_cache_holds_them() {
     );
     // An int8 cache holds values of any size.
     Case { kv: KvType::Int8, ..eight() }.refuses(&attended, &rules);
-    // Something else wants the rows.
+    // Something else reads the rows.
     eight().refuses(&plan(&[attend(A, B), matmul(B, V, C), matmul(B, F, D)], D), &rules);
     eight().refuses(&plan(&[attend(A, B), matmul(B, V, C)], B), &rules);
-    // The kernel without matrix units gives rows.
+    // The kernel without matrix units writes rows.
     let rows = Case { capabilities: software(), rows: 16, attended: Attended::Tiles, ..eight() };
     rows.refuses(&attended, &rules);
 }
@@ -229,7 +229,7 @@ fn attention_of_one_row_gives_fixed_point() {
             "matvec %1 fixed16[1,256] x v:q4_0 -> %2 f32[1,256]",
         ],
     );
-    // Of several rows it does not.
+    // With several rows it does not.
     let two = Case { rows: 2, ..one(narrow()) };
     two.refuses(&attended, &[attention_gives_operand]);
 }
@@ -241,9 +241,9 @@ fn a_gated_product_after_a_norm_gives_halves() {
     let found = &eight().walked(&normed, &rules)[1];
     assert_eq!(found[1], "matmul + geglu %1 halves[8,256] x v:q4_0, w:q4_0 -> %2 halves[8,256]");
     assert_eq!(found.len(), 3, "{found:?}");
-    // Without a norm nothing says how large its results are.
+    // Without a norm it is unknown how large its results are.
     eight().refuses(&plan(&[gated(A, C), matmul(C, V, D)], D), &rules);
-    // Something else wants the rows.
+    // Something else reads the rows.
     eight().refuses(&plan(&[norm(A, B), gated(B, C), matmul(C, V, D)], C), &rules);
 }
 
@@ -273,7 +273,7 @@ fn a_gated_product_of_one_row_interleaves_it_for_its_only_reader() {
         ],
     );
     let refused = [
-        // The rows are wanted elsewhere.
+        // The rows are read elsewhere.
         plan(&[gated(A, B), matmul(B, V, C)], B),
         plan(&[gated(A, B), matmul(B, V, C), matmul(B, W, D)], D),
         // The next product is not the kernel for one row, or has several matrices.
@@ -303,10 +303,10 @@ fn a_product_norms_its_row_itself() {
         assert_eq!(found[1..], [expected]);
     }
     let refused = [
-        // The normed row is wanted elsewhere.
+        // The normed row is read elsewhere.
         plan(&[norm(A, B), matmul(B, V, C)], B),
         plan(&[norm(A, B), matmul(B, V, C), matmul(B, W, D)], D),
-        // Formats that differ make two products of it.
+        // Different formats make two products of it.
         plan(&[norm(A, B), Op::GatedMatMul { input: B, gate: V, up: F, output: C }], C),
         // Another launch stands between.
         plan(&[norm(A, B), norm(A, D), matmul(B, V, C)], C),
@@ -325,7 +325,7 @@ fn attention_prepares_the_heads_of_rows_of_different_sequences() {
     assert!(found[2].starts_with(expected), "{found:?}");
     // Rows of one sequence see each other's keys.
     Case { attended: Attended::Rows, ..eight() }.refuses(&plan(&ops, D), &[attention_prepares]);
-    // The turned query is wanted elsewhere.
+    // The rotated query is read elsewhere.
     eight().refuses(&plan(&ops, A), &[attention_prepares]);
     // Something stands between.
     let ops = [matmul(A, F, B), matmul(A, F, C), prepare(A), norm(B, E), attend(A, D)];

@@ -1,5 +1,5 @@
-//! How long launches take: by the device's clock, the shapes of a key in turn, each launch on other
-//! weights.
+//! How long launches take by the device's clock. The shapes of a key are measured in turn, each
+//! launch with other weights.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,27 +10,27 @@ use crate::error::GpuError;
 use crate::raw::commands::Recording;
 use crate::raw::gpu::Gpu;
 
-/// Named in errors, for whoever meets a driver that fails here.
+/// Named in errors, for users whose driver fails here.
 const DURING: &str = "tuning kernels, which --tune off leaves out";
-/// How much quicker a shape has to be than that of the static tables, in both halves of the
-/// measurements: medians of a shape with itself differ by up to 2 % on an H200.
+/// How much quicker than the shape of the static tables a shape has to be, in both halves of the
+/// measurements: medians of a shape measured against itself differ by up to 2 % on an H200.
 const MARGIN: f64 = 0.03;
 /// Most launches of a submission.
 const LAUNCHES_MAX: usize = 128;
-/// From this number of launches in a submission on, one more in front takes the time that the
-/// device needs to begin. With fewer, each is so long that it does not matter.
+/// From this number of launches in a submission on, one more launch in front takes the time that
+/// the device needs to begin. With fewer, each is so long that it does not matter.
 const LAUNCHES_WITH_LEAD: usize = 8;
-/// Shapes that are measured again, more often, after a first look at all.
+/// Shapes that are measured again, and more often, after a first look at all.
 const FINALISTS: usize = 4;
-/// Seconds for the first look and for the final, and least and most rounds of each.
+/// Seconds, and least and most rounds, of the first look and of the final.
 const FIRST_LOOK: (f64, usize, usize) = (0.02, 2, 6);
 const FINAL: (f64, usize, usize) = (0.04, 6, 32);
-/// After its clocks have not risen for so long, a device counts as warm.
+/// A device whose clocks have not risen for this long counts as warm.
 const WARM_AFTER: Duration = Duration::from_millis(400);
-/// A device that was idle, or waited while kernels were compiled, takes about so long to raise its
-/// clocks.
+/// A device that was idle, or waited while kernels were compiled, takes about this long to raise
+/// its clocks.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
-/// By how much a launch gets quicker while clocks rise.
+/// Factor on the time of a launch that shows that clocks are rising.
 const RISING: f64 = 0.98;
 
 /// What was found for a key.
@@ -40,11 +40,11 @@ pub(super) struct Verdict {
     pub(super) best: usize,
     /// Seconds of a launch in the best shape.
     pub(super) seconds: f64,
-    /// Seconds in that of the static tables.
+    /// Seconds in the shape of the static tables.
     pub(super) default_seconds: f64,
 }
 
-/// Lets the device raise its clocks with the launches of a job, at most until a moment.
+/// Lets the device raise its clocks by running the launches of a job, at most until a moment.
 pub(super) fn warm_up(gpu: &Arc<Gpu>, job: &Job, until: Instant) -> Result<(), GpuError> {
     let start = Instant::now();
     let until = until.min(start + WARM_UP_MAX);
@@ -60,7 +60,7 @@ pub(super) fn warm_up(gpu: &Arc<Gpu>, job: &Job, until: Instant) -> Result<(), G
     Ok(())
 }
 
-/// Measures the shapes of a job; `None` if the device's clock tells nothing.
+/// Measures the shapes of a job. Returns `None` if the device's clock is not usable.
 pub(super) fn measure(gpu: &Arc<Gpu>, job: &Job) -> Result<Option<Verdict>, GpuError> {
     let mut turns = Turns::new(job);
     let all: Vec<usize> = (0..job.trials.len()).collect();
@@ -79,12 +79,12 @@ pub(super) fn measure(gpu: &Arc<Gpu>, job: &Job) -> Result<Option<Verdict>, GpuE
 /// How many rounds of launches with these times fit into a number of seconds.
 fn rounds((seconds, least, most): (f64, usize, usize), times: &[f64]) -> usize {
     let round: f64 = times.iter().sum();
-    // A clock that tells nothing gives infinity, which becomes the largest number.
+    // A clock that reports nothing gives infinity, which becomes the largest number.
     ((seconds / round) as usize).clamp(least, most)
 }
 
-/// The best of some shapes by the times of each, in the order in which they were measured, those of
-/// the static tables' shape first. None if the times are not usable.
+/// Returns the best of some shapes by the times of each, in the order in which they were measured,
+/// the static tables' shape first. Returns `None` if the times are not usable.
 fn judge(samples: &[Vec<f64>]) -> Option<Verdict> {
     let halves = |times: &[f64]| {
         let (early, late) = times.split_at(times.len() / 2);
@@ -104,15 +104,15 @@ fn judge(samples: &[Vec<f64>]) -> Option<Verdict> {
     Some(Verdict { best, seconds: whole[best], default_seconds: whole[0] })
 }
 
-/// NaN of nothing.
+/// Returns the median, or NaN if there are no times.
 fn median(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Launches of a job, whose weights take turns so that no cache keeps them from one launch to the
-/// next.
+/// The launches of a job. Their weights take turns, so that no cache keeps them from one launch to
+/// the next.
 struct Turns<'a> {
     job: &'a Job,
     next: usize,
@@ -130,7 +130,7 @@ impl<'a> Turns<'a> {
         trials: &[usize],
         rounds: usize,
     ) -> Result<Vec<Vec<f64>>, GpuError> {
-        // Each round begins with another, so that none always follows the same one.
+        // Each round begins with another trial, so that none always follows the same one.
         let count = trials.len();
         let order: Vec<usize> =
             (0..rounds).flat_map(|round| (0..count).map(move |at| (round + at) % count)).collect();

@@ -1,4 +1,4 @@
-//! What there is to measure: the launches of a Plan's passes by key, with the shapes to try.
+//! What has to be measured: the launches of a Plan's passes by key, with the shapes to try.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::raw::gpu::Gpu;
 /// Most shapes that are tried for a key: each may have to be compiled, which takes about a tenth of
 /// a second.
 const TRIALS_MAX: usize = 8;
-/// Most launches of a key, each with other weights: their measurements take turns.
+/// Most launches of a key, each with other weights: measurements go through them in turn.
 const LAUNCHES_MAX: usize = 64;
 
 /// A shape to try.
@@ -32,19 +32,19 @@ pub(super) struct Job {
     pub(super) key: String,
     /// Digest of the shapes offered.
     pub(super) offer: String,
-    /// What a launch is predicted to take, cautiously.
+    /// Predicted seconds of a launch, cautiously.
     pub(super) seconds: f64,
     /// The shape of the static tables first.
     pub(super) trials: Vec<Trial>,
-    /// Numbers of the shapes that are tried among those offered.
+    /// The indices, among the shapes offered, of those that are tried.
     numbers: Vec<usize>,
 }
 
-/// Parameters of the shapes that are chosen, by key; `None` where it is that of the static tables.
+/// Parameters of the chosen shapes by key; `None` stands for the shape of the static tables.
 pub(super) type ChosenShapes = HashMap<String, Option<Vec<u32>>>;
 
-/// Sees all products that the passes of a Plan launch. What was measured before is chosen; what was
-/// not is counted, or with [`Survey::collect`] made ready to measure.
+/// Sees all products that the passes of a Plan launch. It chooses those that were measured before,
+/// and counts the others or, with [`Survey::collect`], prepares them to be measured.
 pub(crate) struct Survey {
     gpu: Arc<Gpu>,
     /// What has been decided; keys that the table knows are added.
@@ -52,7 +52,7 @@ pub(crate) struct Survey {
     table: Table,
     /// Keys that have to be measured.
     pub(super) missing: HashSet<String>,
-    /// No further key is made ready after this moment; `None` while keys are only counted.
+    /// No further key is prepared after this moment; `None` while keys are only counted.
     deadline: Option<Instant>,
     /// In the order in which they were seen.
     pub(super) jobs: Vec<Job>,
@@ -65,8 +65,8 @@ impl Survey {
         Self { gpu: gpu.clone(), chosen, table, missing, deadline: None, jobs, places }
     }
 
-    /// From here on keys that are missing are made ready to measure, the first in any case, the
-    /// others until the deadline.
+    /// From here on, prepares missing keys to be measured: the first in any case, the others until
+    /// the deadline.
     pub(super) fn collect(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
     }
@@ -108,7 +108,7 @@ impl Survey {
         }
     }
 
-    /// Adds a launch to its job; makes the job if there is time.
+    /// Adds a launch to its job, which is created if there is time.
     fn ready<L: ProductLaunch>(
         &mut self,
         key: String,
@@ -134,8 +134,8 @@ impl Survey {
         Ok(())
     }
 
-    /// Compiles the shapes to try, all at once. One that does not compile is left out, unless it is
-    /// the device that fails.
+    /// Compiles the shapes to try, all at the same time. One that does not compile is left out,
+    /// unless it is the device that fails.
     fn job<L: ProductLaunch>(
         &self,
         key: String,
@@ -162,8 +162,8 @@ impl Survey {
                     job.numbers.push(number);
                 }
                 Err(error @ GpuError::Lost { .. }) => return Err(error),
-                // Without the shape of the tables there is nothing to compare with, and nothing to
-                // run either.
+                // Without the shape of the static tables there is nothing to compare with, and
+                // nothing to run.
                 Err(error) if number == 0 => return Err(error),
                 Err(error) => {
                     tracing::debug!(key = job.key, ?parameters, %error, "a shape was not tried");
@@ -179,7 +179,7 @@ fn offered<L: ProductLaunch>(launch: &L, capabilities: &Capabilities) -> Vec<Vec
     launch.offer(capabilities).iter().map(L::parameters).collect()
 }
 
-/// A short digest of shapes, in order.
+/// Returns a short digest of shapes, in order.
 pub(super) fn digest(offer: &[Vec<u32>]) -> String {
     let mut hash = Sha256::new();
     for parameters in offer {
@@ -189,8 +189,8 @@ pub(super) fn digest(offer: &[Vec<u32>]) -> String {
     hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// At most `most` of `count` numbers: the first, and others evenly over the rest, because
-/// neighbours in a list of shapes are alike.
+/// Returns at most `most` of `count` numbers: the first, and others spread evenly over the rest,
+/// because neighbours in a list of shapes are alike.
 fn spread(count: usize, most: usize) -> Vec<usize> {
     let taken = count.min(most);
     (0..taken).map(|at| at * count / taken).collect()

@@ -1,4 +1,4 @@
-//! What was measured, in a file: JSON, one for each device, driver and set of shaders.
+//! The file of measurements: JSON, one file for each device, driver and set of shaders.
 //!
 //! ```json
 //! {
@@ -12,8 +12,8 @@
 //! }
 //! ```
 //!
-//! Nothing in it is trusted: a file that is not exactly this counts as absent, and a shape is used
-//! only if the kernel offers it for the key at hand.
+//! Nothing in it is trusted: a file that is not exactly like this counts as absent, and a shape is
+//! used only if the kernel offers it for the key.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::raw::pipeline::{PipelineCache, fingerprint};
 
 /// Changes when keys or the meaning of shapes do.
 const VERSION: u32 = 1;
-/// Larger files are not trine's: 2048 kernels take about two thirds of it.
+/// Larger files were not written by trine: 2048 kernels take about two thirds of this.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most kernels in a file: a model has some tens.
 const KERNELS_MAX: usize = 2048;
@@ -36,14 +36,14 @@ const KEY_BYTES_MAX: usize = 120;
 const PARAMETERS_MAX: usize = 32;
 /// Longest digest of an offer, in bytes.
 const OFFER_BYTES_MAX: usize = 64;
-/// A launch that takes longer is a mistake: an hour.
+/// A launch that takes longer is a mistake. This is an hour.
 const US_MAX: f64 = 3.6e9;
 
 /// What was measured for a key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Measured {
-    /// Digest of the shapes that there were to choose from: with others, it is measured again.
+    /// Digest of the shapes offered. If others are offered, the key is measured again.
     pub(super) offer: String,
     /// Parameters of the best.
     pub(super) shape: Vec<u32>,
@@ -78,9 +78,9 @@ struct Contents {
 /// Why a file is not used.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// There is none.
+    /// There is no file.
     Absent,
-    /// It is not what this program wrote for this device.
+    /// The file is not one that this program wrote for this device.
     Damaged(String),
 }
 
@@ -93,19 +93,19 @@ pub(super) struct TableFile {
 }
 
 impl TableFile {
-    /// The file in a folder for a device, its driver and these shaders.
+    /// Returns the file in a folder for a device, its driver and these shaders.
     pub(super) fn of(cache: &PipelineCache, capabilities: &Capabilities) -> Self {
         let fingerprint = fingerprint(capabilities);
         let path = cache.file(&fingerprint, "tuning.json");
         Self { path, fingerprint, device: capabilities.name.clone() }
     }
 
-    /// Where it is.
+    /// Returns where the file is.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it holds.
+    /// Returns what the file holds.
     pub(super) fn read(&self) -> Result<Table, Refusal> {
         let damaged = |what: &dyn std::fmt::Display| Refusal::Damaged(what.to_string());
         let bytes = match files::read_at_most(&self.path, FILE_BYTES_MAX) {
@@ -129,8 +129,8 @@ impl TableFile {
         Ok(kernels)
     }
 
-    /// Writes measurements beside those that the file holds already, which another process may have
-    /// added.
+    /// Adds measurements to those that the file already holds, including those that another process
+    /// may have added.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -60,7 +60,7 @@ fn only_what_a_kernel_offers_is_launched() {
     assert_eq!([0, 2, 9].map(|at| of(&Shapes::Forced(at))), [[1, 2], [5, 6], [5, 6]]);
 }
 
-/// What a survey makes of a table: the shape, or `None` if the key is to be measured.
+/// Returns what a survey makes of a table: the shape, or `None` if the key has to be measured.
 fn surveyed(launch: &Offer, table: Table) -> Option<Option<Vec<u32>>> {
     let mut survey = Survey::new(&gpu(), ChosenShapes::new(), table);
     survey.see(launch).unwrap();

@@ -1,9 +1,10 @@
-//! The kernel that decodes weights into the registers of matrix units. It runs where the layout of
-//! these is known.
+//! The kernel that decodes weights into the registers of matrix units. It runs if their layout is
+//! known.
 
 use super::*;
 
-/// Shapes that take every path of the kernel; empty where the device's matrices lie otherwise.
+/// Returns shapes that take every path of the kernel; none if the layout of the device's matrices
+/// is another.
 fn shapes() -> Vec<MatmulShape> {
     if !gpu().capabilities().fragments {
         return Vec::new();
@@ -30,7 +31,7 @@ fn shapes() -> Vec<MatmulShape> {
     shapes.map(MatmulShape::Fragment).to_vec()
 }
 
-/// The same; says so where there are none.
+/// Returns the same shapes; prints a notice if there are none.
 pub(super) fn shapes_or_notice() -> Vec<MatmulShape> {
     let shapes = shapes();
     if shapes.is_empty() {
@@ -66,8 +67,8 @@ fn fragments_agree_over_many_steps() {
     }
 }
 
-/// Without a device: where the layout is the known one, every width has shapes, and large matrices
-/// take them first where they were quicker.
+/// Needs no device: with the known layout, every width has shapes, and large matrices take them
+/// first where they were quicker.
 #[test]
 fn known_layouts_have_shapes() {
     let capabilities = crate::capabilities::presets::h200();

@@ -2,22 +2,22 @@
 
 use super::*;
 
-/// Widths, columns and rows of the gate; sizes of rows of activations, whose results are beyond
-/// what an f16 holds.
+/// Widths, columns, rows of the gate, and sizes of rows of activations, whose results are beyond
+/// the range of f16.
 const CASES: [(usize, usize, usize); 4] =
     [(5, 512, 128), (19, 256, 384), (8, 768, 256), (2, 256, 128)];
 const SIZES: [f32; 4] = [6.0, 3e4, 1.0, 500.0];
 
-/// How far beyond the largest result the power of two may lie that is known beforehand: not at all,
-/// and as far as the bound of random weights in the shapes of Gemma 3 27B lies.
+/// How far beyond the largest result the power of two that is known beforehand may lie: not at all,
+/// and as far as the bound for random weights in the shapes of Gemma 3 27B.
 const LOOSE: [f64; 2] = [1.0, 4096.0];
 
-/// A gated product on its way, and what it has to give.
+/// A gated product to be run, and the result that it has to have.
 struct Gated {
     case: Case,
     weights: Weights,
     activations: Activations,
-    /// Results and how they may differ.
+    /// Results, and how much they may differ.
     expected: Vec<(f64, f64)>,
 }
 
@@ -36,14 +36,14 @@ impl Gated {
         Self { case, weights, activations, expected }
     }
 
-    /// The power of two in which the largest result is just a half.
+    /// Returns the power of two in whose units the largest result still fits into a half.
     fn unit(&self) -> f64 {
         let most = self.expected.iter().fold(0.0_f64, |most, (value, _)| most.max(value.abs()));
         assert!(most > 65504.0, "{most}");
         (most.log2().ceil() - 15.0).exp2()
     }
 
-    /// Codes and factors in a unit; fails where anything after them is written.
+    /// Returns codes and factors in a unit. Fails if anything after them is written.
     fn run(&self, unit: f32) -> (Vec<u16>, Vec<f32>) {
         let (gpu, width, rows) = (gpu(), self.case.width, self.case.rows[0]);
         let codes = poisoned(&gpu, (2 * width * rows + GUARD) as u64);
@@ -109,7 +109,7 @@ fn gated_fragments_give_halves() {
     check_all(fragment::shapes_or_notice(), 1600);
 }
 
-/// Broken weights have no power of two that is known beforehand; what is made of them is seen to be
+/// Broken weights have no power of two that is known beforehand; the results show that they are
 /// broken.
 #[test]
 fn results_without_a_unit_are_broken() {
