@@ -73,7 +73,7 @@ const uint STRIDE = TEAMS * UNROLL;
 const bool HOLDS_BLOCKS = STRIDE / KV_BLOCK + 2u <= SUBGROUP;
 // vec4s of an unfinished result of one head: (highest score, sum of weights), then the slots.
 const uint PART = 1u + SLOTS;
-// Slots of a share, shares that a workgroup puts together at the same time, and how many of each invocation are under way.
+// Slots of a share, shares that a workgroup merges at the same time, and how many of each an invocation has in flight.
 const uint WIDE = QUERIES * SLOTS;
 const uint ABREAST = gl_WorkGroupSize.x >= 2u * WIDE ? gl_WorkGroupSize.x / WIDE : 1u;
 const uint TOGETHER = SUBGROUP >= 16u ? 4u : 1u;
