@@ -1,9 +1,9 @@
 //! The seam between Plans and devices.
 //!
-//! [`Device`] and [`Program`] are all that the engine knows of hardware. [`reference`] defines what
-//! every operation means, in scalar code, and a device made of it, against which the others are
-//! tested. [`DeviceGroup`] is several devices that share a model, and [`placement`] decides what
-//! each of them runs.
+//! [`Device`] and [`Program`] are all that the engine knows of hardware. [`mod@reference`] holds
+//! the definition of every operation in scalar code and a device made of these, against which the
+//! others are tested. [`DeviceGroup`] is several devices that share a model, and [`placement`]
+//! decides what each of them runs.
 
 #![forbid(unsafe_code)]
 

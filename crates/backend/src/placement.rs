@@ -1,9 +1,9 @@
 //! Placement: which device runs which layers of a model, for how many sequences of what length.
 //!
-//! [`place`] is a pure function of a Plan, of what is known of the devices, and of what is asked
-//! for. It loads nothing and queries no device, so a table of cases can test it. [`load`] calls it,
-//! loads the parts, and calls it again with less memory if a device turns out to have less than it
-//! reported. [`decide`] only returns what that would begin with.
+//! [`place()`] is a pure function of a Plan, of what is known of the devices, and of what is asked
+//! for. It loads nothing and queries no device, so a table of cases can test it. [`load()`] calls
+//! it, loads the parts, and calls it again with less memory if a device turns out to have less than
+//! it reported. [`decide`] only returns what that would begin with.
 //!
 //! Layers come first: as many as possible go to GPUs, with room for one sequence of the context.
 //! What is then free is a budget for keys and values. If it does not hold every sequence's whole

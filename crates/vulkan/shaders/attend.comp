@@ -15,9 +15,9 @@ layout(constant_id = 4) const uint KV = 0;
 layout(constant_id = 5) const uint QUERIES = 1;
 // Invocations that share a position: a power of two, at most a subgroup.
 layout(constant_id = 6) const uint LANES = 1;
-// Elements of a load: those of 16 bytes, or 2.
+// Elements of a load: as many as 16 bytes hold, or 2.
 layout(constant_id = 7) const uint ELEMENTS = 2;
-// Positions under way for each team.
+// Positions in flight for each team.
 layout(constant_id = 8) const uint UNROLL = 1;
 // Heads whose sums are in shared memory at the same time; divides QUERIES.
 layout(constant_id = 9) const uint MERGED = 1;
@@ -32,7 +32,7 @@ layout(constant_id = 13) const uint SUBGROUP = 32;
 layout(constant_id = 14) const uint RING = 0;
 // Positions that a row sees, its own included.
 layout(constant_id = 15) const uint WINDOW = 0xFFFFFFFF;
-// Blocks that are not split, and least blocks of a share.
+// Blocks that are not split, and the least blocks of a share.
 layout(constant_id = 16) const uint ALONE = 1;
 layout(constant_id = 17) const uint LEAST = 1;
 

@@ -3,8 +3,9 @@
 // sequence and QUERIES query heads that share a key head: a vector for each row and head, M of them for each subgroup. Keys and
 // values pass through shared memory as f16.
 //
-// What does not fit an f16 is scaled by powers of two: queries for each vector, keys and values of caches that are not f16 for
-// each tile of KEYS positions. Weights are counted in units of 2^-14, so that those that matter are normal numbers.
+// Values that do not fit into an f16 are scaled by powers of two: queries separately for each vector, keys and values of caches
+// that are not f16 for each tile of KEYS positions. Weights are counted in units of 2^-14, so that those that matter are normal
+// numbers.
 //
 // Bound: 4 * DIM operations for each vector and key at the rate of the matrix units.
 
@@ -33,9 +34,9 @@ layout(constant_id = 9) const uint KEYS = 32;
 layout(constant_id = 10) const uint SUBGROUPS = 1;
 // The size of a subgroup; a multiple of M.
 layout(constant_id = 11) const uint SUBGROUP = 32;
-// Whether queries stay in matrices: where registers suffice. Otherwise they stay in shared memory.
+// Whether queries stay in matrices, if registers suffice. Otherwise they stay in shared memory.
 layout(constant_id = 12) const uint KEPT = 1;
-// Whether the result is an operand in halves; HEADS * DIM is a multiple of 128 then.
+// Whether the result is an operand in halves; HEADS * DIM is then a multiple of 128.
 layout(constant_id = 13) const uint HALVES = 0;
 
 #include "include/kv.glsl"
@@ -60,18 +61,18 @@ layout(push_constant, scalar) uniform Push {
 const uint VECTORS = SUBGROUPS * M;
 // Rows in shared memory are 16 bytes longer than their content, so that a column lies in different banks.
 const uint WIDTH = DIM / 8u + 1u;
-// Values lie transposed: what a matrix product takes of them is then as wide a load as of keys.
+// Values are transposed: a matrix product then loads them as widely as it loads keys.
 const uint FLIPPED = KEYS / 8u + 1u;
 const uint SCORES = KEYS / 4u + 1u;
 const uint WEIGHTS = KEYS / 4u + 2u;
-// Queries share `pool` with keys and values, or stand behind them.
+// Queries share `pool` with keys and values, or lie after them.
 const uint STAGED = KEYS * WIDTH + DIM * FLIPPED;
 const uint QUERIES_AT = KEPT != 0u ? 0u : STAGED;
 const uint POOL = QUERIES_AT + VECTORS * WIDTH > STAGED ? QUERIES_AT + VECTORS * WIDTH : STAGED;
-// Pieces of 8 x 16 bytes that a tile's keys, and its values, consist of, and how many of both an invocation moves.
+// Pieces of 8 x 16 bytes that make up a tile's keys, and its values, and how many of both an invocation moves.
 const uint PIECES = KEYS * DIM / 64u;
 const uint MOVED = (2u * PIECES + gl_WorkGroupSize.x - 1u) / gl_WorkGroupSize.x;
-// Whether the next tile is under way while this one is multiplied: where it takes few registers.
+// Whether the next tile is loaded while this one is multiplied: if that takes few registers.
 const bool AHEAD = KV == KV_F16 && MOVED == 1u;
 // Invocations for each row of a subgroup's scores.
 const uint LANES = SUBGROUP / M;
@@ -84,18 +85,18 @@ shared vec4 scores[VECTORS * SCORES];
 shared uvec2 weights[VECTORS * WEIGHTS];
 shared float tops[2u * SUBGROUPS];
 
-// A piece on its way: of values for each of 8 keys 8 elements, of keys any 8 groups of 8 elements.
+// A piece on its way: of values, 8 elements for each of 8 keys; of keys, any 8 groups of 8 elements.
 uvec4 piece[8];
 coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> query[KEPT != 0u ? STEPS : 1u];
 coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sum[COLUMNS];
 coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> found[KEYS / N];
 
-// The exponent whose power of two brings values of at most `high` below 2^14; 0 for what is not finite.
+// Returns the exponent whose power of two brings values of at most `high` below 2^14; 0 if `high` is not finite.
 int exponent_of(const float high) {
     return high < OPERAND_INFINITE ? operand_exponent(high) : 0;
 }
 
-// The vector's query to `pool`, and its factor.
+// Writes the vector's query to `pool` and returns its factor.
 float stage_query(const uint vector, const uint row, const uint head, const uint lane) {
     const uint from = (row * HEADS + head) * DIM / 4u;
     float high = 0.0;
@@ -116,7 +117,7 @@ float stage_query(const uint vector, const uint row, const uint head, const uint
     return operand_power(exponent) * push.scale * 1.4426950408889634;
 }
 
-// Eight elements of a key or value as floats, from element 8 * `eight` on.
+// Reads eight elements of a key or value as floats, from element 8 * `eight` on.
 void eight_values(const uint64_t part, const uint at, const uint eight, out vec4 a, out vec4 b) {
     if (KV == KV_F32) {
         a = Vec4s(part).at[(at * DIM + 8u * eight) / 4u];
@@ -129,7 +130,7 @@ void eight_values(const uint64_t part, const uint at, const uint eight, out vec4
     }
 }
 
-// Highest magnitude among keys (x) and values (y) of a tile in a cache that is not f16.
+// Returns the highest magnitude among keys (x) and values (y) of a tile in a cache that is not f16.
 vec2 tile_high(const uint64_t part, const uint base, const uint end) {
     vec2 high = vec2(0.0);
     const uint each = KV == KV_INT8 ? KV_GROUPS : DIM / 8u;
@@ -163,7 +164,7 @@ vec2 tile_high(const uint64_t part, const uint base, const uint end) {
     return high;
 }
 
-// Eight elements of position `base + key` as f16 times a power of two; 0 from `end` on.
+// Returns eight elements of position `base + key` as f16 times a power of two; 0 from `end` on.
 uvec4 eight_halves(const uint64_t part, const uint base, const uint key, const uint end, const uint eight, const int exponent) {
     if (base + key >= end) return uvec4(0u);
     const uint at = base % KV_BLOCK + key;
@@ -195,7 +196,7 @@ void fetch(const uint64_t part, const uint number, const uint base, const uint e
     }
 }
 
-// Halves 2 * k (`odd`: 2 * k + 1) of the piece's eight groups.
+// Returns halves 2 * k (`odd`: 2 * k + 1) of the piece's eight groups.
 uvec4 piece_column(const uint k, const bool odd) {
     uvec4 column;
     [[unroll]] for (uint j = 0u; j < 4u; ++j) {
@@ -206,7 +207,7 @@ uvec4 piece_column(const uint k, const bool odd) {
     return column;
 }
 
-// Puts a piece into shared memory.
+// Stores a piece in shared memory.
 void put(const uint number) {
     if (number < PIECES) {
         [[unroll]] for (uint j = 0u; j < 8u; ++j) {
@@ -224,12 +225,12 @@ void put(const uint number) {
     }
 }
 
-// Queries of the subgroup's vectors, elements k * K and following.
+// Loads the queries of the subgroup's vectors, from element k * K on.
 void load_query(const uint at, const uint first_vector, const uint k) {
     coopMatLoad(query[at], pool, QUERIES_AT + first_vector * WIDTH + k * K / 8u, WIDTH, gl_CooperativeMatrixLayoutRowMajor);
 }
 
-// Scores of the subgroup's vectors against the tile's keys, to `scores`.
+// Writes the scores of the subgroup's vectors against the tile's keys to `scores`.
 void multiply_keys(const uint first_vector) {
     [[unroll]] for (uint n = 0u; n < KEYS / N; ++n) {
         found[n] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
@@ -247,7 +248,7 @@ void multiply_keys(const uint first_vector) {
     }
 }
 
-// The subgroup's sums times a factor for each row, which lies in the first N places of the row's scores.
+// Multiplies the subgroup's sums by a factor for each row, which is in the first N places of the row's scores.
 void scale_sums(const uint first_vector) {
     coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> factors;
     coopMatLoad(factors, scores, first_vector * SCORES, SCORES, gl_CooperativeMatrixLayoutRowMajor);
@@ -268,7 +269,7 @@ void multiply_values(const uint first_vector) {
     }
 }
 
-// Keys of the block that position `base` is in.
+// Returns the address of the keys of the block that position `base` is in.
 uint64_t part_of(const uvec4 place, const uint base, const uint head) {
     return kv_part(push.cache, kv_block(place, push.tables, push.ring, base / KV_BLOCK), head);
 }
@@ -339,7 +340,7 @@ void main() {
         if (AHEAD && base + KEYS < end) {
             fetch(part_of(place, base + KEYS, kv_head), gl_LocalInvocationIndex, base + KEYS, end, ivec2(0));
         }
-        // All subgroups go on, those that see none of these keys too: software drivers take a subgroup's barrier for one of
+        // All subgroups continue, also those that see none of these keys: software drivers treat a subgroup's barrier as one of
         // the whole workgroup.
         const float shift = sum_exponent < -126 ? 1.0 : operand_power(max(sum_exponent - value_exponent, -126));
         sum_exponent = value_exponent;
@@ -376,7 +377,7 @@ void main() {
         multiply_values(first_vector);
     }
 
-    // Each lane has the weights of its own keys only.
+    // Each lane only has the weights of its own keys.
     [[unroll]] for (uint step = 1u; step < LANES; step *= 2u) total += subgroupShuffleXor(total, step);
     const float unit = operand_power(max(sum_exponent, -126));
     subgroupBarrier();
@@ -394,7 +395,7 @@ void main() {
                 if (HALVES == 0u) {
                     Vec4s(push.target).at[target + i] = four;
                 } else {
-                    // Means of what an f16 cache holds are halves as they are.
+                    // Means of what an f16 cache holds are halves without a factor.
                     Pairs(push.target).at[target + i] = uvec2(packHalf2x16(four.xy), packHalf2x16(four.zw));
                 }
             }

@@ -1,5 +1,5 @@
 #version 460
-// Attention of many rows in plain f32 arithmetic: each workgroup takes neighbouring rows of one sequence and one query head,
+// Attention of many rows in plain f32 arithmetic. Each workgroup takes neighbouring rows of one sequence and one query head,
 // and passes the keys and values that they see through shared memory. A team of LANES invocations takes ROWS rows.
 //
 // Bound: arithmetic and reads of shared memory, four products for each element of 4 bytes times ROWS.
@@ -22,7 +22,7 @@ layout(constant_id = 6) const uint LANES = 1;
 layout(constant_id = 7) const uint ROWS = 1;
 // Keys in shared memory at a time; divides the 32 of a block.
 layout(constant_id = 8) const uint KEYS = 4;
-// Keys between two looks at the highest score; divides KEYS.
+// Keys between two checks of the highest score; divides KEYS.
 layout(constant_id = 9) const uint BATCH = 4;
 
 #include "include/kv.glsl"
@@ -55,10 +55,10 @@ vec4 sum[ROWS * HELD];
 float high[ROWS];
 float total[ROWS];
 float scores[ROWS * BATCH];
-// The first position that each row does not see any more.
+// The first position that each row no longer sees.
 uint ends[ROWS];
 
-// Sixteen bytes of the cache as slots.
+// Unpacks sixteen bytes of the cache to slots.
 void unpack(const uvec4 raw, const uint64_t part, const uint at, const uint load, const uint target, const bool is_value) {
     const uint each = KV == KV_F32 ? 1u : (KV == KV_F16 ? 2u : 4u);
     const float scale = KV == KV_INT8 ? kv_scale(part, at, load * 16u) : 1.0;
@@ -75,7 +75,7 @@ void unpack(const uvec4 raw, const uint64_t part, const uint at, const uint load
     }
 }
 
-// Keys and values of KEYS positions from `base` on to shared memory; those from `end` on are 0.
+// Loads keys and values of KEYS positions from `base` on into shared memory; those from `end` on are 0.
 void stage(const uvec4 place, const uint base, const uint end, const uint head) {
     const uint64_t part = kv_part(push.cache, kv_block(place, push.tables, push.ring, base / KV_BLOCK), head);
     const uint loads = WIDE != 0u ? DIM * (KV == KV_F32 ? 4u : (KV == KV_F16 ? 2u : 1u)) / 16u : SLOTS;
@@ -108,7 +108,7 @@ void stage(const uvec4 place, const uint base, const uint end, const uint head) 
     }
 }
 
-// BATCH keys in shared memory from `key` on, which stand at `position`.
+// Processes BATCH keys in shared memory from `key` on, which are those at `position`.
 void batch(const uint key, const uint position, const uint first_row, const uint last_row) {
     const uint lane = gl_LocalInvocationIndex % LANES;
     [[unroll]] for (uint i = 0u; i < ROWS * BATCH; ++i) scores[i] = 0.0;
@@ -163,7 +163,7 @@ void main() {
 
     const float scale = push.scale * 1.4426950408889634;
     [[unroll]] for (uint n = 0u; n < ROWS; ++n) {
-        // Teams and rows that there are none for repeat the last one and write nothing.
+        // Teams and rows in excess repeat the last row and write nothing.
         const uint row = tile.x + begin_row + min(team * ROWS + n, rows - 1u);
         ends[n] = kv_end(kv_row(push.frame, row));
         high[n] = LOWEST;

@@ -1,5 +1,5 @@
 #version 460
-// One dispatch of a chain that is there to see whether chains work: each invocation writes a number, and checks one of another
+// One dispatch of a chain that tests whether chains work: each invocation writes a number, and checks a number of another
 // workgroup of the dispatch before.
 
 #extension GL_GOOGLE_include_directive : require
@@ -14,13 +14,13 @@ layout(push_constant, scalar) uniform Push {
     // (groups, invocations of a workgroup) numbers of the dispatch before.
     uint64_t source;
     uint64_t target;
-    // Set where a number is another.
+    // Set if a number is wrong.
     uint64_t wrong;
     uint turn;
     uint groups;
 } push;
 
-// What each invocation writes in a turn.
+// Returns what each invocation writes in a turn.
 float number(const uint turn, const uint group, const uint invocation) {
     return float((turn * 7919u + group * 31u + invocation) % 65536u);
 }

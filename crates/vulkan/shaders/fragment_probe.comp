@@ -1,6 +1,6 @@
 #version 460
-// Tells which elements of cooperative matrices an invocation holds: a left factor, a right factor and a sum whose elements are
-// their places, row * columns + column, are loaded, and each invocation stores its components in their order.
+// Finds out which elements of cooperative matrices an invocation holds. A left factor, a right factor and a sum are loaded
+// whose elements are their places, row * columns + column, and each invocation stores its components in their order.
 // crates/vulkan/src/kernels/matmul/probe.rs compares them with what matmul_fragment.comp relies on.
 
 #extension GL_GOOGLE_include_directive : require
@@ -18,7 +18,7 @@ layout(constant_id = 3) const uint TK = 16;
 
 layout(push_constant, scalar) uniform Push {
     uint64_t result; // matrix, invocation, component; f32
-    uint components; // room for those of one invocation
+    uint components; // room for the components of one invocation
 } push;
 
 // Large enough for every factor of 16 x 16 in halves and every sum of 16 x 16 in f32.

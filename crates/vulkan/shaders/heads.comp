@@ -1,6 +1,6 @@
 #version 460
-// Heads between their projection and the cache: norm and rotation of queries and keys, keys and values to the cache. One
-// subgroup for each head of a row.
+// Heads between their projection and the cache: norm and rotation of queries and keys, and the store of keys and values to the
+// cache. One subgroup for each head of a row.
 //
 // Bound: the bytes of the heads, read once and written once.
 
@@ -9,7 +9,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint DIM = 8;
-// Query heads, worked on in place; may be 0.
+// Query heads, which are changed in place; may be 0.
 layout(constant_id = 2) const uint HEADS = 1;
 // Key heads, and value heads, that go to the cache; may be 0.
 layout(constant_id = 3) const uint KV_HEADS = 1;
@@ -47,7 +47,7 @@ void work_on_heads() {
     const bool is_key = !is_query && unit < HEADS + KV_HEADS;
     const bool is_value = !is_query && !is_key;
     const bool exists = unit < HEADS + 2u * KV_HEADS;
-    // Of the key and value heads.
+    // The index among the key heads, or among the value heads.
     const uint kv_head = unit - HEADS - (is_value ? KV_HEADS : 0u);
     const uint64_t weight = is_query ? push.query_norm : (is_key ? push.key_norm : 0ul);
     const uint64_t rope = is_value ? 0ul : push.rope;
@@ -61,7 +61,7 @@ void work_on_heads() {
     const uvec4 place = kv_row(push.frame, row);
     const bool has_row = row < Words(push.frame).at[0];
     chain_wait(push.chain);
-    // There is room for rows that the step does not have, so nothing waits for their number.
+    // There is memory for rows that the step does not have, so nothing waits for their number.
     if (exists) head_ask(source);
     if (!has_row) return;
     const uint position = place.y;

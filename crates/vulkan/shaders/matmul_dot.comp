@@ -3,7 +3,7 @@
 // devices without matrix units. Exact up to the f32 sums over blocks, as the matrix-vector kernel is.
 //
 // A workgroup makes a tile of BM rows of weights and BN tokens, in steps of BLOCKS blocks of 32 columns that it lays out in
-// shared memory; an invocation has RM x RN outputs, its rows and tokens apart by the invocations beside it.
+// shared memory. An invocation has RM x RN outputs; the invocations next to it have the rows and tokens in between.
 
 #extension GL_GOOGLE_include_directive : require
 
@@ -28,7 +28,7 @@ layout(push_constant, scalar) uniform Push {
     MatmulArgs args;
 } push;
 
-// Bytes of a row's block, ready for products: elements 0..15 and 16..31, one row beside the other.
+// Bytes of a row's block, prepared for products: elements 0..15 and 16..31, one row after another.
 shared uvec4 weight_bytes[BLOCKS * 2 * BM];
 shared vec2 weight_scales[BLOCKS * BM];
 // High bytes of elements 0..15 and 16..31, low bytes of the same.
@@ -39,7 +39,7 @@ const uint ACROSS = BM / RM;
 const uint DOWN = BN / RN;
 const uint TILE_FEATURES = GATED != 0 ? BM / 2 : BM;
 
-// The row of the matrix that is row `row` of the tile.
+// Returns the row of the matrix that is row `row` of the tile.
 uint weight_row(const uint first, const uint row) {
     const uint feature = first + row % TILE_FEATURES;
     return min(feature, push.args.features - 1) + (row >= TILE_FEATURES ? push.args.split1 : 0);

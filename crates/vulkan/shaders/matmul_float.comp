@@ -1,9 +1,9 @@
 #version 460
-// The product of a matrix of float weights with many rows of f32 activations in plain f32 arithmetic: where the weights are
-// kept as they are, results are to agree with the reference as f32 does.
+// The product of a matrix of float weights with many rows of f32 activations in plain f32 arithmetic. If the weights are kept
+// as they are, results have to agree with the reference as closely as f32 allows.
 //
-// A workgroup makes a tile of BM rows of weights and BN tokens, in steps of BK columns laid out in shared memory; an
-// invocation has RM x RN outputs, its rows and tokens apart by the invocations beside it.
+// A workgroup makes a tile of BM rows of weights and BN tokens, in steps of BK columns laid out in shared memory. An invocation
+// has RM x RN outputs; the invocations next to it have the rows and tokens in between.
 
 #extension GL_GOOGLE_include_directive : require
 
@@ -28,7 +28,7 @@ layout(push_constant, scalar) uniform Push {
     MatmulArgs args;
 } push;
 
-// Column by column, one row beside the other.
+// Column by column, one row after another.
 shared float weight_values_of[BK * BM];
 shared float operand_values_of[BK * BN];
 
@@ -36,13 +36,13 @@ const uint ACROSS = BM / RM;
 const uint DOWN = BN / RN;
 const uint TILE_FEATURES = GATED != 0 ? BM / 2 : BM;
 
-// The row of the matrix that is row `row` of the tile.
+// Returns the row of the matrix that is row `row` of the tile.
 uint weight_row(const uint first, const uint row) {
     const uint feature = first + row % TILE_FEATURES;
     return min(feature, push.args.features - 1) + (row >= TILE_FEATURES ? push.args.split1 : 0);
 }
 
-// Four activations of a token; 0 beyond its columns.
+// Returns four activations of a token; 0 beyond its columns.
 vec4 operand_values(const uint token, const uint first) {
     const uint columns = push.args.columns;
     if (columns % 4 == 0) {

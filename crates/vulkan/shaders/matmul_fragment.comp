@@ -1,15 +1,15 @@
 #version 460
-// The product of a matrix of weights with few rows of activations on matrix units whose elements lie where
-// crates/vulkan/src/kernels/matmul/probe.rs says: C[token][feature] = sum over k of W[feature][k] * X[token][k], X in halves
-// with a factor for each row, sums in f32.
+// The product of a matrix of weights with few rows of activations, on matrix units with the layout that
+// crates/vulkan/src/kernels/matmul/probe.rs describes: C[token][feature] = sum over k of W[feature][k] * X[token][k], X in
+// halves with a factor for each row, sums in f32.
 //
 // Weights go from memory into the registers of the left factor. Lane 4 r + c of a subgroup loads a unit of 32 columns, the c-th
 // of a group of 128, of rows r and r + 8: its share of eight products of 16 columns. The sum of a product does not depend on
-// the order of the columns, so the activations are laid out alike when they go to shared memory, where every subgroup of the
+// the order of the columns, so the activations get the same order when they go to shared memory, where every subgroup of the
 // workgroup reads them; there a lane's share of two products is one vector.
 //
-// Tiles and the units of steps along their columns, one tile after the other, are dealt out to the workgroups in equal shares. A
-// workgroup that makes a part of a tile leaves it in scratch memory; the last one to finish adds the parts in order.
+// The units of steps along the columns of all tiles, one tile after another, are distributed over the workgroups in equal
+// shares. A workgroup that makes a part of a tile leaves it in scratch memory; the last one to finish adds the parts in order.
 // crates/vulkan/src/kernels/matmul.rs says what bounds it and which shapes are used.
 
 #extension GL_GOOGLE_include_directive : require
@@ -30,7 +30,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL = 128;
-// Left factors of 16 rows of a subgroup; even where GATED is 1.
+// Left factors of 16 rows of a subgroup; an even number if GATED is not 0.
 layout(constant_id = 1) const uint LEFTS = 2;
 // Right factors of 8 tokens.
 layout(constant_id = 2) const uint RIGHTS = 4;
@@ -38,7 +38,7 @@ layout(constant_id = 2) const uint RIGHTS = 4;
 layout(constant_id = 3) const uint GROUPS = 1;
 // Subgroups that share the columns of a step.
 layout(constant_id = 4) const uint SLICES = 1;
-// Steps of a unit of work: the weights of as many are under way.
+// Steps of a unit of work: the weights of this many steps are in flight.
 layout(constant_id = 5) const uint DEPTH = 2;
 // 1: the upper half of each subgroup's rows is of `gate`, the lower of `up`; the result is gelu(gate) * up. 2: as halves.
 layout(constant_id = 6) const uint GATED = 0;
@@ -54,7 +54,7 @@ const uint SUBGROUPS = LOCAL / LANES;
 const uint STACKED = SUBGROUPS / SLICES;
 const uint STEP_GROUPS = SLICES * GROUPS;
 const uint TOKENS = 8 * RIGHTS;
-// Left factors of a subgroup that give outputs, and outputs of a tile along the features.
+// Left factors of a subgroup that produce outputs, and outputs of a tile along the features.
 const uint OUT_LEFTS = GATED != 0 ? LEFTS / 2 : LEFTS;
 const uint SUBGROUP_FEATURES = 16 * OUT_LEFTS;
 const uint TILE_FEATURES = STACKED * SUBGROUP_FEATURES;
@@ -98,24 +98,24 @@ uint stacked;
 uint units;
 uint token_tiles;
 
-// What the loads of weights are at: a unit of a tile, and the rows of the tile that this lane loads.
+// The position of the loads of weights: a unit of a tile, and the rows of the tile that this lane loads.
 uint ahead_unit;
 uint ahead_tile;
 uint ahead_rows[ROWS];
-// What the loads of activations are at: a step of a tile, the first token of the tile, and this invocation's vectors of the
+// The position of the loads of activations: a step of a tile, the first token of the tile, and this invocation's vectors of the
 // tile's first step.
 uint operand_step;
 uint operand_token;
 uint operand_vectors[PAIRS];
-// The factor of the activations of a token of the tile: this invocation's, of at least as many as there are tokens.
+// The factor of the activations of one token of the tile, this invocation's; there are at least as many invocations as tokens.
 float scale_ahead;
 
-// The first feature of this subgroup's part of a tile.
+// Returns the first feature of this subgroup's part of a tile.
 uint subgroup_feature(const uint tile) {
     return tile / token_tiles * TILE_FEATURES + stacked * SUBGROUP_FEATURES;
 }
 
-// The first token of a tile.
+// Returns the first token of a tile.
 uint first_token(const uint tile) {
     return tile % token_tiles * TOKENS;
 }
@@ -128,8 +128,8 @@ void find_rows() {
     }
 }
 
-// The registers of these functions are indexed by constants alone, whatever the order in which a compiler unrolls and
-// inlines: otherwise they would become memory.
+// The registers of these functions are indexed only by constants, whatever the order in which a compiler unrolls and inlines:
+// otherwise they would become memory.
 
 // Loads the weights of one of the subgroup's groups of a step.
 void load_group(const uint step, const uint group) {
@@ -158,7 +158,7 @@ void find_operands() {
     }
 }
 
-// Loads the activations of a step. After the last tile this begins again with the tokens, which nobody reads.
+// Loads the activations of a step. After the last tile this starts again with the tokens, which nobody reads.
 void load_operands() {
     [[unroll]] for (uint i = 0; i < PAIRS; i++) {
         const uint index = i * LOCAL + gl_SubgroupID * LANES + lane;
@@ -185,8 +185,8 @@ void load_scales(const uint tile) {
     scale_ahead = MatmulFactors(push.args.operand_scales).at[token];
 }
 
-// The vector of shared memory for a lane's share of the products of a word. The lanes that write together, of two words,
-// write different banks.
+// Returns the vector of shared memory for a lane's share of the products of a word. The lanes that write together, of two
+// words, write different banks.
 uint staged_at(const uint group, const uint right, const uint word, const uint holder) {
     return ((group * RIGHTS + right) * 4 + word) * LANES + (holder ^ ((word >> 1) << 2));
 }
@@ -207,7 +207,7 @@ void store_operands(const uint stage) {
     }
 }
 
-// The products of one of the subgroup's groups of a step.
+// Computes the products of one of the subgroup's groups of a step.
 void multiply(const uint stage, const uint step, const uint group) {
     UnitScale scales[ROWS];
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
@@ -258,8 +258,8 @@ void multiply(const uint stage, const uint step, const uint group) {
     }
 }
 
-// Stores an output as a half; nothing beyond the edges. Lanes that swap theirs to store two at a time take registers that cost
-// a workgroup its place: 77 instead of 54 us for gate and up of Gemma 3 27B and 16 tokens on an H200.
+// Stores an output as a half, unless it is beyond the edges. If lanes swapped theirs to store two at a time, that would take
+// registers that cost a workgroup its place: 77 instead of 54 us for gate and up of Gemma 3 27B and 16 tokens on an H200.
 void store_half(const uint feature, const uint token, const float value) {
     if (feature < push.args.features && token < push.args.tokens) {
         OutputHalves(matmul_half(push.args, feature, token)).at[0] = float16_t(value);
@@ -267,7 +267,7 @@ void store_half(const uint feature, const uint token, const float value) {
     }
 }
 
-// Stores the outputs of eight tokens in this subgroup's features; nothing beyond the edges.
+// Stores the outputs of eight tokens in this subgroup's features, except beyond the edges.
 void store_outputs(const uint tile, const uint right, const vec4 values[LEFTS]) {
     const uint within = right * 8 + lane % 4 * 2;
     const uint token = first_token(tile) + within;
@@ -294,7 +294,7 @@ void store_outputs(const uint tile, const uint right, const vec4 values[LEFTS]) 
     }
 }
 
-// Units of all tiles, one tile after the other. The workgroup that has a unit, and where a workgroup's begin.
+// Units of all tiles, one tile after another: the workgroup that has a unit, and where a workgroup's units begin.
 uint owner_of(const uint unit) {
     return ((unit + 1) * gl_NumWorkGroups.x - 1) / (push.args.whole * units);
 }
@@ -313,9 +313,9 @@ Parts parts() {
     return Parts(push.args.scratch + COUNTERS * 4);
 }
 
-// Whether this is the last of the workgroups that share a tile to come here; all see what the others wrote. The barriers order
-// a workgroup's accesses and its first invocation's, the atomic that one's and those of the device: each device-wide fence
-// takes about half a microsecond.
+// Returns whether this is the last of the workgroups that share a tile to get here; all of them then see what the others wrote.
+// The barriers order a workgroup's accesses with those of its first invocation, the atomic orders that one's with those of the
+// device: each device-wide fence takes about half a microsecond.
 bool is_last(const uint counter, const uint sharers) {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
                    gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
@@ -332,7 +332,7 @@ bool is_last(const uint counter, const uint sharers) {
     return finished == sharers;
 }
 
-// Adds the parts of a tile in the order of the workgroups, of which the first begins it.
+// Adds the parts of a tile in the order of the workgroups, the first of which begins it.
 void finish_tile(const uint tile, const uint first, const uint last) {
     [[dont_unroll]] for (uint right = slice; right < RIGHTS; right += SLICES) {
         vec4 values[LEFTS];
@@ -354,7 +354,7 @@ void finish_tile(const uint tile, const uint first, const uint last) {
     }
 }
 
-// What becomes of the sums of a tile, all of it or a part.
+// Handles the sums of a tile, all of it or a part.
 void finish_sums(const uint tile, const bool begins, const bool ends) {
     const bool is_whole = begins && ends;
     if (gl_LocalInvocationIndex < TOKENS) token_scales[gl_LocalInvocationIndex] = scale_ahead;
@@ -414,7 +414,7 @@ void work() {
     [[unroll]] for (uint step = 0; step < DEPTH; step++) {
         [[unroll]] for (uint group = 0; group < GROUPS; group++) load_group(step, group);
     }
-    // The matrix depends on nothing: its first units are under way while this waits.
+    // The matrix depends on nothing: its first units are loaded during this wait.
     chain_wait(push.args.chain);
     load_operands();
     uint stage = 0;
@@ -423,8 +423,8 @@ void work() {
         const uint stop = min(end, (tile + 1) * units);
         load_scales(tile);
         [[unroll]] for (uint i = 0; i < RIGHTS * LEFTS; i++) sums[i] = Sum(0.0);
-        // Every turn of this loop loads, the last one what it has: a branch around the loads would make the compiler copy what
-        // they give, and wait for it.
+        // Every iteration of this loop loads, the last one what it already has: with a branch around the loads the compiler
+        // would copy their results, and wait for them.
         [[dont_unroll]] do {
             const uint first_group = (unit - tile * units) * (DEPTH * STEP_GROUPS) + slice * GROUPS;
             unit++;

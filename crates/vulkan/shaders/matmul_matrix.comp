@@ -3,8 +3,8 @@
 // W[feature][k] * X[token][k], X in halves with a factor for each row, sums in f32.
 //
 // A workgroup makes a tile of BM rows of weights and BN tokens, in steps of BK columns. Weights are decoded to halves on their
-// way to shared memory; what the next step needs is loaded into registers before the products of this step. The subgroups
-// share the tile: each has WM x WN of it, and SK of them share the columns of a step. Where tiles are too few for the device,
+// way to shared memory; what the next step needs is loaded into registers before the products of this step. The subgroups share
+// the tile: each has WM x WN of it, and SK of them share the columns of a step. If there are too few tiles for the device,
 // gl_NumWorkGroups.y workgroups share the columns of the matrix; the last one to finish adds their parts in order.
 // crates/vulkan/src/kernels/matmul.rs says what bounds it and which shapes are used.
 
@@ -38,7 +38,7 @@ layout(constant_id = 8) const uint TN = 16;
 layout(constant_id = 9) const uint TK = 16;
 // Copies of the tiles in shared memory: 1 or 2.
 layout(constant_id = 10) const uint STAGES = 1;
-// Steps under way: 1 to 4.
+// Steps in flight: 1 to 4.
 layout(constant_id = 14) const uint DEPTH = 1;
 // 1: the dispatch may be part of a chain.
 layout(constant_id = 15) const uint CHAINED = 0;
@@ -70,7 +70,7 @@ const uint CM = WM / TM;
 const uint CN = WN / TN;
 // Products of a step for each of a subgroup's sums.
 const uint PRODUCTS = BK / TK / SK;
-// A subgroup's sums of TN tokens at the end: one token after the other.
+// A subgroup's sums of TN tokens at the end: one token after another.
 const uint STRIP_ROW = WM / 4 + 1;
 const uint STRIP = TN * STRIP_ROW;
 const uint SUBGROUP = LOCAL / (BM / WM * SUBGROUPS_N * SK);
@@ -93,8 +93,8 @@ uint first_feature;
 uint first_token;
 uint invocation;
 
-// Row and unit in the tile of the unit-th unit of this invocation. Four units of a row are dealt out so that the eight
-// invocations that write shared memory together write different banks.
+// Returns row and unit in the tile of the unit-th unit of this invocation. Four units of a row are distributed so that the
+// eight invocations that write shared memory together write different banks.
 uvec2 unit_place(const uint unit) {
     const uint index = unit * LOCAL + invocation;
     if (UNIT == 32 && UNITS_OF_ROW == 4) {
@@ -103,7 +103,7 @@ uvec2 unit_place(const uint unit) {
     return uvec2(index / UNITS_OF_ROW, index % UNITS_OF_ROW);
 }
 
-// The row of the matrix that is row `row` of the tile.
+// Returns the row of the matrix that is row `row` of the tile.
 uint weight_row(const uint row) {
     if (GATED != 0) {
         const uint feature = first_feature + row / WM * WIDTH + row % WIDTH;
@@ -112,10 +112,11 @@ uint weight_row(const uint row) {
     return min(first_feature + row, push.args.features - 1);
 }
 
-// The registers of these functions are indexed by constants alone, whatever the order in which a compiler unrolls and
-// inlines: otherwise they would become memory.
+// The registers of these functions are indexed only by constants, whatever the order in which a compiler unrolls and inlines:
+// otherwise they would become memory.
 
-// A vector of activations. What no dispatch writes while this one runs may be loaded in any order, which compilers use.
+// Returns a vector of activations. Memory that no dispatch writes while this one runs may be loaded in any order, which
+// compilers make use of.
 uvec4 load_operand(const uint vector) {
     return CHAINED != 0 ? MatmulHalves(push.args.operand).at[vector] : ReadQuads(push.args.operand).at[vector];
 }
@@ -166,7 +167,7 @@ vec4 gelu(const vec4 x) {
     return vec4(gelu(x.x), gelu(x.y), gelu(x.z), gelu(x.w));
 }
 
-// Stores the outputs of four features; nothing beyond the edges.
+// Stores the outputs of four features, except beyond the edges.
 void store_outputs(const uint feature, const uint token, const vec4 sum, const vec4 other) {
     if (token >= push.args.tokens) return;
     const float factor = MatmulFactors(push.args.operand_scales).at[token];
@@ -189,7 +190,7 @@ void store_outputs(const uint feature, const uint token, const vec4 sum, const v
     }
 }
 
-// The sum of the subgroups that share the columns of a step, from the first one's strip on.
+// Returns the sum of the subgroups that share the columns of a step, from the first one's strip on.
 vec4 add_slices(const uint at) {
     vec4 sum = uintBitsToFloat(tiles[at]);
     [[unroll]] for (uint k = 1; k < SK; k++) sum += uintBitsToFloat(tiles[at + k * STRIP]);
@@ -200,11 +201,11 @@ vec4 load_part(const Parts parts, const uint split, const uint token, const uint
     return parts.at[((split * BN + token) * BM + row) / 4];
 }
 
-// The sum of all parts of a tile in four rows, in the order of the workgroups.
+// Returns the sum of all parts of a tile in four rows, in the order of the workgroups.
 vec4 add_parts(const Parts parts, const uint splits, const uint token, const uint row) {
     vec4 sum = vec4(0.0);
     [[dont_unroll]] for (uint first = 0; first < splits; first += 4) {
-        // Four loads under way.
+        // Four loads in flight.
         const vec4 a = load_part(parts, first, token, row);
         const vec4 b = load_part(parts, min(first + 1, splits - 1), token, row);
         const vec4 c = load_part(parts, min(first + 2, splits - 1), token, row);
@@ -228,7 +229,7 @@ void finish_tile(const uint64_t parts, const uint splits) {
     }
 }
 
-// Whether this is the last of the workgroups that share a tile to come here; all see what the others wrote.
+// Returns whether this is the last of the workgroups that share a tile to get here; all of them then see what the others wrote.
 bool is_last(const uint shared_tile, const uint splits) {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeDevice, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
                    gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
@@ -275,8 +276,8 @@ void work() {
     const uint steps = planes.groups * (128 / BK);
     uint step = split * steps / splits;
     const uint end = (split + 1) * steps / splits;
-    // With one stage, a step is: all are done with the one before, store it, load a later one, multiply. With two, a step is
-    // multiplied while the next one is stored: the products leave room for the decoding between them.
+    // With one stage, a step is: all have finished with the one before, store it, load a later one, multiply. With two, a step
+    // is multiplied while the next one is stored: the products leave room for the decoding between them.
     const uint first = step;
     if (CHAINED != 0) chain_wait(push.args.chain);
     [[unroll]] for (uint turn = 0; turn < DEPTH; turn++) {
@@ -313,7 +314,8 @@ void work() {
                         sums[j * CM + i] = coopMatMulAdd(left[i], right, sums[j * CM + i]);
                     }
                     if (STAGES == 2) {
-                        // After the last step this stores what nobody reads: a branch would keep the compiler from mixing.
+                        // After the last step this stores what nobody reads: a branch would keep the compiler from
+                        // interleaving.
                         store_part(stage ^ 1, next, k * CN + j, PRODUCTS * CN);
                     }
                 }
@@ -323,7 +325,7 @@ void work() {
         }
     }
 
-    // This loop stays one: unrolled, the code that runs once for each tile would not fit the caches of instructions.
+    // This loop is not unrolled: otherwise the code that runs once for each tile would not fit into the caches of instructions.
     [[dont_unroll]] for (uint j = 0; j < CN; j++) {
         barrier();
         [[unroll]] for (uint constant = 0; constant < CN; constant++) {

@@ -1,5 +1,5 @@
 #version 460
-// Reads memory and does nothing with it: how fast the device streams.
+// Reads memory and does nothing with it, to measure how fast the device streams.
 //
 // Bound: the bytes, 64 for each invocation.
 

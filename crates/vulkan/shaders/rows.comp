@@ -20,7 +20,7 @@ layout(constant_id = 2) const uint OPERAND = 0;
 // Whether the f32 result is written too.
 layout(constant_id = 3) const uint PLAIN = 1;
 layout(constant_id = 4) const uint COLUMNS = 32;
-// Four values for each invocation, this many times.
+// Pieces of four values for each invocation.
 layout(constant_id = 5) const uint PER = 1;
 
 layout(push_constant, scalar) uniform Args {
@@ -38,7 +38,7 @@ layout(push_constant, scalar) uniform Args {
 
 const uint PADDED = (COLUMNS + 127u) / 128u * 128u;
 
-// Four values from column `c` on; those beyond the row are 0.
+// Returns four values from column `c` on; those beyond the row are 0.
 vec4 load(uint64_t address, uint row, uint c) {
     if (COLUMNS % 4u == 0u) {
         return c < COLUMNS ? ActiveVec4s(address).at[(row * COLUMNS + c) / 4u] : vec4(0.0);
@@ -60,7 +60,7 @@ void store(uint64_t address, uint row, uint c, vec4 v) {
     }
 }
 
-// Whether a norm gives the row that becomes an operand of halves.
+// Returns whether a norm produces the row that becomes an operand of halves.
 bool norm_is_result() {
     return OPERAND == 2u && (MODE == 1u || MODE == 3u);
 }
@@ -77,7 +77,7 @@ vec4 old[PER];
 // The largest magnitude of the row that becomes an operand of halves.
 float highest;
 
-// Norms v with the factors of its columns. The norm that gives the result finds its largest magnitude in the same reduction.
+// Norms v with the factors of its columns. The norm that produces the result finds its largest magnitude in the same reduction.
 void norm(const vec4 weights[PER], const bool is_result, const uint turn) {
     float total = 0.0;
     float high = 0.0;
@@ -169,9 +169,9 @@ void main() {
         if (MODE > 0u) factors[i] = load(args.weight, 0u, column(i));
         if (MODE > 2u) next_factors[i] = load(args.next_weight, 0u, column(i));
     }
-    // What the host says of the step: rows beyond its own are left out.
+    // What the host wrote for the step: rows beyond its own are left out.
     const bool exists = row < Words(args.rows).at[0];
-    // Every workgroup waits: those who wait for this dispatch take it that what came before is done.
+    // Every workgroup waits: those that wait for this dispatch rely on everything before it being done.
     chain_wait(args.chain);
     if (exists) work_on_row(row);
     chain_signal(args.chain);

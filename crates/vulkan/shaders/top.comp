@@ -1,5 +1,5 @@
 #version 460
-// The largest logits of each row, so that the host need not see them all. Three launches: the largest of each of up to 1024
+// The largest logits of each row, so that the host need not see all of them. Three launches: the largest of each of up to 1024
 // chunks; of these the TOP-th largest, which at least TOP logits of the row reach; all logits that reach it.
 //
 // Bound: the bytes of the logits, read twice; for one row latency.
@@ -21,7 +21,7 @@ layout(constant_id = 5) const uint ROOM = 1024;
 
 layout(push_constant, scalar) uniform Args {
     uint64_t logits;
-    // Keys of the largest, u32: (rows, chunks).
+    // Keys of the largest logits, u32: (rows, chunks).
     uint64_t maxima;
     // For each row the threshold's key and the number of logits that reach it.
     uint64_t thresholds;
@@ -54,7 +54,7 @@ void largest(uint row) {
     if (subgroupElect()) Words(args.maxima).at[row * CHUNKS + chunk] = high;
 }
 
-// The TOP-th largest key by four bits at a time; 0 if there are fewer.
+// Finds the TOP-th largest key by four bits at a time; 0 if there are fewer.
 void threshold(uint row) {
     uint prefix = 0u;
     uint wanted = TOP;

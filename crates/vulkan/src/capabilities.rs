@@ -149,7 +149,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Returns what tells the device from others: its name and its kind.
+    /// Returns what distinguishes the device from others: its name and its kind.
     pub fn label(&self) -> String {
         format!("{} (vulkan, {})", self.name, self.kind.name())
     }

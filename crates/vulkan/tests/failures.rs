@@ -29,7 +29,7 @@ const OPTIONS: ProgramOptions = ProgramOptions {
 };
 
 #[test]
-fn a_lost_device_is_reported_and_set_up_anew() {
+fn a_lost_device_is_reported_and_set_up_again() {
     let model = Golden::load("gemma3-a").model;
     let device = device();
     let mut program = device.load(&model, &OPTIONS).unwrap();
@@ -182,7 +182,7 @@ fn a_number_of_layers_that_does_not_fit_is_an_error() {
 }
 
 #[test]
-fn a_device_that_is_lost_beside_the_processor_is_set_up_anew() {
+fn a_device_that_is_lost_beside_the_processor_is_set_up_again() {
     let model = Golden::load("gemma3-a").model;
     let gpu = device();
     let mut program =

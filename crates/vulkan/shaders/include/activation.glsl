@@ -1,6 +1,6 @@
 // Activation functions.
 
-// tanh by one exponential that cannot overflow; NaN stays NaN.
+// Computes tanh with one exponential that cannot overflow; NaN stays NaN.
 float bounded_tanh(float x) {
     float e = exp(-2.0 * abs(x));
     return sign(x) * ((1.0 - e) / (1.0 + e)) + (isnan(x) ? x : 0.0);

@@ -1,13 +1,13 @@
 // Attention of a few rows: each workgroup takes one row, some query heads that share keys and values, and a share of the
-// positions that the row sees. Whoever ends last for a row and its heads puts the shares together.
+// positions that the row sees. The workgroup that ends last for a row and its heads puts the shares together.
 //
 // A team of LANES invocations takes UNROLL positions at a time; each lane holds its elements of the queries and of the sum.
-// Few positions take as long as what waits for each other does, so that everything is asked for as soon as its address is
+// With few positions the time is that of the loads that wait for one another, so everything is loaded as soon as its address is
 // known: norm weights and turns, then keys and values of the first positions, then the row's own activations.
 //
-// Functions return at their end alone: they are put where they are called when attend.comp is compiled.
+// Functions return only at their end, because they are inlined when attend.comp is compiled.
 //
-// crates/vulkan/src/kernels/attention/decode.rs chooses the constants, which whoever includes this defines: DIM, HEADS,
+// crates/vulkan/src/kernels/attention/decode.rs chooses the constants, which the including shader defines: DIM, HEADS,
 // KV_HEADS, KV, QUERIES, LANES, ELEMENTS, UNROLL, MERGED, SPLITS, FUSED, OUTPUT, SUBGROUP, RING, WINDOW, ALONE and LEAST.
 // Before the include: memory.glsl, chain.glsl.
 
@@ -40,7 +40,7 @@ struct AttendArgs {
     // Planes of the fixed-point operand if OUTPUT & 2, of the operand in halves if OUTPUT & 4.
     uint64_t codes;
     uint64_t scales;
-    // Unfinished results, and for each row and group of heads the number of them.
+    // Unfinished results, and for each row and group of heads the number of finished shares.
     uint64_t parts;
     uint64_t counters;
     // With FUSED: the row's key and value as the projection left them, norm weights (0 for none), table of turns.
@@ -63,52 +63,53 @@ const uint HELD = CHUNKS * QUADS;
 const uint SLOTS = DIM / SLOT;
 const uint TEAMS = gl_WorkGroupSize.x / LANES;
 const uint TEAMS_OF_SUBGROUP = SUBGROUP / LANES;
-// Teams of a subgroup that share the work of adding up their sums: each ends with as many slots less. The largest power of
-// two that divides both numbers.
+// Teams of a subgroup that share the work of adding up their sums: each ends with that many times fewer slots. The largest
+// power of two that divides both numbers.
 const uint COMMON = HELD | TEAMS_OF_SUBGROUP;
 const uint SPREAD = COMMON & (~COMMON + 1u);
-// Positions that a workgroup has under way.
+// Positions that a workgroup has in flight.
 const uint STRIDE = TEAMS * UNROLL;
-// Whether a subgroup can hold the numbers of all blocks that these touch.
+// Whether a subgroup can hold the numbers of all blocks that these positions touch.
 const bool HOLDS_BLOCKS = STRIDE / KV_BLOCK + 2u <= SUBGROUP;
 // vec4s of an unfinished result of one head: (highest score, sum of weights), then the slots.
 const uint PART = 1u + SLOTS;
-// Slots of a share, shares that a workgroup puts together at the same time, and how many of each invocation are under way.
+// Slots of a share, shares that a workgroup merges at the same time, and how many of each an invocation has in flight.
 const uint WIDE = QUERIES * SLOTS;
 const uint ABREAST = gl_WorkGroupSize.x >= 2u * WIDE ? gl_WorkGroupSize.x / WIDE : 1u;
 const uint TOGETHER = SUBGROUP >= 16u ? 4u : 1u;
-// Results in shared memory that are read at the same time: few on narrow devices, whose compilers have to write it all out.
+// Results in shared memory that are read at the same time: few on narrow devices, whose compilers have to write all of them
+// out.
 const uint READ = SUBGROUP >= 16u ? 16u : 1u;
 const uint PADDED = (HEADS * DIM + 127u) / 128u * 128u;
 const float LOWEST = -3.0e38;
 
-// Results on their way to one: highest scores with sums of weights, and sums of values.
+// Results to be merged: highest scores with sums of weights, and sums of values.
 const uint MARKS = SUBGROUPS > ABREAST ? SUBGROUPS : ABREAST;
 const uint SUMS = MERGED * SUBGROUPS * SLOTS;
 shared vec2 attend_marks[QUERIES * MARKS];
 shared vec4 attend_sums[SUMS > gl_WorkGroupSize.x ? SUMS : gl_WorkGroupSize.x];
-// With FUSED: scores of the row's own position, and its value as the cache gives it back.
+// With FUSED: scores of the row's own position, and its value as it would be read back from the cache.
 shared float attend_own_scores[QUERIES];
 shared vec4 attend_own_value[HEAD_QUADS];
 shared uint attend_turn;
 
-// What a lane holds. Not in structures or arguments, because those cannot have arrays whose sizes are specialised.
+// What a lane holds. Not in structures or arguments, because those cannot have arrays of specialised sizes.
 // The queries, times the scale and the base-2 logarithm of e; the running sums over keys for each query.
 vec4 attend_query[QUERIES * HELD];
 float attend_high[QUERIES];
 float attend_total[QUERIES];
 vec4 attend_sum[QUERIES * HELD];
-// Keys and values under way.
+// Keys and values in flight.
 uvec4 attend_keys[UNROLL * CHUNKS];
 uvec4 attend_values[UNROLL * CHUNKS];
 float attend_key_scales[UNROLL * CHUNKS];
 float attend_value_scales[UNROLL * CHUNKS];
 float attend_scores[UNROLL * QUERIES];
-// The number in the cache of the sequence's block that is as many behind `attend_first_held` as the lane's number.
+// The number in the cache of one of the sequence's blocks: the one after `attend_first_held` by the lane's number.
 uint attend_held;
 uint attend_first_held;
 
-// Neighbours are neighbours in a subgroup.
+// Neighbours are also neighbours in a subgroup.
 uint attend_invocation() {
     return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID;
 }
@@ -121,7 +122,7 @@ uint attend_lane() {
     return gl_SubgroupInvocationID % LANES;
 }
 
-// The lane's `c`-th load of position `at` of a part.
+// Returns the lane's `c`-th load of position `at` of a part.
 uvec4 attend_load(const uint64_t part, const uint at, const uint c) {
     const uint index = at * (DIM / ELEMENTS) + c * LANES + attend_lane();
     uvec4 raw = uvec4(0u);
@@ -136,7 +137,7 @@ float attend_load_scale(const uint64_t part, const uint at, const uint c) {
     return KV == KV_INT8 ? kv_scale(part, at, (c * LANES + attend_lane()) * ELEMENTS) : 1.0;
 }
 
-// Slot `quad` of a load, without an int8 load's scale.
+// Returns slot `quad` of a load, without the scale of an int8 load.
 vec4 attend_unpack(const uvec4 raw, const uint quad) {
     vec4 values;
     if (KV == KV_F32) values = uintBitsToFloat(raw);
@@ -145,13 +146,13 @@ vec4 attend_unpack(const uvec4 raw, const uint quad) {
     return ELEMENTS < 4u ? vec4(values.xy, 0.0, 0.0) : values;
 }
 
-// Slot number of a lane's `k`-th: it holds elements SLOT * number and following.
+// Returns the slot number of a lane's `k`-th slot, which holds the elements from SLOT * number on.
 uint attend_slot(const uint k) {
     return (k / QUADS * LANES + attend_lane()) * QUADS + k % QUADS;
 }
 
-// A finished slot of a head: as f32, as halves, and as a block of the fixed-point operand, which eight neighbouring
-// invocations hold.
+// Writes a finished slot of a head: as f32, as halves, and as part of a block of the fixed-point operand, which eight
+// neighbouring invocations hold.
 void attend_emit(const AttendArgs args, const uint row, const uint head, const uint slot, const vec4 value) {
     const uint column = head * DIM + slot * SLOT;
     if ((OUTPUT & 1u) != 0u) {
@@ -162,7 +163,7 @@ void attend_emit(const AttendArgs args, const uint row, const uint head, const u
         }
     }
     if ((OUTPUT & 4u) != 0u) {
-        // Means of what an f16 cache holds are halves as they are.
+        // Means of what an f16 cache holds are halves without a factor.
         const uvec2 halves = uvec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
         ActivePairs(args.codes).at[(row * (HEADS * DIM) + column) / 4u] = halves;
         if (column == 0u) ActiveFloats(args.scales).at[row] = 1.0;
@@ -191,7 +192,7 @@ void attend_emit(const AttendArgs args, const uint row, const uint head, const u
     }
 }
 
-// Columns behind the last head that fill a row of the operand up to a whole group.
+// Writes the columns after the last head that fill a row of the operand up to a whole group.
 void attend_pad(const AttendArgs args, const uint row, const uint group) {
     const uint padded = (OUTPUT & 2u) != 0u && group == GROUPS_OF_ROW - 1u ? PADDED : 0u;
     for (uint column = HEADS * DIM + 4u * attend_invocation(); column < padded; column += 4u * gl_WorkGroupSize.x) {
@@ -204,7 +205,7 @@ void attend_pad(const AttendArgs args, const uint row, const uint group) {
     }
 }
 
-// Where a unit of the row comes from, with FUSED.
+// Returns the address of a unit of the row, with FUSED.
 uint64_t attend_source(const AttendArgs args, const uint row, const uint group, const uint kv_head, const uint unit) {
     const bool is_query = unit < QUERIES;
     const uint head = is_query ? row * HEADS + group * QUERIES + unit : row * KV_HEADS + kv_head;
@@ -215,14 +216,14 @@ uint64_t attend_norm(const AttendArgs args, const uint unit) {
     return unit < QUERIES ? args.query_norm : (unit == QUERIES ? args.key_norm : 0ul);
 }
 
-// With FUSED: asks for what does not depend on the row.
+// With FUSED: loads what does not depend on the row.
 void attend_ask_constants(const AttendArgs args) {
     head_ask_shares(args.rope);
     head_ask_weights(attend_norm(args, gl_SubgroupID));
 }
 
 // With FUSED: puts the queries of the group and, if the row's own position is in this share, its key and value into shared
-// memory, normed and turned, the queries scaled.
+// memory, normed and rotated, the queries also scaled.
 void attend_prepare(
     const AttendArgs args,
     const uint row,
@@ -241,13 +242,13 @@ void attend_prepare(
     }
 }
 
-// A slot of a head that is kept in quads.
+// Returns a slot of a head that is kept in quads.
 vec4 attend_pick(const vec4 quad, const uint slot) {
     return SLOT == 4u ? quad : vec4(slot % 2u == 0u ? quad.xy : quad.zw, 0.0, 0.0);
 }
 
-// With FUSED, in the share of the row's own position: scores of its key, and its value, both as the cache gives them back; with
-// `stores` also to the cache. `own`: the number of its block.
+// With FUSED, in the share of the row's own position: computes the scores of its key, and its value, both as they would be read
+// back from the cache; with `stores` also stores them in the cache. `own` is the number of its block.
 void attend_own(const AttendArgs args, const uint own, const uint at, const uint kv_head, const bool stores) {
     const uint64_t part = kv_part(args.cache, own, kv_head);
     if (gl_SubgroupID == QUERIES % SUBGROUPS) {
@@ -277,7 +278,7 @@ void attend_begin() {
     [[unroll]] for (uint i = 0u; i < QUERIES * HELD; ++i) attend_sum[i] = vec4(0.0);
 }
 
-// Asks for the numbers of a sequence's blocks from `first` on, up to `last`.
+// Loads the numbers of a sequence's blocks from `first` on, up to `last`.
 void attend_hold_blocks(const AttendArgs args, const uvec4 place, const uint first, const uint last) {
     if (HOLDS_BLOCKS) {
         attend_first_held = first;
@@ -285,7 +286,7 @@ void attend_hold_blocks(const AttendArgs args, const uvec4 place, const uint fir
     }
 }
 
-// Address of a position's key.
+// Returns the address of a position's key.
 uint64_t attend_part(const AttendArgs args, const uvec4 place, const uint kv_head, const uint position) {
     const uint index = position / KV_BLOCK;
     uint block;
@@ -297,7 +298,7 @@ uint64_t attend_part(const AttendArgs args, const uvec4 place, const uint kv_hea
     return kv_part(args.cache, block, kv_head);
 }
 
-// Asks for the keys of UNROLL positions of a team, from `base` on and TEAMS apart; for those from `end` on of the last.
+// Loads the keys of UNROLL positions of a team, from `base` on and TEAMS apart; from `end` on those of the last position.
 void attend_fetch_keys(const AttendArgs args, const uvec4 place, const uint kv_head, const uint base, const uint end) {
     const uint last = (end - 1u) / KV_BLOCK;
     if (HOLDS_BLOCKS && (min(base + STRIDE, end) - 1u) / KV_BLOCK >= attend_first_held + SUBGROUP) {
@@ -313,7 +314,7 @@ void attend_fetch_keys(const AttendArgs args, const uvec4 place, const uint kv_h
     }
 }
 
-// Asks for their values, behind the keys of the same positions and before those of others.
+// Loads their values, after the keys of the same positions and before those of others.
 void attend_fetch_values(const AttendArgs args, const uvec4 place, const uint kv_head, const uint base, const uint end) {
     [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
         const uint position = min(base + u * TEAMS + attend_team(), end - 1u);
@@ -325,7 +326,7 @@ void attend_fetch_values(const AttendArgs args, const uvec4 place, const uint kv
     }
 }
 
-// Scores of the keys that were fetched.
+// Computes the scores of the keys that were loaded.
 void attend_score() {
     [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
         [[unroll]] for (uint r = 0u; r < QUERIES; ++r) attend_scores[u * QUERIES + r] = 0.0;
@@ -347,7 +348,7 @@ void attend_score() {
     }
 }
 
-// Makes weights of the scores; those of positions from `end` on are 0.
+// Turns the scores into weights; those of positions from `end` on are 0.
 void attend_weigh(const uint base, const uint end) {
     const uint first = base + attend_team();
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
@@ -367,7 +368,7 @@ void attend_weigh(const uint base, const uint end) {
     }
 }
 
-// Adds the values that were fetched.
+// Adds the values that were loaded.
 void attend_add() {
     [[unroll]] for (uint u = 0u; u < UNROLL; ++u) {
         [[unroll]] for (uint c = 0u; c < CHUNKS; ++c) {
@@ -383,8 +384,8 @@ void attend_add() {
     }
 }
 
-// Adds up the sums of a subgroup's teams. Each then has the slots from the returned one of its HELD on, HELD / SPREAD of them;
-// teams from SPREAD on have the same as others.
+// Adds up the sums of a subgroup's teams. Each team then has HELD / SPREAD of its HELD slots, from the returned one on; teams
+// from SPREAD on have the same slots as others.
 uint attend_join_teams() {
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
         float high = attend_high[r];
@@ -402,7 +403,7 @@ uint attend_join_teams() {
         [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
             attend_total[r] += subgroupShuffleXor(attend_total[r], step);
             if (halves) {
-                // Each gives the half that it does not keep.
+                // Each passes on the half that it does not keep.
                 [[unroll]] for (uint i = 0u; i < before / 2u; ++i) {
                     const vec4 low = attend_sum[r * HELD + i];
                     const vec4 rest = attend_sum[r * HELD + before / 2u + i];
@@ -419,8 +420,8 @@ uint attend_join_teams() {
     return offset;
 }
 
-// Adds `count` results in shared memory, with marks from `mark` on and sums from `from` on, SLOTS * `apart` between them, to
-// what is given.
+// Adds `count` results in shared memory to the given ones, with marks from `mark` on and sums from `from` on, SLOTS * `apart`
+// between them.
 void attend_gather(const uint mark, const uint from, const uint apart, const uint count, inout vec2 marks, inout vec4 sum) {
     float high = marks.x;
     for (uint i = 0u; i < count; i += READ) {
@@ -442,8 +443,8 @@ void attend_gather(const uint mark, const uint from, const uint apart, const uin
     marks = vec2(high, total);
 }
 
-// Puts the teams' sums together, with the row's own position if `owner`, and emits them if `alone`, otherwise writes them as
-// the part `part`.
+// Merges the teams' sums, including the row's own position if `owner`, and emits them if `alone`; otherwise writes them as the
+// part `part`.
 void attend_merge(
     const AttendArgs args,
     const uint row,
@@ -485,14 +486,14 @@ void attend_merge(
             } else {
                 AttendParts(part).at[r * PART + 1u + slot] = sum;
                 if (slot == 0u) AttendParts(part).at[r * PART] = vec4(marks, 0.0, 0.0);
-                // What this invocation wrote comes before its workgroup counts as done.
+                // What this invocation wrote has to be visible before its workgroup counts as done.
                 memoryBarrierBuffer();
             }
         }
     }
 }
 
-// Puts the shares of a row and group together: ABREAST of them at a time, then what comes of those.
+// Merges the shares of a row and group: ABREAST of them at a time, then the results of those.
 void attend_finish(const AttendArgs args, const uint row, const uint group, const uint shares, const uint64_t parts) {
     for (uint item = attend_invocation(); item < ABREAST * WIDE; item += gl_WorkGroupSize.x) {
         const uint r = item % WIDE / SLOTS;
@@ -536,7 +537,7 @@ void attend_finish(const AttendArgs args, const uint row, const uint group, cons
     attend_pad(args, row, group);
 }
 
-// Asks for the queries, not with FUSED.
+// Loads the queries, without FUSED.
 void attend_ask_queries(const AttendArgs args, const uint row, const uint group) {
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
         [[unroll]] for (uint i = 0u; i < HELD; ++i) {
@@ -549,7 +550,7 @@ void attend_ask_queries(const AttendArgs args, const uint row, const uint group)
     }
 }
 
-// The queries in shared memory to the lanes that need them.
+// Distributes the queries in shared memory to the lanes that need them.
 void attend_take_queries() {
     [[unroll]] for (uint r = 0u; r < QUERIES; ++r) {
         [[unroll]] for (uint i = 0u; i < HELD; ++i) {
@@ -559,7 +560,7 @@ void attend_take_queries() {
     }
 }
 
-// One share of a row's positions: `size` blocks from the `split`-th share on.
+// Processes one share of a row's positions: `size` blocks, of the `split`-th share.
 void attend_work(
     const AttendArgs args,
     const uvec4 place,
@@ -582,13 +583,13 @@ void attend_work(
     uint own = 0u;
     if (owner) own = kv_block(place, args.tables, RING, position / KV_BLOCK);
     if (begin < end) attend_hold_blocks(args, place, begin / KV_BLOCK, (end - 1u) / KV_BLOCK);
-    // Other steps left what is in the cache, unless the launch before has stored this one's rows.
+    // What is in the cache was stored by other steps, unless the launch before has stored this step's rows.
     if (FUSED != 0u && begin < end) {
         attend_fetch_keys(args, place, kv_head, begin, end);
         attend_fetch_values(args, place, kv_head, begin, end);
     }
     if (FUSED != 0u && args.rope != 0ul) head_turn(position);
-    // Behind this, and not before, what the dispatch before leaves is read.
+    // What the dispatch before leaves is read after this, and not before.
     chain_wait(args.chain);
     if (FUSED != 0u) {
         attend_prepare(args, row, group, kv_head, owner, scale);
@@ -622,9 +623,9 @@ void attend_work(
     if (shares == 1u) {
         attend_pad(args, row, group);
     } else {
-        // Each invocation's writes come before the count, and what the last one reads comes behind it. Not in the terms of
-        // the Vulkan memory model: with it every access of shared memory carries a barrier, which Mesa 22.3's software
-        // driver takes for one of the whole workgroup, in branches too.
+        // Each invocation's writes come before the count, and what the last one reads comes after it. This is not expressed in
+        // the terms of the Vulkan memory model: with it every access of shared memory would carry a barrier, which Mesa 22.3's
+        // software driver treats as one of the whole workgroup, even in branches.
         barrier();
         if (attend_invocation() == 0u) attend_turn = atomicAdd(AttendCounters(args.counters).at[group_of_all], 1u);
         barrier();
@@ -640,26 +641,26 @@ void attend_share(const AttendArgs args, const uvec4 place, const uint row, cons
     const uint position = place.y;
     const uint first_block = kv_first(position, WINDOW) / KV_BLOCK;
     const uint blocks = (kv_end(place) - 1u) / KV_BLOCK + 1u - first_block;
-    // Few blocks take less time than putting shares together does.
+    // Few blocks take less time than merging shares does.
     const uint size = blocks <= ALONE ? blocks : max((blocks + SPLITS - 1u) / SPLITS, LEAST);
     const uint shares = (blocks + size - 1u) / size;
-    // Every workgroup can tell how many have work, so those without need not be counted.
+    // Every workgroup can compute how many have work, so those without work need not be counted.
     if (split < shares) attend_work(args, place, row, group, split, size, shares);
 }
 
-// Attention of the step's rows. `group` is the number of this workgroup, `groups` how many there are, no more than the work of
-// the rows that there is room for.
+// Computes attention of the step's rows. `group` is the number of this workgroup, `groups` how many there are: no more than the
+// work of the rows that there is room for.
 void attend(const AttendArgs args, const uint group, const uint groups) {
     const uint items_of_row = GROUPS_OF_ROW * SPLITS;
     if (FUSED != 0u) attend_ask_constants(args);
-    // The first row is asked for beside the number of rows.
+    // The first row is loaded at the same time as the number of rows.
     uvec4 place = kv_row(args.frame, group / items_of_row);
     const uint items = Words(args.frame).at[0] * items_of_row;
     for (uint item = group; item < items;) {
         attend_share(args, place, item / items_of_row, item / SPLITS % GROUPS_OF_ROW, item % SPLITS);
         item += groups;
         if (item < items) place = kv_row(args.frame, item / items_of_row);
-        // The next share's preparation writes what this one's threads may still read.
+        // The preparation of the next share overwrites what invocations may still be reading for this one.
         barrier();
     }
 }

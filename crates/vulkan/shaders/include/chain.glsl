@@ -1,6 +1,6 @@
 // Dispatches that follow one another without a barrier. Workgroups of one start as soon as the device has room for them, do
 // what does not depend on the dispatch before, and wait until all its workgroups have counted themselves out.
-// crates/vulkan/src/chain.rs draws the memory and says what happens where the wait does not end.
+// crates/vulkan/src/chain.rs draws the memory and says what happens if the wait does not end.
 
 #extension GL_EXT_buffer_reference2 : require
 #extension GL_EXT_scalar_block_layout : require
@@ -15,12 +15,12 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) volatile coherent b
 
 // Bytes from one link to the next: no two share a line of a cache.
 const uint CHAIN_LINK_BYTES = 256u;
-// Looks at a counter between two looks at whether the chain has failed; each takes up to a microsecond.
+// Looks at a counter between two looks at whether the chain has failed; each look takes up to a microsecond.
 const uint CHAIN_LOOKS = 1u << 10;
 
-// With CHAIN_MEMORY_MODEL defined a shader is in the terms of the Vulkan memory model, as those with cooperative matrices are,
-// and says that other workgroups see what it writes, and the other way round. What it hands on is nonprivate then, and
-// coherent elsewhere (memory.glsl).
+// With CHAIN_MEMORY_MODEL defined, a shader uses the terms of the Vulkan memory model, as those with cooperative matrices do,
+// and states that other workgroups see what it writes and the other way round. What it hands on is then nonprivate, and
+// coherent otherwise (memory.glsl).
 #ifdef CHAIN_MEMORY_MODEL
 #extension GL_KHR_memory_scope_semantics : require
 const int CHAIN_SEMANTICS = gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible;
@@ -39,7 +39,7 @@ void chain_meet() {
 }
 #endif
 
-// Waits until the dispatch before this one is done. All invocations of the workgroup call it. Without a chain the link is 0.
+// Waits until the dispatch before this one is done. All invocations of the workgroup call it. Outside a chain the link is 0.
 void chain_wait(const uint64_t link) {
     if (link != 0ul) {
         if (gl_LocalInvocationIndex == 0u) {
@@ -57,11 +57,11 @@ void chain_wait(const uint64_t link) {
     }
 }
 
-// Says that this workgroup is done. All its invocations call it.
+// Signals that this workgroup is done. All its invocations call it.
 void chain_signal(const uint64_t link) {
     if (link != 0ul) {
 #ifdef CHAIN_MEMORY_MODEL
-        // The one that counts hands on what all have written and it has met.
+        // After meeting all others, the invocation that counts hands on what they have written.
         chain_meet();
         if (gl_LocalInvocationIndex == 0u) chain_fence();
 #else

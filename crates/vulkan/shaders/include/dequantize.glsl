@@ -1,13 +1,12 @@
 // Units of weights (formats.glsl) as halves, for the matrix units.
 //
-// A unit is decoded one step after it is loaded, so that the loads of the next step stand before the products of this one.
+// A unit is decoded one step after it is loaded, so that the loads of the next step come before the products of this one.
 //
-// Decoding is exact up to the one rounding to f16: codes become halves by putting them into the mantissa of 1024, which is
-// exact, and are multiplied with a scale that is itself an f16 (Q4_0, Q8_0), or in f32 where the scale is a product (Q4_K,
-// Q6_K).
+// Decoding is exact except for the one rounding to f16. Codes become halves by being put into the mantissa of 1024, which is
+// exact, and are multiplied by a scale that is itself an f16 (Q4_0, Q8_0), or in f32 if the scale is a product (Q4_K, Q6_K).
 //
-// Where PERMUTED is 1, each four elements are in the order 0, 2, 1, 3: what masks of two 16-bit lanes give without moves.
-// The sum of a product does not depend on the order, so the operand is permuted alike (permute_halves).
+// If PERMUTED is 1, each four elements are in the order 0, 2, 1, 3, which masks of two 16-bit lanes produce without moves. The
+// sum of a product does not depend on the order, so the operand is permuted in the same way (permute_halves).
 
 #define PERMUTED (!FORMAT_IS_FLOAT)
 
@@ -19,14 +18,14 @@ f16vec2 halves_of(const uint bits) {
 }
 
 #if FORMAT == FORMAT_Q4_0
-// Elements 0..3 of the low nibbles of four bytes; nibbles are two's complement, and 1024 + 8 + code has the bits below.
+// Returns elements 0..3 of the low nibbles of four bytes; nibbles are two's complement, and 1024 + 8 + code has the bits below.
 uvec2 low_nibbles(const uint word, const f16vec2 scale) {
     const f16vec2 even = halves_of((word & 0x000F000Fu) ^ 0x64086408u) - f16vec2(1032.0hf);
     const f16vec2 odd = halves_of(((word >> 8) & 0x000F000Fu) ^ 0x64086408u) - f16vec2(1032.0hf);
     return uvec2(packFloat2x16(even * scale), packFloat2x16(odd * scale));
 }
 
-// The same of the high nibbles, which stand for sixteen times as much.
+// Does the same for the high nibbles, which stand for sixteen times as much.
 uvec2 high_nibbles(const uint word, const f16vec2 scale) {
     const f16vec2 sixteenth = f16vec2(0.0625hf);
     const f16vec2 even = fma(halves_of((word & 0x00F000F0u) ^ 0x64806480u), sixteenth, f16vec2(-72.0hf));
@@ -42,7 +41,7 @@ void decode_unit(const Unit unit, out uvec4 halves[UNIT_VECTORS]) {
     halves[3] = uvec4(high_nibbles(unit.codes.z, scale), high_nibbles(unit.codes.w, scale));
 }
 #elif FORMAT == FORMAT_Q8_0
-// Four signed bytes: 1024 + 128 + code has the bits below.
+// Decodes four signed bytes: 1024 + 128 + code has the bits below.
 uvec2 byte_halves(const uint word, const f16vec2 scale) {
     const f16vec2 even = halves_of((word & 0x00FF00FFu) ^ 0x64806480u) - f16vec2(1152.0hf);
     const f16vec2 odd = halves_of(((word >> 8) & 0x00FF00FFu) ^ 0x64806480u) - f16vec2(1152.0hf);
@@ -57,7 +56,7 @@ void decode_unit(const Unit unit, out uvec4 halves[UNIT_VECTORS]) {
     halves[3] = uvec4(byte_halves(unit.more.z, scale), byte_halves(unit.more.w, scale));
 }
 #elif FORMAT == FORMAT_Q4_K || FORMAT == FORMAT_Q6_K
-// Four bytes, of which `flip` is XOR-ed into the low and `bias` is 1024 plus what the flipped code exceeds its value by.
+// Decodes four bytes: `flip` is XOR-ed into the codes, and `bias` is 1024 plus the excess of the flipped code over its value.
 uvec2 scaled_bytes(const uint word, const uint flip, const float16_t bias, const float scale, const float offset) {
     const uint pattern = 0x64006400u | flip;
     const f16vec2 even = halves_of((word & 0x00FF00FFu) ^ pattern) - f16vec2(bias);
@@ -82,7 +81,7 @@ void decode_unit(const Unit unit, out uvec4 halves[UNIT_VECTORS]) {
     halves[3] = uvec4(scaled_bytes(high.z, 0, bias, scale, offset), scaled_bytes(high.w, 0, bias, scale, offset));
 }
 #else
-// The 6-bit codes of elements 4 * part .. 4 * part + 3 from their low nibbles and their high pairs.
+// Returns the 6-bit codes of elements 4 * part .. 4 * part + 3 from their low nibbles and their high pairs.
 uint six_bits(const uint low, const uint high, const uint part) {
     return (low & 0x0F0F0F0Fu) | (((high >> (2 * part)) & 0x03030303u) << 4);
 }
@@ -122,7 +121,7 @@ void decode_unit(const Unit unit, out uvec4 halves[UNIT_VECTORS]) {
 }
 #endif
 
-// Eight halves of the operand in the order of the weights.
+// Returns eight halves of the operand in the order of the weights.
 uvec4 permute_halves(const uvec4 words) {
 #if PERMUTED
     return uvec4((words.x & 0xFFFFu) | (words.y << 16), (words.x >> 16) | (words.y & 0xFFFF0000u),

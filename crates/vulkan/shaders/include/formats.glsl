@@ -1,5 +1,5 @@
-// The formats of weights on the device (crates/vulkan/src/pack.rs draws them): loading a unit of a row and making it ready
-// for a product. FORMAT is one of these; a unit is what 16 bytes of codes hold (32 in Q8_0).
+// The formats of weights on the device (crates/vulkan/src/pack.rs draws them): loading a unit of a row and preparing it for a
+// product. FORMAT is one of these. A unit is what 16 bytes of codes hold (32 in Q8_0).
 
 #extension GL_EXT_buffer_reference2 : require
 #extension GL_EXT_scalar_block_layout : require
@@ -46,7 +46,7 @@ const uint UNIT = 32u;
 #endif
 const uint UNITS_OF_GROUP = 128u / UNIT;
 
-// A unit as it lies in memory.
+// A unit as it is in memory.
 struct Unit {
     uvec4 codes;
 #if FORMAT == FORMAT_Q8_0
@@ -87,7 +87,7 @@ Unit load_unit(const Planes planes, const uint row, const uint unit) {
 
 #if FORMAT_IS_FLOAT
 
-// Four elements of a unit from element 4 * part on.
+// Returns four elements of a unit from element 4 * part on.
 vec4 unit_values(const Unit unit, const uint part) {
 #if FORMAT == FORMAT_F32
     return uintBitsToFloat(unit.codes);
@@ -102,7 +102,7 @@ vec4 unit_values(const Unit unit, const uint part) {
 
 #else
 
-// A unit ready for products: signed bytes of elements 0..15 and 16..31, and what their sums count.
+// A unit prepared for products: signed bytes of elements 0..15 and 16..31, and what their sums stand for.
 // Q4_0, Q8_0: value = scale * byte. Q4_K: value = scale * byte - other. Q6_K: `other` is the scale of the second half.
 struct Block {
     uvec4 low;
@@ -188,7 +188,7 @@ vec4 signed_bytes(const uint word) {
     );
 }
 
-// Four elements of a row from element `first` (a multiple of 4) on, exactly.
+// Returns four elements of a row from element `first` (a multiple of 4) on, exactly.
 vec4 weight_values(const Planes planes, const uint row, const uint first) {
 #if FORMAT == FORMAT_F32
     return ReadVec4s(planes.codes).at[row * (planes.groups * 32u) + first / 4u];

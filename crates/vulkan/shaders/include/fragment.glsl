@@ -1,10 +1,10 @@
-// Units of weights (formats.glsl) as what an invocation holds of a left factor of 16 x 16, without shared memory. After
-// dequantize.glsl, with whose roundings and order: each four elements come as 0, 2, 1, 3.
+// Units of weights (formats.glsl) as an invocation holds them in a left factor of 16 x 16, without shared memory. Included
+// after dequantize.glsl, whose roundings and order it shares: each four elements come as 0, 2, 1, 3.
 //
 // Word w of a unit's 16 bytes of codes holds elements 4w..4w+3 and 16+4w..19+4w (in Q8_0 each of two words): two products of
 // 16 columns, of which an invocation has four in each row.
 //
-// What is loaded stays 32 bits wide: compilers pack two 16-bit values of a loop into one register, and wait for both to do so.
+// Loaded values stay 32 bits wide: compilers pack two 16-bit values of a loop into one register, and wait for both to do so.
 
 struct Share {
     uvec4 codes;
@@ -40,15 +40,15 @@ Share load_share(const Planes planes, const uint row, const uint unit) {
     return loaded;
 }
 
-// What codes are XOR-ed with to become halves. In registers of each lane, a mask and a XOR are one instruction; known
-// constants, and values that a subgroup shares, would take two.
+// The values with which codes are XOR-ed to become halves. With them in registers of each lane, a mask and a XOR are one
+// instruction; with known constants, or values that a subgroup shares, they would be two.
 struct Magic {
     uint low;
     uint high;
     f16vec2 sixteenth;
 };
 
-// `zero` is 0, which the compiler must not know, nor that all lanes have the same.
+// `zero` is 0. The compiler must not know that, nor that all lanes have the same value.
 Magic magic_of(const uint zero) {
 #if FORMAT == FORMAT_Q4_0
     return Magic(0x64086408u | zero, 0x64806480u | zero, halves_of(0x2C002C00u | zero));
@@ -61,15 +61,15 @@ Magic magic_of(const uint zero) {
 #endif
 }
 
-// A unit's scale, ready for its words. Of a K format: factor and addend of the unit's halves, for codes with 1024 and their
-// XOR-ed bit added; the addend is exact to 2^-24 of 1056 steps, which is less than the rounding to f16.
+// A unit's scale, prepared for its words. For a K format: factor and addend of the unit's halves, for codes with 1024 and their
+// XOR-ed bit added. The addend is exact to 2^-24 of 1056 steps, which is less than the rounding to f16.
 #if FORMAT_IS_K
 #define UnitScale vec4
 #else
 #define UnitScale f16vec2
 #endif
 
-// `odd`: whether it is the second of two neighbours.
+// `odd`: whether the unit is the second of two neighbours.
 UnitScale unit_scale(const Share unit, const bool odd) {
 #if FORMAT_IS_K
     const int both = int(unit.scales >> (odd ? 16 : 0));
@@ -86,12 +86,13 @@ UnitScale unit_scale(const Share unit, const bool odd) {
 #endif
 }
 
-// A component, without an index: registers have none, and a compiler that sees one before it unrolls takes memory instead.
+// Returns a component without an index: registers have none, and a compiler that sees one before it unrolls uses memory
+// instead.
 uint component(const uvec4 all, const uint index) {
     return index == 0 ? all.x : index == 1 ? all.y : index == 2 ? all.z : all.w;
 }
 
-// Four codes in the bytes of a word.
+// Decodes four codes in the bytes of a word.
 uvec2 share_bytes(const uint word, const uint flip, const vec2 scale) {
     const f16vec2 even = halves_of((word & 0x00FF00FFu) ^ flip);
     const f16vec2 odd = halves_of(((word >> 8) & 0x00FF00FFu) ^ flip);
@@ -116,7 +117,7 @@ uvec4 share_nibbles(const uint word, const Magic magic, const f16vec2 scale) {
     return uvec4(packFloat2x16(a * scale), packFloat2x16(b * scale), packFloat2x16(c * scale), packFloat2x16(d * scale));
 }
 
-// The eight elements of a word: those of the first product, those of the second.
+// Returns the eight elements of a word: those of the first product, then those of the second.
 uvec4 decode_word(const Share unit, const Magic magic, const UnitScale scale, const uint word) {
     const uint codes = component(unit.codes, word);
 #if FORMAT == FORMAT_Q4_0

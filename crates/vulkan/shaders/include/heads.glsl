@@ -1,17 +1,17 @@
-// What happens to a head between its projection and attention: norm and rotation, and for keys and values the store. One
-// subgroup works on a head; what it asks of memory and what it makes of that are apart, so that whoever includes this can
-// have everything under way before anything is waited for.
+// Work on a head between its projection and attention: norm and rotation, and for keys and values the store. One subgroup works
+// on a head. What it loads and what it computes from that are separate, so that the including shader can have all loads in
+// flight before it waits for anything.
 //
 // Before the include: kv.glsl, and the constants SUBGROUP and HEAD_PLACES (heads in shared memory).
 //
-// Functions that attend.comp uses return at their end alone: they are put where they are called when it is compiled.
+// Functions that attend.comp uses return only at their end, because they are inlined when it is compiled.
 
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_EXT_control_flow_attributes : require
 
 const uint HEAD_HALF = DIM / 2u;
-// Pairs that turn together, elements j and j + DIM / 2, of an invocation.
+// An invocation's pairs that rotate together, elements j and j + DIM / 2.
 const uint HEAD_PAIRS = (HEAD_HALF + SUBGROUP - 1u) / SUBGROUP;
 const uint HEAD_QUADS = (DIM + 3u) / 4u;
 // Quads that share a scale of an int8 cache.
@@ -33,14 +33,15 @@ bool head_has(const uint i) {
     return HEAD_HALF % SUBGROUP == 0u || head_index(i) < HEAD_HALF;
 }
 
-// Cosine and sine of the angle by which a pair turns at a position. `turns` is the pair's share of a full turn for each
-// position in units of 2^-64, high word first. The product is exact but for whole turns, which do not matter.
+// Returns cosine and sine of the angle by which a pair rotates at a position. `turns` is the part of a full turn by which the
+// pair rotates per position, in units of 2^-64, high word first. The product is exact except for whole turns, which do not
+// matter.
 vec2 head_rotation(const uint position, const uvec2 turns) {
     uint carried, low;
     umulExtended(position, turns.y, carried, low);
     const uint angle = position * turns.x + carried;
     const uint quarter = (angle + 0x20000000u) >> 30;
-    // Within an eighth of a turn of a quarter, in radians.
+    // The distance from the nearest quarter turn, at most an eighth of a turn, in radians.
     const float x = float(int(angle - (quarter << 30))) * 1.4629180792671596e-9;
     const float y = x * x;
     const float sine = x + x * y * (-1.6666667e-1 + y * (8.3333333e-3 + y * (-1.9841270e-4 + y * 2.7557319e-6)));
@@ -49,19 +50,19 @@ vec2 head_rotation(const uint position, const uvec2 turns) {
     return (quarter & 2u) != 0u ? -odd : odd;
 }
 
-// Asks for the table `rope`, unless 0.
+// Loads the table `rope`, unless it is 0.
 void head_ask_shares(const uint64_t rope) {
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
         if (rope != 0ul && head_has(i)) head_shares[i] = Pairs(rope).at[head_index(i)];
     }
 }
 
-// Makes rotations of what was asked for.
+// Computes rotations from what was loaded.
 void head_turn(const uint position) {
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) head_turns[i] = head_rotation(position, head_shares[i]);
 }
 
-// Asks for the norm weights of the head, unless 0.
+// Loads the norm weights of the head, unless 0.
 void head_ask_weights(const uint64_t weight) {
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
         const uint j = head_index(i);
@@ -72,7 +73,7 @@ void head_ask_weights(const uint64_t weight) {
     }
 }
 
-// Asks for the head.
+// Loads the head.
 void head_ask(const uint64_t source) {
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
         const uint j = head_index(i);
@@ -83,7 +84,7 @@ void head_ask(const uint64_t source) {
     }
 }
 
-// Norm, rotation and the factor `scale` for the head.
+// Applies norm, rotation and the factor `scale` to the head.
 void head_prepare(const bool norms, const bool rotates, const float epsilon, const float scale) {
     float squares = 0.0;
     [[unroll]] for (uint i = 0u; i < HEAD_PAIRS; ++i) {
@@ -111,28 +112,29 @@ void head_stage(const uint place) {
     }
 }
 
-// Four elements of a staged head, those beyond it 0.
+// Returns four elements of a staged head; those beyond it are 0.
 vec4 head_quad(const uint place, const uint quad) {
     const vec4 values = head_values[place * HEAD_QUADS + quad];
     return DIM % 4u == 0u || quad < HEAD_QUADS - 1u ? values : vec4(values.xy, 0.0, 0.0);
 }
 
-// Scale of the group that a quad of a staged head is in, and its inverse: (NaN, 0) for a group that is not finite, so that it
-// stays broken.
+// Returns the scale of the group that a quad of a staged head is in, and its inverse: (NaN, 0) for a group that is not finite,
+// so that it stays broken.
 vec2 head_scaling(const uint place, const uint quad) {
     const uint first = quad / HEAD_GROUP_QUADS * HEAD_GROUP_QUADS;
     uvec4 high = uvec4(0u);
     for (uint k = 0u; k < HEAD_GROUP_QUADS; ++k) {
         high = max(high, floatBitsToUint(head_quad(place, first + k)) & 0x7FFFFFFFu);
     }
-    // Magnitudes are in the order of their bits, with what is not finite at the end.
+    // Magnitudes have the order of their bits, with those that are not finite at the end.
     const uint highest = max(max(high.x, high.y), max(high.z, high.w));
     const float scale = kv_half(kv_part_of_127(uintBitsToFloat(highest)));
     const vec2 scaling = vec2(scale, scale > 0.0 ? kv_inverse(scale) : 0.0);
     return highest < 0x7F800000u ? scaling : vec2(uintBitsToFloat(0x7FC00000u), 0.0);
 }
 
-// A quad of a staged head as the cache gives it back; with `stores` also to position `at` of a part.
+// Returns a quad of a staged head as it would be read back from the cache; with `stores` also stores it at position `at` of a
+// part.
 vec4 head_keep(const uint place, const uint quad, const bool stores, const uint64_t part, const uint at) {
     vec4 value = head_quad(place, quad);
     const bool whole = DIM % 4u == 0u || quad < HEAD_QUADS - 1u;

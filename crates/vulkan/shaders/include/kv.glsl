@@ -1,7 +1,7 @@
 // The KV cache: where a position's key and value are, how they are rounded and how they are read.
 // crates/vulkan/src/kernels/attention/cache.rs draws the layout.
 //
-// Whoever includes this defines the constants KV (a KV_ value), DIM (elements of a head, even) and KV_HEADS.
+// The including shader defines the constants KV (a KV_ value), DIM (elements of a head, even) and KV_HEADS.
 
 #extension GL_EXT_shader_explicit_arithmetic_types : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -24,45 +24,47 @@ const uint KV_HEAD_BYTES = KV == KV_F32 ? 4u * DIM : (KV == KV_F16 ? 2u * DIM : 
 // Keys (or values) of one head in one block.
 const uint KV_PART_BYTES = (KV_BLOCK * KV_HEAD_BYTES + 15u) / 16u * 16u;
 
-// A row of the step as the host describes it: token, position, slot with the rows that it sees ahead, first entry in the tables.
+// Returns a row of the step as the host describes it: token, position, slot with the rows that it sees ahead, first entry in
+// the tables.
 uvec4 kv_row(const uint64_t frame, const uint row) {
     return Quads(frame).at[1u + row];
 }
 
-// First position that a row does not see any more.
+// Returns the first position that a row no longer sees.
 uint kv_end(const uvec4 row) {
     return row.y + (row.z >> 16) + 1u;
 }
 
-// Number of the cache's block that holds a sequence's block `index`. `ring`: blocks of a slot's ring, 0 for block tables.
+// Returns the number of the cache's block that holds a sequence's block `index`. `ring`: blocks of a slot's ring, 0 for block
+// tables.
 uint kv_block(const uvec4 row, const uint64_t tables, const uint ring, const uint index) {
     return ring > 0u ? (row.z & 0xFFFFu) * ring + index % ring : Words(tables).at[row.w + index];
 }
 
-// Address of a head's keys in a block; its values are KV_PART_BYTES behind.
+// Returns the address of a head's keys in a block; its values follow KV_PART_BYTES later.
 uint64_t kv_part(const uint64_t cache, const uint block, const uint head) {
     return cache + uint64_t(block * KV_HEADS + head) * uint64_t(2u * KV_PART_BYTES);
 }
 
-// First position that a row at `position` sees.
+// Returns the first position that a row at `position` sees.
 uint kv_first(const uint position, const uint window) {
     return position >= window ? position - window + 1u : 0u;
 }
 
-// Four int8 codes as floats. Adding to the mantissa of 2^23 converts without the slow conversion instruction.
+// Returns four int8 codes as floats. Adding to the mantissa of 2^23 converts without the slow conversion instruction.
 vec4 kv_codes(const uint word) {
     const uint offset = word ^ 0x80808080u;
     const uvec4 bytes = uvec4(offset, offset >> 8, offset >> 16, offset >> 24) & 0xFFu;
     return uintBitsToFloat(bytes | 0x4B000000u) - 8388736.0;
 }
 
-// Scale of the element at `element` of a position in an int8 part.
+// Returns the scale of the element at `element` of a position in an int8 part.
 float kv_scale(const uint64_t part, const uint at, const uint element) {
     const uint index = KV_BLOCK * DIM / 2u + at * KV_GROUPS + element / KV_GROUP;
     return unpackHalf2x16(uint(KvShorts(part).at[index])).x;
 }
 
-// Four elements of a position of a part, those beyond the head 0.
+// Returns four elements of a position of a part; those beyond the head are 0.
 vec4 kv_slow(const uint64_t part, const uint at, const uint element) {
     vec4 values = vec4(0.0);
     for (uint k = 0u; k < 4u && element + k < DIM; ++k) {
@@ -77,7 +79,7 @@ vec4 kv_slow(const uint64_t part, const uint at, const uint element) {
 // Rounding to the cache, exactly as trine_backend::reference does it. Divisions are done in integers, because Vulkan's float
 // division may be off by units in the last place.
 
-// highest / 127 rounded to f32, for normal numbers; what is smaller rounds to an f16 of 0 in any case.
+// Returns highest / 127 rounded to f32, for normal numbers; smaller ones round to an f16 of 0 in any case.
 float kv_part_of_127(const float highest) {
     const uint bits = floatBitsToUint(highest);
     const uint mantissa = (bits & 0x007FFFFFu) | 0x00800000u;
@@ -91,7 +93,7 @@ float kv_part_of_127(const float highest) {
     return bits >= 0x7F800000u ? highest : (bits < 0x00800000u ? 0.0 : part);
 }
 
-// 1 / scale rounded to f32, for a positive f16.
+// Returns 1 / scale rounded to f32, for a positive f16.
 float kv_inverse(const float scale) {
     const uint bits = floatBitsToUint(scale);
     // An f16 has 11 bits.
@@ -105,7 +107,7 @@ float kv_inverse(const float scale) {
     return bits >= 0x7F800000u ? 0.0 : float(quotient) * uintBitsToFloat(uint(exponent + 127) << 23);
 }
 
-// A value as the bits of an f16, rounded to even: drivers differ in how their conversion rounds.
+// Returns a value as the bits of an f16, rounded to even: drivers differ in how their conversion rounds.
 uint kv_half_bits(const float value) {
     const uint bits = floatBitsToUint(value);
     const uint size = bits & 0x7FFFFFFFu;
@@ -121,12 +123,12 @@ uint kv_half_bits(const float value) {
     return rounded | (bits >> 16 & 0x8000u);
 }
 
-// What an f16 keeps of a value.
+// Returns what an f16 keeps of a value.
 float kv_half(const float value) {
     return unpackHalf2x16(kv_half_bits(value)).x;
 }
 
-// Codes of four values, for the inverse of their scale.
+// Returns the codes of four values, for the inverse of their scale.
 ivec4 kv_codes_of(const vec4 values, const float inverse) {
     return inverse > 0.0 ? ivec4(clamp(roundEven(values * inverse), vec4(-127.0), vec4(127.0))) : ivec4(0);
 }

@@ -9,8 +9,8 @@ struct MatmulArgs {
     uint64_t supers;
     uint64_t operand;      // codes of the activations
     uint64_t operand_scales;
-    uint64_t out0;         // f32, a row for each token; of a gated product in halves its codes
-    uint64_t out1;         // of a gated product in halves a factor for each token
+    uint64_t out0;         // f32, a row for each token; for a gated product in halves the codes
+    uint64_t out1;         // for a gated product in halves, a factor for each token
     uint64_t out2;
     uint64_t scratch;      // counters, all 0, and the parts of tiles that several workgroups share
     uint64_t chain;        // link of the chain, or 0
@@ -18,22 +18,22 @@ struct MatmulArgs {
     uint columns;
     uint groups;           // of 128 columns in a row of the matrix
     uint tokens;           // rows of activations
-    uint split1;           // first feature of out1; of a gated product the first row of `up`
+    uint split1;           // first feature of out1; for a gated product the first row of `up`
     uint split2;           // first feature of out2
     uint whole;            // tiles that one workgroup makes; several share each of the others
-    uint splits;           // how many
+    uint splits;           // how many workgroups share such a tile
     uint aligned;          // 1: outputs can be stored by fours
     float unit;            // power of two that halves are counted in
 };
 
-// Outputs. Where shaders are in the terms of the Vulkan memory model, its barriers reach what is not private alone.
+// Outputs. In shaders that use the terms of the Vulkan memory model, its barriers apply only to what is not private.
 layout(buffer_reference, scalar, buffer_reference_align = 4) nonprivate buffer MatmulFloats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) nonprivate buffer MatmulVec4s { vec4 at[]; };
 // Activations, which a dispatch of the same chain may have written.
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly nonprivate buffer MatmulFactors { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly nonprivate buffer MatmulHalves { uvec4 at[]; };
 
-// Where the output of a feature and token is: segments lie in memory of their own, a row of each for each token.
+// Returns where the output of a feature and token is: each segment has its own memory, with a row for each token.
 uint64_t matmul_output(const MatmulArgs args, const uint feature, const uint token) {
     const bool second = feature >= args.split1;
     const bool third = feature >= args.split2;
@@ -43,12 +43,12 @@ uint64_t matmul_output(const MatmulArgs args, const uint feature, const uint tok
     return base + 4 * uint64_t(token * stride + feature - start);
 }
 
-// Stores an output; nothing beyond the edges.
+// Stores an output, unless it is beyond the edges.
 void matmul_store(const MatmulArgs args, const uint feature, const uint token, const float value) {
     if (feature < args.features && token < args.tokens) MatmulFloats(matmul_output(args, feature, token)).at[0] = value;
 }
 
-// Halves: what values are multiplied with, and where the first of a feature and token is. There are whole groups of features.
+// Halves: the factor on values, and the place of the first value of a feature and token. There are whole groups of features.
 float matmul_inverse_unit(const MatmulArgs args) {
     return uintBitsToFloat(0x7F000000u - floatBitsToUint(args.unit));
 }

@@ -3,8 +3,9 @@
 // AHEAD (see matvec.comp).
 //
 // LANES invocations, a team, share ROWS rows of the matrix and stride over their units; UNROLL units of each row are in flight.
-// The slots are loaded again when they are used up, from the rows of the next tile when those of this one end: with AHEAD each
-// at once, so that an invocation always has loads under way, otherwise all together, which takes fewer registers and copies.
+// When slots have been used they are loaded again, from the rows of the next tile at the end of this one's: with AHEAD each
+// slot immediately, so that an invocation always has loads in flight, otherwise all together, which takes fewer registers and
+// copies.
 
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -30,15 +31,15 @@ struct MatvecArgs {
     uint64_t supers;
     uint64_t operand;      // f32 rows or fixed-point codes; with a norm the residual stream, f32
     uint64_t sums;         // scale and sum of each block of a fixed-point operand; for NORM_ADD_NORM what is added, f32
-    uint64_t out0;         // f32; of a gated product the codes follow in out1 and their scales in out2
+    uint64_t out0;         // f32; for a gated product the codes follow in out1 and their scales in out2
     uint64_t out1;
     uint64_t out2;
     uint64_t weight;       // of the norm before the product
     uint64_t added_weight; // of the norm before the addition
     uint64_t x_out;        // the residual stream after the addition
-    uint rows;             // of the matrix; of a gated product outputs
+    uint rows;             // of the matrix; for a gated product the outputs
     uint columns;
-    uint split1;           // first row of the second segment; of a gated product the first row of `up`
+    uint split1;           // first row of the second segment; for a gated product the first row of `up`
     uint split2;
     uint stride0;          // elements from one row of activations to the next, in each of the outputs
     uint stride1;
@@ -54,13 +55,13 @@ shared uvec4 matvec_staged[STAGED > 0u ? STAGED : 1u];
 shared vec2 matvec_staged_scales[STAGED > 0u ? STAGED / 4u : 1u];
 #endif
 const uint MATVEC_VALUES = ROWS * COLUMNS;
-// Twice, so that the next tile may write while this one is read.
+// Two copies, so that the next tile may be written while this one is read.
 const uint MATVEC_PARTS = LANES > SUBGROUP ? gl_WorkGroupSize.x / SUBGROUP * MATVEC_VALUES : 1u;
 shared float matvec_parts[2u * MATVEC_PARTS];
 shared float matvec_totals[2u * (gl_WorkGroupSize.x / SUBGROUP)];
 shared float matvec_gathered[GATHERED > 0u ? GATHERED : 1u];
 
-// Place in the workgroup; neighbours are neighbours in a subgroup.
+// Returns the place in the workgroup; neighbours are also neighbours in a subgroup.
 uint matvec_invocation() {
     return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
 }
@@ -75,11 +76,11 @@ float matvec_workgroup_sum(const float value, const uint turn) {
     return subgroupAdd(total);
 }
 
-// Four f32 from element 4 * quad of a row on; 0 beyond its columns.
+// Returns four f32 from element 4 * quad of a row on; 0 beyond its columns.
 vec4 matvec_load(const uint64_t address, const uint row, const uint columns, const uint quad) {
     const uint first = 4u * quad;
     if (WHOLE != 0u) {
-        // Read in any case: a branch would keep loads from being under way together.
+        // Always read: a branch would keep loads from being in flight together.
         const vec4 values = MatvecVec4s(address).at[row * (columns / 4u) + min(quad, columns / 4u - 1u)];
         return first < columns ? values : vec4(0.0);
     }
@@ -100,7 +101,7 @@ void matvec_keep(const uint64_t address, const uint columns, const uint quad, co
     }
 }
 
-// The fixed-point bytes (x: high, y: low) of four elements; eight neighbouring invocations hold a block of 32.
+// Returns the fixed-point bytes (x: high, y: low) of four elements; eight neighbouring invocations hold a block of 32.
 uvec2 matvec_quantise(const vec4 values, out vec2 scale) {
     float highest = operand_magnitude(values);
     float sum = values.x + values.y + values.z + values.w;
@@ -167,7 +168,7 @@ void matvec_stage(const MatvecArgs args, const uint prologue, const uint groups,
 
 #if FORMAT_IS_FLOAT
 
-// Four elements of the operand; 0 beyond its end.
+// Returns four elements of the operand; 0 beyond its end.
 vec4 matvec_values(const MatvecArgs args, const bool staged, const uint groups, const uint row, const uint quad) {
     if (staged) return quad < groups * 32u ? matvec_staged[quad] : vec4(0.0);
     return matvec_load(args.operand, row, args.columns, quad);
@@ -175,7 +176,7 @@ vec4 matvec_values(const MatvecArgs args, const bool staged, const uint groups, 
 
 #else
 
-// A block of the operand; one beyond its end counts nothing.
+// Returns a block of the operand; one beyond its end has no effect.
 Operand matvec_operand(const MatvecArgs args, const bool staged, const uint groups, const uint row, const uint unit) {
     const uint blocks = groups * 4u;
     const uint block = min(unit, blocks - 1u);
@@ -216,7 +217,7 @@ void matvec_store_fixed(const MatvecArgs args, const uint first, const uint widt
     const uint quads = width / 4u;
     for (uint i = matvec_invocation(); i < COLUMNS * quads; i += gl_WorkGroupSize.x) {
         const uint row = i / quads;
-        const uint at = 4u * i; // the rows lie one behind the other
+        const uint at = 4u * i; // the rows follow one another
         vec2 scale;
         const uvec2 bytes = matvec_quantise(
             vec4(matvec_gathered[at], matvec_gathered[at + 1u], matvec_gathered[at + 2u], matvec_gathered[at + 3u]), scale
@@ -232,14 +233,14 @@ void matvec_store_fixed(const MatvecArgs args, const uint first, const uint widt
     barrier();
 }
 
-// The product, as workgroup `group` of `groups`. `gated`: the rows of `up` begin at split1.
+// Computes the product, as workgroup `group` of `groups`. `gated`: the rows of `up` begin at split1.
 void matvec(
     const MatvecArgs args, const uint prologue, const bool gated, const uint results, const uint group, const uint groups
 ) {
     const uint invocation = matvec_invocation();
     const uint lane = invocation % LANES;
     const uint team = invocation / LANES;
-    const uint half_rows = (ROWS + 1u) / 2u; // ROWS is even where it counts
+    const uint half_rows = (ROWS + 1u) / 2u; // ROWS is even where this matters
     const uint team_rows = gated ? half_rows : ROWS;
     const uint tile_rows = gl_WorkGroupSize.x / LANES * team_rows;
     const Planes planes = Planes(args.codes, args.high, args.scales, args.supers, (args.columns + 127u) / 128u);
@@ -272,8 +273,8 @@ void matvec(
         [[unroll]] for (uint v = 0u; v < MATVEC_VALUES; ++v) sums[v] = 0.0;
         for (uint chunk = 0u; chunk < chunks; ++chunk) {
             const bool ends = chunk + 1u == chunks;
-            // With AHEAD what follows the last tile is read all the same, but one unit for all: loads under a condition are
-            // waited for where it ends.
+            // With AHEAD, what follows the last tile is read too, but one unit for all: loads under a condition are waited for
+            // where it ends.
             const bool more = !ends || tile + groups < tiles;
             const uint last = more ? units - 1u : 0u;
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {

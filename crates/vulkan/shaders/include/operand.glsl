@@ -1,6 +1,6 @@
 // How a row of activations becomes the operand of a product; crates/vulkan/src/kernels/operand.rs draws the formats.
 
-// What a non-finite value counts as when the largest is looked for.
+// The magnitude that a non-finite value has when the largest is searched for.
 const float OPERAND_INFINITE = uintBitsToFloat(0x7F800000u);
 
 float operand_magnitude(float value) {
@@ -8,23 +8,23 @@ float operand_magnitude(float value) {
 }
 
 float operand_magnitude(vec4 v) {
-    // Magnitudes compare as their bits do, and those of a NaN are above those of infinity.
+    // Magnitudes have the order of their bits, and those of a NaN are above those of infinity.
     const uvec4 bits = floatBitsToUint(v) & 0x7FFFFFFFu;
     return uintBitsToFloat(min(max(max(bits.x, bits.y), max(bits.z, bits.w)), 0x7F800000u));
 }
 
-// 2^exponent for exponents of normal numbers.
+// Returns 2^exponent for exponents of normal numbers.
 float operand_power(int exponent) {
     return uintBitsToFloat(uint(exponent + 127) << 23);
 }
 
-// Exponent of the factor that brings a row whose largest magnitude is `high` into [2^13, 2^14).
+// Returns the exponent of the factor that brings a row whose largest magnitude is `high` into [2^13, 2^14).
 int operand_exponent(float high) {
     int exponent = int(floatBitsToUint(high) >> 23) - 127;
     return clamp(exponent, -100, 127) - 13;
 }
 
-// Four values in fixed point: 256 * high byte + low byte each. x: the high bytes, y: the low bytes. Magnitudes times
+// Returns four values in fixed point: 256 * high byte + low byte each. x: the high bytes, y: the low bytes. Magnitudes times
 // `inverse` are at most 32512.
 uvec2 operand_fixed(vec4 v, float inverse) {
     // Adding 1.5 * 2^23 leaves the rounded integer in the last bits of the mantissa; 128 more rounds the high byte, and puts

@@ -4,8 +4,8 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 
-// One row for each reduction of a kernel, so that no barrier is needed between one and the next: `turn` is the row, and no two
-// calls of a kernel may share it.
+// One row for each reduction of a kernel, so that no barrier is needed between two of them: `turn` is the row, and no two calls
+// in a kernel may use the same one.
 shared float reduce_parts[3][256];
 
 float workgroup_sum(float value, uint turn) {
@@ -17,7 +17,7 @@ float workgroup_sum(float value, uint turn) {
     return subgroupAdd(total);
 }
 
-// The sum of the first of two values, and the largest of the second, which are not negative.
+// Returns the sum of the first of two values, and the largest of the second, which are not negative.
 vec2 workgroup_sum_max(vec2 values, uint turn, uint other_turn) {
     vec2 part = vec2(subgroupAdd(values.x), subgroupMax(values.y));
     if (subgroupElect()) {

@@ -1,10 +1,10 @@
 // The product of a quantised matrix with one row of activations. Before the include: FORMAT, memory.glsl, formats.glsl,
 // operand.glsl, activation.glsl, chain.glsl, and the constants of stream.comp.
 //
-// A team of LANES invocations goes through its rows of the matrix one after the other. Each invocation has its SPAN blocks
-// of the activations in registers, so that nothing but the matrix is read in the loop, and BATCH rows of the matrix under
-// way. A subgroup's sums of BATCH rows are added across its invocations together; those of the subgroups of a team meet in
-// shared memory every ROUND rows.
+// A team of LANES invocations goes through its rows of the matrix one after another. Each invocation has its SPAN blocks of the
+// activations in registers, so that only the matrix is read in the loop, and BATCH rows of the matrix in flight. A subgroup's
+// sums of BATCH rows are added across its invocations together; those of the subgroups of a team meet in shared memory every
+// ROUND rows.
 
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -22,7 +22,7 @@ struct StreamArgs {
     uint64_t scales;
     uint64_t supers;
     uint64_t source;       // f32 activations; with a norm the residual stream
-    uint64_t added;        // for NORM_ADD_NORM what is added after its norm
+    uint64_t added;        // for NORM_ADD_NORM, what is added after its norm
     uint64_t out0;
     uint64_t out1;
     uint64_t out2;
@@ -31,7 +31,7 @@ struct StreamArgs {
     uint64_t updated;      // the residual stream after the addition
     uint rows;             // outputs
     uint columns;
-    uint split1;           // first row of the second segment; of a gated product the first row of `up`
+    uint split1;           // first row of the second segment; for a gated product the first row of `up`
     uint split2;
     float epsilon;
     uint64_t chain;        // link of the chain, or 0
@@ -49,12 +49,12 @@ shared vec2 stream_staged_scales[STAGED / 4u];
 shared float stream_staged_scales[STAGED / 4u];
 #endif
 shared float stream_totals[2u * (gl_WorkGroupSize.x / SUBGROUP)];
-// Of two rounds, which take turns.
+// Sums of two rounds, which take turns.
 shared float stream_parts[2u * (gl_WorkGroupSize.x / SUBGROUP * ROUND)];
 
-// Units of the matrix under way. With two banks, one is loaded while the other is used; with one, its units are loaded again as
-// soon as they are used, for which compilers copy what is still needed, and wait. Two take twice the registers. Scales come
-// as the words of two neighbours: compilers put two 16-bit values of a loop into one register, and wait for both to do so.
+// Units of the matrix in flight. With two banks, one is loaded while the other is used, which takes twice the registers. With
+// one, its units are loaded again as soon as they are used, for which compilers copy what is still needed, and wait. Scales
+// come as the words of two neighbours: compilers put two 16-bit values of a loop into one register, and wait for both to do so.
 Unit stream_units[BANKS * BATCH * SPAN];
 uint stream_scales[BANKS * BATCH * SPAN];
 
@@ -68,14 +68,14 @@ void stream_fetch_row(const Planes planes, const uint bank, const uint b, const 
     }
 }
 
-// A unit that was fetched for a lane; neighbours have the halves of a word of scales.
+// Returns a unit that was loaded for a lane; neighbours have the halves of a word of scales.
 Block stream_block(const uint slot, const uint lane) {
     Unit unit = stream_units[slot];
     unit.scale = uint16_t(stream_scales[slot] >> (lane & 1u) * 16u);
     return unit_block(unit);
 }
 
-// Neighbours are neighbours in a subgroup.
+// Returns the place in the workgroup; neighbours are also neighbours in a subgroup.
 uint stream_invocation() {
     return gl_SubgroupID * SUBGROUP + gl_SubgroupInvocationID;
 }
@@ -94,20 +94,20 @@ vec4 stream_load(const uint64_t address, const uint columns, const uint quad) {
     return 4u * quad < columns ? ActiveVec4s(address).at[quad] : vec4(0.0);
 }
 
-// The scale of a block whose largest magnitude is `highest`: 0 for a block that counts as 0 because the inverse of its scale
-// would overflow, NaN for one that is not finite.
+// Returns the scale of a block whose largest magnitude is `highest`: 0 for a block that counts as 0 because the inverse of its
+// scale would overflow, NaN for one that is not finite.
 float stream_scale(const float highest) {
     if (!(highest < OPERAND_INFINITE)) return uintBitsToFloat(0x7FC00000u);
     return highest <= 1e-30 ? 0.0 : highest / 32512.0;
 }
 
-// Puts four elements of the operand, those of `quad`, into shared memory as quad `place` of `blocks` blocks. Eight
-// neighbouring invocations hold a block.
+// Stores four elements of the operand, those of `quad`, in shared memory as quad `place` of `blocks` blocks. Eight neighbouring
+// invocations hold a block.
 void stream_put(const vec4 values, const uint place, const uint blocks) {
     float highest = operand_magnitude(values);
     [[unroll]] for (uint step = 1u; step < 8u; step *= 2u) highest = max(highest, subgroupShuffleXor(highest, step));
 #if FORMAT == FORMAT_Q4_K
-    // The format with a minimum is the one that needs sums.
+    // Only the format with a minimum needs sums.
     float sum = values.x + values.y + values.z + values.w;
     [[unroll]] for (uint step = 1u; step < 8u; step *= 2u) sum += subgroupShuffleXor(sum, step);
 #endif
@@ -128,7 +128,7 @@ void stream_put(const vec4 values, const uint place, const uint blocks) {
     }
 }
 
-// A staged block of the operand.
+// Returns a staged block of the operand.
 Operand stream_take(const uint block, const uint blocks) {
     Operand x;
     x.high0 = stream_staged[block];
@@ -143,7 +143,7 @@ Operand stream_take(const uint block, const uint blocks) {
     return x;
 }
 
-// A block of an interleaved row: neighbours read beside each other, and need nothing of one another.
+// Returns a block of an interleaved row: neighbours read next to each other, and need nothing from one another.
 Operand stream_interleaved(const uint64_t source, const uint block, const uint blocks) {
     vec4 values[8];
     [[unroll]] for (uint k = 0u; k < 8u; ++k) values[k] = ActiveVec4s(source).at[k * blocks + block];
@@ -169,7 +169,7 @@ Operand stream_interleaved(const uint64_t source, const uint block, const uint b
     return x;
 }
 
-// Norms the residual stream (after an addition) and stages it. All that is read is asked for before anything is waited for.
+// Norms the residual stream (after an addition) and stages it. All loads are issued before any is waited for.
 void stream_stage(const StreamArgs args, const uint blocks, const bool first_group) {
     const uint invocation = stream_invocation();
     const uint local = gl_WorkGroupSize.x;
@@ -237,19 +237,19 @@ float stream_reduce(inout float sums[BATCH]) {
     return total;
 }
 
-// Which of the BATCH values stream_reduce leaves in this invocation.
+// Returns which of the BATCH values stream_reduce leaves in this invocation.
 uint stream_place() {
     return gl_SubgroupInvocationID / (SUBGROUP / BATCH);
 }
 
-// The row of the matrix that is item `item` of a team whose outputs are `first` and those `apart` behind one another; the last
-// one again beyond `items`.
+// Returns the row of the matrix that is item `item` of a team whose outputs are `first` and those at distances of `apart`;
+// beyond `items` the last row again.
 uint stream_row(const StreamArgs args, const uint first, const uint apart, const uint items, const uint item) {
     const uint at = min(item, items - 1u);
     return GATED != 0u ? first + at / 2u * apart + (at & 1u) * args.split1 : first + at * apart;
 }
 
-// The product, as workgroup `group` of `groups`.
+// Computes the product, as workgroup `group` of `groups`.
 void stream(const StreamArgs args, const uint group, const uint groups) {
     const uint invocation = stream_invocation();
     const uint lane = invocation % LANES;
@@ -272,7 +272,7 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
     [[unroll]] for (uint b = 0u; b < BATCH; ++b) {
         stream_fetch_row(planes, 0u, b, stream_row(args, start, apart, items, b), lane, blocks);
     }
-    // The matrix depends on nothing: its first rows are under way while this waits.
+    // The matrix depends on nothing: its first rows are loaded during this wait.
     chain_wait(args.chain);
     Operand x[SPAN];
     if (PROLOGUE == STREAM_INTERLEAVED) {
@@ -283,7 +283,7 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
         stream_stage(args, blocks, group == 0u);
         [[unroll]] for (uint s = 0u; s < SPAN; ++s) x[s] = stream_take(min(lane + s * LANES, blocks - 1u), blocks);
     } else {
-        // In pieces that shared memory has room for.
+        // In pieces that fit into shared memory.
         const uint piece_blocks = STAGED / 4u;
         for (uint begin = 0u; begin < blocks; begin += piece_blocks) {
             vec4 values[KEPT];
@@ -301,7 +301,7 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
             }
         }
     }
-    // A block beyond the end counts nothing.
+    // A block beyond the end has no effect.
     [[unroll]] for (uint s = 0u; s < SPAN; ++s) {
         if (lane + s * LANES >= blocks) x[s].scale = vec2(0.0);
     }
@@ -359,7 +359,7 @@ void stream(const StreamArgs args, const uint group, const uint groups) {
                 }
             }
         }
-        // Whoever writes this half again has met all others at the barrier of the other half.
+        // An invocation that writes this half again has met all others at the barrier of the other half.
         half_parts = gl_WorkGroupSize.x / SUBGROUP * ROUND - half_parts;
     }
 }

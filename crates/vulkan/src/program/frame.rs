@@ -1,4 +1,4 @@
-//! What the host tells the device of a step: the one piece of memory that is written for each.
+//! What the host tells the device about a step: the one piece of memory that is written for each.
 //!
 //! ```text
 //! header   rows, outputs, tiles, 0                              4 x u32
