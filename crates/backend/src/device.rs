@@ -3,7 +3,7 @@
 use trine_model::{Model, Plan};
 
 use crate::batch::ProgramOptions;
-use crate::device_memory::{DeviceMemory, MemoryKind};
+use crate::device_memory::DeviceMemory;
 use crate::error::BackendError;
 use crate::program::{Memory, Program};
 
@@ -57,7 +57,7 @@ pub trait Device {
     /// Returns the device's present memory. Unless a device overrides this, it is the processor's
     /// memory, with an unknown amount free.
     fn memory(&self) -> DeviceMemory {
-        DeviceMemory { kind: MemoryKind::Host, free: None }
+        DeviceMemory::host(None)
     }
 
     /// Returns the most rows in a step that suit the device, if that matters for its speed.

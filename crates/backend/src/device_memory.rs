@@ -19,4 +19,13 @@ pub struct DeviceMemory {
     pub kind: MemoryKind,
     /// Bytes that Programs can take: what is free, less a reserve. `None` if it is unknown.
     pub free: Option<u64>,
+    /// The most bytes of a buffer, and so of a layer's keys and values. `None` for no limit.
+    pub largest_buffer: Option<u64>,
+}
+
+impl DeviceMemory {
+    /// Returns the processor's memory, with the bytes that are free.
+    pub fn host(free: Option<u64>) -> Self {
+        Self { kind: MemoryKind::Host, free, largest_buffer: None }
+    }
 }

@@ -489,7 +489,7 @@ mod tests {
             plan: part.facts().plan.clone(),
             options: OPTIONS,
             memory: Memory::default(),
-            device_memory: DeviceMemory { kind: MemoryKind::Own, free: None },
+            device_memory: DeviceMemory { kind: MemoryKind::Own, free: None, largest_buffer: None },
         };
         let placement = Placement {
             parts: parts.iter().map(|part| placed(part.as_ref())).collect(),

@@ -96,7 +96,7 @@ impl Device for Limited {
     }
 
     fn memory(&self) -> DeviceMemory {
-        DeviceMemory { kind: MemoryKind::Own, free: self.says }
+        DeviceMemory { kind: MemoryKind::Own, free: self.says, largest_buffer: None }
     }
 
     fn load_plan(

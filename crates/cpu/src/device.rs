@@ -1,8 +1,6 @@
 //! The CPU as a device.
 
-use trine_backend::{
-    BackendError, Device, DeviceMemory, MemoryKind, Program, ProgramOptions, host,
-};
+use trine_backend::{BackendError, Device, DeviceMemory, Program, ProgramOptions, host};
 use trine_model::{Model, Plan};
 
 use crate::isa::Isa;
@@ -91,6 +89,6 @@ impl Device for CpuDevice {
     }
 
     fn memory(&self) -> DeviceMemory {
-        DeviceMemory { kind: MemoryKind::Host, free: host::available_memory() }
+        DeviceMemory::host(host::available_memory())
     }
 }

@@ -33,7 +33,7 @@ impl Machine {
         // What the processor has beside a GPU with memory of its own is not known. Of a shared one
         // all is free before anything is loaded.
         let free = is_shared.then_some(bytes);
-        Self { outline, gpu, processor: DeviceMemory { kind: MemoryKind::Host, free } }
+        Self { outline, gpu, processor: DeviceMemory::host(free) }
     }
 
     /// Decides where a Plan would run.

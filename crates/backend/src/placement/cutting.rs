@@ -112,11 +112,8 @@ impl Distribution<'_> {
 
     fn part_fits(&self, site: usize, part: &Plan, is_last: bool) -> bool {
         let site = &self.sites[site];
-        let (MemoryKind::Own | MemoryKind::Shared, Some(free)) = (site.memory.kind, site.free)
-        else {
-            return true;
-        };
-        (site.forecast)(part, &self.sizes.least(is_last)).total() <= free
+        let least = self.sizes.least(is_last);
+        site.can_hold(part, &least, &(site.forecast)(part, &least))
     }
 
     /// Returns as many layers for each site as fit, filling the last site first.

@@ -120,7 +120,7 @@ impl Sizes {
         let least = self.with(1, self.context_blocks());
         // The host's memory limits what is taken, but refuses nothing that was asked for.
         let memory = parts.memory(least);
-        if !self.may_shrink && self.budget_holds(&memory) && parts.fit_hard(&memory) {
+        if !self.may_shrink && self.budget_holds(&memory) && parts.fit_hard(least, &memory) {
             return Ok(parts.placement(least, 1, least.blocks));
         }
         Err(self.no_room(&parts, least.context, &memory))
@@ -140,8 +140,11 @@ impl Sizes {
     fn most_blocks(&self, parts: &Cut<'_>, slots: usize, full: usize) -> Option<usize> {
         let least = self.context_blocks();
         let fits = |blocks: usize| {
-            let memory = parts.memory(self.with(slots, blocks));
-            parts.fit_hard(&memory) && parts.fit_soft(&memory) && self.budget_holds(&memory)
+            let options = self.with(slots, blocks);
+            let memory = parts.memory(options);
+            parts.fit_hard(options, &memory)
+                && parts.fit_soft(&memory)
+                && self.budget_holds(&memory)
         };
         if fits(full) {
             return Some(full);
@@ -222,13 +225,11 @@ impl Cut<'_> {
         self.cuts.iter().map(|(site, _)| &self.sites[*site]).zip(memory)
     }
 
-    /// Returns whether no device has to hold more than it has room for.
-    fn fit_hard(&self, memory: &[Memory]) -> bool {
-        self.with_sites(memory).all(|(site, memory)| match site.memory.kind {
-            MemoryKind::Host => true,
-            MemoryKind::Shared | MemoryKind::Own => {
-                site.free.is_none_or(|free| memory.total() <= free)
-            }
+    /// Returns whether each device can hold its part.
+    fn fit_hard(&self, options: ProgramOptions, memory: &[Memory]) -> bool {
+        let last = self.cuts.len() - 1;
+        self.cuts.iter().zip(memory).enumerate().all(|(at, ((site, plan), memory))| {
+            self.sites[*site].can_hold(plan, &part_of(options, at == last), memory)
         })
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use trine_model::{KvType, Plan};
 
 use crate::batch::{BLOCK, ProgramOptions};
-use crate::device_memory::DeviceMemory;
+use crate::device_memory::{DeviceMemory, MemoryKind};
 use crate::program::Memory;
 
 /// Forecasts the memory that a Program of a Plan would hold on a device.
@@ -23,6 +23,20 @@ pub struct Site<'a> {
     pub most_rows: Option<usize>,
     /// Forecasts the memory that a Program of a Plan would hold.
     pub forecast: Forecast<'a>,
+}
+
+impl Site<'_> {
+    /// Returns whether the device has the memory that a part would hold, and buffers large enough
+    /// for its caches. The host refuses nothing.
+    pub(super) fn can_hold(&self, part: &Plan, options: &ProgramOptions, memory: &Memory) -> bool {
+        if self.memory.kind == MemoryKind::Host {
+            return true;
+        }
+        let caches = part.caches.iter().map(|cache| options.cache_bytes(cache));
+        let largest = caches.max().unwrap_or(0);
+        self.free.is_none_or(|free| memory.total() <= free)
+            && self.memory.largest_buffer.is_none_or(|limit| largest <= limit)
+    }
 }
 
 /// The sizes that a Program is asked for.

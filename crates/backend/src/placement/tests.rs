@@ -3,7 +3,7 @@ use trine_model::{
 };
 
 use super::*;
-use crate::batch::ProgramOptions;
+use crate::batch::{BLOCK, ProgramOptions};
 use crate::device::LayerChoice;
 use crate::device_memory::{DeviceMemory, MemoryKind};
 use crate::program::Memory;
@@ -77,7 +77,7 @@ fn forecast(plan: &Plan, options: &ProgramOptions) -> Memory {
 fn site(kind: MemoryKind, free: Option<u64>) -> Site<'static> {
     Site {
         name: format!("{kind:?}"),
-        memory: DeviceMemory { kind, free },
+        memory: DeviceMemory { kind, free, largest_buffer: None },
         free,
         most_rows: None,
         forecast: Box::new(forecast),
@@ -151,6 +151,23 @@ fn layers_come_before_slots_and_blocks() {
     // Finally, layers go to the processor, and there is room again.
     assert_eq!(fitting(needed(4, 1, 16) - 1), (vec![(0, 1), (1, 3)], 4, 25, 4));
     assert_eq!(fitting(0), (vec![(0, 4)], 10, 128, 8));
+}
+
+/// A layer's keys and values are one buffer, which may have less than the memory that is free.
+#[test]
+fn caches_are_no_larger_than_a_buffer_may_be() {
+    const GLOBAL_BLOCK: u64 = 4 * BLOCK as u64;
+    let fitting = |blocks: u64| {
+        let mut gpu = gpu(u64::MAX);
+        gpu.memory.largest_buffer = Some(GLOBAL_BLOCK * blocks);
+        placed(&[host(), gpu], LayerChoice::Fitting, BOUNDS).unwrap()
+    };
+    let whole = vec![(1, 4)];
+    assert_eq!(fitting(128), (whole.clone(), 10, 128, 8));
+    assert_eq!(fitting(64), (whole.clone(), 10, 64, 8));
+    assert_eq!(fitting(63), (whole.clone(), 8, 63, 8));
+    assert_eq!(fitting(32), (whole, 8, 32, 8));
+    assert_eq!(fitting(8).0, [(0, 4)], "not even one context");
 }
 
 #[test]

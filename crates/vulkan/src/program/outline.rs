@@ -10,6 +10,7 @@ use super::print::Printed;
 use super::selection::Selection;
 use crate::capabilities::Capabilities;
 use crate::error::GpuError;
+use crate::raw::memory::ALIGNMENT;
 
 /// Most rows in a step that suit a device whose Programs are invariant: each step takes as long as
 /// the widest one, and kernels for few tokens take no more rows than this.
@@ -38,7 +39,8 @@ impl Outline {
     pub fn memory(&self, free_bytes: u64) -> DeviceMemory {
         let is_shared = self.capabilities.is_unified();
         let kind = if is_shared { MemoryKind::Shared } else { MemoryKind::Own };
-        DeviceMemory { kind, free: Some(free_bytes) }
+        let largest = self.capabilities.allocation_bytes / ALIGNMENT * ALIGNMENT;
+        DeviceMemory { kind, free: Some(free_bytes), largest_buffer: Some(largest) }
     }
 
     /// Returns the most rows in a step that suit the device, if that matters for its speed.
