@@ -182,7 +182,7 @@ impl<'a> Fields<'a> {
         number.map(Some).ok_or_else(|| self.wrong(name, &expected()))
     }
 
-    /// Reads a whole number that is at least `least`.
+    /// Reads a whole number from `least` to `most`.
     pub(crate) fn count(
         self,
         name: &str,
