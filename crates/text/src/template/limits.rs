@@ -1,8 +1,8 @@
 //! The limits on the cost of one rendering, and the walks over values that charge for it.
 //!
-//! The template engine counts instructions. One instruction can still double a
-//! string or compare two lists that share their elements forty levels deep, so
-//! every operation whose cost depends on its operands pays for them here first.
+//! The template engine counts instructions. One instruction can still double a string or compare
+//! two lists that share their elements forty levels deep, so every operation whose cost depends on
+//! its operands pays for them here first.
 
 use std::fmt::Write;
 use std::sync::Mutex;
