@@ -101,7 +101,7 @@ impl DType {
         Self::ALL.into_iter().find(|dtype| dtype.ggml_id() == id)
     }
 
-    /// The ggml type id.
+    /// Returns the ggml type id.
     pub const fn ggml_id(self) -> u32 {
         self.facts().1
     }

@@ -69,12 +69,12 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// The tensor's name as the file spells it.
+    /// Returns the tensor's name as the file spells it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How the elements are stored.
+    /// Returns how the elements are stored.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -84,12 +84,12 @@ impl Tensor {
         &self.shape
     }
 
-    /// The product of all dimensions but the last; 1 for a vector.
+    /// Returns the product of all dimensions but the last; 1 for a vector.
     pub fn rows(&self) -> usize {
         checked_rows(&self.shape).expect("checked when the tensor was built")
     }
 
-    /// The last dimension; 1 for a single number.
+    /// Returns the last dimension; 1 for a single number.
     pub fn columns(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }

@@ -331,7 +331,7 @@ fn json_string(string: &str, ascii: bool) -> String {
     escaped
 }
 
-/// The engine's error in this crate's terms.
+/// Returns the engine's error in this crate's terms.
 pub(super) fn template_error(error: &Error) -> TextError {
     if error.kind() == ErrorKind::OutOfFuel {
         return TextError::TemplateLimit { what: "steps", limit: MAX_STEPS };

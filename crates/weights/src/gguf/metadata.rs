@@ -72,12 +72,12 @@ impl Metadata {
         self.entries.len()
     }
 
-    /// Whether there are no entries.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The file named in errors.
+    /// Returns the file named in errors.
     pub fn file(&self) -> &str {
         &self.file
     }

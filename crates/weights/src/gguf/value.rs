@@ -173,7 +173,7 @@ impl Array {
         }
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -279,7 +279,7 @@ impl StringArray {
         self.ends.len()
     }
 
-    /// Whether there are no strings.
+    /// Returns whether there are no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -296,7 +296,7 @@ impl StringArray {
         (0..self.len()).map(|index| self.get(index).expect("index is below the length"))
     }
 
-    /// The bytes of all strings together.
+    /// Returns the bytes of all strings together.
     pub fn text_bytes(&self) -> usize {
         self.text.len()
     }
