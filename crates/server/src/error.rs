@@ -133,12 +133,12 @@ impl ApiError {
         Self { status, message: message.into(), code, param: None, counts: None }
     }
 
-    /// 400 for the whole body.
+    /// Returns a 400 for the whole body.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, message)
     }
 
-    /// 400 for one field.
+    /// Returns a 400 for one field.
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = Some(param.into());
         Self { param, ..Self::new(StatusCode::BAD_REQUEST, Code::InvalidValue, message) }
@@ -155,15 +155,15 @@ impl ApiError {
         Self { message, param: Some(place), ..self }
     }
 
-    /// 400 for a field that would change what the answer means, and that this server does not
-    /// support.
+    /// Returns a 400 for a field that would change what the answer means, and that this server does
+    /// not support.
     pub(crate) fn unsupported(param: impl Into<String>, remedy: &str) -> Self {
         let param = param.into();
         let message = format!("{param} is not supported: {remedy}");
         Self { code: Code::UnsupportedParameter, ..Self::field(param, message) }
     }
 
-    /// 404 for a model.
+    /// Returns a 404 for a model.
     pub(crate) fn unknown_model<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.collect();
         let message = format!(
@@ -177,23 +177,23 @@ impl ApiError {
         }
     }
 
-    /// 403 for something that this server allows nobody.
+    /// Returns a 403 for something that this server allows nobody.
     pub(crate) fn forbidden(code: Code, message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, code, message)
     }
 
-    /// 503 while the server shuts down.
+    /// Returns the 503 of a server that is shutting down.
     pub(crate) fn draining() -> Self {
         let message = "the server is shutting down; send the request to another one";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::Draining, message)
     }
 
-    /// 503 for something other than the engine's queue being full.
+    /// Returns a 503 for something other than the engine's queue being full.
     pub(crate) fn overloaded(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::Overloaded, message)
     }
 
-    /// 500 for a defect.
+    /// Returns a 500 for a defect.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::InternalError, message)
     }

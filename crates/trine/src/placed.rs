@@ -224,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// Gemma 3 27B with all matrices in one format.
+    /// Returns Gemma 3 27B with all matrices in one format.
     fn plan(dtype: DType) -> Plan {
         let layer = |index: usize| {
             let is_global = index % 6 == 5;

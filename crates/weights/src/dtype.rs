@@ -106,12 +106,12 @@ impl DType {
         self.facts().1
     }
 
-    /// Elements that share one block; 1 for the float formats.
+    /// Returns the number of elements that share one block; 1 for the float formats.
     pub const fn block_elements(self) -> usize {
         self.facts().2
     }
 
-    /// Bytes of one block.
+    /// Returns the bytes of one block.
     pub const fn block_bytes(self) -> usize {
         self.facts().3
     }

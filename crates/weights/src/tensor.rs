@@ -79,7 +79,8 @@ impl Tensor {
         self.dtype
     }
 
-    /// Dimensions, outermost first: `[rows, columns]` for a matrix, empty for a single number.
+    /// Returns the dimensions, outermost first: `[rows, columns]` for a matrix, empty for a single
+    /// number.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -94,12 +95,12 @@ impl Tensor {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.rows() * self.columns()
     }
 
-    /// All bytes, row after row. They may start at any address: read numbers through
+    /// Returns all bytes, row after row. They may start at any address: read numbers through
     /// `from_le_bytes` or unaligned loads.
     pub fn bytes(&self) -> &[u8] {
         match &self.data {
@@ -109,7 +110,7 @@ impl Tensor {
         }
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }

@@ -17,7 +17,7 @@ use crate::answer::answer;
 use crate::app::testing::app;
 use crate::routes::{router, routes};
 
-/// Where the document is kept.
+/// Returns the path at which the document is kept.
 fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json")
 }

@@ -26,7 +26,8 @@ fn close(found: f64, expected: f64, share: f64) {
     assert!((found / expected - 1.0).abs() <= share, "{found}, expected {expected}");
 }
 
-/// Gemma 3 of 27 billion parameters as published: 62 layers, every sixth global, window 1024.
+/// Returns Gemma 3 of 27 billion parameters as published: 62 layers, every sixth global, window
+/// 1024.
 fn gemma_27b(dtype: DType) -> Plan {
     let layer = |index: usize| LayerConfig {
         attention: match (index + 1).is_multiple_of(6) {

@@ -67,7 +67,7 @@ impl Metadata {
         self.entries.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

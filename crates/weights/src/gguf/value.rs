@@ -154,7 +154,7 @@ pub enum Array {
 }
 
 impl Array {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         match self {
             Self::U8(items) => items.len(),
@@ -274,7 +274,7 @@ impl StringArray {
         self.ends.push(u32::try_from(self.text.len()).expect("a string array holds at most 4 GiB"));
     }
 
-    /// Number of strings.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
